@@ -1,0 +1,60 @@
+-- The checks of a request are one group: unless the whole of it passes, only give-backs and limits that count denials are charged.
+-- The twin of src/store/group.rs.
+local clock = redis.call('TIME')
+local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+
+local checks = {}
+for i = 1, #KEYS do
+  local algorithm, role, count_denied, hits, number, period, figure1, figure2 = struct.unpack('<BBBddddd', ARGV[i])
+  checks[i] = {
+    decide = algorithms[algorithm], role = role, count_denied = count_denied == 1,
+    hits = hits, number = number, period = period, figure1 = figure1, figure2 = figure2,
+  }
+end
+
+-- Decides check i of `hits` on what the counter will be after the checks before it.
+local function decide(i, hits, pending)
+  local key, check = KEYS[i], checks[i]
+  local found = pending[key]
+  local state, allowed, remaining, reset_after, retry_after = check.decide(
+    found and found.state or redis.call('GET', key),
+    hits, check.number, check.period, check.count_denied, now, check.figure1, check.figure2)
+  if state then
+    pending[key] = {state = state, reset_after = reset_after}
+  end
+  return allowed, remaining, reset_after, retry_after
+end
+
+local pending = {}
+local reply = {}
+local refused, quotas, quotas_over, taken = false, 0, 0, false
+for i, check in ipairs(checks) do
+  local allowed, remaining, reset_after, retry_after = decide(i, check.hits, pending)
+  reply[4 * i - 3], reply[4 * i - 2] = allowed and 1 or 0, remaining
+  reply[4 * i - 1], reply[4 * i] = reset_after, retry_after
+  if check.role == 0 then
+    refused = refused or not allowed
+  elseif check.role == 1 then
+    quotas = quotas + 1
+    quotas_over = quotas_over + (allowed and 0 or 1)
+  end
+  taken = taken or (allowed and check.hits > 0 and not check.count_denied)
+end
+
+if taken and (refused or (quotas > 0 and quotas_over == quotas)) then
+  pending = {}
+  for i, check in ipairs(checks) do
+    local charged = (check.count_denied or check.hits < 0) and check.hits or 0
+    local _, remaining, reset_after = decide(i, charged, pending)
+    reply[4 * i - 2], reply[4 * i - 1] = remaining, reset_after
+  end
+end
+
+for key, counter in pairs(pending) do
+  if counter.reset_after > 0 then
+    redis.call('SET', key, counter.state, 'PX', string.format('%.0f', counter.reset_after))
+  else
+    redis.call('DEL', key)
+  end
+end
+return reply

@@ -1,0 +1,96 @@
+//! Fixed window: one count for each window aligned to the clock.
+//!
+//! At most twice the number passes in an interval of one period: at the end of one window, and at the start of the next.
+//! This is what `envoyproxy/ratelimit` does, counted denials included.
+
+use std::fmt::Write as _;
+
+use super::{Limit, LimitError, Options, Verdict, add, hold};
+
+/// Nothing beyond number and period.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parameters;
+
+/// The hits of one window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// When the window began, in milliseconds since the epoch.
+    window: u64,
+    count: u32,
+}
+
+pub(super) fn decide(
+    limit: &Limit,
+    _: &Parameters,
+    hits: i64,
+    state: Option<&State>,
+    now: u64,
+) -> (Option<State>, Verdict) {
+    let period = limit.period_ms;
+    let mut window = now - now % period;
+    let mut count = 0;
+    let mut set_back = false;
+    if let Some(state) = state {
+        let time;
+        (time, set_back) = hold(now, state.window, period);
+        if set_back {
+            count = state.count;
+        } else {
+            window = time - time % period;
+            if state.window == window {
+                count = state.count;
+            }
+        }
+    }
+
+    let number = limit.number;
+    let allowed = hits < 0 || i64::from(count) + hits <= i64::from(number);
+    let charged = hits != 0 && (allowed || limit.count_denied());
+    if charged {
+        count = add(count, hits);
+    }
+
+    let reset_after_ms = window + period - now;
+    let verdict = Verdict {
+        allowed,
+        remaining: number.saturating_sub(count),
+        reset_after_ms,
+        retry_after_ms: if allowed {
+            Some(0)
+        } else if hits > i64::from(number) {
+            None
+        } else {
+            Some(reset_after_ms)
+        },
+    };
+    ((charged || set_back).then_some(State { window, count }), verdict)
+}
+
+impl Parameters {
+    pub(super) fn new(_: u32, _: u64, options: &Options) -> Result<Self, LimitError> {
+        match options.burst {
+            None => Ok(Parameters),
+            Some(_) => Err(LimitError::NoBurst(super::Algorithm::FixedWindow)),
+        }
+    }
+
+    pub(super) fn arguments(&self) -> [u64; 2] {
+        [0, 0]
+    }
+
+    pub(super) fn capacity(&self, limit: &Limit) -> u32 {
+        limit.number
+    }
+
+    pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
+        let _ = write!(name, "fw{}", limit.period_ms);
+    }
+}
+
+impl State {
+    pub(super) fn pack(&self) -> Vec<u8> {
+        let mut bytes = (self.window as f64).to_le_bytes().to_vec();
+        bytes.extend(self.count.to_le_bytes());
+        bytes
+    }
+}

@@ -1,0 +1,272 @@
+//! The algorithms: pure functions from a limit, a counter's state and a time to a verdict.
+//!
+//! Every algorithm is one file here and one file of the same name in `lua/`, its twin. The two hold the same statements
+//! under the same names and agree to the bit: a counter in memory and a counter in Redis cannot be told apart.
+//! An algorithm joins by one line in [`algorithms!`] below; everything that lists algorithms follows from it.
+//!
+//! Nothing here reads a clock, does I/O, or knows of requests. Time is a count of whole milliseconds; every number stays whole
+//! and below 2^53, because the Lua twin computes in doubles.
+
+pub mod fixed_window;
+pub mod sliding_window;
+pub mod token_bucket;
+
+use std::fmt;
+use std::time::Duration;
+
+/// The longest period a limit may have: 366 days.
+pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// The longest time that an empty token bucket may need to fill: a thousand years.
+const MAX_REFILL_MS: u128 = 1000 * 366 * 24 * 60 * 60 * 1000;
+
+/// The most hits that one request may take or give back: 2^53, up to which a double holds every whole number.
+pub const MAX_HITS: u64 = 1 << 53;
+
+macro_rules! algorithms {
+    ($($variant:ident $module:ident)*) => {
+        /// How a limit counts.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Algorithm { $(
+            #[doc = concat!("See [`", stringify!($module), "`].")]
+            $variant,
+        )* }
+
+        impl Algorithm {
+            /// Every algorithm; its place here is its number in the Lua script.
+            pub const ALL: &'static [Algorithm] = &[$(Algorithm::$variant),*];
+
+            /// The name in rules, metrics and file names.
+            pub const fn name(self) -> &'static str {
+                match self { $(Algorithm::$variant => stringify!($module)),* }
+            }
+
+            /// The source of the Lua twin.
+            pub const fn lua(self) -> &'static str {
+                match self { $(Algorithm::$variant => include_str!(concat!("../../lua/", stringify!($module), ".lua"))),* }
+            }
+
+            fn parameters(self, number: u32, period_ms: u64, options: &Options) -> Result<Parameters, LimitError> {
+                match self { $(
+                    Algorithm::$variant => $module::Parameters::new(number, period_ms, options).map(Parameters::$variant),
+                )* }
+            }
+        }
+
+        /// What an algorithm derives from a limit's number, period and options, once, when the limit is made.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        enum Parameters { $($variant($module::Parameters)),* }
+
+        impl Parameters {
+            const fn algorithm(self) -> Algorithm {
+                match self { $(Parameters::$variant(_) => Algorithm::$variant),* }
+            }
+
+            fn arguments(&self) -> [u64; 2] {
+                match self { $(Parameters::$variant(parameters) => parameters.arguments()),* }
+            }
+
+            fn capacity(&self, limit: &Limit) -> u32 {
+                match self { $(Parameters::$variant(parameters) => parameters.capacity(limit)),* }
+            }
+
+            fn identity(&self, limit: &Limit, name: &mut String) {
+                match self { $(Parameters::$variant(parameters) => parameters.identity(limit, name)),* }
+            }
+        }
+
+        /// What a counter remembers.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum State { $(
+            #[doc = concat!("Of a [`", stringify!($module), "`] counter.")]
+            $variant($module::State),
+        )* }
+
+        impl State {
+            /// The counter as the Lua twin packs it.
+            pub fn pack(&self) -> Vec<u8> {
+                match self { $(State::$variant(state) => state.pack()),* }
+            }
+        }
+
+        impl Limit {
+            /// Decides whether `hits` may pass at `now`, and what the counter then is.
+            ///
+            /// `state` is what the counter last was, `None` for a counter never seen. Negative hits are given back.
+            /// A state of another algorithm counts as none: a counter's name tells the algorithm, so none ever comes.
+            pub fn decide(&self, hits: i64, state: Option<&State>, now: u64) -> Outcome {
+                match &self.parameters { $(
+                    Parameters::$variant(parameters) => {
+                        let state = match state {
+                            Some(State::$variant(state)) => Some(state),
+                            _ => None,
+                        };
+                        let (state, verdict) = $module::decide(self, parameters, hits, state, now);
+                        Outcome { state: state.map(State::$variant), verdict }
+                    }
+                )* }
+            }
+        }
+    };
+}
+
+algorithms! {
+    FixedWindow fixed_window
+    SlidingWindow sliding_window
+    TokenBucket token_bucket
+}
+
+/// What one counter says to one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// The hits pass.
+    pub allowed: bool,
+    /// So many more hits would pass right now; one more would not.
+    pub remaining: u32,
+    /// From then on the counter cannot be told from a fresh one.
+    pub reset_after_ms: u64,
+    /// The same request passes then and not a millisecond before; zero if it passes now, `None` if it never can.
+    pub retry_after_ms: Option<u64>,
+}
+
+/// A verdict, and what it does to the counter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What the counter now is; `None` where nothing has changed. It may be forgotten after `verdict.reset_after_ms`.
+    pub state: Option<State>,
+    /// What to tell the caller.
+    pub verdict: Verdict,
+}
+
+/// What a limit may say beyond its number and period. An option that the algorithm does not have is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Of a token bucket: how much it holds.
+    pub burst: Option<u32>,
+    /// A denied request is charged too. By default only for a fixed window.
+    pub count_denied: Option<bool>,
+}
+
+/// So many hits in a period, counted by an algorithm. Every value of this type can be computed exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    number: u32,
+    period_ms: u64,
+    options: Options,
+    parameters: Parameters,
+}
+
+/// Why there is no such limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// Under a millisecond, over [`MAX_PERIOD`], or with a fraction of a millisecond.
+    #[error("a period is a whole number of milliseconds, from 1ms to 366d")]
+    Period,
+    /// `burst` on an algorithm that has none.
+    #[error("{0} has no burst; token_bucket has")]
+    NoBurst(Algorithm),
+    /// A bucket that holds nothing.
+    #[error("burst must be at least 1: a bucket that holds nothing lets nothing pass")]
+    ZeroBurst,
+    /// A bucket that takes longer to fill than any promise about it can reach.
+    #[error("an empty bucket of this burst would take more than a thousand years to fill: lower the burst")]
+    EndlessRefill,
+}
+
+impl Limit {
+    /// A limit of `number` hits in `period`. Zero lets nothing pass.
+    ///
+    /// # Errors
+    /// Where the period is out of range, or an option does not belong to the algorithm.
+    pub fn new(algorithm: Algorithm, number: u32, period: Duration, options: Options) -> Result<Limit, LimitError> {
+        if period.is_zero() || period > MAX_PERIOD || !period.subsec_nanos().is_multiple_of(1_000_000) {
+            return Err(LimitError::Period);
+        }
+        let period_ms = u64::try_from(period.as_millis()).map_err(|_| LimitError::Period)?;
+        let parameters = algorithm.parameters(number, period_ms, &options)?;
+        Ok(Limit { number, period_ms, options, parameters })
+    }
+
+    /// The same limit for one of `parts` processes that count each for itself: its number divided, but at least 1.
+    #[must_use]
+    pub fn divided_by(&self, parts: u32) -> Limit {
+        let share = |number: u32| (number / parts.max(1)).max(number.min(1));
+        let options = Options { burst: self.options.burst.map(share), ..self.options };
+        Limit::new(self.algorithm(), share(self.number), self.period(), options).unwrap_or(*self)
+    }
+
+    /// How it counts.
+    pub fn algorithm(&self) -> Algorithm {
+        self.parameters.algorithm()
+    }
+
+    /// Hits in a period.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The period.
+    pub fn period(&self) -> Duration {
+        Duration::from_millis(self.period_ms)
+    }
+
+    /// The period in milliseconds.
+    pub fn period_ms(&self) -> u64 {
+        self.period_ms
+    }
+
+    /// A denied request is charged too. The reference charges denials, so its algorithm does by default.
+    pub fn count_denied(&self) -> bool {
+        self.options.count_denied.unwrap_or(self.algorithm() == Algorithm::FixedWindow)
+    }
+
+    /// The most that can pass at one moment: the number, or the burst of a bucket.
+    pub fn capacity(&self) -> u32 {
+        self.parameters.capacity(self)
+    }
+
+    /// The algorithm's own figures, as the Lua twin takes them.
+    pub fn arguments(&self) -> [u64; 2] {
+        self.parameters.arguments()
+    }
+
+    /// Appends what of the limit is part of a counter's name: the algorithm and its window, but not the number, so that
+    /// a changed number goes on with the same counter.
+    pub fn identity(&self, name: &mut String) {
+        self.parameters.identity(self, name);
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a counter's clock reads at `now`, when it last read `at`; and whether it was set back.
+///
+/// A clock that steps back (a failover to a host whose clock is behind) must neither give away what time has not yet
+/// restored nor hold a counter for as long as the step was. So the counter's time stands still until the clock has caught up,
+/// unless that is more than `patience` away: then the counter goes on from `now`, with what it has counted.
+fn hold(now: u64, at: u64, patience: u64) -> (u64, bool) {
+    if at <= now {
+        (now, false)
+    } else if at - now <= patience {
+        (at, false)
+    } else {
+        (now, true)
+    }
+}
+
+/// `a * b / c` as whole quotient and remainder, exact where `a` and `c` are below 2^37 and `b` is below 2^32.
+fn mul_div(a: u64, b: u64, c: u64) -> (u64, u64) {
+    let (product, c) = (u128::from(a) * u128::from(b), u128::from(c));
+    let narrow = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
+    (narrow(product / c), narrow(product % c))
+}
+
+/// A counter after `hits` more, at most 2^32-1; after negative hits, at least 0.
+fn add(count: u32, hits: i64) -> u32 {
+    let sum = i64::from(count).saturating_add(hits);
+    u32::try_from(sum.max(0)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,142 @@
+//! Token bucket: refilled with the number per period, evenly and without end, up to the burst; it starts full.
+//!
+//! At most number + burst passes in an interval of one period. What is kept is what is *missing* from a full bucket, so that a
+//! counter never seen and a full bucket are the same, and a changed burst is in force at once.
+//!
+//! Refill is exact: what is missing is whole tokens and a fraction counted in `1/period_ms` of a token, and every millisecond
+//! restores `number` of those. Nothing is rounded away, however slow the rate or however often it is asked.
+
+use std::fmt::Write as _;
+
+use super::{Limit, LimitError, MAX_REFILL_MS, Options, Verdict, hold, mul_div};
+
+/// What the bucket holds, and how long an empty one takes to fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parameters {
+    burst: u32,
+    refill_ms: u64,
+}
+
+/// What is missing from a full bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// When this was so, in milliseconds since the epoch.
+    at: u64,
+    /// Whole tokens missing.
+    missing: u32,
+    /// And this many `1/period_ms` of a token.
+    fraction: u64,
+}
+
+pub(super) fn decide(
+    limit: &Limit,
+    parameters: &Parameters,
+    hits: i64,
+    state: Option<&State>,
+    now: u64,
+) -> (Option<State>, Verdict) {
+    let Limit { number, period_ms: period, .. } = *limit;
+    let Parameters { burst, refill_ms } = *parameters;
+    let mut time = now;
+    let mut set_back = false;
+    let mut missing = 0;
+    let mut fraction = 0;
+    if let Some(state) = state {
+        (time, set_back) = hold(now, state.at, period);
+        (missing, fraction) = (state.missing, state.fraction);
+        if missing >= burst {
+            (missing, fraction) = (burst, 0);
+        }
+        let elapsed = if set_back { 0 } else { time - state.at };
+        if elapsed >= refill_ms {
+            (missing, fraction) = (0, 0);
+        } else {
+            let (mut restored, part) = mul_div(elapsed % period, u64::from(number), period);
+            restored += elapsed / period * u64::from(number);
+            if fraction >= part {
+                fraction -= part;
+            } else {
+                fraction += period - part;
+                restored += 1;
+            }
+            if u64::from(missing) >= restored {
+                missing -= restored as u32;
+            } else {
+                (missing, fraction) = (0, 0);
+            }
+        }
+    }
+
+    let room = |missing: u32, fraction: u64| i64::from(burst) - i64::from(missing) - i64::from(fraction > 0);
+    let allowed = hits <= room(missing, fraction);
+    let charged = hits != 0 && (allowed || limit.count_denied());
+    // How long until `tokens` and the fraction are restored.
+    let wait = |tokens: u32, fraction: u64| {
+        if tokens == 0 && fraction == 0 {
+            return 0;
+        }
+        let (quotient, rest) = mul_div(period, u64::from(tokens), u64::from(number));
+        time - now + quotient + (rest + fraction).div_ceil(u64::from(number))
+    };
+    if charged {
+        let sum = i64::from(missing) + hits;
+        if sum < 0 {
+            (missing, fraction) = (0, 0);
+        } else if sum >= i64::from(burst) {
+            (missing, fraction) = (burst, 0);
+        } else {
+            missing = sum as u32;
+        }
+    }
+
+    let verdict = Verdict {
+        allowed,
+        remaining: room(missing, fraction) as u32,
+        reset_after_ms: wait(missing, fraction),
+        retry_after_ms: if allowed {
+            Some(0)
+        } else if hits > i64::from(burst) {
+            None
+        } else {
+            Some(wait((i64::from(missing) + hits - i64::from(burst)) as u32, fraction))
+        },
+    };
+    ((charged || set_back).then_some(State { at: time, missing, fraction }), verdict)
+}
+
+impl Parameters {
+    pub(super) fn new(number: u32, period_ms: u64, options: &Options) -> Result<Self, LimitError> {
+        let burst = match options.burst {
+            Some(0) => return Err(LimitError::ZeroBurst),
+            _ if number == 0 => 0,
+            Some(burst) => burst,
+            None => number,
+        };
+        let refill_ms = (u128::from(burst) * u128::from(period_ms)).div_ceil(u128::from(number.max(1)));
+        if refill_ms > MAX_REFILL_MS {
+            return Err(LimitError::EndlessRefill);
+        }
+        Ok(Parameters { burst, refill_ms: refill_ms as u64 })
+    }
+
+    pub(super) fn arguments(&self) -> [u64; 2] {
+        [u64::from(self.burst), self.refill_ms]
+    }
+
+    pub(super) fn capacity(&self, _: &Limit) -> u32 {
+        self.burst
+    }
+
+    pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
+        let _ = write!(name, "tb{}", limit.period_ms);
+    }
+}
+
+impl State {
+    pub(super) fn pack(&self) -> Vec<u8> {
+        let mut bytes = (self.at as f64).to_le_bytes().to_vec();
+        bytes.extend(self.missing.to_le_bytes());
+        bytes.extend((self.fraction as f64).to_le_bytes());
+        bytes
+    }
+}

@@ -1,0 +1,118 @@
+//! What a client asks about. These types know nothing of gRPC; whoever makes them has checked the request's size.
+
+use crate::algorithm::MAX_HITS;
+
+/// One call: a domain, and descriptors that must all pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The namespace of the rules.
+    pub domain: String,
+    /// In the client's order, which the answer keeps.
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// One thing to count, from the general to the particular.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Descriptor {
+    /// Its path down the tree of rules.
+    pub entries: Vec<Entry>,
+    /// What it takes or gives back.
+    pub hits: Hits,
+    /// A limit that the client brings along, in place of the configured one.
+    pub limit: Option<Override>,
+}
+
+/// One step of a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What kind of thing: `user`, `path`.
+    pub key: String,
+    /// Which one.
+    pub value: String,
+}
+
+/// A client's own limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// Hits in one unit.
+    pub number: u32,
+    /// The length of its window.
+    pub unit: Unit,
+}
+
+/// How many hits a descriptor takes (0 only looks), or gives back: from -2^53 to 2^53.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hits(i64);
+
+impl Hits {
+    /// Hits that are taken; `None` beyond 2^53.
+    pub fn take(hits: u64) -> Option<Hits> {
+        i64::try_from(hits).ok().filter(|_| hits <= MAX_HITS).map(Hits)
+    }
+
+    /// Hits that are given back; `None` beyond 2^53.
+    pub fn give_back(hits: u64) -> Option<Hits> {
+        Hits::take(hits).map(|Hits(hits)| Hits(-hits))
+    }
+
+    /// Negative where they are given back.
+    pub fn get(self) -> i64 {
+        self.0
+    }
+}
+
+/// The lengths of time that have a name in Envoy's protocol. A month is 30 days and a year is 365.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// 1 s.
+    Second,
+    /// 60 s.
+    Minute,
+    /// 60 minutes.
+    Hour,
+    /// 24 hours.
+    Day,
+    /// 7 days.
+    Week,
+    /// 30 days.
+    Month,
+    /// 365 days.
+    Year,
+}
+
+impl Unit {
+    /// Every unit, the shortest first.
+    pub const ALL: [Unit; 7] = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+
+    /// The name in rules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unit::Second => "second",
+            Unit::Minute => "minute",
+            Unit::Hour => "hour",
+            Unit::Day => "day",
+            Unit::Week => "week",
+            Unit::Month => "month",
+            Unit::Year => "year",
+        }
+    }
+
+    /// Its length.
+    pub const fn duration(self) -> std::time::Duration {
+        const DAY: u64 = 24 * 60 * 60;
+        std::time::Duration::from_secs(match self {
+            Unit::Second => 1,
+            Unit::Minute => 60,
+            Unit::Hour => 60 * 60,
+            Unit::Day => DAY,
+            Unit::Week => 7 * DAY,
+            Unit::Month => 30 * DAY,
+            Unit::Year => 365 * DAY,
+        })
+    }
+
+    /// The unit of just this length.
+    pub fn of(duration: std::time::Duration) -> Option<Unit> {
+        Unit::ALL.into_iter().find(|unit| unit.duration() == duration)
+    }
+}

@@ -1,0 +1,1 @@
+//! Finds the rules files.

@@ -1,0 +1,1 @@
+//! Loads the rules again when their files change.
