@@ -61,6 +61,18 @@ impl Hits {
     }
 }
 
+/// What a denial by one limit means for the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// The request is denied.
+    #[default]
+    Enforced,
+    /// The request is denied if every limit of this role that applies to it denies it.
+    Quota,
+    /// Nothing: it is counted and reported only.
+    Shadow,
+}
+
 /// The lengths of time that have a name in Envoy's protocol. A month is 30 days and a year is 365.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {

@@ -1,5 +1,38 @@
 //! Tollgate, a rate-limit service for Envoy.
+//!
+//! One request, in a straight line:
+//!
+//! ```text
+//! Envoy ─▶ grpc         the call becomes a Request, or is refused as invalid
+//!          limiter      takes one snapshot of the rules for the whole request
+//!          plan         each descriptor: no rule, unlimited, or a Check of a counter
+//!          store        decides all checks together, in one round trip or none
+//!          plan         verdicts and failure modes become a Decision
+//!          metrics      records it
+//! Envoy ◀─ grpc         the Decision becomes statuses, a code, headers
+//! ```
+//!
+//! What always holds:
+//! - The core reads no clock: `now` is an argument, in Redis the script's `TIME`.
+//! - Every number in a limit's arithmetic is whole and below 2^53, in Rust and in Lua.
+//! - A decision never depends on a key's expiry; expiry collects garbage.
+//! - A request sees one snapshot of the rules.
+//! - One request is one group: unless all of it passes, nothing of it is charged but what is charged by its nature.
+//! - No global state, no settings object passed down, no panic for an error, no second way to limit.
+//! - An algorithm is one pair of files of one name and one line in `algorithm`; every property, twin and store test picks it up.
 
-pub mod algorithm;
+// In the order of reading.
 pub mod descriptor;
+pub mod algorithm;
 pub mod rules;
+pub mod store;
+pub mod plan;
+pub mod limiter;
+pub mod grpc;
+pub mod wire;
+pub mod metrics;
+pub mod telemetry;
+pub mod admin;
+pub mod settings;
+pub mod server;
+pub mod ask;

@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::algorithm::{Algorithm, Limit};
-use crate::descriptor::Entry;
+use crate::descriptor::{Entry, Role};
 
 /// A domain as its file states it, every value checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,18 +61,6 @@ pub enum Allowance {
     Unlimited,
     /// What the limit admits.
     Limited(Limit),
-}
-
-/// What a denial means for the request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Role {
-    /// The request is denied.
-    #[default]
-    Enforced,
-    /// The request is denied if every rule of this role that applies to it denies it.
-    Quota,
-    /// Nothing: it is counted and reported only.
-    Shadow,
 }
 
 /// What a limit answers when the store cannot: an error, a timeout, a store known to be down.

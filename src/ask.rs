@@ -1,0 +1,166 @@
+//! `tollgate ask`: one question to a running service, and its answer for people or for scripts.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use serde_json::json;
+use tonic::transport::Endpoint;
+
+use crate::wire::rate_limit_response::rate_limit::Unit;
+use crate::wire::rate_limit_response::{Code, DescriptorStatus};
+use crate::wire::{
+    RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient, rate_limit_descriptor,
+};
+
+/// Ask a running service whether a request would pass; the question counts.
+///
+/// Exits with 0 if the request passes, 2 if it is limited, and 1 if no answer could be had.
+#[derive(Args, Debug)]
+pub struct Ask {
+    /// The entries of the descriptor; a lone + begins another descriptor.
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    entries: Vec<String>,
+
+    /// The domain of the rules.
+    #[arg(long, short)]
+    domain: String,
+
+    /// How much to count; 0 only looks.
+    #[arg(long, default_value = "1")]
+    hits: u64,
+
+    /// Give the hits back instead of taking them.
+    #[arg(long)]
+    give_back: bool,
+
+    /// Where the service listens for gRPC.
+    #[arg(long, short, default_value = "localhost:8081", value_name = "HOST:PORT")]
+    address: String,
+
+    /// How long to wait for the answer.
+    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+
+    /// Print the answer as one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What to do with the answer.
+#[derive(Debug)]
+pub struct Answered {
+    /// For standard output.
+    pub text: String,
+    /// The request is limited.
+    pub limited: bool,
+}
+
+/// Asks.
+///
+/// # Errors
+/// Where the question is not well formed, or no answer could be had.
+pub async fn ask(ask: Ask) -> anyhow::Result<Answered> {
+    let descriptors = descriptors(&ask)?;
+    let request = RateLimitRequest { domain: ask.domain.clone(), descriptors: descriptors.clone(), hits_addend: 0 };
+    let endpoint = Endpoint::from_shared(format!("http://{}", ask.address))
+        .with_context(|| format!("{:?} is not host:port", ask.address))?
+        .connect_timeout(ask.timeout)
+        .timeout(ask.timeout);
+    let channel = endpoint
+        .connect()
+        .await
+        .with_context(|| format!("nobody listens on {}: is the service running? see --address", ask.address))?;
+    let response = RateLimitServiceClient::new(channel)
+        .should_rate_limit(request)
+        .await
+        .map_err(|status| anyhow::anyhow!("{}: {}", status.code(), status.message()))?
+        .into_inner();
+    let text = if ask.json { as_json(&response) } else { for_people(&descriptors, &response) };
+    Ok(Answered { text, limited: response.overall_code() == Code::OverLimit })
+}
+
+fn descriptors(ask: &Ask) -> anyhow::Result<Vec<RateLimitDescriptor>> {
+    ask.entries
+        .split(|argument| argument == "+")
+        .map(|entries| {
+            let entries = entries.iter().map(|entry| match entry.split_once('=') {
+                Some((key, value)) if !key.is_empty() => {
+                    Ok(rate_limit_descriptor::Entry { key: key.to_owned(), value: value.to_owned() })
+                }
+                _ => bail!("{entry:?} is not an entry: write KEY=VALUE, for example user=ann"),
+            });
+            Ok(RateLimitDescriptor {
+                entries: entries.collect::<anyhow::Result<_>>()?,
+                hits_addend: Some(ask.hits),
+                is_negative_hits: ask.give_back,
+                ..RateLimitDescriptor::default()
+            })
+        })
+        .collect()
+}
+
+fn for_people(descriptors: &[RateLimitDescriptor], response: &RateLimitResponse) -> String {
+    let mut text = match response.overall_code() {
+        Code::OverLimit => String::from("LIMITED\n"),
+        _ => String::from("passed\n"),
+    };
+    for (descriptor, status) in descriptors.iter().zip(&response.statuses) {
+        let entries: Vec<_> = descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+        let _ = writeln!(text, "  {}: {}", entries.join(" "), status_for_people(status));
+    }
+    for header in &response.response_headers_to_add {
+        let _ = writeln!(text, "  {}: {}", header.key, header.value);
+    }
+    text
+}
+
+fn status_for_people(status: &DescriptorStatus) -> String {
+    let Some(limit) = &status.current_limit else {
+        return if status.limit_remaining == u32::MAX { "unlimited" } else { "no limit applies" }.to_owned();
+    };
+    let mut text = String::from(if status.code() == Code::OverLimit { "over the limit" } else { "within the limit" });
+    let _ = write!(text, " of {}", limit.requests_per_unit);
+    if limit.unit() != Unit::Unknown {
+        let _ = write!(text, " per {}", limit.unit().as_str_name().to_lowercase());
+    }
+    if !limit.name.is_empty() {
+        let _ = write!(text, " ({})", limit.name);
+    }
+    let _ = write!(text, ", {} left", status.limit_remaining);
+    if let Some(reset) = &status.duration_until_reset {
+        let _ = write!(text, ", resets in {}s", reset.seconds);
+    }
+    text
+}
+
+fn as_json(response: &RateLimitResponse) -> String {
+    let statuses: Vec<_> = response
+        .statuses
+        .iter()
+        .map(|status| {
+            json!({
+                "code": status.code().as_str_name(),
+                "limit": status.current_limit.as_ref().map(|limit| json!({
+                    "requests_per_unit": limit.requests_per_unit,
+                    "unit": limit.unit().as_str_name(),
+                    "name": limit.name,
+                })),
+                "limit_remaining": status.limit_remaining,
+                "reset_after_seconds": status.duration_until_reset.as_ref().map(|reset| reset.seconds),
+            })
+        })
+        .collect();
+    let headers: serde_json::Map<_, _> = response
+        .response_headers_to_add
+        .iter()
+        .map(|header| (header.key.clone(), header.value.clone().into()))
+        .collect();
+    let answer = json!({
+        "code": response.overall_code().as_str_name(),
+        "statuses": statuses,
+        "headers": headers,
+    });
+    format!("{answer}\n")
+}

@@ -1,0 +1,170 @@
+//! From the wire to the domain, refusing what is not valid; and back.
+
+use std::time::Duration;
+
+use super::headers::{self, Headers};
+use crate::descriptor::{Descriptor, Entry, Hits, Override, Request, Unit};
+use crate::plan::{Decision, Limited, Status};
+use crate::wire::rate_limit_response::rate_limit::Unit as WireUnit;
+use crate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
+
+/// The largest request that is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestLimits {
+    /// Descriptors in a request.
+    pub descriptors: usize,
+    /// Entries in a descriptor.
+    pub entries: usize,
+    /// Bytes in the domain or a key.
+    pub key_bytes: usize,
+    /// Bytes in a value.
+    pub value_bytes: usize,
+}
+
+/// Why a request is not valid, and where.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum InvalidRequest {
+    #[error("rate limit domain must not be empty")]
+    NoDomain,
+    #[error("rate limit descriptor list must not be empty")]
+    NoDescriptors,
+    #[error("{what} has {size} {unit}, more than the {most} that {setting} allows")]
+    TooLarge { what: String, size: usize, unit: &'static str, most: usize, setting: &'static str },
+    #[error(
+        "descriptors[{0}].limit.unit: must be 1 (second), 2 (minute), 3 (hour), 4 (day), 5 (month), 6 (year) or 7 (week), not {1}"
+    )]
+    Unit(usize, i32),
+    #[error("{0}: must be at most 2^53, not {1}")]
+    Hits(String, u64),
+}
+
+pub(super) fn request(request: RateLimitRequest, limits: &RequestLimits) -> Result<Request, InvalidRequest> {
+    let RateLimitRequest { domain, descriptors, hits_addend } = request;
+    if domain.is_empty() {
+        return Err(InvalidRequest::NoDomain);
+    }
+    if descriptors.is_empty() {
+        return Err(InvalidRequest::NoDescriptors);
+    }
+    at_most(limits.key_bytes, domain.len(), "bytes", "MAX_KEY_BYTES", || "domain".into())?;
+    at_most(limits.descriptors, descriptors.len(), "descriptors", "MAX_DESCRIPTORS", || "the request".into())?;
+    // On the request, unlike on a descriptor, 0 cannot be told from unset.
+    let hits = u64::from(hits_addend.max(1));
+    let descriptors = descriptors
+        .into_iter()
+        .enumerate()
+        .map(|(i, descriptor)| self::descriptor(i, descriptor, hits, limits))
+        .collect::<Result<_, _>>()?;
+    Ok(Request { domain, descriptors })
+}
+
+fn descriptor(
+    i: usize,
+    descriptor: RateLimitDescriptor,
+    request_hits: u64,
+    limits: &RequestLimits,
+) -> Result<Descriptor, InvalidRequest> {
+    let RateLimitDescriptor { entries, limit, hits_addend, is_negative_hits } = descriptor;
+    at_most(limits.entries, entries.len(), "entries", "MAX_ENTRIES", || format!("descriptors[{i}]"))?;
+    let entries = entries
+        .into_iter()
+        .enumerate()
+        .map(|(j, rate_limit_descriptor::Entry { key, value })| {
+            let place = |what| format!("descriptors[{i}].entries[{j}].{what}");
+            at_most(limits.key_bytes, key.len(), "bytes", "MAX_KEY_BYTES", || place("key"))?;
+            at_most(limits.value_bytes, value.len(), "bytes", "MAX_VALUE_BYTES", || place("value"))?;
+            Ok(Entry { key, value })
+        })
+        .collect::<Result<_, _>>()?;
+    let limit = match limit {
+        None => None,
+        Some(limit) => Some(Override {
+            number: limit.requests_per_unit,
+            unit: unit(limit.unit).ok_or(InvalidRequest::Unit(i, limit.unit))?,
+        }),
+    };
+    let number = hits_addend.unwrap_or(request_hits);
+    let hits = if is_negative_hits { Hits::give_back(number) } else { Hits::take(number) };
+    let hits = hits.ok_or_else(|| InvalidRequest::Hits(format!("descriptors[{i}].hits_addend"), number))?;
+    Ok(Descriptor { entries, hits, limit })
+}
+
+fn at_most(
+    most: usize,
+    size: usize,
+    unit: &'static str,
+    setting: &'static str,
+    what: impl FnOnce() -> String,
+) -> Result<(), InvalidRequest> {
+    if size <= most {
+        return Ok(());
+    }
+    Err(InvalidRequest::TooLarge { what: what(), size, unit, most, setting })
+}
+
+/// An override's unit. Its enum has no week; the response's has, and the reference takes that number for one.
+fn unit(number: i32) -> Option<Unit> {
+    Some(match WireUnit::try_from(number).ok()? {
+        WireUnit::Unknown => return None,
+        WireUnit::Second => Unit::Second,
+        WireUnit::Minute => Unit::Minute,
+        WireUnit::Hour => Unit::Hour,
+        WireUnit::Day => Unit::Day,
+        WireUnit::Week => Unit::Week,
+        WireUnit::Month => Unit::Month,
+        WireUnit::Year => Unit::Year,
+    })
+}
+
+pub(super) fn response(decision: &Decision<'_>, headers: &Headers) -> RateLimitResponse {
+    RateLimitResponse {
+        overall_code: code(decision.over_limit).into(),
+        statuses: decision.statuses.iter().map(status).collect(),
+        response_headers_to_add: headers::of(decision, headers),
+        ..RateLimitResponse::default()
+    }
+}
+
+fn status(status: &Status<'_>) -> DescriptorStatus {
+    match status {
+        Status::NoLimit => DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() },
+        Status::Unlimited(_) => {
+            DescriptorStatus { code: Code::Ok.into(), limit_remaining: u32::MAX, ..DescriptorStatus::default() }
+        }
+        Status::Limited(limited) => DescriptorStatus {
+            code: code(limited.shown_over()).into(),
+            current_limit: Some(current_limit(limited)),
+            limit_remaining: limited.remaining(),
+            duration_until_reset: limited.verdict().map(|verdict| prost_types::Duration {
+                // Whole seconds, rounded up, as the reference answers: Envoy's own header cuts fractions off.
+                seconds: i64::try_from(whole_seconds(verdict.reset_after_ms)).unwrap_or(i64::MAX),
+                nanos: 0,
+            }),
+            quota: None,
+        },
+    }
+}
+
+fn current_limit(limited: &Limited<'_>) -> RateLimit {
+    let unit = match Unit::of(limited.limit.period()) {
+        None => WireUnit::Unknown,
+        Some(Unit::Second) => WireUnit::Second,
+        Some(Unit::Minute) => WireUnit::Minute,
+        Some(Unit::Hour) => WireUnit::Hour,
+        Some(Unit::Day) => WireUnit::Day,
+        Some(Unit::Week) => WireUnit::Week,
+        Some(Unit::Month) => WireUnit::Month,
+        Some(Unit::Year) => WireUnit::Year,
+    };
+    RateLimit { requests_per_unit: limited.limit.number(), unit: unit.into(), name: limited.source.name().to_owned() }
+}
+
+fn code(over_limit: bool) -> Code {
+    if over_limit { Code::OverLimit } else { Code::Ok }
+}
+
+/// Milliseconds as seconds, rounded up.
+pub(super) fn whole_seconds(ms: u64) -> u64 {
+    Duration::from_millis(ms).as_secs() + u64::from(!ms.is_multiple_of(1000))
+}

@@ -1,0 +1,109 @@
+//! The headers that tell a client about its limit; Envoy adds them to its response.
+
+use super::convert::whole_seconds;
+use crate::descriptor::Role;
+use crate::plan::{Decision, Limited, Status};
+use crate::wire::HeaderValue;
+
+/// Which headers an answer carries.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Headers {
+    /// None.
+    #[default]
+    Off,
+    /// One for each figure, under these names, and `Retry-After`.
+    Separate(HeaderNames),
+    /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers, and `Retry-After`.
+    Ietf,
+}
+
+/// How the settings choose among [`Headers`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum HeaderFormat {
+    /// Three headers, one for each figure.
+    #[default]
+    Separate,
+    /// The two structured fields of the IETF draft.
+    Ietf,
+}
+
+/// The names of separate headers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderNames {
+    /// Of the limit's number.
+    pub limit: String,
+    /// Of what remains.
+    pub remaining: String,
+    /// Of the seconds until nothing is used any more.
+    pub reset: String,
+}
+
+/// The headers for a decision; none where no limit applies.
+pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue> {
+    let Some(limited) = most_pressing(decision) else { return Vec::new() };
+    let (number, remaining) = (limited.limit.number(), limited.remaining());
+    let reset = limited.verdict().map(|verdict| whole_seconds(verdict.reset_after_ms));
+    let mut values = match headers {
+        Headers::Off => return Vec::new(),
+        Headers::Separate(names) => {
+            let mut values =
+                vec![header(&names.limit, number.to_string()), header(&names.remaining, remaining.to_string())];
+            values.extend(reset.map(|reset| header(&names.reset, reset.to_string())));
+            values
+        }
+        Headers::Ietf => {
+            let name = quoted(limited.source.name());
+            let window = whole_seconds(limited.limit.period_ms());
+            let reset = reset.map(|reset| format!(";t={reset}")).unwrap_or_default();
+            vec![
+                header("RateLimit-Policy", format!("{name};q={number};w={window}")),
+                header("RateLimit", format!("{name};r={remaining}{reset}")),
+            ]
+        }
+    };
+    values.extend(retry_after(decision).map(|seconds| header("Retry-After", seconds.to_string())));
+    values
+}
+
+/// The limit to tell of: the last that is exceeded, or else the first with the least remaining.
+fn most_pressing<'a>(decision: &'a Decision<'_>) -> Option<&'a Limited<'a>> {
+    let over = limits(decision).filter(|limited| limited.shown_over() && limited.role != Role::Quota).last();
+    over.or_else(|| limits(decision).min_by_key(|limited| limited.remaining()))
+}
+
+/// The seconds after which a denied request may pass; `None` where it passes now, or where that cannot be told.
+fn retry_after(decision: &Decision<'_>) -> Option<u64> {
+    if !decision.over_limit {
+        return None;
+    }
+    let mut longest = 0;
+    for limited in limits(decision).filter(|limited| limited.shown_over()) {
+        longest = longest.max(limited.verdict()?.retry_after_ms?);
+    }
+    Some(whole_seconds(longest))
+}
+
+fn limits<'a>(decision: &'a Decision<'_>) -> impl Iterator<Item = &'a Limited<'a>> {
+    decision.statuses.iter().filter_map(|status| match status {
+        Status::Limited(limited) => Some(limited),
+        Status::NoLimit | Status::Unlimited(_) => None,
+    })
+}
+
+fn header(key: &str, value: String) -> HeaderValue {
+    HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() }
+}
+
+/// A string of a structured field (RFC 9651): printable ASCII in quotes. A limit without a name is `default`.
+fn quoted(name: &str) -> String {
+    let name = if name.is_empty() { "default" } else { name };
+    let mut text = String::from('"');
+    for char in name.chars() {
+        if matches!(char, '"' | '\\') {
+            text.push('\\');
+        }
+        text.push(if char.is_ascii_graphic() || char == ' ' { char } else { '?' });
+    }
+    text.push('"');
+    text
+}

@@ -1,0 +1,83 @@
+//! Envoy's rate limit service: a call comes in, the limiter decides, the answer goes out.
+
+mod convert;
+mod headers;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tonic::{Request, Response, Status};
+
+pub use convert::RequestLimits;
+pub use headers::{HeaderFormat, HeaderNames, Headers};
+
+use crate::limiter::Limiter;
+use crate::metrics::Metrics;
+use crate::store::Store;
+use crate::wire::{RateLimitRequest, RateLimitResponse, RateLimitService};
+
+/// The service.
+pub struct Service<S> {
+    limiter: Arc<Limiter<S>>,
+    metrics: Arc<Metrics>,
+    options: ServiceOptions,
+}
+
+/// What holds for every call.
+#[derive(Clone, Debug)]
+pub struct ServiceOptions {
+    /// The largest request.
+    pub limits: RequestLimits,
+    /// The headers that Envoy shall add to its response.
+    pub headers: Headers,
+    /// The longest that a call waits for the store.
+    pub store_timeout: Duration,
+}
+
+impl<S> Service<S> {
+    /// A service that asks `limiter`.
+    pub fn new(limiter: Arc<Limiter<S>>, metrics: Arc<Metrics>, options: ServiceOptions) -> Self {
+        Service { limiter, metrics, options }
+    }
+}
+
+#[tonic::async_trait]
+impl<S: Store> RateLimitService for Service<S> {
+    async fn should_rate_limit(&self, call: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
+        let store_timeout = match caller_timeout(&call) {
+            // A quarter of the caller's patience is kept back, for our answer to arrive in time.
+            Some(timeout) => self.options.store_timeout.min(timeout / 4 * 3),
+            None => self.options.store_timeout,
+        };
+        let deadline = Instant::now() + store_timeout;
+        let request = convert::request(call.into_inner(), &self.options.limits).map_err(|invalid| {
+            self.metrics.record_invalid();
+            tracing::debug!(error = %invalid, "invalid request");
+            Status::invalid_argument(invalid.to_string())
+        })?;
+        let snapshot = self.limiter.snapshot();
+        let decision = self
+            .limiter
+            .decide(&snapshot, &request, deadline)
+            .await
+            .map_err(|error| Status::unavailable(format!("the rate limit store cannot decide: {error}")))?;
+        tracing::debug!(?request, over_limit = decision.over_limit, "decided");
+        Ok(Response::new(convert::response(&decision, &self.options.headers)))
+    }
+}
+
+/// The time that the caller gives the call: gRPC's `grpc-timeout`, up to eight digits and a unit.
+fn caller_timeout<T>(call: &Request<T>) -> Option<Duration> {
+    let text = call.metadata().get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let number: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 60 * 60),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}

@@ -1,0 +1,96 @@
+//! The straight line of a request: match, plan, ask the store, conclude, record.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use arc_swap::ArcSwap;
+
+use crate::descriptor::Request;
+use crate::metrics::{Metrics, RuleMetrics};
+use crate::plan::{Decision, Plan, PlanOptions};
+use crate::rules::Rules;
+use crate::store::memory::MemoryStore;
+use crate::store::{Store, StoreError};
+use crate::telemetry;
+
+/// Decides requests by the rules in force.
+pub struct Limiter<S> {
+    options: PlanOptions,
+    in_force: ArcSwap<Snapshot>,
+    store: Arc<S>,
+    /// Decides for limits in failure mode `local` while the store cannot.
+    local: Arc<MemoryStore>,
+    metrics: Arc<Metrics>,
+    reports: telemetry::Bounded,
+}
+
+/// The rules that one request sees from start to end.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// The rules.
+    pub rules: Rules,
+    metrics: RuleMetrics,
+}
+
+impl<S: Store> Limiter<S> {
+    /// Without rules, until [`Limiter::put_in_force`].
+    pub fn new(options: PlanOptions, store: Arc<S>, local: Arc<MemoryStore>, metrics: Arc<Metrics>) -> Limiter<S> {
+        let in_force = ArcSwap::default();
+        Limiter { options, in_force, store, local, metrics, reports: telemetry::Bounded::default() }
+    }
+
+    /// From now on these rules decide; requests on their way go on with the ones they began with.
+    pub fn put_in_force(&self, rules: Rules) {
+        let snapshot = Snapshot { metrics: RuleMetrics::new(&rules), rules };
+        let snapshot = Arc::new(snapshot);
+        let old = self.in_force.swap(Arc::clone(&snapshot));
+        self.metrics.record_load(&snapshot.rules, &old.rules);
+    }
+
+    /// The rules in force.
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.in_force.load_full()
+    }
+
+    /// Decides a request; the store has until `deadline`.
+    ///
+    /// # Errors
+    /// Where the store could not decide, and a limit of the request is in failure mode `error`.
+    pub async fn decide<'a>(
+        &'a self,
+        snapshot: &'a Snapshot,
+        request: &'a Request,
+        deadline: Instant,
+    ) -> Result<Decision<'a>, StoreError> {
+        let start = Instant::now();
+        let plan = Plan::new(&self.options, &snapshot.rules, request);
+        let decision = if plan.checks().is_empty() {
+            plan.conclude(&[])
+        } else {
+            let asked = Instant::now();
+            let verdicts = self.store.check(plan.checks(), deadline).await;
+            self.metrics.record_store(verdicts.as_ref().err(), asked.elapsed());
+            match verdicts {
+                Ok(verdicts) => plan.conclude(&verdicts),
+                Err(error) => self.decide_without_store(plan, error)?,
+            }
+        };
+        self.metrics.record(&snapshot.metrics, &decision, start.elapsed());
+        Ok(decision)
+    }
+
+    fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, StoreError> {
+        if let Some(since_last) = self.reports.admit() {
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                kind = error.kind(),
+                requests = since_last,
+                "the store could not decide: failure modes answered"
+            );
+        }
+        plan.conclude_without_store(|checks| self.local.decide(checks)).map_err(|_| {
+            self.metrics.record_unavailable();
+            error
+        })
+    }
+}

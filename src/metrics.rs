@@ -1,0 +1,309 @@
+//! Every metric, once, with its meaning. Labels come from rules and settings, which are few; never from requests.
+
+use std::collections::HashSet;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use prometheus::{
+    Encoder as _, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry,
+    TextEncoder,
+};
+
+use crate::descriptor::Role;
+use crate::plan::{Answer, Decision, Limited, Source, Status};
+use crate::rules::{FailureMode, Rules};
+use crate::store::StoreError;
+
+/// Upper bounds in seconds: from what memory takes to what a patient client waits.
+const SECONDS: [f64; 14] =
+    [0.00001, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
+
+/// What the process counts.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    near_limit_ratio: f64,
+    requests: Outcomes,
+    request_seconds: Histogram,
+    descriptors: Matches,
+    spared: IntCounter,
+    rule_hits: Hits<IntCounterVec>,
+    store_seconds: Histogram,
+    store_errors: IntCounterVec,
+    failure_answers: IntCounterVec,
+    store_up: IntGauge,
+    memory_counters: IntGauge,
+    rules_loaded: IntGauge,
+    domains_loaded: IntGauge,
+    loads: IntCounterVec,
+}
+
+/// How a call ended.
+#[derive(Debug)]
+struct Outcomes {
+    ok: IntCounter,
+    over_limit: IntCounter,
+    invalid: IntCounter,
+    unavailable: IntCounter,
+}
+
+/// What was found for a descriptor.
+#[derive(Debug)]
+struct Matches {
+    limited: IntCounter,
+    unlimited: IntCounter,
+    no_rule: IntCounter,
+    domain_not_found: IntCounter,
+}
+
+/// The hits of a rule, by what became of them.
+#[derive(Debug)]
+struct Hits<T> {
+    total: T,
+    over: T,
+    near: T,
+    within: T,
+    shadow: T,
+}
+
+/// The counters of every rule of one snapshot, in the order of their ids; made when a rule is first used, so that a rule
+/// that never applies costs nothing at a scrape.
+#[derive(Debug, Default)]
+pub struct RuleMetrics {
+    rules: Box<[OnceLock<Hits<IntCounter>>]>,
+}
+
+impl RuleMetrics {
+    /// None made yet.
+    pub fn new(rules: &Rules) -> RuleMetrics {
+        RuleMetrics { rules: rules.rules().iter().map(|_| OnceLock::new()).collect() }
+    }
+}
+
+impl Metrics {
+    /// All at zero. A hit is near its limit beyond this share of it.
+    ///
+    /// # Errors
+    /// Where two metrics have the same name.
+    pub fn new(near_limit_ratio: f64) -> prometheus::Result<Metrics> {
+        let registry = Registry::new_custom(Some("tollgate".into()), None)?;
+        let counter = |name: &str, help: &str| -> prometheus::Result<IntCounter> {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok(counter)
+        };
+        let counters = |name: &str, help: &str, labels: &[&str]| -> prometheus::Result<IntCounterVec> {
+            let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(counters.clone()))?;
+            Ok(counters)
+        };
+        let gauge = |name: &str, help: &str| -> prometheus::Result<IntGauge> {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok(gauge)
+        };
+        let seconds = |name: &str, help: &str| -> prometheus::Result<Histogram> {
+            let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()))?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok(histogram)
+        };
+
+        let requests = counters("requests_total", "Calls to ShouldRateLimit by outcome.", &["outcome"])?;
+        let descriptors = counters("descriptors_total", "Descriptors asked about, by what the rules say.", &["match"])?;
+        let by_rule = ["domain", "rule"];
+        let metrics = Metrics {
+            near_limit_ratio,
+            requests: Outcomes {
+                ok: requests.with_label_values(&["ok"]),
+                over_limit: requests.with_label_values(&["over_limit"]),
+                invalid: requests.with_label_values(&["invalid"]),
+                unavailable: requests.with_label_values(&["unavailable"]),
+            },
+            request_seconds: seconds("request_seconds", "Time from a call's arrival to its answer.")?,
+            descriptors: Matches {
+                limited: descriptors.with_label_values(&["limited"]),
+                unlimited: descriptors.with_label_values(&["unlimited"]),
+                no_rule: descriptors.with_label_values(&["no_rule"]),
+                domain_not_found: descriptors.with_label_values(&["domain_not_found"]),
+            },
+            spared: counter("global_shadow_mode_total", "Calls that only SHADOW_MODE let pass.")?,
+            rule_hits: Hits {
+                total: counters("hits_total", "Hits that a rule was asked about.", &by_rule)?,
+                over: counters("over_limit_hits_total", "Hits over the rule's limit.", &by_rule)?,
+                near: counters(
+                    "near_limit_hits_total",
+                    "Hits within the limit, beyond NEAR_LIMIT_RATIO of it.",
+                    &by_rule,
+                )?,
+                within: counters("within_limit_hits_total", "Hits within the rule's limit.", &by_rule)?,
+                shadow: counters(
+                    "shadow_hits_total",
+                    "Hits over the limit of a rule in shadow mode, which passed.",
+                    &by_rule,
+                )?,
+            },
+            store_seconds: seconds("store_seconds", "Time the store took to decide, failures included.")?,
+            store_errors: counters(
+                "store_errors_total",
+                "Decisions that the store could not make, by reason.",
+                &["kind"],
+            )?,
+            failure_answers: counters(
+                "failure_mode_answers_total",
+                "Limits answered by their failure mode.",
+                &["mode"],
+            )?,
+            store_up: gauge("store_up", "1 while the store can be asked; 0 while it is known to be down and is not.")?,
+            memory_counters: gauge("memory_counters", "Counters in this process's memory.")?,
+            rules_loaded: gauge("rules_loaded", "Rules in force.")?,
+            domains_loaded: gauge("domains_loaded", "Domains in force.")?,
+            loads: counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?,
+            registry: registry.clone(),
+        };
+        for kind in StoreError::KINDS {
+            metrics.store_errors.with_label_values(&[kind]);
+        }
+        for mode in FailureMode::ALL {
+            metrics.failure_answers.with_label_values(&[mode.name()]);
+        }
+        let build = IntGaugeVec::new(Opts::new("build_info", "Always 1; the labels tell the version."), &["version"])?;
+        registry.register(Box::new(build.clone()))?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        Ok(metrics)
+    }
+
+    /// A call was answered.
+    pub fn record(&self, rules: &RuleMetrics, decision: &Decision<'_>, took: Duration) {
+        self.request_seconds.observe(took.as_secs_f64());
+        if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.inc();
+        self.spared.inc_by(u64::from(decision.spared));
+        for status in &decision.statuses {
+            match status {
+                Status::NoLimit if decision.domain_found => self.descriptors.no_rule.inc(),
+                Status::NoLimit => self.descriptors.domain_not_found.inc(),
+                Status::Unlimited(_) => self.descriptors.unlimited.inc(),
+                Status::Limited(limited) => {
+                    self.descriptors.limited.inc();
+                    self.record_limited(rules, limited);
+                }
+            }
+        }
+    }
+
+    fn record_limited(&self, rules: &RuleMetrics, limited: &Limited<'_>) {
+        let answered_by = match limited.answer {
+            Answer::Store(_) => None,
+            Answer::Local(_) => Some(FailureMode::Local),
+            Answer::FailedOpen => Some(FailureMode::Open),
+            Answer::FailedClosed => Some(FailureMode::Closed),
+        };
+        if let Some(mode) = answered_by {
+            self.failure_answers.with_label_values(&[mode.name()]).inc();
+        }
+        let Ok(hits) = u64::try_from(limited.hits.get()) else { return };
+        match limited.source {
+            Source::Rule(rule) => {
+                let hits_of_rule = rules.rules[rule.id].get_or_init(|| self.rule_hits.with(&rule.domain, &rule.path));
+                hits_of_rule.record(limited, hits, self.near_limit_ratio);
+            }
+            Source::Override(domain) => {
+                self.rule_hits.with(domain, "(override)").record(limited, hits, self.near_limit_ratio);
+            }
+        }
+    }
+
+    /// A call was refused because the request is not valid.
+    pub fn record_invalid(&self) {
+        self.requests.invalid.inc();
+    }
+
+    /// A call failed because the store could not decide and a limit wants it so.
+    pub fn record_unavailable(&self) {
+        self.requests.unavailable.inc();
+        self.failure_answers.with_label_values(&[FailureMode::Error.name()]).inc();
+    }
+
+    /// The store was asked.
+    pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
+        self.store_seconds.observe(took.as_secs_f64());
+        if let Some(error) = error {
+            self.store_errors.with_label_values(&[error.kind()]).inc();
+        }
+    }
+
+    /// The store went up or down.
+    pub fn set_store_up(&self, up: bool) {
+        self.store_up.set(i64::from(up));
+    }
+
+    /// So many counters are in memory.
+    pub fn set_memory_counters(&self, counters: usize) {
+        self.memory_counters.set(i64::try_from(counters).unwrap_or(i64::MAX));
+    }
+
+    /// New rules are in force, in place of old ones: the series of rules that are gone go too.
+    pub fn record_load(&self, new: &Rules, old: &Rules) {
+        self.loads.with_label_values(&["success"]).inc();
+        self.rules_loaded.set(i64::try_from(new.rules().len()).unwrap_or(i64::MAX));
+        self.domains_loaded.set(i64::try_from(new.domains()).unwrap_or(i64::MAX));
+        let kept: HashSet<(&str, &str)> = new.rules().iter().map(|rule| (&*rule.domain, &*rule.path)).collect();
+        for rule in old.rules().iter().filter(|rule| !kept.contains(&(&*rule.domain, &*rule.path))) {
+            self.rule_hits.remove(&rule.domain, &rule.path);
+        }
+    }
+
+    /// Rules were refused.
+    pub fn record_load_error(&self) {
+        self.loads.with_label_values(&["error"]).inc();
+    }
+
+    /// All of them in Prometheus' text format.
+    ///
+    /// # Errors
+    /// Where a metric cannot be written.
+    pub fn render(&self) -> prometheus::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        Ok(text)
+    }
+}
+
+impl Hits<IntCounterVec> {
+    fn with(&self, domain: &str, rule: &str) -> Hits<IntCounter> {
+        let counter = |counters: &IntCounterVec| counters.with_label_values(&[domain, rule]);
+        Hits {
+            total: counter(&self.total),
+            over: counter(&self.over),
+            near: counter(&self.near),
+            within: counter(&self.within),
+            shadow: counter(&self.shadow),
+        }
+    }
+
+    fn remove(&self, domain: &str, rule: &str) {
+        for counters in [&self.total, &self.over, &self.near, &self.within, &self.shadow] {
+            // A rule that was never used has no series: nothing to remove is no error.
+            let _ = counters.remove_label_values(&[domain, rule]);
+        }
+    }
+}
+
+impl Hits<IntCounter> {
+    fn record(&self, limited: &Limited<'_>, hits: u64, near_limit_ratio: f64) {
+        self.total.inc_by(hits);
+        if limited.over() {
+            self.over.inc_by(hits);
+            if limited.role == Role::Shadow {
+                self.shadow.inc_by(hits);
+            }
+            return;
+        }
+        self.within.inc_by(hits);
+        if let Some(verdict) = limited.verdict() {
+            let capacity = f64::from(limited.limit.capacity());
+            let near = (capacity * near_limit_ratio).floor() as u64;
+            let used = u64::from(limited.limit.capacity().saturating_sub(verdict.remaining));
+            self.near.inc_by(used.saturating_sub(near).min(hits));
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The running process: builds the parts from the settings, opens the ports, reloads the rules, and drains on a signal.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch as channel;
+use tonic::transport::server::TcpIncoming;
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::admin::{self, Admin};
+use crate::grpc::{HeaderFormat, HeaderNames, Headers, RequestLimits, Service, ServiceOptions};
+use crate::limiter::Limiter;
+use crate::metrics::Metrics;
+use crate::plan::PlanOptions;
+use crate::rules::load::{self, LoadOptions, Loaded, RulesError, Sources};
+use crate::rules::{Defaults, Rules, watch};
+use crate::settings::{Settings, SettingsError};
+use crate::store::Store;
+use crate::store::memory::MemoryStore;
+use crate::store::redis::{RedisConfig, RedisStore};
+use crate::wire::{self, RateLimitServiceServer};
+
+/// The service's name in gRPC's health check; the empty name means the same.
+const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
+/// Serves until SIGTERM or SIGINT, and then until requests on their way are answered.
+///
+/// # Errors
+/// Where it cannot start: wrong settings, wrong rules, a port in use.
+pub async fn serve(settings: Settings) -> anyhow::Result<()> {
+    settings.check_headers()?;
+    let sources = sources(&settings)?;
+    let loaded = load_first(&sources, &settings)?;
+    let address = settings.store()?;
+    let ports = Ports::open(&settings).await?;
+
+    let metrics = Arc::new(Metrics::new(settings.near_limit_ratio)?);
+    let memory = Arc::new(MemoryStore::default());
+    tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
+    let parts = Parts { settings, sources, loaded, ports, metrics, memory };
+    match address {
+        None => {
+            parts.metrics.set_store_up(true);
+            let store = Arc::clone(&parts.memory);
+            parts.run(store, "memory").await
+        }
+        Some(address) => {
+            let config = RedisConfig {
+                address,
+                connections: parts.settings.redis_pool_size.into(),
+                timeout: parts.settings.redis_timeout,
+                key_prefix: parts.settings.cache_key_prefix.clone(),
+            };
+            let name = config.to_string();
+            let metrics = Arc::clone(&parts.metrics);
+            let store = RedisStore::start(config, Box::new(move |up| metrics.set_store_up(up))).await?;
+            parts.run(Arc::new(store), &name).await
+        }
+    }
+}
+
+/// Where the rules are.
+fn sources(settings: &Settings) -> Result<Sources, SettingsError> {
+    if !settings.rules.is_empty() {
+        return Ok(Sources::new(settings.rules.clone()));
+    }
+    if settings.runtime_root.is_none() && settings.runtime_subdirectory.is_none() {
+        return Err(SettingsError::NoRules);
+    }
+    let root = settings.runtime_root.clone().unwrap_or_else(|| "/srv/runtime_data/current".into());
+    let subdirectory = settings.runtime_subdirectory.clone().unwrap_or_default();
+    Ok(Sources::runtime(&root, &subdirectory, &settings.runtime_appdirectory))
+}
+
+fn load_options(settings: &Settings) -> LoadOptions {
+    LoadOptions {
+        defaults: Defaults { algorithm: settings.default_algorithm, failure_mode: settings.failure_mode },
+        merge_domains: settings.merge_domain_config,
+    }
+}
+
+/// The rules to start with; `None` where they are wrong and the process shall start all the same.
+fn load_first(sources: &Sources, settings: &Settings) -> anyhow::Result<Option<Rules>> {
+    match load::load(sources, &load_options(settings)) {
+        Ok(Loaded { rules, warnings }) => {
+            warn_of(&warnings);
+            Ok(Some(rules))
+        }
+        Err(error) if settings.force_start_without_initial_config => {
+            tracing::error!("the rules are refused, not serving until they are right:\n{error}");
+            Ok(None)
+        }
+        Err(error) => bail!("the rules are refused:\n{error}"),
+    }
+}
+
+fn warn_of(warnings: &[load::Problem]) {
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+}
+
+/// Keeps the memory store free of expired counters, and tells how many there are.
+async fn tend(memory: Arc<MemoryStore>, metrics: Arc<Metrics>) {
+    let count = async {
+        let mut ticks = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            ticks.tick().await;
+            metrics.set_memory_counters(memory.len());
+        }
+    };
+    tokio::join!(memory.sweep(), count);
+}
+
+/// The listeners, open before anything says so.
+struct Ports {
+    grpc: TcpListener,
+    http: TcpListener,
+}
+
+impl Ports {
+    async fn open(settings: &Settings) -> anyhow::Result<Ports> {
+        let bind = async |host, port, settings: &str| {
+            let address = SocketAddr::new(host, port);
+            TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} ({settings})"))
+        };
+        Ok(Ports {
+            grpc: bind(settings.grpc_host, settings.grpc_port, "GRPC_HOST, GRPC_PORT").await?,
+            http: bind(settings.host, settings.port, "HOST, PORT").await?,
+        })
+    }
+}
+
+/// Everything but the store, whose type differs.
+struct Parts {
+    settings: Settings,
+    sources: Sources,
+    loaded: Option<Rules>,
+    ports: Ports,
+    metrics: Arc<Metrics>,
+    memory: Arc<MemoryStore>,
+}
+
+impl Parts {
+    async fn run<S: Store>(self, store: Arc<S>, store_name: &str) -> anyhow::Result<()> {
+        let Parts { settings, sources, loaded, ports, metrics, memory } = self;
+        let options = PlanOptions {
+            key_prefix: settings.cache_key_prefix.clone(),
+            shadow_mode: settings.shadow_mode,
+            expected_replicas: settings.expected_replicas,
+        };
+        let limiter = Arc::new(Limiter::new(options, store, memory, Arc::clone(&metrics)));
+        let (reporter, health) = tonic_health::server::health_reporter();
+        let serving = Serving { reporter, http: Arc::default() };
+        serving.set(false).await;
+
+        let grpc_address = ports.grpc.local_addr()?;
+        let example = loaded.as_ref().and_then(|rules| example(rules, grpc_address));
+        let (rules, domains) = loaded.as_ref().map_or((0, 0), |rules| (rules.rules().len(), rules.domains()));
+        if let Some(rules) = loaded {
+            limiter.put_in_force(rules);
+            serving.set(true).await;
+        }
+        let load_options = load_options(&settings);
+        let reload =
+            tokio::spawn(reload(sources, load_options, Arc::clone(&limiter), Arc::clone(&metrics), serving.clone()));
+
+        let (stop, stopped) = channel::channel(false);
+        let stop_signal = || {
+            let mut stopped = stopped.clone();
+            async move {
+                // An error means that the sender is gone: stop then, too.
+                let _ = stopped.wait_for(|stop| *stop).await;
+            }
+        };
+        let service = Service::new(Arc::clone(&limiter), Arc::clone(&metrics), service_options(&settings));
+        let service =
+            RateLimitServiceServer::new(service).max_decoding_message_size(settings.max_message_bytes as usize);
+        let reflection = || {
+            tonic_reflection::server::Builder::configure()
+                .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        let grpc = tonic::transport::Server::builder()
+            .max_connection_age(settings.grpc_max_connection_age)
+            .max_connection_age_grace(settings.grpc_max_connection_age_grace)
+            .add_service(service)
+            .add_service(health)
+            .add_service(reflection().build_v1()?)
+            .add_service(reflection().build_v1alpha()?)
+            .serve_with_incoming_shutdown(TcpIncoming::from(ports.grpc).with_nodelay(Some(true)), stop_signal());
+        let grpc = tokio::spawn(grpc);
+
+        let http_address = ports.http.local_addr()?;
+        let router = admin::router(Admin { serving: Arc::clone(&serving.http), metrics });
+        let http = axum::serve(ports.http, router).with_graceful_shutdown(stop_signal());
+        let http = tokio::spawn(http.into_future());
+
+        tracing::info!(
+            grpc = %grpc_address, http = %http_address, store = store_name, rules, domains,
+            version = env!("CARGO_PKG_VERSION"), "tollgate is up"
+        );
+        if let Some(example) = example {
+            tracing::info!("try: {example}");
+        }
+
+        let signal = stop_requested().await?;
+        tracing::info!(signal, drain = ?settings.drain_delay, "draining");
+        serving.set(false).await;
+        reload.abort();
+        tokio::time::sleep(settings.drain_delay).await;
+        stop.send_replace(true);
+        let finished = async { tokio::join!(grpc, http) };
+        match tokio::time::timeout(settings.shutdown_timeout, finished).await {
+            Ok((grpc, http)) => {
+                grpc??;
+                http??;
+                tracing::info!("every request is answered: bye");
+            }
+            Err(_) => tracing::warn!(after = ?settings.shutdown_timeout, "connections are still open: closing them"),
+        }
+        Ok(())
+    }
+}
+
+fn service_options(settings: &Settings) -> ServiceOptions {
+    let headers = match (settings.limit_response_headers_enabled, settings.limit_response_headers_format) {
+        (false, _) => Headers::Off,
+        (true, HeaderFormat::Ietf) => Headers::Ietf,
+        (true, HeaderFormat::Separate) => Headers::Separate(HeaderNames {
+            limit: settings.limit_limit_header.clone(),
+            remaining: settings.limit_remaining_header.clone(),
+            reset: settings.limit_reset_header.clone(),
+        }),
+    };
+    ServiceOptions {
+        limits: RequestLimits {
+            descriptors: settings.max_descriptors as usize,
+            entries: settings.max_entries as usize,
+            key_bytes: settings.max_key_bytes as usize,
+            value_bytes: settings.max_value_bytes as usize,
+        },
+        headers,
+        store_timeout: settings.redis_timeout,
+    }
+}
+
+/// What the world is told about whether this process answers by rules.
+#[derive(Clone)]
+struct Serving {
+    reporter: HealthReporter,
+    http: Arc<AtomicBool>,
+}
+
+impl Serving {
+    async fn set(&self, serving: bool) {
+        let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+        self.reporter.set_service_status("", status).await;
+        self.reporter.set_service_status(SERVICE, status).await;
+        self.http.store(serving, Ordering::Relaxed);
+    }
+}
+
+/// Puts changed rules in force; wrong ones leave the old in force.
+async fn reload<S: Store>(
+    sources: Sources,
+    options: LoadOptions,
+    limiter: Arc<Limiter<S>>,
+    metrics: Arc<Metrics>,
+    serving: Serving,
+) {
+    let mut changes = watch::watch(sources, options);
+    while let Some(change) = changes.recv().await {
+        match change {
+            Ok(Loaded { rules, warnings }) => {
+                warn_of(&warnings);
+                tracing::info!(rules = rules.rules().len(), domains = rules.domains(), "new rules are in force");
+                limiter.put_in_force(rules);
+                serving.set(true).await;
+            }
+            Err(error) => refuse(&error, &metrics),
+        }
+    }
+}
+
+fn refuse(error: &RulesError, metrics: &Metrics) {
+    metrics.record_load_error();
+    tracing::error!("changed rules are refused, the old ones stay in force:\n{error}");
+}
+
+/// A command that asks this process about the first of its rules.
+fn example(rules: &Rules, grpc: SocketAddr) -> Option<String> {
+    let rule = rules.rules().first()?;
+    let entries: Vec<String> = rule
+        .path
+        .split('|')
+        .map(|step| {
+            let step = step.replace('*', "x");
+            if step.contains('=') { step } else { format!("{step}=ann") }
+        })
+        .collect();
+    let address = match grpc.port() {
+        8081 => String::new(),
+        port => format!(" --address localhost:{port}"),
+    };
+    Some(format!("tollgate ask{address} --domain {} {}", rule.domain, entries.join(" ")))
+}
+
+/// Waits for a signal to stop, and tells its name.
+async fn stop_requested() -> anyhow::Result<&'static str> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    Ok(tokio::select! {
+        _ = terminate.recv() => "SIGTERM",
+        _ = interrupt.recv() => "SIGINT",
+    })
+}

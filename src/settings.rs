@@ -1,0 +1,358 @@
+//! Every knob of the process, once: its flag, environment variable, default and meaning.
+//!
+//! The help text and the reference page (`config/settings.md`, made by `tollgate settings`) derive from this declaration.
+//! Where `envoyproxy/ratelimit` has the same thing, its variable names it here.
+
+mod page;
+mod reference;
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser as _};
+use clap::{ArgAction, Args, ValueEnum};
+
+use crate::algorithm::Algorithm;
+use crate::grpc::HeaderFormat;
+use crate::rules::FailureMode;
+use crate::store::redis::{RedisAddress, RedisAddressError};
+use crate::telemetry::LogFormat;
+
+pub use page::page;
+pub use reference::{Unsupported, unsupported};
+
+/// How the process runs. Durations read like 150us, 20ms, 1h30m.
+#[derive(Args, Clone, Debug)]
+pub struct Settings {
+    /// A file or folder of rules. May be given several times; in the environment, separated by commas.
+    #[arg(long, env = "RULES", value_name = "PATH", value_delimiter = ',', help_heading = "Rules")]
+    pub rules: Vec<PathBuf>,
+
+    /// Where the reference's layout begins: rules are read from ROOT/SUBDIRECTORY/APPDIRECTORY if this or
+    /// RUNTIME_SUBDIRECTORY is set. Unset: /srv/runtime_data/current.
+    #[arg(long, env = "RUNTIME_ROOT", value_name = "PATH", help_heading = "Rules")]
+    pub runtime_root: Option<PathBuf>,
+
+    /// The folder below RUNTIME_ROOT.
+    #[arg(long, env = "RUNTIME_SUBDIRECTORY", value_name = "PATH", help_heading = "Rules")]
+    pub runtime_subdirectory: Option<PathBuf>,
+
+    /// The folder below that.
+    #[arg(long, env = "RUNTIME_APPDIRECTORY", value_name = "PATH", default_value = "config", help_heading = "Rules")]
+    pub runtime_appdirectory: PathBuf,
+
+    /// Several files may have the same domain: their top levels are joined, in the order of the files' names.
+    #[arg(long, env = "MERGE_DOMAIN_CONFIG", help_heading = "Rules", value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub merge_domain_config: bool,
+
+    /// Start even where the rules are wrong or missing: the health check says NOT_SERVING until they are right.
+    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", help_heading = "Rules", value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub force_start_without_initial_config: bool,
+
+    /// How a limit counts that does not say. fixed_window makes a file behave as in envoyproxy/ratelimit.
+    #[arg(long, env = "DEFAULT_ALGORITHM", value_name = "NAME", default_value = "sliding_window", help_heading = "Rules",
+        value_parser = algorithm_parser())]
+    pub default_algorithm: Algorithm,
+
+    /// What a limit that does not say answers when the store cannot: open lets pass, closed denies, local decides in this
+    /// process, error fails the call so that Envoy's failure_mode_deny decides.
+    #[arg(long, env = "FAILURE_MODE", value_name = "MODE", default_value = "open", help_heading = "Rules",
+        value_parser = failure_mode_parser())]
+    pub failure_mode: FailureMode,
+
+    /// How many copies of this process share the traffic: failure mode local gives each its part of a limit.
+    #[arg(long, env = "EXPECTED_REPLICAS", value_name = "NUMBER", default_value = "1", help_heading = "Rules",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub expected_replicas: u32,
+
+    /// Deny nothing: what would have been denied is counted and reported in the statuses.
+    #[arg(long, env = "SHADOW_MODE", help_heading = "Rules", value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub shadow_mode: bool,
+
+    /// Where counters live. Unset: redis if REDIS_URL is set, and memory otherwise.
+    #[arg(long, env = "BACKEND_TYPE", value_name = "STORE", help_heading = "Store")]
+    pub backend_type: Option<Backend>,
+
+    /// In front of every counter's name, to share a Redis with others.
+    #[arg(long, env = "CACHE_KEY_PREFIX", value_name = "TEXT", default_value = "", help_heading = "Store")]
+    pub cache_key_prefix: String,
+
+    /// Where Redis is: host:port, redis://user:password@host:port/database or unix:///path.
+    #[arg(long, env = "REDIS_URL", value_name = "URL", hide_env_values = true, help_heading = "Store")]
+    pub redis_url: Option<String>,
+
+    /// What kind of address REDIS_URL is, where it has no scheme. Unset: a path begins with a slash.
+    #[arg(long, env = "REDIS_SOCKET_TYPE", value_name = "TYPE", help_heading = "Store")]
+    pub redis_socket_type: Option<SocketType>,
+
+    /// Redis's password, or user:password; it goes before what REDIS_URL says.
+    #[arg(long, env = "REDIS_AUTH", value_name = "PASSWORD", hide_env_values = true, help_heading = "Store")]
+    pub redis_auth: Option<String>,
+
+    /// Connections to Redis. Each carries any number of requests at once, so that one or two are enough.
+    #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
+        value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub redis_pool_size: u16,
+
+    /// The longest that anything waits for Redis, connecting too. A call whose gRPC deadline is nearer waits for three quarters
+    /// of that at most, so that the failure mode answers in time.
+    #[arg(long, env = "REDIS_TIMEOUT", value_name = "DURATION", default_value = "100ms", help_heading = "Store",
+        value_parser = positive_duration)]
+    pub redis_timeout: Duration,
+
+    /// Where gRPC listens.
+    #[arg(long, env = "GRPC_HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners")]
+    pub grpc_host: IpAddr,
+
+    /// And its port; 0 takes any that is free.
+    #[arg(long, env = "GRPC_PORT", value_name = "PORT", default_value = "8081", help_heading = "Listeners")]
+    pub grpc_port: u16,
+
+    /// Where HTTP (health and metrics) listens.
+    #[arg(long, env = "HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners")]
+    pub host: IpAddr,
+
+    /// And its port; 0 takes any that is free.
+    #[arg(long, env = "PORT", value_name = "PORT", default_value = "8080", help_heading = "Listeners")]
+    pub port: u16,
+
+    /// A connection older than this is closed once its calls are answered, so that clients spread over new replicas.
+    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", value_name = "DURATION", default_value = "24h", help_heading = "Listeners",
+        value_parser = positive_duration)]
+    pub grpc_max_connection_age: Duration,
+
+    /// And after this much longer it is closed in any case.
+    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", value_name = "DURATION", default_value = "1h", help_heading = "Listeners",
+        value_parser = positive_duration)]
+    pub grpc_max_connection_age_grace: Duration,
+
+    /// On SIGTERM or SIGINT: how long requests are still taken after health has turned NOT_SERVING, for clients to go elsewhere.
+    #[arg(long, env = "DRAIN_DELAY", value_name = "DURATION", default_value = "2s", help_heading = "Listeners",
+        value_parser = humantime::parse_duration)]
+    pub drain_delay: Duration,
+
+    /// After that: the longest that requests on their way may take to finish.
+    #[arg(long, env = "SHUTDOWN_TIMEOUT", value_name = "DURATION", default_value = "10s", help_heading = "Listeners",
+        value_parser = positive_duration)]
+    pub shutdown_timeout: Duration,
+
+    /// The largest request in bytes.
+    #[arg(long, env = "MAX_MESSAGE_BYTES", value_name = "BYTES", default_value = "4194304", help_heading = "Requests",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_message_bytes: u32,
+
+    /// The most descriptors in a request.
+    #[arg(long, env = "MAX_DESCRIPTORS", value_name = "NUMBER", default_value = "100", help_heading = "Requests",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_descriptors: u32,
+
+    /// The most entries in a descriptor.
+    #[arg(long, env = "MAX_ENTRIES", value_name = "NUMBER", default_value = "100", help_heading = "Requests",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_entries: u32,
+
+    /// The longest key or domain in bytes.
+    #[arg(long, env = "MAX_KEY_BYTES", value_name = "BYTES", default_value = "4096", help_heading = "Requests",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_key_bytes: u32,
+
+    /// The longest value in bytes.
+    #[arg(long, env = "MAX_VALUE_BYTES", value_name = "BYTES", default_value = "1048576", help_heading = "Requests",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_value_bytes: u32,
+
+    /// Tell clients about their limit in response headers.
+    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", help_heading = "Answers", value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub limit_response_headers_enabled: bool,
+
+    /// In which form.
+    #[arg(
+        long,
+        env = "LIMIT_RESPONSE_HEADERS_FORMAT",
+        value_name = "FORMAT",
+        default_value = "separate",
+        help_heading = "Answers"
+    )]
+    pub limit_response_headers_format: HeaderFormat,
+
+    /// The header for the limit.
+    #[arg(
+        long,
+        env = "LIMIT_LIMIT_HEADER",
+        value_name = "NAME",
+        default_value = "RateLimit-Limit",
+        help_heading = "Answers"
+    )]
+    pub limit_limit_header: String,
+
+    /// The header for what remains.
+    #[arg(
+        long,
+        env = "LIMIT_REMAINING_HEADER",
+        value_name = "NAME",
+        default_value = "RateLimit-Remaining",
+        help_heading = "Answers"
+    )]
+    pub limit_remaining_header: String,
+
+    /// The header for the seconds until nothing is used any more.
+    #[arg(
+        long,
+        env = "LIMIT_RESET_HEADER",
+        value_name = "NAME",
+        default_value = "RateLimit-Reset",
+        help_heading = "Answers"
+    )]
+    pub limit_reset_header: String,
+
+    /// A hit beyond this share of its limit counts as near the limit in the metrics.
+    #[arg(long, env = "NEAR_LIMIT_RATIO", value_name = "SHARE", default_value = "0.8", help_heading = "Answers",
+        value_parser = share)]
+    pub near_limit_ratio: f64,
+
+    /// The least important log lines to write: error, warn, info, debug (tells of every request, with its values) or trace.
+    #[arg(long, env = "LOG_LEVEL", value_name = "LEVEL", default_value = "info", ignore_case = true, help_heading = "Logs",
+        value_parser = level_parser())]
+    pub log_level: tracing::Level,
+
+    /// What log lines look like.
+    #[arg(
+        long,
+        env = "LOG_FORMAT",
+        value_name = "FORMAT",
+        default_value = "text",
+        ignore_case = true,
+        help_heading = "Logs"
+    )]
+    pub log_format: LogFormat,
+}
+
+/// Where counters live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// In this process, for it alone, until it ends.
+    Memory,
+    /// In Redis, shared by all that ask the same one.
+    Redis,
+}
+
+/// Kinds of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SocketType {
+    /// Host and port.
+    Tcp,
+    /// A path.
+    Unix,
+}
+
+/// Settings that do not go together.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// No place is named.
+    #[error(
+        "no rules: name a file or folder with --rules PATH (or RULES), or the reference's layout with RUNTIME_SUBDIRECTORY"
+    )]
+    NoRules,
+    /// Redis without a place.
+    #[error("BACKEND_TYPE=redis needs REDIS_URL, for example REDIS_URL=localhost:6379")]
+    NoRedisUrl,
+    /// A place that cannot be understood.
+    #[error("REDIS_URL")]
+    RedisUrl(#[source] RedisAddressError),
+    /// One says tcp and the other means a path.
+    #[error(
+        "REDIS_SOCKET_TYPE=tcp, but REDIS_URL is the path of a Unix socket: write host:port, or REDIS_SOCKET_TYPE=unix"
+    )]
+    SocketType,
+    /// A header that HTTP cannot carry.
+    #[error("{0}={1:?} is not the name of a header: use letters, digits and dashes")]
+    HeaderName(&'static str, String),
+}
+
+impl Settings {
+    /// Where counters live, with the place where it has one.
+    ///
+    /// # Errors
+    /// Where the settings contradict each other.
+    pub fn store(&self) -> Result<Option<RedisAddress>, SettingsError> {
+        let url = self.redis_url.as_deref().filter(|url| !url.is_empty());
+        match (self.backend_type, url) {
+            (Some(Backend::Memory), _) | (None, None) => Ok(None),
+            (Some(Backend::Redis), None) => Err(SettingsError::NoRedisUrl),
+            (_, Some(url)) => self.redis_address(url).map(Some),
+        }
+    }
+
+    fn redis_address(&self, url: &str) -> Result<RedisAddress, SettingsError> {
+        let has_scheme = url.contains("://");
+        let address = match self.redis_socket_type {
+            Some(SocketType::Tcp) if url.starts_with('/') => return Err(SettingsError::SocketType),
+            Some(SocketType::Unix) if !has_scheme => format!("unix://{url}").parse(),
+            _ => url.parse(),
+        };
+        let address: RedisAddress = address.map_err(SettingsError::RedisUrl)?;
+        Ok(match self.redis_auth.as_deref() {
+            Some(auth) if !auth.is_empty() => address.with_auth(auth),
+            _ => address,
+        })
+    }
+
+    /// Whether the names of headers can be used.
+    ///
+    /// # Errors
+    /// Where one cannot.
+    pub fn check_headers(&self) -> Result<(), SettingsError> {
+        for (setting, name) in [
+            ("LIMIT_LIMIT_HEADER", &self.limit_limit_header),
+            ("LIMIT_REMAINING_HEADER", &self.limit_remaining_header),
+            ("LIMIT_RESET_HEADER", &self.limit_reset_header),
+        ] {
+            if axum::http::HeaderName::try_from(name.as_str()).is_err() {
+                return Err(SettingsError::HeaderName(setting, name.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn algorithm_parser() -> impl clap::builder::TypedValueParser<Value = Algorithm> {
+    PossibleValuesParser::new(Algorithm::ALL.iter().map(|algorithm| algorithm.name())).try_map(|name| {
+        Algorithm::ALL.iter().copied().find(|algorithm| algorithm.name() == name).ok_or("unknown algorithm")
+    })
+}
+
+fn failure_mode_parser() -> impl clap::builder::TypedValueParser<Value = FailureMode> {
+    PossibleValuesParser::new(FailureMode::ALL.map(FailureMode::name))
+        .try_map(|name| FailureMode::ALL.into_iter().find(|mode| mode.name() == name).ok_or("unknown failure mode"))
+}
+
+/// The reference's levels, of which panic and fatal are errors here.
+fn level_parser() -> impl clap::builder::TypedValueParser<Value = tracing::Level> {
+    PossibleValuesParser::new(["trace", "debug", "info", "warn", "warning", "error", "fatal", "panic"]).try_map(
+        |name| match name.to_ascii_lowercase().as_str() {
+            "warning" => Ok(tracing::Level::WARN),
+            "fatal" | "panic" => Ok(tracing::Level::ERROR),
+            level => level.parse(),
+        },
+    )
+}
+
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(Duration::ZERO) => Err("must be longer than zero".into()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(format!("{error}: a duration has units, such as 150us, 20ms, 1h30m")),
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("must be a number from 0 to 1".into()),
+    }
+}

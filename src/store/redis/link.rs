@@ -1,0 +1,211 @@
+//! The link to Redis: connections kept ready, and the word whether Redis can be asked at all.
+//!
+//! A request never connects and never waits for a connection: either the link is up and the request goes out at once over a
+//! shared connection, pipelined with the others, or the link is down and the request is told so at once. One task, the
+//! keeper, looks after it: once a second, and whenever a request suspects something, it probes; when a probe fails the link is
+//! down, and the keeper connects anew until a probe passes.
+//!
+//! So a Redis that is frozen costs at most one timeout until the link is known to be down, and then nothing.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::{AsyncConnectionConfig, RedisError, cmd};
+use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{RedisConfig, script};
+
+/// How often the keeper probes a link that is up and that nobody suspects.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+/// The least time between two probes, however many requests suspect something.
+const PROBE_PAUSE: Duration = Duration::from_millis(20);
+/// The first pause between two attempts to connect, and the longest.
+const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// How often a link that stays down is logged.
+const REMINDER: Duration = Duration::from_secs(30);
+
+/// Told whenever the link goes up or down.
+pub type OnChange = Box<dyn Fn(bool) + Send + Sync>;
+
+pub(super) struct Link {
+    shared: Arc<Shared>,
+    keeper: JoinHandle<()>,
+}
+
+struct Shared {
+    /// `None` while the link is down.
+    connections: ArcSwapOption<Connections>,
+    suspicion: Notify,
+}
+
+/// Connections in use; the pool makes new ones only.
+struct Connections {
+    ready: Vec<Connection>,
+    next: AtomicUsize,
+}
+
+/// Why a probe failed.
+#[derive(Debug, thiserror::Error)]
+enum ProbeError {
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    #[error(transparent)]
+    Redis(#[from] RedisError),
+}
+
+impl Link {
+    /// Starts the keeper, and waits for its first attempt to connect, whatever comes of it.
+    pub(super) async fn start(config: RedisConfig, on_change: OnChange) -> Result<Link, RedisError> {
+        let connection_config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(config.timeout))
+            .set_response_timeout(Some(config.timeout));
+        let manager = Manager::new_with_config(config.connection_info(), connection_config)?;
+        let pool = Pool::builder(manager)
+            .max_size(config.connections)
+            .runtime(Runtime::Tokio1)
+            .wait_timeout(Some(config.timeout))
+            .create_timeout(Some(config.timeout))
+            .recycle_timeout(Some(config.timeout))
+            .build()
+            .map_err(|error| RedisError::from(std::io::Error::other(error)))?;
+        let shared = Arc::new(Shared { connections: ArcSwapOption::empty(), suspicion: Notify::new() });
+        let tried = Arc::new(Notify::new());
+        let keeper = Keeper { config, pool, shared: Arc::clone(&shared), on_change, tried: Arc::clone(&tried) };
+        let keeper = tokio::spawn(keeper.run());
+        tried.notified().await;
+        Ok(Link { shared, keeper })
+    }
+
+    /// A connection to ask over; `None` while Redis is known to be down.
+    pub(super) fn connection(&self) -> Option<MultiplexedConnection> {
+        let connections = self.shared.connections.load();
+        let connections = connections.as_ref()?;
+        let turn = connections.next.fetch_add(1, Ordering::Relaxed) % connections.ready.len();
+        Some(MultiplexedConnection::clone(&connections.ready[turn]))
+    }
+
+    /// Something went wrong with a request: the keeper shall look.
+    pub(super) fn suspect(&self) {
+        self.shared.suspicion.notify_one();
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.keeper.abort();
+    }
+}
+
+struct Keeper {
+    config: RedisConfig,
+    pool: Pool,
+    shared: Arc<Shared>,
+    on_change: OnChange,
+    /// Told after the first attempt to connect.
+    tried: Arc<Notify>,
+}
+
+impl Keeper {
+    async fn run(self) {
+        let mut down_since = None;
+        loop {
+            let connections = self.connect(&mut down_since).await;
+            self.shared.connections.store(Some(Arc::clone(&connections)));
+            (self.on_change)(true);
+            self.tried.notify_one();
+            match down_since.take() {
+                None => tracing::info!(redis = %self.config, "redis is up"),
+                Some(since) => {
+                    let down_ms = u64::try_from(Instant::elapsed(&since).as_millis()).unwrap_or(u64::MAX);
+                    tracing::info!(redis = %self.config, down_ms, "redis is back: limits are decided there again");
+                }
+            }
+
+            let error = self.watch(&connections).await;
+            self.shared.connections.store(None);
+            (self.on_change)(false);
+            tracing::error!(redis = %self.config, %error, "redis is down: each limit answers by its failure mode");
+            down_since = Some(Instant::now());
+            self.discard(connections);
+        }
+    }
+
+    /// Connects until a probe passes over every connection.
+    async fn connect(&self, down_since: &mut Option<Instant>) -> Arc<Connections> {
+        let mut pause = RETRY_PAUSE.0;
+        let mut logged: Option<Instant> = None;
+        loop {
+            let error = match self.try_connect().await {
+                Ok(connections) => return Arc::new(connections),
+                Err(error) => error,
+            };
+            if down_since.is_none() {
+                tracing::error!(redis = %self.config, %error, "redis cannot be reached: each limit answers by its failure mode");
+                (self.on_change)(false);
+                self.tried.notify_one();
+                logged = Some(Instant::now());
+            } else if logged.is_none_or(|at| at.elapsed() > REMINDER) {
+                tracing::warn!(redis = %self.config, %error, "redis is still down");
+                logged = Some(Instant::now());
+            }
+            down_since.get_or_insert_with(Instant::now);
+            sleep(pause).await;
+            pause = (pause * 2).min(RETRY_PAUSE.1);
+        }
+    }
+
+    async fn try_connect(&self) -> Result<Connections, ProbeError> {
+        let mut connections = Connections { ready: Vec::new(), next: AtomicUsize::new(0) };
+        for _ in 0..self.config.connections {
+            connections.ready.push(self.pool.get().await?);
+        }
+        if let Err(error) = self.probe(&connections).await {
+            self.discard(Arc::new(connections));
+            return Err(error);
+        }
+        Ok(connections)
+    }
+
+    /// Returns when a probe has failed.
+    async fn watch(&self, connections: &Connections) -> ProbeError {
+        loop {
+            sleep(PROBE_PAUSE).await;
+            let _ = timeout(HEARTBEAT, self.shared.suspicion.notified()).await;
+            if let Err(error) = self.probe(connections).await {
+                return error;
+            }
+        }
+    }
+
+    /// Asks for what a decision needs: the script, and a write.
+    async fn probe(&self, connections: &Connections) -> Result<(), ProbeError> {
+        let probe = async {
+            for connection in &connections.ready {
+                let mut connection = MultiplexedConnection::clone(connection);
+                script::load().exec_async(&mut connection).await?;
+                let key = format!("{}|probe", self.config.key_prefix);
+                cmd("SET").arg(key).arg(1).arg("PX").arg(1000).exec_async(&mut connection).await?;
+            }
+            Ok(())
+        };
+        match timeout(self.config.timeout, probe).await {
+            Ok(result) => result,
+            Err(_) => Err(ProbeError::Timeout(self.config.timeout)),
+        }
+    }
+
+    /// Closes connections for good: whatever was wrong with them, the pool shall not hand them out again.
+    fn discard(&self, connections: Arc<Connections>) {
+        if let Ok(connections) = Arc::try_unwrap(connections).map_err(drop) {
+            connections.ready.into_iter().map(Connection::take).for_each(drop);
+        }
+    }
+}

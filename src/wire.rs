@@ -1,0 +1,15 @@
+//! The messages of Envoy's protocol, generated from `proto/`.
+
+#![expect(missing_docs, reason = "the .proto files document the messages")]
+#![expect(clippy::doc_markdown, reason = "generated")]
+
+include!(concat!(env!("OUT_DIR"), "/wire.rs"));
+
+pub use envoy::config::core::v3::HeaderValue;
+pub use envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
+pub use envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+pub use envoy::service::ratelimit::v3::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+pub use envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response};
+
+/// The descriptors of all messages, for gRPC reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -1,0 +1,300 @@
+//! What every algorithm promises, as properties over all of them.
+
+#[path = "support/limits.rs"]
+mod limits;
+
+use std::time::Duration;
+
+use limits::{any_limit, bound, memory_ms, small_limit};
+use proptest::prelude::*;
+use tollgate::algorithm::{Algorithm, Limit, LimitError, MAX_HITS, Options, State, Verdict};
+
+/// Milliseconds since the epoch, some day in 2026, where every sequence begins.
+const START: u64 = 1_784_000_000_123;
+
+/// One counter in time.
+#[derive(Clone, Debug)]
+struct Counter {
+    limit: Limit,
+    state: Option<State>,
+    now: u64,
+}
+
+impl Counter {
+    fn new(limit: Limit, now: u64) -> Counter {
+        Counter { limit, state: None, now }
+    }
+
+    fn take(&mut self, hits: i64) -> Verdict {
+        let outcome = self.limit.decide(hits, self.state.as_ref(), self.now);
+        if outcome.state.is_some() {
+            self.state = outcome.state;
+        }
+        outcome.verdict
+    }
+
+    /// What `hits` would meet at `now`, without a trace.
+    fn at(&self, now: u64, hits: i64) -> Verdict {
+        Counter { now, ..self.clone() }.take(hits)
+    }
+
+    fn look(&self) -> Verdict {
+        self.at(self.now, 0)
+    }
+}
+
+/// Hits, and how much later they come, in 64ths of what the limit remembers.
+fn steps() -> impl Strategy<Value = Vec<(i64, u64)>> {
+    let hits = prop_oneof![6 => 1..4_i64, 2 => 4..40_i64, 1 => Just(0), 1 => -5..0_i64, 1 => 1..=MAX_HITS as i64];
+    prop::collection::vec((hits, prop_oneof![2 => Just(0), 3 => 0..8_u64, 1 => 0..80_u64]), 0..40)
+}
+
+fn later(limit: &Limit, sixty_fourths: u64) -> u64 {
+    (u128::from(memory_ms(limit)) * u128::from(sixty_fourths) / 64) as u64
+}
+
+/// A counter somewhere in its life.
+fn used(limit: Limit, start: u64, steps: &[(i64, u64)]) -> Counter {
+    let mut counter = Counter::new(limit, start);
+    for (hits, wait) in steps {
+        counter.now += later(&limit, *wait);
+        counter.take(*hits);
+    }
+    counter
+}
+
+fn any_counter() -> impl Strategy<Value = Counter> {
+    let limit = prop_oneof![any_limit(), small_limit()];
+    (limit, 0..1_000_000_u64, steps()).prop_map(|(limit, offset, steps)| used(limit, START + offset, &steps))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn no_interval_of_one_period_admits_more_than_the_bound(
+        limit in small_limit(), offset in 0..1_000_u64,
+        steps in prop::collection::vec((1..6_i64, prop_oneof![3 => 0..2_u64, 2 => 0..10_u64, 1 => 0..200_u64]), 1..120)
+    ) {
+        let mut counter = Counter::new(limit, START + offset);
+        let mut admitted: Vec<(u64, u64)> = Vec::new();
+        for (hits, wait) in steps {
+            counter.now += wait;
+            if counter.take(hits).allowed {
+                admitted.push((counter.now, hits as u64));
+            }
+        }
+        for (from, _) in &admitted {
+            let within = |at: u64| (*from..=from + limit.period_ms()).contains(&at);
+            let sum: u64 = admitted.iter().filter(|(at, _)| within(*at)).map(|(_, hits)| hits).sum();
+            prop_assert!(sum <= bound(&limit), "{sum} in the period from {from}");
+        }
+    }
+
+    #[test]
+    fn as_many_as_remain_pass_and_one_more_does_not(counter in any_counter()) {
+        let remaining = i64::from(counter.look().remaining);
+        prop_assert!(remaining == 0 || counter.at(counter.now, remaining).allowed);
+        prop_assert!(!counter.at(counter.now, remaining + 1).allowed);
+    }
+
+    #[test]
+    fn what_remains_is_told_after_the_charge(counter in any_counter(), hits in 0..50_i64) {
+        let mut counter = counter;
+        let verdict = counter.take(hits);
+        prop_assert_eq!(verdict.remaining, counter.look().remaining);
+        prop_assert_eq!(verdict.reset_after_ms, counter.look().reset_after_ms);
+    }
+
+    #[test]
+    fn a_denied_request_passes_after_retry_after_and_not_a_millisecond_before(
+        counter in any_counter(), more in prop_oneof![0..3_i64, 0..=MAX_HITS as i64]
+    ) {
+        let mut counter = counter;
+        let hits = (i64::from(counter.look().remaining) + more).min(MAX_HITS as i64);
+        let verdict = counter.take(hits);
+        match verdict.retry_after_ms {
+            Some(0) => prop_assert!(verdict.allowed),
+            Some(retry_after) => {
+                prop_assert!(!verdict.allowed);
+                prop_assert!(counter.at(counter.now + retry_after, hits).allowed);
+                prop_assert!(!counter.at(counter.now + retry_after - 1, hits).allowed);
+            }
+            None => {
+                prop_assert!(!verdict.allowed);
+                prop_assert!(hits > i64::from(counter.limit.capacity()));
+                prop_assert!(!counter.at(counter.now + memory_ms(&counter.limit), hits).allowed);
+            }
+        }
+    }
+
+    #[test]
+    fn after_reset_after_a_counter_is_as_fresh(counter in any_counter(), later in 0..10_000_u64, hits in -3..50_i64) {
+        let now = counter.now + counter.look().reset_after_ms + later;
+        let fresh = Counter::new(counter.limit, now);
+        prop_assert_eq!(counter.at(now, 0), fresh.look());
+        let (mut counter, mut fresh) = (Counter { now, ..counter }, fresh);
+        prop_assert_eq!(counter.take(hits), fresh.take(hits));
+        prop_assert_eq!(counter.look(), fresh.look());
+    }
+
+    #[test]
+    fn a_denial_costs_nothing_unless_denials_count(counter in any_counter(), more in 1..10_i64) {
+        let mut counter = counter;
+        let before = counter.clone();
+        let hits = i64::from(counter.look().remaining) + more;
+        prop_assert!(!counter.take(hits).allowed);
+        if counter.limit.count_denied() {
+            prop_assert_eq!(counter.look().remaining, 0);
+        } else {
+            prop_assert_eq!(counter.state, before.state);
+        }
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_gives_nothing_away_and_holds_nobody_longer_than_a_period(
+        counter in any_counter(), back in prop_oneof![0..100_u64, 0..100_000_u64, 0..START], asks in 1..20_u64
+    ) {
+        let limit = counter.limit;
+        let before = counter.look();
+        let mut counter = Counter { now: counter.now - back, ..counter };
+        let after = counter.take(0);
+        prop_assert!(after.remaining <= before.remaining);
+        prop_assert!(after.reset_after_ms <= memory_ms(&limit) + limit.period_ms() + 2 * limit.period_ms() / 10 + 2);
+        // Asking in vain meanwhile does not put off the end, where denials do not count.
+        if limit.count_denied() {
+            return Ok(());
+        }
+        let end = counter.now + after.reset_after_ms;
+        let mut taken = 0;
+        for ask in 0..asks {
+            counter.now += after.reset_after_ms / asks * u64::from(ask > 0);
+            taken += u32::from(counter.take(i64::from(limit.capacity()) + 1).allowed);
+        }
+        prop_assert_eq!(taken, 0);
+        prop_assert_eq!(counter.at(end, 0).remaining, limit.capacity());
+    }
+
+    #[test]
+    fn a_clock_that_jumps_about_breaks_nothing(
+        limit in any_limit(), steps in prop::collection::vec((-10..50_i64, any::<u32>(), any::<bool>()), 1..40)
+    ) {
+        let mut counter = Counter::new(limit, START);
+        for (hits, jump, back) in steps {
+            let jump = u64::from(jump) * 100;
+            counter.now = if back { counter.now.saturating_sub(jump) } else { counter.now + jump };
+            let verdict = counter.take(hits);
+            prop_assert!(verdict.remaining <= limit.capacity());
+            prop_assert!(verdict.retry_after_ms.is_none_or(|retry_after| retry_after <= verdict.reset_after_ms));
+        }
+    }
+
+    #[test]
+    fn looking_changes_nothing(counter in any_counter()) {
+        let mut looked = counter.clone();
+        looked.take(0);
+        prop_assert_eq!(looked.state, counter.state);
+    }
+
+    #[test]
+    fn a_give_back_undoes_its_charge_and_never_goes_below_empty(counter in any_counter(), hits in 1..50_i64) {
+        let mut charged = counter.clone();
+        if charged.take(hits).allowed {
+            prop_assert!(charged.take(-hits).allowed);
+            prop_assert_eq!(charged.look(), counter.look());
+        }
+        charged.take(-(MAX_HITS as i64));
+        prop_assert_eq!(charged.look(), Counter::new(counter.limit, counter.now).look());
+    }
+
+    #[test]
+    fn a_changed_number_is_in_force_at_once_and_keeps_the_count(counter in any_counter(), number in 0..100_u32) {
+        let old = counter.limit;
+        let options = Options { count_denied: Some(old.count_denied()), burst: None };
+        let new = Limit::new(old.algorithm(), number, old.period(), options).unwrap();
+        let mut counter = counter;
+        // What a bucket has restored since its last charge is restored at the new rate; so charge it, or rather the contrary.
+        counter.take(-1);
+        let changed = Counter { limit: new, ..counter.clone() };
+        let (before, after) = (counter.look(), changed.look());
+        prop_assert!(after.reset_after_ms <= memory_ms(&new).max(1));
+        // A counter that is over its limit may be over by more than it shows.
+        if before.remaining > 0 {
+            let used = old.capacity() - before.remaining;
+            prop_assert_eq!(after.remaining, new.capacity().saturating_sub(used));
+        } else {
+            prop_assert!(after.remaining <= new.capacity().saturating_sub(old.capacity()));
+        }
+    }
+
+    #[test]
+    fn a_limit_of_zero_lets_nothing_pass(algorithm in prop::sample::select(Algorithm::ALL), hits in 1..50_i64) {
+        let limit = Limit::new(algorithm, 0, Duration::from_secs(1), Options::default()).unwrap();
+        let verdict = Counter::new(limit, START).take(hits);
+        prop_assert!(!verdict.allowed);
+        prop_assert_eq!((verdict.remaining, verdict.retry_after_ms), (0, None));
+        prop_assert!(Counter::new(limit, START).take(0).allowed);
+    }
+
+    #[test]
+    fn parts_of_a_limit_are_no_more_than_the_whole_and_never_nothing(limit in any_limit(), parts in 1..50_u32) {
+        let part = limit.divided_by(parts);
+        prop_assert_eq!(part.number(), (limit.number() / parts).max(limit.number().min(1)));
+        prop_assert!(part.capacity() <= limit.capacity());
+        prop_assert_eq!((part.algorithm(), part.period()), (limit.algorithm(), limit.period()));
+    }
+}
+
+#[test]
+fn a_token_bucket_refills_evenly_and_without_loss() {
+    let limit = Limit::new(Algorithm::TokenBucket, 3, Duration::from_millis(1_000), Options::default()).unwrap();
+    let mut counter = Counter::new(limit, START);
+    assert!(counter.take(3).allowed);
+    let mut passed = Vec::new();
+    for ms in 1..=1_000 {
+        counter.now = START + ms;
+        if counter.take(1).allowed {
+            passed.push(ms);
+        }
+    }
+    // A third of a second is no whole number of milliseconds; what is left over is not lost.
+    assert_eq!(passed, [334, 667, 1_000]);
+}
+
+#[test]
+fn a_sliding_window_under_steady_overload_admits_ten_elevenths() {
+    let limit = Limit::new(Algorithm::SlidingWindow, 100, Duration::from_secs(1), Options::default()).unwrap();
+    let start = START - START % 1_000;
+    let mut counter = Counter::new(limit, start);
+    let admitted = (0..110_000).filter(|ms| {
+        counter.now = start + ms;
+        counter.take(1).allowed
+    });
+    assert_eq!(admitted.count(), 10_000);
+}
+
+#[test]
+fn a_fixed_window_is_aligned_to_the_clock_as_in_the_reference() {
+    let limit = Limit::new(Algorithm::FixedWindow, 5, Duration::from_secs(60), Options::default()).unwrap();
+    let mut counter = Counter::new(limit, 1_200_000 + 59_000);
+    let verdict = counter.take(5);
+    assert_eq!((verdict.allowed, verdict.remaining, verdict.reset_after_ms), (true, 0, 1_000));
+    // Denied hits count, so that looking says over, too.
+    assert!(!counter.take(6).allowed);
+    assert!(!counter.take(0).allowed);
+    counter.now = 1_260_000;
+    assert!(counter.take(5).allowed);
+}
+
+#[test]
+fn nonsense_is_refused() {
+    let limit = |algorithm, ms, burst| {
+        Limit::new(algorithm, 5, Duration::from_micros(ms), Options { burst, count_denied: None }).err()
+    };
+    assert_eq!(limit(Algorithm::SlidingWindow, 0, None), Some(LimitError::Period));
+    assert_eq!(limit(Algorithm::SlidingWindow, 1_500, None), Some(LimitError::Period));
+    assert_eq!(limit(Algorithm::SlidingWindow, 366 * 86_400_000_001, None), Some(LimitError::Period));
+    assert_eq!(limit(Algorithm::SlidingWindow, 1_000, Some(5)), Some(LimitError::NoBurst(Algorithm::SlidingWindow)));
+    assert_eq!(limit(Algorithm::TokenBucket, 1_000, Some(0)), Some(LimitError::ZeroBurst));
+    assert_eq!(limit(Algorithm::TokenBucket, 86_400_000_000, Some(u32::MAX)), Some(LimitError::EndlessRefill));
+}

@@ -1,0 +1,41 @@
+//! Real processes for tests: each on a port of its own, ended when it is dropped.
+
+#![allow(dead_code, reason = "every test binary uses its part of this")]
+
+pub mod limits;
+pub mod redis;
+pub mod tollgate;
+
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+/// How long anything that should happen soon may take on a busy machine.
+pub const SOON: Duration = Duration::from_secs(30);
+
+/// Waits until `ready` says so.
+///
+/// # Panics
+/// With `what` where it never does.
+pub fn wait_until(what: &str, mut ready: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !ready() {
+        assert!(start.elapsed() < SOON, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The same where asking takes its time.
+pub async fn wait_until_async(what: &str, mut ready: impl AsyncFnMut() -> bool) {
+    let start = Instant::now();
+    while !ready().await {
+        assert!(start.elapsed() < SOON, "in vain: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// Sends a signal (`STOP`, `CONT`, `TERM`, `KILL`) to a child of ours.
+pub fn signal(child: &Child, signal: &str) {
+    let pid = child.id().to_string();
+    let sent = Command::new("kill").args([format!("-{signal}"), pid]).status().expect("kill(1) is there");
+    assert!(sent.success());
+}

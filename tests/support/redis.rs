@@ -1,0 +1,103 @@
+//! A real Redis.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::{Client, FromRedisValue};
+use tempfile::TempDir;
+
+use super::{signal, wait_until};
+
+/// A `redis-server` behind a Unix socket in a folder of its own.
+pub struct Redis {
+    folder: TempDir,
+    server: Option<Child>,
+    arguments: Vec<String>,
+}
+
+impl Redis {
+    /// Starts one that keeps nothing on disk.
+    pub fn start() -> Redis {
+        Redis::start_with(&[])
+    }
+
+    /// The same with more arguments.
+    pub fn start_with(arguments: &[&str]) -> Redis {
+        let folder = tempfile::tempdir().unwrap();
+        let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        let mut redis = Redis { folder, server: None, arguments };
+        redis.restart();
+        redis
+    }
+
+    /// One that is not running yet.
+    pub fn stopped() -> Redis {
+        Redis { folder: tempfile::tempdir().unwrap(), server: None, arguments: Vec::new() }
+    }
+
+    /// Ends it as a crash would, if it runs.
+    pub fn kill(&mut self) {
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        let _ = std::fs::remove_file(self.socket());
+    }
+
+    /// Starts it anew, with nothing in it.
+    pub fn restart(&mut self) {
+        self.kill();
+        let server = Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--appendonly", "no", "--dir"])
+            .arg(self.folder.path())
+            .arg("--unixsocket")
+            .arg(self.socket())
+            .args(&self.arguments)
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is not installed: `make test` installs it");
+        self.server = Some(server);
+        let socket = self.socket();
+        wait_until("redis-server opens its socket", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
+    }
+
+    /// Stops it where it stands: it accepts connections and never answers.
+    pub fn freeze(&self) {
+        signal(self.server.as_ref().unwrap(), "STOP");
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        signal(self.server.as_ref().unwrap(), "CONT");
+    }
+
+    /// What `REDIS_URL` says of it.
+    pub fn url(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("redis.sock")
+    }
+
+    /// A connection of the test's own.
+    pub async fn connection(&self) -> MultiplexedConnection {
+        let client = Client::open(self.url()).unwrap();
+        client.get_multiplexed_async_connection().await.unwrap()
+    }
+
+    /// Runs one command, words separated by spaces.
+    pub async fn command<T: FromRedisValue>(&self, words: &str) -> T {
+        let mut words = words.split(' ');
+        let mut command = deadpool_redis::redis::cmd(words.next().unwrap());
+        command.arg(words.collect::<Vec<_>>());
+        command.query_async(&mut self.connection().await).await.unwrap()
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,162 @@
+//! A real `tollgate` process.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use tollgate::wire::rate_limit_response::Code;
+use tollgate::wire::{
+    RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient, rate_limit_descriptor,
+};
+use tonic::transport::Channel;
+
+use super::{signal, wait_until};
+
+/// A running service, and what it logs.
+pub struct Tollgate {
+    process: Child,
+    logs: Arc<Mutex<Vec<Value>>>,
+    /// Where gRPC listens.
+    pub grpc_port: u16,
+    /// Where HTTP listens.
+    pub http_port: u16,
+    /// Its rules, in `rules.yaml`.
+    pub rules: TempDir,
+}
+
+/// The command with nothing of the test's own environment that it would take for a setting.
+pub fn command() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.env_clear().stdin(Stdio::null());
+    command
+}
+
+impl Tollgate {
+    /// Starts one with these rules and settings (`NAME=value`), on free ports.
+    pub fn start(rules: &str, settings: &[&str]) -> Tollgate {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+        Tollgate::start_in(folder, settings)
+    }
+
+    /// The same with the rules in a folder that is there already.
+    pub fn start_in(rules: TempDir, settings: &[&str]) -> Tollgate {
+        let mut command = command();
+        command.arg("--rules").arg(rules.path()).envs([
+            ("GRPC_PORT", "0"),
+            ("PORT", "0"),
+            ("GRPC_HOST", "127.0.0.1"),
+            ("HOST", "127.0.0.1"),
+            ("LOG_FORMAT", "json"),
+            ("DRAIN_DELAY", "200ms"),
+        ]);
+        command.envs(settings.iter().map(|setting| setting.split_once('=').unwrap()));
+        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+        let logs = Arc::new(Mutex::new(Vec::new()));
+        let lines = BufReader::new(process.stderr.take().unwrap()).lines();
+        let sink = Arc::clone(&logs);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
+                sink.lock().unwrap().push(line);
+            }
+        });
+        let mut tollgate = Tollgate { process, logs, grpc_port: 0, http_port: 0, rules };
+        wait_until("tollgate is up", || {
+            assert!(tollgate.process.try_wait().unwrap().is_none(), "it ended: {:?}", tollgate.logs());
+            tollgate.logged("tollgate is up").is_some()
+        });
+        let up = tollgate.logged("tollgate is up").unwrap();
+        let port = |field: &str| up[field].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
+        (tollgate.grpc_port, tollgate.http_port) = (port("grpc"), port("http"));
+        tollgate
+    }
+
+    /// The first log line with this message.
+    pub fn logged(&self, message: &str) -> Option<Value> {
+        self.logs().into_iter().find(|line| line["message"].as_str().is_some_and(|text| text.starts_with(message)))
+    }
+
+    /// All that it has logged.
+    pub fn logs(&self) -> Vec<Value> {
+        self.logs.lock().unwrap().clone()
+    }
+
+    /// A client of its own connection.
+    pub async fn client(&self) -> RateLimitServiceClient<Channel> {
+        RateLimitServiceClient::connect(format!("http://127.0.0.1:{}", self.grpc_port)).await.unwrap()
+    }
+
+    /// Whether one request of these entries passes.
+    pub async fn passes(&self, domain: &str, entries: &[(&str, &str)]) -> bool {
+        let response = self.client().await.should_rate_limit(request(domain, &[entries])).await;
+        response.unwrap().into_inner().overall_code() == Code::Ok
+    }
+
+    /// The answer to one request.
+    pub async fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, tonic::Status> {
+        self.client().await.should_rate_limit(request).await.map(tonic::Response::into_inner)
+    }
+
+    /// Puts other rules in place of the ones it has, at one stroke.
+    pub fn change_rules(&self, rules: &str) {
+        let next = self.rules.path().join(".next");
+        std::fs::write(&next, rules).unwrap();
+        std::fs::rename(next, self.rules.path().join("rules.yaml")).unwrap();
+    }
+
+    /// The status and body of a GET.
+    pub fn get(&self, path: &str) -> (u16, String) {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.http_port)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// The value of one series, by its whole name with labels; 0 where there is none.
+    pub fn metric(&self, series: &str) -> f64 {
+        let (_, body) = self.get("/metrics");
+        let value = body.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+        value.map_or(0.0, |value| value.parse().unwrap())
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, name: &str) {
+        signal(&self.process, name);
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.process.wait().unwrap()
+    }
+}
+
+impl Drop for Tollgate {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A request of these descriptors.
+pub fn request(domain: &str, descriptors: &[&[(&str, &str)]]) -> RateLimitRequest {
+    RateLimitRequest {
+        domain: domain.to_owned(),
+        descriptors: descriptors.iter().map(|entries| descriptor(entries)).collect(),
+        hits_addend: 0,
+    }
+}
+
+/// A descriptor of these entries.
+pub fn descriptor(entries: &[(&str, &str)]) -> RateLimitDescriptor {
+    let entry = |(key, value): &(&str, &str)| rate_limit_descriptor::Entry {
+        key: (*key).to_owned(),
+        value: (*value).to_owned(),
+    };
+    RateLimitDescriptor { entries: entries.iter().map(entry).collect(), ..RateLimitDescriptor::default() }
+}

@@ -1,0 +1,148 @@
+//! The Rust and the Lua of every algorithm, and of a request's group, are the same function: verdicts, stored bytes and TTLs are
+//! equal at every step, by a real Redis, down to the last bit.
+
+mod support;
+
+use std::collections::HashMap;
+
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::{Script, Value, cmd, pipe};
+use proptest::prelude::*;
+use support::limits::{any_limit, memory_ms, small_limit};
+use support::redis::Redis;
+use tollgate::algorithm::{Limit, MAX_HITS, State};
+use tollgate::descriptor::{Hits, Role};
+use tollgate::store::redis::script;
+use tollgate::store::{Check, Key, group};
+
+const START: u64 = 1_784_000_000_123;
+
+/// One request: how far the clock moves, and what is asked of which counter.
+type Step = (Move, Vec<(usize, i64, Role)>);
+
+#[derive(Clone, Copy, Debug)]
+enum Move {
+    /// By so many 64ths of what the first limit remembers.
+    Forward(u64),
+    Ms(u64),
+    Back(u64),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let moves = prop_oneof![
+        3 => Just(Move::Ms(0)), 3 => (0..70_u64).prop_map(Move::Forward), 2 => (0..50_u64).prop_map(Move::Ms),
+        1 => (0..200_u64).prop_map(Move::Back), 1 => (0..START / 2).prop_map(Move::Back),
+    ];
+    let hits = prop_oneof![
+        6 => 1..4_i64, 2 => 4..40_i64, 1 => Just(0), 2 => -5..0_i64,
+        1 => 0..=MAX_HITS as i64, 1 => -(MAX_HITS as i64)..=0, 1 => 0..=u32::MAX as i64,
+    ];
+    let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
+    prop::collection::vec((moves, prop::collection::vec((0..3_usize, hits, role), 1..4)), 1..25)
+}
+
+fn check(limits: &[Limit], (counter, hits, role): (usize, i64, Role)) -> Check {
+    let limit = limits[counter % limits.len()];
+    let hits_value = Hits::take(hits.unsigned_abs()).unwrap();
+    let hits = if hits < 0 { Hits::give_back(hits.unsigned_abs()).unwrap() } else { hits_value };
+    Check { key: Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit), limit, hits, role }
+}
+
+/// The script behind the clock of `support/clock.lua`.
+struct Lua {
+    connection: MultiplexedConnection,
+    sha1: String,
+}
+
+impl Lua {
+    async fn new(redis: &Redis) -> Lua {
+        let text = format!("{}\n{}", include_str!("support/clock.lua"), *script::SOURCE);
+        let mut connection = redis.connection().await;
+        let sha1 = Script::new(&text).prepare_invoke().load_async(&mut connection).await.unwrap();
+        Lua { connection, sha1 }
+    }
+
+    async fn forget(&mut self) {
+        cmd("FLUSHDB").exec_async(&mut self.connection).await.unwrap();
+    }
+
+    /// The reply, and for each check its counter's bytes and TTL.
+    async fn decide(&mut self, checks: &[Check], now: u64) -> (Vec<i64>, Vec<(Option<Vec<u8>>, Option<u64>)>) {
+        let mut pipe = pipe();
+        pipe.cmd("SET").arg("clock").arg(now).ignore();
+        pipe.add_command(script::call_by(&self.sha1, checks));
+        for check in checks {
+            pipe.cmd("GET").arg(check.key.as_str()).cmd("HGET").arg("ttl").arg(check.key.as_str());
+        }
+        let mut values: Vec<Value> = pipe.query_async(&mut self.connection).await.unwrap();
+        let stored = values.split_off(1);
+        let reply = deadpool_redis::redis::from_redis_value(values.remove(0)).unwrap();
+        let stored = stored.chunks(2).map(|pair| {
+            let [bytes, ttl] = pair else { unreachable!("two commands a check") };
+            let read = |value: &Value| deadpool_redis::redis::from_redis_value(value.clone()).unwrap();
+            (read(bytes), deadpool_redis::redis::from_redis_value(ttl.clone()).unwrap())
+        });
+        (reply, stored.collect())
+    }
+}
+
+/// The same in Rust.
+#[derive(Default)]
+struct Twin {
+    counters: HashMap<Key, (State, u64)>,
+}
+
+impl Twin {
+    fn decide(&mut self, checks: &[Check], now: u64) -> Vec<tollgate::algorithm::Verdict> {
+        let (verdicts, changes) =
+            group::decide(checks, now, |i| self.counters.get(&checks[i].key).map(|(state, _)| state));
+        for (i, state, reset_after_ms) in changes {
+            if reset_after_ms > 0 {
+                self.counters.insert(checks[i].key.clone(), (state, reset_after_ms));
+            } else {
+                self.counters.remove(&checks[i].key);
+            }
+        }
+        verdicts
+    }
+}
+
+#[test]
+fn rust_and_lua_agree_at_every_step() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = Redis::start();
+    let lua = std::cell::RefCell::new(runtime.block_on(Lua::new(&redis)));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 1_500,
+        max_shrink_iters: 2_000,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let limits = prop::collection::vec(prop_oneof![any_limit(), small_limit()], 1..4);
+    let agree = runner.run(&(limits, 0..1_000_000_u64, steps()), |(limits, offset, steps)| {
+        let mut lua = lua.borrow_mut();
+        runtime.block_on(lua.forget());
+        let mut rust = Twin::default();
+        let mut now = START + offset;
+        for (by, asked) in steps {
+            now = match by {
+                Move::Forward(part) => now + (u128::from(memory_ms(&limits[0])) * u128::from(part) / 64) as u64,
+                Move::Ms(ms) => now + ms,
+                Move::Back(ms) => now.saturating_sub(ms),
+            };
+            let checks: Vec<Check> = asked.into_iter().map(|asked| check(&limits, asked)).collect();
+            let (reply, stored) = runtime.block_on(lua.decide(&checks, now));
+            let verdicts = rust.decide(&checks, now);
+            prop_assert_eq!(script::verdicts(&reply, checks.len()).unwrap(), verdicts, "at {}: {:?}", now, checks);
+            for (check, (bytes, ttl)) in checks.iter().zip(stored) {
+                let twin = rust.counters.get(&check.key);
+                prop_assert_eq!(bytes, twin.map(|(state, _)| state.pack()), "at {}: {:?}", now, check);
+                if let Some((_, reset_after_ms)) = twin {
+                    prop_assert_eq!(ttl, Some(*reset_after_ms));
+                }
+            }
+        }
+        Ok(())
+    });
+    agree.unwrap_or_else(|failure| panic!("{failure}"));
+}
