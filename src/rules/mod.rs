@@ -1,11 +1,15 @@
 //! The rules in force: a compiled snapshot that never changes, and the walk from a descriptor to its rule.
 //!
-//! [`yaml`] reads files into [`DomainConfig`]s and refuses what is wrong; [`load`] finds the files; [`watch`] loads them again
-//! when they change.
+//! [`load`] finds the files; `document` makes a tree of a file, `scalar` and `fields` give its values meaning, `yaml` makes
+//! [`DomainConfig`]s of it; [`report`] is what they say of mistakes; [`watch`] loads files again when they change.
 
+mod document;
+mod fields;
 pub mod load;
+pub mod report;
+mod scalar;
 pub mod watch;
-pub mod yaml;
+mod yaml;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -173,7 +177,7 @@ struct Node {
 }
 
 impl Rules {
-    /// Compiles what the files say. Domains have different names, and siblings differ in key or value: [`yaml`] has seen to it.
+    /// Compiles what the files say. Domains have different names, and siblings differ in key or value: `yaml` has seen to it.
     pub fn new(configs: Vec<DomainConfig>) -> Rules {
         let mut rules = Rules::default();
         for config in configs {

@@ -1,0 +1,230 @@
+//! A YAML text as a tree whose every node knows where it stands and whether it was quoted.
+//!
+//! The one place that knows the YAML library. It is `granit-parser`, the event parser inside `serde-saphyr`, and not a serde
+//! front end, because a rules file needs what serde's data model loses:
+//!
+//! - the position of every value, so that all mistakes of a file can be told together, each with its line and column. The
+//!   forks of the archived `serde_yaml` give none; `serde-saphyr` gives them through a wrapper type;
+//! - the difference between `5` and `"5"`, and the text of `007`, `0x1F`, `yes` as it was written: `serde-saphyr` hands over
+//!   the number or the truth value that YAML takes them for;
+//! - the first document, whatever follows it: `serde-saphyr` refuses a text that has a second one.
+//!
+//! What a front end would do beyond that is done here: aliases, merge keys (`<<`), and limits. An alias shares the node it
+//! stands for, and what aliases stand for is added up and bounded, so "billion laughs" fail at once and take no memory. The parser bounds
+//! the depth of the tree.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
+
+use super::report::Position;
+
+/// The longest rules file, in bytes; and the most that aliases may add to one.
+pub const MAX_BYTES: u64 = 16 * 1024 * 1024;
+
+/// What an aliased node counts beyond its text: about what it takes to write one down.
+const NODE_BYTES: u64 = 16;
+
+/// The first document of a text.
+#[derive(Debug)]
+pub(super) struct Document<'a> {
+    /// `None` for a text that holds no document.
+    pub(super) root: Option<Node<'a>>,
+    /// Where a second document begins.
+    pub(super) second: Option<Position>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Node<'a> {
+    /// Of the alias, where it is one.
+    pub(super) position: Position,
+    pub(super) value: Value<'a>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Value<'a> {
+    /// Text as it was written, without quotes: a number, a truth value, nothing, or a text, as whoever reads it wants.
+    Plain(Cow<'a, str>),
+    /// Text in quotes or in a block, and so surely text.
+    Quoted(Cow<'a, str>),
+    List(Rc<[Node<'a>]>),
+    /// In the order of the file, and a key may come twice: the later entry counts.
+    Map(Rc<[Entry<'a>]>),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Entry<'a> {
+    pub(super) key: Node<'a>,
+    pub(super) value: Node<'a>,
+    /// It comes from a merge key. Such entries stand before the mapping's own, which replace them.
+    pub(super) merged: bool,
+}
+
+/// Why a text has no tree.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DocumentError {
+    #[error("not YAML: {}", .0.info())]
+    Syntax(#[from] ScanError),
+    #[error("this alias stands for a node that contains it")]
+    Recursion(Position),
+    #[error("the aliases up to here stand for more than 16 MiB")]
+    Expansion(Position),
+    #[error("a merge key (<<) takes a mapping or a list of mappings")]
+    Merge(Position),
+}
+
+impl DocumentError {
+    pub(super) fn position(&self) -> Position {
+        match self {
+            DocumentError::Syntax(error) => position(*error.marker()),
+            DocumentError::Recursion(position)
+            | DocumentError::Expansion(position)
+            | DocumentError::Merge(position) => *position,
+        }
+    }
+}
+
+/// Reads the first document of a text.
+pub(super) fn parse(text: &str) -> Result<Document<'_>, DocumentError> {
+    let mut builder = Builder::default();
+    let mut documents = 0;
+    for event in Parser::new_from_str(text) {
+        let (event, span) = event?;
+        if matches!(event, Event::DocumentStart(..)) {
+            documents += 1;
+            if documents == 2 {
+                return Ok(Document { root: builder.root, second: Some(position(span.start)) });
+            }
+        }
+        builder.take(event, position(span.start))?;
+    }
+    Ok(Document { root: builder.root, second: None })
+}
+
+/// Builds the tree from the parser's events.
+#[derive(Default)]
+struct Builder<'a> {
+    /// The lists and mappings that have begun and not ended.
+    open: Vec<Open<'a>>,
+    anchors: HashMap<usize, Weighed<'a>>,
+    /// What all aliases so far stand for.
+    aliased: u64,
+    root: Option<Node<'a>>,
+}
+
+/// A node, and about how many bytes it would take without aliases.
+#[derive(Clone)]
+struct Weighed<'a> {
+    node: Node<'a>,
+    bytes: u64,
+}
+
+struct Open<'a> {
+    position: Position,
+    anchor: usize,
+    bytes: u64,
+    items: Items<'a>,
+}
+
+enum Items<'a> {
+    List(Vec<Node<'a>>),
+    Map { entries: Vec<Entry<'a>>, key: Option<Node<'a>>, merges: Vec<Node<'a>> },
+}
+
+impl<'a> Builder<'a> {
+    fn take(&mut self, event: Event<'a>, position: Position) -> Result<(), DocumentError> {
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let bytes = NODE_BYTES + text.len() as u64;
+                let value = if is_plain(style, tag.as_deref()) { Value::Plain(text) } else { Value::Quoted(text) };
+                self.add(Weighed { node: Node { position, value }, bytes }, anchor);
+            }
+            Event::SequenceStart(_, anchor, _) => self.begin(position, anchor, Items::List(Vec::new())),
+            Event::MappingStart(_, anchor, _) => {
+                self.begin(position, anchor, Items::Map { entries: Vec::new(), key: None, merges: Vec::new() });
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end()?,
+            Event::Alias(anchor) => {
+                let Weighed { node, bytes } =
+                    self.anchors.get(&anchor).cloned().ok_or(DocumentError::Recursion(position))?;
+                self.aliased = self.aliased.saturating_add(bytes);
+                if self.aliased > MAX_BYTES {
+                    return Err(DocumentError::Expansion(position));
+                }
+                self.add(Weighed { node: Node { position, ..node }, bytes }, 0);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, position: Position, anchor: usize, items: Items<'a>) {
+        self.open.push(Open { position, anchor, bytes: NODE_BYTES, items });
+    }
+
+    fn end(&mut self) -> Result<(), DocumentError> {
+        let Some(Open { position, anchor, bytes, items }) = self.open.pop() else { return Ok(()) };
+        let value = match items {
+            Items::List(items) => Value::List(items.into()),
+            Items::Map { entries, merges, .. } => Value::Map(merge(merges, entries)?.into()),
+        };
+        self.add(Weighed { node: Node { position, value }, bytes }, anchor);
+        Ok(())
+    }
+
+    /// Puts a finished node where it belongs.
+    fn add(&mut self, weighed: Weighed<'a>, anchor: usize) {
+        if anchor != 0 {
+            self.anchors.insert(anchor, weighed.clone());
+        }
+        let Weighed { node, bytes } = weighed;
+        let Some(open) = self.open.last_mut() else {
+            self.root = Some(node);
+            return;
+        };
+        open.bytes = open.bytes.saturating_add(bytes);
+        match &mut open.items {
+            Items::List(items) => items.push(node),
+            Items::Map { entries, key, merges } => match key.take() {
+                None => *key = Some(node),
+                Some(Node { value: Value::Plain(name), .. }) if name == "<<" => merges.push(node),
+                Some(key) => entries.push(Entry { key, value: node, merged: false }),
+            },
+        }
+    }
+}
+
+/// The entries of a mapping after those that it merges: its own count, then those of the mapping that is named first.
+fn merge<'a>(merges: Vec<Node<'a>>, own: Vec<Entry<'a>>) -> Result<Vec<Entry<'a>>, DocumentError> {
+    if merges.is_empty() {
+        return Ok(own);
+    }
+    let mut entries = Vec::new();
+    for merge in merges {
+        let maps = match &merge.value {
+            Value::List(maps) => maps,
+            _ => std::slice::from_ref(&merge),
+        };
+        for map in maps.iter().rev() {
+            let Value::Map(merged) = &map.value else { return Err(DocumentError::Merge(map.position)) };
+            entries.extend(merged.iter().map(|entry| Entry { merged: true, ..entry.clone() }));
+        }
+    }
+    entries.extend(own);
+    Ok(entries)
+}
+
+/// A tag says more than quotes do: `!!str 5` is text, and `!!int "5"` a number.
+fn is_plain(style: ScalarStyle, tag: Option<&Tag>) -> bool {
+    match tag.and_then(Tag::core_suffix) {
+        Some("str") => false,
+        Some(_) => true,
+        None => style == ScalarStyle::Plain,
+    }
+}
+
+fn position(marker: Marker) -> Position {
+    Position { line: marker.line(), column: marker.col() + 1 }
+}

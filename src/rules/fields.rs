@@ -1,0 +1,292 @@
+//! The keys of a rules file, and how a value is read once its key has been found: every complaint with the path to its place.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::document::{Node, Value};
+use super::report::{Position, Problem, Report, Severity, quoted, unknown};
+use super::scalar::Plain;
+
+/// A mapping of the file, and the keys that mean something in it.
+#[derive(Debug)]
+pub(super) struct Section {
+    /// What a message calls it.
+    name: &'static str,
+    keys: &'static [&'static str],
+}
+
+pub(super) const ROOT: Section =
+    Section { name: "the top level of the file", keys: &["domain", "defaults", "descriptors"] };
+pub(super) const DEFAULTS: Section = Section { name: "defaults", keys: &["algorithm", "failure_mode"] };
+pub(super) const DESCRIPTOR: Section = Section {
+    name: "a descriptor",
+    keys: &[
+        "key",
+        "value",
+        "rate_limit",
+        "descriptors",
+        "share_threshold",
+        "shadow_mode",
+        "quota_mode",
+        "detailed_metric",
+        "value_to_metric",
+        "metadata",
+    ],
+};
+pub(super) const RATE_LIMIT: Section = Section {
+    name: "rate_limit",
+    keys: &[
+        "name",
+        "unit",
+        "requests_per_unit",
+        "unlimited",
+        "replaces",
+        "period",
+        "algorithm",
+        "burst",
+        "failure_mode",
+        "count_denied",
+    ],
+};
+pub(super) const REPLACES: Section = Section { name: "an item of replaces", keys: &["name"] };
+
+const SECTIONS: [&Section; 5] = [&ROOT, &DEFAULTS, &DESCRIPTOR, &RATE_LIMIT, &REPLACES];
+
+/// As many keys as the longest section has.
+const MAX_KEYS: usize = 10;
+
+/// The way from the root to a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Trail<'t> {
+    Root,
+    Key(&'t Trail<'t>, &'t str),
+    Item(&'t Trail<'t>, usize),
+}
+
+impl fmt::Display for Trail<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Trail::Root => Ok(()),
+            Trail::Key(Trail::Root, key) => f.write_str(key),
+            Trail::Key(parent, key) => write!(f, "{parent}.{key}"),
+            Trail::Item(parent, index) => write!(f, "{parent}[{index}]"),
+        }
+    }
+}
+
+/// A node, and the way to it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Spot<'t> {
+    pub(super) node: &'t Node<'t>,
+    pub(super) trail: Trail<'t>,
+}
+
+impl<'t> Spot<'t> {
+    /// The nodes of a list.
+    pub(super) fn item(&'t self, index: usize, node: &'t Node<'t>) -> Spot<'t> {
+        Spot { node, trail: Trail::Item(&self.trail, index) }
+    }
+}
+
+/// A mapping whose keys have been looked up.
+#[derive(Debug)]
+pub(super) struct Fields<'t> {
+    spot: &'t Spot<'t>,
+    keys: &'static [&'static str],
+    values: [Option<&'t Node<'t>>; MAX_KEYS],
+}
+
+impl Fields<'_> {
+    /// The value of a key; `None` where the key is missing or says nothing: `null`, `~`, or blank.
+    pub(super) fn get(&self, key: &'static str) -> Option<Spot<'_>> {
+        let index = self.keys.iter().position(|known| *known == key)?;
+        self.values[index].map(|node| Spot { node, trail: Trail::Key(&self.spot.trail, key) })
+    }
+
+    /// Where a value would stand: what is said of a missing value is said of its mapping.
+    pub(super) fn place(&self, key: &'static str) -> Spot<'_> {
+        self.get(key).unwrap_or(Spot { node: self.spot.node, trail: Trail::Key(&self.spot.trail, key) })
+    }
+}
+
+/// A file that is being read.
+///
+/// Where a value is wrong, it is reported and something harmless takes its place.
+#[derive(Debug)]
+pub(super) struct File<'r> {
+    pub(super) name: Arc<Path>,
+    pub(super) report: &'r mut Report,
+}
+
+impl File<'_> {
+    pub(super) fn error(&mut self, spot: Spot<'_>, message: impl Into<String>) {
+        self.add(Severity::Error, spot.node.position, spot.trail, message.into());
+    }
+
+    pub(super) fn warn(&mut self, spot: Spot<'_>, message: impl Into<String>) {
+        self.add(Severity::Warning, spot.node.position, spot.trail, message.into());
+    }
+
+    pub(super) fn add(&mut self, severity: Severity, position: Position, trail: Trail<'_>, message: String) {
+        let (file, position) = (Arc::clone(&self.name), Some(position));
+        self.report.add(Problem { severity, file, position, path: trail.to_string(), message });
+    }
+
+    /// Looks up the keys of a mapping and reports those that mean nothing there.
+    pub(super) fn fields<'t>(&mut self, spot: &'t Spot<'t>, section: &'static Section) -> Option<Fields<'t>> {
+        let Value::Map(entries) = &spot.node.value else {
+            self.error(*spot, format!("must be a mapping of {}, not {}", section.keys.join(", "), kind(spot.node)));
+            return None;
+        };
+        let mut fields = Fields { spot, keys: section.keys, values: [None; MAX_KEYS] };
+        let mut own = [false; MAX_KEYS];
+        for entry in entries.iter() {
+            let Some(index) = name(&entry.key).and_then(|name| section.keys.iter().position(|known| *known == name))
+            else {
+                self.stray_key(spot, section, &entry.key);
+                continue;
+            };
+            if own[index] {
+                let again = Spot { node: &entry.key, trail: Trail::Key(&spot.trail, section.keys[index]) };
+                self.warn(again, "the same key stands above; only this last one counts");
+            }
+            own[index] = !entry.merged;
+            fields.values[index] = (!is_null(&entry.value)).then_some(&entry.value);
+        }
+        Some(fields)
+    }
+
+    fn stray_key(&mut self, parent: &Spot<'_>, section: &Section, key: &Node<'_>) {
+        let Some(name) = name(key) else {
+            self.error(Spot { node: key, ..*parent }, format!("a key must be a name, not {}", kind(key)));
+            return;
+        };
+        let shown = quoted(name);
+        let shown = shown.trim_matches('"');
+        let spot = Spot { node: key, trail: Trail::Key(&parent.trail, shown) };
+        let homes: Vec<_> = SECTIONS.iter().filter(|home| home.keys.contains(&name)).map(|home| home.name).collect();
+        if homes.is_empty() {
+            self.error(spot, unknown("key", name, section.keys));
+        } else {
+            let homes = homes.join(" or ");
+            self.warn(spot, format!("does nothing in {}; it belongs in {homes}", section.name));
+        }
+    }
+
+    /// The items of a list.
+    pub(super) fn items<'t>(&mut self, spot: &Spot<'t>) -> &'t [Node<'t>] {
+        match &spot.node.value {
+            Value::List(items) => items,
+            _ => {
+                self.error(*spot, format!("must be a list, not {}", kind(spot.node)));
+                &[]
+            }
+        }
+    }
+
+    /// A text. What YAML takes for a whole number or a truth value is text as it was written.
+    pub(super) fn text<'t>(&mut self, spot: Spot<'t>) -> &'t str {
+        match &spot.node.value {
+            Value::Quoted(text) => text,
+            Value::Plain(text) if Plain::of(text) != Plain::Float => text,
+            Value::Plain(text) => {
+                self.error(
+                    spot,
+                    format!("{text} is a fractional or too large number; as a text it needs quotes: \"{text}\""),
+                );
+                ""
+            }
+            _ => {
+                self.error(spot, format!("must be a text, not {}", kind(spot.node)));
+                ""
+            }
+        }
+    }
+
+    /// A text that must be there and must not be empty.
+    pub(super) fn required_text<'t>(&mut self, fields: &'t Fields<'_>, key: &'static str) -> &'t str {
+        let problems = self.report.len();
+        let text = fields.get(key).map(|spot| self.text(spot)).unwrap_or_default();
+        if text.is_empty() && self.report.len() == problems {
+            self.error(fields.place(key), "is missing or empty");
+        }
+        text
+    }
+
+    /// A whole number without quotes.
+    pub(super) fn number(&mut self, spot: Spot<'_>) -> u32 {
+        if let Value::Plain(text) = &spot.node.value
+            && let Plain::Integer(number) = Plain::of(text)
+            && let Ok(number) = u32::try_from(number)
+        {
+            return number;
+        }
+        let octal = match &spot.node.value {
+            Value::Plain(text) if text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()) => {
+                " (digits after a leading 0 are octal)"
+            }
+            _ => "",
+        };
+        let given = kind(spot.node);
+        self.error(spot, format!("must be a whole number from 0 to {}, not {given}{octal}", u32::MAX));
+        0
+    }
+
+    /// Yes or no, without quotes; no where it is missing.
+    pub(super) fn flag(&mut self, fields: &Fields<'_>, key: &'static str) -> bool {
+        let Some(spot) = fields.get(key) else { return false };
+        if let Value::Plain(text) = &spot.node.value
+            && let Plain::Bool(flag) = Plain::of(text)
+        {
+            return flag;
+        }
+        self.error(spot, format!("must be true or false, not {}", kind(spot.node)));
+        false
+    }
+
+    /// The one of several that has this name.
+    pub(super) fn choice<T: Copy>(
+        &mut self,
+        fields: &Fields<'_>,
+        key: &'static str,
+        all: &[T],
+        name: fn(T) -> &'static str,
+    ) -> Option<T> {
+        let spot = fields.get(key)?;
+        let given = self.text(spot);
+        let found = all.iter().copied().find(|one| name(*one) == given);
+        if found.is_none() && !given.is_empty() {
+            let names: Vec<_> = all.iter().copied().map(name).collect();
+            self.error(spot, unknown(key, given, &names));
+        }
+        found
+    }
+}
+
+/// The text of a key.
+fn name<'n>(key: &'n Node<'_>) -> Option<&'n str> {
+    match &key.value {
+        Value::Plain(text) | Value::Quoted(text) => Some(text),
+        Value::List(_) | Value::Map(_) => None,
+    }
+}
+
+fn is_null(node: &Node<'_>) -> bool {
+    matches!(&node.value, Value::Plain(text) if Plain::of(text) == Plain::Null)
+}
+
+/// What a message says instead of a value.
+pub(super) fn kind(node: &Node<'_>) -> Cow<'static, str> {
+    match &node.value {
+        Value::Plain(text) => match Plain::of(text) {
+            Plain::Null => "nothing".into(),
+            Plain::Text => format!("the text {}", quoted(text)).into(),
+            Plain::Bool(_) | Plain::Integer(_) | Plain::Float => quoted(text).trim_matches('"').to_owned().into(),
+        },
+        Value::Quoted(text) => format!("the quoted text {}", quoted(text)).into(),
+        Value::List(_) => "a list".into(),
+        Value::Map(_) => "a mapping".into(),
+    }
+}

@@ -1,0 +1,133 @@
+//! What is wrong with rules files, and how it is told.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// One mistake, or one thing that is legal but hardly meant. Printed on one line:
+/// `rules/a.yaml:12:9: descriptors[2].rate_limit.unit: unknown unit "minuets", did you mean "minute"?`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Whether the rules can be used all the same.
+    pub severity: Severity,
+    /// The file or folder, as its source names it.
+    pub file: Arc<Path>,
+    /// Where in the file; `None` where the whole of it is meant.
+    pub position: Option<Position>,
+    /// The place in the tree, `descriptors[2].rate_limit.unit`; empty for the root.
+    pub path: String,
+    /// What is wrong, and what would be right.
+    pub message: String,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// The rules are refused.
+    Error,
+    /// The rules are accepted, and do not do what they seem to.
+    Warning,
+}
+
+/// A place in a text, counted from 1; columns are characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Position {
+    /// The line.
+    pub line: usize,
+    /// The character in it.
+    pub column: usize,
+}
+
+/// Why rules were refused: every problem of every file, ordered by file and position, warnings among them.
+/// Printed with one problem on each line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", lines(.problems))]
+pub struct RulesError {
+    /// At least one of them is an error.
+    pub problems: Vec<Problem>,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.severity == Severity::Warning {
+            f.write_str("warning: ")?;
+        }
+        write!(f, "{}", self.file.display())?;
+        if let Some(Position { line, column }) = self.position {
+            write!(f, ":{line}:{column}")?;
+        }
+        if !self.path.is_empty() {
+            write!(f, ": {}", self.path)?;
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// Collects problems. All that looks at rules has one at hand, so that a mistake never hides the next one.
+#[derive(Debug, Default)]
+pub(super) struct Report {
+    problems: Vec<Problem>,
+}
+
+impl Report {
+    pub(super) fn add(&mut self, problem: Problem) {
+        self.problems.push(problem);
+    }
+
+    /// What concerns a file or folder as a whole.
+    pub(super) fn refuse(&mut self, file: &Path, message: String) {
+        let (severity, file) = (Severity::Error, file.into());
+        self.add(Problem { severity, file, position: None, path: String::new(), message });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.problems.len()
+    }
+
+    /// Whether anything after the first so many problems is an error.
+    pub(super) fn errors_since(&self, len: usize) -> bool {
+        self.problems[len..].iter().any(|problem| problem.severity == Severity::Error)
+    }
+
+    /// The warnings, where nothing worse has come up.
+    pub(super) fn finish(mut self) -> Result<Vec<Problem>, RulesError> {
+        self.problems.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
+        if self.errors_since(0) {
+            return Err(RulesError { problems: self.problems });
+        }
+        Ok(self.problems)
+    }
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// `unknown unit "minuets", did you mean "minute"?`, or the list of what there is where nothing is near.
+pub(super) fn unknown(what: &str, given: &str, known: &[&str]) -> String {
+    let unknown = format!("unknown {what} {}", quoted(given));
+    match nearest(given, known) {
+        Some(near) => format!("{unknown}, did you mean {near:?}?"),
+        None => format!("{unknown}; there are {}", known.join(", ")),
+    }
+}
+
+/// The name that was probably meant: at most every third character is wrong.
+pub(super) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
+    if given.len() > 64 {
+        return None; // No name is that long, and comparing takes time.
+    }
+    let given = given.to_lowercase();
+    let distance = |name: &&&str| strsim::osa_distance(&given, name);
+    let near = known.iter().min_by_key(distance)?;
+    (distance(&near) <= given.chars().count().div_ceil(3)).then_some(near)
+}
+
+/// A text from a file, fit for one line.
+pub(super) fn quoted(text: &str) -> String {
+    const SHOWN: usize = 60;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{:?}...", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}
