@@ -103,7 +103,7 @@ async fn serve(settings: Settings) -> anyhow::Result<ExitCode> {
 
 fn check(check: &Check) -> anyhow::Result<ExitCode> {
     let options = LoadOptions { merge_domains: check.merge_domain_config, ..LoadOptions::default() };
-    let loaded = match load::load(&Sources::new(check.paths.clone()), &options) {
+    let loaded = match load::load(&Sources { paths: check.paths.clone() }, &options) {
         Ok(loaded) => loaded,
         Err(error) => {
             eprintln!("{error}");

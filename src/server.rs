@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch as channel;
+use tokio::sync::{mpsc, watch as latest};
 use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -18,8 +18,10 @@ use crate::grpc::{HeaderFormat, HeaderNames, Headers, RequestLimits, Service, Se
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::plan::PlanOptions;
-use crate::rules::load::{self, LoadOptions, Loaded, RulesError, Sources};
-use crate::rules::{Defaults, Rules, watch};
+use crate::rules::load::{self, LoadOptions, Loaded, Sources};
+use crate::rules::report::{Problem, RulesError};
+use crate::rules::watch::{self, Fingerprint};
+use crate::rules::{Defaults, Rules};
 use crate::settings::{Settings, SettingsError};
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
@@ -36,6 +38,8 @@ const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     settings.check_headers()?;
     let sources = sources(&settings)?;
+    // Taken before the rules are read: a change from here on is noticed.
+    let fingerprint = Fingerprint::of(&sources);
     let loaded = load_first(&sources, &settings)?;
     let address = settings.store()?;
     let ports = Ports::open(&settings).await?;
@@ -43,7 +47,7 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     let metrics = Arc::new(Metrics::new(settings.near_limit_ratio)?);
     let memory = Arc::new(MemoryStore::default());
     tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
-    let parts = Parts { settings, sources, loaded, ports, metrics, memory };
+    let parts = Parts { settings, sources, fingerprint, loaded, ports, metrics, memory };
     match address {
         None => {
             parts.metrics.set_store_up(true);
@@ -68,14 +72,14 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
 /// Where the rules are.
 fn sources(settings: &Settings) -> Result<Sources, SettingsError> {
     if !settings.rules.is_empty() {
-        return Ok(Sources::new(settings.rules.clone()));
+        return Ok(Sources { paths: settings.rules.clone() });
     }
     if settings.runtime_root.is_none() && settings.runtime_subdirectory.is_none() {
         return Err(SettingsError::NoRules);
     }
     let root = settings.runtime_root.clone().unwrap_or_else(|| "/srv/runtime_data/current".into());
     let subdirectory = settings.runtime_subdirectory.clone().unwrap_or_default();
-    Ok(Sources::runtime(&root, &subdirectory, &settings.runtime_appdirectory))
+    Ok(Sources::runtime(root, &subdirectory, &settings.runtime_appdirectory))
 }
 
 fn load_options(settings: &Settings) -> LoadOptions {
@@ -100,7 +104,7 @@ fn load_first(sources: &Sources, settings: &Settings) -> anyhow::Result<Option<R
     }
 }
 
-fn warn_of(warnings: &[load::Problem]) {
+fn warn_of(warnings: &[Problem]) {
     for warning in warnings {
         tracing::warn!("{warning}");
     }
@@ -141,6 +145,7 @@ impl Ports {
 struct Parts {
     settings: Settings,
     sources: Sources,
+    fingerprint: Fingerprint,
     loaded: Option<Rules>,
     ports: Ports,
     metrics: Arc<Metrics>,
@@ -149,7 +154,7 @@ struct Parts {
 
 impl Parts {
     async fn run<S: Store>(self, store: Arc<S>, store_name: &str) -> anyhow::Result<()> {
-        let Parts { settings, sources, loaded, ports, metrics, memory } = self;
+        let Parts { settings, sources, fingerprint, loaded, ports, metrics, memory } = self;
         let options = PlanOptions {
             key_prefix: settings.cache_key_prefix.clone(),
             shadow_mode: settings.shadow_mode,
@@ -167,11 +172,15 @@ impl Parts {
             limiter.put_in_force(rules);
             serving.set(true).await;
         }
-        let load_options = load_options(&settings);
-        let reload =
-            tokio::spawn(reload(sources, load_options, Arc::clone(&limiter), Arc::clone(&metrics), serving.clone()));
+        let (changes, changed) = mpsc::unbounded_channel();
+        let watch = watch::watch(sources, load_options(&settings), fingerprint, move |change| {
+            // The receiver is gone only when the process ends.
+            let _ = changes.send(change);
+        });
+        let reload = reload(changed, Arc::clone(&limiter), Arc::clone(&metrics), serving.clone());
+        let reload = tokio::spawn(async { tokio::join!(watch, reload) });
 
-        let (stop, stopped) = channel::channel(false);
+        let (stop, stopped) = latest::channel(false);
         let stop_signal = || {
             let mut stopped = stopped.clone();
             async move {
@@ -269,14 +278,12 @@ impl Serving {
 
 /// Puts changed rules in force; wrong ones leave the old in force.
 async fn reload<S: Store>(
-    sources: Sources,
-    options: LoadOptions,
+    mut changed: mpsc::UnboundedReceiver<Result<Loaded, RulesError>>,
     limiter: Arc<Limiter<S>>,
     metrics: Arc<Metrics>,
     serving: Serving,
 ) {
-    let mut changes = watch::watch(sources, options);
-    while let Some(change) = changes.recv().await {
+    while let Some(change) = changed.recv().await {
         match change {
             Ok(Loaded { rules, warnings }) => {
                 warn_of(&warnings);

@@ -36,11 +36,11 @@ pub struct Settings {
 
     /// The folder below RUNTIME_ROOT.
     #[arg(long, env = "RUNTIME_SUBDIRECTORY", value_name = "PATH", help_heading = "Rules")]
-    pub runtime_subdirectory: Option<PathBuf>,
+    pub runtime_subdirectory: Option<String>,
 
     /// The folder below that.
     #[arg(long, env = "RUNTIME_APPDIRECTORY", value_name = "PATH", default_value = "config", help_heading = "Rules")]
-    pub runtime_appdirectory: PathBuf,
+    pub runtime_appdirectory: String,
 
     /// Several files may have the same domain: their top levels are joined, in the order of the files' names.
     #[arg(long, env = "MERGE_DOMAIN_CONFIG", help_heading = "Rules", value_parser = BoolishValueParser::new(),

@@ -20,7 +20,7 @@ pub struct Sources {
 }
 
 /// How files are read.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct LoadOptions {
     /// What holds where neither a limit nor its file says otherwise.
     pub defaults: Defaults,

@@ -105,6 +105,13 @@ pub struct Defaults {
     pub failure_mode: FailureMode,
 }
 
+impl Default for Defaults {
+    /// As the settings are by default.
+    fn default() -> Self {
+        Defaults { algorithm: Algorithm::SlidingWindow, failure_mode: FailureMode::Open }
+    }
+}
+
 /// A rule in force.
 #[derive(Debug)]
 pub struct Rule {
