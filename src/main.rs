@@ -52,7 +52,14 @@ struct Check {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse_from(with_default_command(std::env::args_os().collect()));
+    let cli = match Cli::try_parse_from(with_default_command(std::env::args_os().collect())) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Not clap's own exit: its 2 means "limited" here.
+            let _ = error.print();
+            return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        }
+    };
     let done = match cli.command {
         Command::Serve(settings) => serve(*settings),
         Command::Check(check) => self::check(&check),

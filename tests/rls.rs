@@ -1,0 +1,428 @@
+//! Envoy's protocol over the wire: what is asked, and what is answered.
+
+mod support;
+
+use envoy_types::pb::envoy::service::ratelimit::v3 as envoy;
+use prost::Message;
+use support::tollgate::{Tollgate, descriptor, request};
+use tollgate::wire::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
+use tollgate::wire::rate_limit_response::rate_limit::Unit;
+use tollgate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
+use tonic::Code::{InvalidArgument, OutOfRange};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {name: per-user, unit: hour, requests_per_unit: 5}
+  - key: user
+    value: root
+    rate_limit: {unlimited: true}
+  - key: plan
+    descriptors:
+      - key: path
+        rate_limit: {period: 90m, requests_per_unit: 3, algorithm: token_bucket}
+  - key: team
+    value: blue*
+    share_threshold: true
+    rate_limit: {unit: day, requests_per_unit: 3}
+  - key: dark
+    shadow_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 1}
+  - key: quota-a
+    quota_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 1}
+  - key: quota-b
+    quota_mode: true
+    rate_limit: {unit: hour, requests_per_unit: 2}
+  - key: vip
+    rate_limit: {name: per-vip, unit: hour, requests_per_unit: 100, replaces: [{name: per-user}]}
+  - key: bytes
+    rate_limit: {unit: hour, requests_per_unit: 100, count_denied: true}
+";
+
+fn one(status: &RateLimitResponse) -> (Code, u32) {
+    assert_eq!(status.statuses.len(), 1);
+    (status.statuses[0].code(), status.statuses[0].limit_remaining)
+}
+
+fn with_hits(hits: u64, give_back: bool, entries: &[(&str, &str)]) -> RateLimitRequest {
+    let descriptor =
+        RateLimitDescriptor { hits_addend: Some(hits), is_negative_hits: give_back, ..descriptor(entries) };
+    RateLimitRequest { domain: "shop".into(), descriptors: vec![descriptor], hits_addend: 0 }
+}
+
+fn with_override(number: u32, unit: i32, entries: &[(&str, &str)]) -> RateLimitRequest {
+    let limit = Some(RateLimitOverride { requests_per_unit: number, unit });
+    let descriptor = RateLimitDescriptor { limit, ..descriptor(entries) };
+    RateLimitRequest { domain: "shop".into(), descriptors: vec![descriptor], hits_addend: 0 }
+}
+
+#[tokio::test]
+async fn a_request_passes_up_to_the_limit_and_its_status_tells_all() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    for left in (0..5).rev() {
+        let response = tollgate.ask(request("shop", &[&[("user", "ann")]])).await.unwrap();
+        assert_eq!(response.overall_code(), Code::Ok);
+        assert_eq!(one(&response), (Code::Ok, left));
+    }
+    let response = tollgate.ask(request("shop", &[&[("user", "ann")]])).await.unwrap();
+    assert_eq!(response.overall_code(), Code::OverLimit);
+    assert_eq!(one(&response), (Code::OverLimit, 0));
+    let status = &response.statuses[0];
+    let limit = RateLimit { requests_per_unit: 5, unit: Unit::Hour.into(), name: "per-user".into() };
+    assert_eq!(status.current_limit, Some(limit));
+    let reset = status.duration_until_reset.unwrap();
+    assert!((1..=3_600 + 360).contains(&reset.seconds) && reset.nanos == 0, "{reset:?}");
+    assert!(response.response_headers_to_add.is_empty(), "headers are off by default");
+    assert!(tollgate.passes("shop", &[("user", "bob")]).await);
+}
+
+#[tokio::test]
+async fn statuses_have_the_length_and_order_of_the_descriptors() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let response = tollgate
+        .ask(request("shop", &[&[("x", "y")], &[("user", "ann")], &[], &[("user", "root")], &[("plan", "gold"), ("path", "/")]]))
+        .await
+        .unwrap();
+    let shown: Vec<_> = response
+        .statuses
+        .iter()
+        .map(|status| (status.code(), status.limit_remaining, status.current_limit.as_ref().map(|limit| limit.unit())))
+        .collect();
+    assert_eq!(
+        shown,
+        [
+            (Code::Ok, 0, None),
+            (Code::Ok, 4, Some(Unit::Hour)),
+            (Code::Ok, 0, None),
+            (Code::Ok, u32::MAX, None),
+            // 90 minutes have no name in the protocol.
+            (Code::Ok, 2, Some(Unit::Unknown)),
+        ]
+    );
+}
+
+#[tokio::test]
+async fn an_unknown_domain_passes_and_is_counted() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let response = tollgate.ask(request("shopp", &[&[("user", "ann")], &[("user", "bob")]])).await.unwrap();
+    assert_eq!(response.overall_code(), Code::Ok);
+    assert_eq!(response.statuses, [(); 2].map(|()| DescriptorStatus { code: Code::Ok.into(), ..Default::default() }));
+    assert_eq!(tollgate.metric("tollgate_descriptors_total{match=\"domain_not_found\"}"), 2.0);
+    assert_eq!(tollgate.metric("tollgate_store_seconds_count"), 0.0);
+}
+
+#[tokio::test]
+async fn what_is_not_valid_is_refused_with_what_would_be() {
+    let tollgate = Tollgate::start(
+        RULES,
+        &["MAX_DESCRIPTORS=3", "MAX_ENTRIES=2", "MAX_KEY_BYTES=10", "MAX_VALUE_BYTES=20", "MAX_MESSAGE_BYTES=1000"],
+    );
+    let entry: &[(&str, &str)] = &[("user", "ann")];
+    let long = "x".repeat(2_000);
+    for (request, code, message) in [
+        (request("", &[entry]), InvalidArgument, "rate limit domain must not be empty"),
+        (request("shop", &[]), InvalidArgument, "rate limit descriptor list must not be empty"),
+        (request("shop", &[entry; 4]), InvalidArgument, "the request has 4 descriptors, more than the 3 that MAX_DESCRIPTORS allows"),
+        (
+            request("shop", &[entry, &[("a", ""), ("b", ""), ("c", "")]]),
+            InvalidArgument,
+            "descriptors[1] has 3 entries, more than the 2 that MAX_ENTRIES allows",
+        ),
+        (
+            request("shop", &[&[("12345678901", "")]]),
+            InvalidArgument,
+            "descriptors[0].entries[0].key has 11 bytes, more than the 10 that MAX_KEY_BYTES allows",
+        ),
+        (request("shop of ann", &[entry]), InvalidArgument, "domain has 11 bytes, more than the 10 that MAX_KEY_BYTES allows"),
+        (
+            request("shop", &[&[("user", "ann"), ("path", "/23456789012345678901")]]),
+            InvalidArgument,
+            "descriptors[0].entries[1].value has 21 bytes, more than the 20 that MAX_VALUE_BYTES allows",
+        ),
+        (request("shop", &[&[("user", &long)]]), OutOfRange, "decoded message length too large"),
+        (
+            with_hits((1 << 53) + 1, false, entry),
+            InvalidArgument,
+            "descriptors[0].hits_addend: must be at most 2^53, not 9007199254740993",
+        ),
+        (with_hits(u64::MAX, true, entry), InvalidArgument, "descriptors[0].hits_addend: must be at most 2^53"),
+        (with_override(5, 0, entry), InvalidArgument, "descriptors[0].limit.unit: must be 1 (second)"),
+        (with_override(5, 8, entry), InvalidArgument, "not 8"),
+        (with_override(5, -1, entry), InvalidArgument, "not -1"),
+    ] {
+        let status = tollgate.ask(request).await.unwrap_err();
+        assert_eq!(status.code(), code, "{status:?}");
+        assert!(status.message().contains(message), "{:?} does not say {message:?}", status.message());
+    }
+    assert_eq!(tollgate.metric("tollgate_requests_total{outcome=\"invalid\"}"), 12.0);
+    // Nothing of it was counted.
+    assert_eq!(one(&tollgate.ask(with_hits(0, false, entry)).await.unwrap()), (Code::Ok, 5));
+}
+
+#[tokio::test]
+async fn odd_values_are_counted_right_and_never_with_another_counter() {
+    let tollgate = Tollgate::start("domain: d\ndescriptors: [{key: k, rate_limit: {unit: hour, requests_per_unit: 1}}]", &[]);
+    let long = "x".repeat(1 << 20);
+    let longer = format!("{}y", &long[1..]);
+    let values = ["", "\0", "\0\0", "a", "A", "é", "e\u{301}", "日本", "a|k=b", "a%7Ck=b", "a=b", "{a}", " ", "*", &long, &longer];
+    for value in values {
+        assert!(tollgate.passes("d", &[("k", value)]).await, "{value:.20?} is a counter of its own");
+        assert!(!tollgate.passes("d", &[("k", value)]).await, "{value:.20?} is counted");
+    }
+}
+
+#[tokio::test]
+async fn hits_add_up_as_the_request_says() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let entry: &[(&str, &str)] = &[("bytes", "ann")];
+    let remaining = async |request| one(&tollgate.ask(request).await.unwrap()).1;
+    assert_eq!(remaining(request("shop", &[entry])).await, 99, "0 on the request means 1");
+    assert_eq!(remaining(RateLimitRequest { hits_addend: 9, ..request("shop", &[entry]) }).await, 90);
+    assert_eq!(remaining(RateLimitRequest { hits_addend: 9, ..with_hits(20, false, entry) }).await, 70, "the descriptor's own win");
+    assert_eq!(remaining(with_hits(0, false, entry)).await, 70, "0 on a descriptor looks");
+    assert_eq!(remaining(with_hits(30, true, entry)).await, 100, "a give-back");
+    assert_eq!(remaining(with_hits(u64::from(u32::MAX), true, entry)).await, 100, "never below empty");
+    assert_eq!(one(&tollgate.ask(with_hits(1 << 53, false, entry)).await.unwrap()), (Code::OverLimit, 0));
+    let give_back = tollgate.ask(with_hits(1, true, entry)).await.unwrap();
+    assert_eq!(give_back.overall_code(), Code::Ok, "a give-back is never denied");
+}
+
+#[tokio::test]
+async fn a_denied_request_costs_nothing_to_any_descriptor() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let (ann, gold): (&[(&str, &str)], &[(&str, &str)]) = (&[("user", "ann")], &[("plan", "gold"), ("path", "/pay")]);
+    for _ in 0..3 {
+        assert_eq!(tollgate.ask(request("shop", &[ann, gold])).await.unwrap().overall_code(), Code::Ok);
+    }
+    for _ in 0..10 {
+        let response = tollgate.ask(request("shop", &[ann, gold])).await.unwrap();
+        assert_eq!(response.overall_code(), Code::OverLimit);
+        assert_eq!((response.statuses[0].code(), response.statuses[0].limit_remaining), (Code::Ok, 2));
+    }
+}
+
+#[tokio::test]
+async fn an_override_takes_the_place_of_the_rules() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let root: &[(&str, &str)] = &[("user", "root")];
+    let response = tollgate.ask(with_override(2, 7, root)).await.unwrap();
+    assert_eq!(one(&response), (Code::Ok, 1));
+    let limit = RateLimit { requests_per_unit: 2, unit: Unit::Week.into(), name: String::new() };
+    assert_eq!(response.statuses[0].current_limit, Some(limit));
+    tollgate.ask(with_override(2, 7, root)).await.unwrap();
+    assert_eq!(one(&tollgate.ask(with_override(2, 7, root)).await.unwrap()).0, Code::OverLimit);
+    assert_eq!(one(&tollgate.ask(with_override(3, 7, root)).await.unwrap()), (Code::Ok, 0), "the count goes on");
+    assert_eq!(one(&tollgate.ask(with_override(1, 1, &[])).await.unwrap()), (Code::Ok, 0), "even without entries");
+    let mut elsewhere = with_override(0, 1, root);
+    elsewhere.domain = "nowhere".into();
+    assert_eq!(tollgate.ask(elsewhere).await.unwrap().overall_code(), Code::Ok, "the domain must exist");
+}
+
+#[tokio::test]
+async fn values_of_a_shared_wildcard_share_one_counter() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    for (team, passes) in [("blue-1", true), ("blue-2", true), ("blue", true), ("blue-1", false), ("red", true)] {
+        assert_eq!(tollgate.passes("shop", &[("team", team)]).await, passes, "{team}");
+    }
+}
+
+#[tokio::test]
+async fn a_rule_that_replaces_another_lifts_it_for_the_request() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    for _ in 0..20 {
+        let response = tollgate.ask(request("shop", &[&[("user", "ann")], &[("vip", "ann")]])).await.unwrap();
+        assert_eq!(response.overall_code(), Code::Ok);
+        assert_eq!(response.statuses[0].current_limit, None);
+    }
+    let alone = tollgate.ask(request("shop", &[&[("user", "ann")]])).await.unwrap();
+    assert_eq!(one(&alone), (Code::Ok, 4), "nothing was charged while it was replaced");
+}
+
+#[tokio::test]
+async fn a_rule_in_shadow_mode_counts_and_denies_nobody() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    for expected in [(Code::Ok, 0), (Code::Ok, 0), (Code::Ok, 0)] {
+        assert_eq!(one(&tollgate.ask(request("shop", &[&[("dark", "ann")]])).await.unwrap()), expected);
+    }
+    assert_eq!(tollgate.metric("tollgate_shadow_hits_total{domain=\"shop\",rule=\"dark\"}"), 2.0);
+    assert_eq!(tollgate.metric("tollgate_over_limit_hits_total{domain=\"shop\",rule=\"dark\"}"), 2.0);
+    assert_eq!(tollgate.metric("tollgate_hits_total{domain=\"shop\",rule=\"dark\"}"), 3.0);
+}
+
+#[tokio::test]
+async fn rules_in_quota_mode_deny_only_together() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let both = request("shop", &[&[("quota-a", "ann")], &[("quota-b", "ann")]]);
+    let mut codes = Vec::new();
+    for _ in 0..3 {
+        let response = tollgate.ask(both.clone()).await.unwrap();
+        codes.push((response.overall_code(), response.statuses[0].code(), response.statuses[1].code()));
+    }
+    assert_eq!(
+        codes,
+        [(Code::Ok, Code::Ok, Code::Ok), (Code::Ok, Code::OverLimit, Code::Ok), (Code::OverLimit, Code::OverLimit, Code::OverLimit)]
+    );
+    let plain = request("shop", &[&[("quota-a", "bob")]]);
+    tollgate.ask(plain.clone()).await.unwrap();
+    assert_eq!(tollgate.ask(plain).await.unwrap().overall_code(), Code::OverLimit, "a single one denies alone");
+}
+
+#[tokio::test]
+async fn in_global_shadow_mode_statuses_tell_what_would_be_denied() {
+    let tollgate = Tollgate::start(RULES, &["SHADOW_MODE=true"]);
+    let request = request("shop", &[&[("user", "ann")]]);
+    for _ in 0..5 {
+        tollgate.ask(request.clone()).await.unwrap();
+    }
+    let response = tollgate.ask(request).await.unwrap();
+    assert_eq!((response.overall_code(), response.statuses[0].code()), (Code::Ok, Code::OverLimit));
+    assert_eq!(tollgate.metric("tollgate_global_shadow_mode_total"), 1.0);
+}
+
+#[tokio::test]
+async fn headers_tell_of_the_most_pressing_limit() {
+    let tollgate = Tollgate::start(RULES, &["LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_RESET_HEADER=X-Reset"]);
+    let headers = |response: RateLimitResponse| -> Vec<(String, String)> {
+        response.response_headers_to_add.into_iter().map(|header| (header.key, header.value)).collect()
+    };
+    let both = request("shop", &[&[("user", "ann")], &[("plan", "gold"), ("path", "/")]]);
+    let passed = headers(tollgate.ask(both.clone()).await.unwrap());
+    let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    // One of three tokens comes back every half hour.
+    assert_eq!(passed, [pair("RateLimit-Limit", "3"), pair("RateLimit-Remaining", "2"), pair("X-Reset", "1800")]);
+    tollgate.ask(both.clone()).await.unwrap();
+    tollgate.ask(both.clone()).await.unwrap();
+    let denied = headers(tollgate.ask(both).await.unwrap());
+    assert_eq!(denied[..2], [pair("RateLimit-Limit", "3"), pair("RateLimit-Remaining", "0")]);
+    let seconds: u64 = denied[3].1.parse().unwrap();
+    assert_eq!(denied[3].0, "Retry-After");
+    assert!((1_700..=1_800).contains(&seconds), "{seconds}");
+    assert!(headers(tollgate.ask(request("shop", &[&[("x", "y")]])).await.unwrap()).is_empty());
+    let never = headers(tollgate.ask(with_hits(6, false, &[("user", "bob")])).await.unwrap());
+    assert!(never.iter().all(|(key, _)| key != "Retry-After"), "six of five never pass");
+}
+
+#[tokio::test]
+async fn headers_can_be_those_of_the_ietf_draft() {
+    let tollgate =
+        Tollgate::start(RULES, &["LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_RESPONSE_HEADERS_FORMAT=ietf"]);
+    let response = tollgate.ask(request("shop", &[&[("user", "ann")]])).await.unwrap();
+    let headers: Vec<_> =
+        response.response_headers_to_add.iter().map(|header| (header.key.as_str(), header.value.as_str())).collect();
+    assert_eq!(headers[0], ("RateLimit-Policy", "\"per-user\";q=5;w=3600"));
+    assert_eq!(headers[1].0, "RateLimit");
+    assert!(headers[1].1.starts_with("\"per-user\";r=4;t="), "{headers:?}");
+}
+
+#[tokio::test]
+async fn with_fixed_windows_by_default_a_file_behaves_as_in_the_reference() {
+    let rules = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 5}}]";
+    let tollgate = Tollgate::start(rules, &["DEFAULT_ALGORITHM=fixed_window"]);
+    let ask = async |hits| {
+        let request = RateLimitRequest { domain: "d".into(), ..with_hits(hits, false, &[("k", "v")]) };
+        one(&tollgate.ask(request).await.unwrap())
+    };
+    assert_eq!(ask(3).await, (Code::Ok, 2));
+    // Denied hits are counted, so that the rest of the window is denied, too.
+    assert_eq!(ask(10).await, (Code::OverLimit, 0));
+    assert_eq!(ask(1).await, (Code::OverLimit, 0));
+    assert_eq!(ask(0).await, (Code::OverLimit, 0));
+}
+
+#[test]
+fn our_messages_are_envoys_on_the_wire() {
+    let ours = RateLimitRequest {
+        domain: "shop".into(),
+        descriptors: vec![RateLimitDescriptor {
+            entries: vec![Entry { key: "user".into(), value: "ann".into() }],
+            limit: Some(RateLimitOverride { requests_per_unit: 7, unit: 3 }),
+            hits_addend: Some(9),
+            is_negative_hits: true,
+        }],
+        hits_addend: 2,
+    };
+    let theirs = envoy::RateLimitRequest::decode(&*ours.encode_to_vec()).unwrap();
+    let descriptor = &theirs.descriptors[0];
+    assert_eq!((theirs.domain.as_str(), theirs.hits_addend), ("shop", 2));
+    assert_eq!((descriptor.entries[0].key.as_str(), descriptor.entries[0].value.as_str()), ("user", "ann"));
+    assert_eq!(descriptor.limit.map(|limit| (limit.requests_per_unit, limit.unit)), Some((7, 3)));
+    assert_eq!(descriptor.hits_addend.map(|hits| hits.value), Some(9));
+    assert_eq!(RateLimitRequest::decode(&*theirs.encode_to_vec()).unwrap(), ours, "nothing is lost on the way back");
+
+    let theirs = envoy::RateLimitResponse {
+        overall_code: 2,
+        statuses: vec![envoy::rate_limit_response::DescriptorStatus {
+            code: 2,
+            current_limit: Some(envoy::rate_limit_response::RateLimit {
+                name: "n".into(),
+                requests_per_unit: 5,
+                unit: envoy::rate_limit_response::rate_limit::Unit::Week as i32,
+            }),
+            limit_remaining: 3,
+            duration_until_reset: Some(envoy_types::pb::google::protobuf::Duration { seconds: 4, nanos: 0 }),
+            ..Default::default()
+        }],
+        response_headers_to_add: vec![envoy_types::pb::envoy::config::core::v3::HeaderValue {
+            key: "k".into(),
+            value: "v".into(),
+            raw_value: vec![1].into(),
+        }],
+        request_headers_to_add: vec![envoy_types::pb::envoy::config::core::v3::HeaderValue {
+            key: "q".into(),
+            ..Default::default()
+        }],
+        raw_body: vec![5].into(),
+        dynamic_metadata: Some(envoy_types::pb::google::protobuf::Struct::default()),
+        quota: Some(envoy::rate_limit_response::Quota { requests: 6, id: "i".into(), ..Default::default() }),
+    };
+    let ours = RateLimitResponse::decode(&*theirs.encode_to_vec()).unwrap();
+    assert_eq!(ours.statuses[0].current_limit.as_ref().unwrap().unit(), Unit::Week);
+    assert_eq!(envoy::RateLimitResponse::decode(&*ours.encode_to_vec()).unwrap(), theirs);
+}
+
+#[tokio::test]
+async fn envoys_own_client_is_understood() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let address = format!("http://127.0.0.1:{}", tollgate.grpc_port);
+    let mut client = envoy::rate_limit_service_client::RateLimitServiceClient::connect(address).await.unwrap();
+    let ours = request("shop", &[&[("user", "ann")]]);
+    let theirs = envoy::RateLimitRequest::decode(&*ours.encode_to_vec()).unwrap();
+    let response = client.should_rate_limit(theirs).await.unwrap().into_inner();
+    assert_eq!((response.overall_code, response.statuses[0].limit_remaining), (1, 4));
+}
+
+#[tokio::test]
+async fn health_and_reflection_stand_beside_the_service() {
+    use tonic_health::pb::HealthCheckRequest;
+    use tonic_health::pb::health_client::HealthClient;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+
+    let tollgate = Tollgate::start(RULES, &[]);
+    let address = format!("http://127.0.0.1:{}", tollgate.grpc_port);
+    let channel = tonic::transport::Endpoint::from_shared(address).unwrap().connect().await.unwrap();
+    let mut health = HealthClient::new(channel.clone());
+    for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+        let request = HealthCheckRequest { service: service.into() };
+        assert_eq!(health.check(request).await.unwrap().into_inner().status, 1, "{service:?}");
+    }
+    let mut reflection = ServerReflectionClient::new(channel);
+    let list = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(MessageRequest::ListServices(String::new())),
+    };
+    let mut answers =
+        reflection.server_reflection_info(tokio_stream::once(list)).await.unwrap().into_inner();
+    let Some(MessageResponse::ListServicesResponse(services)) = answers.message().await.unwrap().unwrap().message_response
+    else {
+        panic!("not a list of services");
+    };
+    let names: Vec<_> = services.service.iter().map(|service| service.name.as_str()).collect();
+    assert!(names.contains(&"envoy.service.ratelimit.v3.RateLimitService"), "{names:?}");
+    assert!(names.contains(&"grpc.health.v1.Health"), "{names:?}");
+}

@@ -1,0 +1,272 @@
+//! What every store promises: a request is one group, decided at once, and exactly the limit passes however many ask.
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use support::redis::Redis;
+use support::tollgate::{Tollgate, request};
+use tollgate::algorithm::{Algorithm, Limit, Options, Verdict};
+use tollgate::descriptor::{Entry, Hits, Role};
+use tollgate::store::memory::MemoryStore;
+use tollgate::store::redis::{RedisConfig, RedisStore};
+use tollgate::store::{Check, Key, Store};
+use tollgate::wire::rate_limit_response::Code;
+
+fn limit(algorithm: Algorithm, number: u32) -> Limit {
+    Limit::new(algorithm, number, tollgate::algorithm::MAX_PERIOD, Options { count_denied: Some(false), burst: None }).unwrap()
+}
+
+fn check(name: &str, limit: Limit) -> Check {
+    let entries = [Entry { key: "user".into(), value: name.into() }];
+    Check { key: Key::new("", "test", &entries, |_| None, &limit), limit, hits: Hits::take(1).unwrap(), role: Role::Enforced }
+}
+
+fn taking(hits: u64, check: &Check) -> Check {
+    Check { hits: Hits::take(hits).unwrap(), ..check.clone() }
+}
+
+async fn redis_store(redis: &Redis) -> RedisStore {
+    let config = RedisConfig {
+        address: redis.url().parse().unwrap(),
+        connections: 2,
+        timeout: Duration::from_secs(30),
+        key_prefix: String::new(),
+    };
+    RedisStore::start(config, Box::new(|_| {})).await.unwrap()
+}
+
+async fn ask<S: Store>(store: &S, checks: &[Check]) -> Vec<Verdict> {
+    store.check(checks, Instant::now() + Duration::from_secs(30)).await.unwrap()
+}
+
+/// The same promise on both stores.
+macro_rules! on_every_store {
+    ($($name:ident)*) => {
+        mod memory {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+                async fn $name() {
+                    super::$name(Arc::new(MemoryStore::default())).await;
+                }
+            )*
+        }
+        mod redis {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+                async fn $name() {
+                    let redis = Redis::start();
+                    super::$name(Arc::new(redis_store(&redis).await)).await;
+                }
+            )*
+        }
+    };
+}
+
+on_every_store! {
+    exactly_the_limit_passes_however_many_ask_at_once
+    exactly_the_limit_passes_over_requests_of_several_counters
+    a_request_that_one_limit_denies_is_charged_to_none
+    a_limit_that_counts_denials_is_charged_all_the_same
+    give_backs_happen_even_when_the_request_is_denied
+    a_shadow_denial_denies_nobody_else
+    quota_limits_deny_only_together
+    the_same_counter_twice_in_a_request_counts_twice
+}
+
+async fn exactly_the_limit_passes_however_many_ask_at_once<S: Store>(store: Arc<S>) {
+    for algorithm in Algorithm::ALL {
+        for round in 0..5 {
+            let check = check(&format!("{algorithm}{round}"), limit(*algorithm, 5));
+            let tasks: Vec<_> = (0..200)
+                .map(|_| {
+                    let (store, check) = (Arc::clone(&store), check.clone());
+                    tokio::spawn(async move { ask(&*store, &[check]).await[0].allowed })
+                })
+                .collect();
+            let mut passed = 0;
+            for task in tasks {
+                passed += u32::from(task.await.unwrap());
+            }
+            assert_eq!(passed, 5, "{algorithm}");
+        }
+    }
+}
+
+async fn exactly_the_limit_passes_over_requests_of_several_counters<S: Store>(store: Arc<S>) {
+    for algorithm in Algorithm::ALL {
+        let checks: Vec<Check> =
+            (0..6).map(|i| check(&format!("{algorithm}/{i}"), limit(*algorithm, 20))).collect();
+        // Each request takes two counters, in any order; locks must neither lose a hit nor wait for each other for ever.
+        let tasks: Vec<_> = (0..300)
+            .map(|i| {
+                let (a, b) = (i % 6, (i / 6 + 1 + i) % 6);
+                let pair = if a == b { vec![checks[a].clone()] } else { vec![checks[a].clone(), checks[b].clone()] };
+                let store = Arc::clone(&store);
+                tokio::spawn(async move {
+                    let passed = ask(&*store, &pair).await.iter().all(|verdict| verdict.allowed);
+                    if passed { pair } else { Vec::new() }
+                })
+            })
+            .collect();
+        let mut charged = Vec::new();
+        for task in tasks {
+            charged.extend(task.await.unwrap());
+        }
+        for check in &checks {
+            let hits = charged.iter().filter(|other| other.key == check.key).count();
+            let left = ask(&*store, &[taking(0, check)]).await[0].remaining;
+            assert_eq!(hits + left as usize, 20, "{algorithm}: what passed and what is left make the limit");
+        }
+    }
+}
+
+async fn a_request_that_one_limit_denies_is_charged_to_none<S: Store>(store: Arc<S>) {
+    for algorithm in Algorithm::ALL {
+        let wide = check(&format!("{algorithm}wide"), limit(*algorithm, 10));
+        let narrow = check(&format!("{algorithm}narrow"), limit(*algorithm, 2));
+        for _ in 0..5 {
+            ask(&*store, &[wide.clone(), narrow.clone()]).await;
+        }
+        let verdicts = ask(&*store, &[wide.clone(), narrow.clone()]).await;
+        assert_eq!([verdicts[0].allowed, verdicts[1].allowed], [true, false]);
+        assert_eq!(verdicts[0].remaining, 8, "only the two that passed are charged");
+        assert_eq!(ask(&*store, &[taking(0, &wide)]).await[0].remaining, 8);
+    }
+}
+
+async fn a_limit_that_counts_denials_is_charged_all_the_same<S: Store>(store: Arc<S>) {
+    for algorithm in Algorithm::ALL {
+        let options = Options { count_denied: Some(true), burst: None };
+        let counting = Limit::new(*algorithm, 10, tollgate::algorithm::MAX_PERIOD, options).unwrap();
+        let usage = check(&format!("{algorithm}usage"), counting);
+        let closed = check(&format!("{algorithm}closed"), limit(*algorithm, 0));
+        let verdicts = ask(&*store, &[taking(4, &usage), closed]).await;
+        assert_eq!([verdicts[0].allowed, verdicts[1].allowed], [true, false]);
+        assert_eq!(ask(&*store, &[taking(0, &usage)]).await[0].remaining, 6);
+        // Usage that has happened counts even where it goes over.
+        assert!(!ask(&*store, &[taking(7, &usage)]).await[0].allowed);
+        assert_eq!(ask(&*store, &[taking(0, &usage)]).await[0].remaining, 0);
+    }
+}
+
+async fn give_backs_happen_even_when_the_request_is_denied<S: Store>(store: Arc<S>) {
+    for algorithm in Algorithm::ALL {
+        let used = check(&format!("{algorithm}used"), limit(*algorithm, 10));
+        let closed = check(&format!("{algorithm}closed"), limit(*algorithm, 0));
+        ask(&*store, &[taking(4, &used)]).await;
+        let give_back = Check { hits: Hits::give_back(3).unwrap(), ..used.clone() };
+        let verdicts = ask(&*store, &[give_back.clone(), closed]).await;
+        assert_eq!((verdicts[0].allowed, verdicts[0].remaining), (true, 9));
+        // More than there is leaves the counter empty, not in credit.
+        assert_eq!(ask(&*store, &[give_back]).await[0].remaining, 10);
+    }
+}
+
+async fn a_shadow_denial_denies_nobody_else<S: Store>(store: Arc<S>) {
+    for algorithm in Algorithm::ALL {
+        let enforced = check(&format!("{algorithm}enforced"), limit(*algorithm, 10));
+        let shadow = Check { role: Role::Shadow, ..check(&format!("{algorithm}shadow"), limit(*algorithm, 1)) };
+        for _ in 0..5 {
+            ask(&*store, &[shadow.clone(), enforced.clone()]).await;
+        }
+        assert_eq!(ask(&*store, &[taking(0, &enforced)]).await[0].remaining, 5);
+    }
+}
+
+async fn quota_limits_deny_only_together<S: Store>(store: Arc<S>) {
+    for algorithm in Algorithm::ALL {
+        let quota = |name: &str, number| Check {
+            role: Role::Quota,
+            ..check(&format!("{algorithm}{name}"), limit(*algorithm, number))
+        };
+        let (small, large) = (quota("small", 1), quota("large", 3));
+        let request = [small.clone(), large.clone()];
+        for _ in 0..3 {
+            ask(&*store, &request).await;
+        }
+        let verdicts = ask(&*store, &request).await;
+        assert!(verdicts.iter().all(|verdict| !verdict.allowed), "large was charged while small denied");
+    }
+}
+
+async fn the_same_counter_twice_in_a_request_counts_twice<S: Store>(store: Arc<S>) {
+    for algorithm in Algorithm::ALL {
+        let check = check(algorithm.name(), limit(*algorithm, 5));
+        let verdicts = ask(&*store, &[check.clone(), check.clone()]).await;
+        assert_eq!([verdicts[0].remaining, verdicts[1].remaining], [4, 3]);
+        // Together they ask for more than there is: neither is charged.
+        let verdicts = ask(&*store, &[taking(2, &check), taking(2, &check)]).await;
+        assert_eq!([verdicts[0].allowed, verdicts[1].allowed], [true, false]);
+        assert_eq!(ask(&*store, &[taking(0, &check)]).await[0].remaining, 3);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn exactly_the_limit_passes_through_two_processes_on_one_redis() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let rules: String = Algorithm::ALL
+        .iter()
+        .map(|algorithm| {
+            format!("  - key: {algorithm}\n    rate_limit: {{unit: year, requests_per_unit: 5, algorithm: {algorithm}}}\n")
+        })
+        .collect();
+    let rules = format!("domain: shop\ndescriptors:\n{rules}");
+    let services = [(); 2].map(|()| Tollgate::start(&rules, &[&url, "REDIS_TIMEOUT=30s"]));
+    let clients = [services[0].client().await, services[1].client().await];
+    for algorithm in Algorithm::ALL {
+        let request = request("shop", &[&[(algorithm.name(), "ann")]]);
+        let calls: Vec<_> = (0..400)
+            .map(|i| {
+                let (mut client, request) = (clients[i % 2].clone(), request.clone());
+                tokio::spawn(async move { client.should_rate_limit(request).await.unwrap().into_inner().overall_code() })
+            })
+            .collect();
+        let mut passed = 0;
+        for call in calls {
+            passed += u32::from(call.await.unwrap() == Code::Ok);
+        }
+        assert_eq!(passed, 5, "{algorithm}");
+    }
+}
+
+#[tokio::test]
+async fn a_forgotten_script_is_loaded_again_and_nothing_is_charged_twice() {
+    let redis = Redis::start();
+    let store = redis_store(&redis).await;
+    let check = check("ann", limit(Algorithm::SlidingWindow, 10));
+    for left in (0..10).rev() {
+        redis.command::<()>("SCRIPT FLUSH").await;
+        assert_eq!(ask(&store, &[check.clone()]).await[0].remaining, left);
+    }
+}
+
+#[tokio::test]
+async fn every_counter_in_redis_has_a_time_to_live() {
+    let redis = Redis::start();
+    let store = redis_store(&redis).await;
+    for algorithm in Algorithm::ALL {
+        let check = check(algorithm.name(), limit(*algorithm, 10));
+        ask(&store, &[check.clone()]).await;
+        let left_ms: i64 = redis.command(&format!("PTTL {}", check.key)).await;
+        assert!(left_ms > 0, "{algorithm}: {left_ms}");
+    }
+}
+
+#[tokio::test]
+async fn a_denial_writes_nothing_to_redis() {
+    let redis = Redis::start();
+    let store = redis_store(&redis).await;
+    for algorithm in Algorithm::ALL {
+        let check = check(algorithm.name(), limit(*algorithm, 1));
+        ask(&store, &[check.clone()]).await;
+        redis.command::<()>(&format!("PERSIST {}", check.key)).await;
+        assert!(!ask(&store, &[check.clone()]).await[0].allowed);
+        let left_ms: i64 = redis.command(&format!("PTTL {}", check.key)).await;
+        assert_eq!(left_ms, -1, "{algorithm}: a write would have set the TTL again");
+    }
+}
