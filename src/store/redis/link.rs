@@ -177,11 +177,11 @@ impl Keeper {
     /// Returns when a probe has failed.
     async fn watch(&self, connections: &Connections) -> ProbeError {
         loop {
-            sleep(PROBE_PAUSE).await;
             let _ = timeout(HEARTBEAT, self.shared.suspicion.notified()).await;
             if let Err(error) = self.probe(connections).await {
                 return error;
             }
+            sleep(PROBE_PAUSE).await;
         }
     }
 
