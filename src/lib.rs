@@ -36,3 +36,4 @@ pub mod admin;
 pub mod settings;
 pub mod server;
 pub mod ask;
+pub mod health;

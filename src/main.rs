@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::{Parser, Subcommand};
 use tollgate::ask::{self, Ask};
+use tollgate::health::{self, Health};
 use tollgate::rules::load::{self, LoadOptions, Sources};
 use tollgate::settings::{self, Settings};
 use tollgate::{server, telemetry};
@@ -32,6 +33,7 @@ enum Command {
     /// Say what is wrong with rules files; exits with 0 if nothing is, and with 1 otherwise.
     Check(Check),
     Ask(Ask),
+    Health(Health),
     /// Print the reference page of all settings, in Markdown.
     Settings,
 }
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         Command::Serve(settings) => serve(*settings),
         Command::Check(check) => self::check(&check),
         Command::Ask(question) => self::ask(question),
+        Command::Health(question) => self::health(question),
         Command::Settings => {
             print!("{}", settings::page());
             Ok(ExitCode::SUCCESS)
@@ -132,4 +135,11 @@ async fn ask(question: Ask) -> anyhow::Result<ExitCode> {
     let answered = ask::ask(question).await?;
     print!("{}", answered.text);
     Ok(if answered.limited { ExitCode::from(2) } else { ExitCode::SUCCESS })
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn health(question: Health) -> anyhow::Result<ExitCode> {
+    let serving = health::health(question).await?;
+    println!("{}", if serving { "SERVING" } else { "NOT_SERVING" });
+    Ok(if serving { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

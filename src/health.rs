@@ -1,0 +1,45 @@
+//! `tollgate health`: asks a running service whether it is well, for places that have no gRPC client of their own, such as
+//! a container's health check.
+
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+/// Ask a running service whether it answers by rules; exits with 0 if it is SERVING, and with 1 otherwise.
+#[derive(Args, Debug)]
+pub struct Health {
+    /// Where the service listens for gRPC. Unset: this machine, on the port that GRPC_PORT names or on 8081.
+    #[arg(long, short, value_name = "HOST:PORT")]
+    address: Option<String>,
+
+    /// For the default above: inside a container, the variable that moved the service moves its health check too.
+    #[arg(long, env = "GRPC_PORT", default_value = "8081", hide = true)]
+    grpc_port: u16,
+
+    /// How long to wait for the answer.
+    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+/// Whether the service answers by rules, as it says itself in gRPC's own health check.
+///
+/// # Errors
+/// Where no answer could be had.
+pub async fn health(health: Health) -> anyhow::Result<bool> {
+    let address = health.address.unwrap_or_else(|| format!("localhost:{}", health.grpc_port));
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .with_context(|| format!("{address:?} is not host:port"))?
+        .connect_timeout(health.timeout)
+        .timeout(health.timeout);
+    let channel = endpoint.connect().await.with_context(|| format!("nobody listens on {address}"))?;
+    let response = HealthClient::new(channel)
+        .check(HealthCheckRequest::default())
+        .await
+        .map_err(|status| anyhow::anyhow!("{}: {}", status.code(), status.message()))?;
+    Ok(response.into_inner().status() == ServingStatus::Serving)
+}
