@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use clap::Args;
 use serde_json::json;
-use tonic::transport::Endpoint;
 
+use crate::client;
 use crate::wire::rate_limit_response::rate_limit::Unit;
 use crate::wire::rate_limit_response::{Code, DescriptorStatus};
 use crate::wire::{
@@ -64,18 +64,11 @@ pub struct Answered {
 pub async fn ask(ask: Ask) -> anyhow::Result<Answered> {
     let descriptors = descriptors(&ask)?;
     let request = RateLimitRequest { domain: ask.domain.clone(), descriptors: descriptors.clone(), hits_addend: 0 };
-    let endpoint = Endpoint::from_shared(format!("http://{}", ask.address))
-        .with_context(|| format!("{:?} is not host:port", ask.address))?
-        .connect_timeout(ask.timeout)
-        .timeout(ask.timeout);
-    let channel = endpoint
-        .connect()
-        .await
-        .with_context(|| format!("nobody listens on {}: is the service running? see --address", ask.address))?;
+    let channel = client::connect(&ask.address, ask.timeout).await?;
     let response = RateLimitServiceClient::new(channel)
         .should_rate_limit(request)
         .await
-        .map_err(|status| anyhow::anyhow!("{}: {}", status.code(), status.message()))?
+        .map_err(|status| client::refusal(&status))?
         .into_inner();
     let text = if ask.json { as_json(&response) } else { for_people(&descriptors, &response) };
     Ok(Answered { text, limited: response.overall_code() == Code::OverLimit })

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use anyhow::Context as _;
 use clap::Args;
-use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
+
+use crate::client;
 
 /// Ask a running service whether it answers by rules; exits with 0 if it is SERVING, and with 1 otherwise.
 #[derive(Args, Debug)]
@@ -32,14 +32,10 @@ pub struct Health {
 /// Where no answer could be had.
 pub async fn health(health: Health) -> anyhow::Result<bool> {
     let address = health.address.unwrap_or_else(|| format!("localhost:{}", health.grpc_port));
-    let endpoint = Endpoint::from_shared(format!("http://{address}"))
-        .with_context(|| format!("{address:?} is not host:port"))?
-        .connect_timeout(health.timeout)
-        .timeout(health.timeout);
-    let channel = endpoint.connect().await.with_context(|| format!("nobody listens on {address}"))?;
+    let channel = client::connect(&address, health.timeout).await?;
     let response = HealthClient::new(channel)
         .check(HealthCheckRequest::default())
         .await
-        .map_err(|status| anyhow::anyhow!("{}: {}", status.code(), status.message()))?;
+        .map_err(|status| client::refusal(&status))?;
     Ok(response.into_inner().status() == ServingStatus::Serving)
 }

@@ -35,5 +35,6 @@ pub mod telemetry;
 pub mod admin;
 pub mod settings;
 pub mod server;
+pub mod client;
 pub mod ask;
 pub mod health;

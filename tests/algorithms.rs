@@ -1,5 +1,7 @@
 //! What every algorithm promises, as properties over all of them.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 #[path = "support/limits.rs"]
 mod limits;
 

@@ -1,5 +1,7 @@
 //! When Redis fails: every request is answered by its limits' failure modes, in time, and limits are back when Redis is.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 mod support;
 
 use std::io::{Read as _, Write as _};
@@ -41,7 +43,11 @@ async fn assert_failure_modes(tollgate: &Tollgate, user: &str) {
         assert_eq!(code(tollgate, "open", user).await, Code::Ok);
         let closed = ask(tollgate, "closed", user).await.unwrap();
         assert_eq!(closed.overall_code(), Code::OverLimit);
-        assert_eq!(closed.statuses[0].current_limit.as_ref().unwrap().name, "strict", "the status still names its limit");
+        assert_eq!(
+            closed.statuses[0].current_limit.as_ref().unwrap().name,
+            "strict",
+            "the status still names its limit"
+        );
         let error = ask(tollgate, "error", user).await.unwrap_err();
         assert_eq!(error.code(), tonic::Code::Unavailable);
     }
@@ -201,7 +207,10 @@ async fn the_callers_deadline_is_kept_even_where_the_store_may_take_longer() {
         let mut call = tonic::Request::new(request("shop", &[&[(key, "ann")]]));
         call.set_timeout(Duration::from_secs(2));
         let response = tollgate.client().await.should_rate_limit(call).await;
-        assert_eq!(response.expect("the failure mode answers before the deadline").into_inner().overall_code(), expected);
+        assert_eq!(
+            response.expect("the failure mode answers before the deadline").into_inner().overall_code(),
+            expected
+        );
     }
     assert_eq!(tollgate.metric(TIMEOUT), 2.0);
     redis.thaw();
@@ -219,7 +228,11 @@ async fn while_the_store_is_known_to_be_down_nobody_waits_for_it() {
     }
     assert_eq!(tollgate.metric(DOWN), down + 100.0);
     assert_eq!(tollgate.metric(TIMEOUT), timeout);
-    let told = tollgate.logs().iter().filter(|line| line["message"].as_str().is_some_and(|text| text.contains("could not decide"))).count();
+    let told = tollgate
+        .logs()
+        .iter()
+        .filter(|line| line["message"].as_str().is_some_and(|text| text.contains("could not decide")))
+        .count();
     assert!(told <= 5, "a hundred failures made {told} lines");
     assert!(tollgate.metric("tollgate_failure_mode_answers_total{mode=\"open\"}") >= 100.0);
     redis.thaw();
@@ -240,7 +253,11 @@ async fn each_limit_of_a_request_answers_by_its_own_mode() {
     let response = tollgate.ask(of(&["open", "closed", "local"])).await.unwrap();
     let codes: Vec<_> = response.statuses.iter().map(|status| status.code()).collect();
     assert_eq!((response.overall_code(), codes), (Code::OverLimit, vec![Code::Ok, Code::OverLimit, Code::Ok]));
-    assert_eq!(tollgate.ask(of(&["open", "local"])).await.unwrap().overall_code(), Code::OverLimit, "local has counted");
+    assert_eq!(
+        tollgate.ask(of(&["open", "local"])).await.unwrap().overall_code(),
+        Code::OverLimit,
+        "local has counted"
+    );
     assert_eq!(tollgate.ask(of(&["open", "error"])).await.unwrap_err().code(), tonic::Code::Unavailable);
     assert_eq!(tollgate.ask(of(&["unknown"])).await.unwrap().overall_code(), Code::Ok, "no rule, no store");
 }

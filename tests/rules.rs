@@ -1,5 +1,7 @@
 //! Rules files, as people write them and as they are reported back.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 use std::fs;
 use std::path::Path;
 

@@ -44,8 +44,18 @@ impl Tollgate {
 
     /// The same with the rules in a folder that is there already.
     pub fn start_in(rules: TempDir, settings: &[&str]) -> Tollgate {
+        let named = format!("RULES={}", rules.path().display());
+        let mut settings = settings.to_vec();
+        settings.push(&named);
+        let mut tollgate = Tollgate::start_from(&settings);
+        tollgate.rules = rules;
+        tollgate
+    }
+
+    /// The same with nothing but settings, which name the rules.
+    pub fn start_from(settings: &[&str]) -> Tollgate {
         let mut command = command();
-        command.arg("--rules").arg(rules.path()).envs([
+        command.envs([
             ("GRPC_PORT", "0"),
             ("PORT", "0"),
             ("GRPC_HOST", "127.0.0.1"),
@@ -64,6 +74,7 @@ impl Tollgate {
                 sink.lock().unwrap().push(line);
             }
         });
+        let rules = tempfile::tempdir().unwrap();
         let mut tollgate = Tollgate { process, logs, grpc_port: 0, http_port: 0, rules };
         wait_until("tollgate is up", || {
             assert!(tollgate.process.try_wait().unwrap().is_none(), "it ended: {:?}", tollgate.logs());

@@ -1,0 +1,392 @@
+//! The process: its commands, its settings, its health, its metrics, and how it ends.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod support;
+
+use std::process::Output;
+use std::time::Duration;
+
+use support::redis::Redis;
+use support::tollgate::{self, Tollgate, request};
+use support::{wait_until, wait_until_async};
+use tollgate_wire::rate_limit_response::Code;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use ::tollgate::wire as tollgate_wire;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {name: per-user, unit: year, requests_per_unit: 2}
+";
+
+/// Runs the command to its end.
+fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
+    tollgate::command().args(arguments).envs(settings.iter().copied()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+/// What it says on standard error when it does not start.
+fn refusal(arguments: &[&str], settings: &[(&str, &str)]) -> String {
+    let output = run(arguments, settings);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    text(&output.stderr)
+}
+
+async fn health(tollgate: &Tollgate) -> ServingStatus {
+    let address = format!("http://127.0.0.1:{}", tollgate.grpc_port);
+    let channel = tonic::transport::Endpoint::from_shared(address).unwrap().connect().await.unwrap();
+    HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap().into_inner().status()
+}
+
+#[test]
+fn ask_prints_the_decision_and_exits_by_it() {
+    let tollgate = Tollgate::start(RULES, &["LIMIT_RESPONSE_HEADERS_ENABLED=true"]);
+    let address = format!("localhost:{}", tollgate.grpc_port);
+    let ask = |more: &[&str]| {
+        let mut arguments = vec!["ask", "--address", &address, "--domain", "shop"];
+        arguments.extend(more);
+        let output = run(&arguments, &[]);
+        (output.status.code(), text(&output.stdout), text(&output.stderr))
+    };
+    let (code, out, _) = ask(&["user=ann"]);
+    assert_eq!(code, Some(0));
+    assert!(
+        out.starts_with("passed\n  user=ann: within the limit of 2 per year (per-user), 1 left, resets in "),
+        "{out}"
+    );
+    let (code, out, _) = ask(&["--hits", "2", "user=ann", "+", "color=red"]);
+    assert_eq!(code, Some(2));
+    assert!(out.contains("LIMITED\n  user=ann: over the limit of 2 per year (per-user), 1 left"), "{out}");
+    assert!(out.contains("\n  color=red: no limit applies\n"), "{out}");
+    assert!(out.contains("\n  Retry-After: "), "{out}");
+    let (code, out, _) = ask(&["--json", "--give-back", "user=ann"]);
+    assert_eq!(code, Some(0));
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(json["code"], "OK");
+    assert_eq!(json["statuses"][0]["limit_remaining"], 2);
+    assert_eq!(json["statuses"][0]["limit"]["name"], "per-user");
+    assert_eq!(json["headers"]["RateLimit-Limit"], "2");
+}
+
+#[test]
+fn a_question_without_an_answer_exits_with_1_and_says_why() {
+    for (arguments, reason) in [
+        (&["ask", "--domain", "shop", "ann"][..], "\"ann\" is not an entry: write KEY=VALUE, for example user=ann"),
+        (
+            &["ask", "--domain", "shop", "--address", "localhost:1", "user=ann"],
+            "nobody listens on localhost:1: is the service running?",
+        ),
+        (&["ask", "user=ann"], "--domain"),
+        (&["ask", "--domain", "shop", "--hits", "many", "user=ann"], "--hits"),
+    ] {
+        let said = refusal(arguments, &[]);
+        assert!(said.contains(reason), "{said}");
+    }
+    let tollgate = Tollgate::start(RULES, &["MAX_ENTRIES=1"]);
+    let address = format!("localhost:{}", tollgate.grpc_port);
+    let said = refusal(&["ask", "--address", &address, "--domain", "shop", "user=ann", "path=/"], &[]);
+    assert!(said.contains("descriptors[0] has 2 entries, more than the 1 that MAX_ENTRIES allows"), "{said}");
+}
+
+#[test]
+fn wrong_settings_are_refused_with_what_would_be_right() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.yaml"), RULES).unwrap();
+    let rules = folder.path().to_str().unwrap();
+    for (settings, reason) in [
+        (&[][..], "no rules: name a file or folder with --rules PATH"),
+        (&[("RULES", rules), ("BACKEND_TYPE", "memcache")], "possible values: memory, redis"),
+        (
+            &[("RULES", rules), ("BACKEND_TYPE", "redis")],
+            "BACKEND_TYPE=redis needs REDIS_URL, for example REDIS_URL=localhost:6379",
+        ),
+        (
+            &[("RULES", rules), ("REDIS_URL", "rediss://cache")],
+            "REDIS_URL: TLS to Redis (rediss://) is not supported: use redis://",
+        ),
+        (
+            &[("RULES", rules), ("REDIS_URL", "redis://:hidden@cache/x")],
+            "REDIS_URL: the database after the last slash must be a number",
+        ),
+        (
+            &[("RULES", rules), ("REDIS_URL", "/run/r.sock"), ("REDIS_SOCKET_TYPE", "tcp")],
+            "REDIS_SOCKET_TYPE=tcp, but REDIS_URL is the path",
+        ),
+        (&[("RULES", rules), ("REDIS_TIMEOUT", "0s")], "must be longer than zero"),
+        (&[("RULES", rules), ("REDIS_TIMEOUT", "100")], "a duration has units, such as 150us, 20ms, 1h30m"),
+        (&[("RULES", rules), ("GRPC_PORT", "99999")], "99999 is not in 0..=65535"),
+        (&[("RULES", rules), ("NEAR_LIMIT_RATIO", "80")], "must be a number from 0 to 1"),
+        (&[("RULES", rules), ("LOG_LEVEL", "loud")], "possible values: trace, debug, info, warn"),
+        (
+            &[("RULES", rules), ("DEFAULT_ALGORITHM", "gcra")],
+            "possible values: fixed_window, sliding_window, token_bucket",
+        ),
+        (&[("RULES", rules), ("FAILURE_MODE", "shut")], "possible values: open, closed, local, error"),
+        (&[("RULES", rules), ("LIMIT_LIMIT_HEADER", "a b")], "LIMIT_LIMIT_HEADER=\"a b\" is not the name of a header"),
+        (
+            &[("RULES", rules), ("REDIS_TYPE", "CLUSTER"), ("QUOTA_MODE", "true")],
+            "REDIS_TYPE=CLUSTER: a single Redis is supported: use SINGLE",
+        ),
+        (
+            &[("RULES", rules), ("HOST", "192.0.2.1"), ("GRPC_PORT", "0"), ("PORT", "0")],
+            "cannot listen on 192.0.2.1:0 (HOST, PORT)",
+        ),
+        (&[("RULES", "nowhere")], "nowhere"),
+    ] {
+        let said = refusal(&[], settings);
+        assert!(said.contains(reason), "{settings:?}: {said}");
+        assert!(!said.contains("hidden"), "{said}");
+    }
+    let said = refusal(&["--gprc-port", "1"], &[]);
+    assert!(said.contains("a similar argument exists: '--grpc-port'"), "{said}");
+}
+
+#[test]
+fn help_is_worth_reading() {
+    let help = text(&run(&["--help"], &[]).stdout);
+    for command in ["serve", "check", "ask", "health", "settings"] {
+        assert!(help.contains(&format!("\n  {command} ")), "{help}");
+    }
+    let help = text(&run(&["serve", "--help"], &[("REDIS_AUTH", "hidden"), ("REDIS_URL", "redis://:hidden@x")]).stdout);
+    for words in
+        ["Rules:", "Store:", "Listeners:", "[env: REDIS_TIMEOUT=]", "[default: 100ms]", "- memory:", "- redis:"]
+    {
+        assert!(help.contains(words), "{words} is not in {help}");
+    }
+    assert!(!help.contains("hidden"));
+    let version = text(&run(&["--version"], &[]).stdout);
+    assert_eq!(version, format!("tollgate {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn the_settings_page_is_current() {
+    let page = text(&run(&["settings"], &[]).stdout);
+    let kept = std::fs::read_to_string("config/settings.md").unwrap();
+    assert!(page == kept, "config/settings.md is stale; refresh it: cargo run -- settings > config/settings.md");
+}
+
+#[test]
+fn the_embedded_store_serves_unless_redis_is_named() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let store = |settings: &[&str]| {
+        Tollgate::start(RULES, settings).logged("tollgate is up").unwrap()["store"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(store(&[]), "memory");
+    assert_eq!(store(&[&url]), redis.url());
+    assert_eq!(store(&[&url, "BACKEND_TYPE=memory"]), "memory");
+    assert_eq!(store(&[&url, "BACKEND_TYPE=redis"]), redis.url());
+}
+
+#[test]
+fn the_start_says_how_to_ask() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let line = tollgate.logged("try: ").unwrap();
+    let command = line["message"].as_str().unwrap().strip_prefix("try: tollgate ").unwrap().to_owned();
+    let output = run(&command.split(' ').collect::<Vec<_>>(), &[]);
+    assert_eq!(output.status.code(), Some(0), "{command}: {output:?}");
+    assert!(text(&output.stdout).contains("user=ann: within the limit"), "{output:?}");
+}
+
+#[tokio::test]
+async fn the_references_layout_and_names_are_understood() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = root.path().join("ratelimit/config");
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("shop.yaml"), RULES).unwrap();
+    let tollgate = Tollgate::start_from(&[
+        &format!("RUNTIME_ROOT={}", root.path().display()),
+        "RUNTIME_SUBDIRECTORY=ratelimit",
+        "REDIS_TYPE=SINGLE",
+        "USE_STATSD=true",
+    ]);
+    assert!(tollgate.passes("shop", &[("user", "ann")]).await);
+    assert!(tollgate.logged("USE_STATSD=true: metrics are at /metrics").is_some());
+}
+
+#[test]
+fn check_reports_like_the_start_and_strict_minds_warnings() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("a.yaml");
+    let path = file.to_str().unwrap();
+    std::fs::write(&file, RULES).unwrap();
+    let output = run(&["check", path], &[]);
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "ok: 1 rules in 1 domains\n"));
+
+    std::fs::write(&file, RULES.replace("unit: year", "shadow_mode: true, unit: year")).unwrap();
+    let output = run(&["check", path], &[]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(text(&output.stderr).starts_with("warning: "), "{output:?}");
+    assert_eq!(run(&["check", "--strict", path], &[]).status.code(), Some(1));
+
+    std::fs::write(&file, RULES.replace("year", "minuets")).unwrap();
+    let report = "rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?";
+    assert!(refusal(&["check", path], &[]).contains(report));
+    assert!(refusal(&["--rules", path], &[]).contains(report));
+}
+
+#[tokio::test]
+async fn changed_rules_come_into_force_and_wrong_ones_do_not() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    assert!(tollgate.passes("shop", &[("user", "ann")]).await);
+    tollgate.change_rules(&RULES.replace("requests_per_unit: 2", "requests_per_unit: 0"));
+    let mut probers = 0;
+    wait_until_async("the new limit denies", async || {
+        probers += 1;
+        !tollgate.passes("shop", &[("user", &probers.to_string())]).await
+    })
+    .await;
+    tollgate
+        .change_rules("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minuets, requests_per_unit: 5}}]");
+    wait_until("the wrong rules are reported", || tollgate.logged("changed rules are refused").is_some());
+    assert!(!tollgate.passes("shop", &[("user", "bob")]).await, "the old rules are still in force");
+    assert_eq!(tollgate.metric("tollgate_rules_loads_total{result=\"error\"}"), 1.0);
+    assert_eq!(health(&tollgate).await, ServingStatus::Serving);
+
+    std::fs::remove_file(tollgate.rules.path().join("rules.yaml")).unwrap();
+    wait_until("the missing file is reported", || {
+        tollgate.metric("tollgate_rules_loads_total{result=\"error\"}") == 2.0
+    });
+    assert!(!tollgate.passes("shop", &[("user", "bob")]).await, "the old rules are still in force");
+
+    tollgate.change_rules(RULES);
+    wait_until_async("the limit is 2 again", async || tollgate.passes("shop", &[("user", "cid")]).await).await;
+    assert_eq!(tollgate.metric("tollgate_rules_loads_total{result=\"success\"}"), 3.0);
+    assert_eq!(tollgate.metric("tollgate_rules_loaded"), 1.0);
+}
+
+#[tokio::test]
+async fn without_rules_it_serves_only_if_told_to_and_says_so_in_its_health() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = refusal(&["--rules", folder.path().to_str().unwrap()], &[]);
+    assert!(said.contains("no rules in this folder"), "{said}");
+
+    let tollgate = Tollgate::start_in(folder, &["FORCE_START_WITHOUT_INITIAL_CONFIG=true"]);
+    assert_eq!(health(&tollgate).await, ServingStatus::NotServing);
+    assert_eq!(tollgate.get("/healthcheck").0, 500);
+    tollgate.change_rules(RULES);
+    wait_until("the first good rules are in force", || tollgate.get("/healthcheck") == (200, "OK".into()));
+    assert_eq!(health(&tollgate).await, ServingStatus::Serving);
+}
+
+#[tokio::test]
+async fn metrics_tell_what_was_decided_with_labels_from_rules_only() {
+    let tollgate = Tollgate::start(RULES, &["NEAR_LIMIT_RATIO=0.5"]);
+    for _ in 0..3 {
+        tollgate.passes("shop", &[("user", "ann")]).await;
+    }
+    tollgate.passes("shop", &[("color", "crimson")]).await;
+    tollgate.passes("mall", &[("user", "ann")]).await;
+    let rule = |name: &str| tollgate.metric(&format!("tollgate_{name}{{domain=\"shop\",rule=\"user\"}}"));
+    let hits = [
+        "hits_total",
+        "within_limit_hits_total",
+        "near_limit_hits_total",
+        "over_limit_hits_total",
+        "shadow_hits_total",
+    ];
+    assert_eq!(hits.map(rule), [3.0, 2.0, 1.0, 1.0, 0.0]);
+    for (series, value) in [
+        ("requests_total{outcome=\"ok\"}", 4.0),
+        ("requests_total{outcome=\"over_limit\"}", 1.0),
+        ("descriptors_total{match=\"limited\"}", 3.0),
+        ("descriptors_total{match=\"no_rule\"}", 1.0),
+        ("descriptors_total{match=\"domain_not_found\"}", 1.0),
+        ("store_seconds_count", 3.0),
+        ("request_seconds_count", 5.0),
+        ("store_up", 1.0),
+        ("rules_loaded", 1.0),
+        ("domains_loaded", 1.0),
+    ] {
+        assert_eq!(tollgate.metric(&format!("tollgate_{series}")), value, "{series}");
+    }
+    let (status, body) = tollgate.get("/metrics");
+    assert_eq!(status, 200);
+    assert!(body.contains(&format!("tollgate_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"))));
+    for secret in ["ann", "crimson", "mall"] {
+        assert!(!body.contains(secret), "{secret} is in the metrics");
+    }
+    for line in body.lines().filter(|line| !line.starts_with('#')) {
+        let name = line.split(['{', ' ']).next().unwrap();
+        let name = name.trim_end_matches("_bucket").trim_end_matches("_sum").trim_end_matches("_count");
+        assert!(body.contains(&format!("# HELP {name} ")), "{name} has no meaning");
+    }
+    wait_until("the counter in memory is told", || tollgate.metric("tollgate_memory_counters") == 1.0);
+}
+
+#[tokio::test]
+async fn series_of_rules_that_are_gone_go_with_them() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    tollgate.passes("shop", &[("user", "ann")]).await;
+    assert!(tollgate.get("/metrics").1.contains("rule=\"user\""));
+    tollgate.change_rules(&RULES.replace("key: user", "key: customer"));
+    wait_until("the series are gone", || !tollgate.get("/metrics").1.contains("rule=\"user\""));
+}
+
+#[test]
+fn logs_tell_no_values_above_debug() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for (level, told) in [("info", false), ("debug", true)] {
+        let tollgate = Tollgate::start(RULES, &[&format!("LOG_LEVEL={level}")]);
+        runtime.block_on(tollgate.passes("shop", &[("user", "crimson")]));
+        assert_eq!(format!("{:?}", tollgate.logs()).contains("crimson"), told, "{level}");
+    }
+}
+
+#[tokio::test]
+async fn a_signal_drains_and_answers_what_is_on_its_way() {
+    for signal in ["TERM", "INT"] {
+        let redis = Redis::start();
+        let url = format!("REDIS_URL={}", redis.url());
+        let mut tollgate = Tollgate::start(RULES, &[&url, "REDIS_TIMEOUT=2s", "DRAIN_DELAY=1s"]);
+        let mut client = tollgate.client().await;
+        client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await.unwrap();
+        tollgate.signal(signal);
+        wait_until_async("health turns", async || health(&tollgate).await == ServingStatus::NotServing).await;
+        assert_eq!(tollgate.get("/healthcheck").0, 500);
+        assert!(tollgate.passes("shop", &[("user", "bob")]).await, "while it drains it still answers");
+
+        // On its way when the ports close: a request that a frozen Redis holds up.
+        redis.freeze();
+        let on_its_way = tokio::spawn(async move {
+            client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await.unwrap().into_inner().overall_code()
+        });
+        assert_eq!(on_its_way.await.unwrap(), Code::Ok);
+        redis.thaw();
+        assert_eq!(tollgate.wait().code(), Some(0));
+        assert!(tollgate.logged("every request is answered").is_some(), "{:?}", tollgate.logs());
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_does_not_hold_up_the_end() {
+    let mut tollgate = Tollgate::start(RULES, &["SHUTDOWN_TIMEOUT=60s"]);
+    let mut client = tollgate.client().await;
+    client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await.unwrap();
+    tollgate.signal("TERM");
+    // The client stays connected, and lives on meanwhile.
+    let tollgate = tokio::task::spawn_blocking(move || {
+        assert_eq!(tollgate.wait().code(), Some(0));
+        tollgate
+    });
+    assert!(tollgate.await.unwrap().logged("every request is answered").is_some());
+    drop(client);
+}
+
+#[tokio::test]
+async fn an_old_connection_is_closed_without_failing_a_request() {
+    let tollgate = Tollgate::start(RULES, &["GRPC_MAX_CONNECTION_AGE=50ms"]);
+    let mut client = tollgate.client().await;
+    let start = std::time::Instant::now();
+    while start.elapsed() < Duration::from_millis(300) {
+        client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await.unwrap();
+    }
+}

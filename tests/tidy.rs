@@ -1,0 +1,126 @@
+//! The house keeps its order: who may import whom, and nothing of one machine in the project.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tollgate::algorithm::Algorithm;
+
+/// For each module, what it may use of the others. What is not named here may use nothing.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("descriptor", &["algorithm"]),
+    ("algorithm", &[]),
+    ("rules", &["algorithm", "descriptor"]),
+    ("store", &["algorithm", "descriptor"]),
+    ("plan", &["algorithm", "descriptor", "rules", "store"]),
+    ("metrics", &["descriptor", "plan", "rules", "store"]),
+    ("telemetry", &[]),
+    ("limiter", &["descriptor", "metrics", "plan", "rules", "store", "telemetry"]),
+    ("wire", &[]),
+    ("grpc", &["descriptor", "limiter", "metrics", "plan", "store", "wire"]),
+    ("admin", &["metrics"]),
+    // For the names of what can be chosen.
+    ("settings", &["algorithm", "grpc", "rules", "store", "telemetry"]),
+    ("server", &["admin", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire"]),
+    ("client", &[]),
+    ("ask", &["client", "wire"]),
+    ("health", &["client"]),
+];
+
+/// Only these know the wire's types, and only these do I/O by `tokio::net`.
+const OUTSIDE: &[&str] = &["grpc", "wire", "server", "ask", "health", "client"];
+
+fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![PathBuf::from(folder)];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|found| found == extension) {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+/// `src/rules/yaml.rs` is of the module `rules`.
+fn module(path: &Path) -> String {
+    let first = path.strip_prefix("src").unwrap().components().next().unwrap();
+    first.as_os_str().to_str().unwrap().trim_end_matches(".rs").to_owned()
+}
+
+fn source(path: &Path) -> String {
+    fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn modules_use_each_other_in_one_direction() {
+    let mut wrong = Vec::new();
+    let mut seen = BTreeSet::new();
+    for path in files("src", "rs") {
+        let user = module(&path);
+        if matches!(user.as_str(), "lib" | "main") {
+            continue;
+        }
+        seen.insert(user.clone());
+        let allowed = MAY_USE.iter().find(|(name, _)| *name == user).map_or(&[][..], |(_, allowed)| allowed);
+        let text = source(&path);
+        for used in text.split("crate::").skip(1) {
+            let end = used.find(|char: char| !char.is_ascii_alphanumeric() && char != '_').unwrap_or(used.len());
+            let used = &used[..end];
+            if used != user && !allowed.contains(&used) {
+                wrong.push(format!("{}: {user} must not use {used}", path.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    let listed: BTreeSet<String> = MAY_USE.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(listed, seen, "the list above names just the modules that there are");
+}
+
+#[test]
+fn the_core_knows_neither_the_wire_nor_the_clock() {
+    for path in files("src", "rs") {
+        let (module, text) = (module(&path), source(&path));
+        let code = text.split("#[cfg(test)]").next().unwrap();
+        if !OUTSIDE.contains(&module.as_str()) && module != "lib" {
+            assert!(!code.contains("tonic"), "{} speaks gRPC", path.display());
+        }
+        if ["algorithm", "descriptor", "plan"].contains(&module.as_str()) {
+            for word in ["Instant", "SystemTime", "tokio", "std::fs", "async"] {
+                assert!(!code.contains(word), "{} uses {word}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_algorithm_is_one_pair_of_files() {
+    let stems = |folder: &str, extension: &str| -> BTreeSet<String> {
+        let stem = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
+        files(folder, extension).into_iter().map(stem).collect()
+    };
+    let names: BTreeSet<String> = Algorithm::ALL.iter().map(|algorithm| algorithm.name().to_owned()).collect();
+    let rust: BTreeSet<String> = &stems("src/algorithm", "rs") - &BTreeSet::from(["mod".to_owned()]);
+    let lua = &stems("lua", "lua") - &BTreeSet::from(["prelude".to_owned(), "decide".to_owned()]);
+    assert_eq!(rust, names);
+    assert_eq!(lua, names);
+}
+
+#[test]
+fn lua_declares_its_variables_and_never_prints_numbers_by_concatenation() {
+    for path in files("lua", "lua") {
+        for (number, line) in source(&path).lines().enumerate() {
+            let place = format!("{}:{}: {line}", path.display(), number + 1);
+            let code = line.split("--").next().unwrap();
+            assert!(!code.contains("tostring") && !code.contains("cjson"), "{place}");
+            assert!(!code.trim_start().starts_with("function "), "a global function at {place}");
+        }
+    }
+}
