@@ -80,19 +80,10 @@ impl Report {
         self.add(Problem { severity, file, position: None, path: String::new(), message });
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.problems.len()
-    }
-
-    /// Whether anything after the first so many problems is an error.
-    pub(super) fn errors_since(&self, len: usize) -> bool {
-        self.problems[len..].iter().any(|problem| problem.severity == Severity::Error)
-    }
-
     /// The warnings, where nothing worse has come up.
     pub(super) fn finish(mut self) -> Result<Vec<Problem>, RulesError> {
         self.problems.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
-        if self.errors_since(0) {
+        if self.problems.iter().any(|problem| problem.severity == Severity::Error) {
             return Err(RulesError { problems: self.problems });
         }
         Ok(self.problems)

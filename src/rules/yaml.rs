@@ -92,7 +92,7 @@ impl Reader {
 
     /// The domain that a file adds to. It is new, unless files are to be merged.
     fn domain(&mut self, file: &mut File<'_>, fields: &Fields<'_>) -> &mut Domain {
-        let name = file.required_text(fields, "domain");
+        let name = file.required_text(fields, "domain").unwrap_or_default();
         if let Some(&index) = self.by_name.get(name) {
             if self.options.merge_domains {
                 return &mut self.domains[index];
@@ -188,11 +188,13 @@ fn file_defaults(file: &mut File<'_>, root: &Fields<'_>) -> FileDefaults {
 }
 
 fn algorithm(file: &mut File<'_>, fields: &Fields<'_>) -> Option<Algorithm> {
-    file.choice(fields, "algorithm", Algorithm::ALL, Algorithm::name)
+    let key = "algorithm";
+    fields.get(key).and_then(|spot| file.choice(spot, key, Algorithm::ALL, Algorithm::name))
 }
 
 fn failure_mode(file: &mut File<'_>, fields: &Fields<'_>) -> Option<FailureMode> {
-    file.choice(fields, "failure_mode", &FailureMode::ALL, FailureMode::name)
+    let key = "failure_mode";
+    fields.get(key).and_then(|spot| file.choice(spot, key, &FailureMode::ALL, FailureMode::name))
 }
 
 /// Reads the descriptors of a file.
@@ -221,34 +223,41 @@ impl Tree<'_> {
 
     fn descriptor(&mut self, spot: Spot<'_>, level: usize) -> Option<DescriptorConfig> {
         let fields = self.file.fields(&spot, &fields::DESCRIPTOR)?;
-        let key = self.file.required_text(&fields, "key").to_owned();
-        let value = fields.get("value").map(|spot| self.file.text(spot)).filter(|value| !value.is_empty());
-        let wildcard = key.contains('*') || value.is_some_and(|value| value.contains('*'));
-        let share_threshold = self.file.flag(&fields, "share_threshold");
-        if share_threshold && !wildcard {
+        let key = self.file.required_text(&fields, "key").map(str::to_owned);
+        let value = fields.get("value").and_then(|spot| self.file.text(spot)).filter(|value| !value.is_empty());
+        let value = value.map(str::to_owned);
+        let share_threshold = self.file.is_set(&fields, "share_threshold");
+        if share_threshold && ![&key, &value].into_iter().flatten().any(|text| text.contains('*')) {
             let message = "values share a threshold only where the key or the value has a wildcard (*)";
             self.file.error(fields.place("share_threshold"), message);
         }
-        for metric in ["detailed_metric", "value_to_metric"] {
-            self.file.flag(&fields, metric);
-        }
-        if let Some(metadata) = fields.get("metadata").filter(|spot| !matches!(spot.node.value, Value::Map(_))) {
-            self.file.error(metadata, format!("must be a mapping, not {}", kind(metadata.node)));
-        }
+        self.check_unused(&fields);
         let role = self.role(&fields);
         let rule = fields.get("rate_limit").and_then(|spot| self.rule(spot, role));
         let descriptors = match fields.get("descriptors") {
             Some(list) => self.level(list, level + 1, &mut Siblings::new()),
             None => Vec::new(),
         };
-        Some(DescriptorConfig { value: value.map(str::to_owned), key, share_threshold, rule, descriptors })
+        Some(DescriptorConfig { key: key?, value, share_threshold, rule, descriptors })
+    }
+
+    /// What nothing depends on yet must still be of its type.
+    fn check_unused(&mut self, fields: &Fields<'_>) {
+        for metric in ["detailed_metric", "value_to_metric"] {
+            self.file.is_set(fields, metric);
+        }
+        if let Some(spot) = fields.get("metadata")
+            && !matches!(spot.node.value, Value::Map(_))
+        {
+            self.file.error(spot, format!("must be a mapping, not {}", kind(spot.node)));
+        }
     }
 
     /// Shadow wins over quota: what is never denied needs no quota.
     fn role(&mut self, fields: &Fields<'_>) -> Role {
         let mut found = Role::Enforced;
         for (key, role) in [("quota_mode", Role::Quota), ("shadow_mode", Role::Shadow)] {
-            if self.file.flag(fields, key) {
+            if self.file.is_set(fields, key) {
                 found = role;
                 if fields.get("rate_limit").is_none() {
                     self.file
@@ -260,9 +269,6 @@ impl Tree<'_> {
     }
 
     fn check_unique(&mut self, spot: Spot<'_>, config: &DescriptorConfig, siblings: &mut Siblings) {
-        if config.key.is_empty() {
-            return;
-        }
         let place = |file: &File<'_>| Place {
             file: Arc::clone(&file.name),
             position: spot.node.position,
@@ -283,13 +289,17 @@ impl Tree<'_> {
 
     fn rule(&mut self, spot: Spot<'_>, role: Role) -> Option<RuleConfig> {
         let fields = self.file.fields(&spot, &fields::RATE_LIMIT)?;
-        let name = fields.get("name").map(|spot| self.file.text(spot)).unwrap_or_default().to_owned();
+        let name = fields.get("name").and_then(|spot| self.file.text(spot)).unwrap_or_default().to_owned();
         if !name.is_empty() {
             self.names.given.insert(name.clone());
         }
         let replaces = fields.get("replaces").map(|spot| self.replaces(spot, &name)).unwrap_or_default();
         let failure_mode = failure_mode(&mut self.file, &fields).unwrap_or(self.defaults.failure_mode);
-        let allowance = if self.file.flag(&fields, "unlimited") {
+        let unlimited = match fields.get("unlimited") {
+            Some(spot) => self.file.flag(spot)?,
+            None => false,
+        };
+        let allowance = if unlimited {
             self.check_unlimited(&fields);
             Allowance::Unlimited
         } else {
@@ -303,9 +313,9 @@ impl Tree<'_> {
         for (index, node) in self.file.items(&list).iter().enumerate() {
             let spot = list.item(index, node);
             let Some(fields) = self.file.fields(&spot, &fields::REPLACES) else { continue };
-            let name = self.file.required_text(&fields, "name");
+            let Some(name) = self.file.required_text(&fields, "name") else { continue };
             let place = fields.place("name");
-            if name == own && !own.is_empty() {
+            if name == own {
                 self.file.error(place, "a rule cannot replace itself");
                 continue;
             }
@@ -319,12 +329,13 @@ impl Tree<'_> {
 
     /// A unit is refused as in the reference; what else makes no sense here is legal there.
     fn check_unlimited(&mut self, fields: &Fields<'_>) {
-        if let Some(spot) = fields.get("unit") {
-            let unit = self.file.text(spot);
+        if let Some(spot) = fields.get("unit")
+            && let Some(unit) = self.file.text(spot)
+        {
             match unit_named(unit) {
                 Some(_) => self.file.error(spot, "an unlimited rule has no unit: remove one of the two"),
                 None if unit.is_empty() => {}
-                None => self.file.warn(spot, format!("{}; an unlimited rule needs none", unknown_unit(unit))),
+                None => self.file.warn(spot, "does nothing: an unlimited rule has no unit"),
             }
         }
         if let Some(spot) = fields.get("period") {
@@ -338,37 +349,32 @@ impl Tree<'_> {
     }
 
     fn limit(&mut self, fields: &Fields<'_>) -> Option<Limit> {
-        let problems = self.file.report.len();
         let period = self.period(fields);
         let number = match fields.get("requests_per_unit") {
             Some(spot) => self.file.number(spot),
             None => {
-                self.file.warn(
-                    fields.place("requests_per_unit"),
-                    "is missing, so it is 0 and every request is over the limit",
-                );
-                0
+                let place = fields.place("requests_per_unit");
+                self.file.warn(place, "is missing, so it is 0 and every request is over the limit");
+                Some(0)
             }
         };
-        let algorithm = algorithm(&mut self.file, fields).unwrap_or(self.defaults.algorithm);
+        let algorithm = match fields.get("algorithm") {
+            Some(_) => algorithm(&mut self.file, fields),
+            None => Some(self.defaults.algorithm),
+        };
         let options = Options {
-            burst: fields.get("burst").map(|spot| self.file.number(spot)),
-            count_denied: fields.get("count_denied").map(|_| self.file.flag(fields, "count_denied")),
+            burst: fields.get("burst").and_then(|spot| self.file.number(spot)),
+            count_denied: fields.get("count_denied").and_then(|spot| self.file.flag(spot)),
         };
-        let new = Limit::new(algorithm, number, period?, options);
-        match new {
-            Ok(limit) => Some(limit),
-            // A stand-in took the place of what is already reported.
-            Err(_) if self.file.report.errors_since(problems) => None,
-            Err(error) => {
-                let key = match error {
-                    LimitError::Period => "period",
-                    LimitError::NoBurst(_) | LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
-                };
-                self.file.error(fields.place(key), error.to_string());
-                None
-            }
+        let limit = Limit::new(algorithm?, number?, period?, options);
+        if let Err(error) = &limit {
+            let key = match error {
+                LimitError::Period => "period",
+                LimitError::NoBurst(_) | LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
+            };
+            self.file.error(fields.place(key), error.to_string());
         }
+        limit.ok()
     }
 
     fn period(&mut self, fields: &Fields<'_>) -> Option<Duration> {
@@ -378,18 +384,21 @@ impl Tree<'_> {
                 None
             }
             (None, Some(period)) => self.length(period),
-            (Some(unit), None) => {
-                let name = self.file.text(unit);
+            (unit, None) => {
+                let names = Unit::ALL.map(Unit::name);
+                let name = match unit {
+                    Some(spot) => self.file.text(spot)?,
+                    None => "",
+                };
                 let found = unit_named(name);
-                if found.is_none() {
-                    self.file.error(unit, unknown_unit(name));
+                if name.is_empty() {
+                    let message =
+                        format!("is missing; it is one of {}, or there is a period such as 90s", names.join(", "));
+                    self.file.error(fields.place("unit"), message);
+                } else if found.is_none() {
+                    self.file.error(fields.place("unit"), unknown("unit", name, &names));
                 }
                 found.map(Unit::duration)
-            }
-            (None, None) => {
-                let names = Unit::ALL.map(Unit::name).join(", ");
-                self.file.error(fields.place("unit"), format!("is missing: one of {names}, or a period such as 90s"));
-                None
             }
         }
     }
@@ -411,8 +420,4 @@ impl Tree<'_> {
 
 fn unit_named(name: &str) -> Option<Unit> {
     Unit::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
-}
-
-fn unknown_unit(name: &str) -> String {
-    unknown("unit", name, &Unit::ALL.map(Unit::name))
 }
