@@ -1,5 +1,7 @@
 //! Rules files: what is accepted and what it means, how mistakes are reported, and how changes come into force.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
 #[path = "rules/files.rs"]
 mod files;
 #[path = "rules/matching.rs"]
