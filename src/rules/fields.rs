@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::document::{Node, Value};
-use super::report::{Position, Problem, Report, Severity, quoted, unknown};
+use super::report::{Position, Problem, Report, Severity, escaped, quoted, unknown};
 use super::scalar::Plain;
 
 /// A mapping of the file, and the keys that mean something in it.
@@ -54,7 +54,16 @@ pub(super) const REPLACES: Section = Section { name: "an item of replaces", keys
 const SECTIONS: [&Section; 5] = [&ROOT, &DEFAULTS, &DESCRIPTOR, &RATE_LIMIT, &REPLACES];
 
 /// As many keys as the longest section has.
-const MAX_KEYS: usize = 10;
+const MAX_KEYS: usize = {
+    let (mut max, mut section) = (0, 0);
+    while section < SECTIONS.len() {
+        if max < SECTIONS[section].keys.len() {
+            max = SECTIONS[section].keys.len();
+        }
+        section += 1;
+    }
+    max
+};
 
 /// The way from the root to a node.
 #[derive(Clone, Copy, Debug)]
@@ -150,7 +159,7 @@ impl File<'_> {
                 self.warn(again, "the same key stands above; only this last one counts");
             }
             own[index] = !entry.merged;
-            fields.values[index] = (!is_null(&entry.value)).then_some(&entry.value);
+            fields.values[index] = (!entry.value.is_null()).then_some(&entry.value);
         }
         Some(fields)
     }
@@ -160,9 +169,8 @@ impl File<'_> {
             self.error(Spot { node: key, ..*parent }, format!("a key must be a name, not {}", kind(key)));
             return;
         };
-        let shown = quoted(name);
-        let shown = shown.trim_matches('"');
-        let spot = Spot { node: key, trail: Trail::Key(&parent.trail, shown) };
+        let shown = escaped(name);
+        let spot = Spot { node: key, trail: Trail::Key(&parent.trail, &shown) };
         let homes: Vec<_> = SECTIONS.iter().filter(|home| home.keys.contains(&name)).map(|home| home.name).collect();
         if homes.is_empty() {
             self.error(spot, unknown("key", name, section.keys));
@@ -274,8 +282,11 @@ fn name<'n>(key: &'n Node<'_>) -> Option<&'n str> {
     }
 }
 
-fn is_null(node: &Node<'_>) -> bool {
-    matches!(&node.value, Value::Plain(text) if Plain::of(text) == Plain::Null)
+impl Node<'_> {
+    /// It says nothing: `null`, `~`, or blank.
+    pub(super) fn is_null(&self) -> bool {
+        matches!(&self.value, Value::Plain(text) if Plain::of(text) == Plain::Null)
+    }
 }
 
 /// What a message says instead of a value.
@@ -284,7 +295,7 @@ pub(super) fn kind(node: &Node<'_>) -> Cow<'static, str> {
         Value::Plain(text) => match Plain::of(text) {
             Plain::Null => "null".into(),
             Plain::Text => format!("the text {}", quoted(text)).into(),
-            Plain::Bool(_) | Plain::Integer(_) | Plain::Float => quoted(text).trim_matches('"').to_owned().into(),
+            Plain::Bool(_) | Plain::Integer(_) | Plain::Float => escaped(text).into(),
         },
         Value::Quoted(text) => format!("the quoted text {}", quoted(text)).into(),
         Value::List(_) => "a list".into(),

@@ -6,8 +6,8 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::document::MAX_BYTES;
+use super::domains::Domains;
 use super::report::{Position, Problem, Report, RulesError, Severity};
-use super::yaml::Reader;
 use super::{Defaults, Rules};
 
 /// Files and folders that hold rules.
@@ -37,20 +37,20 @@ pub struct Loaded {
     pub warnings: Vec<Problem>,
 }
 
-/// Reads all files and makes rules of them.
+/// Reads all files and makes rules of them; of no sources, no rules.
 ///
 /// # Errors
 /// With every problem of every file: a path that is not there or cannot be read, a folder without any rules file, and
 /// whatever is wrong in a file.
 pub fn load(sources: &Sources, options: &LoadOptions) -> Result<Loaded, RulesError> {
     let mut report = Report::default();
-    let mut reader = Reader::new(*options);
+    let mut domains = Domains::new(*options);
     for file in sources.files(&mut report) {
         if let Some(text) = read(&file, &mut report) {
-            reader.read(&file, &text, &mut report);
+            domains.add(&file, &text, &mut report);
         }
     }
-    let configs = reader.finish(&mut report);
+    let configs = domains.finish(&mut report);
     let warnings = report.finish()?;
     Ok(Loaded { rules: Rules::new(configs), warnings })
 }

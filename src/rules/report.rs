@@ -114,11 +114,18 @@ pub(super) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     (distance(&near) <= given.chars().count().div_ceil(3)).then_some(near)
 }
 
-/// A text from a file, fit for one line.
+/// A text from a file, fit for one line, in quotes.
 pub(super) fn quoted(text: &str) -> String {
+    format!("\"{}\"", escaped(text))
+}
+
+/// A text from a file, fit for one line.
+pub(super) fn escaped(text: &str) -> String {
     const SHOWN: usize = 60;
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{:?}...", &text[..end]),
-        None => format!("{text:?}"),
-    }
+    let (shown, rest) = match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => (&text[..end], "..."),
+        None => (text, ""),
+    };
+    let quoted = format!("{shown:?}");
+    format!("{}{rest}", &quoted[1..quoted.len() - 1])
 }
