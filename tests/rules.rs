@@ -1,27 +1,73 @@
-//! Rules files, as people write them and as they are reported back.
+//! Rules files: what is accepted and what it means, how mistakes are reported, and how changes come into force.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+#[path = "rules/files.rs"]
+mod files;
+#[path = "rules/matching.rs"]
+mod matching;
+#[path = "rules/sources.rs"]
+mod sources;
+#[path = "rules/watching.rs"]
+mod watching;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tollgate::algorithm::Algorithm;
-use tollgate::rules::load::{LoadOptions, Sources, load};
-use tollgate::rules::{Defaults, FailureMode};
+use tollgate::descriptor::Entry;
+use tollgate::rules::load::{LoadOptions, Loaded, Sources, load};
+use tollgate::rules::report::RulesError;
+use tollgate::rules::{Defaults, FailureMode, Rule, Rules};
 
 const OPTIONS: LoadOptions = LoadOptions {
     defaults: Defaults { algorithm: Algorithm::SlidingWindow, failure_mode: FailureMode::Open },
     merge_domains: false,
 };
 
+const MERGED: LoadOptions = LoadOptions { merge_domains: true, ..OPTIONS };
+
 fn sources(path: impl AsRef<Path>) -> Sources {
     Sources { paths: vec![path.as_ref().to_owned()] }
 }
 
-#[test]
-fn the_example_files_load_without_a_warning() {
-    let loaded = load(&sources("config/rules"), &OPTIONS).unwrap();
-    assert_eq!(loaded.warnings, []);
-    assert_eq!(loaded.rules.domains(), 3);
-    assert_eq!(fs::read_dir("config/rules").unwrap().count(), 3);
+/// Loads one file or folder.
+fn load_path(path: impl AsRef<Path>) -> Result<Loaded, RulesError> {
+    load(&sources(path), &OPTIONS)
+}
+
+/// Loads a text as if it were a file.
+fn load_text(text: impl AsRef<[u8]>) -> Result<Loaded, RulesError> {
+    let folder = folder(&[]);
+    let file = folder.path().join("rules.yaml");
+    fs::write(&file, text).unwrap();
+    load_path(file)
+}
+
+/// A folder with files of these names and texts.
+fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        let path = folder.path().join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+    folder
+}
+
+/// The files of a folder, in order.
+fn files_in(folder: &str) -> Vec<PathBuf> {
+    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty());
+    files
+}
+
+/// The rule that `key=value|key=value` reaches.
+fn find<'r>(rules: &'r Rules, domain: &str, entries: &str) -> Option<&'r Rule> {
+    let entry = |entry: &str| {
+        let (key, value) = entry.split_once('=').unwrap();
+        Entry { key: key.to_owned(), value: value.to_owned() }
+    };
+    rules.find(rules.domain(domain).unwrap(), &entries.split('|').map(entry).collect::<Vec<_>>())
 }

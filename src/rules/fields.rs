@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::document::{Node, Value};
-use super::report::{Position, Problem, Report, Severity, quoted, unknown};
+use super::report::{Position, Problem, Report, Severity, escaped, quoted, unknown};
 use super::scalar::Plain;
 
 /// A mapping of the file, and the keys that mean something in it.
@@ -17,8 +17,7 @@ pub(super) struct Section {
     keys: &'static [&'static str],
 }
 
-pub(super) const ROOT: Section =
-    Section { name: "the top level of the file", keys: &["domain", "defaults", "descriptors"] };
+pub(super) const ROOT: Section = Section { name: "the file's top level", keys: &["domain", "defaults", "descriptors"] };
 pub(super) const DEFAULTS: Section = Section { name: "defaults", keys: &["algorithm", "failure_mode"] };
 pub(super) const DESCRIPTOR: Section = Section {
     name: "a descriptor",
@@ -55,7 +54,16 @@ pub(super) const REPLACES: Section = Section { name: "an item of replaces", keys
 const SECTIONS: [&Section; 5] = [&ROOT, &DEFAULTS, &DESCRIPTOR, &RATE_LIMIT, &REPLACES];
 
 /// As many keys as the longest section has.
-const MAX_KEYS: usize = 10;
+const MAX_KEYS: usize = {
+    let (mut max, mut section) = (0, 0);
+    while section < SECTIONS.len() {
+        if max < SECTIONS[section].keys.len() {
+            max = SECTIONS[section].keys.len();
+        }
+        section += 1;
+    }
+    max
+};
 
 /// The way from the root to a node.
 #[derive(Clone, Copy, Debug)]
@@ -111,9 +119,7 @@ impl Fields<'_> {
     }
 }
 
-/// A file that is being read.
-///
-/// Where a value is wrong, it is reported and something harmless takes its place.
+/// A file that is being read. Where a value is not what it must be, that is reported, and `None` takes its place.
 #[derive(Debug)]
 pub(super) struct File<'r> {
     pub(super) name: Arc<Path>,
@@ -137,7 +143,7 @@ impl File<'_> {
     /// Looks up the keys of a mapping and reports those that mean nothing there.
     pub(super) fn fields<'t>(&mut self, spot: &'t Spot<'t>, section: &'static Section) -> Option<Fields<'t>> {
         let Value::Map(entries) = &spot.node.value else {
-            self.error(*spot, format!("must be a mapping of {}, not {}", section.keys.join(", "), kind(spot.node)));
+            self.error(*spot, format!("must be a mapping, not {}", kind(spot.node)));
             return None;
         };
         let mut fields = Fields { spot, keys: section.keys, values: [None; MAX_KEYS] };
@@ -153,7 +159,7 @@ impl File<'_> {
                 self.warn(again, "the same key stands above; only this last one counts");
             }
             own[index] = !entry.merged;
-            fields.values[index] = (!is_null(&entry.value)).then_some(&entry.value);
+            fields.values[index] = (!entry.value.is_null()).then_some(&entry.value);
         }
         Some(fields)
     }
@@ -163,15 +169,14 @@ impl File<'_> {
             self.error(Spot { node: key, ..*parent }, format!("a key must be a name, not {}", kind(key)));
             return;
         };
-        let shown = quoted(name);
-        let shown = shown.trim_matches('"');
-        let spot = Spot { node: key, trail: Trail::Key(&parent.trail, shown) };
+        let shown = escaped(name);
+        let spot = Spot { node: key, trail: Trail::Key(&parent.trail, &shown) };
         let homes: Vec<_> = SECTIONS.iter().filter(|home| home.keys.contains(&name)).map(|home| home.name).collect();
         if homes.is_empty() {
             self.error(spot, unknown("key", name, section.keys));
         } else {
             let homes = homes.join(" or ");
-            self.warn(spot, format!("does nothing in {}; it belongs in {homes}", section.name));
+            self.warn(spot, format!("does nothing here; it belongs in {homes}"));
         }
     }
 
@@ -187,41 +192,42 @@ impl File<'_> {
     }
 
     /// A text. What YAML takes for a whole number or a truth value is text as it was written.
-    pub(super) fn text<'t>(&mut self, spot: Spot<'t>) -> &'t str {
+    pub(super) fn text<'t>(&mut self, spot: Spot<'t>) -> Option<&'t str> {
         match &spot.node.value {
-            Value::Quoted(text) => text,
-            Value::Plain(text) if Plain::of(text) != Plain::Float => text,
+            Value::Quoted(text) => Some(text),
+            Value::Plain(text) if Plain::of(text) != Plain::Float => Some(text),
             Value::Plain(text) => {
-                self.error(
-                    spot,
-                    format!("{text} is a fractional or too large number; as a text it needs quotes: \"{text}\""),
-                );
-                ""
+                let message = format!("YAML takes {text} for a floating-point number; a text needs quotes: \"{text}\"");
+                self.error(spot, message);
+                None
             }
-            _ => {
+            Value::List(_) | Value::Map(_) => {
                 self.error(spot, format!("must be a text, not {}", kind(spot.node)));
-                ""
+                None
             }
         }
     }
 
     /// A text that must be there and must not be empty.
-    pub(super) fn required_text<'t>(&mut self, fields: &'t Fields<'_>, key: &'static str) -> &'t str {
-        let problems = self.report.len();
-        let text = fields.get(key).map(|spot| self.text(spot)).unwrap_or_default();
-        if text.is_empty() && self.report.len() == problems {
+    pub(super) fn required_text<'t>(&mut self, fields: &'t Fields<'_>, key: &'static str) -> Option<&'t str> {
+        let text = match fields.get(key) {
+            Some(spot) => self.text(spot)?,
+            None => "",
+        };
+        if text.is_empty() {
             self.error(fields.place(key), "is missing or empty");
+            return None;
         }
-        text
+        Some(text)
     }
 
     /// A whole number without quotes.
-    pub(super) fn number(&mut self, spot: Spot<'_>) -> u32 {
+    pub(super) fn number(&mut self, spot: Spot<'_>) -> Option<u32> {
         if let Value::Plain(text) = &spot.node.value
             && let Plain::Integer(number) = Plain::of(text)
             && let Ok(number) = u32::try_from(number)
         {
-            return number;
+            return Some(number);
         }
         let octal = match &spot.node.value {
             Value::Plain(text) if text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -231,35 +237,38 @@ impl File<'_> {
         };
         let given = kind(spot.node);
         self.error(spot, format!("must be a whole number from 0 to {}, not {given}{octal}", u32::MAX));
-        0
+        None
     }
 
-    /// Yes or no, without quotes; no where it is missing.
-    pub(super) fn flag(&mut self, fields: &Fields<'_>, key: &'static str) -> bool {
-        let Some(spot) = fields.get(key) else { return false };
+    /// Yes or no, without quotes.
+    pub(super) fn flag(&mut self, spot: Spot<'_>) -> Option<bool> {
         if let Value::Plain(text) = &spot.node.value
             && let Plain::Bool(flag) = Plain::of(text)
         {
-            return flag;
+            return Some(flag);
         }
         self.error(spot, format!("must be true or false, not {}", kind(spot.node)));
-        false
+        None
+    }
+
+    /// Whether a flag is there and says yes.
+    pub(super) fn is_set(&mut self, fields: &Fields<'_>, key: &'static str) -> bool {
+        fields.get(key).and_then(|spot| self.flag(spot)).unwrap_or(false)
     }
 
     /// The one of several that has this name.
     pub(super) fn choice<T: Copy>(
         &mut self,
-        fields: &Fields<'_>,
-        key: &'static str,
+        spot: Spot<'_>,
+        what: &str,
         all: &[T],
         name: fn(T) -> &'static str,
     ) -> Option<T> {
-        let spot = fields.get(key)?;
-        let given = self.text(spot);
+        let given = self.text(spot)?;
         let found = all.iter().copied().find(|one| name(*one) == given);
-        if found.is_none() && !given.is_empty() {
+        if found.is_none() {
             let names: Vec<_> = all.iter().copied().map(name).collect();
-            self.error(spot, unknown(key, given, &names));
+            self.error(spot, unknown(what, given, &names));
         }
         found
     }
@@ -273,17 +282,20 @@ fn name<'n>(key: &'n Node<'_>) -> Option<&'n str> {
     }
 }
 
-fn is_null(node: &Node<'_>) -> bool {
-    matches!(&node.value, Value::Plain(text) if Plain::of(text) == Plain::Null)
+impl Node<'_> {
+    /// It says nothing: `null`, `~`, or blank.
+    pub(super) fn is_null(&self) -> bool {
+        matches!(&self.value, Value::Plain(text) if Plain::of(text) == Plain::Null)
+    }
 }
 
 /// What a message says instead of a value.
 pub(super) fn kind(node: &Node<'_>) -> Cow<'static, str> {
     match &node.value {
         Value::Plain(text) => match Plain::of(text) {
-            Plain::Null => "nothing".into(),
+            Plain::Null => "null".into(),
             Plain::Text => format!("the text {}", quoted(text)).into(),
-            Plain::Bool(_) | Plain::Integer(_) | Plain::Float => quoted(text).trim_matches('"').to_owned().into(),
+            Plain::Bool(_) | Plain::Integer(_) | Plain::Float => escaped(text).into(),
         },
         Value::Quoted(text) => format!("the quoted text {}", quoted(text)).into(),
         Value::List(_) => "a list".into(),

@@ -6,8 +6,8 @@ use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::document::MAX_BYTES;
+use super::domains::Domains;
 use super::report::{Position, Problem, Report, RulesError, Severity};
-use super::yaml::Reader;
 use super::{Defaults, Rules};
 
 /// Files and folders that hold rules.
@@ -20,7 +20,7 @@ pub struct Sources {
 }
 
 /// How files are read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadOptions {
     /// What holds where neither a limit nor its file says otherwise.
     pub defaults: Defaults,
@@ -37,20 +37,20 @@ pub struct Loaded {
     pub warnings: Vec<Problem>,
 }
 
-/// Reads all files and makes rules of them.
+/// Reads all files and makes rules of them; of no sources, no rules.
 ///
 /// # Errors
 /// With every problem of every file: a path that is not there or cannot be read, a folder without any rules file, and
 /// whatever is wrong in a file.
 pub fn load(sources: &Sources, options: &LoadOptions) -> Result<Loaded, RulesError> {
     let mut report = Report::default();
-    let mut reader = Reader::new(*options);
+    let mut domains = Domains::new(*options);
     for file in sources.files(&mut report) {
         if let Some(text) = read(&file, &mut report) {
-            reader.read(&file, &text, &mut report);
+            domains.add(&file, &text, &mut report);
         }
     }
-    let configs = reader.finish(&mut report);
+    let configs = domains.finish(&mut report);
     let warnings = report.finish()?;
     Ok(Loaded { rules: Rules::new(configs), warnings })
 }
@@ -62,79 +62,66 @@ impl Sources {
         Sources { paths: vec![parts.fold(root.as_ref().to_owned(), |path, part| path.join(part))] }
     }
 
-    /// Every file, once.
+    /// Every file, once, in order.
     pub(super) fn files(&self, report: &mut Report) -> Vec<PathBuf> {
-        let mut search = Search { files: Vec::new(), seen: HashSet::new(), report };
+        let mut files = Vec::new();
         for path in &self.paths {
-            search.named(path);
+            match fs::metadata(path) {
+                Ok(metadata) if metadata.is_dir() => files.extend(folder(path, report)),
+                Ok(_) => files.push(path.clone()),
+                Err(error) => refuse(path, &error, report),
+            }
         }
-        search.files
+        let mut seen = HashSet::new();
+        files.retain(|path| seen.insert(end_of_links(path)));
+        files
     }
 }
 
-struct Search<'r> {
-    files: Vec<PathBuf>,
-    /// Where the links end, so that nothing counts twice and a folder that links to one above it ends.
-    seen: HashSet<PathBuf>,
-    report: &'r mut Report,
-}
-
-impl Search<'_> {
-    fn named(&mut self, path: &Path) {
-        match fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => {
-                let mut found = Vec::new();
-                self.folder(path, &mut found);
-                if found.is_empty() {
-                    self.report.refuse(path, "no rules in this folder: no *.yaml, *.yml or *.json".to_owned());
-                }
-                found.sort();
-                for path in found {
-                    self.file(path);
-                }
-            }
-            Ok(_) => self.file(path.to_owned()),
-            Err(error) => self.refuse(path, &error),
+/// The rules files of a folder and of all below it, in the order of their paths.
+fn folder(root: &Path, report: &mut Report) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    let mut seen = HashSet::new(); // A folder may link to one above it.
+    while let Some(folder) = folders.pop() {
+        if !seen.insert(end_of_links(&folder)) {
+            continue;
         }
-    }
-
-    fn folder(&mut self, folder: &Path, found: &mut Vec<PathBuf>) {
-        if !self.is_new(folder) {
-            return;
-        }
-        let entries = match fs::read_dir(folder).and_then(Iterator::collect::<io::Result<Vec<_>>>) {
-            Ok(entries) => entries,
-            Err(error) => return self.refuse(folder, &error),
-        };
-        for entry in entries {
-            let path = entry.path();
-            if entry.file_name().as_encoded_bytes().starts_with(b".") {
-                continue;
-            }
-            match fs::metadata(&path) {
-                Ok(metadata) if metadata.is_dir() => self.folder(&path, found),
+        match entries(&folder) {
+            Ok(paths) => paths.into_iter().for_each(|path| match fs::metadata(&path) {
+                Ok(metadata) if metadata.is_dir() => folders.push(path),
                 Ok(metadata) if metadata.is_file() && is_rules_file(&path) => found.push(path),
-                Ok(_) => {}
-                Err(error) if is_rules_file(&path) => self.refuse(&path, &error),
-                Err(_) => {} // A dead link of another name is none of our business.
-            }
+                Err(error) if is_rules_file(&path) => refuse(&path, &error, report),
+                _ => {}
+            }),
+            Err(error) => refuse(&folder, &error, report),
         }
     }
+    if found.is_empty() {
+        report.refuse(root, "no rules in this folder: no *.yaml, *.yml or *.json".to_owned());
+    }
+    found.sort();
+    found
+}
 
-    fn file(&mut self, path: PathBuf) {
-        if self.is_new(&path) {
-            self.files.push(path);
+/// What is in a folder, but for dot files and dot folders.
+fn entries(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let entry = entry?;
+        if !entry.file_name().as_encoded_bytes().starts_with(b".") {
+            paths.push(entry.path());
         }
     }
+    Ok(paths)
+}
 
-    fn is_new(&mut self, path: &Path) -> bool {
-        let end = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-        self.seen.insert(end)
-    }
+fn end_of_links(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
+}
 
-    fn refuse(&mut self, path: &Path, error: &io::Error) {
-        self.report.refuse(path, format!("cannot be read: {error}"));
-    }
+fn refuse(path: &Path, error: &io::Error, report: &mut Report) {
+    report.refuse(path, format!("cannot be read: {error}"));
 }
 
 fn is_rules_file(path: &Path) -> bool {
@@ -147,7 +134,7 @@ fn read(path: &Path, report: &mut Report) -> Option<String> {
     // One byte more than allowed is enough to see that it is too long, whatever the file system says of its length.
     let result = fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
     if let Err(error) = result {
-        report.refuse(path, format!("cannot be read: {error}"));
+        refuse(path, &error, report);
         return None;
     }
     if bytes.len() as u64 > MAX_BYTES {

@@ -1,9 +1,11 @@
 //! The rules in force: a compiled snapshot that never changes, and the walk from a descriptor to its rule.
 //!
-//! [`load`] finds the files; `document` makes a tree of a file, `scalar` and `fields` give its values meaning, `yaml` makes
-//! [`DomainConfig`]s of it; [`report`] is what they say of mistakes; [`watch`] loads files again when they change.
+//! [`load`] finds the files. `document` makes a tree of a file, `fields` and `scalar` give its values meaning, `yaml` knows what
+//! a file may say, and `domains` adds files up to [`DomainConfig`]s. All of them tell mistakes to a [`report`]. [`watch`] loads
+//! the files again when they change.
 
 mod document;
+mod domains;
 mod fields;
 pub mod load;
 pub mod report;
@@ -184,7 +186,7 @@ struct Node {
 }
 
 impl Rules {
-    /// Compiles what the files say. Domains have different names, and siblings differ in key or value: `yaml` has seen to it.
+    /// Compiles what the files say. Domains have different names, and siblings differ in key or value: `domains` and `yaml` have seen to it.
     pub fn new(configs: Vec<DomainConfig>) -> Rules {
         let mut rules = Rules::default();
         for config in configs {

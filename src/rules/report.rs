@@ -80,19 +80,10 @@ impl Report {
         self.add(Problem { severity, file, position: None, path: String::new(), message });
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.problems.len()
-    }
-
-    /// Whether anything after the first so many problems is an error.
-    pub(super) fn errors_since(&self, len: usize) -> bool {
-        self.problems[len..].iter().any(|problem| problem.severity == Severity::Error)
-    }
-
     /// The warnings, where nothing worse has come up.
     pub(super) fn finish(mut self) -> Result<Vec<Problem>, RulesError> {
         self.problems.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
-        if self.errors_since(0) {
+        if self.problems.iter().any(|problem| problem.severity == Severity::Error) {
             return Err(RulesError { problems: self.problems });
         }
         Ok(self.problems)
@@ -123,11 +114,18 @@ pub(super) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     (distance(&near) <= given.chars().count().div_ceil(3)).then_some(near)
 }
 
-/// A text from a file, fit for one line.
+/// A text from a file, fit for one line, in quotes.
 pub(super) fn quoted(text: &str) -> String {
+    format!("\"{}\"", escaped(text))
+}
+
+/// A text from a file, fit for one line.
+pub(super) fn escaped(text: &str) -> String {
     const SHOWN: usize = 60;
-    match text.char_indices().nth(SHOWN) {
-        Some((end, _)) => format!("{:?}...", &text[..end]),
-        None => format!("{text:?}"),
-    }
+    let (shown, rest) = match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => (&text[..end], "..."),
+        None => (text, ""),
+    };
+    let quoted = format!("{shown:?}");
+    format!("{}{rest}", &quoted[1..quoted.len() - 1])
 }

@@ -84,23 +84,44 @@ impl Identity {
 pub async fn watch(
     sources: Sources,
     options: LoadOptions,
-    mut seen: Fingerprint,
+    seen: Fingerprint,
     mut on_change: impl FnMut(Result<Loaded, RulesError>),
 ) {
-    let mut last = seen.clone();
+    let mut looks = Looks::after(seen);
     loop {
         tokio::time::sleep(INTERVAL).await;
-        let now = blocking({
+        let found = blocking({
             let sources = sources.clone();
             move || Fingerprint::of(&sources)
-        })
-        .await;
-        if now != seen && now == last {
-            seen = now.clone();
+        });
+        if looks.settled(found.await) {
             let sources = sources.clone();
             on_change(blocking(move || load(&sources, &options)).await);
         }
-        last = now;
+    }
+}
+
+/// Tells a change that is complete from one that is going on.
+struct Looks<T> {
+    /// What was last acted upon.
+    acted: T,
+    /// What was found last.
+    last: T,
+}
+
+impl<T: Clone + PartialEq> Looks<T> {
+    fn after(seen: T) -> Looks<T> {
+        Looks { acted: seen.clone(), last: seen }
+    }
+
+    /// Whether something new was found for the second time in a row.
+    fn settled(&mut self, found: T) -> bool {
+        let settled = found == self.last && found != self.acted;
+        if settled {
+            self.acted = found.clone();
+        }
+        self.last = found;
+        settled
     }
 }
 
@@ -109,5 +130,30 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) 
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_counts_once_and_when_two_looks_agree() {
+        let mut looks = Looks::after("old");
+        let mut settled = |found| looks.settled(found);
+        assert!(!settled("old"));
+        assert!(!settled("half"));
+        assert!(!settled("more"));
+        assert!(!settled("new"));
+        assert!(settled("new"));
+        assert!(!settled("new"));
+    }
+
+    #[test]
+    fn a_change_that_is_taken_back_is_none() {
+        let mut looks = Looks::after("old");
+        assert!(!looks.settled("new"));
+        assert!(!looks.settled("old"));
+        assert!(!looks.settled("old"));
     }
 }

@@ -1,0 +1,72 @@
+//! The README tells the truth.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod support;
+
+use support::tollgate::{self, Tollgate};
+
+fn readme() -> String {
+    std::fs::read_to_string("README.md").unwrap()
+}
+
+/// The fenced blocks of a language.
+fn blocks(language: &str) -> Vec<String> {
+    let fence = format!("```{language}\n");
+    readme().split(&fence).skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+}
+
+/// Seconds differ from run to run.
+fn without_seconds(text: &str) -> String {
+    let mut kept = String::new();
+    for line in text.lines() {
+        kept.push_str(line.split(", resets in ").next().unwrap());
+        kept.push('\n');
+    }
+    kept
+}
+
+#[test]
+fn its_rules_load_without_a_warning() {
+    let blocks = blocks("yaml");
+    assert_eq!(blocks.len(), 1);
+    for block in blocks {
+        let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+        std::fs::write(&file, block).unwrap();
+        let output = tollgate::command().args(["check", "--strict"]).arg(file.path()).output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+    }
+}
+
+#[test]
+fn its_screens_show_what_happens() {
+    let screens = blocks("console");
+    let tollgate = Tollgate::start_from(&["RULES=config/rules"]);
+    let mut said = String::new();
+    for _ in 0..6 {
+        let address = format!("localhost:{}", tollgate.grpc_port);
+        let ask = ["ask", "--address", &address, "--domain", "shop", "user=ann"];
+        let output = tollgate::command().args(ask).output().unwrap();
+        said.push_str(std::str::from_utf8(&output.stdout).unwrap());
+    }
+    let (_, shown) = screens[0].split_once('\n').unwrap();
+    assert_eq!(without_seconds(&said), without_seconds(shown));
+
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("rules")).unwrap();
+    let rules = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit:\n      unit: minuets\n      requests_per_unit: 5\n";
+    std::fs::write(folder.path().join("rules/shop.yaml"), rules).unwrap();
+    let output = tollgate::command().args(["check", "rules"]).current_dir(folder.path()).output().unwrap();
+    let (_, shown) = screens[1].split_once('\n').unwrap();
+    assert_eq!(std::str::from_utf8(&output.stderr).unwrap(), shown);
+}
+
+#[test]
+fn what_it_points_to_is_there() {
+    for link in readme().split("](").skip(1) {
+        let target = link.split(')').next().unwrap();
+        if !target.starts_with("http") {
+            assert!(std::path::Path::new(target).exists(), "{target}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Single files: `accepted/` loads clean, `warned/` loads and says something, `refused/` does not load. What a person then
+//! sees is in `snapshots/`.
+
+use std::time::Duration;
+
+use tollgate::rules::report::Severity;
+use tollgate::rules::{Allowance, Role};
+
+use super::*;
+
+#[test]
+fn every_refusal_reads_well() {
+    for file in files_in("tests/rules/refused") {
+        let error = load_path(&file).expect_err(&file.display().to_string());
+        snapshot(&file, &error.to_string());
+    }
+}
+
+#[test]
+fn every_warning_reads_well_and_refuses_nothing() {
+    for file in files_in("tests/rules/warned") {
+        let loaded = load_path(&file).unwrap_or_else(|error| panic!("{error}"));
+        let warnings: Vec<_> = loaded.warnings.iter().map(ToString::to_string).collect();
+        assert!(loaded.warnings.iter().all(|problem| problem.severity == Severity::Warning));
+        assert!(!warnings.is_empty(), "{}", file.display());
+        snapshot(&file, &warnings.join("\n"));
+    }
+}
+
+fn snapshot(file: &Path, text: &str) {
+    let folder = file.parent().unwrap().file_name().unwrap();
+    let mut settings = insta::Settings::new();
+    settings.set_snapshot_path(Path::new("snapshots").join(folder));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!(file.file_stem().unwrap().to_str().unwrap(), text));
+}
+
+#[test]
+fn every_accepted_file_loads_without_a_warning() {
+    for file in files_in("tests/rules/accepted") {
+        let loaded = load_path(&file).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(loaded.warnings, [], "{}", file.display());
+        assert_eq!(loaded.rules.domains(), 1);
+    }
+}
+
+#[test]
+fn the_example_files_load_together_and_without_a_warning() {
+    let loaded = load_path("config/rules").unwrap();
+    assert_eq!(loaded.warnings, []);
+    assert_eq!(loaded.rules.domains(), files_in("config/rules").len());
+    assert_eq!(find(&loaded.rules, "shop", "user=ann").unwrap().config.name, "per-user");
+}
+
+#[test]
+fn scalars_keep_their_text_and_numbers_are_read_as_yaml_1_1_has_them() {
+    let rules = load_path("tests/rules/accepted/scalars.yaml").unwrap().rules;
+    for (entry, number, period) in [
+        ("42=007", 8, 1),
+        ("hex=0x1F", 16, 1),
+        ("under=1_000", 1000, 60),
+        ("binary=0b1", 5, 60 * 60),
+        ("octal=0o7", 15, 24 * 60 * 60),
+        ("truth=true", u32::MAX, 7 * 24 * 60 * 60),
+        ("yes=yes", 0, 30 * 24 * 60 * 60),
+        ("on=On", 5, 365 * 24 * 60 * 60),
+    ] {
+        let limit = limit(find(&rules, "5", entry).unwrap());
+        assert_eq!((limit.number(), limit.period()), (number, Duration::from_secs(period)), "{entry}");
+    }
+}
+
+#[test]
+fn a_limit_wins_over_its_file_and_its_file_over_the_settings() {
+    let text = "domain: d\ndefaults: {algorithm: token_bucket}\ndescriptors:\n\
+                - {key: a, rate_limit: {unit: minute, requests_per_unit: 5}}\n\
+                - {key: b, rate_limit: {unit: minute, requests_per_unit: 5, algorithm: fixed_window, failure_mode: closed}}";
+    let rules = load_text(text).unwrap().rules;
+    let (a, b) = (find(&rules, "d", "a=").unwrap(), find(&rules, "d", "b=").unwrap());
+    assert_eq!((limit(a).algorithm(), a.config.failure_mode), (Algorithm::TokenBucket, FailureMode::Open));
+    assert_eq!((limit(b).algorithm(), b.config.failure_mode), (Algorithm::FixedWindow, FailureMode::Closed));
+    let defaults = Defaults { algorithm: Algorithm::TokenBucket, failure_mode: FailureMode::Open };
+    assert_eq!(rules.domain("d").unwrap().defaults, defaults);
+}
+
+#[test]
+fn shadow_wins_over_quota() {
+    let rules = load_path("tests/rules/accepted/flags.yaml").unwrap().rules;
+    for (entry, role) in [("a=1", Role::Shadow), ("b=1", Role::Quota), ("c=1", Role::Shadow), ("d=1", Role::Enforced)] {
+        assert_eq!(find(&rules, "flags", entry).unwrap().config.role, role, "{entry}");
+    }
+}
+
+#[test]
+fn an_alias_means_what_it_stands_for_and_a_merge_key_adds_what_is_missing() {
+    let rules = load_path("tests/rules/accepted/anchors.yaml").unwrap().rules;
+    for (entry, number) in [("a=1", 5), ("a=1|x=1", 5), ("b=1", 6), ("b=1|x=1", 5), ("c=1", 5)] {
+        assert_eq!(limit(find(&rules, "anchors", entry).unwrap()).number(), number, "{entry}");
+    }
+}
+
+#[test]
+fn an_unlimited_rule_has_no_limit() {
+    let rules = load_path("tests/rules/accepted/reference.yaml").unwrap().rules;
+    assert_eq!(find(&rules, "reference", "group=a|user=b").unwrap().config.allowance, Allowance::Unlimited);
+}
+
+#[test]
+fn of_a_key_that_stands_twice_the_last_counts() {
+    let rules = load_path("tests/rules/warned/key_twice.yaml").unwrap().rules;
+    assert_eq!(limit(find(&rules, "shop", "user=ann").unwrap()).period(), Duration::from_secs(60 * 60));
+}
+
+#[test]
+fn text_that_is_not_utf_8_is_refused_where_it_is() {
+    let error = load_text(b"domain: caf\xc3\xa9\nkey: \xff").unwrap_err();
+    assert!(error.to_string().ends_with("rules.yaml:2:6: not UTF-8"), "{error}");
+}
+
+#[test]
+fn a_file_over_16_mib_is_refused_and_one_of_just_16_mib_is_read() {
+    let text = |bytes: usize| format!("domain: d\n#{}", "x".repeat(bytes - 11));
+    assert!(load_text(text(16 << 20)).is_ok());
+    let error = load_text(text((16 << 20) + 1)).unwrap_err();
+    assert!(error.to_string().ends_with("rules.yaml: is longer than 16 MiB"), "{error}");
+}
+
+#[test]
+fn descriptors_nest_64_levels_deep_and_no_deeper() {
+    let nested = |levels: usize| {
+        let open = "descriptors: [{key: a, ".repeat(levels);
+        format!("{{domain: d, {open}rate_limit: {{unit: minute, requests_per_unit: 5}}{}}}", "}]".repeat(levels))
+    };
+    let rules = load_text(nested(64)).unwrap().rules;
+    assert!(find(&rules, "d", &["a=b"; 64].join("|")).is_some());
+    let error = load_text(nested(65)).unwrap_err().to_string();
+    assert!(error.contains("up to 64 levels"), "{error}");
+    assert!(load_text(nested(50_000)).is_err());
+    assert!(load_text("- ".repeat(100_000)).is_err());
+}
+
+#[test]
+fn aliases_that_multiply_fail_at_once_wherever_they_stand() {
+    let mut lists = "domain: d\ndescriptors:\n- key: a\n  metadata:\n    l0: &l0 [lol, lol]\n".to_owned();
+    let mut merges = "domain: d\ndescriptors:\n- key: a\n  metadata:\n    m0: &m0 {k0: lol}\n".to_owned();
+    for level in 1..100 {
+        let below = level - 1;
+        lists += &format!("    l{level}: &l{level} [*l{below}, *l{below}]\n");
+        merges += &format!("    m{level}: &m{level} {{<<: [*m{below}, *m{below}]}}\n");
+    }
+    let text = format!("domain: d\nt: &t \"{}\"\ndescriptors: [{}]", "\\n".repeat(1 << 20), "*t, ".repeat(1 << 20));
+    for bomb in [lists, merges, text] {
+        let error = load_text(bomb).unwrap_err().to_string();
+        assert!(error.contains("stand for more than 16 MiB"), "{error}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_text_however_broken_does_worse_than_be_refused(
+        file in 0..2_usize,
+        edits in proptest::collection::vec((0..900_usize, 0..9_usize, "[-&*!|>'\"%@#?:,{}\\[\\] \n\t0-9a-z<~.]{0,4}"), 1..6),
+    ) {
+        let path = ["tests/rules/accepted/reference.yaml", "tests/rules/accepted/anchors.yaml"][file];
+        let mut text: Vec<char> = fs::read_to_string(path).unwrap().chars().collect();
+        for (at, length, with) in edits {
+            let at = at % text.len();
+            let end = (at + length).min(text.len());
+            text.splice(at..end, with.chars());
+            text.push('\n');
+        }
+        let _ = load_text(text.into_iter().collect::<String>());
+    }
+}
+
+fn limit(rule: &Rule) -> tollgate::algorithm::Limit {
+    match rule.config.allowance {
+        Allowance::Limited(limit) => limit,
+        Allowance::Unlimited => panic!("{} is unlimited", rule.path),
+    }
+}
