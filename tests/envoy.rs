@@ -1,5 +1,7 @@
 //! What a user of Envoy sees: `deploy/envoy/envoy.yaml` in a real Envoy, real Tollgates, a real Redis, and requests over HTTP.
 
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -189,4 +191,33 @@ fn with_failure_mode_deny_nothing_passes_while_tollgate_is_away() {
 
     let _tollgate = Tollgate::start(RULES, &[&format!("GRPC_PORT={}", tollgate.grpc_port)]);
     wait_until("Envoy finds Tollgate again", || envoy.get_as("ann").status == 200);
+}
+
+#[test]
+fn while_one_of_two_tollgates_drains_and_goes_no_request_is_left_undecided() {
+    let redis = Redis::start();
+    let store = format!("REDIS_URL={}", redis.url());
+    // The delay that it has by default: long enough for Envoy's health checks to see it.
+    let settings = [PATIENT, &store, "DRAIN_DELAY=2s"];
+    let (mut leaving, staying) = (Tollgate::start(RULES, &settings), Tollgate::start(RULES, &settings));
+    let endpoint = "- endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8081 } } }";
+    let two = format!("{endpoint}\n              {}", endpoint.replace("8081", &staying.grpc_port.to_string()));
+    let envoy = Envoy::start_with(leaving.grpc_port, &[("timeout: 0.1s", "timeout: 10s"), (endpoint, &two)]);
+
+    let gone = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let start = Instant::now();
+            while !gone.load(Ordering::Relaxed) && start.elapsed() < SOON {
+                let answer = envoy.get_as("ann");
+                assert!(answer.is_decided(), "{answer:?} after {:?}", start.elapsed());
+            }
+        });
+        let calls = "tollgate_requests_total{outcome=\"over_limit\"}";
+        wait_until("both are asked", || leaving.metric(calls) > 0.0 && staying.metric(calls) > 0.0);
+        leaving.signal("TERM");
+        assert!(leaving.wait().success());
+        exhaust(&envoy, "bob");
+        gone.store(true, Ordering::Relaxed);
+    });
 }
