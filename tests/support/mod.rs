@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "every test binary uses its part of this")]
 
+pub mod envoy;
 pub mod limits;
 pub mod redis;
 pub mod tollgate;

@@ -1,0 +1,144 @@
+//! What is in `deploy/` fits together: each file parses, its rules load, and the names in one file are those of the others.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+use tollgate::rules::load::{LoadOptions, Loaded, Sources, load};
+
+/// The documents of a YAML file.
+fn documents(path: impl AsRef<Path>) -> Vec<Value> {
+    let path = path.as_ref();
+    let text = fs::read_to_string(path).unwrap();
+    serde_saphyr::from_multiple(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The one object of this kind and name.
+fn object<'d>(documents: &'d [Value], kind: &str, name: &str) -> &'d Value {
+    let mut found = documents.iter().filter(|object| object["kind"] == kind && object["metadata"]["name"] == name);
+    let object = found.next().unwrap_or_else(|| panic!("no {kind} {name}"));
+    assert!(found.next().is_none(), "two of {kind} {name}");
+    object
+}
+
+/// The values of a key, wherever it is.
+fn values<'v>(key: &str, within: &'v Value) -> Vec<&'v Value> {
+    match within {
+        Value::Array(items) => items.iter().flat_map(|item| values(key, item)).collect(),
+        Value::Object(map) => {
+            let deeper = map.values().flat_map(|value| values(key, value));
+            map.get(key).into_iter().chain(deeper).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The one value of a key.
+fn value<'v>(key: &str, within: &'v Value) -> &'v str {
+    let [value] = values(key, within)[..] else { panic!("not one {key}") };
+    value.as_str().unwrap()
+}
+
+/// Every descriptor that an Envoy is told to send, written as the paths of rules are: `route=login|remote_address`.
+fn descriptors(config: &Value) -> Vec<String> {
+    let entry = |action: &Value| {
+        let (kind, action) = action.as_object().unwrap().iter().next().unwrap();
+        match kind.as_str() {
+            "remote_address" => kind.clone(),
+            "generic_key" | "header_value_match" => {
+                format!("{}={}", value("descriptor_key", action), value("descriptor_value", action))
+            }
+            _ => value("descriptor_key", action).to_owned(),
+        }
+    };
+    let actions = values("actions", config).into_iter().map(|actions| actions.as_array().unwrap());
+    actions.map(|actions| actions.iter().map(entry).collect::<Vec<_>>().join("|")).collect()
+}
+
+/// Each descriptor that Envoy sends has a rule: one for all its values, or some for some.
+fn assert_limited(descriptors: &[String], loaded: &Loaded, domain: &str) {
+    assert!(!descriptors.is_empty());
+    let rules: Vec<_> =
+        loaded.rules.rules().iter().filter(|rule| &*rule.domain == domain).map(|rule| &*rule.path).collect();
+    for descriptor in descriptors {
+        let applies =
+            |rule: &&str| rule.strip_prefix(descriptor).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
+        assert!(rules.iter().any(applies), "no rule for {descriptor} among {rules:?}");
+    }
+}
+
+/// The rules in the ConfigMap, with no warning.
+fn mounted_rules() -> Loaded {
+    let tollgate = documents("deploy/kubernetes/tollgate.yaml");
+    let folder = tempfile::tempdir().unwrap();
+    for (file, text) in object(&tollgate, "ConfigMap", "tollgate-rules")["data"].as_object().unwrap() {
+        fs::write(folder.path().join(file), text.as_str().unwrap()).unwrap();
+    }
+    let loaded = load(&Sources { paths: vec![folder.path().to_owned()] }, &LoadOptions::default()).unwrap();
+    assert_eq!(loaded.warnings, []);
+    loaded
+}
+
+#[test]
+fn every_yaml_file_parses() {
+    fn yaml_files(folder: &Path, found: &mut Vec<PathBuf>) {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                yaml_files(&path, found);
+            } else if path.extension().is_some_and(|extension| extension == "yaml") {
+                found.push(path);
+            }
+        }
+    }
+    let mut found = Vec::new();
+    yaml_files(Path::new("deploy"), &mut found);
+    assert!(found.len() >= 5, "{found:?}");
+    for path in found {
+        assert!(documents(&path).iter().all(Value::is_object), "{}", path.display());
+    }
+}
+
+#[test]
+fn envoy_asks_about_what_the_example_rules_limit() {
+    let loaded = load(&Sources { paths: vec!["config/rules".into()] }, &LoadOptions::default()).unwrap();
+    let envoy = &documents("deploy/envoy/envoy.yaml")[0];
+    assert_limited(&descriptors(envoy), &loaded, value("domain", envoy));
+}
+
+#[test]
+fn istio_asks_about_what_the_mounted_rules_limit() {
+    let istio = documents("deploy/istio/ingress-gateway.yaml");
+    let domain = value("domain", object(&istio, "EnvoyFilter", "tollgate-filter"));
+    let descriptors = descriptors(object(&istio, "EnvoyFilter", "tollgate-descriptors"));
+    assert_limited(&descriptors, &mounted_rules(), domain);
+}
+
+#[test]
+fn istio_asks_the_service_that_kubernetes_has() {
+    let istio = documents("deploy/istio/ingress-gateway.yaml");
+    let tollgate = documents("deploy/kubernetes/tollgate.yaml");
+    let service = object(&tollgate, "Service", "tollgate");
+    let name = service["metadata"]["name"].as_str().unwrap();
+    let namespace = service["metadata"]["namespace"].as_str().unwrap();
+    let port = service["spec"]["ports"].as_array().unwrap().iter().find(|port| port["name"] == "grpc").unwrap();
+    let cluster = format!("outbound|{}||{name}.{namespace}.svc.cluster.local", port["port"]);
+    let filter = object(&istio, "EnvoyFilter", "tollgate-filter");
+    assert_eq!(value("cluster_name", filter), cluster);
+}
+
+#[test]
+fn a_pod_has_time_to_drain_before_it_is_killed() {
+    let tollgate = documents("deploy/kubernetes/tollgate.yaml");
+    let pod = &object(&tollgate, "Deployment", "tollgate")["spec"]["template"]["spec"];
+    let variables = pod["containers"][0]["env"].as_array().unwrap();
+    let duration = |name: &str| {
+        let variable = variables.iter().find(|variable| variable["name"] == name).unwrap();
+        humantime::parse_duration(variable["value"].as_str().unwrap()).unwrap()
+    };
+    let patience = Duration::from_secs(pod["terminationGracePeriodSeconds"].as_u64().unwrap());
+    assert!(patience > duration("DRAIN_DELAY") + duration("SHUTDOWN_TIMEOUT"));
+}

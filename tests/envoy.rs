@@ -1,0 +1,223 @@
+//! What a user of Envoy sees: `deploy/envoy/envoy.yaml` in a real Envoy, real Tollgates, a real Redis, and requests over HTTP.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod support;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use support::envoy::{Answer, Envoy};
+use support::redis::Redis;
+use support::tollgate::Tollgate;
+use support::{SOON, wait_until};
+
+/// What `deploy/envoy/envoy.yaml` asks about: a user, a path, and for `/login` the client's address instead.
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {name: per-user, unit: minute, requests_per_unit: 5}
+  - key: path
+    value: /search
+    rate_limit: {name: search, unit: hour, requests_per_unit: 3}
+  - key: route
+    value: login
+    descriptors:
+      - key: remote_address
+        rate_limit: {name: login, unit: hour, requests_per_unit: 100, failure_mode: closed}
+";
+
+/// So patient with Redis that only a Redis that is really away is away.
+const PATIENT: &str = "REDIS_TIMEOUT=2s";
+
+fn statuses(answers: impl IntoIterator<Item = Answer>) -> Vec<u16> {
+    answers.into_iter().map(|answer| answer.status).collect()
+}
+
+/// Uses up what a user has; the store knows how much that is.
+fn exhaust(envoy: &Envoy, user: &str) {
+    assert_eq!(statuses((0..6).map(|_| envoy.get_as(user))), [200, 200, 200, 200, 200, 429]);
+}
+
+#[test]
+fn requests_pass_up_to_the_limit_and_other_users_are_not_affected() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let envoy = Envoy::start(tollgate.grpc_port);
+    exhaust(&envoy, "ann");
+    exhaust(&envoy, "bob");
+    assert_eq!(envoy.get_as("ann").header("x-envoy-ratelimited"), Some("true"));
+    assert_eq!(statuses((0..20).map(|_| envoy.get("/"))), [200; 20], "who does not say who they are has no limit here");
+}
+
+#[test]
+fn a_paths_limit_counts_it_whatever_its_query_is() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let envoy = Envoy::start(tollgate.grpc_port);
+    let answers = (0..4).map(|page| envoy.get(&format!("/search?page={page}")));
+    assert_eq!(statuses(answers), [200, 200, 200, 429]);
+    assert_eq!(envoy.get("/searches").status, 200);
+}
+
+#[test]
+fn the_headers_tell_the_limit_what_remains_and_when_it_is_whole_again() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let envoy = Envoy::start(tollgate.grpc_port);
+    for remaining in [4, 3, 2, 1, 0, 0] {
+        let answer = envoy.get_as("ann");
+        assert_eq!(answer.header("x-ratelimit-limit"), Some("5, 5;w=60;name=\"per-user\""));
+        assert_eq!(answer.number("x-ratelimit-remaining"), Some(remaining), "{answer:?}");
+        // A strict window of ten segments forgets a request after a minute and at most a tenth more.
+        let reset = answer.number("x-ratelimit-reset").unwrap();
+        assert!((55..=66).contains(&reset), "{answer:?}");
+    }
+    assert_eq!(envoy.get("/").header("x-ratelimit-limit"), None, "no limit, no header");
+}
+
+#[test]
+fn a_grpc_client_that_is_limited_gets_resource_exhausted() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let envoy = Envoy::start(tollgate.grpc_port);
+    exhaust(&envoy, "ann");
+    let answer = envoy.ask("/", &[("x-user", "ann"), ("content-type", "application/grpc")]);
+    assert_eq!((answer.status, answer.number("grpc-status")), (200, Some(8)));
+}
+
+#[test]
+fn while_redis_is_gone_each_rule_fails_its_own_way_and_limits_again_when_it_is_back() {
+    let mut redis = Redis::start();
+    let tollgate = Tollgate::start(RULES, &[PATIENT, &format!("REDIS_URL={}", redis.url())]);
+    let envoy = Envoy::start(tollgate.grpc_port);
+    exhaust(&envoy, "ann");
+    assert_eq!(envoy.get("/login").status, 200);
+
+    redis.kill();
+    for _ in 0..10 {
+        let (open, closed) = (envoy.get_as("ann"), envoy.get("/login"));
+        assert_eq!((open.status, closed.status), (200, 429));
+        assert!(open.is_decided() && closed.is_decided(), "it is Tollgate that says so: {open:?}, {closed:?}");
+    }
+
+    redis.restart(); // with nothing in it
+    wait_until("logins pass again", || envoy.get("/login").status == 200);
+    wait_until("users are limited again", || envoy.get_as("ann").status == 429);
+}
+
+#[test]
+fn while_redis_hangs_tollgate_answers_before_envoys_patience_ends() {
+    let redis = Redis::start();
+    let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", redis.url())]);
+    // With the timeout that users get. That it is kept each time is a question of the machine, so it is asked for once.
+    let envoy = Envoy::start_with(tollgate.grpc_port, &[]);
+    wait_until("users are limited", || envoy.get_as("ann").status == 429);
+    wait_until("logins pass", || envoy.get("/login").is_decided());
+
+    redis.freeze();
+    wait_until("logins are refused", || envoy.get("/login").status == 429);
+    wait_until("users are let pass, by Tollgate", || {
+        let answer = envoy.get_as("ann");
+        answer.status == 200 && answer.is_decided()
+    });
+
+    redis.thaw(); // with all that was in it
+    wait_until("logins pass again", || envoy.get("/login").status == 200);
+    wait_until("what was used up still is", || envoy.get_as("ann").status == 429);
+}
+
+#[test]
+fn new_rules_are_in_force_within_two_seconds_and_no_request_fails_meanwhile() {
+    let tollgate = Tollgate::start(&RULES.replace("_unit: 5", "_unit: 1000000"), &[]);
+    let envoy = Envoy::start(tollgate.grpc_port);
+    let (requests, done) = (AtomicU32::new(0), AtomicBool::new(false));
+    let load = || {
+        let start = Instant::now();
+        while !done.load(Ordering::Relaxed) && start.elapsed() < SOON {
+            let answer = envoy.get_as("ann");
+            let limit = answer.header("x-ratelimit-limit").expect("Tollgate answers every request");
+            assert_eq!(answer.status, if limit.starts_with("1000000,") { 200 } else { 429 }, "{answer:?}");
+            requests.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(load);
+        scope.spawn(load);
+        wait_until("some load", || requests.load(Ordering::Relaxed) > 100);
+
+        let start = Instant::now();
+        tollgate.change_rules(&RULES.replace("_unit: 5", "_unit: 4"));
+        wait_until("the new limit", || envoy.get_as("bob").header("x-ratelimit-limit").unwrap().starts_with("4,"));
+        let took = start.elapsed();
+        let before = requests.load(Ordering::Relaxed);
+        wait_until("more load", || requests.load(Ordering::Relaxed) > before + 100);
+        done.store(true, Ordering::Relaxed);
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    });
+}
+
+#[test]
+fn a_restart_of_tollgate_loses_no_count_that_is_in_redis() {
+    let redis = Redis::start();
+    let store = format!("REDIS_URL={}", redis.url());
+    let mut tollgate = Tollgate::start(RULES, &[PATIENT, &store]);
+    let envoy = Envoy::start(tollgate.grpc_port);
+    exhaust(&envoy, "ann");
+
+    tollgate.signal("TERM");
+    assert!(tollgate.wait().success());
+    assert_eq!(statuses((0..10).map(|_| envoy.get_as("ann"))), [200; 10], "failure_mode_deny is false");
+
+    let port = format!("GRPC_PORT={}", tollgate.grpc_port);
+    let _tollgate = Tollgate::start(RULES, &[PATIENT, &store, &port]);
+    let mut answer = envoy.get_as("ann");
+    wait_until("Envoy finds Tollgate again", || {
+        answer = envoy.get_as("ann");
+        answer.is_decided()
+    });
+    assert_eq!(answer.status, 429);
+}
+
+#[test]
+fn with_failure_mode_deny_nothing_passes_while_tollgate_is_away() {
+    let mut tollgate = Tollgate::start(RULES, &[]);
+    let envoy = Envoy::start_with(
+        tollgate.grpc_port,
+        &[("timeout: 0.1s", "timeout: 10s"), ("mode_deny: false", "mode_deny: true")],
+    );
+    assert_eq!(envoy.get_as("ann").status, 200);
+
+    tollgate.signal("TERM");
+    assert!(tollgate.wait().success());
+    assert_eq!(statuses((0..10).map(|_| envoy.get_as("ann"))), [503; 10]);
+
+    let _tollgate = Tollgate::start(RULES, &[&format!("GRPC_PORT={}", tollgate.grpc_port)]);
+    wait_until("Envoy finds Tollgate again", || envoy.get_as("ann").status == 200);
+}
+
+#[test]
+fn while_one_of_two_tollgates_drains_and_goes_no_request_is_left_undecided() {
+    let redis = Redis::start();
+    let store = format!("REDIS_URL={}", redis.url());
+    // The delay that it has by default: long enough for Envoy's health checks to see it.
+    let settings = [PATIENT, &store, "DRAIN_DELAY=2s"];
+    let (mut leaving, staying) = (Tollgate::start(RULES, &settings), Tollgate::start(RULES, &settings));
+    let endpoint = "- endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8081 } } }";
+    let two = format!("{endpoint}\n              {}", endpoint.replace("8081", &staying.grpc_port.to_string()));
+    let envoy = Envoy::start_with(leaving.grpc_port, &[("timeout: 0.1s", "timeout: 10s"), (endpoint, &two)]);
+
+    let gone = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let start = Instant::now();
+            while !gone.load(Ordering::Relaxed) && start.elapsed() < SOON {
+                let answer = envoy.get_as("ann");
+                assert!(answer.is_decided(), "{answer:?} after {:?}", start.elapsed());
+            }
+        });
+        let calls = "tollgate_requests_total{outcome=\"over_limit\"}";
+        wait_until("both are asked", || leaving.metric(calls) > 0.0 && staying.metric(calls) > 0.0);
+        leaving.signal("TERM");
+        assert!(leaving.wait().success());
+        exhaust(&envoy, "bob");
+        gone.store(true, Ordering::Relaxed);
+    });
+}

@@ -1,0 +1,155 @@
+//! A real Envoy, with the configuration that users are given.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::wait_until;
+
+/// An Envoy in front of a service, which asks a Tollgate.
+pub struct Envoy {
+    process: Child,
+    folder: TempDir,
+    agent: ureq::Agent,
+    port: u16,
+}
+
+/// What a client gets.
+#[derive(Debug)]
+pub struct Answer {
+    pub status: u16,
+    headers: ureq::http::HeaderMap,
+}
+
+impl Answer {
+    /// A header's value.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        Some(self.headers.get(name)?.to_str().unwrap())
+    }
+
+    /// A header that is a number.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.header(name)?.parse().ok()
+    }
+
+    /// Tollgate's own word about a limit, not what Envoy does where it has none.
+    pub fn is_decided(&self) -> bool {
+        self.header("x-ratelimit-limit").is_some()
+    }
+}
+
+impl Envoy {
+    /// Starts one that asks the Tollgate on this port, and is patient with it: a busy machine makes nobody late.
+    pub fn start(tollgate: u16) -> Envoy {
+        Envoy::start_with(tollgate, &[("timeout: 0.1s", "timeout: 10s")])
+    }
+
+    /// Starts one with these changes to `deploy/envoy/envoy.yaml`, and with ports of its own.
+    pub fn start_with(tollgate: u16, changes: &[(&str, &str)]) -> Envoy {
+        let folder = tempfile::tempdir().unwrap();
+        // What listens takes any free port and is asked which; the stand-in for the service needs none.
+        let stand_in = format!("pipe: {{ path: {} }}", folder.path().join("stand-in.sock").display());
+        let tollgate = format!("port_value: {tollgate} }}");
+        let mut changes = changes.to_vec();
+        changes.extend([
+            (
+                "socket_address: { address: 0.0.0.0, port_value: 10000 }",
+                "socket_address: { address: 127.0.0.1, port_value: 0 }",
+            ),
+            ("socket_address: { address: 127.0.0.1, port_value: 10001 }", &stand_in),
+            ("port_value: 8081 }", &tollgate),
+            ("port_value: 9901 }", "port_value: 0 }"),
+        ]);
+        let mut config = fs::read_to_string("deploy/envoy/envoy.yaml").unwrap();
+        for (old, new) in changes {
+            assert!(config.contains(old), "deploy/envoy/envoy.yaml no longer says {old:?}");
+            config = config.replace(old, new);
+        }
+        fs::write(folder.path().join("envoy.yaml"), config).unwrap();
+
+        let log = fs::File::create(folder.path().join("log")).unwrap();
+        let process = Command::new(binary())
+            .current_dir(folder.path())
+            .args(["--config-path", "envoy.yaml", "--admin-address-path", "admin", "--log-level", "warn"])
+            // Several at once on one machine, which would otherwise take each other for an older self.
+            .args(["--disable-hot-restart", "--concurrency", "1"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot run {}: {error}: {INSTALL}", binary().display()));
+        let agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .timeout_global(Some(Duration::from_secs(30)))
+            .build()
+            .new_agent();
+        let mut envoy = Envoy { process, folder, agent, port: 0 };
+        wait_until("envoy listens", || {
+            let ended = envoy.process.try_wait().unwrap();
+            assert!(ended.is_none(), "envoy ended ({ended:?}): {}", envoy.log());
+            envoy.port = envoy.find_port().unwrap_or(0);
+            // It knows its port some time before it listens.
+            envoy.port != 0 && TcpStream::connect(("127.0.0.1", envoy.port)).is_ok()
+        });
+        envoy
+    }
+
+    /// Asks for a path.
+    pub fn get(&self, path: &str) -> Answer {
+        self.ask(path, &[])
+    }
+
+    /// Asks for the front page, as this user.
+    pub fn get_as(&self, user: &str) -> Answer {
+        self.ask("/", &[("x-user", user)])
+    }
+
+    /// Asks for a path, with these headers.
+    pub fn ask(&self, path: &str, headers: &[(&str, &str)]) -> Answer {
+        let mut request = self.agent.get(format!("http://127.0.0.1:{}{path}", self.port));
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let response = request.call().unwrap_or_else(|error| panic!("no answer: {error}: {}", self.log()));
+        let (parts, mut body) = response.into_parts();
+        body.read_to_string().unwrap(); // to the end, so that the connection can be used again
+        Answer { status: parts.status.as_u16(), headers: parts.headers }
+    }
+
+    /// The port that the system gave to the listener `front`, once it has.
+    fn find_port(&self) -> Option<u16> {
+        let admin = fs::read_to_string(self.folder.path().join("admin")).ok()?;
+        let mut response = self.agent.get(format!("http://{admin}/listeners?format=json")).call().ok()?;
+        let listeners: Value = serde_json::from_str(&response.body_mut().read_to_string().ok()?).ok()?;
+        let listeners = listeners["listener_statuses"].as_array()?;
+        let front = listeners.iter().find(|listener| listener["name"] == "front")?;
+        front["local_address"]["socket_address"]["port_value"].as_u64()?.try_into().ok()
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+const INSTALL: &str = "scripts/test-tools.sh installs Envoy, or set TOLLGATE_ENVOY=/path/to/envoy";
+
+fn binary() -> PathBuf {
+    let installed = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/tools/bin/envoy");
+    match std::env::var_os("TOLLGATE_ENVOY") {
+        Some(named) => named.into(),
+        None if installed.exists() => installed,
+        None => "envoy".into(), // on the PATH
+    }
+}
