@@ -54,7 +54,8 @@ fn its_screens_show_what_happens() {
 
     let folder = tempfile::tempdir().unwrap();
     std::fs::create_dir(folder.path().join("rules")).unwrap();
-    let rules = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit:\n      unit: minuets\n      requests_per_unit: 5\n";
+    let rules =
+        "domain: shop\ndescriptors:\n  - key: user\n    rate_limit:\n      unit: minuets\n      requests_per_unit: 5\n";
     std::fs::write(folder.path().join("rules/shop.yaml"), rules).unwrap();
     let output = tollgate::command().args(["check", "rules"]).current_dir(folder.path()).output().unwrap();
     let (_, shown) = screens[1].split_once('\n').unwrap();
