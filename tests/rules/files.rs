@@ -3,8 +3,9 @@
 
 use std::time::Duration;
 
+use tollgate::descriptor::Role;
+use tollgate::rules::Allowance;
 use tollgate::rules::report::Severity;
-use tollgate::rules::{Allowance, Role};
 
 use super::*;
 
