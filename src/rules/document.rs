@@ -91,7 +91,9 @@ impl DocumentError {
 pub(super) fn parse(text: &str) -> Result<Document<'_>, DocumentError> {
     let mut builder = Builder::default();
     let mut documents = 0;
-    for event in Parser::new_from_str(text) {
+    // Off even where another crate turns the parser's feature on: it would refuse a long run of comments.
+    let options = granit_parser::options! { emit_comments: false };
+    for event in Parser::new_from_str_with_options(text, options) {
         let (event, span) = event?;
         if matches!(event, Event::DocumentStart(..)) {
             documents += 1;

@@ -12,9 +12,9 @@ use std::time::Duration;
 use super::document::Value;
 use super::fields::{self, Fields, File, Spot, kind};
 use super::report::{Position, quoted, unknown};
-use super::{Allowance, Defaults, DescriptorConfig, FailureMode, Role, RuleConfig};
+use super::{Allowance, Defaults, DescriptorConfig, FailureMode, RuleConfig};
 use crate::algorithm::{Algorithm, Limit, LimitError, Options};
-use crate::descriptor::Unit;
+use crate::descriptor::{Role, Unit};
 
 /// How deep descriptors may nest.
 const MAX_LEVELS: usize = 64;

@@ -114,6 +114,15 @@ fn of_a_key_that_stands_twice_the_last_counts() {
 }
 
 #[test]
+fn comments_may_be_as_long_as_they_like() {
+    let comments = "# Why this limit is what it is.\n".repeat(1000);
+    assert!(
+        load_text(format!("{comments}domain: d\ndescriptors:\n{comments}  - key: a\n    {comments}    value: b\n"))
+            .is_ok()
+    );
+}
+
+#[test]
 fn text_that_is_not_utf_8_is_refused_where_it_is() {
     let error = load_text(b"domain: caf\xc3\xa9\nkey: \xff").unwrap_err();
     assert!(error.to_string().ends_with("rules.yaml:2:6: not UTF-8"), "{error}");
