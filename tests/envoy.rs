@@ -179,10 +179,7 @@ fn a_restart_of_tollgate_loses_no_count_that_is_in_redis() {
 #[test]
 fn with_failure_mode_deny_nothing_passes_while_tollgate_is_away() {
     let mut tollgate = Tollgate::start(RULES, &[]);
-    let envoy = Envoy::start_with(
-        tollgate.grpc_port,
-        &[("timeout: 0.1s", "timeout: 10s"), ("mode_deny: false", "mode_deny: true")],
-    );
+    let envoy = Envoy::start_with(tollgate.grpc_port, &[Envoy::PATIENT, ("mode_deny: false", "mode_deny: true")]);
     assert_eq!(envoy.get_as("ann").status, 200);
 
     tollgate.signal("TERM");
@@ -202,7 +199,7 @@ fn while_one_of_two_tollgates_drains_and_goes_no_request_is_left_undecided() {
     let (mut leaving, staying) = (Tollgate::start(RULES, &settings), Tollgate::start(RULES, &settings));
     let endpoint = "- endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8081 } } }";
     let two = format!("{endpoint}\n              {}", endpoint.replace("8081", &staying.grpc_port.to_string()));
-    let envoy = Envoy::start_with(leaving.grpc_port, &[("timeout: 0.1s", "timeout: 10s"), (endpoint, &two)]);
+    let envoy = Envoy::start_with(leaving.grpc_port, &[Envoy::PATIENT, (endpoint, &two)]);
 
     let gone = AtomicBool::new(false);
     std::thread::scope(|scope| {

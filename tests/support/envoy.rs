@@ -44,9 +44,12 @@ impl Answer {
 }
 
 impl Envoy {
-    /// Starts one that asks the Tollgate on this port, and is patient with it: a busy machine makes nobody late.
+    /// The change that makes it wait for Tollgate: a busy machine makes nobody late.
+    pub const PATIENT: (&'static str, &'static str) = ("timeout: 0.1s", "timeout: 10s");
+
+    /// Starts one that asks the Tollgate on this port, patiently.
     pub fn start(tollgate: u16) -> Envoy {
-        Envoy::start_with(tollgate, &[("timeout: 0.1s", "timeout: 10s")])
+        Envoy::start_with(tollgate, &[Envoy::PATIENT])
     }
 
     /// Starts one with these changes to `deploy/envoy/envoy.yaml`, and with ports of its own.
@@ -85,6 +88,7 @@ impl Envoy {
             .unwrap_or_else(|error| panic!("cannot run {}: {error}: {INSTALL}", binary().display()));
         let agent = ureq::Agent::config_builder()
             .http_status_as_error(false)
+            .proxy(None) // whatever the environment has for the world outside
             .timeout_global(Some(Duration::from_secs(30)))
             .build()
             .new_agent();
