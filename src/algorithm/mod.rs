@@ -2,7 +2,7 @@
 //!
 //! Every algorithm is one file here and one file of the same name in `lua/`, its twin. The two hold the same statements
 //! under the same names and agree to the bit: a counter in memory and a counter in Redis cannot be told apart.
-//! An algorithm joins by one line in [`algorithms!`] below; everything that lists algorithms follows from it.
+//! An algorithm joins by one line in `algorithms!` below; everything that lists algorithms follows from it.
 //!
 //! Nothing here reads a clock, does I/O, or knows of requests. Time is a count of whole milliseconds; every number stays whole
 //! and below 2^53, because the Lua twin computes in doubles.
