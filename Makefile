@@ -14,7 +14,7 @@ run: ## serve the example rules on this machine, in memory
 
 test: ## run every test, with the Redis and the Envoy they need (installed at the first run)
 	scripts/test-tools.sh
-	cargo test --locked
+	cargo test --locked --no-fail-fast
 
 check: ## what a review would say first: formatting and lints
 	cargo fmt --check
