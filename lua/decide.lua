@@ -5,10 +5,10 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local checks = {}
 for i = 1, #KEYS do
-  local algorithm, role, count_denied, hits, number, period, figure1, figure2 = struct.unpack('<BBBddddd', ARGV[i])
+  local algorithm, role, count_denied, hits, number, period, figure1, figure2, figure3 = struct.unpack('<BBBdddddd', ARGV[i])
   checks[i] = {
     decide = algorithms[algorithm], role = role, count_denied = count_denied == 1,
-    hits = hits, number = number, period = period, figure1 = figure1, figure2 = figure2,
+    hits = hits, number = number, period = period, figure1 = figure1, figure2 = figure2, figure3 = figure3,
   }
 end
 
@@ -18,7 +18,7 @@ local function decide(i, hits, pending)
   local found = pending[key]
   local state, allowed, remaining, reset_after, retry_after = check.decide(
     found and found.state or redis.call('GET', key),
-    hits, check.number, check.period, check.count_denied, now, check.figure1, check.figure2)
+    hits, check.number, check.period, check.count_denied, now, check.figure1, check.figure2, check.figure3)
   if state then
     pending[key] = {state = state, reset_after = reset_after}
   end

@@ -3,8 +3,8 @@
 -- This text, the algorithms beside it in the order of Algorithm::ALL, and decide.lua make one script.
 --
 -- KEYS[i]  the counter of check i
--- ARGV[i]  check i, packed '<BBBddddd': algorithm (1 is the first), role (0 enforced, 1 quota, 2 shadow), count_denied (0 or 1),
---          hits (negative: given back), number, period (ms), and two figures of the algorithm's own
+-- ARGV[i]  check i, packed '<BBBdddddd': algorithm (1 is the first), role (0 enforced, 1 quota, 2 shadow), count_denied (0 or 1),
+--          hits (negative: given back), number, period (ms), and three figures of the algorithm's own
 -- reply    four integers a check: allowed (0 or 1), remaining, reset_after (ms), retry_after (ms; -1: it can never pass)
 --
 -- Lua computes in doubles: every number here is whole and below 2^53.
@@ -12,7 +12,7 @@
 local NEVER = -1
 local MAX_COUNT = 4294967295
 
--- function(state, hits, number, period, count_denied, now, figure, figure)
+-- function(state, hits, number, period, count_denied, now, figure, figure, figure)
 --   -> state (false: unchanged), allowed, remaining, reset_after, retry_after
 local algorithms = {}
 

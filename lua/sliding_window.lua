@@ -1,12 +1,12 @@
--- Sliding window: a period cut into segments, each with a count; the segment that is partly left still counts in full.
--- The twin of src/algorithm/sliding_window.rs.
+-- Sliding window: a period cut into segments, each with a count; the segment that is partly left counts in full (strict), or for the
+-- part of it that is not left yet (linear). The twin of src/algorithm/sliding_window.rs.
 -- state: '<d' index (of the newest segment, counted from the epoch), then 'I4' a count for it and each of the `segments` before it
-algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied, now, segment, segments)
-  local index = math.floor(now / segment)
+algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied, now, segment, segments, linear)
   local layout = '<d' .. string.rep('I4', segments + 1)
+  local oldest = segments + 1
+  local index = math.floor(now / segment)
   local counts = {}
   local set_back = false
-  local total = 0
   local left = segments + 1
   local stored
   if state then
@@ -15,43 +15,64 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
     left = set_back and 0 or index - stored[1]
   end
   for age = 0, segments do
-    local count = age >= left and stored[age - left + 2] or 0
-    counts[age + 1] = count
-    total = total + count
+    counts[age + 1] = age >= left and stored[age - left + 2] or 0
+  end
+  if set_back then
+    -- How much of the oldest is left, the new clock cannot tell: it counts as one younger.
+    counts[oldest - 1] = add(counts[oldest - 1], counts[oldest])
+    counts[oldest] = 0
+  end
+  -- What a count weighs that is as old as can be, now.
+  local into = math.max(now - index * segment, 0)
+  local function weigh(count)
+    if linear == 0 then
+      return count
+    end
+    local whole, part = mul_div(segment - into, count, segment)
+    return whole + (part > 0 and 1 or 0)
+  end
+  local function used()
+    local sum = weigh(counts[oldest])
+    for i = 1, segments do
+      sum = sum + counts[i]
+    end
+    return sum
   end
 
-  local allowed = hits < 0 or total + hits <= number
+  local allowed = hits < 0 or used() + hits <= number
   local charged = hits ~= 0 and (allowed or count_denied)
   if charged and hits > 0 then
-    local count = add(counts[1], hits)
-    total = total + count - counts[1]
-    counts[1] = count
+    counts[1] = add(counts[1], hits)
   elseif charged then
     -- The newest hits come back first: a give-back right after its charge leaves no trace.
     local owed = hits
-    for age = 0, segments do
-      local count = counts[age + 1]
-      local kept = add(count, owed)
-      owed = owed + count - kept
-      total = total - (count - kept)
-      counts[age + 1] = kept
+    for i = 1, oldest do
+      local kept = add(counts[i], owed)
+      owed = owed + counts[i] - kept
+      counts[i] = kept
     end
   end
 
   local reset_after = 0
   local retry_after = allowed and 0 or NEVER
-  local remaining_after = total
+  local younger = 0
+  for i = 1, oldest do
+    younger = younger + counts[i]
+  end
   for age = segments, 0, -1 do
     local count = counts[age + 1]
     if count > 0 then
-      -- A count of this age goes when its segment lies wholly outside the window.
+      younger = younger - count
+      -- A count of this age is gone when its segment lies wholly outside the window.
       reset_after = (index + segments + 1 - age) * segment - now
-      remaining_after = remaining_after - count
-      if retry_after == NEVER and remaining_after + hits <= number then
-        retry_after = reset_after
+      local slack = number - hits - younger
+      if retry_after == NEVER and slack >= 0 then
+        -- With linear weighting it weighs no more than the slack so long before.
+        local early = linear == 0 and 0 or mul_div(segment, slack, count)
+        retry_after = reset_after - early
       end
     end
   end
   local changed = charged or set_back
-  return changed and struct.pack(layout, index, unpack(counts)), allowed, math.max(number - total, 0), reset_after, retry_after
+  return changed and struct.pack(layout, index, unpack(counts)), allowed, math.max(number - used(), 0), reset_after, retry_after
 end

@@ -212,7 +212,7 @@ proptest! {
     #[test]
     fn a_changed_number_is_in_force_at_once_and_keeps_the_count(counter in any_counter(), number in 0..100_u32) {
         let old = counter.limit;
-        let options = Options { count_denied: Some(old.count_denied()), burst: None };
+        let options = Options { burst: None, ..old.options() };
         let new = Limit::new(old.algorithm(), number, old.period(), options).unwrap();
         let mut counter = counter;
         // What a bucket has restored since its last charge is restored at the new rate; so charge it, or rather the contrary.
@@ -291,12 +291,15 @@ fn a_fixed_window_is_aligned_to_the_clock_as_in_the_reference() {
 #[test]
 fn nonsense_is_refused() {
     let limit = |algorithm, ms, burst| {
-        Limit::new(algorithm, 5, Duration::from_micros(ms), Options { burst, count_denied: None }).err()
+        Limit::new(algorithm, 5, Duration::from_micros(ms), Options { burst, ..Options::default() }).err()
     };
     assert_eq!(limit(Algorithm::SlidingWindow, 0, None), Some(LimitError::Period));
     assert_eq!(limit(Algorithm::SlidingWindow, 1_500, None), Some(LimitError::Period));
     assert_eq!(limit(Algorithm::SlidingWindow, 366 * 86_400_000_001, None), Some(LimitError::Period));
-    assert_eq!(limit(Algorithm::SlidingWindow, 1_000, Some(5)), Some(LimitError::NoBurst(Algorithm::SlidingWindow)));
+    assert_eq!(
+        limit(Algorithm::SlidingWindow, 1_000, Some(5)),
+        Some(LimitError::NoOption(Algorithm::SlidingWindow, "burst"))
+    );
     assert_eq!(limit(Algorithm::TokenBucket, 1_000, Some(0)), Some(LimitError::ZeroBurst));
     assert_eq!(limit(Algorithm::TokenBucket, 86_400_000_000, Some(u32::MAX)), Some(LimitError::EndlessRefill));
 }

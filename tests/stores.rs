@@ -18,8 +18,13 @@ use tollgate::store::{Check, Key, Store};
 use tollgate::wire::rate_limit_response::Code;
 
 fn limit(algorithm: Algorithm, number: u32) -> Limit {
-    Limit::new(algorithm, number, tollgate::algorithm::MAX_PERIOD, Options { count_denied: Some(false), burst: None })
-        .unwrap()
+    Limit::new(
+        algorithm,
+        number,
+        tollgate::algorithm::MAX_PERIOD,
+        Options { count_denied: Some(false), ..Options::default() },
+    )
+    .unwrap()
 }
 
 fn check(name: &str, limit: Limit) -> Check {
@@ -148,7 +153,7 @@ async fn a_request_that_one_limit_denies_is_charged_to_none<S: Store>(store: Arc
 
 async fn a_limit_that_counts_denials_is_charged_all_the_same<S: Store>(store: Arc<S>) {
     for algorithm in Algorithm::ALL {
-        let options = Options { count_denied: Some(true), burst: None };
+        let options = Options { count_denied: Some(true), ..Options::default() };
         let counting = Limit::new(*algorithm, 10, tollgate::algorithm::MAX_PERIOD, options).unwrap();
         let usage = check(&format!("{algorithm}usage"), counting);
         let closed = check(&format!("{algorithm}closed"), limit(*algorithm, 0));

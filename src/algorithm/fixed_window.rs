@@ -5,7 +5,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Limit, LimitError, Options, Verdict, add, hold};
+use super::{FIGURES, Limit, LimitError, Options, Verdict, add, hold};
+
+pub(super) const OPTIONS: &[&str] = &[];
 
 /// Nothing beyond number and period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,15 +69,12 @@ pub(super) fn decide(
 }
 
 impl Parameters {
-    pub(super) fn new(_: u32, _: u64, options: &Options) -> Result<Self, LimitError> {
-        match options.burst {
-            None => Ok(Parameters),
-            Some(_) => Err(LimitError::NoBurst(super::Algorithm::FixedWindow)),
-        }
+    pub(super) fn new(_: u32, _: u64, _: &Options) -> Result<Self, LimitError> {
+        Ok(Parameters)
     }
 
-    pub(super) fn arguments(&self) -> [u64; 2] {
-        [0, 0]
+    pub(super) fn arguments(&self) -> [u64; FIGURES] {
+        [0; FIGURES]
     }
 
     pub(super) fn capacity(&self, limit: &Limit) -> u32 {

@@ -23,6 +23,9 @@ const MAX_REFILL_MS: u128 = 1000 * 366 * 24 * 60 * 60 * 1000;
 /// The most hits that one request may take or give back: 2^53, up to which a double holds every whole number.
 pub const MAX_HITS: u64 = 1 << 53;
 
+/// How many figures of its own an algorithm may hand to its Lua twin.
+pub const FIGURES: usize = 3;
+
 macro_rules! algorithms {
     ($($variant:ident $module:ident)*) => {
         /// How a limit counts.
@@ -46,6 +49,11 @@ macro_rules! algorithms {
                 match self { $(Algorithm::$variant => include_str!(concat!("../../lua/", stringify!($module), ".lua"))),* }
             }
 
+            /// The options that a limit of this algorithm may have, by their names in rules.
+            pub const fn options(self) -> &'static [&'static str] {
+                match self { $(Algorithm::$variant => $module::OPTIONS),* }
+            }
+
             fn parameters(self, number: u32, period_ms: u64, options: &Options) -> Result<Parameters, LimitError> {
                 match self { $(
                     Algorithm::$variant => $module::Parameters::new(number, period_ms, options).map(Parameters::$variant),
@@ -62,7 +70,7 @@ macro_rules! algorithms {
                 match self { $(Parameters::$variant(_) => Algorithm::$variant),* }
             }
 
-            fn arguments(&self) -> [u64; 2] {
+            fn arguments(&self) -> [u64; FIGURES] {
                 match self { $(Parameters::$variant(parameters) => parameters.arguments()),* }
             }
 
@@ -141,10 +149,46 @@ pub struct Outcome {
 /// What a limit may say beyond its number and period. An option that the algorithm does not have is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
+    /// A denied request is charged too. By default only for a fixed window. Every algorithm has it.
+    pub count_denied: Option<bool>,
     /// Of a token bucket: how much it holds.
     pub burst: Option<u32>,
-    /// A denied request is charged too. By default only for a fixed window.
-    pub count_denied: Option<bool>,
+    /// Of a sliding window: how many counts a period is cut into, from 1 to 60.
+    pub segments: Option<u32>,
+    /// Of a sliding window: what the segment counts that is partly left.
+    pub weighting: Option<Weighting>,
+}
+
+impl Options {
+    /// The names of the options that are given, but for `count_denied`.
+    fn given(&self) -> impl Iterator<Item = &'static str> {
+        let Options { count_denied: _, burst, segments, weighting } = self;
+        let given = [("burst", burst.is_some()), ("segments", segments.is_some()), ("weighting", weighting.is_some())];
+        given.into_iter().filter_map(|(name, given)| given.then_some(name))
+    }
+}
+
+/// What the segment of a sliding window counts that is partly left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weighting {
+    /// In full: never more than the number passes in any period, and somewhat less than it under steady overload.
+    #[default]
+    Strict,
+    /// For the part that is not left yet: the number passes on average, and up to twice that at the worst.
+    Linear,
+}
+
+impl Weighting {
+    /// Both.
+    pub const ALL: [Weighting; 2] = [Weighting::Strict, Weighting::Linear];
+
+    /// The name in rules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Weighting::Strict => "strict",
+            Weighting::Linear => "linear",
+        }
+    }
 }
 
 /// So many hits in a period, counted by an algorithm. Every value of this type can be computed exactly.
@@ -162,15 +206,36 @@ pub enum LimitError {
     /// Under a millisecond, over [`MAX_PERIOD`], or with a fraction of a millisecond.
     #[error("a period is a whole number of milliseconds, from 1ms to 366d")]
     Period,
-    /// `burst` on an algorithm that has none.
-    #[error("{0} has no burst; token_bucket has")]
-    NoBurst(Algorithm),
+    /// An option that the algorithm does not have.
+    #[error("{0} has no {1}; {owner} has", owner = owner(.1))]
+    NoOption(Algorithm, &'static str),
     /// A bucket that holds nothing.
     #[error("burst must be at least 1: a bucket that holds nothing lets nothing pass")]
     ZeroBurst,
     /// A bucket that takes longer to fill than any promise about it can reach.
     #[error("an empty bucket of this burst would take more than a thousand years to fill: lower the burst")]
     EndlessRefill,
+    /// No segment at all, or more than pays.
+    #[error("segments must be from 1 to 60")]
+    Segments,
+}
+
+impl LimitError {
+    /// The key in rules that is wrong.
+    pub const fn key(&self) -> &'static str {
+        match self {
+            LimitError::Period => "period",
+            LimitError::NoOption(_, option) => option,
+            LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
+            LimitError::Segments => "segments",
+        }
+    }
+}
+
+/// The algorithm that has an option; each belongs to one at most.
+fn owner(option: &str) -> Algorithm {
+    let mut owners = Algorithm::ALL.iter().copied().filter(|algorithm| algorithm.options().contains(&option));
+    owners.next().unwrap_or(Algorithm::SlidingWindow)
 }
 
 impl Limit {
@@ -183,6 +248,9 @@ impl Limit {
             return Err(LimitError::Period);
         }
         let period_ms = u64::try_from(period.as_millis()).map_err(|_| LimitError::Period)?;
+        if let Some(option) = options.given().find(|option| !algorithm.options().contains(option)) {
+            return Err(LimitError::NoOption(algorithm, option));
+        }
         let parameters = algorithm.parameters(number, period_ms, &options)?;
         Ok(Limit { number, period_ms, options, parameters })
     }
@@ -193,6 +261,11 @@ impl Limit {
         let share = |number: u32| (number / parts.max(1)).max(number.min(1));
         let options = Options { burst: self.options.burst.map(share), ..self.options };
         Limit::new(self.algorithm(), share(self.number), self.period(), options).unwrap_or(*self)
+    }
+
+    /// What it says beyond its number and period.
+    pub fn options(&self) -> Options {
+        self.options
     }
 
     /// How it counts.
@@ -226,7 +299,7 @@ impl Limit {
     }
 
     /// The algorithm's own figures, as the Lua twin takes them.
-    pub fn arguments(&self) -> [u64; 2] {
+    pub fn arguments(&self) -> [u64; FIGURES] {
         self.parameters.arguments()
     }
 

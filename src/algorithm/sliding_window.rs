@@ -1,20 +1,29 @@
-//! Sliding window: a period cut into segments, each with a count; the segment that is partly left still counts in full.
+//! Sliding window: a period cut into segments, each with a count.
 //!
-//! So no interval of one period, wherever it begins, admits more than the number. The price: under steady overload a window
-//! is up to one segment longer than the period, and admits `number / (1 + 1 / segments)`.
+//! With strict weighting the segment that is partly left still counts in full. So no interval of one period, wherever it
+//! begins, admits more than the number. The price: under steady overload a window is up to one segment longer than the
+//! period, and admits `number / (1 + 1 / segments)`.
+//!
+//! With linear weighting that segment counts for the part of it that is not left yet, as if its hits had come evenly.
+//! Then the number passes on average; at the worst, when they all came at the segment's end, twice the number does. One segment
+//! with linear weighting is the estimate from two counters that content delivery networks use.
 
 use std::fmt::Write as _;
 
-use super::{Limit, LimitError, Options, Verdict, add, hold};
+use super::{FIGURES, Limit, LimitError, Options, Verdict, Weighting, add, hold, mul_div};
 
-/// How many segments a period is cut into, unless it is too short.
-const SEGMENTS: u64 = 10;
+pub(super) const OPTIONS: &[&str] = &["segments", "weighting"];
+
+/// How many segments a period is cut into by default, and the most.
+const SEGMENTS: u32 = 10;
+const MAX_SEGMENTS: u32 = 60;
 
 /// The cut: `segments` segments of `segment_ms` each are at least the period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parameters {
     segment_ms: u64,
     segments: u64,
+    weighting: Weighting,
 }
 
 /// The hits of the last segments.
@@ -33,57 +42,73 @@ pub(super) fn decide(
     state: Option<&State>,
     now: u64,
 ) -> (Option<State>, Verdict) {
-    let Parameters { segment_ms, segments } = *parameters;
-    let mut index = now / segment_ms;
-    let mut counts = vec![0; segments as usize + 1].into_boxed_slice();
+    let Parameters { segment_ms: segment, segments, weighting } = *parameters;
+    let oldest = segments as usize;
+    let mut index = now / segment;
+    let mut counts = vec![0; oldest + 1].into_boxed_slice();
     let mut set_back = false;
-    let mut total = 0;
     if let Some(state) = state {
         (index, set_back) = hold(index, state.index, segments);
         let left = if set_back { 0 } else { index - state.index };
         for age in left..=segments {
-            let count = state.counts[(age - left) as usize];
-            counts[age as usize] = count;
-            total += i64::from(count);
+            counts[age as usize] = state.counts[(age - left) as usize];
+        }
+        if set_back {
+            // How much of the oldest is left, the new clock cannot tell: it counts as one younger.
+            counts[oldest - 1] = add(counts[oldest - 1], counts[oldest].into());
+            counts[oldest] = 0;
         }
     }
+    // What a count weighs that is as old as can be, now.
+    let into = now.saturating_sub(index * segment);
+    let weigh = |count: u32| match weighting {
+        Weighting::Strict => i64::from(count),
+        Weighting::Linear => {
+            let (whole, part) = mul_div(segment - into, count.into(), segment);
+            (whole + u64::from(part > 0)) as i64
+        }
+    };
+    let used = |counts: &[u32]| counts[..oldest].iter().copied().map(i64::from).sum::<i64>() + weigh(counts[oldest]);
 
     let number = i64::from(limit.number);
-    let allowed = hits < 0 || total + hits <= number;
+    let allowed = hits < 0 || used(&counts) + hits <= number;
     let charged = hits != 0 && (allowed || limit.count_denied());
     if charged && hits > 0 {
-        let count = add(counts[0], hits);
-        total += i64::from(count - counts[0]);
-        counts[0] = count;
+        counts[0] = add(counts[0], hits);
     } else if charged {
         // The newest hits come back first: a give-back right after its charge leaves no trace.
         let mut owed = hits;
         for count in &mut counts {
             let kept = add(*count, owed);
             owed += i64::from(*count - kept);
-            total -= i64::from(*count - kept);
             *count = kept;
         }
     }
 
-    // A count of this age goes when its segment lies wholly outside the window.
-    let gone = |age: u64| (index + segments + 1 - age) * segment_ms - now;
     let mut reset_after_ms = 0;
     let mut retry_after_ms = if allowed { Some(0) } else { None };
-    let mut left = total;
+    let mut younger: i64 = counts.iter().copied().map(i64::from).sum();
     for age in (0..=segments).rev() {
         let count = counts[age as usize];
-        if count > 0 {
-            reset_after_ms = gone(age);
-            left -= i64::from(count);
-            if retry_after_ms.is_none() && left + hits <= number {
-                retry_after_ms = Some(reset_after_ms);
-            }
+        if count == 0 {
+            continue;
+        }
+        younger -= i64::from(count);
+        // A count of this age is gone when its segment lies wholly outside the window.
+        reset_after_ms = (index + segments + 1 - age) * segment - now;
+        let slack = number - hits - younger;
+        if retry_after_ms.is_none() && slack >= 0 {
+            let early = match weighting {
+                Weighting::Strict => 0,
+                // It weighs no more than the slack so long before.
+                Weighting::Linear => mul_div(segment, slack as u64, count.into()).0,
+            };
+            retry_after_ms = Some(reset_after_ms - early);
         }
     }
     let verdict = Verdict {
         allowed,
-        remaining: u32::try_from((number - total).max(0)).unwrap_or(u32::MAX),
+        remaining: u32::try_from((number - used(&counts)).max(0)).unwrap_or(u32::MAX),
         reset_after_ms,
         retry_after_ms,
     };
@@ -91,16 +116,19 @@ pub(super) fn decide(
 }
 
 impl Parameters {
+    /// A period too short for so many segments of a millisecond has fewer.
     pub(super) fn new(_: u32, period_ms: u64, options: &Options) -> Result<Self, LimitError> {
-        if options.burst.is_some() {
-            return Err(LimitError::NoBurst(super::Algorithm::SlidingWindow));
+        let segments = options.segments.unwrap_or(SEGMENTS);
+        if !(1..=MAX_SEGMENTS).contains(&segments) {
+            return Err(LimitError::Segments);
         }
-        let segment_ms = period_ms.div_ceil(SEGMENTS);
-        Ok(Parameters { segment_ms, segments: period_ms.div_ceil(segment_ms) })
+        let segment_ms = period_ms.div_ceil(segments.into());
+        let weighting = options.weighting.unwrap_or_default();
+        Ok(Parameters { segment_ms, segments: period_ms.div_ceil(segment_ms), weighting })
     }
 
-    pub(super) fn arguments(&self) -> [u64; 2] {
-        [self.segment_ms, self.segments]
+    pub(super) fn arguments(&self) -> [u64; FIGURES] {
+        [self.segment_ms, self.segments, u64::from(self.weighting == Weighting::Linear)]
     }
 
     pub(super) fn capacity(&self, limit: &Limit) -> u32 {

@@ -8,7 +8,9 @@
 
 use std::fmt::Write as _;
 
-use super::{Limit, LimitError, MAX_REFILL_MS, Options, Verdict, hold, mul_div};
+use super::{FIGURES, Limit, LimitError, MAX_REFILL_MS, Options, Verdict, hold, mul_div};
+
+pub(super) const OPTIONS: &[&str] = &["burst"];
 
 /// What the bucket holds, and how long an empty one takes to fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,8 +121,8 @@ impl Parameters {
         Ok(Parameters { burst, refill_ms: refill_ms as u64 })
     }
 
-    pub(super) fn arguments(&self) -> [u64; 2] {
-        [u64::from(self.burst), self.refill_ms]
+    pub(super) fn arguments(&self) -> [u64; FIGURES] {
+        [u64::from(self.burst), self.refill_ms, 0]
     }
 
     pub(super) fn capacity(&self, _: &Limit) -> u32 {

@@ -45,6 +45,8 @@ pub(super) const RATE_LIMIT: Section = Section {
         "period",
         "algorithm",
         "burst",
+        "segments",
+        "weighting",
         "failure_mode",
         "count_denied",
     ],

@@ -13,7 +13,7 @@ use super::document::Value;
 use super::fields::{self, Fields, File, Spot, kind};
 use super::report::{Position, quoted, unknown};
 use super::{Allowance, Defaults, DescriptorConfig, FailureMode, RuleConfig};
-use crate::algorithm::{Algorithm, Limit, LimitError, Options};
+use crate::algorithm::{Algorithm, Limit, Options, Weighting};
 use crate::descriptor::{Role, Unit};
 
 /// How deep descriptors may nest.
@@ -185,7 +185,8 @@ impl Tree<'_> {
         if let Some(spot) = fields.get("period") {
             self.file.error(spot, "an unlimited rule has no period: remove one of the two");
         }
-        for key in ["requests_per_unit", "algorithm", "burst", "failure_mode", "count_denied"] {
+        for key in ["requests_per_unit", "algorithm", "burst", "segments", "weighting", "failure_mode", "count_denied"]
+        {
             if let Some(spot) = fields.get(key) {
                 self.file.warn(spot, "does nothing: an unlimited rule counts nothing");
             }
@@ -207,16 +208,16 @@ impl Tree<'_> {
             None => Some(self.defaults.algorithm),
         };
         let options = Options {
-            burst: fields.get("burst").and_then(|spot| self.file.number(spot)),
             count_denied: fields.get("count_denied").and_then(|spot| self.file.flag(spot)),
+            burst: fields.get("burst").and_then(|spot| self.file.number(spot)),
+            segments: fields.get("segments").and_then(|spot| self.file.number(spot)),
+            weighting: fields
+                .get("weighting")
+                .and_then(|spot| self.file.choice(spot, "weighting", &Weighting::ALL, Weighting::name)),
         };
         let limit = Limit::new(algorithm?, number?, period?, options);
         if let Err(error) = &limit {
-            let key = match error {
-                LimitError::Period => "period",
-                LimitError::NoBurst(_) | LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
-            };
-            self.file.error(fields.place(key), error.to_string());
+            self.file.error(fields.place(error.key()), error.to_string());
         }
         limit.ok()
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Limit, MAX_PERIOD, Options};
+use tollgate::algorithm::{Algorithm, Limit, MAX_PERIOD, Options, Weighting};
 
 /// Numbers at which arithmetic likes to break, and any others.
 fn number() -> impl Strategy<Value = u32> {
@@ -16,35 +16,56 @@ fn period_ms() -> impl Strategy<Value = u64> {
     prop_oneof![3 => 1..30_u64, 2 => 31..5_000_u64, 2 => named, 1 => 1..=longest]
 }
 
-fn make(algorithm: Algorithm, number: u32, period_ms: u64, burst: u32, count_denied: Option<bool>) -> Option<Limit> {
-    let burst = (algorithm == Algorithm::TokenBucket && burst > 0).then_some(burst);
-    let options = Options { burst, count_denied };
+/// Options of every algorithm; those that an algorithm does not have are left out.
+fn options() -> impl Strategy<Value = Options> {
+    let weighting = prop::sample::select(&Weighting::ALL[..]);
+    (
+        prop::option::of(any::<bool>()),
+        prop::option::of(number()),
+        prop::option::of(1..=60_u32),
+        prop::option::of(weighting),
+    )
+        .prop_map(|(count_denied, burst, segments, weighting)| Options {
+            count_denied,
+            burst,
+            segments,
+            weighting,
+        })
+}
+
+fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Option<Limit> {
+    let has = |option| algorithm.options().contains(&option);
+    let options = Options {
+        burst: options.burst.filter(|_| has("burst")),
+        segments: options.segments.filter(|_| has("segments")),
+        weighting: options.weighting.filter(|_| has("weighting")),
+        ..options
+    };
     Limit::new(algorithm, number, Duration::from_millis(period_ms), options).ok()
 }
 
 /// Any limit of any algorithm.
 pub fn any_limit() -> impl Strategy<Value = Limit> {
-    let algorithm = prop::sample::select(Algorithm::ALL);
-    let count_denied = prop::option::of(any::<bool>());
-    (algorithm, number(), period_ms(), number(), count_denied)
-        .prop_filter_map("no such limit", |(algorithm, number, period_ms, burst, count_denied)| {
-            make(algorithm, number, period_ms, burst, count_denied)
+    (prop::sample::select(Algorithm::ALL), number(), period_ms(), options())
+        .prop_filter_map("no such limit", |(algorithm, number, period_ms, options)| {
+            make(algorithm, number, period_ms, options)
         })
 }
 
 /// A limit that a short sequence of hits can exhaust and a short time restore.
 pub fn small_limit() -> impl Strategy<Value = Limit> {
-    let algorithm = prop::sample::select(Algorithm::ALL);
-    let count_denied = prop::option::of(any::<bool>());
-    (algorithm, 0..12_u32, 1..150_u64, 0..20_u32, count_denied)
-        .prop_filter_map("no such limit", |(algorithm, number, period_ms, burst, count_denied)| {
-            make(algorithm, number, period_ms, burst, count_denied)
-        })
+    (prop::sample::select(Algorithm::ALL), 0..12_u32, 1..150_u64, options(), 1..20_u32).prop_filter_map(
+        "no such limit",
+        |(algorithm, number, period_ms, options, burst)| {
+            let options = Options { burst: options.burst.map(|_| burst), ..options };
+            make(algorithm, number, period_ms, options)
+        },
+    )
 }
 
 /// The longest that a counter of this limit remembers anything.
 pub fn memory_ms(limit: &Limit) -> u64 {
-    let [first, second] = limit.arguments();
+    let [first, second, _] = limit.arguments();
     match limit.algorithm() {
         Algorithm::FixedWindow => limit.period_ms(),
         Algorithm::SlidingWindow => first * (second + 1),
@@ -57,6 +78,7 @@ pub fn bound(limit: &Limit) -> u64 {
     let number = u64::from(limit.number());
     match limit.algorithm() {
         Algorithm::FixedWindow => 2 * number,
+        Algorithm::SlidingWindow if limit.arguments()[2] == 1 => 2 * number,
         Algorithm::SlidingWindow => number,
         Algorithm::TokenBucket => number + u64::from(limit.capacity()),
     }

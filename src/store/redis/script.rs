@@ -4,7 +4,7 @@ use std::sync::LazyLock;
 
 use deadpool_redis::redis::{Cmd, Script, cmd};
 
-use crate::algorithm::{Algorithm, Verdict};
+use crate::algorithm::{Algorithm, FIGURES, Verdict};
 use crate::descriptor::Role;
 use crate::store::{Check, StoreError};
 
@@ -19,6 +19,8 @@ pub static SOURCE: LazyLock<String> = LazyLock::new(|| {
 
 static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(&SOURCE).get_hash().to_owned());
 
+/// Bytes in the argument for one check: three flags, and hits, number, period and the algorithm's own figures as doubles.
+const ARGUMENT: usize = 3 + (3 + FIGURES) * 8;
 /// Integers in the reply for one check.
 const INTEGERS: usize = 4;
 
@@ -47,21 +49,21 @@ pub fn load() -> Cmd {
     load
 }
 
-/// One check as `lua/prelude.lua` unpacks it: `<BBBddddd`.
-fn argument(check: &Check) -> [u8; 43] {
+/// One check as `lua/prelude.lua` unpacks it: `<BBBdddddd`.
+fn argument(check: &Check) -> [u8; ARGUMENT] {
     let limit = &check.limit;
     let role = match check.role {
         Role::Enforced => 0,
         Role::Quota => 1,
         Role::Shadow => 2,
     };
-    let mut argument = [0; 43];
+    let mut argument = [0; ARGUMENT];
     let (flags, numbers) = argument.split_at_mut(3);
     flags.copy_from_slice(&[limit.algorithm() as u8 + 1, role, u8::from(limit.count_denied())]);
-    let [figure1, figure2] = limit.arguments();
     // Every one of them is whole and at most 2^53, so that nothing is rounded.
+    let figures = limit.arguments().map(|figure| figure as f64);
     let values =
-        [check.hits.get() as f64, f64::from(limit.number()), limit.period_ms() as f64, figure1 as f64, figure2 as f64];
+        [check.hits.get() as f64, f64::from(limit.number()), limit.period_ms() as f64].into_iter().chain(figures);
     for (place, value) in numbers.chunks_exact_mut(8).zip(values) {
         place.copy_from_slice(&value.to_le_bytes());
     }
