@@ -34,7 +34,8 @@ for i, check in ipairs(checks) do
   reply[4 * i - 1], reply[4 * i] = reset_after, retry_after
   if check.role == 0 then
     refused = refused or not allowed
-  elseif check.role == 1 then
+  elseif check.role == 1 and check.hits >= 0 then
+    -- Giving back needs no quota.
     quotas = quotas + 1
     quotas_over = quotas_over + (allowed and 0 or 1)
   end

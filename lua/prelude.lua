@@ -28,7 +28,7 @@ local function hold(now, at, patience)
   end
 end
 
--- a * b / c as whole quotient and remainder, exact where a and c are below 2^37 and b is below 2^32: b is taken in halves of 16 bits.
+-- a * b / c as whole quotient and remainder, exact where a and c are below 2^35 and b is below 2^34: b is taken in two parts.
 local function mul_div(a, b, c)
   local low = b % 65536
   local high = (b - low) / 65536

@@ -1,17 +1,18 @@
 -- Token bucket: refilled with the number per period, evenly and without end, up to the burst; it starts full.
 -- The twin of src/algorithm/token_bucket.rs.
--- state: '<dI4d' at (ms since the epoch), missing (whole tokens), fraction (in 1/period of a token)
+-- state: '<ddd' at (ms since the epoch), missing (whole tokens; more than the burst is debt), fraction (in 1/period of a token)
 algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied, now, burst, refill)
+  local most = count_denied and burst + number or burst
   local time = now
   local set_back = false
   local missing = 0
   local fraction = 0
   if state then
     local at
-    at, missing, fraction = struct.unpack('<dI4d', state)
+    at, missing, fraction = struct.unpack('<ddd', state)
     time, set_back = hold(now, at, period)
-    if missing >= burst then
-      missing, fraction = burst, 0
+    if missing >= most then
+      missing, fraction = most, 0
     end
     local elapsed = set_back and 0 or time - at
     if elapsed >= refill then
@@ -33,8 +34,9 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
     end
   end
 
+  -- Negative where there is debt.
   local room = burst - missing - (fraction > 0 and 1 or 0)
-  local allowed = hits <= room
+  local allowed = hits < 0 or hits <= room
   local charged = hits ~= 0 and (allowed or count_denied)
   -- How long until `tokens` and the fraction are restored.
   local function wait(tokens, fraction)
@@ -48,8 +50,8 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
     local sum = missing + hits
     if sum < 0 then
       missing, fraction = 0, 0
-    elseif sum >= burst then
-      missing, fraction = burst, 0
+    elseif sum >= most then
+      missing, fraction = most, 0
     else
       missing = sum
     end
@@ -65,5 +67,5 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
   end
   local changed = charged or set_back
   room = burst - missing - (fraction > 0 and 1 or 0)
-  return changed and struct.pack('<dI4d', time, missing, fraction), allowed, room, wait(missing, fraction), retry_after
+  return changed and struct.pack('<ddd', time, missing, fraction), allowed, math.max(room, 0), wait(missing, fraction), retry_after
 end

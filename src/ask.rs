@@ -7,7 +7,7 @@ use anyhow::bail;
 use clap::Args;
 use serde_json::json;
 
-use crate::client;
+use crate::client::{self, ServiceAddress};
 use crate::wire::rate_limit_response::rate_limit::Unit;
 use crate::wire::rate_limit_response::{Code, DescriptorStatus};
 use crate::wire::{
@@ -35,9 +35,8 @@ pub struct Ask {
     #[arg(long)]
     give_back: bool,
 
-    /// Where the service listens for gRPC.
-    #[arg(long, short, default_value = "localhost:8081", value_name = "HOST:PORT")]
-    address: String,
+    #[command(flatten)]
+    service: ServiceAddress,
 
     /// How long to wait for the answer.
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
@@ -64,7 +63,7 @@ pub struct Answered {
 pub async fn ask(ask: Ask) -> anyhow::Result<Answered> {
     let descriptors = descriptors(&ask)?;
     let request = RateLimitRequest { domain: ask.domain.clone(), descriptors: descriptors.clone(), hits_addend: 0 };
-    let channel = client::connect(&ask.address, ask.timeout).await?;
+    let channel = client::connect(&ask.service, ask.timeout).await?;
     let response = RateLimitServiceClient::new(channel)
         .should_rate_limit(request)
         .await

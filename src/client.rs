@@ -3,20 +3,37 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
+use clap::Args;
 use tonic::transport::{Channel, Endpoint};
 
-/// A connection to `host:port`, on which every call is answered within `timeout` or fails.
+/// Where a running service is.
+#[derive(Args, Debug)]
+pub struct ServiceAddress {
+    /// Where the service listens for gRPC. Unset: this machine, on the port that GRPC_PORT names or on 8081.
+    #[arg(long, short, value_name = "HOST:PORT")]
+    address: Option<String>,
+
+    /// For the default above: inside a container, the variable that moved the service moves its clients too.
+    #[arg(long, env = "GRPC_PORT", default_value = "8081", hide = true)]
+    grpc_port: u16,
+}
+
+/// A connection on which every call is answered within `timeout` or fails.
 ///
 /// # Errors
-/// Where the address is none, or nobody listens there.
-pub async fn connect(address: &str, timeout: Duration) -> anyhow::Result<Channel> {
+/// Where the address is none, or nobody answers there.
+pub async fn connect(service: &ServiceAddress, timeout: Duration) -> anyhow::Result<Channel> {
+    let address = match &service.address {
+        Some(address) => address.clone(),
+        None => format!("localhost:{}", service.grpc_port),
+    };
     Endpoint::from_shared(format!("http://{address}"))
         .with_context(|| format!("{address:?} is not host:port"))?
         .connect_timeout(timeout)
         .timeout(timeout)
         .connect()
         .await
-        .with_context(|| format!("nobody listens on {address}: is the service running? see --address"))
+        .with_context(|| format!("cannot reach {address}: is the service running? see --address"))
 }
 
 /// What a service says when it does not answer.

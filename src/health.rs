@@ -8,18 +8,13 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::client;
+use crate::client::{self, ServiceAddress};
 
 /// Ask a running service whether it answers by rules; exits with 0 if it is SERVING, and with 1 otherwise.
 #[derive(Args, Debug)]
 pub struct Health {
-    /// Where the service listens for gRPC. Unset: this machine, on the port that GRPC_PORT names or on 8081.
-    #[arg(long, short, value_name = "HOST:PORT")]
-    address: Option<String>,
-
-    /// For the default above: inside a container, the variable that moved the service moves its health check too.
-    #[arg(long, env = "GRPC_PORT", default_value = "8081", hide = true)]
-    grpc_port: u16,
+    #[command(flatten)]
+    service: ServiceAddress,
 
     /// How long to wait for the answer.
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
@@ -31,8 +26,7 @@ pub struct Health {
 /// # Errors
 /// Where no answer could be had.
 pub async fn health(health: Health) -> anyhow::Result<bool> {
-    let address = health.address.unwrap_or_else(|| format!("localhost:{}", health.grpc_port));
-    let channel = client::connect(&address, health.timeout).await?;
+    let channel = client::connect(&health.service, health.timeout).await?;
     let response = HealthClient::new(channel)
         .check(HealthCheckRequest::default())
         .await

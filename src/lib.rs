@@ -34,6 +34,7 @@ pub mod metrics;
 pub mod telemetry;
 pub mod admin;
 pub mod settings;
+pub mod accept;
 pub mod server;
 pub mod client;
 pub mod ask;

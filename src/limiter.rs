@@ -62,7 +62,6 @@ impl<S: Store> Limiter<S> {
         request: &'a Request,
         deadline: Instant,
     ) -> Result<Decision<'a>, StoreError> {
-        let start = Instant::now();
         let plan = Plan::new(&self.options, &snapshot.rules, request);
         let decision = if plan.checks().is_empty() {
             plan.conclude(&[])
@@ -75,7 +74,7 @@ impl<S: Store> Limiter<S> {
                 Err(error) => self.decide_without_store(plan, error)?,
             }
         };
-        self.metrics.record(&snapshot.metrics, &decision, start.elapsed());
+        self.metrics.record(&snapshot.metrics, &decision);
         Ok(decision)
     }
 

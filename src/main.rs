@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use clap::{Parser, Subcommand};
+use clap::builder::Resettable;
+use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tollgate::ask::{self, Ask};
 use tollgate::health::{self, Health};
-use tollgate::rules::load::{self, LoadOptions, Sources};
-use tollgate::settings::{self, Settings};
+use tollgate::rules::load::{self, Sources};
+use tollgate::settings::{self, Reading, Settings};
 use tollgate::{server, telemetry};
 
 #[global_allocator]
@@ -48,13 +49,12 @@ struct Check {
     #[arg(long)]
     strict: bool,
 
-    /// Several files may have the same domain, as with MERGE_DOMAIN_CONFIG.
-    #[arg(long)]
-    merge_domain_config: bool,
+    #[command(flatten)]
+    reading: Reading,
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse_from(with_default_command(std::env::args_os().collect())) {
+    let cli = match parse(with_default_command(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
             // Not clap's own exit: its 2 means "limited" here.
@@ -76,6 +76,15 @@ fn main() -> ExitCode {
         eprintln!("error: {error:#}");
         ExitCode::FAILURE
     })
+}
+
+/// Parses the arguments and the environment, in which an empty variable is as good as none: Helm and compose leave such.
+fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let is_empty =
+        |arg: &Arg| arg.get_env().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
+    let ignore_empty = |arg: Arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg };
+    let command = Cli::command().mut_subcommands(|command| command.mut_args(ignore_empty));
+    Cli::from_arg_matches(&command.try_get_matches_from(arguments)?)
 }
 
 /// `tollgate --rules x` means `tollgate serve --rules x`.
@@ -112,8 +121,7 @@ async fn serve(settings: Settings) -> anyhow::Result<ExitCode> {
 }
 
 fn check(check: &Check) -> anyhow::Result<ExitCode> {
-    let options = LoadOptions { merge_domains: check.merge_domain_config, ..LoadOptions::default() };
-    let loaded = match load::load(&Sources { paths: check.paths.clone() }, &options) {
+    let loaded = match load::load(&Sources { paths: check.paths.clone() }, &check.reading.load_options()) {
         Ok(loaded) => loaded,
         Err(error) => {
             eprintln!("{error}");
@@ -126,7 +134,8 @@ fn check(check: &Check) -> anyhow::Result<ExitCode> {
     if check.strict && !loaded.warnings.is_empty() {
         return Ok(ExitCode::FAILURE);
     }
-    println!("ok: {} rules in {} domains", loaded.rules.rules().len(), loaded.rules.domains());
+    let count = |number, what| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    println!("ok: {} in {}", count(loaded.rules.rules().len(), "rule"), count(loaded.rules.domains(), "domain"));
     Ok(ExitCode::SUCCESS)
 }
 

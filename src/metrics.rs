@@ -129,20 +129,28 @@ impl Metrics {
             spared: counter("global_shadow_mode_total", "Calls that only SHADOW_MODE let pass.")?,
             rule_hits: Hits {
                 total: counters("hits_total", "Hits that a rule was asked about.", &by_rule)?,
-                over: counters("over_limit_hits_total", "Hits over the rule's limit.", &by_rule)?,
+                over: counters(
+                    "over_limit_hits_total",
+                    "Hits over the rule's limit, where that could be decided.",
+                    &by_rule,
+                )?,
                 near: counters(
                     "near_limit_hits_total",
                     "Hits within the limit, beyond NEAR_LIMIT_RATIO of it.",
                     &by_rule,
                 )?,
-                within: counters("within_limit_hits_total", "Hits within the rule's limit.", &by_rule)?,
+                within: counters(
+                    "within_limit_hits_total",
+                    "Hits within the rule's limit, where that could be decided.",
+                    &by_rule,
+                )?,
                 shadow: counters(
                     "shadow_hits_total",
                     "Hits over the limit of a rule in shadow mode, which passed.",
                     &by_rule,
                 )?,
             },
-            store_seconds: seconds("store_seconds", "Time the store took to decide, failures included.")?,
+            store_seconds: seconds("store_seconds", "Time the store took to decide or to fail, where it was asked.")?,
             store_errors: counters(
                 "store_errors_total",
                 "Decisions that the store could not make, by reason.",
@@ -172,9 +180,13 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// A call was answered.
-    pub fn record(&self, rules: &RuleMetrics, decision: &Decision<'_>, took: Duration) {
+    /// A call has been answered, or refused.
+    pub fn record_call(&self, took: Duration) {
         self.request_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A request was decided.
+    pub fn record(&self, rules: &RuleMetrics, decision: &Decision<'_>) {
         if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.inc();
         self.spared.inc_by(u64::from(decision.spared));
         for status in &decision.statuses {
@@ -225,7 +237,9 @@ impl Metrics {
 
     /// The store was asked.
     pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
-        self.store_seconds.observe(took.as_secs_f64());
+        if !matches!(error, Some(StoreError::Down)) {
+            self.store_seconds.observe(took.as_secs_f64());
+        }
         if let Some(error) = error {
             self.store_errors.with_label_values(&[error.kind()]).inc();
         }
@@ -291,7 +305,9 @@ impl Hits<IntCounterVec> {
 impl Hits<IntCounter> {
     fn record(&self, limited: &Limited<'_>, hits: u64, near_limit_ratio: f64) {
         self.total.inc_by(hits);
-        if limited.over() {
+        // What a failure mode answers is no statement about the limit.
+        let Some(verdict) = limited.verdict() else { return };
+        if !verdict.allowed {
             self.over.inc_by(hits);
             if limited.role == Role::Shadow {
                 self.shadow.inc_by(hits);
@@ -299,11 +315,9 @@ impl Hits<IntCounter> {
             return;
         }
         self.within.inc_by(hits);
-        if let Some(verdict) = limited.verdict() {
-            let capacity = f64::from(limited.limit.capacity());
-            let near = (capacity * near_limit_ratio).floor() as u64;
-            let used = u64::from(limited.limit.capacity().saturating_sub(verdict.remaining));
-            self.near.inc_by(used.saturating_sub(near).min(hits));
-        }
+        let capacity = f64::from(limited.limit.capacity());
+        let near = (capacity * near_limit_ratio).floor() as u64;
+        let used = u64::from(limited.limit.capacity().saturating_sub(verdict.remaining));
+        self.near.inc_by(used.saturating_sub(near).min(hits));
     }
 }

@@ -114,7 +114,7 @@ impl Limited<'_> {
         }
     }
 
-    /// The descriptor's status is `OVER_LIMIT`.
+    /// The limit is exceeded and not in shadow mode: the descriptor's status is `OVER_LIMIT`.
     pub fn shown_over(&self) -> bool {
         self.over() && self.role != Role::Shadow
     }
@@ -123,7 +123,7 @@ impl Limited<'_> {
     pub fn remaining(&self) -> u32 {
         match self.answer {
             Answer::Store(verdict) | Answer::Local(verdict) => verdict.remaining,
-            Answer::FailedOpen => self.limit.number(),
+            Answer::FailedOpen => self.limit.capacity(),
             Answer::FailedClosed => 0,
         }
     }
@@ -191,6 +191,8 @@ impl<'a> Plan<'a> {
 
     /// What the failure modes answer where the store could not; `decide` decides checks in this process.
     ///
+    /// The request is still one group: what is decided here is not charged if a limit that fails closed denies it.
+    ///
     /// # Errors
     /// Where a limit wants the call to fail.
     pub fn conclude_without_store(
@@ -204,6 +206,14 @@ impl<'a> Plan<'a> {
                 Step::Limited { failure_mode, .. } => Some(*failure_mode),
                 Step::NoLimit | Step::Unlimited(_) => None,
             })
+            .zip(&self.checks)
+            .map(|(mode, check)| match mode {
+                // What denies nobody fails nobody's call.
+                FailureMode::Error if check.role == Role::Shadow => FailureMode::Open,
+                // A give-back always passes.
+                FailureMode::Closed if check.hits.get() < 0 => FailureMode::Open,
+                mode => mode,
+            })
             .collect();
         if modes.contains(&FailureMode::Error) {
             return Err(Undecided);
@@ -212,19 +222,26 @@ impl<'a> Plan<'a> {
             .checks
             .iter()
             .zip(&modes)
-            .filter(|(_, mode)| **mode == FailureMode::Local)
-            .map(|(check, _)| Check { limit: check.limit.divided_by(self.options.expected_replicas), ..check.clone() })
+            .filter_map(|(check, mode)| {
+                let limit = match mode {
+                    FailureMode::Local => check.limit.divided_by(self.options.expected_replicas),
+                    FailureMode::Closed => check.limit.closed(),
+                    FailureMode::Open | FailureMode::Error => return None,
+                };
+                Some(Check { limit, ..check.clone() })
+            })
             .collect();
-        let mut local = if local.is_empty() { Vec::new() } else { decide(&local) }.into_iter();
-        let answers: Vec<Answer> = self
-            .checks
-            .iter()
-            .zip(modes)
-            .map(|(check, mode)| match mode {
-                FailureMode::Local => local.next().map_or(Answer::FailedOpen, Answer::Local),
-                // A give-back passes always; there is nothing to deny.
-                FailureMode::Closed if check.hits.get() > 0 => Answer::FailedClosed,
-                _ => Answer::FailedOpen,
+        // Nothing to count where every limit fails open or closed.
+        let mut local = if modes.contains(&FailureMode::Local) { decide(&local) } else { Vec::new() }.into_iter();
+        let answers: Vec<Answer> = modes
+            .into_iter()
+            .map(|mode| {
+                let verdict = if mode == FailureMode::Open { None } else { local.next() };
+                match (mode, verdict) {
+                    (FailureMode::Local, Some(verdict)) => Answer::Local(verdict),
+                    (FailureMode::Closed, _) => Answer::FailedClosed,
+                    _ => Answer::FailedOpen,
+                }
             })
             .collect();
         Ok(self.decision(answers.into_iter()))
@@ -242,10 +259,12 @@ impl<'a> Plan<'a> {
                     let limited = Limited { source, limit, hits, role, answer: answers.next()? };
                     match role {
                         Role::Enforced => refused |= limited.over(),
-                        Role::Quota => {
+                        // Giving back needs no quota.
+                        Role::Quota if hits.get() >= 0 => {
                             quotas += 1;
                             quotas_over += u32::from(limited.over());
                         }
+                        Role::Quota => {}
                         Role::Shadow => {}
                     }
                     Some(Status::Limited(limited))

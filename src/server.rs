@@ -7,21 +7,21 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch as latest};
-use tonic::transport::server::TcpIncoming;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::accept;
 use crate::admin::{self, Admin};
 use crate::grpc::{HeaderFormat, HeaderNames, Headers, RequestLimits, Service, ServiceOptions};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::plan::PlanOptions;
-use crate::rules::load::{self, LoadOptions, Loaded, Sources};
+use crate::rules::Rules;
+use crate::rules::load::{self, Loaded, Sources};
 use crate::rules::report::{Problem, RulesError};
 use crate::rules::watch::{self, Fingerprint};
-use crate::rules::{Defaults, Rules};
 use crate::settings::{Settings, SettingsError};
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
@@ -31,12 +31,17 @@ use crate::wire::{self, RateLimitServiceServer};
 /// The service's name in gRPC's health check; the empty name means the same.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
+/// A client that has been silent so long is asked whether it is there, and has so long to say so.
+const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
+
 /// Serves until SIGTERM or SIGINT, and then until requests on their way are answered.
 ///
 /// # Errors
 /// Where it cannot start: wrong settings, wrong rules, a port in use.
 pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     settings.check_headers()?;
+    // First of all, so that no signal ends the process without its draining.
+    let signals = Signals::new()?;
     let sources = sources(&settings)?;
     // Taken before the rules are read: a change from here on is noticed.
     let fingerprint = Fingerprint::of(&sources);
@@ -45,9 +50,12 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     let ports = Ports::open(&settings).await?;
 
     let metrics = Arc::new(Metrics::new(settings.near_limit_ratio)?);
+    if loaded.is_none() {
+        metrics.record_load_error();
+    }
     let memory = Arc::new(MemoryStore::default());
     tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
-    let parts = Parts { settings, sources, fingerprint, loaded, ports, metrics, memory };
+    let parts = Parts { settings, signals, sources, fingerprint, loaded, ports, metrics, memory };
     match address {
         None => {
             parts.metrics.set_store_up(true);
@@ -82,16 +90,9 @@ fn sources(settings: &Settings) -> Result<Sources, SettingsError> {
     Ok(Sources::runtime(root, &subdirectory, &settings.runtime_appdirectory))
 }
 
-fn load_options(settings: &Settings) -> LoadOptions {
-    LoadOptions {
-        defaults: Defaults { algorithm: settings.default_algorithm, failure_mode: settings.failure_mode },
-        merge_domains: settings.merge_domain_config,
-    }
-}
-
 /// The rules to start with; `None` where they are wrong and the process shall start all the same.
 fn load_first(sources: &Sources, settings: &Settings) -> anyhow::Result<Option<Rules>> {
-    match load::load(sources, &load_options(settings)) {
+    match load::load(sources, &settings.reading.load_options()) {
         Ok(Loaded { rules, warnings }) => {
             warn_of(&warnings);
             Ok(Some(rules))
@@ -130,13 +131,13 @@ struct Ports {
 
 impl Ports {
     async fn open(settings: &Settings) -> anyhow::Result<Ports> {
-        let bind = async |host, port, settings: &str| {
-            let address = SocketAddr::new(host, port);
-            TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address} ({settings})"))
+        let bind = async |host: &str, port, settings: &str| {
+            let listener = TcpListener::bind((host, port)).await;
+            listener.with_context(|| format!("cannot listen on {host}:{port} ({settings})"))
         };
         Ok(Ports {
-            grpc: bind(settings.grpc_host, settings.grpc_port, "GRPC_HOST, GRPC_PORT").await?,
-            http: bind(settings.host, settings.port, "HOST, PORT").await?,
+            grpc: bind(&settings.grpc_host, settings.grpc_port, "GRPC_HOST, GRPC_PORT").await?,
+            http: bind(&settings.host, settings.port, "HOST, PORT").await?,
         })
     }
 }
@@ -144,6 +145,7 @@ impl Ports {
 /// Everything but the store, whose type differs.
 struct Parts {
     settings: Settings,
+    signals: Signals,
     sources: Sources,
     fingerprint: Fingerprint,
     loaded: Option<Rules>,
@@ -154,7 +156,7 @@ struct Parts {
 
 impl Parts {
     async fn run<S: Store>(self, store: Arc<S>, store_name: &str) -> anyhow::Result<()> {
-        let Parts { settings, sources, fingerprint, loaded, ports, metrics, memory } = self;
+        let Parts { settings, mut signals, sources, fingerprint, loaded, ports, metrics, memory } = self;
         let options = PlanOptions {
             key_prefix: settings.cache_key_prefix.clone(),
             shadow_mode: settings.shadow_mode,
@@ -173,7 +175,7 @@ impl Parts {
             serving.set(true).await;
         }
         let (changes, changed) = mpsc::unbounded_channel();
-        let watch = watch::watch(sources, load_options(&settings), fingerprint, move |change| {
+        let watch = watch::watch(sources, settings.reading.load_options(), fingerprint, move |change| {
             // The receiver is gone only when the process ends.
             let _ = changes.send(change);
         });
@@ -197,13 +199,15 @@ impl Parts {
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
         let grpc = tonic::transport::Server::builder()
+            .http2_keepalive_interval(Some(KEEPALIVE.0))
+            .http2_keepalive_timeout(Some(KEEPALIVE.1))
             .max_connection_age(settings.grpc_max_connection_age)
             .max_connection_age_grace(settings.grpc_max_connection_age_grace)
             .add_service(service)
             .add_service(health)
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?)
-            .serve_with_incoming_shutdown(TcpIncoming::from(ports.grpc).with_nodelay(Some(true)), stop_signal());
+            .serve_with_incoming_shutdown(accept::accept(ports.grpc, stop_signal()), stop_signal());
         let grpc = tokio::spawn(grpc);
 
         let http_address = ports.http.local_addr()?;
@@ -219,20 +223,27 @@ impl Parts {
             tracing::info!("try: {example}");
         }
 
-        let signal = stop_requested().await?;
+        let signal = signals.next().await;
         tracing::info!(signal, drain = ?settings.drain_delay, "draining");
-        serving.set(false).await;
+        // No reload shall call it serving again.
         reload.abort();
-        tokio::time::sleep(settings.drain_delay).await;
-        stop.send_replace(true);
-        let finished = async { tokio::join!(grpc, http) };
-        match tokio::time::timeout(settings.shutdown_timeout, finished).await {
-            Ok((grpc, http)) => {
-                grpc??;
-                http??;
-                tracing::info!("every request is answered: bye");
-            }
-            Err(_) => tracing::warn!(after = ?settings.shutdown_timeout, "connections are still open: closing them"),
+        let _ = reload.await;
+        serving.set(false).await;
+        let drain = async {
+            tokio::time::sleep(settings.drain_delay).await;
+            stop.send_replace(true);
+            tokio::time::timeout(settings.shutdown_timeout, async { tokio::join!(grpc, http) }).await
+        };
+        tokio::select! {
+            finished = drain => match finished {
+                Ok((grpc, http)) => {
+                    grpc??;
+                    http??;
+                    tracing::info!("every request is answered: bye");
+                }
+                Err(_) => tracing::warn!(after = ?settings.shutdown_timeout, "connections are still open: closing them"),
+            },
+            signal = signals.next() => tracing::warn!(signal, "a second signal: ending at once"),
         }
         Ok(())
     }
@@ -319,12 +330,22 @@ fn example(rules: &Rules, grpc: SocketAddr) -> Option<String> {
     Some(format!("tollgate ask{address} --domain {} {}", rule.domain, entries.join(" ")))
 }
 
-/// Waits for a signal to stop, and tells its name.
-async fn stop_requested() -> anyhow::Result<&'static str> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    Ok(tokio::select! {
-        _ = terminate.recv() => "SIGTERM",
-        _ = interrupt.recv() => "SIGINT",
-    })
+/// The signals to stop.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Signals> {
+        Ok(Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next, and tells its name.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
 }

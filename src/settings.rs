@@ -6,7 +6,6 @@
 mod page;
 mod reference;
 
-use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -15,7 +14,8 @@ use clap::{ArgAction, Args, ValueEnum};
 
 use crate::algorithm::Algorithm;
 use crate::grpc::HeaderFormat;
-use crate::rules::FailureMode;
+use crate::rules::load::LoadOptions;
+use crate::rules::{Defaults, FailureMode};
 use crate::store::redis::{RedisAddress, RedisAddressError};
 use crate::telemetry::LogFormat;
 
@@ -42,26 +42,14 @@ pub struct Settings {
     #[arg(long, env = "RUNTIME_APPDIRECTORY", value_name = "PATH", default_value = "config", help_heading = "Rules")]
     pub runtime_appdirectory: String,
 
-    /// Several files may have the same domain: their top levels are joined, in the order of the files' names.
-    #[arg(long, env = "MERGE_DOMAIN_CONFIG", help_heading = "Rules", value_parser = BoolishValueParser::new(),
-        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
-    pub merge_domain_config: bool,
+    /// How rules are read.
+    #[command(flatten)]
+    pub reading: Reading,
 
     /// Start even where the rules are wrong or missing: the health check says NOT_SERVING until they are right.
     #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", help_heading = "Rules", value_parser = BoolishValueParser::new(),
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub force_start_without_initial_config: bool,
-
-    /// How a limit counts that does not say. fixed_window makes a file behave as in envoyproxy/ratelimit.
-    #[arg(long, env = "DEFAULT_ALGORITHM", value_name = "NAME", default_value = "sliding_window", help_heading = "Rules",
-        value_parser = algorithm_parser())]
-    pub default_algorithm: Algorithm,
-
-    /// What a limit that does not say answers when the store cannot: open lets pass, closed denies, local decides in this
-    /// process, error fails the call so that Envoy's failure_mode_deny decides.
-    #[arg(long, env = "FAILURE_MODE", value_name = "MODE", default_value = "open", help_heading = "Rules",
-        value_parser = failure_mode_parser())]
-    pub failure_mode: FailureMode,
 
     /// How many copies of this process share the traffic: failure mode local gives each its part of a limit.
     #[arg(long, env = "EXPECTED_REPLICAS", value_name = "NUMBER", default_value = "1", help_heading = "Rules",
@@ -95,7 +83,7 @@ pub struct Settings {
 
     /// Connections to Redis. Each carries any number of requests at once, so that one or two are enough.
     #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
-        value_parser = clap::value_parser!(u16).range(1..=1000))]
+        value_parser = clap::value_parser!(u16).range(1..=100))]
     pub redis_pool_size: u16,
 
     /// The longest that anything waits for Redis, connecting too. A call whose gRPC deadline is nearer waits for three quarters
@@ -106,7 +94,7 @@ pub struct Settings {
 
     /// Where gRPC listens.
     #[arg(long, env = "GRPC_HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners")]
-    pub grpc_host: IpAddr,
+    pub grpc_host: String,
 
     /// And its port; 0 takes any that is free.
     #[arg(long, env = "GRPC_PORT", value_name = "PORT", default_value = "8081", help_heading = "Listeners")]
@@ -114,7 +102,7 @@ pub struct Settings {
 
     /// Where HTTP (health and metrics) listens.
     #[arg(long, env = "HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners")]
-    pub host: IpAddr,
+    pub host: String,
 
     /// And its port; 0 takes any that is free.
     #[arg(long, env = "PORT", value_name = "PORT", default_value = "8080", help_heading = "Listeners")]
@@ -132,7 +120,7 @@ pub struct Settings {
 
     /// On SIGTERM or SIGINT: how long requests are still taken after health has turned NOT_SERVING, for clients to go elsewhere.
     #[arg(long, env = "DRAIN_DELAY", value_name = "DURATION", default_value = "2s", help_heading = "Listeners",
-        value_parser = humantime::parse_duration)]
+        value_parser = duration)]
     pub drain_delay: Duration,
 
     /// After that: the longest that requests on their way may take to finish.
@@ -232,6 +220,26 @@ pub struct Settings {
     pub log_format: LogFormat,
 }
 
+/// What changes the meaning of rules files: serving and checking must agree on it.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Reading {
+    /// Several files may have the same domain: their top levels are joined, in the order of the files' names.
+    #[arg(long, env = "MERGE_DOMAIN_CONFIG", help_heading = "Rules", value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub merge_domain_config: bool,
+
+    /// How a limit counts that does not say. fixed_window makes a file behave as in envoyproxy/ratelimit.
+    #[arg(long, env = "DEFAULT_ALGORITHM", value_name = "NAME", default_value = "sliding_window", help_heading = "Rules",
+        value_parser = algorithm_parser())]
+    pub default_algorithm: Algorithm,
+
+    /// What a limit that does not say answers when the store cannot: open lets pass, closed denies, local decides in this
+    /// process, error fails the call so that Envoy's failure_mode_deny decides.
+    #[arg(long, env = "FAILURE_MODE", value_name = "MODE", default_value = "open", help_heading = "Rules",
+        value_parser = failure_mode_parser())]
+    pub failure_mode: FailureMode,
+}
+
 /// Where counters live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
@@ -272,6 +280,16 @@ pub enum SettingsError {
     /// A header that HTTP cannot carry.
     #[error("{0}={1:?} is not the name of a header: use letters, digits and dashes")]
     HeaderName(&'static str, String),
+}
+
+impl Reading {
+    /// As the loader takes it.
+    pub fn load_options(&self) -> LoadOptions {
+        LoadOptions {
+            defaults: Defaults { algorithm: self.default_algorithm, failure_mode: self.failure_mode },
+            merge_domains: self.merge_domain_config,
+        }
+    }
 }
 
 impl Settings {
@@ -343,8 +361,16 @@ fn level_parser() -> impl clap::builder::TypedValueParser<Value = tracing::Level
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("must be longer than zero".into()),
+        duration => Ok(duration),
+    }
+}
+
+/// Up to a year: what is longer is a mistake, and the clock could not count it.
+fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
-        Ok(Duration::ZERO) => Err("must be longer than zero".into()),
+        Ok(duration) if duration > Duration::from_secs(366 * 24 * 60 * 60) => Err("must be at most 366d".into()),
         Ok(duration) => Ok(duration),
         Err(error) => Err(format!("{error}: a duration has units, such as 150us, 20ms, 1h30m")),
     }

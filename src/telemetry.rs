@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// How log lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -16,12 +19,14 @@ pub enum LogFormat {
     Json,
 }
 
-/// Sends logs to standard error from now on.
+/// Sends logs to standard error from now on. Of the libraries, warnings and errors only: at `debug` they tell of every frame.
 pub fn init(level: Level, format: LogFormat) {
-    let logs = tracing_subscriber::fmt().with_max_level(level).with_writer(io::stderr).with_target(false);
+    let levels = Targets::new().with_target("tollgate", level).with_default(level.min(Level::WARN));
+    let logs = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
+    let registry = tracing_subscriber::registry().with(levels);
     match format {
-        LogFormat::Text => logs.with_ansi(io::stderr().is_terminal()).init(),
-        LogFormat::Json => logs.json().flatten_event(true).init(),
+        LogFormat::Text => registry.with(logs.with_ansi(io::stderr().is_terminal())).init(),
+        LogFormat::Json => registry.with(logs.json().flatten_event(true)).init(),
     }
 }
 

@@ -5,13 +5,14 @@
 mod support;
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use support::redis::Redis;
 use support::tollgate::{Tollgate, request};
 use support::wait_until_async;
 use tollgate::wire::RateLimitResponse;
+use tollgate::wire::rate_limit_descriptor::RateLimitOverride;
 use tollgate::wire::rate_limit_response::Code;
 use tonic::Status;
 
@@ -117,7 +118,7 @@ async fn a_redis_that_is_not_there_when_the_service_starts() {
     assert!(tollgate.logged("redis cannot be reached").is_some());
     redis.restart();
     assert_limits_are_back(&tollgate, "after").await;
-    assert!(tollgate.logged("redis is back").is_some());
+    assert!(tollgate.logged("redis is up").is_some());
 }
 
 #[tokio::test]
@@ -177,8 +178,14 @@ async fn a_redis_that_is_loading() {
 #[tokio::test]
 async fn a_black_hole() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let tollgate = start(&listener.local_addr().unwrap().to_string());
+    let address = listener.local_addr().unwrap();
+    let tollgate = start(&address.to_string());
     assert_failure_modes(&tollgate, "during").await;
+    // A Redis takes the place of the hole.
+    drop(listener);
+    let mut redis = Redis::stopped_at(address.port());
+    redis.restart();
+    assert_limits_are_back(&tollgate, "after").await;
 }
 
 #[tokio::test]
@@ -253,13 +260,111 @@ async fn each_limit_of_a_request_answers_by_its_own_mode() {
     let response = tollgate.ask(of(&["open", "closed", "local"])).await.unwrap();
     let codes: Vec<_> = response.statuses.iter().map(|status| status.code()).collect();
     assert_eq!((response.overall_code(), codes), (Code::OverLimit, vec![Code::Ok, Code::OverLimit, Code::Ok]));
-    assert_eq!(
-        tollgate.ask(of(&["open", "local"])).await.unwrap().overall_code(),
-        Code::OverLimit,
-        "local has counted"
-    );
+    // The request that `closed` denied was charged to nobody.
+    for expected in [Code::Ok, Code::OverLimit] {
+        assert_eq!(tollgate.ask(of(&["open", "local"])).await.unwrap().overall_code(), expected);
+    }
     assert_eq!(tollgate.ask(of(&["open", "error"])).await.unwrap_err().code(), tonic::Code::Unavailable);
     assert_eq!(tollgate.ask(of(&["unknown"])).await.unwrap().overall_code(), Code::Ok, "no rule, no store");
+}
+
+#[tokio::test]
+async fn a_failure_mode_is_the_limits_or_else_the_files_or_else_the_settings() {
+    let redis = Redis::stopped();
+    let rules = |defaults: &str| {
+        format!(
+            "domain: shop\n{defaults}descriptors:\n  - {{key: own, rate_limit: {{unit: day, requests_per_unit: 4, failure_mode: open}}}}\n  - {{key: other, rate_limit: {{unit: day, requests_per_unit: 4}}}}\n"
+        )
+    };
+    let url = format!("REDIS_URL={}", redis.url());
+    let by_setting = Tollgate::start(&rules(""), &[&url, "FAILURE_MODE=closed"]);
+    assert_eq!(code(&by_setting, "own", "ann").await, Code::Ok);
+    assert_eq!(code(&by_setting, "other", "ann").await, Code::OverLimit);
+    let by_file = Tollgate::start(&rules("defaults: {failure_mode: error}\n"), &[&url, "FAILURE_MODE=closed"]);
+    assert_eq!(code(&by_file, "own", "ann").await, Code::Ok);
+    assert_eq!(ask(&by_file, "other", "ann").await.unwrap_err().code(), tonic::Code::Unavailable);
+    // What a client brings along has the file's, too.
+    let mut overriding = request("shop", &[&[("any", "ann")]]);
+    overriding.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 5, unit: 1 });
+    assert_eq!(by_file.ask(overriding.clone()).await.unwrap_err().code(), tonic::Code::Unavailable);
+    assert_eq!(by_setting.ask(overriding).await.unwrap().overall_code(), Code::OverLimit);
+}
+
+#[tokio::test]
+async fn in_shadow_mode_not_even_an_error_denies() {
+    let redis = Redis::stopped();
+    let url = format!("REDIS_URL={}", redis.url());
+    let shadow = RULES.replace("{key: error,", "{key: error, shadow_mode: true,");
+    for tollgate in [Tollgate::start(RULES, &[&url, "SHADOW_MODE=true"]), Tollgate::start(&shadow, &[&url])] {
+        assert_eq!(code(&tollgate, "error", "ann").await, Code::Ok);
+    }
+}
+
+#[tokio::test]
+async fn what_a_failure_mode_answers_is_not_counted_as_the_limits_own_word() {
+    let redis = Redis::stopped();
+    let tollgate = start(&redis.url());
+    for key in ["open", "closed"] {
+        code(&tollgate, key, "ann").await;
+        let hits = |what: &str| tollgate.metric(&format!("tollgate_{what}{{domain=\"shop\",rule=\"{key}\"}}"));
+        let told = [hits("hits_total"), hits("within_limit_hits_total"), hits("over_limit_hits_total")];
+        assert_eq!(told, [1.0, 0.0, 0.0], "{key}");
+    }
+    assert_eq!(tollgate.metric("tollgate_store_seconds_count"), 0.0, "it was not asked");
+    assert_eq!(tollgate.metric("tollgate_failure_mode_answers_total{mode=\"closed\"}"), 1.0);
+}
+
+/// Passes bytes on to Redis and back, each way with a delay, as a network does.
+fn far_away(redis: &Redis) -> String {
+    let (listener, address) = (TcpListener::bind("127.0.0.1:0").unwrap(), redis.tcp_address());
+    let far = listener.local_addr().unwrap().to_string();
+    let pass_on = |mut from: TcpStream, mut to: TcpStream| {
+        std::thread::spawn(move || {
+            let mut buffer = [0; 65_536];
+            while let Ok(read @ 1..) = from.read(&mut buffer) {
+                std::thread::sleep(Duration::from_millis(3));
+                if to.write_all(&buffer[..read]).is_err() {
+                    break;
+                }
+            }
+        });
+    };
+    std::thread::spawn(move || {
+        for near in listener.incoming().map_while(Result::ok) {
+            let Ok(far) = TcpStream::connect(&address) else { continue };
+            pass_on(near.try_clone().unwrap(), far.try_clone().unwrap());
+            pass_on(far, near);
+        }
+    });
+    far
+}
+
+#[tokio::test]
+async fn many_connections_to_a_redis_far_away() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", far_away(&redis));
+    // One after the other they would take longer than any one of them may.
+    let tollgate = Tollgate::start(RULES, &[&url, "REDIS_POOL_SIZE=100", "REDIS_TIMEOUT=500ms"]);
+    assert_limits_are_back(&tollgate, "ann").await;
+    assert!(tollgate.logged("redis cannot be reached").is_none());
+}
+
+#[tokio::test]
+async fn a_link_that_comes_and_goes_does_not_fill_the_logs() {
+    let redis = Redis::start();
+    let tollgate = start(&redis.url());
+    for round in 0..10 {
+        redis.command::<i64>("CLIENT KILL TYPE normal SKIPME yes").await;
+        assert_limits_are_back(&tollgate, &format!("round{round}-")).await;
+    }
+    let told = |start: &str| {
+        tollgate
+            .logs()
+            .iter()
+            .filter(|line| line["message"].as_str().is_some_and(|text| text.starts_with(start)))
+            .count()
+    };
+    assert!(told("redis is down") <= 2 && told("redis is up") <= 2, "{:?}", tollgate.logs());
 }
 
 #[tokio::test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use support::redis::Redis;
 use support::tollgate::{self, Tollgate, request};
 use support::{wait_until, wait_until_async};
+use tollgate_wire::RateLimitServiceClient;
 use tollgate_wire::rate_limit_response::Code;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -82,7 +83,7 @@ fn a_question_without_an_answer_exits_with_1_and_says_why() {
         (&["ask", "--domain", "shop", "ann"][..], "\"ann\" is not an entry: write KEY=VALUE, for example user=ann"),
         (
             &["ask", "--domain", "shop", "--address", "localhost:1", "user=ann"],
-            "nobody listens on localhost:1: is the service running?",
+            "cannot reach localhost:1: is the service running?",
         ),
         (&["ask", "user=ann"], "--domain"),
         (&["ask", "--domain", "shop", "--hits", "many", "user=ann"], "--hits"),
@@ -121,6 +122,8 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
             "REDIS_SOCKET_TYPE=tcp, but REDIS_URL is the path",
         ),
         (&[("RULES", rules), ("REDIS_TIMEOUT", "0s")], "must be longer than zero"),
+        (&[("RULES", rules), ("REDIS_TIMEOUT", "1000000000000000000s")], "must be at most 366d"),
+        (&[("RULES", rules), ("REDIS_URL", "a:1,b:2")], "REDIS_URL: a single Redis is supported: write one host:port"),
         (&[("RULES", rules), ("REDIS_TIMEOUT", "100")], "a duration has units, such as 150us, 20ms, 1h30m"),
         (&[("RULES", rules), ("GRPC_PORT", "99999")], "99999 is not in 0..=65535"),
         (&[("RULES", rules), ("NEAR_LIMIT_RATIO", "80")], "must be a number from 0 to 1"),
@@ -219,7 +222,7 @@ fn check_reports_like_the_start_and_strict_minds_warnings() {
     let path = file.to_str().unwrap();
     std::fs::write(&file, RULES).unwrap();
     let output = run(&["check", path], &[]);
-    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "ok: 1 rules in 1 domains\n"));
+    assert_eq!((output.status.code(), text(&output.stdout).as_str()), (Some(0), "ok: 1 rule in 1 domain\n"));
 
     std::fs::write(&file, RULES.replace("unit: year", "shadow_mode: true, unit: year")).unwrap();
     let output = run(&["check", path], &[]);
@@ -231,6 +234,34 @@ fn check_reports_like_the_start_and_strict_minds_warnings() {
     let report = "rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?";
     assert!(refusal(&["check", path], &[]).contains(report));
     assert!(refusal(&["--rules", path], &[]).contains(report));
+}
+
+#[test]
+fn check_reads_rules_as_the_service_would() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.yaml"), RULES.replace("unit: year", "burst: 5, unit: year")).unwrap();
+    std::fs::write(folder.path().join("b.yaml"), RULES.replace("key: user", "key: other")).unwrap();
+    let path = folder.path().to_str().unwrap();
+    assert_eq!(run(&["check", path], &[]).status.code(), Some(1));
+    let settings = [("DEFAULT_ALGORITHM", "token_bucket"), ("MERGE_DOMAIN_CONFIG", "true")];
+    assert_eq!(run(&["check", path], &settings).status.code(), Some(0));
+}
+
+#[test]
+fn an_empty_variable_is_as_good_as_none_and_a_host_may_be_a_name() {
+    let tollgate = Tollgate::start(
+        RULES,
+        &[
+            "REDIS_URL=",
+            "REDIS_POOL_SIZE=",
+            "BACKEND_TYPE=",
+            "SHADOW_MODE=",
+            "LOG_LEVEL=",
+            "HOST=localhost",
+            "GRPC_HOST=localhost",
+        ],
+    );
+    assert_eq!(tollgate.get("/healthcheck").0, 200);
 }
 
 #[tokio::test]
@@ -379,6 +410,44 @@ async fn an_idle_connection_does_not_hold_up_the_end() {
     });
     assert!(tollgate.await.unwrap().logged("every request is answered").is_some());
     drop(client);
+}
+
+#[tokio::test]
+async fn a_silent_connection_holds_up_nothing_and_a_second_signal_ends_at_once() {
+    let mut tollgate = Tollgate::start(RULES, &["SHUTDOWN_TIMEOUT=60s", "DRAIN_DELAY=0s"]);
+    let silent = std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).unwrap();
+    tollgate.signal("TERM");
+    assert_eq!(tollgate.wait().code(), Some(0));
+    assert!(tollgate.logged("every request is answered").is_some(), "{:?}", tollgate.logs());
+    drop(silent);
+
+    let mut tollgate = Tollgate::start(RULES, &["DRAIN_DELAY=1h"]);
+    tollgate.signal("INT");
+    wait_until("it drains", || tollgate.logged("draining").is_some());
+    tollgate.signal("INT");
+    assert_eq!(tollgate.wait().code(), Some(0));
+    assert!(tollgate.logged("a second signal").is_some());
+}
+
+#[tokio::test]
+async fn a_client_that_does_not_let_go_is_let_go_after_the_shutdown_timeout() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let settings = [&url, "REDIS_TIMEOUT=1h", "DRAIN_DELAY=0s", "SHUTDOWN_TIMEOUT=100ms"];
+    let mut tollgate = Tollgate::start(RULES, &settings);
+    let address = format!("http://127.0.0.1:{}", tollgate.grpc_port);
+    let channel = tonic::transport::Endpoint::from_shared(address).unwrap().connect().await.unwrap();
+    redis.freeze();
+    let mut client = RateLimitServiceClient::new(channel.clone());
+    let call = tokio::spawn(async move { client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await });
+    tokio::task::yield_now().await;
+    // What comes later on the same connection is answered: so the call has come, too.
+    HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap();
+    tollgate.signal("TERM");
+    let ended = tokio::task::spawn_blocking(move || (tollgate.wait().code(), tollgate));
+    assert_eq!(ended.await.unwrap().0, Some(0));
+    assert!(call.await.unwrap().is_err());
+    redis.thaw();
 }
 
 #[tokio::test]

@@ -331,6 +331,65 @@ async fn headers_tell_of_the_most_pressing_limit() {
 }
 
 #[tokio::test]
+async fn retry_after_waits_for_every_limit_and_for_the_first_of_the_quotas() {
+    let rules = "
+domain: d
+descriptors:
+  - {key: hourly, rate_limit: {unit: hour, requests_per_unit: 0}}
+  - {key: slow, quota_mode: true, rate_limit: {period: 20h, requests_per_unit: 1, algorithm: token_bucket}}
+  - {key: quick, quota_mode: true, rate_limit: {period: 60s, requests_per_unit: 1, algorithm: token_bucket}}
+  - {key: free, quota_mode: true, rate_limit: {unit: hour, requests_per_unit: 1000}}
+  - {key: plain, rate_limit: {period: 2h, requests_per_unit: 1, algorithm: token_bucket}}
+";
+    let tollgate = Tollgate::start(rules, &["LIMIT_RESPONSE_HEADERS_ENABLED=true"]);
+    let retry_after = async |keys: &[&str]| {
+        let entries: Vec<_> = keys.iter().map(|key| [(*key, "v")]).collect();
+        let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(<[_; 1]>::as_slice).collect();
+        let response = tollgate.ask(request("d", &descriptors)).await.unwrap();
+        let header = response.response_headers_to_add.iter().find(|header| header.key == "Retry-After");
+        header.map(|header| header.value.parse::<u64>().unwrap())
+    };
+    for key in ["slow", "quick", "plain"] {
+        assert_eq!(retry_after(&[key]).await, None, "it passes");
+    }
+    let (minute, hours) = (50..=60, 7_100..=7_200);
+    assert!(minute.contains(&retry_after(&["slow", "quick"]).await.unwrap()), "one of the quotas is enough");
+    assert!(hours.contains(&retry_after(&["plain", "slow", "free"]).await.unwrap()), "the quotas deny nothing");
+    assert!(hours.contains(&retry_after(&["plain", "slow", "quick"]).await.unwrap()));
+    assert_eq!(retry_after(&["plain", "hourly"]).await, None, "it never can");
+}
+
+#[tokio::test]
+async fn a_give_back_is_no_quota_that_would_let_pass() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let quota =
+        |key: &str, give_back| RateLimitDescriptor { is_negative_hits: give_back, ..descriptor(&[(key, "ann")]) };
+    let ask = async |descriptors: Vec<RateLimitDescriptor>| {
+        let request = RateLimitRequest { domain: "shop".into(), descriptors, hits_addend: 0 };
+        tollgate.ask(request).await.unwrap().overall_code()
+    };
+    assert_eq!(ask(vec![quota("quota-a", false)]).await, Code::Ok);
+    assert_eq!(ask(vec![quota("quota-a", false), quota("quota-b", true)]).await, Code::OverLimit);
+}
+
+#[tokio::test]
+async fn a_bucket_remembers_usage_that_has_happened_beyond_what_it_holds() {
+    let rules = "domain: d
+descriptors: [{key: tokens, rate_limit: {period: 90m, requests_per_unit: 100, algorithm: token_bucket, count_denied: true}}]";
+    let tollgate = Tollgate::start(rules, &["LIMIT_RESPONSE_HEADERS_ENABLED=true"]);
+    let take = async |hits| {
+        let request = RateLimitRequest { domain: "d".into(), ..with_hits(hits, false, &[("tokens", "ann")]) };
+        tollgate.ask(request).await.unwrap()
+    };
+    assert_eq!(take(150).await.overall_code(), Code::OverLimit, "it is more than there is");
+    let next = take(1).await;
+    assert_eq!(next.overall_code(), Code::OverLimit);
+    let retry_after: u64 = next.response_headers_to_add.last().unwrap().value.parse().unwrap();
+    // Half of the number is owed, and the two requests for one: 52 tokens of 54 seconds each.
+    assert!((2_700..=2_808).contains(&retry_after), "{retry_after}");
+}
+
+#[tokio::test]
 async fn headers_can_be_those_of_the_ietf_draft() {
     let tollgate =
         Tollgate::start(RULES, &["LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_RESPONSE_HEADERS_FORMAT=ietf"]);

@@ -42,8 +42,12 @@ fn taking(hits: u64, check: &Check) -> Check {
 }
 
 async fn redis_store(redis: &Redis) -> RedisStore {
+    redis_store_at(&redis.url()).await
+}
+
+async fn redis_store_at(address: &str) -> RedisStore {
     let config = RedisConfig {
-        address: redis.url().parse().unwrap(),
+        address: address.parse().unwrap(),
         connections: 2,
         timeout: Duration::from_secs(30),
         key_prefix: String::new(),
@@ -64,6 +68,19 @@ macro_rules! on_every_store {
                 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
                 async fn $name() {
                     super::$name(Arc::new(MemoryStore::default())).await;
+                }
+            )*
+        }
+        mod redis_over_tcp_in_another_database {
+            use super::*;
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+                async fn $name() {
+                    let redis = Redis::start();
+                    let address = format!("redis://{}/3", redis.tcp_address());
+                    super::$name(Arc::new(redis_store_at(&address).await)).await;
+                    let keys: usize = redis.command("DBSIZE").await;
+                    assert_eq!(keys, 0, "nothing is in the database that is not ours");
                 }
             )*
         }
@@ -260,6 +277,21 @@ async fn a_forgotten_script_is_loaded_again_and_nothing_is_charged_twice() {
         redis.command::<()>("SCRIPT FLUSH").await;
         assert_eq!(ask(&store, from_ref(&check)).await[0].remaining, left);
     }
+}
+
+#[tokio::test]
+async fn names_in_redis_begin_with_the_prefix() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let rules = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 5}}]";
+    let tollgate = Tollgate::start(rules, &[&url, "CACHE_KEY_PREFIX=staging:"]);
+    let long = "x".repeat(1 << 20);
+    for value in ["v", "\0", "{a}", &long] {
+        assert!(tollgate.passes("d", &[("k", value)]).await);
+    }
+    let keys: Vec<String> = redis.command("KEYS *").await;
+    assert_eq!(keys.len(), 5, "four counters and the probe: {keys:?}");
+    assert!(keys.iter().all(|key| key.starts_with("staging:") && key.len() < 100), "{keys:?}");
 }
 
 #[tokio::test]

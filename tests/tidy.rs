@@ -13,7 +13,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("descriptor", &["algorithm"]),
     ("algorithm", &[]),
     ("rules", &["algorithm", "descriptor"]),
-    ("store", &["algorithm", "descriptor"]),
+    ("store", &["algorithm", "descriptor", "telemetry"]),
     ("plan", &["algorithm", "descriptor", "rules", "store"]),
     ("metrics", &["descriptor", "plan", "rules", "store"]),
     ("telemetry", &[]),
@@ -23,7 +23,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("admin", &["metrics"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "rules", "store", "telemetry"]),
-    ("server", &["admin", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire"]),
+    ("accept", &["telemetry"]),
+    ("server", &["accept", "admin", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire"]),
     ("client", &[]),
     ("ask", &["client", "wire"]),
     ("health", &["client"]),

@@ -255,12 +255,26 @@ impl Limit {
         Ok(Limit { number, period_ms, options, parameters })
     }
 
-    /// The same limit for one of `parts` processes that count each for itself: its number divided, but at least 1.
+    /// The same limit for one of `parts` processes that count each for itself: its number and burst divided, but at least 1.
+    /// A burst that would then take a thousand years to fill is left out.
     #[must_use]
     pub fn divided_by(&self, parts: u32) -> Limit {
         let share = |number: u32| (number / parts.max(1)).max(number.min(1));
         let options = Options { burst: self.options.burst.map(share), ..self.options };
-        Limit::new(self.algorithm(), share(self.number), self.period(), options).unwrap_or(*self)
+        let without_burst = Options { burst: None, ..options };
+        self.with(share(self.number), options)
+            .or_else(|_| self.with(share(self.number), without_burst))
+            .unwrap_or(*self)
+    }
+
+    /// A limit of the same counter that lets nothing pass, and counts nothing.
+    #[must_use]
+    pub fn closed(&self) -> Limit {
+        self.with(0, Options { count_denied: Some(false), ..self.options }).unwrap_or(*self)
+    }
+
+    fn with(&self, number: u32, options: Options) -> Result<Limit, LimitError> {
+        Limit::new(self.algorithm(), number, self.period(), options)
     }
 
     /// What it says beyond its number and period.
@@ -331,7 +345,7 @@ fn hold(now: u64, at: u64, patience: u64) -> (u64, bool) {
     }
 }
 
-/// `a * b / c` as whole quotient and remainder, exact where `a` and `c` are below 2^37 and `b` is below 2^32.
+/// `a * b / c` as whole quotient and remainder, exact where `a` and `c` are below 2^35 and `b` is below 2^34.
 fn mul_div(a: u64, b: u64, c: u64) -> (u64, u64) {
     let (product, c) = (u128::from(a) * u128::from(b), u128::from(c));
     let narrow = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);

@@ -41,13 +41,14 @@ pub struct HeaderNames {
 /// The headers for a decision; none where no limit applies.
 pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue> {
     let Some(limited) = most_pressing(decision) else { return Vec::new() };
-    let (number, remaining) = (limited.limit.number(), limited.remaining());
+    // A bucket may hold more than the number: what remains is then told against that.
+    let (capacity, remaining) = (limited.limit.capacity(), limited.remaining());
     let reset = limited.verdict().map(|verdict| whole_seconds(verdict.reset_after_ms));
     let mut values = match headers {
         Headers::Off => return Vec::new(),
         Headers::Separate(names) => {
             let mut values =
-                vec![header(&names.limit, number.to_string()), header(&names.remaining, remaining.to_string())];
+                vec![header(&names.limit, capacity.to_string()), header(&names.remaining, remaining.to_string())];
             values.extend(reset.map(|reset| header(&names.reset, reset.to_string())));
             values
         }
@@ -56,7 +57,7 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
             let window = whole_seconds(limited.limit.period_ms());
             let reset = reset.map(|reset| format!(";t={reset}")).unwrap_or_default();
             vec![
-                header("RateLimit-Policy", format!("{name};q={number};w={window}")),
+                header("RateLimit-Policy", format!("{name};q={capacity};w={window}")),
                 header("RateLimit", format!("{name};r={remaining}{reset}")),
             ]
         }
@@ -72,13 +73,21 @@ fn most_pressing<'a>(decision: &'a Decision<'_>) -> Option<&'a Limited<'a>> {
 }
 
 /// The seconds after which a denied request may pass; `None` where it passes now, or where that cannot be told.
+///
+/// Every enforced limit must let it pass again, and one of the quotas if they have denied it.
 fn retry_after(decision: &Decision<'_>) -> Option<u64> {
     if !decision.over_limit {
         return None;
     }
+    let over = |role| limits(decision).filter(move |limited| limited.role == role && limited.over());
+    let wait = |limited: &Limited<'_>| limited.verdict().and_then(|verdict| verdict.retry_after_ms);
     let mut longest = 0;
-    for limited in limits(decision).filter(|limited| limited.shown_over()) {
-        longest = longest.max(limited.verdict()?.retry_after_ms?);
+    for limited in over(Role::Enforced) {
+        longest = longest.max(wait(limited)?);
+    }
+    let quotas = limits(decision).filter(|limited| limited.role == Role::Quota && limited.hits.get() >= 0).count();
+    if quotas > 0 && over(Role::Quota).count() == quotas {
+        longest = longest.max(over(Role::Quota).filter_map(wait).min()?);
     }
     Some(whole_seconds(longest))
 }

@@ -44,12 +44,21 @@ impl<S> Service<S> {
 #[tonic::async_trait]
 impl<S: Store> RateLimitService for Service<S> {
     async fn should_rate_limit(&self, call: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
+        let start = Instant::now();
+        let answer = self.answer(call, start).await;
+        self.metrics.record_call(start.elapsed());
+        answer.map(Response::new)
+    }
+}
+
+impl<S: Store> Service<S> {
+    async fn answer(&self, call: Request<RateLimitRequest>, start: Instant) -> Result<RateLimitResponse, Status> {
         let store_timeout = match caller_timeout(&call) {
             // A quarter of the caller's patience is kept back, for our answer to arrive in time.
             Some(timeout) => self.options.store_timeout.min(timeout / 4 * 3),
             None => self.options.store_timeout,
         };
-        let deadline = Instant::now() + store_timeout;
+        let deadline = start + store_timeout;
         let request = convert::request(call.into_inner(), &self.options.limits).map_err(|invalid| {
             self.metrics.record_invalid();
             tracing::debug!(error = %invalid, "invalid request");
@@ -62,7 +71,7 @@ impl<S: Store> RateLimitService for Service<S> {
             .await
             .map_err(|error| Status::unavailable(format!("the rate limit store cannot decide: {error}")))?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");
-        Ok(Response::new(convert::response(&decision, &self.options.headers)))
+        Ok(convert::response(&decision, &self.options.headers))
     }
 }
 

@@ -28,11 +28,12 @@ pub fn decide<'a>(checks: &[Check], now: u64, state: impl Fn(usize) -> Option<&'
         let verdict = decide(i, check.hits.get(), &mut pending);
         match check.role {
             Role::Enforced => refused |= !verdict.allowed,
-            Role::Quota => {
+            // Giving back needs no quota.
+            Role::Quota if check.hits.get() >= 0 => {
                 quotas += 1;
                 quotas_over += u32::from(!verdict.allowed);
             }
-            Role::Shadow => {}
+            Role::Quota | Role::Shadow => {}
         }
         taken |= verdict.allowed && check.hits.get() > 0 && !check.limit.count_denied();
         verdicts.push(verdict);

@@ -128,6 +128,9 @@ impl<C: Clock> MemoryStore<C> {
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut shard = 0;
         loop {
+            if self.is_empty() {
+                tokio::time::sleep(SWEEP_EVERY).await;
+            }
             ticks.tick().await;
             self.sweep_shard(shard).await;
             shard = (shard + 1) % SHARDS;

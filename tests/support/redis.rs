@@ -9,9 +9,10 @@ use tempfile::TempDir;
 
 use super::{signal, wait_until};
 
-/// A `redis-server` behind a Unix socket in a folder of its own.
+/// A `redis-server` behind a Unix socket in a folder of its own, and a port that was free.
 pub struct Redis {
     folder: TempDir,
+    port: u16,
     server: Option<Child>,
     arguments: Vec<String>,
 }
@@ -26,14 +27,19 @@ impl Redis {
     pub fn start_with(arguments: &[&str]) -> Redis {
         let folder = tempfile::tempdir().unwrap();
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
-        let mut redis = Redis { folder, server: None, arguments };
+        let mut redis = Redis { folder, port: free_port(), server: None, arguments };
         redis.restart();
         redis
     }
 
     /// One that is not running yet.
     pub fn stopped() -> Redis {
-        Redis { folder: tempfile::tempdir().unwrap(), server: None, arguments: Vec::new() }
+        Redis::stopped_at(free_port())
+    }
+
+    /// The same for a port that is known to be free.
+    pub fn stopped_at(port: u16) -> Redis {
+        Redis { folder: tempfile::tempdir().unwrap(), port, server: None, arguments: Vec::new() }
     }
 
     /// Ends it as a crash would, if it runs.
@@ -49,7 +55,9 @@ impl Redis {
     pub fn restart(&mut self) {
         self.kill();
         let server = Command::new("redis-server")
-            .args(["--port", "0", "--save", "", "--appendonly", "no", "--dir"])
+            .args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--port"])
+            .arg(self.port.to_string())
+            .arg("--dir")
             .arg(self.folder.path())
             .arg("--unixsocket")
             .arg(self.socket())
@@ -77,6 +85,11 @@ impl Redis {
         format!("unix://{}", self.socket().display())
     }
 
+    /// The same over TCP.
+    pub fn tcp_address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
     fn socket(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
     }
@@ -94,6 +107,12 @@ impl Redis {
         command.arg(words.collect::<Vec<_>>());
         command.query_async(&mut self.connection().await).await.unwrap()
     }
+}
+
+/// A port that nobody listens on. Redis cannot choose one by itself.
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }
 
 impl Drop for Redis {

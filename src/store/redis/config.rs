@@ -1,10 +1,12 @@
 //! Where Redis is, and who we are to it. A password never leaves this type but to Redis.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use deadpool_redis::redis::io::tcp::TcpSettings;
 use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo};
 
 /// How to reach Redis, and for how long to wait.
@@ -44,6 +46,9 @@ pub enum RedisAddressError {
     /// `rediss://`.
     #[error("TLS to Redis (rediss://) is not supported: use redis://")]
     Tls,
+    /// A list, as for a cluster.
+    #[error("a single Redis is supported: write one host:port")]
+    Several,
     /// Not a port.
     #[error("the port must be a number from 1 to 65535")]
     Port,
@@ -86,7 +91,8 @@ impl RedisConfig {
         };
         // Into itself: an address has no form that could be refused.
         match address.into_connection_info() {
-            Ok(info) => info.set_redis_settings(settings),
+            // Small writes of many requests share a connection: none of them shall wait for another's acknowledgement.
+            Ok(info) => info.set_redis_settings(settings).set_tcp_settings(TcpSettings::default().set_nodelay(true)),
             Err(error) => unreachable!("an address needs no parsing: {error}"),
         }
     }
@@ -134,11 +140,15 @@ fn tcp(text: &str, default_port: Option<u16>) -> Result<Place, RedisAddressError
         }
         _ => (text, default_port.ok_or(RedisAddressError::Form)?),
     };
-    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    if host.is_empty() || host.contains(['/', '@', ' ']) {
-        return Err(RedisAddressError::Form);
+    if host.contains(',') {
+        return Err(RedisAddressError::Several);
     }
-    Ok(Place::Tcp(host.to_owned(), port))
+    let in_brackets = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+    let is_host = match in_brackets {
+        Some(address) => address.parse::<Ipv6Addr>().is_ok(),
+        None => !host.is_empty() && !host.contains(['/', '@', ' ', ':', '[', ']']),
+    };
+    if is_host { Ok(Place::Tcp(in_brackets.unwrap_or(host).to_owned(), port)) } else { Err(RedisAddressError::Form) }
 }
 
 fn unescape(text: &str) -> Result<String, RedisAddressError> {
@@ -231,6 +241,9 @@ mod tests {
             ("localhost:redis", RedisAddressError::Port),
             ("localhost:0", RedisAddressError::Port),
             ("http://cache:6379", RedisAddressError::Form),
+            ("cache:6379,other:6379", RedisAddressError::Several),
+            ("cache:x:6379", RedisAddressError::Form),
+            ("[cache]:6379", RedisAddressError::Form),
             ("rediss://cache", RedisAddressError::Tls),
             ("redis://cache/x", RedisAddressError::Database),
             ("redis://a:%zz@cache", RedisAddressError::Escape),

@@ -5,7 +5,8 @@
 //! keeper, looks after it: once a second, and whenever a request suspects something, it probes; when a probe fails the link is
 //! down, and the keeper connects anew until a probe passes.
 //!
-//! So a Redis that is frozen costs at most one timeout until the link is known to be down, and then nothing.
+//! So a Redis that is frozen costs requests two timeouts, the first request's and the probe's, until the link is known to be
+//! down, and then nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,13 +14,15 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{AsyncConnectionConfig, RedisError, cmd};
+use deadpool_redis::redis::{AsyncConnectionConfig, RedisError, pipe};
 use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime};
+use futures_util::future::try_join_all;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{RedisConfig, script};
+use crate::telemetry::Bounded;
 
 /// How often the keeper probes a link that is up and that nobody suspects.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -78,7 +81,15 @@ impl Link {
             .map_err(|error| RedisError::from(std::io::Error::other(error)))?;
         let shared = Arc::new(Shared { connections: ArcSwapOption::empty(), suspicion: Notify::new() });
         let tried = Arc::new(Notify::new());
-        let keeper = Keeper { config, pool, shared: Arc::clone(&shared), on_change, tried: Arc::clone(&tried) };
+        let keeper = Keeper {
+            config,
+            pool,
+            shared: Arc::clone(&shared),
+            on_change,
+            tried: Arc::clone(&tried),
+            ups: Bounded::default(),
+            downs: Bounded::default(),
+        };
         let keeper = tokio::spawn(keeper.run());
         tried.notified().await;
         Ok(Link { shared, keeper })
@@ -111,62 +122,76 @@ struct Keeper {
     on_change: OnChange,
     /// Told after the first attempt to connect.
     tried: Arc<Notify>,
+    /// A link that goes up and down all the time does not fill the logs.
+    ups: Bounded,
+    downs: Bounded,
+}
+
+/// Since when Redis is down, and when that was last logged.
+struct Down {
+    since: Instant,
+    told: Instant,
+}
+
+impl Down {
+    fn now() -> Down {
+        Down { since: Instant::now(), told: Instant::now() }
+    }
 }
 
 impl Keeper {
     async fn run(self) {
-        let mut down_since = None;
+        let mut down = None;
         loop {
-            let connections = self.connect(&mut down_since).await;
+            let connections = self.connect(&mut down).await;
             self.shared.connections.store(Some(Arc::clone(&connections)));
             (self.on_change)(true);
             self.tried.notify_one();
-            match down_since.take() {
-                None => tracing::info!(redis = %self.config, "redis is up"),
-                Some(since) => {
-                    let down_ms = u64::try_from(Instant::elapsed(&since).as_millis()).unwrap_or(u64::MAX);
-                    tracing::info!(redis = %self.config, down_ms, "redis is back: limits are decided there again");
-                }
+            if let Some(changes) = self.ups.admit() {
+                let down_ms = down.map(|down: Down| down.since.elapsed().as_millis());
+                tracing::info!(redis = %self.config, down_ms, changes, "redis is up: limits are decided there");
             }
 
             let error = self.watch(&connections).await;
             self.shared.connections.store(None);
             (self.on_change)(false);
-            tracing::error!(redis = %self.config, %error, "redis is down: each limit answers by its failure mode");
-            down_since = Some(Instant::now());
+            if let Some(changes) = self.downs.admit() {
+                tracing::error!(redis = %self.config, %error, changes, "redis is down: each limit answers by its failure mode");
+            }
+            down = Some(Down::now());
             self.discard(connections);
         }
     }
 
     /// Connects until a probe passes over every connection.
-    async fn connect(&self, down_since: &mut Option<Instant>) -> Arc<Connections> {
+    async fn connect(&self, down: &mut Option<Down>) -> Arc<Connections> {
         let mut pause = RETRY_PAUSE.0;
-        let mut logged: Option<Instant> = None;
         loop {
             let error = match self.try_connect().await {
                 Ok(connections) => return Arc::new(connections),
                 Err(error) => error,
             };
-            if down_since.is_none() {
-                tracing::error!(redis = %self.config, %error, "redis cannot be reached: each limit answers by its failure mode");
-                (self.on_change)(false);
-                self.tried.notify_one();
-                logged = Some(Instant::now());
-            } else if logged.is_none_or(|at| at.elapsed() > REMINDER) {
-                tracing::warn!(redis = %self.config, %error, "redis is still down");
-                logged = Some(Instant::now());
+            match down {
+                None => {
+                    tracing::error!(redis = %self.config, %error, "redis cannot be reached: each limit answers by its failure mode");
+                    (self.on_change)(false);
+                    self.tried.notify_one();
+                    *down = Some(Down::now());
+                }
+                Some(down) if down.told.elapsed() > REMINDER => {
+                    tracing::warn!(redis = %self.config, %error, "redis is still down");
+                    down.told = Instant::now();
+                }
+                Some(_) => {}
             }
-            down_since.get_or_insert_with(Instant::now);
             sleep(pause).await;
             pause = (pause * 2).min(RETRY_PAUSE.1);
         }
     }
 
     async fn try_connect(&self) -> Result<Connections, ProbeError> {
-        let mut connections = Connections { ready: Vec::new(), next: AtomicUsize::new(0) };
-        for _ in 0..self.config.connections {
-            connections.ready.push(self.pool.get().await?);
-        }
+        let ready = try_join_all((0..self.config.connections).map(|_| self.pool.get())).await?;
+        let connections = Connections { ready, next: AtomicUsize::new(0) };
         if let Err(error) = self.probe(&connections).await {
             self.discard(Arc::new(connections));
             return Err(error);
@@ -187,17 +212,16 @@ impl Keeper {
 
     /// Asks for what a decision needs: the script, and a write.
     async fn probe(&self, connections: &Connections) -> Result<(), ProbeError> {
-        let probe = async {
-            for connection in &connections.ready {
-                let mut connection = MultiplexedConnection::clone(connection);
-                script::load().exec_async(&mut connection).await?;
-                let key = format!("{}|probe", self.config.key_prefix);
-                cmd("SET").arg(key).arg(1).arg("PX").arg(1000).exec_async(&mut connection).await?;
-            }
-            Ok(())
-        };
+        let key = format!("{}|probe", self.config.key_prefix);
+        let mut probe = pipe();
+        probe.add_command(script::load()).cmd("SET").arg(key).arg(1).arg("PX").arg(1000);
+        let probe = &probe;
+        let probe =
+            try_join_all(connections.ready.iter().map(|connection| async move {
+                probe.exec_async(&mut MultiplexedConnection::clone(connection)).await
+            }));
         match timeout(self.config.timeout, probe).await {
-            Ok(result) => result,
+            Ok(result) => Ok(result.map(drop)?),
             Err(_) => Err(ProbeError::Timeout(self.config.timeout)),
         }
     }
