@@ -7,7 +7,7 @@ local checks = {}
 for i = 1, #KEYS do
   local algorithm, role, count_denied, hits, number, period, figure1, figure2, figure3 = struct.unpack('<BBBdddddd', ARGV[i])
   checks[i] = {
-    decide = algorithms[algorithm], role = role, count_denied = count_denied == 1,
+    decide = algorithms[algorithm], role = role % 4, joined = role >= 4, count_denied = count_denied == 1,
     hits = hits, number = number, period = period, figure1 = figure1, figure2 = figure2, figure3 = figure3,
   }
 end
@@ -27,7 +27,7 @@ end
 
 local pending = {}
 local reply = {}
-local refused, quotas, quotas_over, taken = false, 0, 0, false
+local refused, quotas, quotas_over, over, taken = false, 0, 0, false, false
 for i, check in ipairs(checks) do
   local allowed, remaining, reset_after, retry_after = decide(i, check.hits, pending)
   reply[4 * i - 3], reply[4 * i - 2] = allowed and 1 or 0, remaining
@@ -35,9 +35,13 @@ for i, check in ipairs(checks) do
   if check.role == 0 then
     refused = refused or not allowed
   elseif check.role == 1 and check.hits >= 0 then
-    -- Giving back needs no quota.
-    quotas = quotas + 1
-    quotas_over = quotas_over + (allowed and 0 or 1)
+    -- Giving back needs no quota. A rule is over if any of its checks is.
+    if not check.joined then
+      quotas, over = quotas + 1, false
+    end
+    if not allowed and not over then
+      quotas_over, over = quotas_over + 1, true
+    end
   end
   taken = taken or (allowed and check.hits > 0 and not check.count_denied)
 end

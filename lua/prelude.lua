@@ -3,7 +3,8 @@
 -- This text, the algorithms beside it in the order of Algorithm::ALL, and decide.lua make one script.
 --
 -- KEYS[i]  the counter of check i
--- ARGV[i]  check i, packed '<BBBdddddd': algorithm (1 is the first), role (0 enforced, 1 quota, 2 shadow), count_denied (0 or 1),
+-- ARGV[i]  check i, packed '<BBBdddddd': algorithm (1 is the first), role (0 enforced, 1 quota, 2 shadow; and 4 if it is of the same
+--          rule as the check before), count_denied (0 or 1),
 --          hits (negative: given back), number, period (ms), and three figures of the algorithm's own
 -- reply    four integers a check: allowed (0 or 1), remaining, reset_after (ms), retry_after (ms; -1: it can never pass)
 --

@@ -41,7 +41,7 @@ pub struct Override {
 }
 
 /// How many hits a descriptor takes (0 only looks), or gives back: from -2^53 to 2^53.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits(i64);
 
 impl Hits {
@@ -53,6 +53,13 @@ impl Hits {
     /// Hits that are given back; `None` beyond 2^53.
     pub fn give_back(hits: u64) -> Option<Hits> {
         Hits::take(hits).map(|Hits(hits)| Hits(-hits))
+    }
+
+    /// So many for each; at most 2^53, which no limit lets pass anyway.
+    #[must_use]
+    pub fn times(self, cost: u32) -> Hits {
+        let most = MAX_HITS as i64;
+        Hits(self.0.saturating_mul(cost.into()).clamp(-most, most))
     }
 
     /// Negative where they are given back.

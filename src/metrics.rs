@@ -56,7 +56,7 @@ struct Matches {
     domain_not_found: IntCounter,
 }
 
-/// The hits of a rule, by what became of them.
+/// The hits of a limit, by what became of them.
 #[derive(Debug)]
 struct Hits<T> {
     total: T,
@@ -66,17 +66,17 @@ struct Hits<T> {
     shadow: T,
 }
 
-/// The counters of every rule of one snapshot, in the order of their ids; made when a rule is first used, so that a rule
-/// that never applies costs nothing at a scrape.
+/// The counters of every limit of one snapshot, in the order of their ids; made when a limit is first used, so that one that
+/// never applies costs nothing at a scrape.
 #[derive(Debug, Default)]
 pub struct RuleMetrics {
-    rules: Box<[OnceLock<Hits<IntCounter>>]>,
+    limits: Box<[OnceLock<Hits<IntCounter>>]>,
 }
 
 impl RuleMetrics {
     /// None made yet.
     pub fn new(rules: &Rules) -> RuleMetrics {
-        RuleMetrics { rules: rules.rules().iter().map(|_| OnceLock::new()).collect() }
+        RuleMetrics { limits: rules.limits().map(|_| OnceLock::new()).collect() }
     }
 }
 
@@ -194,11 +194,11 @@ impl Metrics {
                 Status::NoLimit if decision.domain_found => self.descriptors.no_rule.inc(),
                 Status::NoLimit => self.descriptors.domain_not_found.inc(),
                 Status::Unlimited(_) => self.descriptors.unlimited.inc(),
-                Status::Limited(limited) => {
-                    self.descriptors.limited.inc();
-                    self.record_limited(rules, limited);
-                }
+                Status::Limited(_) => self.descriptors.limited.inc(),
             }
+        }
+        for limited in &decision.limits {
+            self.record_limited(rules, limited);
         }
     }
 
@@ -214,9 +214,9 @@ impl Metrics {
         }
         let Ok(hits) = u64::try_from(limited.hits.get()) else { return };
         match limited.source {
-            Source::Rule(rule) => {
-                let hits_of_rule = rules.rules[rule.id].get_or_init(|| self.rule_hits.with(&rule.domain, &rule.path));
-                hits_of_rule.record(limited, hits, self.near_limit_ratio);
+            Source::Rule(rule, limit) => {
+                let of_limit = rules.limits[limit.id].get_or_init(|| self.rule_hits.with(&rule.domain, &limit.label));
+                of_limit.record(limited, hits, self.near_limit_ratio);
             }
             Source::Override(domain) => {
                 self.rule_hits.with(domain, "(override)").record(limited, hits, self.near_limit_ratio);
@@ -260,9 +260,9 @@ impl Metrics {
         self.loads.with_label_values(&["success"]).inc();
         self.rules_loaded.set(i64::try_from(new.rules().len()).unwrap_or(i64::MAX));
         self.domains_loaded.set(i64::try_from(new.domains()).unwrap_or(i64::MAX));
-        let kept: HashSet<(&str, &str)> = new.rules().iter().map(|rule| (&*rule.domain, &*rule.path)).collect();
-        for rule in old.rules().iter().filter(|rule| !kept.contains(&(&*rule.domain, &*rule.path))) {
-            self.rule_hits.remove(&rule.domain, &rule.path);
+        let kept: HashSet<(&str, &str)> = new.limits().map(|(rule, limit)| (&*rule.domain, &*limit.label)).collect();
+        for (rule, limit) in old.limits().filter(|(rule, limit)| !kept.contains(&(&*rule.domain, &*limit.label))) {
+            self.rule_hits.remove(&rule.domain, &limit.label);
         }
     }
 

@@ -1,8 +1,11 @@
 //! Which counters a request touches, and what their verdicts mean for it. Pure: the store is asked by someone else.
 
+use std::ops::Range;
+
 use crate::algorithm::{Limit, Options, Verdict};
-use crate::descriptor::{Descriptor, Hits, Request, Role};
-use crate::rules::{Allowance, Domain, FailureMode, Rule, Rules};
+use crate::descriptor::{Hits, Request, Role};
+use crate::rules::{Allowance, FailureMode, Rule, RuleLimit, Rules};
+use crate::store::group::Votes;
 use crate::store::{Check, Key};
 
 /// What holds for every request.
@@ -22,31 +25,42 @@ pub struct Plan<'a> {
     options: &'a PlanOptions,
     domain_found: bool,
     steps: Vec<Step<'a>>,
+    /// What each check is asked for.
+    reasons: Vec<Reason<'a>>,
     checks: Vec<Check>,
 }
 
-/// One descriptor. The steps that are `Limited` have the checks, in the same order.
+/// One descriptor.
 #[derive(Debug)]
 enum Step<'a> {
     NoLimit,
     Unlimited(&'a Rule),
-    Limited { source: Source<'a>, limit: Limit, hits: Hits, role: Role, failure_mode: FailureMode },
+    /// So many of the checks, after those of the steps before.
+    Limited(usize),
+}
+
+/// Why a counter is asked.
+#[derive(Debug)]
+struct Reason<'a> {
+    source: Source<'a>,
+    role: Role,
+    failure_mode: FailureMode,
 }
 
 /// Where a limit comes from.
 #[derive(Clone, Copy, Debug)]
 pub enum Source<'a> {
     /// From the rules.
-    Rule(&'a Rule),
+    Rule(&'a Rule, &'a RuleLimit),
     /// From the client, in a domain of this name.
     Override(&'a str),
 }
 
 impl<'a> Source<'a> {
-    /// The name that the rule gives its limit; empty where it has none.
+    /// The name that the rules give the limit; empty where it has none.
     pub fn name(self) -> &'a str {
         match self {
-            Source::Rule(rule) => &rule.config.name,
+            Source::Rule(_, limit) => &limit.config.name,
             Source::Override(_) => "",
         }
     }
@@ -63,6 +77,8 @@ pub struct Decision<'a> {
     pub domain_found: bool,
     /// One for each descriptor, in its order.
     pub statuses: Vec<Status<'a>>,
+    /// What every limit says, in the order of the descriptors.
+    pub limits: Vec<Limited<'a>>,
 }
 
 /// The answer to one descriptor.
@@ -72,8 +88,27 @@ pub enum Status<'a> {
     NoLimit,
     /// A rule says that nothing is limited.
     Unlimited(&'a Rule),
-    /// A limit has been asked.
-    Limited(Limited<'a>),
+    /// These of the limits have been asked; there is one at least.
+    Limited(Range<usize>),
+}
+
+impl<'a> Decision<'a> {
+    /// For each descriptor that is limited, what its limits say.
+    pub fn limited(&self) -> impl Iterator<Item = &[Limited<'a>]> {
+        self.statuses.iter().filter_map(|status| match status {
+            Status::Limited(range) => Some(&self.limits[range.clone()]),
+            Status::NoLimit | Status::Unlimited(_) => None,
+        })
+    }
+}
+
+/// The one of a descriptor's limits to tell of: of those that are over, the one that takes longest; or else the one with the
+/// least remaining.
+pub fn most_pressing<'l, 'a>(limits: &'l [Limited<'a>]) -> Option<&'l Limited<'a>> {
+    // What can never pass takes longest.
+    let wait = |limited: &Limited<'_>| limited.verdict().and_then(|verdict| verdict.retry_after_ms).unwrap_or(u64::MAX);
+    let over = limits.iter().filter(|limited| limited.over()).max_by_key(|limited| wait(limited));
+    over.or_else(|| limits.iter().min_by_key(|limited| limited.remaining()))
 }
 
 /// What one limit says.
@@ -83,7 +118,7 @@ pub struct Limited<'a> {
     pub source: Source<'a>,
     /// The limit.
     pub limit: Limit,
-    /// What was asked of it.
+    /// What was asked of it, its cost included.
     pub hits: Hits,
     /// What a denial means.
     pub role: Role,
@@ -144,7 +179,8 @@ pub struct Undecided;
 impl<'a> Plan<'a> {
     /// Matches every descriptor.
     pub fn new(options: &'a PlanOptions, rules: &'a Rules, request: &'a Request) -> Plan<'a> {
-        let mut plan = Plan { options, domain_found: false, steps: Vec::new(), checks: Vec::new() };
+        let mut plan =
+            Plan { options, domain_found: false, steps: Vec::new(), reasons: Vec::new(), checks: Vec::new() };
         let Some(domain) = rules.domain(&request.domain) else {
             plan.steps.extend(request.descriptors.iter().map(|_| Step::NoLimit));
             return plan;
@@ -158,24 +194,65 @@ impl<'a> Plan<'a> {
                 None => rules.find(domain, &descriptor.entries),
             })
             .collect();
-        for (descriptor, rule) in request.descriptors.iter().zip(&matched) {
-            let step = match (descriptor.limit.is_some(), rule) {
-                (true, _) => overriding(domain, &request.domain, descriptor),
-                (false, Some(rule)) if !is_replaced(rule, &matched) => by_rule(rule, descriptor),
-                (false, _) => Step::NoLimit,
-            };
-            if let Step::Limited { source, limit, hits, role, .. } = step {
-                let shared_pattern = |level| match source {
-                    Source::Rule(rule) => rule.shared_pattern(level),
-                    Source::Override(_) => None,
-                };
-                let key = Key::new(&options.key_prefix, &request.domain, &descriptor.entries, shared_pattern, &limit);
-                let role = if options.shadow_mode { Role::Shadow } else { role };
-                plan.checks.push(Check { key, limit, hits, role });
+        for (index, (descriptor, rule)) in request.descriptors.iter().zip(&matched).enumerate() {
+            let begin = plan.checks.len();
+            match (descriptor.limit, rule) {
+                (Some(limit), _) => {
+                    let limit =
+                        Limit::new(domain.defaults.algorithm, limit.number, limit.unit.duration(), Options::default());
+                    let reason = Reason {
+                        source: Source::Override(&request.domain),
+                        role: Role::Enforced,
+                        failure_mode: domain.defaults.failure_mode,
+                    };
+                    // Any number in any unit is a limit.
+                    if let Ok(limit) = limit {
+                        plan.ask(request, index, limit, descriptor.hits, reason);
+                    }
+                }
+                (None, Some(rule)) => plan.ask_rule(request, index, rule, &matched),
+                (None, None) => {}
             }
-            plan.steps.push(step);
+            let asked = plan.checks.len() - begin;
+            plan.steps.push(match rule {
+                _ if asked > 0 => Step::Limited(asked),
+                Some(rule) if is_unlimited(rule) => Step::Unlimited(rule),
+                _ => Step::NoLimit,
+            });
         }
         plan
+    }
+
+    /// Asks every limit of a rule that no other takes the place of.
+    fn ask_rule(&mut self, request: &'a Request, index: usize, rule: &'a Rule, matched: &[Option<&Rule>]) {
+        for rule_limit in &rule.limits {
+            let config = &rule_limit.config;
+            let Allowance::Limited(limit) = config.allowance else { continue };
+            if is_replaced(&config.name, matched) {
+                continue;
+            }
+            let hits = request.descriptors[index].hits.times(config.cost);
+            let source = Source::Rule(rule, rule_limit);
+            self.ask(
+                request,
+                index,
+                limit,
+                hits,
+                Reason { source, role: rule.role, failure_mode: config.failure_mode },
+            );
+        }
+    }
+
+    fn ask(&mut self, request: &'a Request, index: usize, limit: Limit, hits: Hits, reason: Reason<'a>) {
+        let shared_pattern = |level| match reason.source {
+            Source::Rule(rule, _) => rule.shared_pattern(level),
+            Source::Override(_) => None,
+        };
+        let entries = &request.descriptors[index].entries;
+        let key = Key::new(&self.options.key_prefix, &request.domain, entries, shared_pattern, &limit);
+        let role = if self.options.shadow_mode { Role::Shadow } else { reason.role };
+        self.checks.push(Check { key, limit, hits, role, descriptor: index });
+        self.reasons.push(reason);
     }
 
     /// What to ask the store.
@@ -199,117 +276,76 @@ impl<'a> Plan<'a> {
         self,
         decide: impl FnOnce(&[Check]) -> Vec<Verdict>,
     ) -> Result<Decision<'a>, Undecided> {
-        let modes: Vec<FailureMode> = self
-            .steps
-            .iter()
-            .filter_map(|step| match step {
-                Step::Limited { failure_mode, .. } => Some(*failure_mode),
-                Step::NoLimit | Step::Unlimited(_) => None,
-            })
-            .zip(&self.checks)
-            .map(|(mode, check)| match mode {
-                // What denies nobody fails nobody's call.
-                FailureMode::Error if check.role == Role::Shadow => FailureMode::Open,
-                // A give-back always passes.
-                FailureMode::Closed if check.hits.get() < 0 => FailureMode::Open,
-                mode => mode,
-            })
-            .collect();
+        let mode = |(reason, check): (&Reason<'_>, &Check)| match reason.failure_mode {
+            // What denies nobody fails nobody's call.
+            FailureMode::Error if check.role == Role::Shadow => FailureMode::Open,
+            // A give-back always passes.
+            FailureMode::Closed if check.hits.get() < 0 => FailureMode::Open,
+            mode => mode,
+        };
+        let modes: Vec<FailureMode> = self.reasons.iter().zip(&self.checks).map(mode).collect();
         if modes.contains(&FailureMode::Error) {
             return Err(Undecided);
         }
-        let local: Vec<Check> = self
-            .checks
-            .iter()
-            .zip(&modes)
-            .filter_map(|(check, mode)| {
-                let limit = match mode {
-                    FailureMode::Local => check.limit.divided_by(self.options.expected_replicas),
-                    FailureMode::Closed => check.limit.closed(),
-                    FailureMode::Open | FailureMode::Error => return None,
-                };
-                Some(Check { limit, ..check.clone() })
-            })
-            .collect();
-        // Nothing to count where every limit fails open or closed.
-        let mut local = if modes.contains(&FailureMode::Local) { decide(&local) } else { Vec::new() }.into_iter();
+        let local = |(check, mode): (&Check, &FailureMode)| match mode {
+            FailureMode::Local => {
+                Check { limit: check.limit.divided_by(self.options.expected_replicas), ..check.clone() }
+            }
+            FailureMode::Closed => Check { limit: check.limit.closed(), ..check.clone() },
+            FailureMode::Open | FailureMode::Error => Check { hits: Hits::default(), ..check.clone() },
+        };
+        // Where every limit fails open or closed, there is nothing to count.
+        let verdicts = if modes.contains(&FailureMode::Local) {
+            decide(&self.checks.iter().zip(&modes).map(local).collect::<Vec<_>>())
+        } else {
+            Vec::new()
+        };
+        let mut verdicts = verdicts.into_iter();
         let answers: Vec<Answer> = modes
             .into_iter()
-            .map(|mode| {
-                let verdict = if mode == FailureMode::Open { None } else { local.next() };
-                match (mode, verdict) {
-                    (FailureMode::Local, Some(verdict)) => Answer::Local(verdict),
-                    (FailureMode::Closed, _) => Answer::FailedClosed,
-                    _ => Answer::FailedOpen,
-                }
+            .map(|mode| match (mode, verdicts.next()) {
+                (FailureMode::Local, Some(verdict)) => Answer::Local(verdict),
+                (FailureMode::Closed, _) => Answer::FailedClosed,
+                _ => Answer::FailedOpen,
             })
             .collect();
         Ok(self.decision(answers.into_iter()))
     }
 
-    fn decision(self, mut answers: impl Iterator<Item = Answer>) -> Decision<'a> {
-        let (mut refused, mut quotas, mut quotas_over) = (false, 0, 0);
-        let statuses: Vec<Status<'a>> = self
-            .steps
-            .into_iter()
-            .filter_map(|step| match step {
-                Step::NoLimit => Some(Status::NoLimit),
-                Step::Unlimited(rule) => Some(Status::Unlimited(rule)),
-                Step::Limited { source, limit, hits, role, .. } => {
-                    let limited = Limited { source, limit, hits, role, answer: answers.next()? };
-                    match role {
-                        Role::Enforced => refused |= limited.over(),
-                        // Giving back needs no quota.
-                        Role::Quota if hits.get() >= 0 => {
-                            quotas += 1;
-                            quotas_over += u32::from(limited.over());
-                        }
-                        Role::Quota => {}
-                        Role::Shadow => {}
-                    }
-                    Some(Status::Limited(limited))
-                }
+    fn decision(self, answers: impl Iterator<Item = Answer>) -> Decision<'a> {
+        let mut votes = Votes::default();
+        let asked = self.reasons.into_iter().zip(self.checks);
+        let limits: Vec<Limited<'a>> = asked
+            .zip(answers)
+            .map(|((Reason { source, role, .. }, Check { limit, hits, descriptor, .. }), answer)| {
+                let limited = Limited { source, limit, hits, role, answer };
+                votes.add(role, descriptor, hits, limited.over());
+                limited
             })
             .collect();
-        let over = refused || (quotas > 0 && quotas_over == quotas);
-        let spared = over && self.options.shadow_mode;
-        Decision { over_limit: over && !spared, spared, domain_found: self.domain_found, statuses }
+        let mut next = 0;
+        let statuses = self.steps.into_iter().map(|step| match step {
+            Step::NoLimit => Status::NoLimit,
+            Step::Unlimited(rule) => Status::Unlimited(rule),
+            Step::Limited(count) => {
+                let begin = next;
+                next += count;
+                Status::Limited(begin..next)
+            }
+        });
+        let statuses = statuses.collect();
+        let spared = votes.deny() && self.options.shadow_mode;
+        let over_limit = votes.deny() && !spared;
+        Decision { over_limit, spared, domain_found: self.domain_found, statuses, limits }
     }
 }
 
-fn by_rule<'a>(rule: &'a Rule, descriptor: &Descriptor) -> Step<'a> {
-    match rule.config.allowance {
-        Allowance::Unlimited => Step::Unlimited(rule),
-        Allowance::Limited(limit) => Step::Limited {
-            source: Source::Rule(rule),
-            limit,
-            hits: descriptor.hits,
-            role: rule.config.role,
-            failure_mode: rule.config.failure_mode,
-        },
-    }
+fn is_unlimited(rule: &Rule) -> bool {
+    rule.limits.iter().any(|limit| limit.config.allowance == Allowance::Unlimited)
 }
 
-fn overriding<'a>(domain: &Domain, name: &'a str, descriptor: &Descriptor) -> Step<'a> {
-    let limit = descriptor.limit.and_then(|limit| {
-        Limit::new(domain.defaults.algorithm, limit.number, limit.unit.duration(), Options::default()).ok()
-    });
-    match limit {
-        Some(limit) => Step::Limited {
-            source: Source::Override(name),
-            limit,
-            hits: descriptor.hits,
-            role: Role::Enforced,
-            failure_mode: domain.defaults.failure_mode,
-        },
-        None => Step::NoLimit,
-    }
-}
-
-/// Another rule that applies to the request takes this one's place. An unlimited rule cannot be replaced.
-fn is_replaced(rule: &Rule, matched: &[Option<&Rule>]) -> bool {
-    let name = &rule.config.name;
-    !name.is_empty()
-        && matches!(rule.config.allowance, Allowance::Limited(_))
-        && matched.iter().flatten().any(|other| other.config.replaces.contains(name))
+/// A limit that applies to the request takes the place of those of this name.
+fn is_replaced(name: &String, matched: &[Option<&Rule>]) -> bool {
+    let mut limits = matched.iter().flatten().flat_map(|rule| &rule.limits);
+    !name.is_empty() && limits.any(|limit| limit.config.replaces.contains(name))
 }

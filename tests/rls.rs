@@ -360,6 +360,60 @@ descriptors:
 }
 
 #[tokio::test]
+async fn several_limits_of_a_descriptor_must_all_pass_and_the_most_pressing_is_told() {
+    let rules = "
+domain: sms
+descriptors:
+  - key: phone
+    rate_limits:
+      - {name: per-minute, unit: minute, requests_per_unit: 1, algorithm: token_bucket}
+      - {name: per-day, unit: day, requests_per_unit: 3}
+";
+    let tollgate = Tollgate::start(rules, &["LIMIT_RESPONSE_HEADERS_ENABLED=true"]);
+    let phone: &[(&str, &str)] = &[("phone", "1")];
+    let told = |response: &RateLimitResponse| {
+        let status = &response.statuses[0];
+        (status.code(), status.current_limit.as_ref().unwrap().name.clone(), status.limit_remaining)
+    };
+    let first = tollgate.ask(request("sms", &[phone])).await.unwrap();
+    assert_eq!(told(&first), (Code::Ok, "per-minute".into(), 0), "the least remaining");
+    for _ in 0..5 {
+        let second = tollgate.ask(request("sms", &[phone])).await.unwrap();
+        assert_eq!((second.overall_code(), second.statuses.len()), (Code::OverLimit, 1));
+        assert_eq!(told(&second), (Code::OverLimit, "per-minute".into(), 0));
+    }
+    // What per-minute denied was not charged to per-day.
+    let back = RateLimitRequest { domain: "sms".into(), ..with_hits(1, true, phone) };
+    assert_eq!(told(&tollgate.ask(back).await.unwrap()), (Code::Ok, "per-minute".into(), 1));
+    let many = tollgate.ask(RateLimitRequest { domain: "sms".into(), ..with_hits(4, false, phone) }).await.unwrap();
+    assert_eq!(told(&many), (Code::OverLimit, "per-day".into(), 3), "of those that deny, the one that takes longest");
+    assert!(many.response_headers_to_add.iter().all(|header| header.key != "Retry-After"), "four never pass");
+    let hits = |limit: &str| tollgate.metric(&format!("tollgate_hits_total{{domain=\"sms\",rule=\"phone#{limit}\"}}"));
+    assert_eq!([hits("per-minute"), hits("per-day")], [10.0, 10.0]);
+}
+
+#[tokio::test]
+async fn a_costly_request_counts_more() {
+    let rules = "domain: d
+descriptors:
+  - {key: read, rate_limit: {unit: hour, requests_per_unit: 100}}
+  - {key: write, rate_limit: {unit: hour, requests_per_unit: 100, cost: 5}}";
+    let tollgate = Tollgate::start(rules, &[]);
+    for (key, hits, give_back, remaining) in [
+        ("read", 1, false, 99),
+        ("write", 1, false, 95),
+        ("write", 3, false, 80),
+        ("write", 2, true, 90),
+        ("write", 0, false, 90),
+    ] {
+        let request = RateLimitRequest { domain: "d".into(), ..with_hits(hits, give_back, &[(key, "v")]) };
+        assert_eq!(one(&tollgate.ask(request).await.unwrap()), (Code::Ok, remaining), "{key} {hits}");
+    }
+    let most = RateLimitRequest { domain: "d".into(), ..with_hits(1 << 53, false, &[("write", "v")]) };
+    assert_eq!(one(&tollgate.ask(most).await.unwrap()), (Code::OverLimit, 90), "and never wraps");
+}
+
+#[tokio::test]
 async fn a_give_back_is_no_quota_that_would_let_pass() {
     let tollgate = Tollgate::start(RULES, &[]);
     let quota =

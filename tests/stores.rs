@@ -34,6 +34,7 @@ fn check(name: &str, limit: Limit) -> Check {
         limit,
         hits: Hits::take(1).unwrap(),
         role: Role::Enforced,
+        descriptor: 0,
     }
 }
 
@@ -209,17 +210,24 @@ async fn a_shadow_denial_denies_nobody_else<S: Store>(store: Arc<S>) {
 
 async fn quota_limits_deny_only_together<S: Store>(store: Arc<S>) {
     for algorithm in Algorithm::ALL {
-        let quota = |name: &str, number| Check {
+        let quota = |name: &str, number, descriptor| Check {
             role: Role::Quota,
+            descriptor,
             ..check(&format!("{algorithm}{name}"), limit(*algorithm, number))
         };
-        let (small, large) = (quota("small", 1), quota("large", 3));
+        let (small, large) = (quota("small", 1, 0), quota("large", 3, 1));
         let request = [small.clone(), large.clone()];
         for _ in 0..3 {
             ask(&*store, &request).await;
         }
         let verdicts = ask(&*store, &request).await;
         assert!(verdicts.iter().all(|verdict| !verdict.allowed), "large was charged while small denied");
+        // Two limits of one descriptor are one quota: it denies if either does.
+        let (narrow, wide) = (quota("narrow", 1, 0), quota("wide", 9, 0));
+        for _ in 0..3 {
+            ask(&*store, &[narrow.clone(), wide.clone()]).await;
+        }
+        assert_eq!(ask(&*store, &[taking(0, &wide)]).await[0].remaining, 8, "{algorithm}");
     }
 }
 

@@ -40,14 +40,20 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => 0..=MAX_HITS as i64, 1 => -(MAX_HITS as i64)..=0, 1 => 0..=u32::MAX as i64,
     ];
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
-    prop::collection::vec((moves, prop::collection::vec((0..3_usize, hits, role), 1..4)), 1..25)
+    prop::collection::vec((moves, prop::collection::vec((0..3_usize, hits, role), 1..5)), 1..25)
 }
 
-fn check(limits: &[Limit], (counter, hits, role): (usize, i64, Role)) -> Check {
-    let limit = limits[counter % limits.len()];
-    let hits_value = Hits::take(hits.unsigned_abs()).unwrap();
-    let hits = if hits < 0 { Hits::give_back(hits.unsigned_abs()).unwrap() } else { hits_value };
-    Check { key: Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit), limit, hits, role }
+/// The checks of a request. Each descriptor has up to two limits, which share its role and whether it gives back.
+fn checks(limits: &[Limit], asked: &[(usize, i64, Role)]) -> Vec<Check> {
+    let check = |(i, (counter, hits, _)): (usize, &(usize, i64, Role))| {
+        let (descriptor, (_, first, role)) = (i / 2, asked[i - i % 2]);
+        let limit = limits[counter % limits.len()];
+        let hits =
+            if first < 0 { Hits::give_back(hits.unsigned_abs().max(1)) } else { Hits::take(hits.unsigned_abs()) };
+        let key = Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit);
+        Check { key, limit, hits: hits.unwrap(), role, descriptor }
+    };
+    asked.iter().enumerate().map(check).collect()
 }
 
 /// The script behind the clock of `support/clock.lua`.
@@ -132,7 +138,7 @@ fn rust_and_lua_agree_at_every_step() {
                 Move::Ms(ms) => now + ms,
                 Move::Back(ms) => now.saturating_sub(ms),
             };
-            let checks: Vec<Check> = asked.into_iter().map(|asked| check(&limits, asked)).collect();
+            let checks = checks(&limits, &asked);
             let (reply, stored) = runtime.block_on(lua.decide(&checks, now));
             let verdicts = rust.decide(&checks, now);
             prop_assert_eq!(script::verdicts(&reply, checks.len()).unwrap(), verdicts, "at {}: {:?}", now, checks);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::headers::{self, Headers};
 use crate::descriptor::{Descriptor, Entry, Hits, Override, Request, Unit};
-use crate::plan::{Decision, Limited, Status};
+use crate::plan::{Decision, Limited, Status, most_pressing};
 use crate::wire::rate_limit_response::rate_limit::Unit as WireUnit;
 use crate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
@@ -120,30 +120,32 @@ fn unit(number: i32) -> Option<Unit> {
 pub(super) fn response(decision: &Decision<'_>, headers: &Headers) -> RateLimitResponse {
     RateLimitResponse {
         overall_code: code(decision.over_limit).into(),
-        statuses: decision.statuses.iter().map(status).collect(),
+        statuses: decision.statuses.iter().map(|one| status(one, decision)).collect(),
         response_headers_to_add: headers::of(decision, headers),
         ..RateLimitResponse::default()
     }
 }
 
-fn status(status: &Status<'_>) -> DescriptorStatus {
+fn status(status: &Status<'_>, decision: &Decision<'_>) -> DescriptorStatus {
+    let mut answer = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     match status {
-        Status::NoLimit => DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() },
-        Status::Unlimited(_) => {
-            DescriptorStatus { code: Code::Ok.into(), limit_remaining: u32::MAX, ..DescriptorStatus::default() }
+        Status::NoLimit => {}
+        Status::Unlimited(_) => answer.limit_remaining = u32::MAX,
+        Status::Limited(range) => {
+            let limits = &decision.limits[range.clone()];
+            answer.code = code(limits.iter().any(Limited::shown_over)).into();
+            if let Some(limited) = most_pressing(limits) {
+                answer.current_limit = Some(current_limit(limited));
+                answer.limit_remaining = limited.remaining();
+                answer.duration_until_reset = limited.verdict().map(|verdict| prost_types::Duration {
+                    // Whole seconds, rounded up, as the reference answers: Envoy's own header cuts fractions off.
+                    seconds: i64::try_from(whole_seconds(verdict.reset_after_ms)).unwrap_or(i64::MAX),
+                    nanos: 0,
+                });
+            }
         }
-        Status::Limited(limited) => DescriptorStatus {
-            code: code(limited.shown_over()).into(),
-            current_limit: Some(current_limit(limited)),
-            limit_remaining: limited.remaining(),
-            duration_until_reset: limited.verdict().map(|verdict| prost_types::Duration {
-                // Whole seconds, rounded up, as the reference answers: Envoy's own header cuts fractions off.
-                seconds: i64::try_from(whole_seconds(verdict.reset_after_ms)).unwrap_or(i64::MAX),
-                nanos: 0,
-            }),
-            quota: None,
-        },
     }
+    answer
 }
 
 fn current_limit(limited: &Limited<'_>) -> RateLimit {

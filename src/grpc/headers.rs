@@ -2,7 +2,7 @@
 
 use super::convert::whole_seconds;
 use crate::descriptor::Role;
-use crate::plan::{Decision, Limited, Status};
+use crate::plan::{self, Decision, Limited};
 use crate::wire::HeaderValue;
 
 /// Which headers an answer carries.
@@ -40,7 +40,7 @@ pub struct HeaderNames {
 
 /// The headers for a decision; none where no limit applies.
 pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue> {
-    let Some(limited) = most_pressing(decision) else { return Vec::new() };
+    let Some(limited) = limit_to_tell(decision) else { return Vec::new() };
     // A bucket may hold more than the number: what remains is then told against that.
     let (capacity, remaining) = (limited.limit.capacity(), limited.remaining());
     let reset = limited.verdict().map(|verdict| whole_seconds(verdict.reset_after_ms));
@@ -66,10 +66,11 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
     values
 }
 
-/// The limit to tell of: the last that is exceeded, or else the first with the least remaining.
-fn most_pressing<'a>(decision: &'a Decision<'_>) -> Option<&'a Limited<'a>> {
-    let over = limits(decision).filter(|limited| limited.shown_over() && limited.role != Role::Quota).last();
-    over.or_else(|| limits(decision).min_by_key(|limited| limited.remaining()))
+/// The limit to tell of: of the last descriptor that is over, or else the first with the least remaining.
+fn limit_to_tell<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> {
+    let told = || decision.limited().filter_map(plan::most_pressing);
+    let over = told().filter(|limited| limited.shown_over() && limited.role != Role::Quota).last();
+    over.or_else(|| told().min_by_key(|limited| limited.remaining()))
 }
 
 /// The seconds after which a denied request may pass; `None` where it passes now, or where that cannot be told.
@@ -79,24 +80,27 @@ fn retry_after(decision: &Decision<'_>) -> Option<u64> {
     if !decision.over_limit {
         return None;
     }
-    let over = |role| limits(decision).filter(move |limited| limited.role == role && limited.over());
-    let wait = |limited: &Limited<'_>| limited.verdict().and_then(|verdict| verdict.retry_after_ms);
-    let mut longest = 0;
-    for limited in over(Role::Enforced) {
-        longest = longest.max(wait(limited)?);
+    let (mut longest, mut quotas) = (0, Vec::new());
+    for limits in decision.limited() {
+        match limits[0].role {
+            Role::Enforced => longest = longest.max(wait(limits)?),
+            Role::Quota if limits[0].hits.get() >= 0 => quotas.push(wait(limits)),
+            Role::Quota | Role::Shadow => {}
+        }
     }
-    let quotas = limits(decision).filter(|limited| limited.role == Role::Quota && limited.hits.get() >= 0).count();
-    if quotas > 0 && over(Role::Quota).count() == quotas {
-        longest = longest.max(over(Role::Quota).filter_map(wait).min()?);
+    if !quotas.is_empty() && !quotas.contains(&Some(0)) {
+        longest = longest.max(quotas.into_iter().flatten().min()?);
     }
     Some(whole_seconds(longest))
 }
 
-fn limits<'a>(decision: &'a Decision<'_>) -> impl Iterator<Item = &'a Limited<'a>> {
-    decision.statuses.iter().filter_map(|status| match status {
-        Status::Limited(limited) => Some(limited),
-        Status::NoLimit | Status::Unlimited(_) => None,
-    })
+/// How long until all limits of a descriptor let it pass; `None` where that cannot be told.
+fn wait(limits: &[Limited<'_>]) -> Option<u64> {
+    let mut longest = 0;
+    for limited in limits.iter().filter(|limited| limited.over()) {
+        longest = longest.max(limited.verdict()?.retry_after_ms?);
+    }
+    Some(longest)
 }
 
 fn header(key: &str, value: String) -> HeaderValue {

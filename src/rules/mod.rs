@@ -48,15 +48,24 @@ pub struct DescriptorConfig {
 /// What a node says about requests that end there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuleConfig {
+    /// What a denial means for the request.
+    pub role: Role,
+    /// Every one of them must let the request pass. At least one; no two share a counter.
+    pub limits: Vec<LimitConfig>,
+}
+
+/// One limit of a rule.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LimitConfig {
     /// Empty where it has none.
     pub name: String,
     /// How much may pass.
     pub allowance: Allowance,
     /// What it answers when the store cannot.
     pub failure_mode: FailureMode,
-    /// What a denial means for the request.
-    pub role: Role,
-    /// Rules of these names do not apply to a request that this one applies to.
+    /// Every hit counts so many.
+    pub cost: u32,
+    /// Limits of these names do not apply to a request that this one applies to.
     pub replaces: Vec<String>,
 }
 
@@ -117,16 +126,27 @@ impl Default for Defaults {
 /// A rule in force.
 #[derive(Debug)]
 pub struct Rule {
-    /// Its place in [`Rules::rules`].
-    pub id: usize,
     /// The domain it belongs to.
     pub domain: Arc<str>,
     /// Its place in the tree, as its file has it: `key=value` for each level, joined by `|`.
     pub path: Box<str>,
-    /// What it says.
-    pub config: RuleConfig,
+    /// What a denial means for the request.
+    pub role: Role,
+    /// Every one of them must let the request pass.
+    pub limits: Box<[RuleLimit]>,
     /// For each level, the pattern whose values share one counter.
     shared: Box<[Option<Box<str>>]>,
+}
+
+/// A limit of a rule in force.
+#[derive(Debug)]
+pub struct RuleLimit {
+    /// Its place among all limits.
+    pub id: usize,
+    /// What metrics call it: the rule's path; of several, `path#name` or, without a name, `path#0`.
+    pub label: Box<str>,
+    /// What it says.
+    pub config: LimitConfig,
 }
 
 impl Rule {
@@ -189,10 +209,16 @@ impl Rules {
     /// Compiles what the files say. Domains have different names, and siblings differ in key or value: `domains` and `yaml` have seen to it.
     pub fn new(configs: Vec<DomainConfig>) -> Rules {
         let mut rules = Rules::default();
+        let mut limits = 0;
         for config in configs {
             let name: Arc<str> = config.name.into();
-            let mut compiler =
-                Compiler { domain: &name, rules: &mut rules.rules, path: String::new(), shared: Vec::new() };
+            let mut compiler = Compiler {
+                domain: &name,
+                rules: &mut rules.rules,
+                limits: &mut limits,
+                path: String::new(),
+                shared: Vec::new(),
+            };
             let root = compiler.level(config.descriptors);
             rules.domains.insert(name, Domain { defaults: config.defaults, root });
         }
@@ -217,9 +243,14 @@ impl Rules {
         level.find(last)?.rule.map(|id| &self.rules[id])
     }
 
-    /// Every rule, in the order of its id.
+    /// Every rule, in the order of the files.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// Every limit with its rule, in the order of the limits' ids.
+    pub fn limits(&self) -> impl Iterator<Item = (&Rule, &RuleLimit)> {
+        self.rules.iter().flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)))
     }
 
     /// How many domains there are.
@@ -249,6 +280,8 @@ impl Level {
 struct Compiler<'a> {
     domain: &'a Arc<str>,
     rules: &'a mut Vec<Rule>,
+    /// How many limits there are yet.
+    limits: &'a mut usize,
     path: String,
     shared: Vec<Option<Box<str>>>,
 }
@@ -297,19 +330,34 @@ impl Compiler<'_> {
     }
 
     fn node(&mut self, rule: Option<RuleConfig>, descriptors: Vec<DescriptorConfig>) -> Node {
-        let rule = rule.map(|config| {
+        let rule = rule.map(|RuleConfig { role, limits }| {
             let id = self.rules.len();
+            let several = limits.len() > 1;
+            let limits = limits.into_iter().enumerate().map(|(i, config)| self.limit(several.then_some(i), config));
+            let limits = limits.collect();
             self.rules.push(Rule {
-                id,
                 domain: Arc::clone(self.domain),
                 path: self.path.as_str().into(),
-                config,
+                role,
+                limits,
                 shared: self.shared.clone().into(),
             });
             id
         });
         let level = (!descriptors.is_empty()).then(|| Box::new(self.level(descriptors)));
         Node { rule, level }
+    }
+
+    /// `place` among the limits of the rule, if there are several.
+    fn limit(&mut self, place: Option<usize>, config: LimitConfig) -> RuleLimit {
+        let id = *self.limits;
+        *self.limits += 1;
+        let label = match place {
+            None => self.path.clone(),
+            Some(_) if !config.name.is_empty() => format!("{}#{}", self.path, config.name),
+            Some(place) => format!("{}#{place}", self.path),
+        };
+        RuleLimit { id, label: label.into(), config }
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::document::Value;
 use super::fields::{self, Fields, File, Spot, kind};
 use super::report::{Position, quoted, unknown};
-use super::{Allowance, Defaults, DescriptorConfig, FailureMode, RuleConfig};
+use super::{Allowance, Defaults, DescriptorConfig, FailureMode, LimitConfig, RuleConfig};
 use crate::algorithm::{Algorithm, Limit, Options, Weighting};
 use crate::descriptor::{Role, Unit};
 
@@ -81,7 +81,7 @@ impl Tree<'_> {
         }
         self.check_unused(&fields);
         let role = self.role(&fields);
-        let rule = fields.get("rate_limit").and_then(|spot| self.rule(spot, role));
+        let rule = self.rule(&fields, role);
         let descriptors = match fields.get("descriptors") {
             Some(list) => self.level(list, level + 1, &mut Siblings::new()),
             None => Vec::new(),
@@ -107,7 +107,7 @@ impl Tree<'_> {
         for (key, role) in [("quota_mode", Role::Quota), ("shadow_mode", Role::Shadow)] {
             if self.file.is_set(fields, key) {
                 found = role;
-                if fields.get("rate_limit").is_none() {
+                if fields.get("rate_limit").is_none() && fields.get("rate_limits").is_none() {
                     self.file
                         .warn(fields.place(key), "does nothing without a rate_limit beside it; it is not inherited");
                 }
@@ -133,7 +133,46 @@ impl Tree<'_> {
         Place { file: Arc::clone(&self.file.name), position: spot.node.position, path: spot.trail.to_string() }
     }
 
-    fn rule(&mut self, spot: Spot<'_>, role: Role) -> Option<RuleConfig> {
+    fn rule(&mut self, fields: &Fields<'_>, role: Role) -> Option<RuleConfig> {
+        let limits = match (fields.get("rate_limit"), fields.get("rate_limits")) {
+            (None, None) => return None,
+            (Some(_), Some(list)) => {
+                self.file.error(list, "a descriptor has a rate_limit or rate_limits: remove one of the two");
+                return None;
+            }
+            (Some(spot), None) => vec![self.rate_limit(spot)?],
+            (None, Some(list)) => self.rate_limits(list),
+        };
+        Some(RuleConfig { role, limits })
+    }
+
+    fn rate_limits(&mut self, list: Spot<'_>) -> Vec<LimitConfig> {
+        let items = self.file.items(&list);
+        if items.is_empty() && matches!(list.node.value, Value::List(_)) {
+            self.file.error(list, "is empty: write a limit, or leave it out");
+        }
+        let mut limits = Vec::new();
+        let mut counters: HashMap<String, usize> = HashMap::new();
+        for (index, node) in items.iter().enumerate() {
+            let spot = list.item(index, node);
+            let Some(config) = self.rate_limit(spot) else { continue };
+            match config.allowance {
+                Allowance::Unlimited => self.file.error(spot, "among several limits none can be unlimited: remove it"),
+                Allowance::Limited(limit) => {
+                    let mut counter = String::new();
+                    limit.identity(&mut counter);
+                    if let Some(other) = counters.insert(counter, index) {
+                        let message = "has the same algorithm and period as";
+                        self.file.error(spot, format!("{message} rate_limits[{other}]: keep the lower of the two"));
+                    }
+                }
+            }
+            limits.push(config);
+        }
+        limits
+    }
+
+    fn rate_limit(&mut self, spot: Spot<'_>) -> Option<LimitConfig> {
         let fields = self.file.fields(&spot, &fields::RATE_LIMIT)?;
         let name = fields.get("name").and_then(|spot| self.file.text(spot)).unwrap_or_default().to_owned();
         if !name.is_empty() {
@@ -141,6 +180,7 @@ impl Tree<'_> {
         }
         let replaces = fields.get("replaces").map(|spot| self.replaces(spot, &name)).unwrap_or_default();
         let failure_mode = failure_mode(&mut self.file, &fields).unwrap_or(self.defaults.failure_mode);
+        let cost = self.cost(&fields)?;
         let unlimited = match fields.get("unlimited") {
             Some(spot) => self.file.flag(spot)?,
             None => false,
@@ -151,7 +191,17 @@ impl Tree<'_> {
         } else {
             Allowance::Limited(self.limit(&fields)?)
         };
-        Some(RuleConfig { name, allowance, failure_mode, role, replaces })
+        Some(LimitConfig { name, allowance, failure_mode, cost, replaces })
+    }
+
+    fn cost(&mut self, fields: &Fields<'_>) -> Option<u32> {
+        let Some(spot) = fields.get("cost") else { return Some(1) };
+        let cost = self.file.number(spot)?;
+        if cost == 0 {
+            self.file.error(spot, "must be at least 1: what costs nothing is unlimited: true");
+            return None;
+        }
+        Some(cost)
     }
 
     fn replaces(&mut self, list: Spot<'_>, own: &str) -> Vec<String> {
@@ -185,7 +235,8 @@ impl Tree<'_> {
         if let Some(spot) = fields.get("period") {
             self.file.error(spot, "an unlimited rule has no period: remove one of the two");
         }
-        for key in ["requests_per_unit", "algorithm", "burst", "segments", "weighting", "failure_mode", "count_denied"]
+        for key in
+            ["cost", "requests_per_unit", "algorithm", "burst", "segments", "weighting", "failure_mode", "count_denied"]
         {
             if let Some(spot) = fields.get(key) {
                 self.file.warn(spot, "does nothing: an unlimited rule counts nothing");

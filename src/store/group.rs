@@ -3,7 +3,45 @@
 
 use super::Check;
 use crate::algorithm::{Outcome, State, Verdict};
-use crate::descriptor::Role;
+use crate::descriptor::{Hits, Role};
+
+/// What the checks of a request make of it together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Votes {
+    refused: bool,
+    /// Rules in quota mode, and how many of them are over.
+    quotas: u32,
+    quotas_over: u32,
+    /// The descriptor of the last of them, and whether it is over.
+    last: Option<(usize, bool)>,
+}
+
+impl Votes {
+    /// Adds a check of this role, for this descriptor. Those of one descriptor come one after the other.
+    pub fn add(&mut self, role: Role, descriptor: usize, hits: Hits, over: bool) {
+        match role {
+            Role::Enforced => self.refused |= over,
+            // Giving back needs no quota.
+            Role::Quota if hits.get() >= 0 => {
+                let known_over = match self.last {
+                    Some((last, known_over)) if last == descriptor => known_over,
+                    _ => {
+                        self.quotas += 1;
+                        false
+                    }
+                };
+                self.quotas_over += u32::from(over && !known_over);
+                self.last = Some((descriptor, over || known_over));
+            }
+            Role::Quota | Role::Shadow => {}
+        }
+    }
+
+    /// An enforced check is over its limit, or every rule in quota mode is.
+    pub fn deny(self) -> bool {
+        self.refused || (self.quotas > 0 && self.quotas_over == self.quotas)
+    }
+}
 
 /// What the counters of a group are to become: for each, the index of a check that names it.
 pub type Changes = Vec<(usize, State, u64)>;
@@ -23,23 +61,16 @@ pub fn decide<'a>(checks: &[Check], now: u64, state: impl Fn(usize) -> Option<&'
 
     let mut pending = Vec::with_capacity(checks.len());
     let mut verdicts = Vec::with_capacity(checks.len());
-    let (mut refused, mut quotas, mut quotas_over, mut taken) = (false, 0, 0, false);
+    let mut votes = Votes::default();
+    let mut taken = false;
     for (i, check) in checks.iter().enumerate() {
         let verdict = decide(i, check.hits.get(), &mut pending);
-        match check.role {
-            Role::Enforced => refused |= !verdict.allowed,
-            // Giving back needs no quota.
-            Role::Quota if check.hits.get() >= 0 => {
-                quotas += 1;
-                quotas_over += u32::from(!verdict.allowed);
-            }
-            Role::Quota | Role::Shadow => {}
-        }
+        votes.add(check.role, check.descriptor, check.hits, !verdict.allowed);
         taken |= verdict.allowed && check.hits.get() > 0 && !check.limit.count_denied();
         verdicts.push(verdict);
     }
 
-    if taken && (refused || (quotas > 0 && quotas_over == quotas)) {
+    if taken && votes.deny() {
         pending.clear();
         for (i, check) in checks.iter().enumerate() {
             let hits = check.hits.get();

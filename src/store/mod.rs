@@ -21,6 +21,8 @@ pub struct Check {
     pub hits: Hits,
     /// What a denial means for the rest of the request.
     pub role: Role,
+    /// Which descriptor of the request it is asked for: several limits of one descriptor are one rule.
+    pub descriptor: usize,
 }
 
 /// Counters, and the one way to ask them.

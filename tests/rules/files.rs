@@ -51,7 +51,7 @@ fn the_example_files_load_together_and_without_a_warning() {
     let loaded = load_path("config/rules").unwrap();
     assert_eq!(loaded.warnings, []);
     assert_eq!(loaded.rules.domains(), files_in("config/rules").len());
-    assert_eq!(find(&loaded.rules, "shop", "user=ann").unwrap().config.name, "per-user");
+    assert_eq!(find(&loaded.rules, "shop", "user=ann").unwrap().limits[0].config.name, "per-user");
 }
 
 #[test]
@@ -79,8 +79,8 @@ fn a_limit_wins_over_its_file_and_its_file_over_the_settings() {
                 - {key: b, rate_limit: {unit: minute, requests_per_unit: 5, algorithm: fixed_window, failure_mode: closed}}";
     let rules = load_text(text).unwrap().rules;
     let (a, b) = (find(&rules, "d", "a=").unwrap(), find(&rules, "d", "b=").unwrap());
-    assert_eq!((limit(a).algorithm(), a.config.failure_mode), (Algorithm::TokenBucket, FailureMode::Open));
-    assert_eq!((limit(b).algorithm(), b.config.failure_mode), (Algorithm::FixedWindow, FailureMode::Closed));
+    assert_eq!((limit(a).algorithm(), a.limits[0].config.failure_mode), (Algorithm::TokenBucket, FailureMode::Open));
+    assert_eq!((limit(b).algorithm(), b.limits[0].config.failure_mode), (Algorithm::FixedWindow, FailureMode::Closed));
     let defaults = Defaults { algorithm: Algorithm::TokenBucket, failure_mode: FailureMode::Open };
     assert_eq!(rules.domain("d").unwrap().defaults, defaults);
 }
@@ -89,7 +89,7 @@ fn a_limit_wins_over_its_file_and_its_file_over_the_settings() {
 fn shadow_wins_over_quota() {
     let rules = load_path("tests/rules/accepted/flags.yaml").unwrap().rules;
     for (entry, role) in [("a=1", Role::Shadow), ("b=1", Role::Quota), ("c=1", Role::Shadow), ("d=1", Role::Enforced)] {
-        assert_eq!(find(&rules, "flags", entry).unwrap().config.role, role, "{entry}");
+        assert_eq!(find(&rules, "flags", entry).unwrap().role, role, "{entry}");
     }
 }
 
@@ -104,7 +104,7 @@ fn an_alias_means_what_it_stands_for_and_a_merge_key_adds_what_is_missing() {
 #[test]
 fn an_unlimited_rule_has_no_limit() {
     let rules = load_path("tests/rules/accepted/reference.yaml").unwrap().rules;
-    assert_eq!(find(&rules, "reference", "group=a|user=b").unwrap().config.allowance, Allowance::Unlimited);
+    assert_eq!(find(&rules, "reference", "group=a|user=b").unwrap().limits[0].config.allowance, Allowance::Unlimited);
 }
 
 #[test]
@@ -185,7 +185,7 @@ proptest::proptest! {
 }
 
 fn limit(rule: &Rule) -> tollgate::algorithm::Limit {
-    match rule.config.allowance {
+    match rule.limits[0].config.allowance {
         Allowance::Limited(limit) => limit,
         Allowance::Unlimited => panic!("{} is unlimited", rule.path),
     }

@@ -36,8 +36,10 @@ pub fn call_by(sha1: &str, checks: &[Check]) -> Cmd {
     for check in checks {
         call.arg(check.key.as_str());
     }
+    let mut last = None;
     for check in checks {
-        call.arg(&argument(check)[..]);
+        call.arg(&argument(check, last == Some(check.descriptor))[..]);
+        last = Some(check.descriptor);
     }
     call
 }
@@ -49,8 +51,8 @@ pub fn load() -> Cmd {
     load
 }
 
-/// One check as `lua/prelude.lua` unpacks it: `<BBBdddddd`.
-fn argument(check: &Check) -> [u8; ARGUMENT] {
+/// One check as `lua/prelude.lua` unpacks it, `<BBBdddddd`; joined to the one before it if both are for one descriptor.
+fn argument(check: &Check, joined: bool) -> [u8; ARGUMENT] {
     let limit = &check.limit;
     let role = match check.role {
         Role::Enforced => 0,
@@ -59,6 +61,7 @@ fn argument(check: &Check) -> [u8; ARGUMENT] {
     };
     let mut argument = [0; ARGUMENT];
     let (flags, numbers) = argument.split_at_mut(3);
+    let role = role + if joined { 4 } else { 0 };
     flags.copy_from_slice(&[limit.algorithm() as u8 + 1, role, u8::from(limit.count_denied())]);
     // Every one of them is whole and at most 2^53, so that nothing is rounded.
     let figures = limit.arguments().map(|figure| figure as f64);
