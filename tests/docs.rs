@@ -1,0 +1,75 @@
+//! `docs/algorithms.md` tells the truth: its table is what the simulation says, and its rules do what is said of them.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+#[path = "../examples/admission.rs"]
+mod admission;
+mod support;
+
+use std::collections::BTreeMap;
+
+use support::tollgate::{Tollgate, descriptor};
+use tollgate::wire::rate_limit_response::Code;
+use tollgate::wire::{RateLimitDescriptor, RateLimitRequest};
+
+fn page() -> String {
+    std::fs::read_to_string("docs/algorithms.md").unwrap()
+}
+
+/// The rules of the page, by their domains.
+fn rules() -> BTreeMap<String, String> {
+    let page = page();
+    let blocks = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
+    let domain = |block: &str| block.lines().next().unwrap().strip_prefix("domain: ").unwrap().to_owned();
+    blocks.map(|block| (domain(block), block.to_owned())).collect()
+}
+
+#[test]
+fn the_table_of_what_is_admitted_is_current() {
+    let hint = "put what `cargo run --release --example admission` prints into docs/algorithms.md";
+    assert!(page().contains(&admission::table()), "{hint}:\n{}", admission::table());
+}
+
+/// What is asked of a domain, and how much of it passes: entries, hits of each request, and which of them pass.
+type Scenario = (&'static str, &'static [(&'static str, &'static str)], &'static [(u64, bool)]);
+
+const SCENARIOS: &[Scenario] = &[
+    ("login", &[("route", "login"), ("remote_address", "192.0.2.1")], &[(9, true), (1, true), (1, false)]),
+    ("login", &[("route", "login"), ("remote_address", "192.0.2.2")], &[(1, true)]),
+    ("sms", &[("phone", "1")], &[(1, true), (1, false), (0, true)]),
+    ("plans", &[("plan", "free"), ("tenant", "t")], &[(1_000, true), (1, false)]),
+    ("plans", &[("plan", "paid"), ("tenant", "t")], &[(100_000, true), (1, false)]),
+    ("plans", &[("plan", "paid"), ("tenant", "acme")], &[(400_000, true), (100_001, false)]),
+    ("crawl", &[("remote_address", "192.0.2.1")], &[(40, true), (39, false)]),
+    ("search", &[("path", "/search"), ("user", "ann")], &[(20, true), (1, false)]),
+    ("order", &[("route", "order"), ("user", "ann")], &[(2, false), (1, true), (2, false)]),
+    ("upload", &[("route", "upload"), ("user", "ann")], &[(50, true), (1, false)]),
+    ("expensive", &[("user", "ann")], &[(1_000, true), (1, false)]),
+    ("expensive", &[("export", "ann")], &[(50, true), (1, false)]),
+    ("weak", &[("upstream", "legacy")], &[(11, false), (10, true)]),
+    ("tokens", &[("model-tokens", "ann")], &[(0, true), (9_000, true), (0, true), (2_000, false), (0, false)]),
+    ("gateway", &[("generic_key", "gateway")], &[(501, false), (500, true)]),
+];
+
+#[tokio::test]
+async fn every_rule_of_the_page_does_what_it_is_for() {
+    let rules = rules();
+    for domain in rules.keys() {
+        assert!(SCENARIOS.iter().any(|(asked, ..)| asked == domain), "{domain} is not tried");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    for (domain, rules) in &rules {
+        std::fs::write(folder.path().join(domain).with_extension("yaml"), rules).unwrap();
+    }
+    let tollgate = Tollgate::start_in(folder, &[]);
+    assert!(tollgate.logs().iter().all(|line| line["level"] != "WARN"), "{:?}", tollgate.logs());
+    for (domain, entries, requests) in SCENARIOS {
+        for (hits, passes) in *requests {
+            let asked = RateLimitDescriptor { hits_addend: Some(*hits), ..descriptor(entries) };
+            let request = RateLimitRequest { domain: (*domain).into(), descriptors: vec![asked], hits_addend: 0 };
+            let response = tollgate.ask(request).await.unwrap();
+            assert!(response.statuses[0].current_limit.is_some(), "{domain} {entries:?} has no limit");
+            assert_eq!(response.overall_code() == Code::Ok, *passes, "{domain} {entries:?}: {hits}");
+        }
+    }
+}
