@@ -70,8 +70,10 @@ fn limits() -> Vec<(&'static str, Limit)> {
     ]
 }
 
-/// Kinds of traffic, and when the requests come.
-const TRAFFIC: [(&str, fn() -> Vec<u64>); 5] = [
+/// When requests come, in milliseconds since the epoch.
+type Traffic = fn() -> Vec<u64>;
+
+const TRAFFIC: [(&str, Traffic); 5] = [
     ("at random, 0.8 of the limit", || at_random(0.8)),
     ("at random, the limit", || at_random(1.0)),
     ("at random, 5 times the limit", || at_random(5.0)),
