@@ -22,10 +22,10 @@ use crate::rules::Rules;
 use crate::rules::load::{self, Loaded, Sources};
 use crate::rules::report::{Problem, RulesError};
 use crate::rules::watch::{self, Fingerprint};
-use crate::settings::{Settings, SettingsError};
+use crate::settings::Settings;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
-use crate::store::redis::{RedisConfig, RedisStore};
+use crate::store::redis::RedisStore;
 use crate::wire::{self, RateLimitServiceServer};
 
 /// The service's name in gRPC's health check; the empty name means the same.
@@ -42,11 +42,11 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     settings.check_headers()?;
     // First of all, so that no signal ends the process without its draining.
     let signals = Signals::new()?;
-    let sources = sources(&settings)?;
+    let sources = settings.rules.sources()?;
     // Taken before the rules are read: a change from here on is noticed.
     let fingerprint = Fingerprint::of(&sources);
     let loaded = load_first(&sources, &settings)?;
-    let address = settings.store()?;
+    let redis = settings.store.redis()?;
     let ports = Ports::open(&settings).await?;
 
     let metrics = Arc::new(Metrics::new(settings.near_limit_ratio)?);
@@ -56,38 +56,19 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     let memory = Arc::new(MemoryStore::default());
     tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
     let parts = Parts { settings, signals, sources, fingerprint, loaded, ports, metrics, memory };
-    match address {
+    match redis {
         None => {
             parts.metrics.set_store_up(true);
             let store = Arc::clone(&parts.memory);
             parts.run(store, "memory").await
         }
-        Some(address) => {
-            let config = RedisConfig {
-                address,
-                connections: parts.settings.redis_pool_size.into(),
-                timeout: parts.settings.redis_timeout,
-                key_prefix: parts.settings.cache_key_prefix.clone(),
-            };
+        Some(config) => {
             let name = config.to_string();
             let metrics = Arc::clone(&parts.metrics);
             let store = RedisStore::start(config, Box::new(move |up| metrics.set_store_up(up))).await?;
             parts.run(Arc::new(store), &name).await
         }
     }
-}
-
-/// Where the rules are.
-fn sources(settings: &Settings) -> Result<Sources, SettingsError> {
-    if !settings.rules.is_empty() {
-        return Ok(Sources { paths: settings.rules.clone() });
-    }
-    if settings.runtime_root.is_none() && settings.runtime_subdirectory.is_none() {
-        return Err(SettingsError::NoRules);
-    }
-    let root = settings.runtime_root.clone().unwrap_or_else(|| "/srv/runtime_data/current".into());
-    let subdirectory = settings.runtime_subdirectory.clone().unwrap_or_default();
-    Ok(Sources::runtime(root, &subdirectory, &settings.runtime_appdirectory))
 }
 
 /// The rules to start with; `None` where they are wrong and the process shall start all the same.
@@ -158,7 +139,7 @@ impl Parts {
     async fn run<S: Store>(self, store: Arc<S>, store_name: &str) -> anyhow::Result<()> {
         let Parts { settings, mut signals, sources, fingerprint, loaded, ports, metrics, memory } = self;
         let options = PlanOptions {
-            key_prefix: settings.cache_key_prefix.clone(),
+            key_prefix: settings.store.cache_key_prefix.clone(),
             shadow_mode: settings.shadow_mode,
             expected_replicas: settings.expected_replicas,
         };
@@ -267,7 +248,7 @@ fn service_options(settings: &Settings) -> ServiceOptions {
             value_bytes: settings.max_value_bytes as usize,
         },
         headers,
-        store_timeout: settings.redis_timeout,
+        store_timeout: settings.store.redis_timeout,
     }
 }
 

@@ -5,44 +5,31 @@
 
 mod page;
 mod reference;
+mod rules;
+mod store;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser as _};
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args};
 
-use crate::algorithm::Algorithm;
 use crate::grpc::HeaderFormat;
-use crate::rules::load::LoadOptions;
-use crate::rules::{Defaults, FailureMode};
-use crate::store::redis::{RedisAddress, RedisAddressError};
+use crate::store::redis::RedisAddressError;
 use crate::telemetry::LogFormat;
 
 pub use page::page;
 pub use reference::{Unsupported, unsupported};
+pub use rules::{Reading, RulesSettings};
+pub use store::{Backend, SocketType, StoreSettings};
 
 /// How the process runs. Durations read like 150us, 20ms, 1h30m.
 #[derive(Args, Clone, Debug)]
 pub struct Settings {
-    /// A file or folder of rules. May be given several times; in the environment, separated by commas.
-    #[arg(long, env = "RULES", value_name = "PATH", value_delimiter = ',', help_heading = "Rules")]
-    pub rules: Vec<PathBuf>,
+    /// Where the rules are.
+    #[command(flatten)]
+    pub rules: RulesSettings,
 
-    /// Where the reference's layout begins: rules are read from ROOT/SUBDIRECTORY/APPDIRECTORY if this or
-    /// RUNTIME_SUBDIRECTORY is set. Unset: /srv/runtime_data/current.
-    #[arg(long, env = "RUNTIME_ROOT", value_name = "PATH", help_heading = "Rules")]
-    pub runtime_root: Option<PathBuf>,
-
-    /// The folder below RUNTIME_ROOT.
-    #[arg(long, env = "RUNTIME_SUBDIRECTORY", value_name = "PATH", help_heading = "Rules")]
-    pub runtime_subdirectory: Option<String>,
-
-    /// The folder below that.
-    #[arg(long, env = "RUNTIME_APPDIRECTORY", value_name = "PATH", default_value = "config", help_heading = "Rules")]
-    pub runtime_appdirectory: String,
-
-    /// How rules are read.
+    /// How they are read.
     #[command(flatten)]
     pub reading: Reading,
 
@@ -61,36 +48,9 @@ pub struct Settings {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub shadow_mode: bool,
 
-    /// Where counters live. Unset: redis if REDIS_URL is set, and memory otherwise.
-    #[arg(long, env = "BACKEND_TYPE", value_name = "STORE", help_heading = "Store")]
-    pub backend_type: Option<Backend>,
-
-    /// In front of every counter's name, to share a Redis with others.
-    #[arg(long, env = "CACHE_KEY_PREFIX", value_name = "TEXT", default_value = "", help_heading = "Store")]
-    pub cache_key_prefix: String,
-
-    /// Where Redis is: host:port, redis://user:password@host:port/database or unix:///path.
-    #[arg(long, env = "REDIS_URL", value_name = "URL", hide_env_values = true, help_heading = "Store")]
-    pub redis_url: Option<String>,
-
-    /// What kind of address REDIS_URL is, where it has no scheme. Unset: a path begins with a slash.
-    #[arg(long, env = "REDIS_SOCKET_TYPE", value_name = "TYPE", help_heading = "Store")]
-    pub redis_socket_type: Option<SocketType>,
-
-    /// Redis's password, or user:password; it goes before what REDIS_URL says.
-    #[arg(long, env = "REDIS_AUTH", value_name = "PASSWORD", hide_env_values = true, help_heading = "Store")]
-    pub redis_auth: Option<String>,
-
-    /// Connections to Redis. Each carries any number of requests at once, so that one or two are enough.
-    #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
-        value_parser = clap::value_parser!(u16).range(1..=100))]
-    pub redis_pool_size: u16,
-
-    /// The longest that anything waits for Redis, connecting too. A call whose gRPC deadline is nearer waits for three quarters
-    /// of that at most, so that the failure mode answers in time.
-    #[arg(long, env = "REDIS_TIMEOUT", value_name = "DURATION", default_value = "100ms", help_heading = "Store",
-        value_parser = positive_duration)]
-    pub redis_timeout: Duration,
+    /// Where counters live.
+    #[command(flatten)]
+    pub store: StoreSettings,
 
     /// Where gRPC listens.
     #[arg(long, env = "GRPC_HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners")]
@@ -220,44 +180,6 @@ pub struct Settings {
     pub log_format: LogFormat,
 }
 
-/// What changes the meaning of rules files: serving and checking must agree on it.
-#[derive(Args, Clone, Copy, Debug)]
-pub struct Reading {
-    /// Several files may have the same domain: their top levels are joined, in the order of the files' names.
-    #[arg(long, env = "MERGE_DOMAIN_CONFIG", help_heading = "Rules", value_parser = BoolishValueParser::new(),
-        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
-    pub merge_domain_config: bool,
-
-    /// How a limit counts that does not say. fixed_window makes a file behave as in envoyproxy/ratelimit.
-    #[arg(long, env = "DEFAULT_ALGORITHM", value_name = "NAME", default_value = "sliding_window", help_heading = "Rules",
-        value_parser = algorithm_parser())]
-    pub default_algorithm: Algorithm,
-
-    /// What a limit that does not say answers when the store cannot: open lets pass, closed denies, local decides in this
-    /// process, error fails the call so that Envoy's failure_mode_deny decides.
-    #[arg(long, env = "FAILURE_MODE", value_name = "MODE", default_value = "open", help_heading = "Rules",
-        value_parser = failure_mode_parser())]
-    pub failure_mode: FailureMode,
-}
-
-/// Where counters live.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Backend {
-    /// In this process, for it alone, until it ends.
-    Memory,
-    /// In Redis, shared by all that ask the same one.
-    Redis,
-}
-
-/// Kinds of addresses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SocketType {
-    /// Host and port.
-    Tcp,
-    /// A path.
-    Unix,
-}
-
 /// Settings that do not go together.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
@@ -282,44 +204,7 @@ pub enum SettingsError {
     HeaderName(&'static str, String),
 }
 
-impl Reading {
-    /// As the loader takes it.
-    pub fn load_options(&self) -> LoadOptions {
-        LoadOptions {
-            defaults: Defaults { algorithm: self.default_algorithm, failure_mode: self.failure_mode },
-            merge_domains: self.merge_domain_config,
-        }
-    }
-}
-
 impl Settings {
-    /// Where counters live, with the place where it has one.
-    ///
-    /// # Errors
-    /// Where the settings contradict each other.
-    pub fn store(&self) -> Result<Option<RedisAddress>, SettingsError> {
-        let url = self.redis_url.as_deref().filter(|url| !url.is_empty());
-        match (self.backend_type, url) {
-            (Some(Backend::Memory), _) | (None, None) => Ok(None),
-            (Some(Backend::Redis), None) => Err(SettingsError::NoRedisUrl),
-            (_, Some(url)) => self.redis_address(url).map(Some),
-        }
-    }
-
-    fn redis_address(&self, url: &str) -> Result<RedisAddress, SettingsError> {
-        let has_scheme = url.contains("://");
-        let address = match self.redis_socket_type {
-            Some(SocketType::Tcp) if url.starts_with('/') => return Err(SettingsError::SocketType),
-            Some(SocketType::Unix) if !has_scheme => format!("unix://{url}").parse(),
-            _ => url.parse(),
-        };
-        let address: RedisAddress = address.map_err(SettingsError::RedisUrl)?;
-        Ok(match self.redis_auth.as_deref() {
-            Some(auth) if !auth.is_empty() => address.with_auth(auth),
-            _ => address,
-        })
-    }
-
     /// Whether the names of headers can be used.
     ///
     /// # Errors
@@ -336,17 +221,6 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-fn algorithm_parser() -> impl clap::builder::TypedValueParser<Value = Algorithm> {
-    PossibleValuesParser::new(Algorithm::ALL.iter().map(|algorithm| algorithm.name())).try_map(|name| {
-        Algorithm::ALL.iter().copied().find(|algorithm| algorithm.name() == name).ok_or("unknown algorithm")
-    })
-}
-
-fn failure_mode_parser() -> impl clap::builder::TypedValueParser<Value = FailureMode> {
-    PossibleValuesParser::new(FailureMode::ALL.map(FailureMode::name))
-        .try_map(|name| FailureMode::ALL.into_iter().find(|mode| mode.name() == name).ok_or("unknown failure mode"))
 }
 
 /// The reference's levels, of which panic and fatal are errors here.

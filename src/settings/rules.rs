@@ -1,0 +1,91 @@
+//! Where rules are, and what changes their meaning.
+
+use std::path::PathBuf;
+
+use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser as _};
+use clap::{ArgAction, Args};
+
+use super::SettingsError;
+use crate::algorithm::Algorithm;
+use crate::rules::load::{LoadOptions, Sources};
+use crate::rules::{Defaults, FailureMode};
+
+/// Where rules are.
+#[derive(Args, Clone, Debug)]
+pub struct RulesSettings {
+    /// A file or folder of rules. May be given several times; in the environment, separated by commas.
+    #[arg(long, env = "RULES", value_name = "PATH", value_delimiter = ',', help_heading = "Rules")]
+    pub rules: Vec<PathBuf>,
+
+    /// Where the reference's layout begins: rules are read from ROOT/SUBDIRECTORY/APPDIRECTORY if this or
+    /// RUNTIME_SUBDIRECTORY is set. Unset: /srv/runtime_data/current.
+    #[arg(long, env = "RUNTIME_ROOT", value_name = "PATH", help_heading = "Rules")]
+    pub runtime_root: Option<PathBuf>,
+
+    /// The folder below RUNTIME_ROOT.
+    #[arg(long, env = "RUNTIME_SUBDIRECTORY", value_name = "PATH", help_heading = "Rules")]
+    pub runtime_subdirectory: Option<String>,
+
+    /// The folder below that.
+    #[arg(long, env = "RUNTIME_APPDIRECTORY", value_name = "PATH", default_value = "config", help_heading = "Rules")]
+    pub runtime_appdirectory: String,
+}
+
+/// What changes the meaning of rules files: serving and checking must agree on it.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Reading {
+    /// Several files may have the same domain: their top levels are joined, in the order of the files' names.
+    #[arg(long, env = "MERGE_DOMAIN_CONFIG", help_heading = "Rules", value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub merge_domain_config: bool,
+
+    /// How a limit counts that does not say. fixed_window makes a file behave as in envoyproxy/ratelimit.
+    #[arg(long, env = "DEFAULT_ALGORITHM", value_name = "NAME", default_value = "sliding_window", help_heading = "Rules",
+        value_parser = algorithm_parser())]
+    pub default_algorithm: Algorithm,
+
+    /// What a limit that does not say answers when the store cannot: open lets pass, closed denies, local decides in this
+    /// process, error fails the call so that Envoy's failure_mode_deny decides.
+    #[arg(long, env = "FAILURE_MODE", value_name = "MODE", default_value = "open", help_heading = "Rules",
+        value_parser = failure_mode_parser())]
+    pub failure_mode: FailureMode,
+}
+
+impl RulesSettings {
+    /// As the loader takes it.
+    ///
+    /// # Errors
+    /// Where no place is named.
+    pub fn sources(&self) -> Result<Sources, SettingsError> {
+        if !self.rules.is_empty() {
+            return Ok(Sources { paths: self.rules.clone() });
+        }
+        if self.runtime_root.is_none() && self.runtime_subdirectory.is_none() {
+            return Err(SettingsError::NoRules);
+        }
+        let root = self.runtime_root.clone().unwrap_or_else(|| "/srv/runtime_data/current".into());
+        let subdirectory = self.runtime_subdirectory.clone().unwrap_or_default();
+        Ok(Sources::runtime(root, &subdirectory, &self.runtime_appdirectory))
+    }
+}
+
+impl Reading {
+    /// As the loader takes it.
+    pub fn load_options(&self) -> LoadOptions {
+        LoadOptions {
+            defaults: Defaults { algorithm: self.default_algorithm, failure_mode: self.failure_mode },
+            merge_domains: self.merge_domain_config,
+        }
+    }
+}
+
+fn algorithm_parser() -> impl clap::builder::TypedValueParser<Value = Algorithm> {
+    PossibleValuesParser::new(Algorithm::ALL.iter().map(|algorithm| algorithm.name())).try_map(|name| {
+        Algorithm::ALL.iter().copied().find(|algorithm| algorithm.name() == name).ok_or("unknown algorithm")
+    })
+}
+
+fn failure_mode_parser() -> impl clap::builder::TypedValueParser<Value = FailureMode> {
+    PossibleValuesParser::new(FailureMode::ALL.map(FailureMode::name))
+        .try_map(|name| FailureMode::ALL.into_iter().find(|mode| mode.name() == name).ok_or("unknown failure mode"))
+}

@@ -1,0 +1,95 @@
+//! Where counters live.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+
+use super::{SettingsError, positive_duration};
+use crate::store::redis::{RedisAddress, RedisConfig};
+
+/// Where counters live.
+#[derive(Args, Clone, Debug)]
+pub struct StoreSettings {
+    /// Where counters live. Unset: redis if REDIS_URL is set, and memory otherwise.
+    #[arg(long, env = "BACKEND_TYPE", value_name = "STORE", help_heading = "Store")]
+    pub backend_type: Option<Backend>,
+
+    /// In front of every counter's name, to share a Redis with others.
+    #[arg(long, env = "CACHE_KEY_PREFIX", value_name = "TEXT", default_value = "", help_heading = "Store")]
+    pub cache_key_prefix: String,
+
+    /// Where Redis is: host:port, redis://user:password@host:port/database or unix:///path.
+    #[arg(long, env = "REDIS_URL", value_name = "URL", hide_env_values = true, help_heading = "Store")]
+    pub redis_url: Option<String>,
+
+    /// What kind of address REDIS_URL is, where it has no scheme. Unset: a path begins with a slash.
+    #[arg(long, env = "REDIS_SOCKET_TYPE", value_name = "TYPE", help_heading = "Store")]
+    pub redis_socket_type: Option<SocketType>,
+
+    /// Redis's password, or user:password; it goes before what REDIS_URL says.
+    #[arg(long, env = "REDIS_AUTH", value_name = "PASSWORD", hide_env_values = true, help_heading = "Store")]
+    pub redis_auth: Option<String>,
+
+    /// Connections to Redis. Each carries any number of requests at once, so that one or two are enough.
+    #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
+        value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub redis_pool_size: u16,
+
+    /// The longest that anything waits for Redis, connecting too. A call whose gRPC deadline is nearer waits for three quarters
+    /// of that at most, so that the failure mode answers in time.
+    #[arg(long, env = "REDIS_TIMEOUT", value_name = "DURATION", default_value = "100ms", help_heading = "Store",
+        value_parser = positive_duration)]
+    pub redis_timeout: Duration,
+}
+
+/// Where counters live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Backend {
+    /// In this process, for it alone, until it ends.
+    Memory,
+    /// In Redis, shared by all that ask the same one.
+    Redis,
+}
+
+/// Kinds of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SocketType {
+    /// Host and port.
+    Tcp,
+    /// A path.
+    Unix,
+}
+
+impl StoreSettings {
+    /// The Redis that counters live in; `None` where they live in memory.
+    ///
+    /// # Errors
+    /// Where the settings contradict each other.
+    pub fn redis(&self) -> Result<Option<RedisConfig>, SettingsError> {
+        let url = self.redis_url.as_deref().filter(|url| !url.is_empty());
+        match (self.backend_type, url) {
+            (Some(Backend::Memory), _) | (None, None) => Ok(None),
+            (Some(Backend::Redis), None) => Err(SettingsError::NoRedisUrl),
+            (_, Some(url)) => Ok(Some(RedisConfig {
+                address: self.redis_address(url)?,
+                connections: self.redis_pool_size.into(),
+                timeout: self.redis_timeout,
+                key_prefix: self.cache_key_prefix.clone(),
+            })),
+        }
+    }
+
+    fn redis_address(&self, url: &str) -> Result<RedisAddress, SettingsError> {
+        let has_scheme = url.contains("://");
+        let address = match self.redis_socket_type {
+            Some(SocketType::Tcp) if url.starts_with('/') => return Err(SettingsError::SocketType),
+            Some(SocketType::Unix) if !has_scheme => format!("unix://{url}").parse(),
+            _ => url.parse(),
+        };
+        let address: RedisAddress = address.map_err(SettingsError::RedisUrl)?;
+        Ok(match self.redis_auth.as_deref() {
+            Some(auth) if !auth.is_empty() => address.with_auth(auth),
+            _ => address,
+        })
+    }
+}
