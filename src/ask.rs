@@ -3,11 +3,12 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use anyhow::bail;
 use clap::Args;
 use serde_json::json;
 
 use crate::client::{self, ServiceAddress};
+use crate::counters;
+use crate::descriptor::Entry;
 use crate::wire::rate_limit_response::rate_limit::Unit;
 use crate::wire::rate_limit_response::{Code, DescriptorStatus};
 use crate::wire::{
@@ -77,14 +78,9 @@ fn descriptors(ask: &Ask) -> anyhow::Result<Vec<RateLimitDescriptor>> {
     ask.entries
         .split(|argument| argument == "+")
         .map(|entries| {
-            let entries = entries.iter().map(|entry| match entry.split_once('=') {
-                Some((key, value)) if !key.is_empty() => {
-                    Ok(rate_limit_descriptor::Entry { key: key.to_owned(), value: value.to_owned() })
-                }
-                _ => bail!("{entry:?} is not an entry: write KEY=VALUE, for example user=ann"),
-            });
+            let entries = counters::entries(entries)?.into_iter();
             Ok(RateLimitDescriptor {
-                entries: entries.collect::<anyhow::Result<_>>()?,
+                entries: entries.map(|Entry { key, value }| rate_limit_descriptor::Entry { key, value }).collect(),
                 hits_addend: Some(ask.hits),
                 is_negative_hits: ask.give_back,
                 ..RateLimitDescriptor::default()

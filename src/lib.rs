@@ -27,6 +27,7 @@ pub mod algorithm;
 pub mod rules;
 pub mod store;
 pub mod plan;
+pub mod counters;
 pub mod limiter;
 pub mod grpc;
 pub mod wire;

@@ -1,11 +1,12 @@
 //! The straight line of a request: match, plan, ask the store, conclude, record.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 
-use crate::descriptor::Request;
+use crate::counters::{self, Action, Counter, CounterError};
+use crate::descriptor::{Entry, Request};
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::plan::{Decision, Plan, PlanOptions};
 use crate::rules::Rules;
@@ -50,6 +51,19 @@ impl<S: Store> Limiter<S> {
     /// The rules in force.
     pub fn snapshot(&self) -> Arc<Snapshot> {
         self.in_force.load_full()
+    }
+
+    /// Looks at the counters of a descriptor, or resets them.
+    ///
+    /// # Errors
+    /// See [`counters::act`].
+    pub async fn counters(
+        &self,
+        action: Action,
+        descriptor: (&str, Vec<Entry>),
+        patience: Duration,
+    ) -> Result<Vec<Counter>, CounterError> {
+        counters::act(action, &self.snapshot().rules, &self.options, &*self.store, descriptor, patience).await
     }
 
     /// Decides a request; the store has until `deadline`.

@@ -8,9 +8,12 @@ use anyhow::bail;
 use clap::builder::Resettable;
 use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use tollgate::ask::{self, Ask};
+use tollgate::counters::{self, Action};
 use tollgate::health::{self, Health};
+use tollgate::plan::PlanOptions;
 use tollgate::rules::load::{self, Sources};
-use tollgate::settings::{self, Reading, Settings};
+use tollgate::settings::{self, Reading, RulesSettings, Settings, StoreSettings};
+use tollgate::store::redis::RedisStore;
 use tollgate::{server, telemetry};
 
 #[global_allocator]
@@ -35,8 +38,40 @@ enum Command {
     Check(Check),
     Ask(Ask),
     Health(Health),
+    /// Look at counters in Redis, or reset them.
+    #[command(subcommand)]
+    Counter(Counter),
     /// Print the reference page of all settings, in Markdown.
     Settings,
+}
+
+#[derive(Subcommand)]
+enum Counter {
+    /// Show what the counters of a descriptor say; nothing is counted.
+    Get(Box<Which>),
+    /// Make the counters of a descriptor as fresh.
+    Reset(Box<Which>),
+}
+
+/// Which counters, by which rules, in which Redis: with the settings of the service they are the service's.
+#[derive(clap::Args)]
+struct Which {
+    /// The entries of the descriptor.
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    entries: Vec<String>,
+
+    /// The domain of the rules.
+    #[arg(long, short)]
+    domain: String,
+
+    #[command(flatten)]
+    rules: RulesSettings,
+
+    #[command(flatten)]
+    reading: Reading,
+
+    #[command(flatten)]
+    store: StoreSettings,
 }
 
 #[derive(clap::Args)]
@@ -67,6 +102,8 @@ fn main() -> ExitCode {
         Command::Check(check) => self::check(&check),
         Command::Ask(question) => self::ask(question),
         Command::Health(question) => self::health(question),
+        Command::Counter(Counter::Get(which)) => counter(Action::Get, which),
+        Command::Counter(Counter::Reset(which)) => counter(Action::Reset, which),
         Command::Settings => {
             print!("{}", settings::page());
             Ok(ExitCode::SUCCESS)
@@ -83,7 +120,9 @@ fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     let is_empty =
         |arg: &Arg| arg.get_env().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
     let ignore_empty = |arg: Arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg };
-    let command = Cli::command().mut_subcommands(|command| command.mut_args(ignore_empty));
+    let command = Cli::command().mut_subcommands(|command| {
+        command.mut_args(ignore_empty).mut_subcommands(|command| command.mut_args(ignore_empty))
+    });
     Cli::from_arg_matches(&command.try_get_matches_from(arguments)?)
 }
 
@@ -151,4 +190,21 @@ async fn health(question: Health) -> anyhow::Result<ExitCode> {
     let serving = health::health(question).await?;
     println!("{}", if serving { "SERVING" } else { "NOT_SERVING" });
     Ok(if serving { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn counter(action: Action, which: Box<Which>) -> anyhow::Result<ExitCode> {
+    telemetry::init(tracing::Level::WARN, telemetry::LogFormat::Text);
+    let Some(redis) = which.store.redis()? else {
+        bail!("counters in memory are the service's own: set REDIS_URL, or ask the service itself (see ADMIN_API)");
+    };
+    let rules = load::load(&which.rules.sources()?, &which.reading.load_options())?.rules;
+    let patience = redis.timeout;
+    let options = PlanOptions { key_prefix: redis.key_prefix.clone(), ..PlanOptions::default() };
+    let store = RedisStore::start(redis, Box::new(|_| {})).await?;
+    let descriptor = (which.domain.as_str(), counters::entries(&which.entries)?);
+    for counter in counters::act(action, &rules, &options, &store, descriptor, patience).await? {
+        println!("{counter}");
+    }
+    Ok(ExitCode::SUCCESS)
 }

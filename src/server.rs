@@ -40,6 +40,7 @@ const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from
 /// Where it cannot start: wrong settings, wrong rules, a port in use.
 pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     settings.check_headers()?;
+    settings.admin_token()?;
     // First of all, so that no signal ends the process without its draining.
     let signals = Signals::new()?;
     let sources = settings.rules.sources()?;
@@ -192,7 +193,13 @@ impl Parts {
         let grpc = tokio::spawn(grpc);
 
         let http_address = ports.http.local_addr()?;
-        let router = admin::router(Admin { serving: Arc::clone(&serving.http), metrics });
+        let router = admin::router(Admin {
+            serving: Arc::clone(&serving.http),
+            metrics,
+            limiter,
+            token: settings.admin_token()?,
+            store_timeout: settings.store.redis_timeout,
+        });
         let http = axum::serve(ports.http, router).with_graceful_shutdown(stop_signal());
         let http = tokio::spawn(http.into_future());
 

@@ -68,6 +68,15 @@ pub struct Settings {
     #[arg(long, env = "PORT", value_name = "PORT", default_value = "8080", help_heading = "Listeners")]
     pub port: u16,
 
+    /// Let those who know ADMIN_TOKEN look at counters and reset them over HTTP, at /counters.
+    #[arg(long, env = "ADMIN_API", help_heading = "Listeners", value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub admin_api: bool,
+
+    /// What they must send, as `Authorization: Bearer TOKEN`.
+    #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
+    pub admin_token: Option<String>,
+
     /// A connection older than this is closed once its calls are answered, so that clients spread over new replicas.
     #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", value_name = "DURATION", default_value = "24h", help_heading = "Listeners",
         value_parser = positive_duration)]
@@ -199,12 +208,27 @@ pub enum SettingsError {
         "REDIS_SOCKET_TYPE=tcp, but REDIS_URL is the path of a Unix socket: write host:port, or REDIS_SOCKET_TYPE=unix"
     )]
     SocketType,
+    /// Anybody could reset counters.
+    #[error("ADMIN_API=true needs an ADMIN_TOKEN of at least 16 characters")]
+    AdminToken,
     /// A header that HTTP cannot carry.
     #[error("{0}={1:?} is not the name of a header: use letters, digits and dashes")]
     HeaderName(&'static str, String),
 }
 
 impl Settings {
+    /// What those must send who may reset counters; `None`: nobody may.
+    ///
+    /// # Errors
+    /// Where the token is missing or too easy to guess.
+    pub fn admin_token(&self) -> Result<Option<String>, SettingsError> {
+        match &self.admin_token {
+            _ if !self.admin_api => Ok(None),
+            Some(token) if token.len() >= 16 => Ok(Some(token.clone())),
+            _ => Err(SettingsError::AdminToken),
+        }
+    }
+
     /// Whether the names of headers can be used.
     ///
     /// # Errors

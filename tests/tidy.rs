@@ -17,16 +17,17 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("plan", &["algorithm", "descriptor", "rules", "store"]),
     ("metrics", &["descriptor", "plan", "rules", "store"]),
     ("telemetry", &[]),
-    ("limiter", &["descriptor", "metrics", "plan", "rules", "store", "telemetry"]),
+    ("counters", &["algorithm", "descriptor", "plan", "rules", "store"]),
+    ("limiter", &["counters", "descriptor", "metrics", "plan", "rules", "store", "telemetry"]),
     ("wire", &[]),
     ("grpc", &["descriptor", "limiter", "metrics", "plan", "store", "wire"]),
-    ("admin", &["metrics"]),
+    ("admin", &["counters", "descriptor", "limiter", "metrics", "store"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "rules", "store", "telemetry"]),
     ("accept", &["telemetry"]),
     ("server", &["accept", "admin", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire"]),
     ("client", &[]),
-    ("ask", &["client", "wire"]),
+    ("ask", &["client", "counters", "descriptor", "wire"]),
     ("health", &["client"]),
 ];
 

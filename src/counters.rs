@@ -1,0 +1,140 @@
+//! Looking at counters and resetting them by hand.
+//!
+//! Both are requests like any other: a look takes no hits, and a reset gives back more than there can be. So what is shown is
+//! what the next request would meet, in every store and of every algorithm.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+use crate::algorithm::{Limit, MAX_HITS, Verdict};
+use crate::descriptor::{Descriptor, Entry, Hits, Request, Unit};
+use crate::plan::{Answer, Plan, PlanOptions};
+use crate::rules::Rules;
+use crate::store::{Store, StoreError};
+
+/// What to do with the counters of a descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Look; nothing changes.
+    Get,
+    /// Make them as fresh.
+    Reset,
+}
+
+/// What one counter says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Counter {
+    /// Its name in the store.
+    pub key: String,
+    /// The name that the rules give its limit; empty where it has none.
+    pub name: String,
+    /// The limit in words.
+    pub limit: String,
+    /// So many hits can pass at one moment.
+    pub capacity: u32,
+    /// So many hits would pass now.
+    pub remaining: u32,
+    /// From then on it is as fresh.
+    pub reset_after_ms: u64,
+}
+
+/// Why nothing can be said.
+#[derive(Debug, thiserror::Error)]
+pub enum CounterError {
+    /// An entry without a key.
+    #[error("{0:?} is not an entry: write KEY=VALUE, for example user=ann")]
+    Entry(String),
+    /// The rules do not know it.
+    #[error("the rules know no domain {0:?}")]
+    NoDomain(String),
+    /// No rule, or an unlimited one.
+    #[error("no limit applies to this descriptor")]
+    NoLimit,
+    /// The store cannot tell.
+    #[error("the store cannot tell")]
+    Store(#[from] StoreError),
+}
+
+/// Entries as people write them: `KEY=VALUE`.
+///
+/// # Errors
+/// Where one is not.
+pub fn entries(words: &[String]) -> Result<Vec<Entry>, CounterError> {
+    let entry = |word: &String| match word.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok(Entry { key: key.to_owned(), value: value.to_owned() }),
+        _ => Err(CounterError::Entry(word.clone())),
+    };
+    words.iter().map(entry).collect()
+}
+
+/// Looks at the counters of a descriptor, after resetting them if that is the action.
+///
+/// # Errors
+/// Where no counter is meant, or the store cannot tell within `patience`.
+pub async fn act<S: Store>(
+    action: Action,
+    rules: &Rules,
+    options: &PlanOptions,
+    store: &S,
+    (domain, entries): (&str, Vec<Entry>),
+    patience: Duration,
+) -> Result<Vec<Counter>, CounterError> {
+    let hits = match action {
+        Action::Get => Hits::take(0),
+        Action::Reset => Hits::give_back(MAX_HITS),
+    };
+    let descriptor = Descriptor { entries, hits: hits.unwrap_or_default(), limit: None };
+    let request = Request { domain: domain.to_owned(), descriptors: vec![descriptor] };
+    let plan = Plan::new(options, rules, &request);
+    if rules.domain(domain).is_none() {
+        return Err(CounterError::NoDomain(domain.to_owned()));
+    }
+    if plan.checks().is_empty() {
+        return Err(CounterError::NoLimit);
+    }
+    let keys: Vec<String> = plan.checks().iter().map(|check| check.key.to_string()).collect();
+    let verdicts = store.check(plan.checks(), Instant::now() + patience).await?;
+    if action == Action::Reset {
+        tracing::warn!(counters = ?keys, "counters are reset by hand");
+    }
+    let decision = plan.conclude(&verdicts);
+    let counters = keys.into_iter().zip(&decision.limits).filter_map(|(key, limited)| match limited.answer {
+        Answer::Store(verdict) => Some(counter(key, limited.source.name(), &limited.limit, verdict)),
+        _ => None,
+    });
+    Ok(counters.collect())
+}
+
+fn counter(key: String, name: &str, limit: &Limit, verdict: Verdict) -> Counter {
+    let period = limit.period();
+    let period = match Unit::of(period) {
+        Some(unit) => unit.name().to_owned(),
+        None => humantime::format_duration(period).to_string(),
+    };
+    Counter {
+        key,
+        name: name.to_owned(),
+        limit: format!("{} per {period}, {}", limit.number(), limit.algorithm()),
+        capacity: limit.capacity(),
+        remaining: verdict.remaining,
+        reset_after_ms: verdict.reset_after_ms,
+    }
+}
+
+impl fmt::Display for Counter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Counter { key, name, limit, capacity, remaining, reset_after_ms } = self;
+        write!(f, "{key}\n  {limit}")?;
+        if !name.is_empty() {
+            write!(f, " ({name})")?;
+        }
+        write!(f, ": {remaining} of {capacity} left")?;
+        if *reset_after_ms > 0 {
+            let rounded = Duration::from_secs(reset_after_ms.div_ceil(1000));
+            write!(f, ", as fresh in {}", humantime::format_duration(rounded))?;
+        }
+        Ok(())
+    }
+}

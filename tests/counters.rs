@@ -1,0 +1,134 @@
+//! Looking at counters and resetting them by hand: by the command against Redis, and over HTTP against the service.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod support;
+
+use serde_json::Value;
+use support::redis::Redis;
+use support::tollgate::{self, Tollgate};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limits:
+      - {name: burst, period: 90m, requests_per_unit: 2, algorithm: token_bucket}
+      - {unit: year, requests_per_unit: 5}
+  - key: user
+    value: root
+    rate_limit: {unlimited: true}
+";
+
+const TOKEN: &str = "a token of some length";
+
+#[tokio::test]
+async fn the_command_shows_and_resets_what_is_in_redis() {
+    let redis = Redis::start();
+    let url = redis.url();
+    let service = Tollgate::start(RULES, &[&format!("REDIS_URL={url}"), "CACHE_KEY_PREFIX=p:"]);
+    let rules = service.rules.path().to_str().unwrap();
+    let counter = |words: &[&str]| {
+        let settings = [("REDIS_URL", url.as_str()), ("RULES", rules), ("CACHE_KEY_PREFIX", "p:")];
+        let output = tollgate::command().arg("counter").args(words).envs(settings).output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        (output.status.code(), text(output.stdout), text(output.stderr))
+    };
+    for _ in 0..2 {
+        assert!(service.passes("shop", &[("user", "ann")]).await);
+    }
+    assert!(!service.passes("shop", &[("user", "ann")]).await);
+    for _ in 0..2 {
+        let (code, out, _) = counter(&["get", "--domain", "shop", "user=ann"]);
+        assert_eq!(code, Some(0));
+        let begins = "p:shop|user=ann|tb5400000\n  2 per 1h 30m, token_bucket (burst): 0 of 2 left, as fresh in 1h ";
+        assert!(out.starts_with(begins), "{out}");
+        assert!(out.contains("\n  5 per year, sliding_window: 3 of 5 left, as fresh in "), "{out}");
+    }
+    let (code, out, log) = counter(&["reset", "--domain", "shop", "user=ann"]);
+    assert_eq!(code, Some(0));
+    assert!(out.contains("2 of 2 left\n") && out.contains("5 of 5 left\n"), "{out}");
+    assert!(log.contains("counters are reset by hand") && log.contains("p:shop|user=ann"), "{log}");
+    assert!(service.passes("shop", &[("user", "ann")]).await);
+
+    for (words, reason) in [
+        (&["get", "--domain", "shop", "user=root"][..], "no limit applies to this descriptor"),
+        (&["get", "--domain", "shop", "color=red"], "no limit applies to this descriptor"),
+        (&["get", "--domain", "mall", "user=ann"], "the rules know no domain \"mall\""),
+        (&["reset", "--domain", "shop", "ann"], "\"ann\" is not an entry: write KEY=VALUE"),
+    ] {
+        let (code, _, said) = counter(words);
+        assert_eq!(code, Some(1));
+        assert!(said.contains(reason), "{said}");
+    }
+    redis.freeze();
+    let (code, _, said) = counter(&["get", "--domain", "shop", "user=ann"]);
+    redis.thaw();
+    assert_eq!(code, Some(1));
+    assert!(said.contains("the store cannot tell"), "{said}");
+}
+
+#[test]
+fn counters_in_memory_are_not_for_the_command() {
+    let words = ["counter", "get", "--domain", "shop", "--rules", "config/rules", "user=ann"];
+    let output = tollgate::command().args(words).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        String::from_utf8(output.stderr).unwrap().contains("counters in memory are the service's own: set REDIS_URL")
+    );
+}
+
+/// A request to the admin port: the status, and what it says.
+fn http(service: &Tollgate, method: &str, query: &str, token: &str) -> (u16, Value) {
+    let address = format!("http://127.0.0.1:{}/counters{query}", service.http_port);
+    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+    let request = ureq::http::Request::builder().method(method).uri(address);
+    let request = request.header("Authorization", format!("Bearer {token}")).body(()).unwrap();
+    let mut response = agent.run(request).unwrap();
+    let body = response.body_mut().read_to_string().unwrap();
+    (response.status().as_u16(), serde_json::from_str(&body).unwrap_or(Value::Null))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_admin_port_shows_and_resets_for_those_who_know_the_token() {
+    let service = Tollgate::start(RULES, &["ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}")]);
+    assert!(service.passes("shop", &[("user", "a&b")]).await);
+    let ann = "?domain=shop&user=a%26b";
+    let (status, counters) = http(&service, "GET", ann, TOKEN);
+    assert_eq!(status, 200);
+    assert_eq!((&counters[0]["name"], &counters[0]["remaining"]), (&"burst".into(), &1.into()));
+    assert_eq!((&counters[1]["limit"], &counters[1]["remaining"]), (&"5 per year, sliding_window".into(), &4.into()));
+    for wrong in ["", "another token", "a token of some lengt"] {
+        assert_eq!(http(&service, "DELETE", ann, wrong).0, 401);
+    }
+    assert_eq!(http(&service, "GET", ann, TOKEN).1[1]["remaining"], 4, "nothing has changed");
+
+    let (status, counters) = http(&service, "DELETE", ann, TOKEN);
+    assert_eq!((status, &counters[0]["remaining"], &counters[1]["remaining"]), (200, &2.into(), &5.into()));
+    assert!(service.logged("counters are reset by hand").is_some());
+    for (method, query, status) in [
+        ("GET", "", 400),
+        ("GET", "?domain=shop", 400),
+        ("GET", "?user=ann&domain=shop", 400),
+        ("GET", "?domain=mall&user=ann", 404),
+        ("GET", "?domain=shop&user=root", 404),
+        ("POST", ann, 405),
+    ] {
+        let (given, said) = http(&service, method, query, TOKEN);
+        assert_eq!(given, status, "{method} {query}: {said}");
+        assert!(said["error"].is_string());
+    }
+}
+
+#[test]
+fn the_admin_port_has_no_counters_unless_it_is_told_to() {
+    let service = Tollgate::start(RULES, &[&format!("ADMIN_TOKEN={TOKEN}")]);
+    assert_eq!(http(&service, "GET", "?domain=shop&user=ann", TOKEN).0, 404);
+    for token in ["", "short"] {
+        let settings = [("ADMIN_API", "true"), ("ADMIN_TOKEN", token), ("RULES", "config/rules")];
+        let output = tollgate::command().envs(settings).output().unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("ADMIN_API=true needs an ADMIN_TOKEN of at least 16 characters"), "{said}");
+    }
+}
