@@ -286,9 +286,13 @@ async fn reload<S: Store>(
         match change {
             Ok(Loaded { rules, warnings }) => {
                 warn_of(&warnings);
-                tracing::info!(rules = rules.rules().len(), domains = rules.domains(), "new rules are in force");
-                limiter.put_in_force(rules);
-                serving.set(true).await;
+                let (count, domains) = (rules.rules().len(), rules.domains());
+                // To compare a hundred thousand rules with the old ones, and to let those go, takes a while.
+                let limiter = Arc::clone(&limiter);
+                if tokio::task::spawn_blocking(move || limiter.put_in_force(rules)).await.is_ok() {
+                    tracing::info!(rules = count, domains, "new rules are in force");
+                    serving.set(true).await;
+                }
             }
             Err(error) => refuse(&error, &metrics),
         }
