@@ -3,7 +3,7 @@
 use crate::algorithm::{Limit, Options, Verdict};
 use crate::descriptor::{Descriptor, Hits, Request, Role};
 use crate::rules::{Allowance, Domain, FailureMode, Rule, Rules};
-use crate::store::{Check, Key};
+use crate::store::{self, Check, Key};
 
 /// What holds for every request.
 #[derive(Clone, Debug, Default)]
@@ -171,6 +171,7 @@ impl<'a> Plan<'a> {
                 };
                 let key = Key::new(&options.key_prefix, &request.domain, &descriptor.entries, shared_pattern, &limit);
                 let role = if options.shadow_mode { Role::Shadow } else { role };
+                let limit = limit.held_by(store::holder(&descriptor.entries));
                 plan.checks.push(Check { key, limit, hits, role });
             }
             plan.steps.push(step);

@@ -19,8 +19,8 @@ use tollgate::store::{Check, Key, group};
 
 const START: u64 = 1_784_000_000_123;
 
-/// One request: how far the clock moves, and what is asked of which counter.
-type Step = (Move, Vec<(usize, i64, Role)>);
+/// One request: how far the clock moves, and what is asked of which counter, by whom.
+type Step = (Move, Vec<(usize, u64, i64, Role)>);
 
 #[derive(Clone, Copy, Debug)]
 enum Move {
@@ -40,11 +40,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => 0..=MAX_HITS as i64, 1 => -(MAX_HITS as i64)..=0, 1 => 0..=u32::MAX as i64,
     ];
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
-    prop::collection::vec((moves, prop::collection::vec((0..3_usize, hits, role), 1..4)), 1..25)
+    let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
+    prop::collection::vec((moves, prop::collection::vec((0..3_usize, holder, hits, role), 1..4)), 1..25)
 }
 
-fn check(limits: &[Limit], (counter, hits, role): (usize, i64, Role)) -> Check {
-    let limit = limits[counter % limits.len()];
+fn check(limits: &[Limit], (counter, holder, hits, role): (usize, u64, i64, Role)) -> Check {
+    let limit = limits[counter % limits.len()].held_by(holder);
     let hits_value = Hits::take(hits.unsigned_abs()).unwrap();
     let hits = if hits < 0 { Hits::give_back(hits.unsigned_abs()).unwrap() } else { hits_value };
     Check { key: Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit), limit, hits, role }
