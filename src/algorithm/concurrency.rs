@@ -29,9 +29,12 @@ pub(super) struct Parameters {
     pub(super) holder: u64,
 }
 
-/// The slots that are taken, the newest last.
+/// The slots that are taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
+    /// The hits of all of them.
+    used: u32,
+    /// The newest last.
     slots: Vec<Slot>,
 }
 
@@ -56,58 +59,55 @@ pub(super) fn decide(
     let held = limit.period_ms + 1;
     let mut time = now;
     let mut set_back = false;
-    let mut slots = Vec::new();
     let mut used = 0;
-    if let Some(state) = state {
-        let newest = state.slots.last().map_or(0, |slot| slot.at);
-        (time, set_back) = hold(now, newest, limit.period_ms);
-        // A clock that was set back finds every slot as old as the old clock left it.
-        let back = if set_back { newest - now } else { 0 };
-        for slot in &state.slots {
-            let at = slot.at.saturating_sub(back);
-            if at + held > time {
-                slots.push(Slot { at, ..*slot });
-                used += i64::from(slot.hits);
-            }
+    let mut slots = Vec::new();
+    if let Some(state) = state
+        && let Some(newest) = state.slots.last()
+    {
+        (time, set_back) = hold(now, newest.at, limit.period_ms);
+        used = state.used;
+        slots.clone_from(&state.slots);
+        if set_back {
+            // Every slot is as old as the old clock left it.
+            let back = newest.at - now;
+            slots.iter_mut().for_each(|slot| slot.at = slot.at.saturating_sub(back));
         }
+        let over = slots.iter().take_while(|slot| slot.at + held <= time).count();
+        used -= slots.drain(..over).map(|slot| slot.hits).sum::<u32>();
     }
 
-    let number = i64::from(limit.number);
-    let allowed = hits < 0 || used + hits <= number;
+    let number = limit.number;
+    let allowed = hits < 0 || i64::from(used) + hits <= i64::from(number);
     let mut charged = false;
     if hits > 0 && allowed {
-        slots.push(Slot { holder, at: time, hits: hits as u32 });
+        let hits = hits as u32;
+        slots.push(Slot { holder, at: time, hits });
         used += hits;
         charged = true;
     } else if hits < 0 {
         let mut owed = -hits;
         for slot in slots.iter_mut().rev().filter(|slot| slot.holder == holder) {
-            let given = owed.min(slot.hits.into());
-            slot.hits -= given as u32;
+            let given = owed.min(slot.hits.into()) as u32;
+            slot.hits -= given;
             used -= given;
-            owed -= given;
+            owed -= i64::from(given);
             charged |= given > 0;
         }
         slots.retain(|slot| slot.hits > 0);
     }
 
-    let mut reset_after_ms = 0;
+    let reset_after_ms = slots.last().map_or(0, |slot| slot.at + held - now);
     let mut retry_after_ms = if allowed { Some(0) } else { None };
-    let mut younger = used;
-    for slot in &slots {
-        younger -= i64::from(slot.hits);
-        reset_after_ms = slot.at + held - now;
-        if retry_after_ms.is_none() && younger + hits <= number {
-            retry_after_ms = Some(reset_after_ms);
-        }
+    if !allowed && hits <= i64::from(number) {
+        let mut younger = used;
+        let enough = slots.iter().find(|slot| {
+            younger -= slot.hits;
+            i64::from(younger) + hits <= i64::from(number)
+        });
+        retry_after_ms = enough.map(|slot| slot.at + held - now);
     }
-    let verdict = Verdict {
-        allowed,
-        remaining: u32::try_from((number - used).max(0)).unwrap_or(u32::MAX),
-        reset_after_ms,
-        retry_after_ms,
-    };
-    ((charged || set_back).then_some(State { slots }), verdict)
+    let verdict = Verdict { allowed, remaining: number.saturating_sub(used), reset_after_ms, retry_after_ms };
+    ((charged || set_back).then_some(State { used, slots }), verdict)
 }
 
 impl Parameters {
@@ -136,7 +136,7 @@ impl Parameters {
 
 impl State {
     pub(super) fn pack(&self) -> Vec<u8> {
-        let mut bytes = Vec::with_capacity(self.slots.len() * 20);
+        let mut bytes = self.used.to_le_bytes().to_vec();
         for Slot { holder, at, hits } in &self.slots {
             bytes.extend((*holder as f64).to_le_bytes());
             bytes.extend((*at as f64).to_le_bytes());

@@ -41,7 +41,6 @@ fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> 
         burst: options.burst.filter(|_| has("burst")),
         segments: options.segments.filter(|_| has("segments")),
         weighting: options.weighting.filter(|_| has("weighting")),
-        ..options
     };
     Limit::new(algorithm, number, Duration::from_millis(period_ms), options).ok()
 }
