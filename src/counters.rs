@@ -108,15 +108,17 @@ pub async fn act<S: Store>(
 }
 
 fn counter(key: String, name: &str, limit: &Limit, verdict: Verdict) -> Counter {
-    let period = limit.period();
-    let period = match Unit::of(period) {
-        Some(unit) => unit.name().to_owned(),
-        None => humantime::format_duration(period).to_string(),
+    let per = match limit.window() {
+        None => "at once".to_owned(),
+        Some(window) => match Unit::of(window) {
+            Some(unit) => format!("per {}", unit.name()),
+            None => format!("per {}", humantime::format_duration(window)),
+        },
     };
     Counter {
         key,
         name: name.to_owned(),
-        limit: format!("{} per {period}, {}", limit.number(), limit.algorithm()),
+        limit: format!("{} {per}, {}", limit.number(), limit.algorithm()),
         capacity: limit.capacity(),
         remaining: verdict.remaining,
         reset_after_ms: verdict.reset_after_ms,

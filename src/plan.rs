@@ -6,7 +6,7 @@ use crate::algorithm::{Limit, Options, Verdict};
 use crate::descriptor::{Hits, Request, Role};
 use crate::rules::{Allowance, FailureMode, Rule, RuleLimit, Rules};
 use crate::store::group::Votes;
-use crate::store::{Check, Key};
+use crate::store::{self, Check, Key};
 
 /// What holds for every request.
 #[derive(Clone, Debug, Default)]
@@ -251,6 +251,7 @@ impl<'a> Plan<'a> {
         let entries = &request.descriptors[index].entries;
         let key = Key::new(&self.options.key_prefix, &request.domain, entries, shared_pattern, &limit);
         let role = if self.options.shadow_mode { Role::Shadow } else { reason.role };
+        let limit = if limit.algorithm().has_holders() { limit.held_by(store::holder(entries)) } else { limit };
         self.checks.push(Check { key, limit, hits, role, descriptor: index });
         self.reasons.push(reason);
     }

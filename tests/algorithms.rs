@@ -247,6 +247,48 @@ proptest! {
     }
 }
 
+/// A request: how long after the one before, how long until it ends, what it takes, and whether its give-back gets lost.
+type Stream = (u64, u64, i64, bool);
+
+fn streams() -> impl Strategy<Value = Vec<Stream>> {
+    let duration = prop_oneof![3 => 0..40_u64, 1 => 0..400_u64];
+    prop::collection::vec((0..12_u64, duration, 1..3_i64, prop::bool::weighted(0.1)), 1..150)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    /// However long it is busy, whatever gets lost, comes late or comes from a stream that was refused.
+    #[test]
+    fn concurrency_counts_what_is_in_progress_and_nothing_else(number in 1..12_u32, hold in 1..150_u64, streams in streams()) {
+        let limit = Limit::new(Algorithm::Concurrency, number, Duration::from_millis(hold), Options::default()).unwrap();
+        let mut counter = Counter::new(limit, START);
+        // When it was admitted, what it took, and its end.
+        let mut in_progress: Vec<(u64, i64, Option<u64>)> = Vec::new();
+        let mut ends: Vec<(u64, u64, i64)> = Vec::new();
+        let mut start = START;
+        for (holder, (wait, duration, hits, lost)) in (0..).zip(streams) {
+            start += wait;
+            ends.sort_unstable();
+            while let Some((end, holder, hits)) = ends.first().copied().filter(|(end, ..)| *end <= start) {
+                ends.remove(0);
+                counter = Counter { limit: limit.held_by(holder), now: end, ..counter };
+                counter.take(-hits);
+            }
+            counter = Counter { limit: limit.held_by(holder), now: start, ..counter };
+            in_progress.retain(|(at, _, end)| *at + hold >= start && end.is_none_or(|end| end > start));
+            let used: i64 = in_progress.iter().map(|(_, hits, _)| hits).sum();
+            let allowed = counter.take(hits).allowed;
+            prop_assert_eq!(allowed, used + hits <= i64::from(number), "{} in progress, {} more", used, hits);
+            let end = (!lost).then_some(start + duration);
+            if allowed {
+                in_progress.push((start, hits, end));
+            }
+            ends.extend(end.map(|end| (end, holder, hits)));
+        }
+    }
+}
+
 #[test]
 fn a_token_bucket_refills_evenly_and_without_loss() {
     let limit = Limit::new(Algorithm::TokenBucket, 3, Duration::from_millis(1_000), Options::default()).unwrap();
@@ -300,6 +342,7 @@ fn nonsense_is_refused() {
         limit(Algorithm::SlidingWindow, 1_000, Some(5)),
         Some(LimitError::NoOption(Algorithm::SlidingWindow, "burst"))
     );
+    assert_eq!(limit(Algorithm::Concurrency, 0, None), Some(LimitError::Hold));
     assert_eq!(limit(Algorithm::TokenBucket, 1_000, Some(0)), Some(LimitError::ZeroBurst));
     assert_eq!(limit(Algorithm::TokenBucket, 86_400_000_000, Some(u32::MAX)), Some(LimitError::EndlessRefill));
 }

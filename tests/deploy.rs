@@ -105,8 +105,10 @@ fn every_yaml_file_parses() {
 #[test]
 fn envoy_asks_about_what_the_example_rules_limit() {
     let loaded = load(&Sources { paths: vec!["config/rules".into()] }, &LoadOptions::default()).unwrap();
-    let envoy = &documents("deploy/envoy/envoy.yaml")[0];
-    assert_limited(&descriptors(envoy), &loaded, value("domain", envoy));
+    for file in ["deploy/envoy/envoy.yaml", "deploy/envoy/concurrency.yaml"] {
+        let envoy = &documents(file)[0];
+        assert_limited(&descriptors(envoy), &loaded, value("domain", envoy));
+    }
 }
 
 #[test]

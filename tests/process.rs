@@ -132,6 +132,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
             &[("RULES", rules), ("DEFAULT_ALGORITHM", "gcra")],
             "possible values: fixed_window, sliding_window, token_bucket",
         ),
+        (&[("RULES", rules), ("DEFAULT_ALGORITHM", "concurrency")], "concurrency is no default: it counts slots"),
         (&[("RULES", rules), ("FAILURE_MODE", "shut")], "possible values: open, closed, local, error"),
         (&[("RULES", rules), ("LIMIT_LIMIT_HEADER", "a b")], "LIMIT_LIMIT_HEADER=\"a b\" is not the name of a header"),
         (

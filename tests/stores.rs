@@ -28,7 +28,8 @@ fn limit(algorithm: Algorithm, number: u32) -> Limit {
 }
 
 fn check(name: &str, limit: Limit) -> Check {
-    let entries = [Entry { key: "user".into(), value: name.into() }];
+    let entries =
+        [("user", name), ("stream", "any")].map(|(key, value)| Entry { key: key.into(), value: value.into() });
     Check {
         key: Key::new("", "test", &entries, |_| None, &limit),
         limit,
@@ -107,6 +108,7 @@ on_every_store! {
     a_shadow_denial_denies_nobody_else
     quota_limits_deny_only_together
     the_same_counter_twice_in_a_request_counts_twice
+    a_slot_is_given_back_by_its_holder_alone
 }
 
 async fn exactly_the_limit_passes_however_many_ask_at_once<S: Store>(store: Arc<S>) {
@@ -170,7 +172,8 @@ async fn a_request_that_one_limit_denies_is_charged_to_none<S: Store>(store: Arc
 }
 
 async fn a_limit_that_counts_denials_is_charged_all_the_same<S: Store>(store: Arc<S>) {
-    for algorithm in Algorithm::ALL {
+    // Concurrency charges no denial: nothing would be in progress for it.
+    for algorithm in Algorithm::ALL.iter().filter(|algorithm| !algorithm.has_holders()) {
         let options = Options { count_denied: Some(true), ..Options::default() };
         let counting = Limit::new(*algorithm, 10, tollgate::algorithm::MAX_PERIOD, options).unwrap();
         let usage = check(&format!("{algorithm}usage"), counting);
@@ -243,6 +246,27 @@ async fn the_same_counter_twice_in_a_request_counts_twice<S: Store>(store: Arc<S
     }
 }
 
+async fn a_slot_is_given_back_by_its_holder_alone<S: Store>(store: Arc<S>) {
+    let reports = check("reports", limit(Algorithm::Concurrency, 2));
+    let stream = |holder| Check { limit: reports.limit.held_by(holder), ..reports.clone() };
+    let ended = |holder| Check { hits: Hits::give_back(1).unwrap(), ..stream(holder) };
+    let passed: Vec<bool> =
+        [ask(&*store, &[stream(1)]).await, ask(&*store, &[stream(2)]).await].map(|v| v[0].allowed).into();
+    assert_eq!(passed, [true, true]);
+    assert!(!ask(&*store, &[stream(3)]).await[0].allowed);
+    // The refused one ends, too; and one that asked while the store was away.
+    ask(&*store, &[ended(3)]).await;
+    assert_eq!(ask(&*store, &[ended(4)]).await[0].remaining, 0);
+    // And a give-back that came twice.
+    ask(&*store, &[ended(1)]).await;
+    assert_eq!(ask(&*store, &[ended(1)]).await[0].remaining, 1);
+    // A request that another limit denies holds nothing.
+    let closed = check("closed", limit(Algorithm::SlidingWindow, 0));
+    ask(&*store, &[stream(5), closed]).await;
+    assert_eq!(ask(&*store, &[taking(0, &reports)]).await[0].remaining, 1);
+    assert_eq!(ask(&*store, &[ended(2)]).await[0].remaining, 2);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn exactly_the_limit_passes_through_two_processes_on_one_redis() {
     let redis = Redis::start();
@@ -250,8 +274,9 @@ async fn exactly_the_limit_passes_through_two_processes_on_one_redis() {
     let rules: String = Algorithm::ALL
         .iter()
         .map(|algorithm| {
+            let unit = if algorithm.has_holders() { "hold: 366d" } else { "unit: year" };
             format!(
-                "  - key: {algorithm}\n    rate_limit: {{unit: year, requests_per_unit: 5, algorithm: {algorithm}}}\n"
+                "  - key: {algorithm}\n    descriptors:\n    - key: stream\n      rate_limit: {{{unit}, requests_per_unit: 5, algorithm: {algorithm}}}\n"
             )
         })
         .collect();
@@ -259,10 +284,12 @@ async fn exactly_the_limit_passes_through_two_processes_on_one_redis() {
     let services = [(); 2].map(|()| Tollgate::start(&rules, &[&url, "REDIS_TIMEOUT=30s"]));
     let clients = [services[0].client().await, services[1].client().await];
     for algorithm in Algorithm::ALL {
-        let request = request("shop", &[&[(algorithm.name(), "ann")]]);
+        // Where nobody holds anything, each stream has a count of its own.
+        let stream = |i: usize| if algorithm.has_holders() { i.to_string() } else { "any".to_owned() };
         let calls: Vec<_> = (0..400)
             .map(|i| {
-                let (mut client, request) = (clients[i % 2].clone(), request.clone());
+                let request = request("shop", &[&[(algorithm.name(), "ann"), ("stream", &stream(i))]]);
+                let mut client = clients[i % 2].clone();
                 tokio::spawn(
                     async move { client.should_rate_limit(request).await.unwrap().into_inner().overall_code() },
                 )

@@ -19,8 +19,11 @@ use tollgate::store::{Check, Key, group};
 
 const START: u64 = 1_784_000_000_123;
 
-/// One request: how far the clock moves, and what is asked of which counter.
-type Step = (Move, Vec<(usize, i64, Role)>);
+/// One request: how far the clock moves, and what is asked of which counter, by whom.
+type Step = (Move, Vec<Asked>);
+
+/// A counter, who holds what is taken of it, hits and role.
+type Asked = (usize, u64, i64, Role);
 
 #[derive(Clone, Copy, Debug)]
 enum Move {
@@ -40,14 +43,15 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => 0..=MAX_HITS as i64, 1 => -(MAX_HITS as i64)..=0, 1 => 0..=u32::MAX as i64,
     ];
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
-    prop::collection::vec((moves, prop::collection::vec((0..3_usize, hits, role), 1..5)), 1..25)
+    let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
+    prop::collection::vec((moves, prop::collection::vec((0..3_usize, holder, hits, role), 1..5)), 1..25)
 }
 
 /// The checks of a request. Each descriptor has up to two limits, which share its role and whether it gives back.
-fn checks(limits: &[Limit], asked: &[(usize, i64, Role)]) -> Vec<Check> {
-    let check = |(i, (counter, hits, _)): (usize, &(usize, i64, Role))| {
-        let (descriptor, (_, first, role)) = (i / 2, asked[i - i % 2]);
-        let limit = limits[counter % limits.len()];
+fn checks(limits: &[Limit], asked: &[Asked]) -> Vec<Check> {
+    let check = |(i, (counter, holder, hits, _)): (usize, &Asked)| {
+        let (descriptor, (_, _, first, role)) = (i / 2, asked[i - i % 2]);
+        let limit = limits[counter % limits.len()].held_by(*holder);
         let hits =
             if first < 0 { Hits::give_back(hits.unsigned_abs().max(1)) } else { Hits::take(hits.unsigned_abs()) };
         let key = Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit);

@@ -7,6 +7,7 @@
 //! Nothing here reads a clock, does I/O, or knows of requests. Time is a count of whole milliseconds; every number stays whole
 //! and below 2^53, because the Lua twin computes in doubles.
 
+pub mod concurrency;
 pub mod fixed_window;
 pub mod sliding_window;
 pub mod token_bucket;
@@ -122,6 +123,24 @@ algorithms! {
     FixedWindow fixed_window
     SlidingWindow sliding_window
     TokenBucket token_bucket
+    Concurrency concurrency
+}
+
+impl Algorithm {
+    /// What is taken is held by someone, who gives it back: the number is for what is in progress, not for a length of time.
+    pub const fn has_holders(self) -> bool {
+        matches!(self, Algorithm::Concurrency)
+    }
+
+    /// Why a limit that does not name its algorithm cannot have this one.
+    pub const fn no_default(self) -> Option<&'static str> {
+        match self {
+            Algorithm::Concurrency => {
+                Some("concurrency is no default: it counts slots that streams hold, and other limits have a unit")
+            }
+            _ => None,
+        }
+    }
 }
 
 /// What one counter says to one request.
@@ -218,6 +237,15 @@ pub enum LimitError {
     /// No segment at all, or more than pays.
     #[error("segments must be from 1 to 60")]
     Segments,
+    /// The period of a concurrency limit, out of the same range.
+    #[error("hold is a whole number of milliseconds, from 1ms to 366d")]
+    Hold,
+    /// More slots than are kept.
+    #[error("concurrency keeps every slot that is taken: it has at most {} slots", concurrency::MAX_NUMBER)]
+    Slots,
+    /// Denials that take slots.
+    #[error("concurrency counts what is in progress, and a denied request never is: remove count_denied")]
+    SlotsOfDenied,
 }
 
 impl LimitError {
@@ -228,6 +256,9 @@ impl LimitError {
             LimitError::NoOption(_, option) => option,
             LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
             LimitError::Segments => "segments",
+            LimitError::Hold => "hold",
+            LimitError::Slots => "requests_per_unit",
+            LimitError::SlotsOfDenied => "count_denied",
         }
     }
 }
@@ -239,13 +270,14 @@ fn owner(option: &str) -> Algorithm {
 }
 
 impl Limit {
-    /// A limit of `number` hits in `period`. Zero lets nothing pass.
+    /// A limit of `number` hits in `period`, or for concurrency at once: then the period is how long a slot is held that is not
+    /// given back. Zero lets nothing pass.
     ///
     /// # Errors
     /// Where the period is out of range, or an option does not belong to the algorithm.
     pub fn new(algorithm: Algorithm, number: u32, period: Duration, options: Options) -> Result<Limit, LimitError> {
         if period.is_zero() || period > MAX_PERIOD || !period.subsec_nanos().is_multiple_of(1_000_000) {
-            return Err(LimitError::Period);
+            return Err(if algorithm == Algorithm::Concurrency { LimitError::Hold } else { LimitError::Period });
         }
         let period_ms = u64::try_from(period.as_millis()).map_err(|_| LimitError::Period)?;
         if let Some(option) = options.given().find(|option| !algorithm.options().contains(option)) {
@@ -273,8 +305,22 @@ impl Limit {
         self.with(0, Options { count_denied: Some(false), ..self.options }).unwrap_or(*self)
     }
 
+    /// The same limit as this holder asks it, a number up to 2^53. Only concurrency cares: what one holder has taken, no other
+    /// gives back.
+    #[must_use]
+    pub fn held_by(mut self, holder: u64) -> Limit {
+        if let Parameters::Concurrency(parameters) = &mut self.parameters {
+            parameters.holder = holder;
+        }
+        self
+    }
+
     fn with(&self, number: u32, options: Options) -> Result<Limit, LimitError> {
-        Limit::new(self.algorithm(), number, self.period(), options)
+        let limit = Limit::new(self.algorithm(), number, self.period(), options)?;
+        Ok(match self.parameters {
+            Parameters::Concurrency(concurrency::Parameters { holder }) => limit.held_by(holder),
+            _ => limit,
+        })
     }
 
     /// What it says beyond its number and period.
@@ -295,6 +341,11 @@ impl Limit {
     /// The period.
     pub fn period(&self) -> Duration {
         Duration::from_millis(self.period_ms)
+    }
+
+    /// The window that the number is for; `None` where the number is for every moment.
+    pub fn window(&self) -> Option<Duration> {
+        (!self.algorithm().has_holders()).then(|| self.period())
     }
 
     /// The period in milliseconds.

@@ -149,7 +149,7 @@ fn status(status: &Status<'_>, decision: &Decision<'_>) -> DescriptorStatus {
 }
 
 fn current_limit(limited: &Limited<'_>) -> RateLimit {
-    let unit = match Unit::of(limited.limit.period()) {
+    let unit = match limited.limit.window().and_then(Unit::of) {
         None => WireUnit::Unknown,
         Some(Unit::Second) => WireUnit::Second,
         Some(Unit::Minute) => WireUnit::Minute,

@@ -54,10 +54,11 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
         }
         Headers::Ietf => {
             let name = quoted(limited.source.name());
-            let window = whole_seconds(limited.limit.period_ms());
+            let window = limited.limit.window().map(|_| whole_seconds(limited.limit.period_ms()));
+            let window = window.map(|window| format!(";w={window}")).unwrap_or_default();
             let reset = reset.map(|reset| format!(";t={reset}")).unwrap_or_default();
             vec![
-                header("RateLimit-Policy", format!("{name};q={capacity};w={window}")),
+                header("RateLimit-Policy", format!("{name};q={capacity}{window}")),
                 header("RateLimit", format!("{name};r={remaining}{reset}")),
             ]
         }

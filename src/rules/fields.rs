@@ -49,6 +49,7 @@ pub(super) const RATE_LIMIT: Section = Section {
         "burst",
         "segments",
         "weighting",
+        "hold",
         "failure_mode",
         "count_denied",
     ],

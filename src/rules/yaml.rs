@@ -13,11 +13,17 @@ use super::document::Value;
 use super::fields::{self, Fields, File, Spot, kind};
 use super::report::{Position, quoted, unknown};
 use super::{Allowance, Defaults, DescriptorConfig, FailureMode, LimitConfig, RuleConfig};
-use crate::algorithm::{Algorithm, Limit, Options, Weighting};
+use crate::algorithm::{Algorithm, Limit, LimitError, Options, Weighting};
 use crate::descriptor::{Role, Unit};
 
 /// How deep descriptors may nest.
 const MAX_LEVELS: usize = 64;
+
+/// The key that a limit with holders stands on.
+const HOLDER_KEY: &str = "stream";
+
+/// How long a slot is held that is not given back.
+const HOLD: Duration = Duration::from_secs(60);
 
 /// Reads the descriptors of a file.
 pub(super) struct Tree<'r> {
@@ -82,11 +88,32 @@ impl Tree<'_> {
         self.check_unused(&fields);
         let role = self.role(&fields);
         let rule = self.rule(&fields, role);
+        if let Some(rule) = &rule
+            && (key.as_deref() != Some(HOLDER_KEY) || value.is_some())
+        {
+            self.check_holders(&fields, rule);
+        }
         let descriptors = match fields.get("descriptors") {
             Some(list) => self.level(list, level + 1, &mut Siblings::new()),
             None => Vec::new(),
         };
         Some(DescriptorConfig { key: key?, value, share_threshold, rule, descriptors })
+    }
+
+    /// A limit that has holders must be told who they are.
+    fn check_holders(&mut self, fields: &Fields<'_>, rule: &RuleConfig) {
+        for config in &rule.limits {
+            if let Allowance::Limited(limit) = config.allowance
+                && limit.algorithm().has_holders()
+            {
+                let message = format!(
+                    "a {} limit stands on the key {HOLDER_KEY}, without a value: what comes there (Envoy's x-request-id) tells \
+                     whose slot is given back; put {HOLDER_KEY} one level below what is limited",
+                    limit.algorithm()
+                );
+                self.file.error(fields.place("rate_limit"), message);
+            }
+        }
     }
 
     /// What nothing depends on yet must still be of its type.
@@ -235,9 +262,17 @@ impl Tree<'_> {
         if let Some(spot) = fields.get("period") {
             self.file.error(spot, "an unlimited rule has no period: remove one of the two");
         }
-        for key in
-            ["cost", "requests_per_unit", "algorithm", "burst", "segments", "weighting", "failure_mode", "count_denied"]
-        {
+        for key in [
+            "cost",
+            "requests_per_unit",
+            "algorithm",
+            "burst",
+            "segments",
+            "weighting",
+            "hold",
+            "failure_mode",
+            "count_denied",
+        ] {
             if let Some(spot) = fields.get(key) {
                 self.file.warn(spot, "does nothing: an unlimited rule counts nothing");
             }
@@ -245,7 +280,21 @@ impl Tree<'_> {
     }
 
     fn limit(&mut self, fields: &Fields<'_>) -> Option<Limit> {
-        let period = self.period(fields);
+        let algorithm = match fields.get("algorithm") {
+            Some(_) => algorithm(&mut self.file, fields),
+            None => Some(self.defaults.algorithm),
+        };
+        let period = match algorithm {
+            Some(algorithm) if algorithm.has_holders() => self.hold(fields),
+            // Whether it must have one, nobody knows.
+            None if fields.get("unit").is_none() && fields.get("period").is_none() => None,
+            _ => self.period(fields),
+        };
+        if let (Some(spot), Some(algorithm)) = (fields.get("hold"), algorithm)
+            && !algorithm.has_holders()
+        {
+            self.file.error(spot, LimitError::NoOption(algorithm, "hold").to_string());
+        }
         let number = match fields.get("requests_per_unit") {
             Some(spot) => self.file.number(spot),
             None => {
@@ -253,10 +302,6 @@ impl Tree<'_> {
                 self.file.warn(place, "is missing, so it is 0 and every request is over the limit");
                 Some(0)
             }
-        };
-        let algorithm = match fields.get("algorithm") {
-            Some(_) => algorithm(&mut self.file, fields),
-            None => Some(self.defaults.algorithm),
         };
         let options = Options {
             count_denied: fields.get("count_denied").and_then(|spot| self.file.flag(spot)),
@@ -288,6 +333,26 @@ impl Tree<'_> {
                 self.unit(fields.place("unit"), name).map(Unit::duration)
             }
         }
+    }
+
+    /// The period of a limit of what is in progress.
+    fn hold(&mut self, fields: &Fields<'_>) -> Option<Duration> {
+        let mut wrong = false;
+        for key in ["unit", "period"] {
+            if let Some(spot) = fields.get(key) {
+                wrong = true;
+                let message = format!(
+                    "concurrency has no {key}: requests_per_unit is how many may be in progress at once; how long a slot is held \
+                     that is not given back, hold says"
+                );
+                self.file.error(spot, message);
+            }
+        }
+        let hold = match fields.get("hold") {
+            Some(spot) => self.length(spot)?,
+            None => HOLD,
+        };
+        (!wrong).then_some(hold)
     }
 
     fn unit(&mut self, place: Spot<'_>, name: &str) -> Option<Unit> {
@@ -338,7 +403,14 @@ impl FileDefaults {
 pub(super) fn file_defaults(file: &mut File<'_>, root: &Fields<'_>) -> FileDefaults {
     let Some(spot) = root.get("defaults") else { return FileDefaults::default() };
     let Some(fields) = file.fields(&spot, &fields::DEFAULTS) else { return FileDefaults::default() };
-    FileDefaults { algorithm: algorithm(file, &fields), failure_mode: failure_mode(file, &fields) }
+    let algorithm = algorithm(file, &fields).filter(|algorithm| match algorithm.no_default() {
+        Some(reason) => {
+            file.error(fields.place("algorithm"), reason);
+            false
+        }
+        None => true,
+    });
+    FileDefaults { algorithm, failure_mode: failure_mode(file, &fields) }
 }
 
 fn algorithm(file: &mut File<'_>, fields: &Fields<'_>) -> Option<Algorithm> {

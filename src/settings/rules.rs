@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser as _};
+use clap::builder::{BoolishValueParser, PossibleValue, PossibleValuesParser, TypedValueParser as _};
 use clap::{ArgAction, Args};
 
 use super::SettingsError;
@@ -80,8 +80,11 @@ impl Reading {
 }
 
 fn algorithm_parser() -> impl clap::builder::TypedValueParser<Value = Algorithm> {
-    PossibleValuesParser::new(Algorithm::ALL.iter().map(|algorithm| algorithm.name())).try_map(|name| {
-        Algorithm::ALL.iter().copied().find(|algorithm| algorithm.name() == name).ok_or("unknown algorithm")
+    let value = |algorithm: &Algorithm| PossibleValue::new(algorithm.name()).hide(algorithm.no_default().is_some());
+    PossibleValuesParser::new(Algorithm::ALL.iter().map(value)).try_map(|name| {
+        let found = Algorithm::ALL.iter().copied().find(|algorithm| algorithm.name() == name);
+        let algorithm = found.ok_or("unknown algorithm")?;
+        algorithm.no_default().map_or(Ok(algorithm), Err)
     })
 }
 

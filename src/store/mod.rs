@@ -79,7 +79,8 @@ impl StoreError {
 ///
 /// It reads `domain|key=value|key=value|limit`. A byte that could be taken for a separator, or that is not printable ASCII, is
 /// escaped as `%` and two hexadecimal digits; a value that stands for all that match a pattern is marked by `~` in place of
-/// `=`. A name that would be long is replaced by its BLAKE3 hash.
+/// `=`, and so is the last value of a limit that has holders, which is no part of the name but tells the [`holder`]. A name that
+/// would be long is replaced by its BLAKE3 hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key(String);
 
@@ -101,7 +102,8 @@ impl Key {
         for (level, entry) in entries.iter().enumerate() {
             name.push('|');
             escape(&mut name, &entry.key);
-            match shared_pattern(level) {
+            let is_holder = limit.algorithm().has_holders() && level + 1 == entries.len();
+            match shared_pattern(level).or(is_holder.then_some("*")) {
                 Some(pattern) => {
                     name.push('~');
                     escape(&mut name, pattern);
@@ -128,6 +130,15 @@ impl Key {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// Who asks, where a limit has holders: the last entry's value tells. Two values that came to the same number would be taken for one
+/// holder; among 2^53 they do not.
+pub fn holder(entries: &[Entry]) -> u64 {
+    let value = entries.last().map_or("", |entry| &entry.value);
+    let hash = blake3::hash(value.as_bytes());
+    let first = hash.as_bytes().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
+    first >> 11
 }
 
 /// Appends `text` so that no separator stands in it, nor a brace, which means a slot to a Redis Cluster.

@@ -86,6 +86,15 @@ fn a_limit_wins_over_its_file_and_its_file_over_the_settings() {
 }
 
 #[test]
+fn a_slot_is_held_for_a_minute_where_nothing_is_said() {
+    let rules = load_path("tests/rules/accepted/ours.yaml").unwrap().rules;
+    for (entries, seconds) in [("e=1|stream=1", 366 * 24 * 60 * 60), ("f=1|stream=1", 60)] {
+        let limit = limit(find(&rules, "ours", entries).unwrap());
+        assert_eq!((limit.period(), limit.window()), (Duration::from_secs(seconds), None), "{entries}");
+    }
+}
+
+#[test]
 fn shadow_wins_over_quota() {
     let rules = load_path("tests/rules/accepted/flags.yaml").unwrap().rules;
     for (entry, role) in [("a=1", Role::Shadow), ("b=1", Role::Quota), ("c=1", Role::Shadow), ("d=1", Role::Enforced)] {

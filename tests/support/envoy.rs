@@ -1,4 +1,4 @@
-//! A real Envoy, with the configuration that users are given.
+//! A real Envoy, with the configurations that users are given.
 
 use std::fs;
 use std::net::TcpStream;
@@ -16,7 +16,8 @@ pub struct Envoy {
     process: Child,
     folder: TempDir,
     agent: ureq::Agent,
-    port: u16,
+    /// Where it listens.
+    pub port: u16,
 }
 
 /// What a client gets.
@@ -54,6 +55,11 @@ impl Envoy {
 
     /// Starts one with these changes to `deploy/envoy/envoy.yaml`, and with ports of its own.
     pub fn start_with(tollgate: u16, changes: &[(&str, &str)]) -> Envoy {
+        Envoy::start_from("deploy/envoy/envoy.yaml", tollgate, changes)
+    }
+
+    /// The same with another file.
+    pub fn start_from(file: &str, tollgate: u16, changes: &[(&str, &str)]) -> Envoy {
         let folder = tempfile::tempdir().unwrap();
         // What listens takes any free port and is asked which; the stand-in for the service needs none.
         let stand_in = format!("pipe: {{ path: {} }}", folder.path().join("stand-in.sock").display());
@@ -68,9 +74,9 @@ impl Envoy {
             ("port_value: 8081 }", &tollgate),
             ("port_value: 9901 }", "port_value: 0 }"),
         ]);
-        let mut config = fs::read_to_string("deploy/envoy/envoy.yaml").unwrap();
+        let mut config = fs::read_to_string(file).unwrap();
         for (old, new) in changes {
-            assert!(config.contains(old), "deploy/envoy/envoy.yaml no longer says {old:?}");
+            assert!(config.contains(old), "{file} no longer says {old:?}");
             config = config.replace(old, new);
         }
         fs::write(folder.path().join("envoy.yaml"), config).unwrap();

@@ -35,11 +35,12 @@ fn options() -> impl Strategy<Value = Options> {
 
 fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Option<Limit> {
     let has = |option| algorithm.options().contains(&option);
+    let number = if algorithm.has_holders() { number % 10_001 } else { number };
     let options = Options {
+        count_denied: options.count_denied.filter(|_| !algorithm.has_holders()),
         burst: options.burst.filter(|_| has("burst")),
         segments: options.segments.filter(|_| has("segments")),
         weighting: options.weighting.filter(|_| has("weighting")),
-        ..options
     };
     Limit::new(algorithm, number, Duration::from_millis(period_ms), options).ok()
 }
@@ -70,16 +71,17 @@ pub fn memory_ms(limit: &Limit) -> u64 {
         Algorithm::FixedWindow => limit.period_ms(),
         Algorithm::SlidingWindow => first * (second + 1),
         Algorithm::TokenBucket => second,
+        Algorithm::Concurrency => limit.period_ms() + 1,
     }
 }
 
-/// The most that may pass in any interval of one period.
+/// The most that may pass in any interval of one period, if nothing is given back.
 pub fn bound(limit: &Limit) -> u64 {
     let number = u64::from(limit.number());
     match limit.algorithm() {
         Algorithm::FixedWindow => 2 * number,
         Algorithm::SlidingWindow if limit.arguments()[2] == 1 => 2 * number,
-        Algorithm::SlidingWindow => number,
+        Algorithm::SlidingWindow | Algorithm::Concurrency => number,
         Algorithm::TokenBucket => number + u64::from(limit.capacity()),
     }
 }
