@@ -75,13 +75,17 @@ fn most_pressing<'a>(decision: &'a Decision<'_>) -> Option<&'a Limited<'a>> {
 
 /// The seconds after which a denied request may pass; `None` where it passes now, or where that cannot be told.
 ///
-/// Every enforced limit must let it pass again, and one of the quotas if they have denied it.
+/// Every enforced limit must let it pass again, and one of the quotas if they have denied it. When someone gives a slot back that is in
+/// use, nobody knows; that it frees itself in the end is no time to wait for.
 fn retry_after(decision: &Decision<'_>) -> Option<u64> {
     if !decision.over_limit {
         return None;
     }
     let over = |role| limits(decision).filter(move |limited| limited.role == role && limited.over());
-    let wait = |limited: &Limited<'_>| limited.verdict().and_then(|verdict| verdict.retry_after_ms);
+    let wait = |limited: &Limited<'_>| {
+        let verdict = limited.limit.window().and(limited.verdict());
+        verdict.and_then(|verdict| verdict.retry_after_ms)
+    };
     let mut longest = 0;
     for limited in over(Role::Enforced) {
         longest = longest.max(wait(limited)?);
