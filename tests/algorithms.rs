@@ -243,6 +243,7 @@ proptest! {
         let part = limit.divided_by(parts);
         prop_assert_eq!(part.number(), (limit.number() / parts).max(limit.number().min(1)));
         prop_assert!(part.capacity() <= limit.capacity());
+        prop_assert_eq!(limit.held_by(7).divided_by(parts), part.held_by(7));
         prop_assert_eq!((part.algorithm(), part.period()), (limit.algorithm(), limit.period()));
     }
 }

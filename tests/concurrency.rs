@@ -15,6 +15,7 @@ use support::redis::Redis;
 use support::tollgate::{Tollgate, request};
 use support::{SOON, wait_until, wait_until_async};
 use tollgate::wire::RateLimitRequest;
+use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::rate_limit_response::rate_limit::Unit;
 
 /// Three at once, and nothing frees itself while a test runs.
@@ -200,12 +201,16 @@ async fn the_end_of_a_stream_that_was_not_counted_gives_nobody_elses_slot_back()
 }
 
 #[tokio::test]
-async fn an_answer_names_no_window_where_there_is_none() {
+async fn an_answer_names_no_window_and_no_time_to_wait_where_there_is_none() {
     let headers = ["LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_RESPONSE_HEADERS_FORMAT=ietf"];
     let tollgate = Tollgate::start(&RULES.replace("1h", "1m"), &headers);
-    let response = tollgate.ask(request("shop", &[&[("route", "reports"), ("stream", "1")]])).await.unwrap();
-    let limit = response.statuses[0].current_limit.as_ref().unwrap();
-    assert_eq!((limit.requests_per_unit, limit.unit()), (3, Unit::Unknown));
-    let policy = response.response_headers_to_add.iter().find(|header| header.key == "RateLimit-Policy").unwrap();
-    assert_eq!(policy.value, "\"default\";q=3");
+    for over in [false, false, false, true] {
+        let response = tollgate.ask(request("shop", &[&[("route", "reports"), ("stream", "1")]])).await.unwrap();
+        assert_eq!(response.overall_code() == Code::OverLimit, over);
+        let limit = response.statuses[0].current_limit.as_ref().unwrap();
+        assert_eq!((limit.requests_per_unit, limit.unit()), (3, Unit::Unknown));
+        let header = |key| response.response_headers_to_add.iter().find(|header| header.key == key);
+        assert_eq!(header("RateLimit-Policy").unwrap().value, "\"default\";q=3");
+        assert_eq!(header("Retry-After"), None);
+    }
 }

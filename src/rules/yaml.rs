@@ -185,6 +185,11 @@ impl Tree<'_> {
             let Some(config) = self.rate_limit(spot) else { continue };
             match config.allowance {
                 Allowance::Unlimited => self.file.error(spot, "among several limits none can be unlimited: remove it"),
+                Allowance::Limited(limit) if limit.algorithm().has_holders() => {
+                    let message = "among several limits none can count what is in progress: beside the key stream the others would \
+                                   count each request for itself; let them stand on a descriptor without it";
+                    self.file.error(spot, message);
+                }
                 Allowance::Limited(limit) => {
                     let mut counter = String::new();
                     limit.identity(&mut counter);
