@@ -319,7 +319,9 @@ fn example(rules: &Rules, grpc: SocketAddr) -> Option<String> {
         8081 => String::new(),
         port => format!(" --address localhost:{port}"),
     };
-    Some(format!("tollgate ask{address} --domain {} {}", rule.domain, entries.join(" ")))
+    // As it was started, because it need not be on the path.
+    let program = std::env::args().next().unwrap_or_else(|| "tollgate".into());
+    Some(format!("{program} ask{address} --domain {} {}", rule.domain, entries.join(" ")))
 }
 
 /// The signals to stop.

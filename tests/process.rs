@@ -4,6 +4,7 @@
 
 mod support;
 
+use std::io::{Read as _, Write as _};
 use std::process::Output;
 use std::time::Duration;
 
@@ -194,7 +195,9 @@ fn the_embedded_store_serves_unless_redis_is_named() {
 fn the_start_says_how_to_ask() {
     let tollgate = Tollgate::start(RULES, &[]);
     let line = tollgate.logged("try: ").unwrap();
-    let command = line["message"].as_str().unwrap().strip_prefix("try: tollgate ").unwrap().to_owned();
+    let (program, arguments) = line["message"].as_str().unwrap().split_once(" ask ").unwrap();
+    assert_eq!(program, format!("try: {}", env!("CARGO_BIN_EXE_tollgate")), "it can be copied as it stands");
+    let command = format!("ask {arguments}");
     let output = run(&command.split(' ').collect::<Vec<_>>(), &[]);
     assert_eq!(output.status.code(), Some(0), "{command}: {output:?}");
     assert!(text(&output.stdout).contains("user=ann: within the limit"), "{output:?}");
@@ -449,6 +452,19 @@ async fn a_client_that_does_not_let_go_is_let_go_after_the_shutdown_timeout() {
     assert_eq!(ended.await.unwrap().0, Some(0));
     assert!(call.await.unwrap().is_err());
     redis.thaw();
+}
+
+#[test]
+fn an_old_connection_is_closed() {
+    let settings = ["GRPC_MAX_CONNECTION_AGE=50ms", "GRPC_MAX_CONNECTION_AGE_GRACE=50ms"];
+    let tollgate = Tollgate::start(RULES, &settings);
+    let mut connection = std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).unwrap();
+    connection.set_read_timeout(Some(support::SOON)).unwrap();
+    // A client's preface and its empty SETTINGS; then it only listens.
+    connection.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let mut said = Vec::new();
+    connection.read_to_end(&mut said).expect("the service closes the connection");
+    assert!(!said.is_empty(), "it was a connection of HTTP/2");
 }
 
 #[tokio::test]
