@@ -14,7 +14,7 @@ use super::scalar::Plain;
 pub(super) struct Section {
     /// What a message calls it.
     name: &'static str,
-    keys: &'static [&'static str],
+    pub(super) keys: &'static [&'static str],
 }
 
 pub(super) const ROOT: Section = Section { name: "the file's top level", keys: &["domain", "defaults", "descriptors"] };

@@ -267,17 +267,9 @@ impl Tree<'_> {
         if let Some(spot) = fields.get("period") {
             self.file.error(spot, "an unlimited rule has no period: remove one of the two");
         }
-        for key in [
-            "cost",
-            "requests_per_unit",
-            "algorithm",
-            "burst",
-            "segments",
-            "weighting",
-            "hold",
-            "failure_mode",
-            "count_denied",
-        ] {
+        // Every other key is about counting.
+        let elsewhere = ["name", "replaces", "unlimited", "unit", "period"];
+        for key in fields::RATE_LIMIT.keys.iter().copied().filter(|key| !elsewhere.contains(key)) {
             if let Some(spot) = fields.get(key) {
                 self.file.warn(spot, "does nothing: an unlimited rule counts nothing");
             }
