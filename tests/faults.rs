@@ -115,10 +115,10 @@ async fn a_redis_that_is_not_there_when_the_service_starts() {
     let mut redis = Redis::stopped();
     let tollgate = start(&redis.url());
     assert_failure_modes(&tollgate, "before").await;
-    assert!(tollgate.logged("redis cannot be reached").is_some());
+    tollgate.must_log("redis cannot be reached");
     redis.restart();
     assert_limits_are_back(&tollgate, "after").await;
-    assert!(tollgate.logged("redis is up").is_some());
+    tollgate.must_log("redis is up");
 }
 
 #[tokio::test]

@@ -91,6 +91,12 @@ impl Tollgate {
         self.logs().into_iter().find(|line| line["message"].as_str().is_some_and(|text| text.starts_with(message)))
     }
 
+    /// The same, waited for: what has been written has not always been read yet.
+    pub fn must_log(&self, message: &str) -> Value {
+        wait_until(message, || self.logged(message).is_some());
+        self.logged(message).unwrap()
+    }
+
     /// All that it has logged.
     pub fn logs(&self) -> Vec<Value> {
         self.logs.lock().unwrap().clone()
