@@ -5,10 +5,10 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local checks = {}
 for i = 1, #KEYS do
-  local algorithm, role, count_denied, hits, number, period, figure1, figure2, figure3 = struct.unpack('<BBBdddddd', ARGV[i])
+  local algorithm, role, count_denied, hits, number, period, figure1, figure2, figure3, figure4 = struct.unpack('<BBBddddddd', ARGV[i])
   checks[i] = {
     decide = algorithms[algorithm], role = role % 4, joined = role >= 4, count_denied = count_denied == 1,
-    hits = hits, number = number, period = period, figure1 = figure1, figure2 = figure2, figure3 = figure3,
+    hits = hits, number = number, period = period, figure1 = figure1, figure2 = figure2, figure3 = figure3, figure4 = figure4,
   }
 end
 
@@ -16,22 +16,22 @@ end
 local function decide(i, hits, pending)
   local key, check = KEYS[i], checks[i]
   local found = pending[key]
-  local state, allowed, remaining, reset_after, retry_after = check.decide(
+  local state, allowed, remaining, reset_after, retry_after, delay = check.decide(
     found and found.state or redis.call('GET', key),
-    hits, check.number, check.period, check.count_denied, now, check.figure1, check.figure2, check.figure3)
+    hits, check.number, check.period, check.count_denied, now, check.figure1, check.figure2, check.figure3, check.figure4)
   if state then
     pending[key] = {state = state, reset_after = reset_after}
   end
-  return allowed, remaining, reset_after, retry_after
+  return allowed, remaining, reset_after, retry_after, delay or 0
 end
 
 local pending = {}
 local reply = {}
 local refused, quotas, quotas_over, over, taken = false, 0, 0, false, false
 for i, check in ipairs(checks) do
-  local allowed, remaining, reset_after, retry_after = decide(i, check.hits, pending)
-  reply[4 * i - 3], reply[4 * i - 2] = allowed and 1 or 0, remaining
-  reply[4 * i - 1], reply[4 * i] = reset_after, retry_after
+  local allowed, remaining, reset_after, retry_after, delay = decide(i, check.hits, pending)
+  reply[5 * i - 4], reply[5 * i - 3] = allowed and 1 or 0, remaining
+  reply[5 * i - 2], reply[5 * i - 1], reply[5 * i] = reset_after, retry_after, delay
   if check.role == 0 then
     refused = refused or not allowed
   elseif check.role == 1 and check.hits >= 0 then
@@ -51,7 +51,7 @@ if taken and (refused or (quotas > 0 and quotas_over == quotas)) then
   for i, check in ipairs(checks) do
     local charged = (check.count_denied or check.hits < 0) and check.hits or 0
     local _, remaining, reset_after = decide(i, charged, pending)
-    reply[4 * i - 2], reply[4 * i - 1] = remaining, reset_after
+    reply[5 * i - 3], reply[5 * i - 2] = remaining, reset_after
   end
 end
 

@@ -1,20 +1,20 @@
 -- Decides the checks of one request, in one atomic call.
 --
--- This text, the algorithms beside it in the order of Algorithm::ALL, and decide.lua make one script.
+-- This text, bucket.lua, the algorithms beside it in the order of Algorithm::ALL, and decide.lua make one script.
 --
 -- KEYS[i]  the counter of check i
--- ARGV[i]  check i, packed '<BBBdddddd': algorithm (1 is the first), role (0 enforced, 1 quota, 2 shadow; and 4 if it is of the same
+-- ARGV[i]  check i, packed '<BBBddddddd': algorithm (1 is the first), role (0 enforced, 1 quota, 2 shadow; and 4 if it is of the same
 --          rule as the check before), count_denied (0 or 1),
---          hits (negative: given back), number, period (ms), and three figures of the algorithm's own
--- reply    four integers a check: allowed (0 or 1), remaining, reset_after (ms), retry_after (ms; -1: it can never pass)
+--          hits (negative: given back), number, period (ms), and four figures of the algorithm's own
+-- reply    five integers a check: allowed (0 or 1), remaining, reset_after (ms), retry_after (ms; -1: it can never pass), delay (ms)
 --
 -- Lua computes in doubles: every number here is whole and below 2^53.
 
 local NEVER = -1
 local MAX_COUNT = 4294967295
 
--- function(state, hits, number, period, count_denied, now, figure, figure, figure)
---   -> state (false: unchanged), allowed, remaining, reset_after, retry_after
+-- function(state, hits, number, period, count_denied, now, figure, figure, figure, figure)
+--   -> state (false: unchanged), allowed, remaining, reset_after, retry_after, delay (nil: none)
 local algorithms = {}
 
 -- What a counter's clock reads at `now`, when it last read `at`; and whether it was set back.

@@ -107,7 +107,8 @@ pub(super) fn decide(
         });
         retry_after_ms = enough.map(|slot| slot.at + held - now);
     }
-    let verdict = Verdict { allowed, remaining: number.saturating_sub(used), reset_after_ms, retry_after_ms };
+    let remaining = number.saturating_sub(used);
+    let verdict = Verdict { allowed, remaining, reset_after_ms, retry_after_ms, delay_ms: 0 };
     ((charged || set_back).then_some(State { used, slots }), verdict)
 }
 
@@ -123,7 +124,7 @@ impl Parameters {
     }
 
     pub(super) fn arguments(&self) -> [u64; FIGURES] {
-        [self.holder, 0, 0]
+        [self.holder, 0, 0, 0]
     }
 
     pub(super) fn capacity(&self, limit: &Limit) -> u32 {

@@ -64,6 +64,7 @@ pub(super) fn decide(
         } else {
             Some(reset_after_ms)
         },
+        delay_ms: 0,
     };
     ((charged || set_back).then_some(State { window, count }), verdict)
 }

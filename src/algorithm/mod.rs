@@ -7,6 +7,7 @@
 //! Nothing here reads a clock, does I/O, or knows of requests. Time is a count of whole milliseconds; every number stays whole
 //! and below 2^53, because the Lua twin computes in doubles.
 
+mod bucket;
 pub mod concurrency;
 pub mod fixed_window;
 pub mod sliding_window;
@@ -18,14 +19,14 @@ use std::time::Duration;
 /// The longest period a limit may have: 366 days.
 pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// The longest time that an empty token bucket may need to fill: a thousand years.
+/// The longest time that an empty bucket may need to fill: a thousand years.
 const MAX_REFILL_MS: u128 = 1000 * 366 * 24 * 60 * 60 * 1000;
 
 /// The most hits that one request may take or give back: 2^53, up to which a double holds every whole number.
 pub const MAX_HITS: u64 = 1 << 53;
 
 /// How many figures of its own an algorithm may hand to its Lua twin.
-pub const FIGURES: usize = 3;
+pub const FIGURES: usize = 4;
 
 macro_rules! algorithms {
     ($($variant:ident $module:ident)*) => {
@@ -154,6 +155,8 @@ pub struct Verdict {
     pub reset_after_ms: u64,
     /// The same request passes then and not a millisecond before; zero if it passes now, `None` if it never can.
     pub retry_after_ms: Option<u64>,
+    /// So long what passes is to be held, first come first served; zero but for a leaky bucket with a `max_delay`.
+    pub delay_ms: u64,
 }
 
 /// A verdict, and what it does to the counter.
@@ -170,7 +173,7 @@ pub struct Outcome {
 pub struct Options {
     /// A denied request is charged too. By default only for a fixed window. Every algorithm has it.
     pub count_denied: Option<bool>,
-    /// Of a token bucket: how much it holds.
+    /// Of a bucket: how much passes at once.
     pub burst: Option<u32>,
     /// Of a sliding window: how many counts a period is cut into, from 1 to 60.
     pub segments: Option<u32>,
@@ -226,7 +229,7 @@ pub enum LimitError {
     #[error("a period is a whole number of milliseconds, from 1ms to 366d")]
     Period,
     /// An option that the algorithm does not have.
-    #[error("{0} has no {1}; {owner} has", owner = owner(.1))]
+    #[error("{0} has no {1}; {owners}", owners = owners(.1))]
     NoOption(Algorithm, &'static str),
     /// A bucket that holds nothing.
     #[error("burst must be at least 1: a bucket that holds nothing lets nothing pass")]
@@ -234,6 +237,9 @@ pub enum LimitError {
     /// A bucket that takes longer to fill than any promise about it can reach.
     #[error("an empty bucket of this burst would take more than a thousand years to fill: lower the burst")]
     EndlessRefill,
+    /// More wait than can be counted.
+    #[error("more than 4294967295 hits would fit into a max_delay of this length: lower it")]
+    EndlessQueue,
     /// No segment at all, or more than pays.
     #[error("segments must be from 1 to 60")]
     Segments,
@@ -255,6 +261,7 @@ impl LimitError {
             LimitError::Period => "period",
             LimitError::NoOption(_, option) => option,
             LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
+            LimitError::EndlessQueue => "max_delay",
             LimitError::Segments => "segments",
             LimitError::Hold => "hold",
             LimitError::Slots => "requests_per_unit",
@@ -263,10 +270,11 @@ impl LimitError {
     }
 }
 
-/// The algorithm that has an option; each belongs to one at most.
-fn owner(option: &str) -> Algorithm {
-    let mut owners = Algorithm::ALL.iter().copied().filter(|algorithm| algorithm.options().contains(&option));
-    owners.next().unwrap_or(Algorithm::SlidingWindow)
+/// Which algorithms have an option.
+fn owners(option: &str) -> String {
+    let owners = Algorithm::ALL.iter().filter(|algorithm| algorithm.options().contains(&option));
+    let names: Vec<_> = owners.map(|algorithm| algorithm.name()).collect();
+    format!("{} {}", names.join(" and "), if names.len() == 1 { "has" } else { "have" })
 }
 
 impl Limit {
@@ -358,7 +366,7 @@ impl Limit {
         self.options.count_denied.unwrap_or(self.algorithm() == Algorithm::FixedWindow)
     }
 
-    /// The most that can pass at one moment: the number, or the burst of a bucket.
+    /// The most that can be admitted at one moment: the number, or the burst of a bucket and what may wait for its turn.
     pub fn capacity(&self) -> u32 {
         self.parameters.capacity(self)
     }

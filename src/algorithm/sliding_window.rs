@@ -111,6 +111,7 @@ pub(super) fn decide(
         remaining: u32::try_from((number - used(&counts)).max(0)).unwrap_or(u32::MAX),
         reset_after_ms,
         retry_after_ms,
+        delay_ms: 0,
     };
     ((charged || set_back).then_some(State { index, counts }), verdict)
 }
@@ -128,7 +129,7 @@ impl Parameters {
     }
 
     pub(super) fn arguments(&self) -> [u64; FIGURES] {
-        [self.segment_ms, self.segments, u64::from(self.weighting == Weighting::Linear)]
+        [self.segment_ms, self.segments, u64::from(self.weighting == Weighting::Linear), 0]
     }
 
     pub(super) fn capacity(&self, limit: &Limit) -> u32 {

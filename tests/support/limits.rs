@@ -66,11 +66,11 @@ pub fn small_limit() -> impl Strategy<Value = Limit> {
 
 /// The longest that a counter of this limit remembers anything.
 pub fn memory_ms(limit: &Limit) -> u64 {
-    let [first, second, _] = limit.arguments();
+    let [first, second, third, _] = limit.arguments();
     match limit.algorithm() {
         Algorithm::FixedWindow => limit.period_ms(),
         Algorithm::SlidingWindow => first * (second + 1),
-        Algorithm::TokenBucket => second,
+        Algorithm::TokenBucket => third,
         Algorithm::Concurrency => limit.period_ms() + 1,
     }
 }

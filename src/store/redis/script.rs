@@ -8,10 +8,10 @@ use crate::algorithm::{Algorithm, FIGURES, Verdict};
 use crate::descriptor::Role;
 use crate::store::{Check, StoreError};
 
-/// The whole script: the prelude, every algorithm in the order of [`Algorithm::ALL`], and the group's decision.
+/// The whole script: the prelude, what the buckets share, every algorithm in the order of [`Algorithm::ALL`], and the group's decision.
 pub static SOURCE: LazyLock<String> = LazyLock::new(|| {
     let algorithms = Algorithm::ALL.iter().map(|algorithm| algorithm.lua());
-    let mut parts = vec![include_str!("../../../lua/prelude.lua")];
+    let mut parts = vec![include_str!("../../../lua/prelude.lua"), include_str!("../../../lua/bucket.lua")];
     parts.extend(algorithms);
     parts.push(include_str!("../../../lua/decide.lua"));
     parts.join("\n")
@@ -22,7 +22,7 @@ static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(&SOURCE).get_hash()
 /// Bytes in the argument for one check: three flags, and hits, number, period and the algorithm's own figures as doubles.
 const ARGUMENT: usize = 3 + (3 + FIGURES) * 8;
 /// Integers in the reply for one check.
-const INTEGERS: usize = 4;
+const INTEGERS: usize = 5;
 
 /// The call that decides `checks`.
 pub fn call(checks: &[Check]) -> Cmd {
@@ -51,7 +51,7 @@ pub fn load() -> Cmd {
     load
 }
 
-/// One check as `lua/prelude.lua` unpacks it, `<BBBdddddd`; joined to the one before it if both are for one descriptor.
+/// One check as `lua/prelude.lua` unpacks it, `<BBBddddddd`; joined to the one before it if both are for one descriptor.
 fn argument(check: &Check, joined: bool) -> [u8; ARGUMENT] {
     let limit = &check.limit;
     let role = match check.role {
@@ -81,13 +81,14 @@ pub fn verdicts(reply: &[i64], checks: usize) -> Result<Vec<Verdict>, StoreError
     if reply.len() != checks * INTEGERS {
         return Err(StoreError::Answer);
     }
-    let verdict = |four: &[i64]| {
-        let [allowed, remaining, reset_after, retry_after] = *four else { return None };
+    let verdict = |five: &[i64]| {
+        let [allowed, remaining, reset_after, retry_after, delay] = *five else { return None };
         Some(Verdict {
             allowed: allowed == 1,
             remaining: remaining.try_into().ok()?,
             reset_after_ms: reset_after.try_into().ok()?,
             retry_after_ms: if retry_after < 0 { None } else { Some(retry_after.try_into().ok()?) },
+            delay_ms: delay.try_into().ok()?,
         })
     };
     reply.chunks_exact(INTEGERS).map(verdict).collect::<Option<_>>().ok_or(StoreError::Answer)

@@ -1,0 +1,163 @@
+//! What the two buckets have in common. The twin of `lua/bucket.lua`.
+//!
+//! A bucket has a hole through which the number leaks per period, evenly and without end. Hits fill it; they pass at once as long as
+//! it holds them, that is up to the burst. What may wait (`max_delay`) passes if it would fit that much later: until then it is held.
+//! A token bucket is the same seen from the other side: what has not leaked yet is what is *missing* from it.
+//!
+//! At most number + burst leaves in an interval of one period, or number + hits where one request takes more than the burst. What is
+//! kept is what is missing, so that a counter never seen and one that nothing is missing from are the same, and a changed burst is
+//! in force at once.
+//!
+//! The leak is exact: what is missing is whole hits and a fraction counted in `1/period_ms` of a hit, and every millisecond
+//! restores `number` of those. Nothing is rounded away, however slow the rate or however often it is asked, so that those who wait
+//! leave evenly.
+//!
+//! Where denials count, a bucket goes into debt, by at most the number: as with the windows, usage that has happened keeps others
+//! out for at most a period. A changed number is in force from the last charge on, because that is when the leak was last
+//! worked out.
+
+use super::{FIGURES, Limit, LimitError, MAX_REFILL_MS, Verdict, hold, mul_div};
+
+/// What passes at once, what may wait, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bucket {
+    burst: u32,
+    /// The burst, and what may wait.
+    capacity: u32,
+    /// The most that can be missing where denials do not count, in whole hits.
+    deepest: u64,
+    /// How long the deepest debt takes to be paid and the bucket to be as fresh.
+    refill_ms: u64,
+    /// How long a request may be held. A caller of less patience has less of it; the rest is the limit's, whoever calls.
+    max_delay_ms: u64,
+}
+
+/// What is missing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// When this was so, in milliseconds since the epoch.
+    at: u64,
+    /// Whole hits missing; more than the burst waits, or is debt.
+    missing: u64,
+    /// And this many `1/period_ms` of a hit.
+    fraction: u64,
+}
+
+pub(super) fn decide(
+    limit: &Limit,
+    bucket: &Bucket,
+    hits: i64,
+    state: Option<&State>,
+    now: u64,
+) -> (Option<State>, Verdict) {
+    let (number, period) = (u64::from(limit.number), limit.period_ms);
+    let Bucket { burst, deepest, refill_ms, max_delay_ms, .. } = *bucket;
+    let burst = u64::from(burst);
+    let most = if limit.count_denied() { deepest + number } else { deepest };
+    let mut time = now;
+    let mut set_back = false;
+    let mut missing = 0;
+    let mut fraction = 0;
+    if let Some(state) = state {
+        (time, set_back) = hold(now, state.at, period);
+        (missing, fraction) = (state.missing, state.fraction);
+        if missing >= most {
+            (missing, fraction) = (most, 0);
+        }
+        let elapsed = if set_back { 0 } else { time - state.at };
+        if elapsed >= refill_ms {
+            (missing, fraction) = (0, 0);
+        } else {
+            let (mut restored, part) = mul_div(elapsed % period, number, period);
+            restored += elapsed / period * number;
+            if fraction >= part {
+                fraction -= part;
+            } else {
+                fraction += period - part;
+                restored += 1;
+            }
+            if missing >= restored {
+                missing -= restored;
+            } else {
+                (missing, fraction) = (0, 0);
+            }
+        }
+    }
+
+    // What leaks while a request is held.
+    let (queue, part) = mul_div(max_delay_ms, number, period);
+    let capacity = burst + queue;
+    // Negative where there is debt.
+    let room = |missing: u64, fraction: u64| capacity as i64 - missing as i64 - i64::from(fraction > part);
+    let allowed = hits < 0 || hits <= room(missing, fraction);
+    let charged = hits != 0 && (allowed || limit.count_denied());
+    // How long so many hits and the fraction take to leak.
+    let leak = |hits: u64, fraction: u64| {
+        if hits == 0 && fraction == 0 {
+            return 0;
+        }
+        let (quotient, rest) = mul_div(period, hits, number);
+        quotient + (rest + fraction).div_ceil(number)
+    };
+    let mut retry_after_ms = if allowed { Some(0) } else { None };
+    if charged {
+        let sum = missing as i64 + hits;
+        if sum < 0 {
+            (missing, fraction) = (0, 0);
+        } else if sum >= most as i64 {
+            (missing, fraction) = (most, 0);
+        } else {
+            missing = sum as u64;
+        }
+    }
+    if !allowed && hits <= capacity as i64 {
+        let over = (missing as i64 + hits - burst as i64) as u64;
+        retry_after_ms = Some(time - now + leak(over, fraction) - max_delay_ms);
+    }
+
+    let reset_after_ms = leak(missing, fraction);
+    let verdict = Verdict {
+        allowed,
+        remaining: u32::try_from(room(missing, fraction).max(0)).unwrap_or(u32::MAX),
+        reset_after_ms: if reset_after_ms > 0 { time - now + reset_after_ms } else { 0 },
+        retry_after_ms,
+        delay_ms: if allowed && hits > 0 && missing >= burst { leak(missing - burst, fraction) } else { 0 },
+    };
+    ((charged || set_back).then_some(State { at: time, missing, fraction }), verdict)
+}
+
+impl Bucket {
+    /// Of `burst` hits at once, and of those that may wait for so many milliseconds; nothing passes one whose number is 0.
+    pub(super) fn new(number: u32, period_ms: u64, burst: u32, max_delay_ms: u64) -> Result<Self, LimitError> {
+        if burst == 0 {
+            return Err(LimitError::ZeroBurst);
+        }
+        let burst = if number == 0 { 0 } else { burst };
+        let (queue, part) = mul_div(max_delay_ms, number.into(), period_ms);
+        let capacity = u32::try_from(u64::from(burst) + queue).map_err(|_| LimitError::EndlessQueue)?;
+        let deepest = u64::from(capacity) + u64::from(part > 0);
+        let owed = u128::from(deepest) + u128::from(number);
+        let refill_ms = (owed * u128::from(period_ms)).div_ceil(u128::from(number.max(1)));
+        if refill_ms > MAX_REFILL_MS {
+            return Err(LimitError::EndlessRefill);
+        }
+        Ok(Bucket { burst, capacity, deepest, refill_ms: refill_ms as u64, max_delay_ms })
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    pub(super) fn arguments(&self) -> [u64; FIGURES] {
+        [u64::from(self.burst), self.deepest, self.refill_ms, self.max_delay_ms]
+    }
+}
+
+impl State {
+    pub(super) fn pack(&self) -> Vec<u8> {
+        let mut bytes = (self.at as f64).to_le_bytes().to_vec();
+        bytes.extend((self.missing as f64).to_le_bytes());
+        bytes.extend((self.fraction as f64).to_le_bytes());
+        bytes
+    }
+}
