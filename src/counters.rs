@@ -115,10 +115,14 @@ fn counter(key: String, name: &str, limit: &Limit, verdict: Verdict) -> Counter 
             None => format!("per {}", humantime::format_duration(window)),
         },
     };
+    let held = match limit.options().max_delay {
+        None => String::new(),
+        Some(delay) => format!(", held up to {}", humantime::format_duration(delay)),
+    };
     Counter {
         key,
         name: name.to_owned(),
-        limit: format!("{} {per}, {}", limit.number(), limit.algorithm()),
+        limit: format!("{} {per}, {}{held}", limit.number(), limit.algorithm()),
         capacity: limit.capacity(),
         remaining: verdict.remaining,
         reset_after_ms: verdict.reset_after_ms,

@@ -7,7 +7,7 @@ mod limits;
 
 use std::time::Duration;
 
-use limits::{any_limit, bound, memory_ms, small_limit};
+use limits::{any_limit, bound, memory_ms, patience_ms, small_limit};
 use proptest::prelude::*;
 use tollgate::algorithm::{Algorithm, Limit, LimitError, MAX_HITS, Options, State, Verdict};
 
@@ -82,14 +82,15 @@ proptest! {
         let mut admitted: Vec<(u64, u64)> = Vec::new();
         for (hits, wait) in steps {
             counter.now += wait;
-            if counter.take(hits).allowed {
-                admitted.push((counter.now, hits as u64));
+            let verdict = counter.take(hits);
+            if verdict.allowed {
+                admitted.push((counter.now + verdict.delay_ms, hits as u64));
             }
         }
         for (from, _) in &admitted {
             let within = |at: u64| (*from..=from + limit.period_ms()).contains(&at);
             let sum: u64 = admitted.iter().filter(|(at, _)| within(*at)).map(|(_, hits)| hits).sum();
-            prop_assert!(sum <= bound(&limit), "{sum} in the period from {from}");
+            prop_assert!(sum <= bound(&limit, 5), "{sum} in the period from {from}");
         }
     }
 
@@ -110,9 +111,9 @@ proptest! {
 
     #[test]
     fn a_denied_request_passes_after_retry_after_and_not_a_millisecond_before(
-        counter in any_counter(), more in prop_oneof![0..3_i64, 0..=MAX_HITS as i64]
+        counter in any_counter(), patience in patience_ms(), more in prop_oneof![0..3_i64, 0..=MAX_HITS as i64]
     ) {
-        let mut counter = counter;
+        let mut counter = Counter { limit: counter.limit.within(patience), ..counter };
         let hits = (i64::from(counter.look().remaining) + more).min(MAX_HITS as i64);
         let verdict = counter.take(hits);
         match verdict.retry_after_ms {
@@ -124,7 +125,7 @@ proptest! {
             }
             None => {
                 prop_assert!(!verdict.allowed);
-                prop_assert!(hits > i64::from(counter.limit.capacity()));
+                prop_assert!(hits > i64::from(Counter::new(counter.limit, counter.now).look().remaining));
                 prop_assert!(!counter.at(counter.now + memory_ms(&counter.limit), hits).allowed);
             }
         }
@@ -220,12 +221,14 @@ proptest! {
         let changed = Counter { limit: new, ..counter.clone() };
         let (before, after) = (counter.look(), changed.look());
         prop_assert!(after.reset_after_ms <= memory_ms(&new).max(1));
+        let used = old.capacity() - before.remaining;
+        let left = new.capacity().saturating_sub(used);
+        // What may wait is no whole number of hits, so that a part of one may count or not.
+        let part = u32::from(old.options().max_delay.is_some());
+        prop_assert!(after.remaining <= left + part);
         // A counter that is over its limit may be over by more than it shows.
         if before.remaining > 0 {
-            let used = old.capacity() - before.remaining;
-            prop_assert_eq!(after.remaining, new.capacity().saturating_sub(used));
-        } else {
-            prop_assert!(after.remaining <= new.capacity().saturating_sub(old.capacity()));
+            prop_assert!(after.remaining + part >= left);
         }
     }
 
@@ -243,8 +246,58 @@ proptest! {
         let part = limit.divided_by(parts);
         prop_assert_eq!(part.number(), (limit.number() / parts).max(limit.number().min(1)));
         prop_assert!(part.capacity() <= limit.capacity());
-        prop_assert_eq!(limit.held_by(7).divided_by(parts), part.held_by(7));
+        prop_assert_eq!(limit.held_by(7).within(8).divided_by(parts), part.held_by(7).within(8));
         prop_assert_eq!((part.algorithm(), part.period()), (limit.algorithm(), limit.period()));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4_000))]
+
+    #[test]
+    fn what_passes_is_held_no_longer_than_its_limit_and_its_caller_allow(
+        counter in any_counter(), hits in 1..50_i64, patience in patience_ms()
+    ) {
+        let (mut patient, mut hurried) = (counter.clone(), counter.clone());
+        hurried.limit = counter.limit.within(patience);
+        let (long, short) = (patient.take(hits), hurried.take(hits));
+        let max_delay = counter.limit.options().max_delay.unwrap_or_default();
+        prop_assert!(u128::from(long.delay_ms) <= max_delay.as_millis());
+        // Who would have to wait longer is denied and not charged; for others it is the same.
+        prop_assert_eq!(short.allowed, long.allowed && long.delay_ms <= patience);
+        if short.allowed {
+            prop_assert_eq!(short.delay_ms, long.delay_ms);
+            prop_assert_eq!(hurried.state, patient.state);
+        } else if !counter.limit.count_denied() {
+            prop_assert_eq!(hurried.state, counter.state);
+        }
+    }
+
+    /// The generic cell rate algorithm, in fractions of a millisecond that nothing is lost of, is another way to say the same.
+    #[test]
+    fn a_leaky_bucket_lets_go_when_an_exact_queue_does(
+        (number, period, burst) in (1..40_u32, 1..150_u64, 1..20_u32), max_delay in 1..400_u64,
+        steps in prop::collection::vec((1..6_i64, prop_oneof![3 => 0..2_u64, 2 => 0..10_u64, 1 => 0..200_u64]), 1..120)
+    ) {
+        let options = Options { burst: Some(burst), max_delay: Some(Duration::from_millis(max_delay)), ..Options::default() };
+        let limit = Limit::new(Algorithm::LeakyBucket, number, Duration::from_millis(period), options).unwrap();
+        let mut counter = Counter::new(limit, START);
+        // Time is told in 1/number of a millisecond: when the bucket will be empty.
+        let (unit, held) = (u64::from(number), u64::from(burst) * period);
+        let mut empty_at = 0;
+        let mut last = 0;
+        for (hits, wait) in steps {
+            counter.now += wait;
+            let verdict = counter.take(hits);
+            let then = empty_at.max(counter.now * unit) + hits as u64 * period;
+            let turn = (then - held).div_ceil(unit).max(counter.now);
+            prop_assert_eq!(verdict.allowed, turn - counter.now <= max_delay);
+            if verdict.allowed {
+                prop_assert_eq!(counter.now + verdict.delay_ms, turn);
+                prop_assert!(turn >= last, "first come, first served");
+                (empty_at, last) = (then, turn);
+            }
+        }
     }
 }
 
@@ -307,6 +360,20 @@ fn a_token_bucket_refills_evenly_and_without_loss() {
 }
 
 #[test]
+fn a_burst_leaves_a_leaky_bucket_one_by_one_and_evenly() {
+    for (number, gap) in [(100, 10.0), (3, 1_000.0 / 3.0), (7, 1_000.0 / 7.0), (2_000, 0.5)] {
+        let options = Options { max_delay: Some(Duration::from_secs(20)), ..Options::default() };
+        let limit = Limit::new(Algorithm::LeakyBucket, number, Duration::from_secs(1), options).unwrap();
+        let mut counter = Counter::new(limit, START);
+        for i in 0..50 {
+            let verdict = counter.take(1);
+            assert!(verdict.allowed);
+            assert_eq!(verdict.delay_ms, (f64::from(i) * gap).ceil() as u64, "{number} per second, {i}");
+        }
+    }
+}
+
+#[test]
 fn a_sliding_window_under_steady_overload_admits_ten_elevenths() {
     let limit = Limit::new(Algorithm::SlidingWindow, 100, Duration::from_secs(1), Options::default()).unwrap();
     let start = START - START % 1_000;
@@ -346,4 +413,13 @@ fn nonsense_is_refused() {
     assert_eq!(limit(Algorithm::Concurrency, 0, None), Some(LimitError::Hold));
     assert_eq!(limit(Algorithm::TokenBucket, 1_000, Some(0)), Some(LimitError::ZeroBurst));
     assert_eq!(limit(Algorithm::TokenBucket, 86_400_000_000, Some(u32::MAX)), Some(LimitError::EndlessRefill));
+    let delayed = |number, delay| {
+        let options = Options { max_delay: Some(Duration::from_micros(delay)), ..Options::default() };
+        Limit::new(Algorithm::LeakyBucket, number, Duration::from_millis(1), options).err()
+    };
+    for delay in [0, 999, 1_500, 60_001_000, u64::MAX] {
+        assert_eq!(delayed(5, delay), Some(LimitError::MaxDelay));
+    }
+    assert_eq!(delayed(5, 60_000_000), None);
+    assert_eq!(delayed(u32::MAX, 60_000_000), Some(LimitError::EndlessQueue));
 }

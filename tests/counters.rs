@@ -15,6 +15,7 @@ descriptors:
     rate_limits:
       - {name: burst, period: 90m, requests_per_unit: 2, algorithm: token_bucket}
       - {unit: year, requests_per_unit: 5}
+      - {unit: day, requests_per_unit: 100, algorithm: leaky_bucket, burst: 5, max_delay: 250ms}
   - key: user
     value: root
     rate_limit: {unlimited: true}
@@ -44,6 +45,7 @@ async fn the_command_shows_and_resets_what_is_in_redis() {
         let begins = "p:shop|user=ann|tb5400000\n  2 per 1h 30m, token_bucket (burst): 0 of 2 left, as fresh in 1h ";
         assert!(out.starts_with(begins), "{out}");
         assert!(out.contains("\n  5 per year, sliding_window: 3 of 5 left, as fresh in "), "{out}");
+        assert!(out.contains("\n  100 per day, leaky_bucket, held up to 250ms: 3 of 5 left, as fresh in "), "{out}");
     }
     let (code, out, log) = counter(&["reset", "--domain", "shop", "user=ann"]);
     assert_eq!(code, Some(0));

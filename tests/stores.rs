@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 
 use support::redis::Redis;
 use support::tollgate::{Tollgate, request};
-use tollgate::algorithm::{Algorithm, Limit, Options, Verdict};
+use tollgate::algorithm::{Algorithm, Limit, MAX_PERIOD, Options, Verdict};
 use tollgate::descriptor::{Entry, Hits, Role};
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::redis::{RedisConfig, RedisStore};
 use tollgate::store::{Check, Key, Store};
 use tollgate::wire::rate_limit_response::Code;
 
+/// So many pass at once.
 fn limit(algorithm: Algorithm, number: u32) -> Limit {
-    Limit::new(
-        algorithm,
-        number,
-        tollgate::algorithm::MAX_PERIOD,
-        Options { count_denied: Some(false), ..Options::default() },
-    )
-    .unwrap()
+    limit_with(algorithm, number, Options { count_denied: Some(false), ..Options::default() })
+}
+
+fn limit_with(algorithm: Algorithm, number: u32, options: Options) -> Limit {
+    let burst = algorithm.options().contains(&"burst").then_some(number.max(1));
+    Limit::new(algorithm, number, MAX_PERIOD, Options { burst, ..options }).unwrap()
 }
 
 fn check(name: &str, limit: Limit) -> Check {
@@ -175,7 +175,7 @@ async fn a_limit_that_counts_denials_is_charged_all_the_same<S: Store>(store: Ar
     // Concurrency charges no denial: nothing would be in progress for it.
     for algorithm in Algorithm::ALL.iter().filter(|algorithm| !algorithm.has_holders()) {
         let options = Options { count_denied: Some(true), ..Options::default() };
-        let counting = Limit::new(*algorithm, 10, tollgate::algorithm::MAX_PERIOD, options).unwrap();
+        let counting = limit_with(*algorithm, 10, options);
         let usage = check(&format!("{algorithm}usage"), counting);
         let closed = check(&format!("{algorithm}closed"), limit(*algorithm, 0));
         let verdicts = ask(&*store, &[taking(4, &usage), closed]).await;
@@ -275,8 +275,9 @@ async fn exactly_the_limit_passes_through_two_processes_on_one_redis() {
         .iter()
         .map(|algorithm| {
             let unit = if algorithm.has_holders() { "hold: 366d" } else { "unit: year" };
+            let burst = if algorithm.options().contains(&"burst") { "burst: 5, " } else { "" };
             format!(
-                "  - key: {algorithm}\n    descriptors:\n    - key: stream\n      rate_limit: {{{unit}, requests_per_unit: 5, algorithm: {algorithm}}}\n"
+                "  - key: {algorithm}\n    descriptors:\n    - key: stream\n      rate_limit: {{{unit}, {burst}requests_per_unit: 5, algorithm: {algorithm}}}\n"
             )
         })
         .collect();

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Script, Value, cmd, pipe};
 use proptest::prelude::*;
-use support::limits::{any_limit, memory_ms, small_limit};
+use support::limits::{any_limit, memory_ms, patience_ms, small_limit};
 use support::redis::Redis;
 use tollgate::algorithm::{Limit, MAX_HITS, State};
 use tollgate::descriptor::{Hits, Role};
@@ -22,8 +22,8 @@ const START: u64 = 1_784_000_000_123;
 /// One request: how far the clock moves, and what is asked of which counter, by whom.
 type Step = (Move, Vec<Asked>);
 
-/// A counter, who holds what is taken of it, hits and role.
-type Asked = (usize, u64, i64, Role);
+/// A counter, who holds what is taken of it, how long they would wait, hits and role.
+type Asked = (usize, u64, u64, i64, Role);
 
 #[derive(Clone, Copy, Debug)]
 enum Move {
@@ -44,14 +44,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
     let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
-    prop::collection::vec((moves, prop::collection::vec((0..3_usize, holder, hits, role), 1..5)), 1..25)
+    prop::collection::vec((moves, prop::collection::vec((0..3_usize, holder, patience_ms(), hits, role), 1..5)), 1..25)
 }
 
 /// The checks of a request. Each descriptor has up to two limits, which share its role and whether it gives back.
 fn checks(limits: &[Limit], asked: &[Asked]) -> Vec<Check> {
-    let check = |(i, (counter, holder, hits, _)): (usize, &Asked)| {
-        let (descriptor, (_, _, first, role)) = (i / 2, asked[i - i % 2]);
-        let limit = limits[counter % limits.len()].held_by(*holder);
+    let check = |(i, (counter, holder, patience, hits, _)): (usize, &Asked)| {
+        let (descriptor, (_, _, _, first, role)) = (i / 2, asked[i - i % 2]);
+        let limit = limits[counter % limits.len()].held_by(*holder).within(*patience);
         let hits =
             if first < 0 { Hits::give_back(hits.unsigned_abs().max(1)) } else { Hits::take(hits.unsigned_abs()) };
         let key = Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit);

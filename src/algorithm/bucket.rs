@@ -144,6 +144,15 @@ impl Bucket {
         Ok(Bucket { burst, capacity, deepest, refill_ms: refill_ms as u64, max_delay_ms })
     }
 
+    /// The same for a caller who waits no longer than this.
+    pub(super) fn within(self, patience_ms: u64) -> Bucket {
+        Bucket { max_delay_ms: self.max_delay_ms.min(patience_ms), ..self }
+    }
+
+    pub(super) fn max_delay_ms(&self) -> u64 {
+        self.max_delay_ms
+    }
+
     pub(super) fn capacity(&self) -> u32 {
         self.capacity
     }

@@ -10,6 +10,7 @@
 mod bucket;
 pub mod concurrency;
 pub mod fixed_window;
+pub mod leaky_bucket;
 pub mod sliding_window;
 pub mod token_bucket;
 
@@ -18,6 +19,9 @@ use std::time::Duration;
 
 /// The longest period a limit may have: 366 days.
 pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// The longest that a request may be held: longer than anybody waits for an answer.
+pub const MAX_DELAY: Duration = Duration::from_secs(60);
 
 /// The longest time that an empty bucket may need to fill: a thousand years.
 const MAX_REFILL_MS: u128 = 1000 * 366 * 24 * 60 * 60 * 1000;
@@ -124,6 +128,7 @@ algorithms! {
     FixedWindow fixed_window
     SlidingWindow sliding_window
     TokenBucket token_bucket
+    LeakyBucket leaky_bucket
     Concurrency concurrency
 }
 
@@ -175,6 +180,8 @@ pub struct Options {
     pub count_denied: Option<bool>,
     /// Of a bucket: how much passes at once.
     pub burst: Option<u32>,
+    /// Of a leaky bucket: how long a request is held at most that does not fit at once.
+    pub max_delay: Option<Duration>,
     /// Of a sliding window: how many counts a period is cut into, from 1 to 60.
     pub segments: Option<u32>,
     /// Of a sliding window: what the segment counts that is partly left.
@@ -184,8 +191,13 @@ pub struct Options {
 impl Options {
     /// The names of the options that are given, but for `count_denied`.
     fn given(&self) -> impl Iterator<Item = &'static str> {
-        let Options { count_denied: _, burst, segments, weighting } = self;
-        let given = [("burst", burst.is_some()), ("segments", segments.is_some()), ("weighting", weighting.is_some())];
+        let Options { count_denied: _, burst, max_delay, segments, weighting } = self;
+        let given = [
+            ("burst", burst.is_some()),
+            ("max_delay", max_delay.is_some()),
+            ("segments", segments.is_some()),
+            ("weighting", weighting.is_some()),
+        ];
         given.into_iter().filter_map(|(name, given)| given.then_some(name))
     }
 }
@@ -237,6 +249,9 @@ pub enum LimitError {
     /// A bucket that takes longer to fill than any promise about it can reach.
     #[error("an empty bucket of this burst would take more than a thousand years to fill: lower the burst")]
     EndlessRefill,
+    /// Shorter than a millisecond, over [`MAX_DELAY`], or with a fraction of a millisecond.
+    #[error("max_delay is a whole number of milliseconds, from 1ms to 60s; without it no request is held")]
+    MaxDelay,
     /// More wait than can be counted.
     #[error("more than 4294967295 hits would fit into a max_delay of this length: lower it")]
     EndlessQueue,
@@ -261,7 +276,7 @@ impl LimitError {
             LimitError::Period => "period",
             LimitError::NoOption(_, option) => option,
             LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
-            LimitError::EndlessQueue => "max_delay",
+            LimitError::MaxDelay | LimitError::EndlessQueue => "max_delay",
             LimitError::Segments => "segments",
             LimitError::Hold => "hold",
             LimitError::Slots => "requests_per_unit",
@@ -323,10 +338,21 @@ impl Limit {
         self
     }
 
+    /// The same limit for a caller who waits no longer than this: what would have to be held longer is denied, and nothing of it
+    /// charged. Only a leaky bucket with a `max_delay` cares.
+    #[must_use]
+    pub fn within(mut self, patience_ms: u64) -> Limit {
+        if let Parameters::LeakyBucket(parameters) = &mut self.parameters {
+            *parameters = parameters.within(patience_ms);
+        }
+        self
+    }
+
     fn with(&self, number: u32, options: Options) -> Result<Limit, LimitError> {
         let limit = Limit::new(self.algorithm(), number, self.period(), options)?;
         Ok(match self.parameters {
             Parameters::Concurrency(concurrency::Parameters { holder }) => limit.held_by(holder),
+            Parameters::LeakyBucket(parameters) => limit.within(parameters.max_delay_ms()),
             _ => limit,
         })
     }

@@ -47,6 +47,7 @@ pub(super) const RATE_LIMIT: Section = Section {
         "algorithm",
         "cost",
         "burst",
+        "max_delay",
         "segments",
         "weighting",
         "hold",

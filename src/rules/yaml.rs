@@ -303,6 +303,7 @@ impl Tree<'_> {
         let options = Options {
             count_denied: fields.get("count_denied").and_then(|spot| self.file.flag(spot)),
             burst: fields.get("burst").and_then(|spot| self.file.number(spot)),
+            max_delay: fields.get("max_delay").and_then(|spot| self.length(spot)),
             segments: fields.get("segments").and_then(|spot| self.file.number(spot)),
             weighting: fields
                 .get("weighting")

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Limit, MAX_PERIOD, Options, Weighting};
+use tollgate::algorithm::{Algorithm, Limit, MAX_DELAY, MAX_PERIOD, Options, Weighting};
 
 /// Numbers at which arithmetic likes to break, and any others.
 fn number() -> impl Strategy<Value = u32> {
@@ -19,15 +19,18 @@ fn period_ms() -> impl Strategy<Value = u64> {
 /// Options of every algorithm; those that an algorithm does not have are left out.
 fn options() -> impl Strategy<Value = Options> {
     let weighting = prop::sample::select(&Weighting::ALL[..]);
+    let max_delay = prop_oneof![2 => 1..200_u64, 1 => 1..=MAX_DELAY.as_millis() as u64].prop_map(Duration::from_millis);
     (
         prop::option::of(any::<bool>()),
         prop::option::of(number()),
+        prop::option::weighted(0.7, max_delay),
         prop::option::of(1..=60_u32),
         prop::option::of(weighting),
     )
-        .prop_map(|(count_denied, burst, segments, weighting)| Options {
+        .prop_map(|(count_denied, burst, max_delay, segments, weighting)| Options {
             count_denied,
             burst,
+            max_delay,
             segments,
             weighting,
         })
@@ -39,6 +42,7 @@ fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> 
     let options = Options {
         count_denied: options.count_denied.filter(|_| !algorithm.has_holders()),
         burst: options.burst.filter(|_| has("burst")),
+        max_delay: options.max_delay.filter(|_| has("max_delay")),
         segments: options.segments.filter(|_| has("segments")),
         weighting: options.weighting.filter(|_| has("weighting")),
     };
@@ -70,18 +74,30 @@ pub fn memory_ms(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::FixedWindow => limit.period_ms(),
         Algorithm::SlidingWindow => first * (second + 1),
-        Algorithm::TokenBucket => third,
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => third,
         Algorithm::Concurrency => limit.period_ms() + 1,
     }
 }
 
-/// The most that may pass in any interval of one period, if nothing is given back.
-pub fn bound(limit: &Limit) -> u64 {
+/// How long a caller is ready to wait for a turn, in milliseconds.
+pub fn patience_ms() -> impl Strategy<Value = u64> {
+    prop_oneof![2 => Just(u64::MAX), 2 => 0..200_u64, 1 => 0..=MAX_DELAY.as_millis() as u64]
+}
+
+/// The most that may leave in any interval of one period, if nothing is given back and no request takes more than so many hits.
+pub fn bound(limit: &Limit, hits: u64) -> u64 {
     let number = u64::from(limit.number());
     match limit.algorithm() {
         Algorithm::FixedWindow => 2 * number,
         Algorithm::SlidingWindow if limit.arguments()[2] == 1 => 2 * number,
         Algorithm::SlidingWindow | Algorithm::Concurrency => number,
         Algorithm::TokenBucket => number + u64::from(limit.capacity()),
+        Algorithm::LeakyBucket => {
+            let [burst, _, _, max_delay_ms] = limit.arguments();
+            // Those who wait leave in whole milliseconds, and a request leaves as a whole.
+            let together =
+                if max_delay_ms > 0 { hits.max(burst) - burst + number.div_ceil(limit.period_ms()) } else { 0 };
+            number + burst + together
+        }
     }
 }

@@ -1,0 +1,62 @@
+//! Leaky bucket: the number leaks per period, evenly; what comes faster waits for its turn, up to `max_delay`, and is denied beyond.
+//!
+//! It shapes traffic: with a burst of 1, which is the default, requests leave one by one at even intervals, first come first served.
+//! Without `max_delay` nobody waits, and what comes too early is denied. See `bucket` for how it counts.
+//!
+//! A turn that has been told stays as it was told. So the place that a caller gives back who has gone away is for whoever comes
+//! next, and those two, the newcomer and one who waits already, may leave together.
+
+use std::fmt::Write as _;
+
+use super::bucket::{self, Bucket};
+use super::{FIGURES, Limit, LimitError, MAX_DELAY, Options, Verdict};
+
+pub use super::bucket::State;
+
+pub(super) const OPTIONS: &[&str] = &["burst", "max_delay"];
+
+/// A bucket in which hits wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parameters(Bucket);
+
+pub(super) fn decide(
+    limit: &Limit,
+    parameters: &Parameters,
+    hits: i64,
+    state: Option<&State>,
+    now: u64,
+) -> (Option<State>, Verdict) {
+    bucket::decide(limit, &parameters.0, hits, state, now)
+}
+
+impl Parameters {
+    pub(super) fn new(number: u32, period_ms: u64, options: &Options) -> Result<Self, LimitError> {
+        let delay = options.max_delay.unwrap_or_default();
+        let is_whole = delay.subsec_nanos().is_multiple_of(1_000_000);
+        if options.max_delay.is_some_and(|delay| delay.is_zero()) || delay > MAX_DELAY || !is_whole {
+            return Err(LimitError::MaxDelay);
+        }
+        Bucket::new(number, period_ms, options.burst.unwrap_or(1), delay.as_millis() as u64).map(Parameters)
+    }
+
+    /// For a caller who waits no longer than this.
+    pub(super) fn within(self, patience_ms: u64) -> Self {
+        Parameters(self.0.within(patience_ms))
+    }
+
+    pub(super) fn max_delay_ms(&self) -> u64 {
+        self.0.max_delay_ms()
+    }
+
+    pub(super) fn arguments(&self) -> [u64; FIGURES] {
+        self.0.arguments()
+    }
+
+    pub(super) fn capacity(&self, _: &Limit) -> u32 {
+        self.0.capacity()
+    }
+
+    pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
+        let _ = write!(name, "lb{}", limit.period_ms);
+    }
+}
