@@ -29,8 +29,8 @@ impl Counter {
 
     fn take(&mut self, hits: i64) -> Verdict {
         let outcome = self.limit.decide(hits, self.state.as_ref(), self.now);
-        if outcome.state.is_some() {
-            self.state = outcome.state;
+        if let Some(change) = outcome.change {
+            self.state = Some(State::after(self.state.take(), change));
         }
         outcome.verdict
     }

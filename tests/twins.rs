@@ -108,13 +108,11 @@ impl Twin {
     fn decide(&mut self, checks: &[Check], now: u64) -> Vec<tollgate::algorithm::Verdict> {
         let (verdicts, changes) =
             group::decide(checks, now, |i| self.counters.get(&checks[i].key).map(|(state, _)| state));
-        for (i, state, reset_after_ms) in changes {
-            if reset_after_ms > 0 {
-                self.counters.insert(checks[i].key.clone(), (state, reset_after_ms));
-            } else {
-                self.counters.remove(&checks[i].key);
-            }
+        for (i, change, reset_after_ms) in changes {
+            let state = self.counters.remove(&checks[i].key).map(|(state, _)| state);
+            self.counters.insert(checks[i].key.clone(), (State::after(state, change), reset_after_ms));
         }
+        self.counters.retain(|_, (_, left)| *left > 0);
         verdicts
     }
 }

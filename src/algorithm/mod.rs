@@ -96,7 +96,40 @@ macro_rules! algorithms {
             pub fn pack(&self) -> Vec<u8> {
                 match self { $(State::$variant(state) => state.pack()),* }
             }
+
+            /// What a counter never seen becomes.
+            pub fn begin(change: Change) -> State {
+                match change { $(Change::$variant(change) => State::$variant(Becomes::begin(change))),* }
+            }
+
+            /// What a counter becomes, seen before or not.
+            #[must_use]
+            pub fn after(state: Option<State>, change: Change) -> State {
+                match state {
+                    Some(mut state) => {
+                        state.alter(change);
+                        state
+                    }
+                    None => State::begin(change),
+                }
+            }
+
+            /// Becomes what was decided on it.
+            pub fn alter(&mut self, change: Change) {
+                match (self, change) {
+                    $((State::$variant(state), Change::$variant(change)) => change.onto(state),)*
+                    // A counter's name tells the algorithm, so that no other ever comes.
+                    (state, change) => *state = State::begin(change),
+                }
+            }
         }
+
+        /// What a decision makes of a counter.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Change { $(
+            #[doc = concat!("Of a [`", stringify!($module), "`] counter.")]
+            $variant($module::Change),
+        )* }
 
         impl Limit {
             /// Decides whether `hits` may pass at `now`, and what the counter then is.
@@ -110,8 +143,8 @@ macro_rules! algorithms {
                             Some(State::$variant(state)) => Some(state),
                             _ => None,
                         };
-                        let (state, verdict) = $module::decide(self, parameters, hits, state, now);
-                        Outcome { state: state.map(State::$variant), verdict }
+                        let (change, verdict) = $module::decide(self, parameters, hits, state, now);
+                        Outcome { change: change.map(Change::$variant), verdict }
                     }
                 )* }
             }
@@ -159,10 +192,28 @@ pub struct Verdict {
 /// A verdict, and what it does to the counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What the counter now is; `None` where nothing has changed. It may be forgotten after `verdict.reset_after_ms`.
-    pub state: Option<State>,
+    /// What the counter becomes; `None` where nothing has changed. It may be forgotten after `verdict.reset_after_ms`.
+    pub change: Option<Change>,
     /// What to tell the caller.
     pub verdict: Verdict,
+}
+
+/// What makes a counter's next state of the one before. Most states are small and made anew, so that they are their own change.
+trait Becomes<S> {
+    /// Of a counter never seen.
+    fn begin(self) -> S;
+    /// Of this one.
+    fn onto(self, state: &mut S);
+}
+
+impl<S> Becomes<S> for S {
+    fn begin(self) -> S {
+        self
+    }
+
+    fn onto(self, state: &mut S) {
+        *state = self;
+    }
 }
 
 /// What a limit may say beyond its number and period. An option that the algorithm does not have is refused.

@@ -35,6 +35,8 @@ pub struct State {
     counts: Box<[u32]>,
 }
 
+pub use self::State as Change;
+
 pub(super) fn decide(
     limit: &Limit,
     parameters: &Parameters,
