@@ -65,6 +65,7 @@ fn limits() -> Vec<(&'static str, Limit)> {
         ("`segments: 60`", window(60, Weighting::Strict)),
         ("`weighting: linear`", window(10, Weighting::Linear)),
         ("`weighting: linear, segments: 1`", window(1, Weighting::Linear)),
+        ("`sliding_log`", limit(Algorithm::SlidingLog, Options::default())),
         ("`token_bucket` (burst N)", bucket(NUMBER)),
         ("`token_bucket`, `burst: N/10`", bucket(NUMBER / 10)),
     ]

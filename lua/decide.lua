@@ -7,7 +7,7 @@ local checks = {}
 for i = 1, #KEYS do
   local algorithm, role, count_denied, hits, number, period, figure1, figure2, figure3 = struct.unpack('<BBBdddddd', ARGV[i])
   checks[i] = {
-    decide = algorithms[algorithm], role = role % 4, joined = role >= 4, count_denied = count_denied == 1,
+    decide = algorithms[algorithm], is_list = lists[algorithm], role = role % 4, joined = role >= 4, count_denied = count_denied == 1,
     hits = hits, number = number, period = period, figure1 = figure1, figure2 = figure2, figure3 = figure3,
   }
 end
@@ -16,9 +16,16 @@ end
 local function decide(i, hits, pending)
   local key, check = KEYS[i], checks[i]
   local found = pending[key]
+  local old
+  if found then
+    old = found.state
+  elseif check.is_list then
+    old = open_list(key)
+  else
+    old = redis.call('GET', key)
+  end
   local state, allowed, remaining, reset_after, retry_after = check.decide(
-    found and found.state or redis.call('GET', key),
-    hits, check.number, check.period, check.count_denied, now, check.figure1, check.figure2, check.figure3)
+    old, hits, check.number, check.period, check.count_denied, now, check.figure1, check.figure2, check.figure3)
   if state then
     pending[key] = {state = state, reset_after = reset_after}
   end
@@ -56,10 +63,13 @@ if taken and (refused or (quotas > 0 and quotas_over == quotas)) then
 end
 
 for key, counter in pairs(pending) do
-  if counter.reset_after > 0 then
-    redis.call('SET', key, counter.state, 'PX', string.format('%.0f', counter.reset_after))
-  else
+  local ttl = string.format('%.0f', counter.reset_after)
+  if counter.reset_after == 0 then
     redis.call('DEL', key)
+  elseif type(counter.state) == 'table' then
+    write_list(counter.state, ttl)
+  else
+    redis.call('SET', key, counter.state, 'PX', ttl)
   end
 end
 return reply

@@ -17,6 +17,38 @@ local MAX_COUNT = 4294967295
 --   -> state (false: unchanged), allowed, remaining, reset_after, retry_after
 local algorithms = {}
 
+-- The algorithms whose state is a list; of the others it is a string, or nil.
+local lists = {}
+
+-- A list in Redis as a check will have left it: what stands at the places from `first` to before `stop`, which are those that it had when it
+-- was opened. Nothing is written before `write_list`.
+local function open_list(key)
+  local stored = redis.call('LLEN', key)
+  return {key = key, stored = stored, first = 0, stop = stored, set = {}}
+end
+
+local function list_get(list, place)
+  return list.set[place] or redis.call('LINDEX', list.key, place)
+end
+
+local function write_list(list, ttl)
+  local kept = math.min(list.stop, list.stored)
+  if list.first >= kept then
+    redis.call('DEL', list.key)
+  elseif list.first > 0 or kept < list.stored then
+    redis.call('LTRIM', list.key, list.first, kept - 1)
+  end
+  for place, item in pairs(list.set) do
+    if place >= list.first and place < kept then
+      redis.call('LSET', list.key, place - list.first, item)
+    end
+  end
+  for place = math.max(list.first, kept), list.stop - 1 do
+    redis.call('RPUSH', list.key, list.set[place])
+  end
+  redis.call('PEXPIRE', list.key, ttl)
+end
+
 -- What a counter's clock reads at `now`, when it last read `at`; and whether it was set back.
 -- A clock that stepped back stands still until it has caught up, unless that is more than `patience` away.
 local function hold(now, at, patience)

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::algorithm::{Limit, Options, Verdict};
-use crate::descriptor::{Hits, Request, Role};
+use crate::algorithm::{Algorithm, Limit, LimitError, Options, Verdict};
+use crate::descriptor::{Hits, Override, Request, Role};
 use crate::rules::{Allowance, FailureMode, Rule, RuleLimit, Rules};
 use crate::store::group::Votes;
 use crate::store::{self, Check, Key};
@@ -198,8 +198,7 @@ impl<'a> Plan<'a> {
             let begin = plan.checks.len();
             match (descriptor.limit, rule) {
                 (Some(limit), _) => {
-                    let limit =
-                        Limit::new(domain.defaults.algorithm, limit.number, limit.unit.duration(), Options::default());
+                    let limit = brought_along(domain.defaults.algorithm, limit);
                     let reason = Reason {
                         source: Source::Override(&request.domain),
                         role: Role::Enforced,
@@ -339,6 +338,12 @@ impl<'a> Plan<'a> {
         let over_limit = votes.deny() && !spared;
         Decision { over_limit, spared, domain_found: self.domain_found, statuses, limits }
     }
+}
+
+/// A limit that the client brings along counts as the rules do by default; or in a sliding window, where it is more than a log keeps.
+fn brought_along(algorithm: Algorithm, limit: Override) -> Result<Limit, LimitError> {
+    let limit = |algorithm| Limit::new(algorithm, limit.number, limit.unit.duration(), Options::default());
+    limit(algorithm).or_else(|_| limit(Algorithm::SlidingWindow))
 }
 
 fn is_unlimited(rule: &Rule) -> bool {

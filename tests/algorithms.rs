@@ -248,6 +248,48 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn a_sliding_log_admits_all_that_keeps_to_its_number(
+        number in 1..12_u32, period in 1..150_u64,
+        steps in prop::collection::vec((-3..6_i64, prop_oneof![3 => 0..2_u64, 2 => 0..10_u64, 1 => 0..200_u64]), 1..150)
+    ) {
+        let limit = Limit::new(Algorithm::SlidingLog, number, Duration::from_millis(period), Options::default()).unwrap();
+        let mut counter = Counter::new(limit, START);
+        let mut admitted: Vec<u64> = Vec::new();
+        for (hits, wait) in steps {
+            counter.now += wait;
+            let now = counter.now;
+            let in_period = admitted.iter().filter(|at| **at + period >= now).count() as i64;
+            let verdict = counter.take(hits);
+            if hits < 0 {
+                // What is no longer in the period cannot be given back.
+                admitted.truncate(admitted.len() - in_period.min(-hits) as usize);
+            } else {
+                prop_assert_eq!(verdict.allowed, in_period + hits <= i64::from(number), "{} in the period, {} more", in_period, hits);
+                admitted.extend((0..hits).filter(|_| verdict.allowed).map(|_| now));
+            }
+        }
+    }
+
+    #[test]
+    fn a_log_is_bounded_by_its_number_whatever_is_asked(
+        number in 1..12_u32, count_denied: bool, steps in prop::collection::vec((1..30_i64, 0..3_u64), 1..200)
+    ) {
+        let options = Options { count_denied: Some(count_denied), ..Options::default() };
+        let limit = Limit::new(Algorithm::SlidingLog, number, Duration::from_secs(60), options).unwrap();
+        let mut counter = Counter::new(limit, START);
+        for (hits, wait) in steps {
+            counter.now += wait;
+            counter.take(hits);
+        }
+        let entries = counter.state.map_or(0, |state| state.pack().len() / 20);
+        prop_assert!(entries <= number as usize * if count_denied { 2 } else { 1 }, "{} entries", entries);
+    }
+}
+
 /// A request: how long after the one before, how long until it ends, what it takes, and whether its give-back gets lost.
 type Stream = (u64, u64, i64, bool);
 
@@ -344,6 +386,8 @@ fn nonsense_is_refused() {
         Some(LimitError::NoOption(Algorithm::SlidingWindow, "burst"))
     );
     assert_eq!(limit(Algorithm::Concurrency, 0, None), Some(LimitError::Hold));
+    let log = |number| Limit::new(Algorithm::SlidingLog, number, Duration::from_secs(1), Options::default()).err();
+    assert_eq!((log(100_000), log(100_001)), (None, Some(LimitError::LogNumber)));
     assert_eq!(limit(Algorithm::TokenBucket, 1_000, Some(0)), Some(LimitError::ZeroBurst));
     assert_eq!(limit(Algorithm::TokenBucket, 86_400_000_000, Some(u32::MAX)), Some(LimitError::EndlessRefill));
 }

@@ -8,11 +8,11 @@ mod support;
 use std::collections::HashMap;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{Script, Value, cmd, pipe};
+use deadpool_redis::redis::{FromRedisValue, Script, Value, cmd, from_redis_value, pipe};
 use proptest::prelude::*;
 use support::limits::{any_limit, memory_ms, small_limit};
 use support::redis::Redis;
-use tollgate::algorithm::{Limit, MAX_HITS, State};
+use tollgate::algorithm::{Algorithm, Limit, MAX_HITS, State};
 use tollgate::descriptor::{Hits, Role};
 use tollgate::store::redis::script;
 use tollgate::store::{Check, Key, group};
@@ -84,18 +84,31 @@ impl Lua {
         pipe.cmd("SET").arg("clock").arg(now).ignore();
         pipe.add_command(script::call_by(&self.sha1, checks));
         for check in checks {
-            pipe.cmd("GET").arg(check.key.as_str()).cmd("HGET").arg("ttl").arg(check.key.as_str());
+            let key = check.key.as_str();
+            match check.limit.algorithm() {
+                Algorithm::SlidingLog => pipe.cmd("LRANGE").arg(key).arg(0).arg(-1),
+                _ => pipe.cmd("GET").arg(key),
+            };
+            pipe.cmd("HGET").arg("ttl").arg(key);
         }
         let mut values: Vec<Value> = pipe.query_async(&mut self.connection).await.unwrap();
         let stored = values.split_off(1);
-        let reply = deadpool_redis::redis::from_redis_value(values.remove(0)).unwrap();
+        let reply = read(&values.remove(0));
         let stored = stored.chunks(2).map(|pair| {
             let [bytes, ttl] = pair else { unreachable!("two commands a check") };
-            let read = |value: &Value| deadpool_redis::redis::from_redis_value(value.clone()).unwrap();
-            (read(bytes), deadpool_redis::redis::from_redis_value(ttl.clone()).unwrap())
+            let bytes = match bytes {
+                Value::Array(items) if items.is_empty() => None,
+                Value::Array(items) => Some(items.iter().flat_map(read::<Vec<u8>>).collect()),
+                string => read(string),
+            };
+            (bytes, read(ttl))
         });
         (reply, stored.collect())
     }
+}
+
+fn read<T: FromRedisValue>(value: &Value) -> T {
+    from_redis_value(value.clone()).unwrap()
 }
 
 /// The same in Rust.

@@ -9,6 +9,7 @@
 
 pub mod concurrency;
 pub mod fixed_window;
+pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
 
@@ -155,6 +156,7 @@ macro_rules! algorithms {
 algorithms! {
     FixedWindow fixed_window
     SlidingWindow sliding_window
+    SlidingLog sliding_log
     TokenBucket token_bucket
     Concurrency concurrency
 }
@@ -288,6 +290,12 @@ pub enum LimitError {
     /// No segment at all, or more than pays.
     #[error("segments must be from 1 to 60")]
     Segments,
+    /// More hits than a log keeps.
+    #[error(
+        "a sliding log keeps every hit: its number is at most {}; for more, take sliding_window with segments: 60, which keeps 61 counts",
+        sliding_log::MAX_NUMBER
+    )]
+    LogNumber,
     /// The period of a concurrency limit, out of the same range.
     #[error("hold is a whole number of milliseconds, from 1ms to 366d")]
     Hold,
@@ -308,7 +316,7 @@ impl LimitError {
             LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
             LimitError::Segments => "segments",
             LimitError::Hold => "hold",
-            LimitError::Slots => "requests_per_unit",
+            LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
             LimitError::SlotsOfDenied => "count_denied",
         }
     }

@@ -12,6 +12,10 @@ local redis = {
       assert(px == 'PX', 'a counter is written without its TTL')
       real.call('HSET', 'ttl', key, ttl)
       return real.call('SET', key, value)
+    elseif command == 'PEXPIRE' then
+      local key, ttl = ...
+      real.call('HSET', 'ttl', key, ttl)
+      return 1
     else
       return real.call(command, ...)
     end

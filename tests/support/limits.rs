@@ -35,7 +35,11 @@ fn options() -> impl Strategy<Value = Options> {
 
 fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Option<Limit> {
     let has = |option| algorithm.options().contains(&option);
-    let number = if algorithm.has_holders() { number % 10_001 } else { number };
+    let number = match algorithm {
+        Algorithm::SlidingLog => number % 100_001,
+        Algorithm::Concurrency => number % 10_001,
+        _ => number,
+    };
     let options = Options {
         count_denied: options.count_denied.filter(|_| !algorithm.has_holders()),
         burst: options.burst.filter(|_| has("burst")),
@@ -71,7 +75,7 @@ pub fn memory_ms(limit: &Limit) -> u64 {
         Algorithm::FixedWindow => limit.period_ms(),
         Algorithm::SlidingWindow => first * (second + 1),
         Algorithm::TokenBucket => second,
-        Algorithm::Concurrency => limit.period_ms() + 1,
+        Algorithm::SlidingLog | Algorithm::Concurrency => limit.period_ms() + 1,
     }
 }
 
@@ -81,7 +85,7 @@ pub fn bound(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::FixedWindow => 2 * number,
         Algorithm::SlidingWindow if limit.arguments()[2] == 1 => 2 * number,
-        Algorithm::SlidingWindow | Algorithm::Concurrency => number,
+        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency => number,
         Algorithm::TokenBucket => number + u64::from(limit.capacity()),
     }
 }
