@@ -1,5 +1,5 @@
 -- The checks of a request are one group: unless the whole of it passes, only give-backs and limits that count denials are charged.
--- The twin of src/store/group.rs.
+-- A penalty, the last of the algorithms, is told what became of the check before it. The twin of src/store/group.rs.
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
@@ -7,7 +7,7 @@ local checks = {}
 for i = 1, #KEYS do
   local algorithm, role, count_denied, hits, number, period, figure1, figure2, figure3 = struct.unpack('<BBBdddddd', ARGV[i])
   checks[i] = {
-    decide = algorithms[algorithm], is_list = lists[algorithm], role = role % 4, joined = role >= 4, count_denied = count_denied == 1,
+    decide = algorithms[algorithm], is_list = lists[algorithm], is_penalty = algorithm == #algorithms, role = role % 4, joined = role >= 4, count_denied = count_denied == 1,
     hits = hits, number = number, period = period, figure1 = figure1, figure2 = figure2, figure3 = figure3,
   }
 end
@@ -34,9 +34,14 @@ end
 
 local pending = {}
 local reply = {}
+local before = true
 local refused, quotas, quotas_over, over, taken = false, 0, 0, false, false
 for i, check in ipairs(checks) do
+  if check.is_penalty and check.hits > 0 then
+    check.hits = before and 1 or 2
+  end
   local allowed, remaining, reset_after, retry_after = decide(i, check.hits, pending)
+  before = allowed
   reply[4 * i - 3], reply[4 * i - 2] = allowed and 1 or 0, remaining
   reply[4 * i - 1], reply[4 * i] = reset_after, retry_after
   if check.role == 0 then

@@ -1,6 +1,6 @@
 -- Decides the checks of one request, in one atomic call.
 --
--- This text, the algorithms beside it in the order of Algorithm::ALL, and decide.lua make one script.
+-- This text, the algorithms beside it in the order of Algorithm::SCRIPT, and decide.lua make one script.
 --
 -- KEYS[i]  the counter of check i
 -- ARGV[i]  check i, packed '<BBBdddddd': algorithm (1 is the first), role (0 enforced, 1 quota, 2 shadow; and 4 if it is of the same

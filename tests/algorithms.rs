@@ -7,9 +7,9 @@ mod limits;
 
 use std::time::Duration;
 
-use limits::{any_limit, bound, memory_ms, small_limit};
+use limits::{any_limit, any_penalty, bound, memory_ms, small_limit};
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Limit, LimitError, MAX_HITS, Options, State, Verdict};
+use tollgate::algorithm::{Algorithm, Limit, LimitError, MAX_HITS, Options, State, Verdict, penalty};
 
 /// Milliseconds since the epoch, some day in 2026, where every sequence begins.
 const START: u64 = 1_784_000_000_123;
@@ -287,6 +287,65 @@ proptest! {
         }
         let entries = counter.state.map_or(0, |state| state.pack().len() / 20);
         prop_assert!(entries <= number as usize * if count_denied { 2 } else { 1 }, "{} entries", entries);
+    }
+}
+
+/// What became of a request, and how long after the one before it was.
+fn fates() -> impl Strategy<Value = Vec<(i64, u64)>> {
+    let fate =
+        prop_oneof![2 => Just(penalty::LOOKED), 2 => Just(penalty::PASSED), 6 => Just(penalty::DENIED), 1 => Just(-1)];
+    prop::collection::vec((fate, prop_oneof![3 => 0..3_u64, 2 => 0..20_u64, 1 => 0..200_u64]), 1..100)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn a_ban_follows_just_so_many_denials_and_lasts_just_so_long(
+        after in 1..6_u32, within in 1..100_u64, ban in 1..150_u64, extend: bool, fates in fates()
+    ) {
+        let [within_ms, ban_ms] = [within, ban].map(Duration::from_millis);
+        let mut counter = Counter::new(Limit::penalty(after, within_ms, ban_ms, extend).unwrap(), START);
+        let (mut denials, mut until) = (Vec::new(), 0);
+        for (fate, wait) in fates {
+            counter.now += wait;
+            let now = counter.now;
+            denials.retain(|at| at + within >= now);
+            let before = counter.state.clone();
+            match fate {
+                -1 => (until, denials) = (0, Vec::new()),
+                penalty::LOOKED => {}
+                _ if until > now => until = if extend { now + ban } else { until },
+                penalty::DENIED => denials.push(now),
+                _ => {}
+            }
+            if denials.len() >= after as usize {
+                until = now + ban;
+                denials.clear();
+            }
+            let verdict = counter.take(fate);
+            prop_assert_eq!(verdict.allowed, until <= now);
+            prop_assert_eq!(verdict.retry_after_ms, Some(until.saturating_sub(now)));
+            prop_assert_eq!(verdict.remaining as usize, if until > now { 0 } else { after as usize - denials.len() });
+            if fate == penalty::LOOKED || fate == penalty::PASSED && !extend {
+                prop_assert_eq!(counter.state.as_ref(), before.as_ref());
+            }
+        }
+        // What is as fresh when it says so needs not be kept.
+        let fresh = Counter::new(counter.limit, counter.now + counter.look().reset_after_ms);
+        prop_assert_eq!(counter.at(fresh.now, penalty::DENIED), fresh.at(fresh.now, penalty::DENIED));
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_neither_lifts_a_ban_nor_makes_it_longer_than_it_is(
+        limit in any_penalty(), fates in fates(), back in prop_oneof![0..100_u64, 0..START], ask in 0..3_i64
+    ) {
+        let mut counter = used(limit, START, &fates);
+        let banned = !counter.look().allowed;
+        counter.now -= back;
+        let verdict = counter.take(ask);
+        prop_assert!(!banned || !verdict.allowed);
+        prop_assert!(verdict.retry_after_ms <= Some(limit.arguments()[0] + limit.period_ms()));
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{FromRedisValue, Script, Value, cmd, from_redis_value, pipe};
 use proptest::prelude::*;
-use support::limits::{any_limit, memory_ms, small_limit};
+use support::limits::{any_limit, any_penalty, memory_ms, small_limit};
 use support::redis::Redis;
 use tollgate::algorithm::{Algorithm, Limit, MAX_HITS, State};
 use tollgate::descriptor::{Hits, Role};
@@ -47,17 +47,23 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((moves, prop::collection::vec((0..3_usize, holder, hits, role), 1..5)), 1..25)
 }
 
+/// A limit, and the penalty behind it.
+type Penalized = (Limit, Option<Limit>);
+
 /// The checks of a request. Each descriptor has up to two limits, which share its role and whether it gives back.
-fn checks(limits: &[Limit], asked: &[Asked]) -> Vec<Check> {
-    let check = |(i, (counter, holder, hits, _)): (usize, &Asked)| {
+fn checks(limits: &[Penalized], asked: &[Asked]) -> Vec<Check> {
+    let checks = |(i, (counter, holder, hits, _)): (usize, &Asked)| {
         let (descriptor, (_, _, first, role)) = (i / 2, asked[i - i % 2]);
-        let limit = limits[counter % limits.len()].held_by(*holder);
+        let (limit, penalty) = limits[counter % limits.len()];
+        let limit = limit.held_by(*holder);
         let hits =
             if first < 0 { Hits::give_back(hits.unsigned_abs().max(1)) } else { Hits::take(hits.unsigned_abs()) };
         let key = Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit);
-        Check { key, limit, hits: hits.unwrap(), role, descriptor }
+        let hits = hits.unwrap();
+        let penalty = penalty.map(|limit| Check { key: key.of_penalty(&limit), limit, hits, role, descriptor });
+        [Some(Check { key, limit, hits, role, descriptor }), penalty]
     };
-    asked.iter().enumerate().map(check).collect()
+    asked.iter().enumerate().flat_map(checks).flatten().collect()
 }
 
 /// The script behind the clock of `support/clock.lua`.
@@ -141,7 +147,8 @@ fn rust_and_lua_agree_at_every_step() {
         failure_persistence: None,
         ..ProptestConfig::default()
     });
-    let limits = prop::collection::vec(prop_oneof![any_limit(), small_limit()], 1..4);
+    let limit = prop_oneof![any_limit(), small_limit()];
+    let limits = prop::collection::vec((limit, prop::option::weighted(0.3, any_penalty())), 1..4);
     let agree = runner.run(&(limits, 0..1_000_000_u64, steps()), |(limits, offset, steps)| {
         let mut lua = lua.borrow_mut();
         runtime.block_on(lua.forget());
@@ -149,7 +156,7 @@ fn rust_and_lua_agree_at_every_step() {
         let mut now = START + offset;
         for (by, asked) in steps {
             now = match by {
-                Move::Forward(part) => now + (u128::from(memory_ms(&limits[0])) * u128::from(part) / 64) as u64,
+                Move::Forward(part) => now + (u128::from(memory_ms(&limits[0].0)) * u128::from(part) / 64) as u64,
                 Move::Ms(ms) => now + ms,
                 Move::Back(ms) => now.saturating_sub(ms),
             };

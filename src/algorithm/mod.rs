@@ -9,6 +9,7 @@
 
 pub mod concurrency;
 pub mod fixed_window;
+pub mod penalty;
 pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
@@ -38,8 +39,8 @@ macro_rules! algorithms {
         )* }
 
         impl Algorithm {
-            /// Every algorithm; its place here is its number in the Lua script.
-            pub const ALL: &'static [Algorithm] = &[$(Algorithm::$variant),*];
+            /// All that the Lua script knows; its place here is its number there.
+            pub const SCRIPT: &'static [Algorithm] = &[$(Algorithm::$variant),*];
 
             /// The name in rules, metrics and file names.
             pub const fn name(self) -> &'static str {
@@ -159,9 +160,16 @@ algorithms! {
     SlidingLog sliding_log
     TokenBucket token_bucket
     Concurrency concurrency
+    Penalty penalty
 }
 
 impl Algorithm {
+    /// Every algorithm that a limit can have: all but the last, the penalty.
+    pub const ALL: &'static [Algorithm] = match Algorithm::SCRIPT.split_last() {
+        Some((Algorithm::Penalty, all)) => all,
+        _ => panic!("the penalty is the last"),
+    };
+
     /// What is taken is held by someone, who gives it back: the number is for what is in progress, not for a length of time.
     pub const fn has_holders(self) -> bool {
         matches!(self, Algorithm::Concurrency)
@@ -189,6 +197,23 @@ pub struct Verdict {
     pub reset_after_ms: u64,
     /// The same request passes then and not a millisecond before; zero if it passes now, `None` if it never can.
     pub retry_after_ms: Option<u64>,
+}
+
+impl Verdict {
+    /// What a limit says under its penalty.
+    #[must_use]
+    pub fn under(self, penalty: Verdict) -> Verdict {
+        if penalty.allowed {
+            return self;
+        }
+        Verdict {
+            allowed: false,
+            remaining: 0,
+            reset_after_ms: self.reset_after_ms.max(penalty.reset_after_ms),
+            // What can never pass never passes.
+            retry_after_ms: self.retry_after_ms.zip(penalty.retry_after_ms).map(|(own, ban)| own.max(ban)),
+        }
+    }
 }
 
 /// A verdict, and what it does to the counter.
@@ -229,13 +254,23 @@ pub struct Options {
     pub segments: Option<u32>,
     /// Of a sliding window: what the segment counts that is partly left.
     pub weighting: Option<Weighting>,
+    /// Of a penalty: how long a ban lasts. It has no default.
+    pub ban: Option<Duration>,
+    /// Of a penalty: a request during a ban begins it anew.
+    pub extend: Option<bool>,
 }
 
 impl Options {
     /// The names of the options that are given, but for `count_denied`.
     fn given(&self) -> impl Iterator<Item = &'static str> {
-        let Options { count_denied: _, burst, segments, weighting } = self;
-        let given = [("burst", burst.is_some()), ("segments", segments.is_some()), ("weighting", weighting.is_some())];
+        let Options { count_denied: _, burst, segments, weighting, ban, extend } = self;
+        let given = [
+            ("burst", burst.is_some()),
+            ("segments", segments.is_some()),
+            ("weighting", weighting.is_some()),
+            ("ban", ban.is_some()),
+            ("extend", extend.is_some()),
+        ];
         given.into_iter().filter_map(|(name, given)| given.then_some(name))
     }
 }
@@ -302,6 +337,15 @@ pub enum LimitError {
     /// More slots than are kept.
     #[error("concurrency keeps every slot that is taken: it has at most {} slots", concurrency::MAX_NUMBER)]
     Slots,
+    /// The period in which a penalty counts denials, out of the same range.
+    #[error("within is a whole number of milliseconds, from 1ms to 366d")]
+    Within,
+    /// The length of a ban, out of the same range.
+    #[error("ban is a whole number of milliseconds, from 1ms to 366d")]
+    Ban,
+    /// Bans for nothing, or more denials than are kept.
+    #[error("after must be from 1 to {}: the time of each denial is kept", penalty::MAX_NUMBER)]
+    Denials,
     /// Denials that take slots.
     #[error("concurrency counts what is in progress, and a denied request never is: remove count_denied")]
     SlotsOfDenied,
@@ -316,6 +360,9 @@ impl LimitError {
             LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
             LimitError::Segments => "segments",
             LimitError::Hold => "hold",
+            LimitError::Within => "within",
+            LimitError::Ban => "ban",
+            LimitError::Denials => "after",
             LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
             LimitError::SlotsOfDenied => "count_denied",
         }
@@ -336,7 +383,11 @@ impl Limit {
     /// Where the period is out of range, or an option does not belong to the algorithm.
     pub fn new(algorithm: Algorithm, number: u32, period: Duration, options: Options) -> Result<Limit, LimitError> {
         if period.is_zero() || period > MAX_PERIOD || !period.subsec_nanos().is_multiple_of(1_000_000) {
-            return Err(if algorithm == Algorithm::Concurrency { LimitError::Hold } else { LimitError::Period });
+            return Err(match algorithm {
+                Algorithm::Concurrency => LimitError::Hold,
+                Algorithm::Penalty => LimitError::Within,
+                _ => LimitError::Period,
+            });
         }
         let period_ms = u64::try_from(period.as_millis()).map_err(|_| LimitError::Period)?;
         if let Some(option) = options.given().find(|option| !algorithm.options().contains(option)) {
@@ -346,10 +397,23 @@ impl Limit {
         Ok(Limit { number, period_ms, options, parameters })
     }
 
+    /// A penalty for those whom a limit denies `after` times `within`.
+    ///
+    /// # Errors
+    /// Where one of these is out of range.
+    pub fn penalty(after: u32, within: Duration, ban: Duration, extend: bool) -> Result<Limit, LimitError> {
+        // Its hits tell what has happened: none is ever taken back.
+        let options = Options { ban: Some(ban), extend: Some(extend), count_denied: Some(true), ..Options::default() };
+        Limit::new(Algorithm::Penalty, after, within, options)
+    }
+
     /// The same limit for one of `parts` processes that count each for itself: its number and burst divided, but at least 1.
-    /// A burst that would then take a thousand years to fill is left out.
+    /// A burst that would then take a thousand years to fill is left out. A penalty stays as it is: nobody is banned for less.
     #[must_use]
     pub fn divided_by(&self, parts: u32) -> Limit {
+        if self.is_penalty() {
+            return *self;
+        }
         let share = |number: u32| (number / parts.max(1)).max(number.min(1));
         let options = Options { burst: self.options.burst.map(share), ..self.options };
         let without_burst = Options { burst: None, ..options };
@@ -415,6 +479,11 @@ impl Limit {
     /// A denied request is charged too. The reference charges denials, so its algorithm does by default.
     pub fn count_denied(&self) -> bool {
         self.options.count_denied.unwrap_or(self.algorithm() == Algorithm::FixedWindow)
+    }
+
+    /// It counts the denials of the limit before it.
+    pub fn is_penalty(&self) -> bool {
+        self.algorithm() == Algorithm::Penalty
     }
 
     /// The most that can pass at one moment: the number, or the burst of a bucket.

@@ -30,6 +30,7 @@ fn options() -> impl Strategy<Value = Options> {
             burst,
             segments,
             weighting,
+            ..Options::default()
         })
 }
 
@@ -45,6 +46,7 @@ fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> 
         burst: options.burst.filter(|_| has("burst")),
         segments: options.segments.filter(|_| has("segments")),
         weighting: options.weighting.filter(|_| has("weighting")),
+        ..options
     };
     Limit::new(algorithm, number, Duration::from_millis(period_ms), options).ok()
 }
@@ -68,6 +70,13 @@ pub fn small_limit() -> impl Strategy<Value = Limit> {
     )
 }
 
+/// Any penalty.
+pub fn any_penalty() -> impl Strategy<Value = Limit> {
+    (1..8_u32, period_ms(), period_ms(), any::<bool>()).prop_map(|(after, within, ban, extend)| {
+        Limit::penalty(after, Duration::from_millis(within), Duration::from_millis(ban), extend).unwrap()
+    })
+}
+
 /// The longest that a counter of this limit remembers anything.
 pub fn memory_ms(limit: &Limit) -> u64 {
     let [first, second, _] = limit.arguments();
@@ -76,6 +85,7 @@ pub fn memory_ms(limit: &Limit) -> u64 {
         Algorithm::SlidingWindow => first * (second + 1),
         Algorithm::TokenBucket => second,
         Algorithm::SlidingLog | Algorithm::Concurrency => limit.period_ms() + 1,
+        Algorithm::Penalty => first.max(limit.period_ms() + 1),
     }
 }
 
@@ -85,7 +95,8 @@ pub fn bound(limit: &Limit) -> u64 {
     match limit.algorithm() {
         Algorithm::FixedWindow => 2 * number,
         Algorithm::SlidingWindow if limit.arguments()[2] == 1 => 2 * number,
-        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency => number,
+        // Of a penalty: denials, the last of which brings a ban.
+        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency | Algorithm::Penalty => number,
         Algorithm::TokenBucket => number + u64::from(limit.capacity()),
     }
 }

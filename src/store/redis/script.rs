@@ -8,9 +8,9 @@ use crate::algorithm::{Algorithm, FIGURES, Verdict};
 use crate::descriptor::Role;
 use crate::store::{Check, StoreError};
 
-/// The whole script: the prelude, every algorithm in the order of [`Algorithm::ALL`], and the group's decision.
+/// The whole script: the prelude, every algorithm in the order of [`Algorithm::SCRIPT`], and the group's decision.
 pub static SOURCE: LazyLock<String> = LazyLock::new(|| {
-    let algorithms = Algorithm::ALL.iter().map(|algorithm| algorithm.lua());
+    let algorithms = Algorithm::SCRIPT.iter().map(|algorithm| algorithm.lua());
     let mut parts = vec![include_str!("../../../lua/prelude.lua")];
     parts.extend(algorithms);
     parts.push(include_str!("../../../lua/decide.lua"));
