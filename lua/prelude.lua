@@ -1,20 +1,21 @@
--- Decides the checks of one request, in one atomic call.
+-- Decides the requests of a call, one after the other, all at the same time. Each is a group of checks, decided together.
 --
 -- This text, the algorithms beside it in the order of Algorithm::SCRIPT, and decide.lua make one script.
 --
 -- KEYS[i]  the counter of check i
--- ARGV[i]  check i, packed '<BBBdddddd': algorithm (1 is the first), role (0 enforced, 1 quota, 2 shadow; and 4 if it is of the same
---          rule as the check before), count_denied (0 or 1),
+-- ARGV[1]  the checks, one after the other, each packed '<BBBdddddd': algorithm (1 is the first), flags (0 enforced, 1 quota, 2 shadow;
+--          and 4 if it is of the same rule as the check before, 8 if the next check is of the same request), count_denied (0 or 1),
 --          hits (negative: given back), number, period (ms), and three figures of the algorithm's own
--- reply    four integers a check: allowed (0 or 1), remaining, reset_after (ms), retry_after (ms; -1: it can never pass)
+-- reply    a string, for each check '<BI4dd': allowed (0 or 1), remaining, reset_after (ms), retry_after (ms; -1: it can never pass)
 --
--- Lua computes in doubles: every number here is whole and below 2^53.
+-- Lua computes in doubles: every number here is whole and below 2^53. Redis prints a number that it is given with 17 digits, so that
+-- such a one may be given as it is.
 
 local NEVER = -1
 local MAX_COUNT = 4294967295
 
 -- function(state, hits, number, period, count_denied, now, figure, figure, figure)
---   -> state (false: unchanged), allowed, remaining, reset_after, retry_after
+--   -> state (false: unchanged), allowed, remaining, reset_after, retry_after, lasting (it expires when it did before; or nothing)
 local algorithms = {}
 
 -- The algorithms whose state is a list; of the others it is a string, or nil.

@@ -12,15 +12,15 @@ use deadpool_redis::redis::{FromRedisValue, Script, Value, cmd, from_redis_value
 use proptest::prelude::*;
 use support::limits::{any_limit, any_penalty, memory_ms, small_limit};
 use support::redis::Redis;
-use tollgate::algorithm::{Algorithm, Limit, MAX_HITS, State};
+use tollgate::algorithm::{Algorithm, Limit, MAX_HITS, State, Verdict};
 use tollgate::descriptor::{Hits, Role};
 use tollgate::store::redis::script;
 use tollgate::store::{Check, Key, group};
 
 const START: u64 = 1_784_000_000_123;
 
-/// One request: how far the clock moves, and what is asked of which counter, by whom.
-type Step = (Move, Vec<Asked>);
+/// One call: how far the clock moves, and for each request in it what is asked of which counter, by whom.
+type Step = (Move, Vec<Vec<Asked>>);
 
 /// A counter, who holds what is taken of it, hits and role.
 type Asked = (usize, u64, i64, Role);
@@ -44,7 +44,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
     let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
-    prop::collection::vec((moves, prop::collection::vec((0..3_usize, holder, hits, role), 1..5)), 1..25)
+    let request = prop::collection::vec((0..3_usize, holder, hits, role), 1..5);
+    prop::collection::vec((moves, prop::collection::vec(request, 1..4)), 1..25)
 }
 
 /// A limit, and the penalty behind it.
@@ -84,22 +85,27 @@ impl Lua {
         cmd("FLUSHDB").exec_async(&mut self.connection).await.unwrap();
     }
 
-    /// The reply, and for each check its counter's bytes and TTL.
-    async fn decide(&mut self, checks: &[Check], now: u64) -> (Vec<i64>, Vec<(Option<Vec<u8>>, Option<u64>)>) {
+    /// The verdicts on all requests of a call, and for each check its counter's bytes and when it expires.
+    async fn decide(
+        &mut self,
+        requests: &[Vec<Check>],
+        now: u64,
+    ) -> (Vec<Verdict>, Vec<(Option<Vec<u8>>, Option<u64>)>) {
+        let checks = requests.iter().flatten();
         let mut pipe = pipe();
         pipe.cmd("SET").arg("clock").arg(now).ignore();
-        pipe.add_command(script::call_by(&self.sha1, checks));
-        for check in checks {
+        pipe.add_command(script::call_by(&self.sha1, &requests.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+        for check in checks.clone() {
             let key = check.key.as_str();
             match check.limit.algorithm() {
                 Algorithm::SlidingLog => pipe.cmd("LRANGE").arg(key).arg(0).arg(-1),
                 _ => pipe.cmd("GET").arg(key),
             };
-            pipe.cmd("HGET").arg("ttl").arg(key);
+            pipe.cmd("HGET").arg("expiry").arg(key);
         }
         let mut values: Vec<Value> = pipe.query_async(&mut self.connection).await.unwrap();
         let stored = values.split_off(1);
-        let reply = read(&values.remove(0));
+        let reply: Vec<u8> = read(&values.remove(0));
         let stored = stored.chunks(2).map(|pair| {
             let [bytes, ttl] = pair else { unreachable!("two commands a check") };
             let bytes = match bytes {
@@ -109,7 +115,7 @@ impl Lua {
             };
             (bytes, read(ttl))
         });
-        (reply, stored.collect())
+        (script::verdicts(&reply, checks.count()).unwrap(), stored.collect())
     }
 }
 
@@ -120,18 +126,26 @@ fn read<T: FromRedisValue>(value: &Value) -> T {
 /// The same in Rust.
 #[derive(Default)]
 struct Twin {
+    /// Each with its state, and when it expires.
     counters: HashMap<Key, (State, u64)>,
 }
 
 impl Twin {
-    fn decide(&mut self, checks: &[Check], now: u64) -> Vec<tollgate::algorithm::Verdict> {
+    fn decide(&mut self, checks: &[Check], now: u64) -> Vec<Verdict> {
         let (verdicts, changes) =
             group::decide(checks, now, |i| self.counters.get(&checks[i].key).map(|(state, _)| state));
+        let mut emptied = Vec::new();
         for (i, change, reset_after_ms) in changes {
+            emptied.extend((reset_after_ms == 0).then_some(&checks[i].key));
             let state = self.counters.remove(&checks[i].key).map(|(state, _)| state);
-            self.counters.insert(checks[i].key.clone(), (State::after(state, change), reset_after_ms));
+            self.counters.insert(checks[i].key.clone(), (State::after(state, change), now + reset_after_ms));
         }
-        self.counters.retain(|_, (_, left)| *left > 0);
+        // As fresh ones they go; the others stay beyond their end, where nothing may depend on it.
+        for key in emptied {
+            if self.counters.get(key).is_some_and(|(_, expires_at)| *expires_at == now) {
+                self.counters.remove(key);
+            }
+        }
         verdicts
     }
 }
@@ -154,21 +168,21 @@ fn rust_and_lua_agree_at_every_step() {
         runtime.block_on(lua.forget());
         let mut rust = Twin::default();
         let mut now = START + offset;
-        for (by, asked) in steps {
+        for (by, calls) in steps {
             now = match by {
                 Move::Forward(part) => now + (u128::from(memory_ms(&limits[0].0)) * u128::from(part) / 64) as u64,
                 Move::Ms(ms) => now + ms,
                 Move::Back(ms) => now.saturating_sub(ms),
             };
-            let checks = checks(&limits, &asked);
-            let (reply, stored) = runtime.block_on(lua.decide(&checks, now));
-            let verdicts = rust.decide(&checks, now);
-            prop_assert_eq!(script::verdicts(&reply, checks.len()).unwrap(), verdicts, "at {}: {:?}", now, checks);
-            for (check, (bytes, ttl)) in checks.iter().zip(stored) {
+            let requests: Vec<Vec<Check>> = calls.iter().map(|asked| checks(&limits, asked)).collect();
+            let (verdicts, stored) = runtime.block_on(lua.decide(&requests, now));
+            let twins: Vec<Verdict> = requests.iter().flat_map(|checks| rust.decide(checks, now)).collect();
+            prop_assert_eq!(verdicts, twins, "at {}: {:?}", now, requests);
+            for (check, (bytes, expiry)) in requests.iter().flatten().zip(stored) {
                 let twin = rust.counters.get(&check.key);
                 prop_assert_eq!(bytes, twin.map(|(state, _)| state.pack()), "at {}: {:?}", now, check);
-                if let Some((_, reset_after_ms)) = twin {
-                    prop_assert_eq!(ttl, Some(*reset_after_ms));
+                if let Some((_, expires_at)) = twin {
+                    prop_assert_eq!(expiry, Some(*expires_at), "at {}: {:?}", now, check);
                 }
             }
         }

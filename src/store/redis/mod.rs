@@ -48,8 +48,8 @@ impl Store for RedisStore {
 }
 
 /// One call; a second one where Redis has forgotten the script, which it says before it does anything.
-async fn ask(connection: &mut MultiplexedConnection, checks: &[Check]) -> Result<Vec<i64>, RedisError> {
-    let call = script::call(checks);
+async fn ask(connection: &mut MultiplexedConnection, checks: &[Check]) -> Result<Vec<u8>, RedisError> {
+    let call = script::call(&[checks]);
     match call.query_async(connection).await {
         Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
             script::load().exec_async(connection).await?;
