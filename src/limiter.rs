@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 
 use crate::counters::{self, Action, Counter, CounterError};
 use crate::descriptor::{Entry, Request};
@@ -59,9 +59,9 @@ impl<S: Store> Limiter<S> {
         self.common.metrics.record_load(&snapshot.rules, &old.rules);
     }
 
-    /// The rules in force.
-    pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.common.in_force.load_full()
+    /// The rules in force. To take them writes nothing that another worker reads.
+    pub fn snapshot(&self) -> Guard<Arc<Snapshot>> {
+        self.common.in_force.load()
     }
 
     /// Looks at the counters of a descriptor, or resets them.
