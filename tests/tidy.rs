@@ -20,12 +20,16 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("counters", &["algorithm", "descriptor", "plan", "rules", "store"]),
     ("limiter", &["counters", "descriptor", "metrics", "plan", "rules", "store", "telemetry"]),
     ("wire", &[]),
-    ("grpc", &["descriptor", "limiter", "metrics", "plan", "store", "wire"]),
+    ("grpc", &["descriptor", "limiter", "metrics", "plan", "store", "wire", "worker"]),
     ("admin", &["counters", "descriptor", "limiter", "metrics", "store"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "rules", "store", "telemetry"]),
+    ("worker", &[]),
     ("accept", &["telemetry"]),
-    ("server", &["accept", "admin", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire"]),
+    (
+        "server",
+        &["accept", "admin", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire", "worker"],
+    ),
     ("client", &[]),
     ("ask", &["client", "counters", "descriptor", "wire"]),
     ("health", &["client"]),
