@@ -138,7 +138,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
         (&[("RULES", rules), ("LOG_LEVEL", "loud")], "possible values: trace, debug, info, warn"),
         (
             &[("RULES", rules), ("DEFAULT_ALGORITHM", "gcra")],
-            "possible values: fixed_window, sliding_window, token_bucket",
+            "possible values: fixed_window, sliding_window, sliding_log, token_bucket",
         ),
         (&[("RULES", rules), ("DEFAULT_ALGORITHM", "concurrency")], "concurrency is no default: it counts slots"),
         (&[("RULES", rules), ("FAILURE_MODE", "shut")], "possible values: open, closed, local, error"),
