@@ -10,6 +10,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(["envoy/service/ratelimit/v3/rls.proto"], ["proto"])?;
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure().include_file("wire.rs").compile_fds(descriptors)?;
+    tonic_prost_build::configure()
+        .codec_path("crate::wire::codec::Codec")
+        .include_file("wire.rs")
+        .compile_fds(descriptors)?;
     Ok(())
 }

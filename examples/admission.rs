@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tollgate::algorithm::{Algorithm, Limit, Options, Weighting};
+use tollgate::algorithm::{Algorithm, Limit, Options, State, Weighting};
 
 /// The limit: so many in a period of so many milliseconds.
 const NUMBER: u32 = 100;
@@ -65,6 +65,7 @@ fn limits() -> Vec<(&'static str, Limit)> {
         ("`segments: 60`", window(60, Weighting::Strict)),
         ("`weighting: linear`", window(10, Weighting::Linear)),
         ("`weighting: linear, segments: 1`", window(1, Weighting::Linear)),
+        ("`sliding_log`", limit(Algorithm::SlidingLog, Options::default())),
         ("`token_bucket` (burst N)", bucket(NUMBER)),
         ("`token_bucket`, `burst: N/10`", bucket(NUMBER / 10)),
     ]
@@ -122,7 +123,9 @@ fn through_limit(limit: &Limit, arrivals: &[u64]) -> Vec<u64> {
     let mut state = None;
     let passes = |now: &&u64| {
         let outcome = limit.decide(1, state.as_ref(), **now);
-        state = outcome.state.or(state.take());
+        if let Some(change) = outcome.change {
+            state = Some(State::after(state.take(), change));
+        }
         outcome.verdict.allowed
     };
     arrivals.iter().filter(passes).copied().collect()

@@ -55,7 +55,7 @@ async fn cpu_us(redis: &mut MultiplexedConnection, checks: &[Check]) -> f64 {
     for _ in 0..DECISIONS / PIPELINED {
         let mut calls = pipe();
         for check in turn.by_ref().take(PIPELINED) {
-            calls.add_command(script::call(std::slice::from_ref(check))).ignore();
+            calls.add_command(script::call(&[std::slice::from_ref(check)])).ignore();
         }
         calls.exec_async(redis).await.unwrap();
     }
@@ -66,7 +66,7 @@ async fn cpu_us(redis: &mut MultiplexedConnection, checks: &[Check]) -> f64 {
 async fn counter_bytes(redis: &mut MultiplexedConnection, check: &Check) -> u64 {
     // So much that it does not forget it at once.
     let many = Check { hits: Hits::take(u64::from(NUMBER) / 4).unwrap(), ..check.clone() };
-    script::call(&[many]).exec_async(redis).await.unwrap();
+    script::call(&[&[many]]).exec_async(redis).await.unwrap();
     cmd("MEMORY").arg("USAGE").arg(check.key.as_str()).query_async(redis).await.unwrap()
 }
 

@@ -73,5 +73,6 @@ local function bucket(state, hits, number, period, count_denied, now, burst, dee
   end
   local changed = charged or set_back
   room = capacity - missing - (fraction > part and 1 or 0)
-  return changed and struct.pack('<ddd', time, missing, fraction), allowed, math.max(room, 0), reset_after, retry_after, delay
+  local stored = changed and struct.pack('<ddd', time, missing, fraction)
+  return stored, allowed, math.max(room, 0), reset_after, retry_after, false, delay
 end

@@ -1,65 +1,125 @@
 -- The checks of a request are one group: unless the whole of it passes, only give-backs and limits that count denials are charged.
--- The twin of src/store/group.rs.
+-- A penalty, the last of the algorithms, is told what became of the check before it. The twin of src/store/group.rs.
+local CHECK, ANSWER = '<BBBddddddd', '<BI4ddd'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
+local asked = ARGV[1]
+local answers = {}
 
-local checks = {}
-for i = 1, #KEYS do
-  local algorithm, role, count_denied, hits, number, period, figure1, figure2, figure3, figure4 = struct.unpack('<BBBddddddd', ARGV[i])
-  checks[i] = {
-    decide = algorithms[algorithm], role = role % 4, joined = role >= 4, count_denied = count_denied == 1,
-    hits = hits, number = number, period = period, figure1 = figure1, figure2 = figure2, figure3 = figure3, figure4 = figure4,
-  }
-end
-
--- Decides check i of `hits` on what the counter will be after the checks before it.
-local function decide(i, hits, pending)
-  local key, check = KEYS[i], checks[i]
-  local found = pending[key]
-  local state, allowed, remaining, reset_after, retry_after, delay = check.decide(
-    found and found.state or redis.call('GET', key),
-    hits, check.number, check.period, check.count_denied, now, check.figure1, check.figure2, check.figure3, check.figure4)
-  if state then
-    pending[key] = {state = state, reset_after = reset_after}
+local function read(key, algorithm)
+  if lists[algorithm] then
+    return open_list(key)
   end
-  return allowed, remaining, reset_after, retry_after, delay or 0
+  return redis.call('GET', key)
 end
 
-local pending = {}
-local reply = {}
-local refused, quotas, quotas_over, over, taken = false, 0, 0, false, false
-for i, check in ipairs(checks) do
-  local allowed, remaining, reset_after, retry_after, delay = decide(i, check.hits, pending)
-  reply[5 * i - 4], reply[5 * i - 3] = allowed and 1 or 0, remaining
-  reply[5 * i - 2], reply[5 * i - 1], reply[5 * i] = reset_after, retry_after, delay
-  if check.role == 0 then
-    refused = refused or not allowed
-  elseif check.role == 1 and check.hits >= 0 then
-    -- Giving back needs no quota. A rule is over if any of its checks is.
-    if not check.joined then
-      quotas, over = quotas + 1, false
-    end
-    if not allowed and not over then
-      quotas_over, over = quotas_over + 1, true
-    end
-  end
-  taken = taken or (allowed and check.hits > 0 and not check.count_denied)
-end
-
-if taken and (refused or (quotas > 0 and quotas_over == quotas)) then
-  pending = {}
-  for i, check in ipairs(checks) do
-    local charged = (check.count_denied or check.hits < 0) and check.hits or 0
-    local _, remaining, reset_after = decide(i, charged, pending)
-    reply[5 * i - 3], reply[5 * i - 2] = remaining, reset_after
-  end
-end
-
-for key, counter in pairs(pending) do
-  if counter.reset_after > 0 then
-    redis.call('SET', key, counter.state, 'PX', string.format('%.0f', counter.reset_after))
-  else
+-- Each write sets the time to live, or leaves it as it is where the counter expires when it did before.
+local function write(key, state, reset_after, lasting)
+  if reset_after == 0 then
     redis.call('DEL', key)
+  elseif type(state) == 'table' then
+    write_list(state, reset_after)
+  elseif lasting then
+    redis.call('SET', key, state, 'KEEPTTL')
+  else
+    redis.call('SET', key, state, 'PX', reset_after)
   end
 end
-return reply
+
+local function answer(i, allowed, remaining, reset_after, retry_after, delay)
+  answers[i] = struct.pack(ANSWER, allowed and 1 or 0, remaining, reset_after, retry_after, delay or 0)
+end
+
+-- Decides the checks of one request, from check `first` at `offset` on; tells where the next begins.
+local function decide_group(first, offset)
+  local checks = {}
+  local i = first
+  repeat
+    local algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4
+    algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4, offset = struct.unpack(CHECK, asked, offset)
+    checks[#checks + 1] = {
+      key = KEYS[i], algorithm = algorithm, is_penalty = algorithm == #algorithms, role = flags % 4, joined = flags % 8 >= 4,
+      count_denied = count_denied == 1, hits = hits, number = number, period = period,
+      figure1 = figure1, figure2 = figure2, figure3 = figure3, figure4 = figure4,
+    }
+    i = i + 1
+  until flags < 8
+
+  -- Decides a check of `hits` on what the counter will be after the checks before it.
+  local function decide(check, hits, pending)
+    local found = pending[check.key]
+    local old
+    if found then
+      old = found.state
+    else
+      old = read(check.key, check.algorithm)
+    end
+    local state, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[check.algorithm](
+      old, hits, check.number, check.period, check.count_denied, now, check.figure1, check.figure2, check.figure3, check.figure4)
+    if state then
+      lasting = lasting and (not found or found.lasting)
+      pending[check.key] = {state = state, reset_after = reset_after, lasting = lasting}
+    end
+    return allowed, remaining, reset_after, retry_after, delay
+  end
+
+  local pending = {}
+  local before = true
+  local refused, quotas, quotas_over, over, taken = false, 0, 0, false, false
+  for _, check in ipairs(checks) do
+    if check.is_penalty and check.hits > 0 then
+      check.hits = before and 1 or 2
+    end
+    check.allowed, check.remaining, check.reset_after, check.retry_after, check.delay = decide(check, check.hits, pending)
+    local allowed = check.allowed
+    before = allowed
+    if check.role == 0 then
+      refused = refused or not allowed
+    elseif check.role == 1 and check.hits >= 0 then
+      -- Giving back needs no quota. A rule is over if any of its checks is.
+      if not check.joined then
+        quotas, over = quotas + 1, false
+      end
+      if not allowed and not over then
+        quotas_over, over = quotas_over + 1, true
+      end
+    end
+    taken = taken or (allowed and check.hits > 0 and not check.count_denied)
+  end
+
+  if taken and (refused or (quotas > 0 and quotas_over == quotas)) then
+    pending = {}
+    for _, check in ipairs(checks) do
+      local charged = (check.count_denied or check.hits < 0) and check.hits or 0
+      local _
+      _, check.remaining, check.reset_after = decide(check, charged, pending)
+    end
+  end
+
+  for key, counter in pairs(pending) do
+    write(key, counter.state, counter.reset_after, counter.lasting)
+  end
+  for place, check in ipairs(checks) do
+    answer(first + place - 1, check.allowed, check.remaining, check.reset_after, check.retry_after, check.delay)
+  end
+  return i, offset
+end
+
+local i, offset = 1, 1
+while i <= #KEYS do
+  local algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4, next_offset = struct.unpack(CHECK, asked, offset)
+  if flags < 8 and algorithm < #algorithms then
+    -- One check alone, as in most requests: it decides for itself what it charges.
+    local key = KEYS[i]
+    local state, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[algorithm](
+      read(key, algorithm), hits, number, period, count_denied == 1, now, figure1, figure2, figure3, figure4)
+    if state then
+      write(key, state, reset_after, lasting)
+    end
+    answer(i, allowed, remaining, reset_after, retry_after, delay)
+    i, offset = i + 1, next_offset
+  else
+    i, offset = decide_group(i, offset)
+  end
+end
+return table.concat(answers)

@@ -4,6 +4,7 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
   local window = now - now % period
   local count = 0
   local set_back = false
+  local lasting = false
   if state then
     local state_window, state_count = struct.unpack('<dI4', state)
     local time
@@ -14,6 +15,7 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
       window = time - time % period
       if state_window == window then
         count = state_count
+        lasting = true
       end
     end
   end
@@ -32,5 +34,5 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
     retry_after = NEVER
   end
   local changed = charged or set_back
-  return changed and struct.pack('<dI4', window, count), allowed, math.max(number - count, 0), reset_after, retry_after
+  return changed and struct.pack('<dI4', window, count), allowed, math.max(number - count, 0), reset_after, retry_after, lasting
 end

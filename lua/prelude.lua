@@ -1,21 +1,56 @@
--- Decides the checks of one request, in one atomic call.
+-- Decides the requests of a call, one after the other, all at the same time. Each is a group of checks, decided together.
 --
--- This text, bucket.lua, the algorithms beside it in the order of Algorithm::ALL, and decide.lua make one script.
+-- This text, bucket.lua, the algorithms beside it in the order of Algorithm::SCRIPT, and decide.lua make one script.
 --
 -- KEYS[i]  the counter of check i
--- ARGV[i]  check i, packed '<BBBddddddd': algorithm (1 is the first), role (0 enforced, 1 quota, 2 shadow; and 4 if it is of the same
---          rule as the check before), count_denied (0 or 1),
+-- ARGV[1]  the checks, one after the other, each packed '<BBBddddddd': algorithm (1 is the first), flags (0 enforced, 1 quota, 2 shadow;
+--          and 4 if it is of the same rule as the check before, 8 if the next check is of the same request), count_denied (0 or 1),
 --          hits (negative: given back), number, period (ms), and four figures of the algorithm's own
--- reply    five integers a check: allowed (0 or 1), remaining, reset_after (ms), retry_after (ms; -1: it can never pass), delay (ms)
+-- reply    a string, for each check '<BI4ddd': allowed (0 or 1), remaining, reset_after (ms), retry_after (ms; -1: it can never pass),
+--          delay (ms)
 --
--- Lua computes in doubles: every number here is whole and below 2^53.
+-- Lua computes in doubles: every number here is whole and below 2^53. Redis prints a number that it is given with 17 digits, so that
+-- such a one may be given as it is.
 
 local NEVER = -1
 local MAX_COUNT = 4294967295
 
 -- function(state, hits, number, period, count_denied, now, figure, figure, figure, figure)
---   -> state (false: unchanged), allowed, remaining, reset_after, retry_after, delay (nil: none)
+--   -> state (false: unchanged), allowed, remaining, reset_after, retry_after, lasting (it expires when it did before; or nothing),
+--      delay (or nothing)
 local algorithms = {}
+
+-- The algorithms whose state is a list; of the others it is a string, or nil.
+local lists = {}
+
+-- A list in Redis as a check will have left it: what stands at the places from `first` to before `stop`, which are those that it had when it
+-- was opened. Nothing is written before `write_list`.
+local function open_list(key)
+  local stored = redis.call('LLEN', key)
+  return {key = key, stored = stored, first = 0, stop = stored, set = {}}
+end
+
+local function list_get(list, place)
+  return list.set[place] or redis.call('LINDEX', list.key, place)
+end
+
+local function write_list(list, ttl)
+  local kept = math.min(list.stop, list.stored)
+  if list.first >= kept then
+    redis.call('DEL', list.key)
+  elseif list.first > 0 or kept < list.stored then
+    redis.call('LTRIM', list.key, list.first, kept - 1)
+  end
+  for place, item in pairs(list.set) do
+    if place >= list.first and place < kept then
+      redis.call('LSET', list.key, place - list.first, item)
+    end
+  end
+  for place = math.max(list.first, kept), list.stop - 1 do
+    redis.call('RPUSH', list.key, list.set[place])
+  end
+  redis.call('PEXPIRE', list.key, ttl)
+end
 
 -- What a counter's clock reads at `now`, when it last read `at`; and whether it was set back.
 -- A clock that stepped back stands still until it has caught up, unless that is more than `patience` away.

@@ -1,10 +1,37 @@
 -- Sliding window: a period cut into segments, each with a count; the segment that is partly left counts in full (strict), or for the
 -- part of it that is not left yet (linear). The twin of src/algorithm/sliding_window.rs.
--- state: '<d' index (of the newest segment, counted from the epoch), then 'I4' a count for it and each of the `segments` before it
+-- state: '<dd' index (of the newest segment, counted from the epoch), sum (of all counts), then 'I4' a count for the newest segment and
+-- each of the `segments` before it
 algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied, now, segment, segments, linear)
-  local layout = '<d' .. string.rep('I4', segments + 1)
-  local oldest = segments + 1
   local index = math.floor(now / segment)
+  if hits > 0 and linear == 0 then
+    -- The short way, of most requests: they pass, and what matters of the counts is their sum.
+    local stored, sum, newest = -math.huge, 0, 0
+    if state then
+      stored, sum, newest = struct.unpack('<ddI4', state)
+    end
+    local left = index - stored
+    local older
+    if left > segments then
+      sum, newest, older = 0, 0, string.rep('\0', 4 * segments)
+    elseif left > 0 then
+      for place = #state - 3, #state - 4 * left + 1, -4 do
+        sum = sum - struct.unpack('<I4', state, place)
+      end
+      newest, older = 0, string.rep('\0', 4 * (left - 1)) .. string.sub(state, 17, -4 * left - 1)
+    elseif left == 0 then
+      older = string.sub(state, 21)
+    end
+    sum = sum + hits
+    if older and sum <= number then
+      local lasting = newest > 0
+      state = struct.pack('<ddI4', index, sum, newest + hits) .. older
+      return state, true, number - sum, (index + segments + 1) * segment - now, 0, lasting
+    end
+  end
+
+  local layout = '<dd' .. string.rep('I4', segments + 1)
+  local oldest = segments + 1
   local counts = {}
   local set_back = false
   local left = segments + 1
@@ -15,7 +42,7 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
     left = set_back and 0 or index - stored[1]
   end
   for age = 0, segments do
-    counts[age + 1] = age >= left and stored[age - left + 2] or 0
+    counts[age + 1] = age >= left and stored[age - left + 3] or 0
   end
   if set_back then
     -- How much of the oldest is left, the new clock cannot tell: it counts as one younger.
@@ -55,10 +82,11 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
 
   local reset_after = 0
   local retry_after = allowed and 0 or NEVER
-  local younger = 0
+  local sum = 0
   for i = 1, oldest do
-    younger = younger + counts[i]
+    sum = sum + counts[i]
   end
+  local younger = sum
   for age = segments, 0, -1 do
     local count = counts[age + 1]
     if count > 0 then
@@ -74,5 +102,5 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
     end
   end
   local changed = charged or set_back
-  return changed and struct.pack(layout, index, unpack(counts)), allowed, math.max(number - used(), 0), reset_after, retry_after
+  return changed and struct.pack(layout, index, sum, unpack(counts)), allowed, math.max(number - used(), 0), reset_after, retry_after
 end

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::algorithm::{Limit, MAX_HITS, Verdict};
+use crate::algorithm::{Limit, Verdict};
 use crate::descriptor::{Descriptor, Entry, Hits, Request, Unit};
 use crate::plan::{Answer, Plan, PlanOptions};
 use crate::rules::Rules;
@@ -38,6 +38,8 @@ pub struct Counter {
     pub remaining: u32,
     /// From then on it is as fresh.
     pub reset_after_ms: u64,
+    /// How long a ban still lasts, where its penalty has brought one.
+    pub banned_ms: Option<u64>,
 }
 
 /// Why nothing can be said.
@@ -82,10 +84,10 @@ pub async fn act<S: Store>(
     patience: Duration,
 ) -> Result<Vec<Counter>, CounterError> {
     let hits = match action {
-        Action::Get => Hits::take(0),
-        Action::Reset => Hits::give_back(MAX_HITS),
+        Action::Get => Hits::default(),
+        Action::Reset => Hits::RESET,
     };
-    let descriptor = Descriptor { entries, hits: hits.unwrap_or_default(), limit: None };
+    let descriptor = Descriptor { entries, hits, limit: None };
     let request = Request { domain: domain.to_owned(), descriptors: vec![descriptor] };
     let plan = Plan::new(options, rules, &request);
     if rules.domain(domain).is_none() {
@@ -94,14 +96,18 @@ pub async fn act<S: Store>(
     if plan.checks().is_empty() {
         return Err(CounterError::NoLimit);
     }
-    let keys: Vec<String> = plan.checks().iter().map(|check| check.key.to_string()).collect();
+    let limits = plan.checks().iter().filter(|check| !check.limit.is_penalty());
+    let keys: Vec<String> = limits.map(|check| check.key.to_string()).collect();
     let verdicts = store.check(plan.checks(), Instant::now() + patience).await?;
     if action == Action::Reset {
         tracing::warn!(counters = ?keys, "counters are reset by hand");
     }
     let decision = plan.conclude(&verdicts);
     let counters = keys.into_iter().zip(&decision.limits).filter_map(|(key, limited)| match limited.answer {
-        Answer::Store(verdict) => Some(counter(key, limited.source.name(), &limited.limit, verdict)),
+        Answer::Store(verdict) => Some(Counter {
+            banned_ms: limited.banned_ms,
+            ..counter(key, limited.source.name(), &limited.limit, verdict)
+        }),
         _ => None,
     });
     Ok(counters.collect())
@@ -126,20 +132,24 @@ fn counter(key: String, name: &str, limit: &Limit, verdict: Verdict) -> Counter 
         capacity: limit.capacity(),
         remaining: verdict.remaining,
         reset_after_ms: verdict.reset_after_ms,
+        banned_ms: None,
     }
 }
 
 impl fmt::Display for Counter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counter { key, name, limit, capacity, remaining, reset_after_ms } = self;
+        let Counter { key, name, limit, capacity, remaining, reset_after_ms, banned_ms } = self;
         write!(f, "{key}\n  {limit}")?;
         if !name.is_empty() {
             write!(f, " ({name})")?;
         }
         write!(f, ": {remaining} of {capacity} left")?;
+        let rounded = |ms: u64| humantime::format_duration(Duration::from_secs(ms.div_ceil(1000)));
+        if let Some(banned_ms) = banned_ms {
+            write!(f, ", banned for {}", rounded(*banned_ms))?;
+        }
         if *reset_after_ms > 0 {
-            let rounded = Duration::from_secs(reset_after_ms.div_ceil(1000));
-            write!(f, ", as fresh in {}", humantime::format_duration(rounded))?;
+            write!(f, ", as fresh in {}", rounded(*reset_after_ms))?;
         }
         Ok(())
     }

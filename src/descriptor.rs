@@ -45,6 +45,9 @@ pub struct Override {
 pub struct Hits(i64);
 
 impl Hits {
+    /// More than any counter holds is given back: it is as fresh.
+    pub const RESET: Hits = Hits(-(MAX_HITS as i64));
+
     /// Hits that are taken; `None` beyond 2^53.
     pub fn take(hits: u64) -> Option<Hits> {
         i64::try_from(hits).ok().filter(|_| hits <= MAX_HITS).map(Hits)

@@ -35,6 +35,7 @@ pub mod metrics;
 pub mod telemetry;
 pub mod admin;
 pub mod settings;
+pub mod worker;
 pub mod accept;
 pub mod server;
 pub mod client;

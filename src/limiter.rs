@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 
 use crate::counters::{self, Action, Counter, CounterError};
 use crate::descriptor::{Entry, Request};
@@ -16,9 +16,14 @@ use crate::telemetry;
 
 /// Decides requests by the rules in force.
 pub struct Limiter<S> {
+    common: Arc<Common>,
+    store: Arc<S>,
+}
+
+/// What the limiters of all workers have in common.
+struct Common {
     options: PlanOptions,
     in_force: ArcSwap<Snapshot>,
-    store: Arc<S>,
     /// Decides for limits in failure mode `local` while the store cannot.
     local: Arc<MemoryStore>,
     metrics: Arc<Metrics>,
@@ -37,20 +42,26 @@ impl<S: Store> Limiter<S> {
     /// Without rules, until [`Limiter::put_in_force`].
     pub fn new(options: PlanOptions, store: Arc<S>, local: Arc<MemoryStore>, metrics: Arc<Metrics>) -> Limiter<S> {
         let in_force = ArcSwap::default();
-        Limiter { options, in_force, store, local, metrics, reports: telemetry::Bounded::default() }
+        let common = Common { options, in_force, local, metrics, reports: telemetry::Bounded::default() };
+        Limiter { common: Arc::new(common), store }
+    }
+
+    /// The same limiter by another way to the same counters.
+    pub fn with_store(&self, store: Arc<S>) -> Limiter<S> {
+        Limiter { common: Arc::clone(&self.common), store }
     }
 
     /// From now on these rules decide; requests on their way go on with the ones they began with.
     pub fn put_in_force(&self, rules: Rules) {
         let snapshot = Snapshot { metrics: RuleMetrics::new(&rules), rules };
         let snapshot = Arc::new(snapshot);
-        let old = self.in_force.swap(Arc::clone(&snapshot));
-        self.metrics.record_load(&snapshot.rules, &old.rules);
+        let old = self.common.in_force.swap(Arc::clone(&snapshot));
+        self.common.metrics.record_load(&snapshot.rules, &old.rules);
     }
 
-    /// The rules in force.
-    pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.in_force.load_full()
+    /// The rules in force. To take them writes nothing that another worker reads.
+    pub fn snapshot(&self) -> Guard<Arc<Snapshot>> {
+        self.common.in_force.load()
     }
 
     /// Looks at the counters of a descriptor, or resets them.
@@ -63,7 +74,7 @@ impl<S: Store> Limiter<S> {
         descriptor: (&str, Vec<Entry>),
         patience: Duration,
     ) -> Result<Vec<Counter>, CounterError> {
-        counters::act(action, &self.snapshot().rules, &self.options, &*self.store, descriptor, patience).await
+        counters::act(action, &self.snapshot().rules, &self.common.options, &*self.store, descriptor, patience).await
     }
 
     /// Decides a request; the store has until `deadline`.
@@ -76,24 +87,24 @@ impl<S: Store> Limiter<S> {
         request: &'a Request,
         deadline: Instant,
     ) -> Result<Decision<'a>, StoreError> {
-        let plan = Plan::new(&self.options, &snapshot.rules, request);
+        let plan = Plan::new(&self.common.options, &snapshot.rules, request);
         let decision = if plan.checks().is_empty() {
             plan.conclude(&[])
         } else {
             let asked = Instant::now();
             let verdicts = self.store.check(plan.checks(), deadline).await;
-            self.metrics.record_store(verdicts.as_ref().err(), asked.elapsed());
+            self.common.metrics.record_store(verdicts.as_ref().err(), asked.elapsed());
             match verdicts {
                 Ok(verdicts) => plan.conclude(&verdicts),
                 Err(error) => self.decide_without_store(plan, error)?,
             }
         };
-        self.metrics.record(&snapshot.metrics, &decision);
+        self.common.metrics.record(&snapshot.metrics, &decision);
         Ok(decision)
     }
 
     fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, StoreError> {
-        if let Some(since_last) = self.reports.admit() {
+        if let Some(since_last) = self.common.reports.admit() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 kind = error.kind(),
@@ -101,8 +112,8 @@ impl<S: Store> Limiter<S> {
                 "the store could not decide: failure modes answered"
             );
         }
-        plan.conclude_without_store(|checks| self.local.decide(checks)).map_err(|_| {
-            self.metrics.record_unavailable();
+        plan.conclude_without_store(|checks| self.common.local.decide(checks)).map_err(|_| {
+            self.common.metrics.record_unavailable();
             error
         })
     }

@@ -140,7 +140,8 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
-#[tokio::main]
+/// What serves has threads of its own; this one looks after them.
+#[tokio::main(flavor = "current_thread")]
 async fn serve(settings: Settings) -> anyhow::Result<ExitCode> {
     telemetry::init(settings.log_level, settings.log_format);
     let mut refused = Vec::new();

@@ -188,7 +188,9 @@ impl Metrics {
     /// A request was decided.
     pub fn record(&self, rules: &RuleMetrics, decision: &Decision<'_>) {
         if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.inc();
-        self.spared.inc_by(u64::from(decision.spared));
+        if decision.spared {
+            self.spared.inc();
+        }
         for status in &decision.statuses {
             match status {
                 Status::NoLimit if decision.domain_found => self.descriptors.no_rule.inc(),
@@ -318,6 +320,8 @@ impl Hits<IntCounter> {
         let capacity = f64::from(limited.limit.capacity());
         let near = (capacity * near_limit_ratio).floor() as u64;
         let used = u64::from(limited.limit.capacity().saturating_sub(verdict.remaining));
-        self.near.inc_by(used.saturating_sub(near).min(hits));
+        if used > near {
+            self.near.inc_by((used - near).min(hits));
+        }
     }
 }

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::algorithm::{Limit, Options, Verdict};
-use crate::descriptor::{Hits, Request, Role};
+use crate::algorithm::{Algorithm, Limit, LimitError, Options, Verdict};
+use crate::descriptor::{Hits, Override, Request, Role};
 use crate::rules::{Allowance, FailureMode, Rule, RuleLimit, Rules};
 use crate::store::group::Votes;
 use crate::store::{self, Check, Key};
@@ -25,6 +25,8 @@ pub struct Plan<'a> {
     options: &'a PlanOptions,
     domain_found: bool,
     steps: Vec<Step<'a>>,
+    /// How many limits are asked.
+    limits: usize,
     /// What each check is asked for.
     reasons: Vec<Reason<'a>>,
     checks: Vec<Check>,
@@ -35,12 +37,12 @@ pub struct Plan<'a> {
 enum Step<'a> {
     NoLimit,
     Unlimited(&'a Rule),
-    /// So many of the checks, after those of the steps before.
+    /// So many limits, after those of the steps before.
     Limited(usize),
 }
 
 /// Why a counter is asked.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Reason<'a> {
     source: Source<'a>,
     role: Role,
@@ -122,8 +124,10 @@ pub struct Limited<'a> {
     pub hits: Hits,
     /// What a denial means.
     pub role: Role,
-    /// Its answer.
+    /// Its answer, that of its penalty included.
     pub answer: Answer,
+    /// How long a ban still lasts, where its penalty has brought one.
+    pub banned_ms: Option<u64>,
 }
 
 /// Who answered for a limit, and what.
@@ -137,6 +141,18 @@ pub enum Answer {
     FailedOpen,
     /// Nobody could tell; the failure mode denies.
     FailedClosed,
+}
+
+impl Answer {
+    /// What a limit says under its penalty, and how long a ban still lasts.
+    fn under(self, penalty: Answer) -> (Answer, Option<u64>) {
+        let ban = |penalty: Verdict| penalty.retry_after_ms.filter(|_| !penalty.allowed);
+        match (self, penalty) {
+            (Answer::Store(own), Answer::Store(penalty)) => (Answer::Store(own.under(penalty)), ban(penalty)),
+            (Answer::Local(own), Answer::Local(penalty)) => (Answer::Local(own.under(penalty)), ban(penalty)),
+            (own, _) => (own, None),
+        }
+    }
 }
 
 impl Limited<'_> {
@@ -179,8 +195,14 @@ pub struct Undecided;
 impl<'a> Plan<'a> {
     /// Matches every descriptor.
     pub fn new(options: &'a PlanOptions, rules: &'a Rules, request: &'a Request) -> Plan<'a> {
-        let mut plan =
-            Plan { options, domain_found: false, steps: Vec::new(), reasons: Vec::new(), checks: Vec::new() };
+        let mut plan = Plan {
+            options,
+            domain_found: false,
+            steps: Vec::new(),
+            limits: 0,
+            reasons: Vec::new(),
+            checks: Vec::new(),
+        };
         let Some(domain) = rules.domain(&request.domain) else {
             plan.steps.extend(request.descriptors.iter().map(|_| Step::NoLimit));
             return plan;
@@ -195,11 +217,10 @@ impl<'a> Plan<'a> {
             })
             .collect();
         for (index, (descriptor, rule)) in request.descriptors.iter().zip(&matched).enumerate() {
-            let begin = plan.checks.len();
+            let begin = plan.limits;
             match (descriptor.limit, rule) {
                 (Some(limit), _) => {
-                    let limit =
-                        Limit::new(domain.defaults.algorithm, limit.number, limit.unit.duration(), Options::default());
+                    let limit = brought_along(domain.defaults.algorithm, limit);
                     let reason = Reason {
                         source: Source::Override(&request.domain),
                         role: Role::Enforced,
@@ -207,13 +228,13 @@ impl<'a> Plan<'a> {
                     };
                     // Any number in any unit is a limit.
                     if let Ok(limit) = limit {
-                        plan.ask(request, index, limit, descriptor.hits, reason);
+                        plan.ask(request, index, (limit, None), descriptor.hits, reason);
                     }
                 }
                 (None, Some(rule)) => plan.ask_rule(request, index, rule, &matched),
                 (None, None) => {}
             }
-            let asked = plan.checks.len() - begin;
+            let asked = plan.limits - begin;
             plan.steps.push(match rule {
                 _ if asked > 0 => Step::Limited(asked),
                 Some(rule) if is_unlimited(rule) => Step::Unlimited(rule),
@@ -236,14 +257,21 @@ impl<'a> Plan<'a> {
             self.ask(
                 request,
                 index,
-                limit,
+                (limit, config.penalty),
                 hits,
                 Reason { source, role: rule.role, failure_mode: config.failure_mode },
             );
         }
     }
 
-    fn ask(&mut self, request: &'a Request, index: usize, limit: Limit, hits: Hits, reason: Reason<'a>) {
+    fn ask(
+        &mut self,
+        request: &'a Request,
+        index: usize,
+        (limit, penalty): (Limit, Option<Limit>),
+        hits: Hits,
+        reason: Reason<'a>,
+    ) {
         let shared_pattern = |level| match reason.source {
             Source::Rule(rule, _) => rule.shared_pattern(level),
             Source::Override(_) => None,
@@ -252,8 +280,16 @@ impl<'a> Plan<'a> {
         let key = Key::new(&self.options.key_prefix, &request.domain, entries, shared_pattern, &limit);
         let role = if self.options.shadow_mode { Role::Shadow } else { reason.role };
         let limit = if limit.algorithm().has_holders() { limit.held_by(store::holder(entries)) } else { limit };
+        self.limits += 1;
+        // A give-back is neither denied nor banned; but a reset, which is one of all there can be, is a pardon.
+        let penalty = penalty.filter(|_| hits.get() >= 0 || hits == Hits::RESET);
+        let penalty = penalty.map(|limit| Check { key: key.of_penalty(&limit), limit, hits, role, descriptor: index });
         self.checks.push(Check { key, limit, hits, role, descriptor: index });
         self.reasons.push(reason);
+        if let Some(penalty) = penalty {
+            self.checks.push(penalty);
+            self.reasons.push(reason);
+        }
     }
 
     /// What to ask the store.
@@ -289,6 +325,8 @@ impl<'a> Plan<'a> {
             return Err(Undecided);
         }
         let local = |(check, mode): (&Check, &FailureMode)| match mode {
+            // Nobody is punished for what the store could not decide.
+            FailureMode::Closed if check.limit.is_penalty() => Check { hits: Hits::default(), ..check.clone() },
             FailureMode::Local => {
                 Check { limit: check.limit.divided_by(self.options.expected_replicas), ..check.clone() }
             }
@@ -316,14 +354,20 @@ impl<'a> Plan<'a> {
     fn decision(self, answers: impl Iterator<Item = Answer>) -> Decision<'a> {
         let mut votes = Votes::default();
         let asked = self.reasons.into_iter().zip(self.checks);
-        let limits: Vec<Limited<'a>> = asked
-            .zip(answers)
-            .map(|((Reason { source, role, .. }, Check { limit, hits, descriptor, .. }), answer)| {
-                let limited = Limited { source, limit, hits, role, answer };
-                votes.add(role, descriptor, hits, limited.over());
-                limited
-            })
-            .collect();
+        let mut limits: Vec<Limited<'a>> = Vec::with_capacity(self.limits);
+        for ((Reason { source, role, .. }, Check { limit, hits, descriptor, .. }), answer) in asked.zip(answers) {
+            let limited = Limited { source, limit, hits, role, answer, banned_ms: None };
+            match limits.last_mut() {
+                Some(before) if limit.is_penalty() => {
+                    (before.answer, before.banned_ms) = before.answer.under(answer);
+                    votes.add(role, descriptor, hits, before.over());
+                }
+                _ => {
+                    votes.add(role, descriptor, hits, limited.over());
+                    limits.push(limited);
+                }
+            }
+        }
         let mut next = 0;
         let statuses = self.steps.into_iter().map(|step| match step {
             Step::NoLimit => Status::NoLimit,
@@ -339,6 +383,12 @@ impl<'a> Plan<'a> {
         let over_limit = votes.deny() && !spared;
         Decision { over_limit, spared, domain_found: self.domain_found, statuses, limits }
     }
+}
+
+/// A limit that the client brings along counts as the rules do by default; or in a sliding window, where it is more than a log keeps.
+fn brought_along(algorithm: Algorithm, limit: Override) -> Result<Limit, LimitError> {
+    let limit = |algorithm| Limit::new(algorithm, limit.number, limit.unit.duration(), Options::default());
+    limit(algorithm).or_else(|_| limit(Algorithm::SlidingWindow))
 }
 
 fn is_unlimited(rule: &Rule) -> bool {

@@ -1,6 +1,7 @@
 //! The running process: builds the parts from the settings, opens the ports, reloads the rules, and drains on a signal.
 
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,12 +10,15 @@ use anyhow::{Context as _, bail};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch as latest};
+use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::accept;
 use crate::admin::{self, Admin};
-use crate::grpc::{HeaderFormat, HeaderNames, Headers, RequestLimits, Service, ServiceOptions};
+use crate::grpc::{
+    ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, Server, Service, ServiceOptions,
+};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::plan::PlanOptions;
@@ -26,13 +30,14 @@ use crate::settings::Settings;
 use crate::store::Store;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
-use crate::wire::{self, RateLimitServiceServer};
+use crate::wire;
+use crate::worker::Workers;
 
 /// The service's name in gRPC's health check; the empty name means the same.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// A client that has been silent so long is asked whether it is there, and has so long to say so.
-const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
+/// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
+const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
 
 /// Serves until SIGTERM or SIGINT, and then until requests on their way are answered.
 ///
@@ -49,6 +54,7 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     let loaded = load_first(&sources, &settings)?;
     let redis = settings.store.redis()?;
     let ports = Ports::open(&settings).await?;
+    let workers = Workers::start(worker_threads(&settings)).context("cannot start the threads that answer calls")?;
 
     let metrics = Arc::new(Metrics::new(settings.near_limit_ratio)?);
     if loaded.is_none() {
@@ -56,18 +62,19 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     }
     let memory = Arc::new(MemoryStore::default());
     tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
-    let parts = Parts { settings, signals, sources, fingerprint, loaded, ports, metrics, memory };
+    let parts = Parts { settings, signals, sources, fingerprint, loaded, ports, workers, metrics, memory };
     match redis {
         None => {
             parts.metrics.set_store_up(true);
-            let store = Arc::clone(&parts.memory);
-            parts.run(store, "memory").await
+            let stores = vec![Arc::clone(&parts.memory); parts.workers.runtimes().len()];
+            parts.run(stores, "memory").await
         }
         Some(config) => {
             let name = config.to_string();
             let metrics = Arc::clone(&parts.metrics);
-            let store = RedisStore::start(config, Box::new(move |up| metrics.set_store_up(up))).await?;
-            parts.run(Arc::new(store), &name).await
+            let on_change = Box::new(move |up| metrics.set_store_up(up));
+            let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
+            parts.run(stores.into_iter().map(Arc::new).collect(), &name).await
         }
     }
 }
@@ -132,19 +139,22 @@ struct Parts {
     fingerprint: Fingerprint,
     loaded: Option<Rules>,
     ports: Ports,
+    workers: Workers,
     metrics: Arc<Metrics>,
     memory: Arc<MemoryStore>,
 }
 
 impl Parts {
-    async fn run<S: Store>(self, store: Arc<S>, store_name: &str) -> anyhow::Result<()> {
-        let Parts { settings, mut signals, sources, fingerprint, loaded, ports, metrics, memory } = self;
+    /// Each worker has a store of its own; all lead to the same counters.
+    async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
+        let Parts { settings, mut signals, sources, fingerprint, loaded, ports, workers, metrics, memory } = self;
         let options = PlanOptions {
             key_prefix: settings.store.cache_key_prefix.clone(),
             shadow_mode: settings.shadow_mode,
             expected_replicas: settings.expected_replicas,
         };
-        let limiter = Arc::new(Limiter::new(options, store, memory, Arc::clone(&metrics)));
+        let first = Arc::clone(stores.first().context("there is one worker at least")?);
+        let limiter = Arc::new(Limiter::new(options, first, memory, Arc::clone(&metrics)));
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving { reporter, http: Arc::default() };
         serving.set(false).await;
@@ -172,25 +182,33 @@ impl Parts {
                 let _ = stopped.wait_for(|stop| *stop).await;
             }
         };
-        let service = Service::new(Arc::clone(&limiter), Arc::clone(&metrics), service_options(&settings));
-        let service =
-            RateLimitServiceServer::new(service).max_decoding_message_size(settings.max_message_bytes as usize);
         let reflection = || {
             tonic_reflection::server::Builder::configure()
                 .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        let grpc = tonic::transport::Server::builder()
-            .http2_keepalive_interval(Some(KEEPALIVE.0))
-            .http2_keepalive_timeout(Some(KEEPALIVE.1))
-            .max_connection_age(settings.grpc_max_connection_age)
-            .max_connection_age_grace(settings.grpc_max_connection_age_grace)
-            .add_service(service)
-            .add_service(health)
+        let others = Routes::new(health)
             .add_service(reflection().build_v1()?)
             .add_service(reflection().build_v1alpha()?)
-            .serve_with_incoming_shutdown(accept::accept(ports.grpc, stop_signal()), stop_signal());
-        let grpc = tokio::spawn(grpc);
+            .prepare();
+        let servers: Arc<[_]> = stores
+            .into_iter()
+            .map(|store| {
+                let limiter = Arc::new(limiter.with_store(store));
+                let service = Service::new(limiter, Arc::clone(&metrics), service_options(&settings));
+                Arc::new(Server::new(service, others.clone(), connection_options(&settings)))
+            })
+            .collect();
+        let workers = Arc::new(workers);
+        let accepting = tokio::spawn(accept::accept(ports.grpc, {
+            let workers = Arc::clone(&workers);
+            move |connection| {
+                workers.run(|worker, stop| {
+                    let server = Arc::clone(&servers[worker]);
+                    async move { server.serve(connection, stop).await }
+                });
+            }
+        }));
 
         let http_address = ports.http.local_addr()?;
         let router = admin::router(Admin {
@@ -211,7 +229,10 @@ impl Parts {
             tracing::info!("try: {example}");
         }
 
-        let signal = signals.next().await;
+        let signal = tokio::select! {
+            signal = signals.next() => signal,
+            () = workers.lost() => bail!(WORKER_LOST),
+        };
         tracing::info!(signal, drain = ?settings.drain_delay, "draining");
         // No reload shall call it serving again.
         reload.abort();
@@ -219,21 +240,36 @@ impl Parts {
         serving.set(false).await;
         let drain = async {
             tokio::time::sleep(settings.drain_delay).await;
+            accepting.abort();
+            let _ = accepting.await;
             stop.send_replace(true);
-            tokio::time::timeout(settings.shutdown_timeout, async { tokio::join!(grpc, http) }).await
+            tokio::time::timeout(settings.shutdown_timeout, async { tokio::join!(workers.drain(), http) }).await
         };
         tokio::select! {
             finished = drain => match finished {
-                Ok((grpc, http)) => {
-                    grpc??;
+                Ok(((), http)) => {
                     http??;
                     tracing::info!("every request is answered: bye");
                 }
                 Err(_) => tracing::warn!(after = ?settings.shutdown_timeout, "connections are still open: closing them"),
             },
             signal = signals.next() => tracing::warn!(signal, "a second signal: ending at once"),
+            () = workers.lost() => bail!(WORKER_LOST),
         }
         Ok(())
+    }
+}
+
+fn worker_threads(settings: &Settings) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    settings.worker_threads.map_or_else(cores, usize::from)
+}
+
+fn connection_options(settings: &Settings) -> ConnectionOptions {
+    ConnectionOptions {
+        max_age: settings.grpc_max_connection_age,
+        max_age_grace: settings.grpc_max_connection_age_grace,
+        max_message_bytes: settings.max_message_bytes as usize,
     }
 }
 

@@ -87,6 +87,11 @@ pub struct Settings {
         value_parser = positive_duration)]
     pub grpc_max_connection_age_grace: Duration,
 
+    /// Threads that answer calls; every connection belongs to one of them. Unset: one for each core that the process may use.
+    #[arg(long, env = "WORKER_THREADS", value_name = "NUMBER", help_heading = "Listeners",
+        value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub worker_threads: Option<u16>,
+
     /// On SIGTERM or SIGINT: how long requests are still taken after health has turned NOT_SERVING, for clients to go elsewhere.
     #[arg(long, env = "DRAIN_DELAY", value_name = "DURATION", default_value = "2s", help_heading = "Listeners",
         value_parser = duration)]

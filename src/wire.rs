@@ -3,6 +3,8 @@
 #![expect(missing_docs, reason = "the .proto files document the messages")]
 #![expect(clippy::doc_markdown, reason = "generated")]
 
+pub mod codec;
+
 include!(concat!(env!("OUT_DIR"), "/wire.rs"));
 
 pub use envoy::config::core::v3::HeaderValue;

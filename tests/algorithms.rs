@@ -7,9 +7,9 @@ mod limits;
 
 use std::time::Duration;
 
-use limits::{any_limit, bound, memory_ms, patience_ms, small_limit};
+use limits::{any_limit, any_penalty, bound, memory_ms, patience_ms, small_limit};
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Limit, LimitError, MAX_HITS, Options, State, Verdict};
+use tollgate::algorithm::{Algorithm, Limit, LimitError, MAX_HITS, Options, State, Verdict, penalty};
 
 /// Milliseconds since the epoch, some day in 2026, where every sequence begins.
 const START: u64 = 1_784_000_000_123;
@@ -29,8 +29,8 @@ impl Counter {
 
     fn take(&mut self, hits: i64) -> Verdict {
         let outcome = self.limit.decide(hits, self.state.as_ref(), self.now);
-        if outcome.state.is_some() {
-            self.state = outcome.state;
+        if let Some(change) = outcome.change {
+            self.state = Some(State::after(self.state.take(), change));
         }
         outcome.verdict
     }
@@ -301,6 +301,107 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn a_sliding_log_admits_all_that_keeps_to_its_number(
+        number in 1..12_u32, period in 1..150_u64,
+        steps in prop::collection::vec((-3..6_i64, prop_oneof![3 => 0..2_u64, 2 => 0..10_u64, 1 => 0..200_u64]), 1..150)
+    ) {
+        let limit = Limit::new(Algorithm::SlidingLog, number, Duration::from_millis(period), Options::default()).unwrap();
+        let mut counter = Counter::new(limit, START);
+        let mut admitted: Vec<u64> = Vec::new();
+        for (hits, wait) in steps {
+            counter.now += wait;
+            let now = counter.now;
+            let in_period = admitted.iter().filter(|at| **at + period >= now).count() as i64;
+            let verdict = counter.take(hits);
+            if hits < 0 {
+                // What is no longer in the period cannot be given back.
+                admitted.truncate(admitted.len() - in_period.min(-hits) as usize);
+            } else {
+                prop_assert_eq!(verdict.allowed, in_period + hits <= i64::from(number), "{} in the period, {} more", in_period, hits);
+                admitted.extend((0..hits).filter(|_| verdict.allowed).map(|_| now));
+            }
+        }
+    }
+
+    #[test]
+    fn a_log_is_bounded_by_its_number_whatever_is_asked(
+        number in 1..12_u32, count_denied: bool, steps in prop::collection::vec((1..30_i64, 0..3_u64), 1..200)
+    ) {
+        let options = Options { count_denied: Some(count_denied), ..Options::default() };
+        let limit = Limit::new(Algorithm::SlidingLog, number, Duration::from_secs(60), options).unwrap();
+        let mut counter = Counter::new(limit, START);
+        for (hits, wait) in steps {
+            counter.now += wait;
+            counter.take(hits);
+        }
+        let entries = counter.state.map_or(0, |state| state.pack().len() / 20);
+        prop_assert!(entries <= number as usize * if count_denied { 2 } else { 1 }, "{} entries", entries);
+    }
+}
+
+/// What became of a request, and how long after the one before it was.
+fn fates() -> impl Strategy<Value = Vec<(i64, u64)>> {
+    let fate =
+        prop_oneof![2 => Just(penalty::LOOKED), 2 => Just(penalty::PASSED), 6 => Just(penalty::DENIED), 1 => Just(-1)];
+    prop::collection::vec((fate, prop_oneof![3 => 0..3_u64, 2 => 0..20_u64, 1 => 0..200_u64]), 1..100)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn a_ban_follows_just_so_many_denials_and_lasts_just_so_long(
+        after in 1..6_u32, within in 1..100_u64, ban in 1..150_u64, extend: bool, fates in fates()
+    ) {
+        let [within_ms, ban_ms] = [within, ban].map(Duration::from_millis);
+        let mut counter = Counter::new(Limit::penalty(after, within_ms, ban_ms, extend).unwrap(), START);
+        let (mut denials, mut until) = (Vec::new(), 0);
+        for (fate, wait) in fates {
+            counter.now += wait;
+            let now = counter.now;
+            denials.retain(|at| at + within >= now);
+            let before = counter.state.clone();
+            match fate {
+                -1 => (until, denials) = (0, Vec::new()),
+                penalty::LOOKED => {}
+                _ if until > now => until = if extend { now + ban } else { until },
+                penalty::DENIED => denials.push(now),
+                _ => {}
+            }
+            if denials.len() >= after as usize {
+                until = now + ban;
+                denials.clear();
+            }
+            let verdict = counter.take(fate);
+            prop_assert_eq!(verdict.allowed, until <= now);
+            prop_assert_eq!(verdict.retry_after_ms, Some(until.saturating_sub(now)));
+            prop_assert_eq!(verdict.remaining as usize, if until > now { 0 } else { after as usize - denials.len() });
+            if fate == penalty::LOOKED || fate == penalty::PASSED && !extend {
+                prop_assert_eq!(counter.state.as_ref(), before.as_ref());
+            }
+        }
+        // What is as fresh when it says so needs not be kept.
+        let fresh = Counter::new(counter.limit, counter.now + counter.look().reset_after_ms);
+        prop_assert_eq!(counter.at(fresh.now, penalty::DENIED), fresh.at(fresh.now, penalty::DENIED));
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_neither_lifts_a_ban_nor_makes_it_longer_than_it_is(
+        limit in any_penalty(), fates in fates(), back in prop_oneof![0..100_u64, 0..START], ask in 0..3_i64
+    ) {
+        let mut counter = used(limit, START, &fates);
+        let banned = !counter.look().allowed;
+        counter.now -= back;
+        let verdict = counter.take(ask);
+        prop_assert!(!banned || !verdict.allowed);
+        prop_assert!(verdict.retry_after_ms <= Some(limit.arguments()[0] + limit.period_ms()));
+    }
+}
+
 /// A request: how long after the one before, how long until it ends, what it takes, and whether its give-back gets lost.
 type Stream = (u64, u64, i64, bool);
 
@@ -411,6 +512,8 @@ fn nonsense_is_refused() {
         Some(LimitError::NoOption(Algorithm::SlidingWindow, "burst"))
     );
     assert_eq!(limit(Algorithm::Concurrency, 0, None), Some(LimitError::Hold));
+    let log = |number| Limit::new(Algorithm::SlidingLog, number, Duration::from_secs(1), Options::default()).err();
+    assert_eq!((log(100_000), log(100_001)), (None, Some(LimitError::LogNumber)));
     assert_eq!(limit(Algorithm::TokenBucket, 1_000, Some(0)), Some(LimitError::ZeroBurst));
     assert_eq!(limit(Algorithm::TokenBucket, 86_400_000_000, Some(u32::MAX)), Some(LimitError::EndlessRefill));
     let delayed = |number, delay| {

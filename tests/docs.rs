@@ -41,6 +41,10 @@ const SCENARIOS: &[Scenario] = &[
     ("plans", &[("plan", "paid"), ("tenant", "t")], &[(100_000, true), (1, false)]),
     ("plans", &[("plan", "paid"), ("tenant", "acme")], &[(400_000, true), (100_001, false)]),
     ("crawl", &[("remote_address", "192.0.2.1")], &[(40, true), (39, false)]),
+    ("scan", &[("scanner", "192.0.2.1")], &[(100, true), (101, false), (0, true)]),
+    ("scan", &[("scanner", "192.0.2.2")], &[(101, false); 50]),
+    // The bucket is full all the time; it is the ban that denies.
+    ("scan", &[("scanner", "192.0.2.2")], &[(1, false), (0, false)]),
     ("search", &[("path", "/search"), ("user", "ann")], &[(20, true), (1, false)]),
     ("order", &[("route", "order"), ("user", "ann")], &[(2, false), (1, true), (2, false)]),
     ("upload", &[("route", "upload"), ("user", "ann")], &[(50, true), (1, false)]),

@@ -26,6 +26,9 @@ descriptors:
     rate_limit: {name: per-user, unit: year, requests_per_unit: 2}
 ";
 
+/// How a client of HTTP/2 begins, with empty SETTINGS.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
 /// Runs the command to its end.
 fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
     tollgate::command().args(arguments).envs(settings.iter().copied()).output().unwrap()
@@ -43,9 +46,12 @@ fn refusal(arguments: &[&str], settings: &[(&str, &str)]) -> String {
 }
 
 async fn health(tollgate: &Tollgate) -> ServingStatus {
-    let address = format!("http://127.0.0.1:{}", tollgate.grpc_port);
-    let channel = tonic::transport::Endpoint::from_shared(address).unwrap().connect().await.unwrap();
-    HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap().into_inner().status()
+    HealthClient::new(tollgate.channel().await)
+        .check(HealthCheckRequest::default())
+        .await
+        .unwrap()
+        .into_inner()
+        .status()
 }
 
 #[test]
@@ -127,11 +133,12 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
         (&[("RULES", rules), ("REDIS_URL", "a:1,b:2")], "REDIS_URL: a single Redis is supported: write one host:port"),
         (&[("RULES", rules), ("REDIS_TIMEOUT", "100")], "a duration has units, such as 150us, 20ms, 1h30m"),
         (&[("RULES", rules), ("GRPC_PORT", "99999")], "99999 is not in 0..=65535"),
+        (&[("RULES", rules), ("WORKER_THREADS", "0")], "0 is not in 1..=1024"),
         (&[("RULES", rules), ("NEAR_LIMIT_RATIO", "80")], "must be a number from 0 to 1"),
         (&[("RULES", rules), ("LOG_LEVEL", "loud")], "possible values: trace, debug, info, warn"),
         (
             &[("RULES", rules), ("DEFAULT_ALGORITHM", "gcra")],
-            "possible values: fixed_window, sliding_window, token_bucket",
+            "possible values: fixed_window, sliding_window, sliding_log, token_bucket",
         ),
         (&[("RULES", rules), ("DEFAULT_ALGORITHM", "concurrency")], "concurrency is no default: it counts slots"),
         (&[("RULES", rules), ("FAILURE_MODE", "shut")], "possible values: open, closed, local, error"),
@@ -407,6 +414,52 @@ async fn a_signal_drains_and_answers_what_is_on_its_way() {
 }
 
 #[tokio::test]
+async fn draining_answers_what_is_on_its_way_on_every_worker() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let settings = [&url, "REDIS_TIMEOUT=2s", "DRAIN_DELAY=0s", "SHUTDOWN_TIMEOUT=60s", "WORKER_THREADS=3"];
+    let mut tollgate = Tollgate::start(RULES, &settings);
+    redis.freeze();
+    let mut calls = Vec::new();
+    for _ in 0..6 {
+        let channel = tollgate.channel().await;
+        let mut client = RateLimitServiceClient::new(channel.clone());
+        calls.push(tokio::spawn(async move {
+            client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await.map(|answer| answer.into_inner())
+        }));
+        tokio::task::yield_now().await;
+        // What comes later on the same connection is answered: so the call has come, too.
+        HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap();
+    }
+    tollgate.signal("TERM");
+    let tollgate = tokio::task::spawn_blocking(move || {
+        assert_eq!(tollgate.wait().code(), Some(0));
+        tollgate
+    });
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap().overall_code(), Code::Ok, "by the failure mode");
+    }
+    tollgate.await.unwrap().must_log("every request is answered");
+    redis.thaw();
+}
+
+#[tokio::test]
+async fn every_worker_has_connections_to_redis_of_its_own() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    for (pool_size, connections) in [("2", 3), ("4", 6)] {
+        let pool_size = format!("REDIS_POOL_SIZE={pool_size}");
+        let _tollgate = Tollgate::start(RULES, &[&url, &pool_size, "WORKER_THREADS=3"]);
+        wait_until_async("the connections of the one before are gone", async || {
+            let clients: String = redis.command("CLIENT LIST TYPE normal").await;
+            // The one that asks is one more.
+            clients.lines().count() == connections + 1
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
 async fn an_idle_connection_does_not_hold_up_the_end() {
     let mut tollgate = Tollgate::start(RULES, &["SHUTDOWN_TIMEOUT=60s"]);
     let mut client = tollgate.client().await;
@@ -444,8 +497,7 @@ async fn a_client_that_does_not_let_go_is_let_go_after_the_shutdown_timeout() {
     let url = format!("REDIS_URL={}", redis.url());
     let settings = [&url, "REDIS_TIMEOUT=1h", "DRAIN_DELAY=0s", "SHUTDOWN_TIMEOUT=100ms"];
     let mut tollgate = Tollgate::start(RULES, &settings);
-    let address = format!("http://127.0.0.1:{}", tollgate.grpc_port);
-    let channel = tonic::transport::Endpoint::from_shared(address).unwrap().connect().await.unwrap();
+    let channel = tollgate.channel().await;
     redis.freeze();
     let mut client = RateLimitServiceClient::new(channel.clone());
     let call = tokio::spawn(async move { client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await });
@@ -465,11 +517,31 @@ fn an_old_connection_is_closed() {
     let tollgate = Tollgate::start(RULES, &settings);
     let mut connection = std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).unwrap();
     connection.set_read_timeout(Some(support::SOON)).unwrap();
-    // A client's preface and its empty SETTINGS; then it only listens.
-    connection.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    connection.write_all(PREFACE).unwrap();
     let mut said = Vec::new();
     connection.read_to_end(&mut said).expect("the service closes the connection");
     assert!(!said.is_empty(), "it was a connection of HTTP/2");
+}
+
+#[test]
+fn the_client_of_an_old_connection_is_asked_to_connect_anew() {
+    /// RFC 9113, section 6.8.
+    const GOAWAY: u8 = 7;
+
+    // Long before the connection is closed.
+    let tollgate = Tollgate::start(RULES, &["GRPC_MAX_CONNECTION_AGE=50ms", "GRPC_MAX_CONNECTION_AGE_GRACE=1h"]);
+    let mut connection = std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).unwrap();
+    connection.set_read_timeout(Some(support::SOON)).unwrap();
+    connection.write_all(PREFACE).unwrap();
+    loop {
+        let mut frame = [0; 9];
+        connection.read_exact(&mut frame).expect("a frame comes");
+        let [_, high, low, kind, ..] = frame;
+        if kind == GOAWAY {
+            break;
+        }
+        connection.read_exact(&mut vec![0; usize::from(u16::from_be_bytes([high, low]))]).unwrap();
+    }
 }
 
 #[tokio::test]

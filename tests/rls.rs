@@ -243,6 +243,18 @@ async fn an_override_takes_the_place_of_the_rules() {
 }
 
 #[tokio::test]
+async fn an_override_of_more_than_a_log_keeps_is_limited_all_the_same() {
+    let tollgate = Tollgate::start("domain: d\ndefaults: {algorithm: sliding_log}", &[]);
+    for (number, remaining) in [(100_000, 99_999), (100_001, 100_000)] {
+        let mut request = with_override(number, 7, &[("user", "ann")]);
+        request.domain = "d".into();
+        assert_eq!(one(&tollgate.ask(request.clone()).await.unwrap()), (Code::Ok, remaining));
+        request.hits_addend = number;
+        assert_eq!(tollgate.ask(request).await.unwrap().overall_code(), Code::OverLimit);
+    }
+}
+
+#[tokio::test]
 async fn values_of_a_shared_wildcard_share_one_counter() {
     let tollgate = Tollgate::start(RULES, &[]);
     for (team, passes) in [("blue-1", true), ("blue-2", true), ("blue", true), ("blue-1", false), ("red", true)] {

@@ -8,19 +8,19 @@ mod support;
 use std::collections::HashMap;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{Script, Value, cmd, pipe};
+use deadpool_redis::redis::{FromRedisValue, Script, Value, cmd, from_redis_value, pipe};
 use proptest::prelude::*;
-use support::limits::{any_limit, memory_ms, patience_ms, small_limit};
+use support::limits::{any_limit, any_penalty, memory_ms, patience_ms, small_limit};
 use support::redis::Redis;
-use tollgate::algorithm::{Limit, MAX_HITS, State};
+use tollgate::algorithm::{Algorithm, Limit, MAX_HITS, State, Verdict};
 use tollgate::descriptor::{Hits, Role};
 use tollgate::store::redis::script;
 use tollgate::store::{Check, Key, group};
 
 const START: u64 = 1_784_000_000_123;
 
-/// One request: how far the clock moves, and what is asked of which counter, by whom.
-type Step = (Move, Vec<Asked>);
+/// One call: how far the clock moves, and for each request in it what is asked of which counter, by whom.
+type Step = (Move, Vec<Vec<Asked>>);
 
 /// A counter, who holds what is taken of it, how long they would wait, hits and role.
 type Asked = (usize, u64, u64, i64, Role);
@@ -44,20 +44,27 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
     let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
-    prop::collection::vec((moves, prop::collection::vec((0..3_usize, holder, patience_ms(), hits, role), 1..5)), 1..25)
+    let request = prop::collection::vec((0..3_usize, holder, patience_ms(), hits, role), 1..5);
+    prop::collection::vec((moves, prop::collection::vec(request, 1..4)), 1..25)
 }
 
+/// A limit, and the penalty behind it.
+type Penalized = (Limit, Option<Limit>);
+
 /// The checks of a request. Each descriptor has up to two limits, which share its role and whether it gives back.
-fn checks(limits: &[Limit], asked: &[Asked]) -> Vec<Check> {
-    let check = |(i, (counter, holder, patience, hits, _)): (usize, &Asked)| {
+fn checks(limits: &[Penalized], asked: &[Asked]) -> Vec<Check> {
+    let checks = |(i, (counter, holder, patience, hits, _)): (usize, &Asked)| {
         let (descriptor, (_, _, _, first, role)) = (i / 2, asked[i - i % 2]);
-        let limit = limits[counter % limits.len()].held_by(*holder).within(*patience);
+        let (limit, penalty) = limits[counter % limits.len()];
+        let limit = limit.held_by(*holder).within(*patience);
         let hits =
             if first < 0 { Hits::give_back(hits.unsigned_abs().max(1)) } else { Hits::take(hits.unsigned_abs()) };
         let key = Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit);
-        Check { key, limit, hits: hits.unwrap(), role, descriptor }
+        let hits = hits.unwrap();
+        let penalty = penalty.map(|limit| Check { key: key.of_penalty(&limit), limit, hits, role, descriptor });
+        [Some(Check { key, limit, hits, role, descriptor }), penalty]
     };
-    asked.iter().enumerate().map(check).collect()
+    asked.iter().enumerate().flat_map(checks).flatten().collect()
 }
 
 /// The script behind the clock of `support/clock.lua`.
@@ -78,41 +85,65 @@ impl Lua {
         cmd("FLUSHDB").exec_async(&mut self.connection).await.unwrap();
     }
 
-    /// The reply, and for each check its counter's bytes and TTL.
-    async fn decide(&mut self, checks: &[Check], now: u64) -> (Vec<i64>, Vec<(Option<Vec<u8>>, Option<u64>)>) {
+    /// The verdicts on all requests of a call, and for each check its counter's bytes and when it expires.
+    async fn decide(
+        &mut self,
+        requests: &[Vec<Check>],
+        now: u64,
+    ) -> (Vec<Verdict>, Vec<(Option<Vec<u8>>, Option<u64>)>) {
+        let checks = requests.iter().flatten();
         let mut pipe = pipe();
         pipe.cmd("SET").arg("clock").arg(now).ignore();
-        pipe.add_command(script::call_by(&self.sha1, checks));
-        for check in checks {
-            pipe.cmd("GET").arg(check.key.as_str()).cmd("HGET").arg("ttl").arg(check.key.as_str());
+        pipe.add_command(script::call_by(&self.sha1, &requests.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+        for check in checks.clone() {
+            let key = check.key.as_str();
+            match check.limit.algorithm() {
+                Algorithm::SlidingLog => pipe.cmd("LRANGE").arg(key).arg(0).arg(-1),
+                _ => pipe.cmd("GET").arg(key),
+            };
+            pipe.cmd("HGET").arg("expiry").arg(key);
         }
         let mut values: Vec<Value> = pipe.query_async(&mut self.connection).await.unwrap();
         let stored = values.split_off(1);
-        let reply = deadpool_redis::redis::from_redis_value(values.remove(0)).unwrap();
+        let reply: Vec<u8> = read(&values.remove(0));
         let stored = stored.chunks(2).map(|pair| {
             let [bytes, ttl] = pair else { unreachable!("two commands a check") };
-            let read = |value: &Value| deadpool_redis::redis::from_redis_value(value.clone()).unwrap();
-            (read(bytes), deadpool_redis::redis::from_redis_value(ttl.clone()).unwrap())
+            let bytes = match bytes {
+                Value::Array(items) if items.is_empty() => None,
+                Value::Array(items) => Some(items.iter().flat_map(read::<Vec<u8>>).collect()),
+                string => read(string),
+            };
+            (bytes, read(ttl))
         });
-        (reply, stored.collect())
+        (script::verdicts(&reply, checks.count()).unwrap(), stored.collect())
     }
+}
+
+fn read<T: FromRedisValue>(value: &Value) -> T {
+    from_redis_value(value.clone()).unwrap()
 }
 
 /// The same in Rust.
 #[derive(Default)]
 struct Twin {
+    /// Each with its state, and when it expires.
     counters: HashMap<Key, (State, u64)>,
 }
 
 impl Twin {
-    fn decide(&mut self, checks: &[Check], now: u64) -> Vec<tollgate::algorithm::Verdict> {
+    fn decide(&mut self, checks: &[Check], now: u64) -> Vec<Verdict> {
         let (verdicts, changes) =
             group::decide(checks, now, |i| self.counters.get(&checks[i].key).map(|(state, _)| state));
-        for (i, state, reset_after_ms) in changes {
-            if reset_after_ms > 0 {
-                self.counters.insert(checks[i].key.clone(), (state, reset_after_ms));
-            } else {
-                self.counters.remove(&checks[i].key);
+        let mut emptied = Vec::new();
+        for (i, change, reset_after_ms) in changes {
+            emptied.extend((reset_after_ms == 0).then_some(&checks[i].key));
+            let state = self.counters.remove(&checks[i].key).map(|(state, _)| state);
+            self.counters.insert(checks[i].key.clone(), (State::after(state, change), now + reset_after_ms));
+        }
+        // As fresh ones they go; the others stay beyond their end, where nothing may depend on it.
+        for key in emptied {
+            if self.counters.get(key).is_some_and(|(_, expires_at)| *expires_at == now) {
+                self.counters.remove(key);
             }
         }
         verdicts
@@ -130,27 +161,28 @@ fn rust_and_lua_agree_at_every_step() {
         failure_persistence: None,
         ..ProptestConfig::default()
     });
-    let limits = prop::collection::vec(prop_oneof![any_limit(), small_limit()], 1..4);
+    let limit = prop_oneof![any_limit(), small_limit()];
+    let limits = prop::collection::vec((limit, prop::option::weighted(0.3, any_penalty())), 1..4);
     let agree = runner.run(&(limits, 0..1_000_000_u64, steps()), |(limits, offset, steps)| {
         let mut lua = lua.borrow_mut();
         runtime.block_on(lua.forget());
         let mut rust = Twin::default();
         let mut now = START + offset;
-        for (by, asked) in steps {
+        for (by, calls) in steps {
             now = match by {
-                Move::Forward(part) => now + (u128::from(memory_ms(&limits[0])) * u128::from(part) / 64) as u64,
+                Move::Forward(part) => now + (u128::from(memory_ms(&limits[0].0)) * u128::from(part) / 64) as u64,
                 Move::Ms(ms) => now + ms,
                 Move::Back(ms) => now.saturating_sub(ms),
             };
-            let checks = checks(&limits, &asked);
-            let (reply, stored) = runtime.block_on(lua.decide(&checks, now));
-            let verdicts = rust.decide(&checks, now);
-            prop_assert_eq!(script::verdicts(&reply, checks.len()).unwrap(), verdicts, "at {}: {:?}", now, checks);
-            for (check, (bytes, ttl)) in checks.iter().zip(stored) {
+            let requests: Vec<Vec<Check>> = calls.iter().map(|asked| checks(&limits, asked)).collect();
+            let (verdicts, stored) = runtime.block_on(lua.decide(&requests, now));
+            let twins: Vec<Verdict> = requests.iter().flat_map(|checks| rust.decide(checks, now)).collect();
+            prop_assert_eq!(verdicts, twins, "at {}: {:?}", now, requests);
+            for (check, (bytes, expiry)) in requests.iter().flatten().zip(stored) {
                 let twin = rust.counters.get(&check.key);
                 prop_assert_eq!(bytes, twin.map(|(state, _)| state.pack()), "at {}: {:?}", now, check);
-                if let Some((_, reset_after_ms)) = twin {
-                    prop_assert_eq!(ttl, Some(*reset_after_ms));
+                if let Some((_, expires_at)) = twin {
+                    prop_assert_eq!(expiry, Some(*expires_at), "at {}: {:?}", now, check);
                 }
             }
         }

@@ -48,6 +48,8 @@ struct Slot {
     hits: u32,
 }
 
+pub use self::State as Change;
+
 pub(super) fn decide(
     limit: &Limit,
     parameters: &Parameters,

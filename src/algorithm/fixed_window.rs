@@ -21,6 +21,8 @@ pub struct State {
     count: u32,
 }
 
+pub use self::State as Change;
+
 pub(super) fn decide(
     limit: &Limit,
     _: &Parameters,

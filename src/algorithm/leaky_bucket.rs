@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use super::bucket::{self, Bucket};
 use super::{FIGURES, Limit, LimitError, MAX_DELAY, Options, Verdict};
 
-pub use super::bucket::State;
+pub use super::bucket::{State, State as Change};
 
 pub(super) const OPTIONS: &[&str] = &["burst", "max_delay"];
 

@@ -11,6 +11,8 @@ mod bucket;
 pub mod concurrency;
 pub mod fixed_window;
 pub mod leaky_bucket;
+pub mod penalty;
+pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
 
@@ -42,8 +44,8 @@ macro_rules! algorithms {
         )* }
 
         impl Algorithm {
-            /// Every algorithm; its place here is its number in the Lua script.
-            pub const ALL: &'static [Algorithm] = &[$(Algorithm::$variant),*];
+            /// All that the Lua script knows; its place here is its number there.
+            pub const SCRIPT: &'static [Algorithm] = &[$(Algorithm::$variant),*];
 
             /// The name in rules, metrics and file names.
             pub const fn name(self) -> &'static str {
@@ -101,7 +103,40 @@ macro_rules! algorithms {
             pub fn pack(&self) -> Vec<u8> {
                 match self { $(State::$variant(state) => state.pack()),* }
             }
+
+            /// What a counter never seen becomes.
+            pub fn begin(change: Change) -> State {
+                match change { $(Change::$variant(change) => State::$variant(Becomes::begin(change))),* }
+            }
+
+            /// What a counter becomes, seen before or not.
+            #[must_use]
+            pub fn after(state: Option<State>, change: Change) -> State {
+                match state {
+                    Some(mut state) => {
+                        state.alter(change);
+                        state
+                    }
+                    None => State::begin(change),
+                }
+            }
+
+            /// Becomes what was decided on it.
+            pub fn alter(&mut self, change: Change) {
+                match (self, change) {
+                    $((State::$variant(state), Change::$variant(change)) => change.onto(state),)*
+                    // A counter's name tells the algorithm, so that no other ever comes.
+                    (state, change) => *state = State::begin(change),
+                }
+            }
         }
+
+        /// What a decision makes of a counter.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Change { $(
+            #[doc = concat!("Of a [`", stringify!($module), "`] counter.")]
+            $variant($module::Change),
+        )* }
 
         impl Limit {
             /// Decides whether `hits` may pass at `now`, and what the counter then is.
@@ -115,8 +150,8 @@ macro_rules! algorithms {
                             Some(State::$variant(state)) => Some(state),
                             _ => None,
                         };
-                        let (state, verdict) = $module::decide(self, parameters, hits, state, now);
-                        Outcome { state: state.map(State::$variant), verdict }
+                        let (change, verdict) = $module::decide(self, parameters, hits, state, now);
+                        Outcome { change: change.map(Change::$variant), verdict }
                     }
                 )* }
             }
@@ -127,12 +162,20 @@ macro_rules! algorithms {
 algorithms! {
     FixedWindow fixed_window
     SlidingWindow sliding_window
+    SlidingLog sliding_log
     TokenBucket token_bucket
     LeakyBucket leaky_bucket
     Concurrency concurrency
+    Penalty penalty
 }
 
 impl Algorithm {
+    /// Every algorithm that a limit can have: all but the last, the penalty.
+    pub const ALL: &'static [Algorithm] = match Algorithm::SCRIPT.split_last() {
+        Some((Algorithm::Penalty, all)) => all,
+        _ => panic!("the penalty is the last"),
+    };
+
     /// What is taken is held by someone, who gives it back: the number is for what is in progress, not for a length of time.
     pub const fn has_holders(self) -> bool {
         matches!(self, Algorithm::Concurrency)
@@ -164,13 +207,49 @@ pub struct Verdict {
     pub delay_ms: u64,
 }
 
+impl Verdict {
+    /// What a limit says under its penalty.
+    #[must_use]
+    pub fn under(self, penalty: Verdict) -> Verdict {
+        if penalty.allowed {
+            return self;
+        }
+        Verdict {
+            allowed: false,
+            remaining: 0,
+            reset_after_ms: self.reset_after_ms.max(penalty.reset_after_ms),
+            // What can never pass never passes.
+            retry_after_ms: self.retry_after_ms.zip(penalty.retry_after_ms).map(|(own, ban)| own.max(ban)),
+            delay_ms: 0,
+        }
+    }
+}
+
 /// A verdict, and what it does to the counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What the counter now is; `None` where nothing has changed. It may be forgotten after `verdict.reset_after_ms`.
-    pub state: Option<State>,
+    /// What the counter becomes; `None` where nothing has changed. It may be forgotten after `verdict.reset_after_ms`.
+    pub change: Option<Change>,
     /// What to tell the caller.
     pub verdict: Verdict,
+}
+
+/// What makes a counter's next state of the one before. Most states are small and made anew, so that they are their own change.
+trait Becomes<S> {
+    /// Of a counter never seen.
+    fn begin(self) -> S;
+    /// Of this one.
+    fn onto(self, state: &mut S);
+}
+
+impl<S> Becomes<S> for S {
+    fn begin(self) -> S {
+        self
+    }
+
+    fn onto(self, state: &mut S) {
+        *state = self;
+    }
 }
 
 /// What a limit may say beyond its number and period. An option that the algorithm does not have is refused.
@@ -186,17 +265,23 @@ pub struct Options {
     pub segments: Option<u32>,
     /// Of a sliding window: what the segment counts that is partly left.
     pub weighting: Option<Weighting>,
+    /// Of a penalty: how long a ban lasts. It has no default.
+    pub ban: Option<Duration>,
+    /// Of a penalty: a request during a ban begins it anew.
+    pub extend: Option<bool>,
 }
 
 impl Options {
     /// The names of the options that are given, but for `count_denied`.
     fn given(&self) -> impl Iterator<Item = &'static str> {
-        let Options { count_denied: _, burst, max_delay, segments, weighting } = self;
+        let Options { count_denied: _, burst, max_delay, segments, weighting, ban, extend } = self;
         let given = [
             ("burst", burst.is_some()),
             ("max_delay", max_delay.is_some()),
             ("segments", segments.is_some()),
             ("weighting", weighting.is_some()),
+            ("ban", ban.is_some()),
+            ("extend", extend.is_some()),
         ];
         given.into_iter().filter_map(|(name, given)| given.then_some(name))
     }
@@ -258,12 +343,27 @@ pub enum LimitError {
     /// No segment at all, or more than pays.
     #[error("segments must be from 1 to 60")]
     Segments,
+    /// More hits than a log keeps.
+    #[error(
+        "a sliding log keeps every hit: its number is at most {}; for more, take sliding_window with segments: 60, which keeps 61 counts",
+        sliding_log::MAX_NUMBER
+    )]
+    LogNumber,
     /// The period of a concurrency limit, out of the same range.
     #[error("hold is a whole number of milliseconds, from 1ms to 366d")]
     Hold,
     /// More slots than are kept.
     #[error("concurrency keeps every slot that is taken: it has at most {} slots", concurrency::MAX_NUMBER)]
     Slots,
+    /// The period in which a penalty counts denials, out of the same range.
+    #[error("within is a whole number of milliseconds, from 1ms to 366d")]
+    Within,
+    /// The length of a ban, out of the same range.
+    #[error("ban is a whole number of milliseconds, from 1ms to 366d")]
+    Ban,
+    /// Bans for nothing, or more denials than are kept.
+    #[error("after must be from 1 to {}: the time of each denial is kept", penalty::MAX_NUMBER)]
+    Denials,
     /// Denials that take slots.
     #[error("concurrency counts what is in progress, and a denied request never is: remove count_denied")]
     SlotsOfDenied,
@@ -279,7 +379,10 @@ impl LimitError {
             LimitError::MaxDelay | LimitError::EndlessQueue => "max_delay",
             LimitError::Segments => "segments",
             LimitError::Hold => "hold",
-            LimitError::Slots => "requests_per_unit",
+            LimitError::Within => "within",
+            LimitError::Ban => "ban",
+            LimitError::Denials => "after",
+            LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
             LimitError::SlotsOfDenied => "count_denied",
         }
     }
@@ -300,7 +403,11 @@ impl Limit {
     /// Where the period is out of range, or an option does not belong to the algorithm.
     pub fn new(algorithm: Algorithm, number: u32, period: Duration, options: Options) -> Result<Limit, LimitError> {
         if period.is_zero() || period > MAX_PERIOD || !period.subsec_nanos().is_multiple_of(1_000_000) {
-            return Err(if algorithm == Algorithm::Concurrency { LimitError::Hold } else { LimitError::Period });
+            return Err(match algorithm {
+                Algorithm::Concurrency => LimitError::Hold,
+                Algorithm::Penalty => LimitError::Within,
+                _ => LimitError::Period,
+            });
         }
         let period_ms = u64::try_from(period.as_millis()).map_err(|_| LimitError::Period)?;
         if let Some(option) = options.given().find(|option| !algorithm.options().contains(option)) {
@@ -310,10 +417,23 @@ impl Limit {
         Ok(Limit { number, period_ms, options, parameters })
     }
 
+    /// A penalty for those whom a limit denies `after` times `within`.
+    ///
+    /// # Errors
+    /// Where one of these is out of range.
+    pub fn penalty(after: u32, within: Duration, ban: Duration, extend: bool) -> Result<Limit, LimitError> {
+        // Its hits tell what has happened: none is ever taken back.
+        let options = Options { ban: Some(ban), extend: Some(extend), count_denied: Some(true), ..Options::default() };
+        Limit::new(Algorithm::Penalty, after, within, options)
+    }
+
     /// The same limit for one of `parts` processes that count each for itself: its number and burst divided, but at least 1.
-    /// A burst that would then take a thousand years to fill is left out.
+    /// A burst that would then take a thousand years to fill is left out. A penalty stays as it is: nobody is banned for less.
     #[must_use]
     pub fn divided_by(&self, parts: u32) -> Limit {
+        if self.is_penalty() {
+            return *self;
+        }
         let share = |number: u32| (number / parts.max(1)).max(number.min(1));
         let options = Options { burst: self.options.burst.map(share), ..self.options };
         let without_burst = Options { burst: None, ..options };
@@ -390,6 +510,11 @@ impl Limit {
     /// A denied request is charged too. The reference charges denials, so its algorithm does by default.
     pub fn count_denied(&self) -> bool {
         self.options.count_denied.unwrap_or(self.algorithm() == Algorithm::FixedWindow)
+    }
+
+    /// It counts the denials of the limit before it.
+    pub fn is_penalty(&self) -> bool {
+        self.algorithm() == Algorithm::Penalty
     }
 
     /// The most that can be admitted at one moment: the number, or the burst of a bucket and what may wait for its turn.

@@ -10,7 +10,7 @@
 
 use std::fmt::Write as _;
 
-use super::{FIGURES, Limit, LimitError, Options, Verdict, Weighting, add, hold, mul_div};
+use super::{Becomes, FIGURES, Limit, LimitError, Options, Verdict, Weighting, add, hold, mul_div};
 
 pub(super) const OPTIONS: &[&str] = &["segments", "weighting"];
 
@@ -31,8 +31,26 @@ pub(super) struct Parameters {
 pub struct State {
     /// The number of the newest segment, counted from the epoch.
     index: u64,
+    /// Of all counts.
+    sum: u64,
     /// The counts of the newest segment and the `segments` before it.
     counts: Box<[u32]>,
+}
+
+/// What becomes of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// So many hits in the newest segment.
+    Taken {
+        /// Its number.
+        index: u64,
+        /// They pass, so that they are no more than a limit's number.
+        hits: u32,
+        /// How many segments a period has.
+        segments: usize,
+    },
+    /// Anything else.
+    Other(State),
 }
 
 pub(super) fn decide(
@@ -41,10 +59,27 @@ pub(super) fn decide(
     hits: i64,
     state: Option<&State>,
     now: u64,
-) -> (Option<State>, Verdict) {
+) -> (Option<Change>, Verdict) {
     let Parameters { segment_ms: segment, segments, weighting } = *parameters;
-    let oldest = segments as usize;
+    let number = i64::from(limit.number);
     let mut index = now / segment;
+    if hits > 0 && weighting == Weighting::Strict && state.is_none_or(|state| state.index <= index) {
+        // The short way, of most requests: they pass, and what matters of the counts is their sum.
+        let sum = state.map_or(0, |state| state.sum_at(index)) as i64 + hits;
+        if sum <= number {
+            let change = Change::Taken { index, hits: hits as u32, segments: segments as usize };
+            let verdict = Verdict {
+                allowed: true,
+                remaining: (number - sum) as u32,
+                reset_after_ms: (index + segments + 1) * segment - now,
+                retry_after_ms: Some(0),
+                delay_ms: 0,
+            };
+            return (Some(change), verdict);
+        }
+    }
+
+    let oldest = segments as usize;
     let mut counts = vec![0; oldest + 1].into_boxed_slice();
     let mut set_back = false;
     if let Some(state) = state {
@@ -70,7 +105,6 @@ pub(super) fn decide(
     };
     let used = |counts: &[u32]| counts[..oldest].iter().copied().map(i64::from).sum::<i64>() + weigh(counts[oldest]);
 
-    let number = i64::from(limit.number);
     let allowed = hits < 0 || used(&counts) + hits <= number;
     let charged = hits != 0 && (allowed || limit.count_denied());
     if charged && hits > 0 {
@@ -87,7 +121,8 @@ pub(super) fn decide(
 
     let mut reset_after_ms = 0;
     let mut retry_after_ms = if allowed { Some(0) } else { None };
-    let mut younger: i64 = counts.iter().copied().map(i64::from).sum();
+    let sum = counts.iter().copied().map(u64::from).sum();
+    let mut younger = sum as i64;
     for age in (0..=segments).rev() {
         let count = counts[age as usize];
         if count == 0 {
@@ -113,7 +148,42 @@ pub(super) fn decide(
         retry_after_ms,
         delay_ms: 0,
     };
-    ((charged || set_back).then_some(State { index, counts }), verdict)
+    ((charged || set_back).then_some(Change::Other(State { index, sum, counts })), verdict)
+}
+
+impl State {
+    /// The sum of what will be left of the counts when this segment is the newest.
+    fn sum_at(&self, index: u64) -> u64 {
+        let gone = self.counts.iter().rev().take((index - self.index) as usize);
+        self.sum - gone.copied().map(u64::from).sum::<u64>()
+    }
+}
+
+impl Becomes<State> for Change {
+    fn begin(self) -> State {
+        match self {
+            Change::Taken { index, hits, segments } => {
+                let mut counts = vec![0; segments + 1].into_boxed_slice();
+                counts[0] = hits;
+                State { index, sum: hits.into(), counts }
+            }
+            Change::Other(state) => state,
+        }
+    }
+
+    fn onto(self, state: &mut State) {
+        match self {
+            Change::Taken { index, hits, .. } => {
+                state.sum = state.sum_at(index) + u64::from(hits);
+                let left = ((index - state.index) as usize).min(state.counts.len());
+                state.counts.rotate_right(left);
+                state.counts[..left].fill(0);
+                state.counts[0] += hits;
+                state.index = index;
+            }
+            Change::Other(other) => *state = other,
+        }
+    }
 }
 
 impl Parameters {
@@ -144,6 +214,7 @@ impl Parameters {
 impl State {
     pub(super) fn pack(&self) -> Vec<u8> {
         let mut bytes = (self.index as f64).to_le_bytes().to_vec();
+        bytes.extend((self.sum as f64).to_le_bytes());
         bytes.extend(self.counts.iter().flat_map(|count| count.to_le_bytes()));
         bytes
     }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use super::bucket::{self, Bucket};
 use super::{FIGURES, Limit, LimitError, Options, Verdict};
 
-pub use super::bucket::State;
+pub use super::bucket::{State, State as Change};
 
 pub(super) const OPTIONS: &[&str] = &["burst"];
 

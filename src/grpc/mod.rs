@@ -1,5 +1,6 @@
 //! Envoy's rate limit service: a call comes in, the limiter decides, the answer goes out.
 
+mod connection;
 mod convert;
 mod headers;
 
@@ -8,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use tonic::{Request, Response, Status};
 
+pub use connection::{ConnectionOptions, Server};
 pub use convert::RequestLimits;
 pub use headers::{HeaderFormat, HeaderNames, Headers};
 

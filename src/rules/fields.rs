@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::document::{Node, Value};
 use super::report::{Position, Problem, Report, Severity, escaped, quoted, unknown};
@@ -51,13 +52,15 @@ pub(super) const RATE_LIMIT: Section = Section {
         "segments",
         "weighting",
         "hold",
+        "penalty",
         "failure_mode",
         "count_denied",
     ],
 };
+pub(super) const PENALTY: Section = Section { name: "penalty", keys: &["after", "within", "ban", "extend"] };
 pub(super) const REPLACES: Section = Section { name: "an item of replaces", keys: &["name"] };
 
-const SECTIONS: [&Section; 5] = [&ROOT, &DEFAULTS, &DESCRIPTOR, &RATE_LIMIT, &REPLACES];
+const SECTIONS: [&Section; 6] = [&ROOT, &DEFAULTS, &DESCRIPTOR, &RATE_LIMIT, &PENALTY, &REPLACES];
 
 /// As many keys as the longest section has.
 const MAX_KEYS: usize = {
@@ -214,6 +217,15 @@ impl File<'_> {
         }
     }
 
+    /// A value that must be there; `hint` tells what is missing where it is not.
+    pub(super) fn required<'t>(&mut self, fields: &'t Fields<'_>, key: &'static str, hint: &str) -> Option<Spot<'t>> {
+        let found = fields.get(key);
+        if found.is_none() {
+            self.error(fields.place(key), format!("is missing: {hint}"));
+        }
+        found
+    }
+
     /// A text that must be there and must not be empty.
     pub(super) fn required_text<'t>(&mut self, fields: &'t Fields<'_>, key: &'static str) -> Option<&'t str> {
         let text = match fields.get(key) {
@@ -244,6 +256,20 @@ impl File<'_> {
         let given = kind(spot.node);
         self.error(spot, format!("must be a whole number from 0 to {}, not {given}{octal}", u32::MAX));
         None
+    }
+
+    /// A length of time that a person can read: `90s`.
+    pub(super) fn length(&mut self, spot: Spot<'_>) -> Option<Duration> {
+        let (Value::Plain(text) | Value::Quoted(text)) = &spot.node.value else {
+            self.error(spot, format!("must be a length of time such as 90s, not {}", kind(spot.node)));
+            return None;
+        };
+        let length = humantime::parse_duration(text);
+        if let Err(error) = &length {
+            let message = format!("{} is no length of time ({error}); write 500ms, 90s, 15m or 1h30m", quoted(text));
+            self.error(spot, message);
+        }
+        length.ok()
     }
 
     /// Yes or no, without quotes.

@@ -65,6 +65,8 @@ pub struct LimitConfig {
     pub failure_mode: FailureMode,
     /// Every hit counts so many.
     pub cost: u32,
+    /// What happens to those whom it denies again and again.
+    pub penalty: Option<Limit>,
     /// Limits of these names do not apply to a request that this one applies to.
     pub replaces: Vec<String>,
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use super::document::Value;
 use super::fields::{self, Fields, File, Spot, kind};
-use super::report::{Position, quoted, unknown};
+use super::report::{Position, unknown};
 use super::{Allowance, Defaults, DescriptorConfig, FailureMode, LimitConfig, RuleConfig};
 use crate::algorithm::{Algorithm, Limit, LimitError, Options, Weighting};
 use crate::descriptor::{Role, Unit};
@@ -223,7 +223,11 @@ impl Tree<'_> {
         } else {
             Allowance::Limited(self.limit(&fields)?)
         };
-        Some(LimitConfig { name, allowance, failure_mode, cost, replaces })
+        let penalty = match fields.get("penalty") {
+            Some(spot) if !unlimited => Some(self.penalty(spot)?),
+            _ => None,
+        };
+        Some(LimitConfig { name, allowance, failure_mode, cost, penalty, replaces })
     }
 
     fn cost(&mut self, fields: &Fields<'_>) -> Option<u32> {
@@ -234,6 +238,21 @@ impl Tree<'_> {
             return None;
         }
         Some(cost)
+    }
+
+    fn penalty(&mut self, spot: Spot<'_>) -> Option<Limit> {
+        let fields = self.file.fields(&spot, &fields::PENALTY)?;
+        let file = &mut self.file;
+        let after = file.required(&fields, "after", "how many denials bring a ban, such as 5");
+        let after = after.and_then(|spot| file.number(spot));
+        let within = file.required(&fields, "within", "the time in which denials are counted, such as 1m");
+        let within = within.and_then(|spot| file.length(spot));
+        let ban = file.required(&fields, "ban", "how long a ban lasts, such as 15m").and_then(|spot| file.length(spot));
+        let penalty = Limit::penalty(after?, within?, ban?, self.file.is_set(&fields, "extend"));
+        if let Err(error) = &penalty {
+            self.file.error(fields.place(error.key()), error.to_string());
+        }
+        penalty.ok()
     }
 
     fn replaces(&mut self, list: Spot<'_>, own: &str) -> Vec<String> {
@@ -303,11 +322,12 @@ impl Tree<'_> {
         let options = Options {
             count_denied: fields.get("count_denied").and_then(|spot| self.file.flag(spot)),
             burst: fields.get("burst").and_then(|spot| self.file.number(spot)),
-            max_delay: fields.get("max_delay").and_then(|spot| self.length(spot)),
+            max_delay: fields.get("max_delay").and_then(|spot| self.file.length(spot)),
             segments: fields.get("segments").and_then(|spot| self.file.number(spot)),
             weighting: fields
                 .get("weighting")
                 .and_then(|spot| self.file.choice(spot, "weighting", &Weighting::ALL, Weighting::name)),
+            ..Options::default()
         };
         let limit = Limit::new(algorithm?, number?, period?, options);
         if let Err(error) = &limit {
@@ -322,7 +342,7 @@ impl Tree<'_> {
                 self.file.error(period, "a limit has a unit or a period: remove one of the two");
                 None
             }
-            (None, Some(period)) => self.length(period),
+            (None, Some(period)) => self.file.length(period),
             (unit, None) => {
                 let name = match unit {
                     Some(spot) => self.file.text(spot)?,
@@ -347,7 +367,7 @@ impl Tree<'_> {
             }
         }
         let hold = match fields.get("hold") {
-            Some(spot) => self.length(spot)?,
+            Some(spot) => self.file.length(spot)?,
             None => HOLD,
         };
         (!wrong).then_some(hold)
@@ -364,20 +384,6 @@ impl Tree<'_> {
             self.file.error(place, message);
         }
         found
-    }
-
-    /// A length of time that a person can read: `90s`.
-    fn length(&mut self, spot: Spot<'_>) -> Option<Duration> {
-        let (Value::Plain(text) | Value::Quoted(text)) = &spot.node.value else {
-            self.file.error(spot, format!("must be a length of time such as 90s, not {}", kind(spot.node)));
-            return None;
-        };
-        let length = humantime::parse_duration(text);
-        if let Err(error) = &length {
-            let message = format!("{} is no length of time ({error}); write 500ms, 90s, 15m or 1h30m", quoted(text));
-            self.file.error(spot, message);
-        }
-        length.ok()
     }
 }
 

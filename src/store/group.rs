@@ -1,8 +1,8 @@
 //! The checks of a request are one group: unless the whole of it passes, only give-backs and limits that count denials are
-//! charged. The twin of `lua/decide.lua`.
+//! charged. A penalty is told what became of the check before it. The twin of `lua/decide.lua`.
 
 use super::Check;
-use crate::algorithm::{Outcome, State, Verdict};
+use crate::algorithm::{Change, Outcome, State, Verdict, penalty};
 use crate::descriptor::{Hits, Role};
 
 /// What the checks of a request make of it together.
@@ -43,18 +43,18 @@ impl Votes {
     }
 }
 
-/// What the counters of a group are to become: for each, the index of a check that names it.
-pub type Changes = Vec<(usize, State, u64)>;
+/// What the counters of a group are to become, in this order: for each change, the index of a check that names the counter, and how
+/// long it is then to be remembered.
+pub type Changes = Vec<(usize, Change, u64)>;
 
-/// Decides `checks` at `now`, where the counter of check `i` is `state(i)`. A counter's last change is the one that counts.
+/// Decides `checks` at `now`, where the counter of check `i` is `state(i)`.
 pub fn decide<'a>(checks: &[Check], now: u64, state: impl Fn(usize) -> Option<&'a State>) -> (Vec<Verdict>, Changes) {
     // Decides check `i` of `hits` on what the counter will be after the checks before it.
     let decide = |i: usize, hits: i64, pending: &mut Changes| {
-        let found = pending.iter().rev().find(|(other, ..)| checks[*other].key == checks[i].key);
-        let found = found.map(|(_, state, _)| state).or_else(|| state(i));
-        let Outcome { state, verdict } = checks[i].limit.decide(hits, found, now);
-        if let Some(state) = state {
-            pending.push((i, state, verdict.reset_after_ms));
+        let altered = altered(state(i), pending.iter().filter(|(other, ..)| checks[*other].key == checks[i].key));
+        let Outcome { change, verdict } = checks[i].limit.decide(hits, altered.as_ref().or_else(|| state(i)), now);
+        if let Some(change) = change {
+            pending.push((i, change, verdict.reset_after_ms));
         }
         verdict
     };
@@ -64,7 +64,7 @@ pub fn decide<'a>(checks: &[Check], now: u64, state: impl Fn(usize) -> Option<&'
     let mut votes = Votes::default();
     let mut taken = false;
     for (i, check) in checks.iter().enumerate() {
-        let verdict = decide(i, check.hits.get(), &mut pending);
+        let verdict = decide(i, asked(check, verdicts.last()), &mut pending);
         votes.add(check.role, check.descriptor, check.hits, !verdict.allowed);
         taken |= verdict.allowed && check.hits.get() > 0 && !check.limit.count_denied();
         verdicts.push(verdict);
@@ -73,11 +73,27 @@ pub fn decide<'a>(checks: &[Check], now: u64, state: impl Fn(usize) -> Option<&'
     if taken && votes.deny() {
         pending.clear();
         for (i, check) in checks.iter().enumerate() {
-            let hits = check.hits.get();
+            let hits = asked(check, i.checked_sub(1).map(|before| &verdicts[before]));
             let charged = if check.limit.count_denied() || hits < 0 { hits } else { 0 };
             let Verdict { remaining, reset_after_ms, .. } = decide(i, charged, &mut pending);
             verdicts[i] = Verdict { remaining, reset_after_ms, ..verdicts[i] };
         }
     }
     (verdicts, pending)
+}
+
+/// The hits of a check, where the one before it came to this verdict.
+fn asked(check: &Check, before: Option<&Verdict>) -> i64 {
+    match check.hits.get() {
+        1.. if check.limit.is_penalty() => match before {
+            Some(Verdict { allowed: false, .. }) => penalty::DENIED,
+            _ => penalty::PASSED,
+        },
+        hits => hits,
+    }
+}
+
+/// A counter after some of the changes of its group; `None` where there are none.
+fn altered<'c>(state: Option<&State>, changes: impl Iterator<Item = &'c (usize, Change, u64)>) -> Option<State> {
+    changes.fold(None, |altered, (_, change, _)| Some(State::after(altered.or_else(|| state.cloned()), change.clone())))
 }

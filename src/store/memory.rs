@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use indexmap::IndexMap;
+use indexmap::map::Entry;
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
@@ -95,13 +96,31 @@ impl<C: Clock> MemoryStore<C> {
         let (verdicts, changes) = group::decide(checks, now, state);
 
         let (mut added, mut removed) = (0, 0);
-        for (i, state, reset_after_ms) in changes {
+        let mut emptied = Vec::new();
+        for (i, change, reset_after_ms) in changes {
             let shard = &mut locked[place(&names[i])];
-            if reset_after_ms > 0 {
-                let counter = Counter { state, expires_at: now + reset_after_ms };
-                added += usize::from(shard.counters.insert(names[i], counter).is_none());
-            } else {
-                removed += usize::from(shard.counters.swap_remove(&names[i]).is_some());
+            if reset_after_ms == 0 {
+                emptied.push(i);
+            }
+            let expires_at = now + reset_after_ms;
+            match shard.counters.entry(names[i]) {
+                Entry::Occupied(mut entry) => {
+                    let counter = entry.get_mut();
+                    counter.state.alter(change);
+                    counter.expires_at = expires_at;
+                }
+                Entry::Vacant(entry) => {
+                    entry.insert(Counter { state: State::begin(change), expires_at });
+                    added += 1;
+                }
+            }
+        }
+        // As fresh ones they need not be kept, unless a later check has taken of them.
+        for i in emptied {
+            let counters = &mut locked[place(&names[i])].counters;
+            if counters.get(&names[i]).is_some_and(|counter| counter.expires_at <= now) {
+                counters.swap_remove(&names[i]);
+                removed += 1;
             }
         }
         for shard in &mut locked {

@@ -126,6 +126,13 @@ impl Key {
         Key(name)
     }
 
+    /// The counter of a penalty of the limit whose counter this is.
+    pub fn of_penalty(&self, penalty: &Limit) -> Key {
+        let mut name = format!("{self}|");
+        penalty.identity(&mut name);
+        Key(name)
+    }
+
     /// The name as it stands in Redis.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,6 +1,9 @@
 -- Stands before the script under test and gives it another clock and another expiry: the time is what the key `clock` says in
--- milliseconds, and a counter's TTL is written down in the hash `ttl` in place of running. The script itself is unchanged.
+-- milliseconds, and when a counter expires is written down in the hash `expiry` and does not happen. The script itself is unchanged.
 local real = redis
+local function expire(key, ttl)
+  real.call('HSET', 'expiry', key, string.format('%.0f', real.call('GET', 'clock') + ttl))
+end
 local redis = {
   call = function(command, ...)
     if command == 'TIME' then
@@ -8,10 +11,15 @@ local redis = {
       local ms = now % 1000
       return {string.format('%.0f', (now - ms) / 1000), string.format('%.0f', ms * 1000 + 999)}
     elseif command == 'SET' then
-      local key, value, px, ttl = ...
-      assert(px == 'PX', 'a counter is written without its TTL')
-      real.call('HSET', 'ttl', key, ttl)
+      local key, value, option, ttl = ...
+      if option == 'PX' then
+        expire(key, ttl)
+      else
+        assert(option == 'KEEPTTL' and real.call('EXISTS', key) == 1, 'a counter is written without a TTL')
+      end
       return real.call('SET', key, value)
+    elseif command == 'PEXPIRE' then
+      expire(...)
     else
       return real.call(command, ...)
     end

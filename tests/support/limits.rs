@@ -33,18 +33,24 @@ fn options() -> impl Strategy<Value = Options> {
             max_delay,
             segments,
             weighting,
+            ..Options::default()
         })
 }
 
 fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Option<Limit> {
     let has = |option| algorithm.options().contains(&option);
-    let number = if algorithm.has_holders() { number % 10_001 } else { number };
+    let number = match algorithm {
+        Algorithm::SlidingLog => number % 100_001,
+        Algorithm::Concurrency => number % 10_001,
+        _ => number,
+    };
     let options = Options {
         count_denied: options.count_denied.filter(|_| !algorithm.has_holders()),
         burst: options.burst.filter(|_| has("burst")),
         max_delay: options.max_delay.filter(|_| has("max_delay")),
         segments: options.segments.filter(|_| has("segments")),
         weighting: options.weighting.filter(|_| has("weighting")),
+        ..options
     };
     Limit::new(algorithm, number, Duration::from_millis(period_ms), options).ok()
 }
@@ -68,6 +74,13 @@ pub fn small_limit() -> impl Strategy<Value = Limit> {
     )
 }
 
+/// Any penalty.
+pub fn any_penalty() -> impl Strategy<Value = Limit> {
+    (1..8_u32, period_ms(), period_ms(), any::<bool>()).prop_map(|(after, within, ban, extend)| {
+        Limit::penalty(after, Duration::from_millis(within), Duration::from_millis(ban), extend).unwrap()
+    })
+}
+
 /// The longest that a counter of this limit remembers anything.
 pub fn memory_ms(limit: &Limit) -> u64 {
     let [first, second, third, _] = limit.arguments();
@@ -75,7 +88,8 @@ pub fn memory_ms(limit: &Limit) -> u64 {
         Algorithm::FixedWindow => limit.period_ms(),
         Algorithm::SlidingWindow => first * (second + 1),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => third,
-        Algorithm::Concurrency => limit.period_ms() + 1,
+        Algorithm::SlidingLog | Algorithm::Concurrency => limit.period_ms() + 1,
+        Algorithm::Penalty => first.max(limit.period_ms() + 1),
     }
 }
 
@@ -90,7 +104,8 @@ pub fn bound(limit: &Limit, hits: u64) -> u64 {
     match limit.algorithm() {
         Algorithm::FixedWindow => 2 * number,
         Algorithm::SlidingWindow if limit.arguments()[2] == 1 => 2 * number,
-        Algorithm::SlidingWindow | Algorithm::Concurrency => number,
+        // Of a penalty: denials, the last of which brings a ban.
+        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency | Algorithm::Penalty => number,
         Algorithm::TokenBucket => number + u64::from(limit.capacity()),
         Algorithm::LeakyBucket => {
             let [burst, _, _, max_delay_ms] = limit.arguments();

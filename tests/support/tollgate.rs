@@ -102,9 +102,15 @@ impl Tollgate {
         self.logs.lock().unwrap().clone()
     }
 
+    /// A connection.
+    pub async fn channel(&self) -> Channel {
+        let address = format!("http://127.0.0.1:{}", self.grpc_port);
+        tonic::transport::Endpoint::from_shared(address).unwrap().connect().await.unwrap()
+    }
+
     /// A client of its own connection.
     pub async fn client(&self) -> RateLimitServiceClient<Channel> {
-        RateLimitServiceClient::connect(format!("http://127.0.0.1:{}", self.grpc_port)).await.unwrap()
+        RateLimitServiceClient::new(self.channel().await)
     }
 
     /// Whether one request of these entries passes.

@@ -17,8 +17,9 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{AsyncConnectionConfig, RedisError, pipe};
 use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime};
 use futures_util::future::try_join_all;
+use tokio::runtime::Handle;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{RedisConfig, script};
@@ -47,8 +48,11 @@ struct Shared {
     suspicion: Notify,
 }
 
-/// Connections in use; the pool makes new ones only.
-struct Connections {
+/// Connections in use, by worker; the pool makes new ones only.
+type Connections = Vec<OfWorker>;
+
+/// The connections that live on the runtime of one worker.
+struct OfWorker {
     ready: Vec<Connection>,
     next: AtomicUsize,
 }
@@ -62,17 +66,23 @@ enum ProbeError {
     Pool(#[from] PoolError),
     #[error(transparent)]
     Redis(#[from] RedisError),
+    #[error(transparent)]
+    Worker(#[from] JoinError),
 }
 
 impl Link {
-    /// Starts the keeper, and waits for its first attempt to connect, whatever comes of it.
-    pub(super) async fn start(config: RedisConfig, on_change: OnChange) -> Result<Link, RedisError> {
+    /// Starts the keeper on this runtime, and waits for its first attempt to connect on those, whatever comes of it.
+    pub(super) async fn start(
+        config: RedisConfig,
+        on_change: OnChange,
+        runtimes: Vec<Handle>,
+    ) -> Result<Link, RedisError> {
         let connection_config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(config.timeout))
             .set_response_timeout(Some(config.timeout));
         let manager = Manager::new_with_config(config.connection_info(), connection_config)?;
         let pool = Pool::builder(manager)
-            .max_size(config.connections)
+            .max_size(config.connections.div_ceil(runtimes.len()) * runtimes.len())
             .runtime(Runtime::Tokio1)
             .wait_timeout(Some(config.timeout))
             .create_timeout(Some(config.timeout))
@@ -84,6 +94,7 @@ impl Link {
         let keeper = Keeper {
             config,
             pool,
+            runtimes,
             shared: Arc::clone(&shared),
             on_change,
             tried: Arc::clone(&tried),
@@ -95,12 +106,12 @@ impl Link {
         Ok(Link { shared, keeper })
     }
 
-    /// A connection to ask over; `None` while Redis is known to be down.
-    pub(super) fn connection(&self) -> Option<MultiplexedConnection> {
+    /// A connection for this worker to ask over; `None` while Redis is known to be down.
+    pub(super) fn connection(&self, worker: usize) -> Option<MultiplexedConnection> {
         let connections = self.shared.connections.load();
-        let connections = connections.as_ref()?;
-        let turn = connections.next.fetch_add(1, Ordering::Relaxed) % connections.ready.len();
-        Some(MultiplexedConnection::clone(&connections.ready[turn]))
+        let OfWorker { ready, next } = &connections.as_ref()?[worker];
+        let turn = next.fetch_add(1, Ordering::Relaxed) % ready.len();
+        Some(MultiplexedConnection::clone(&ready[turn]))
     }
 
     /// Something went wrong with a request: the keeper shall look.
@@ -118,6 +129,8 @@ impl Drop for Link {
 struct Keeper {
     config: RedisConfig,
     pool: Pool,
+    /// The workers': their connections live on them.
+    runtimes: Vec<Handle>,
     shared: Arc<Shared>,
     on_change: OnChange,
     /// Told after the first attempt to connect.
@@ -190,13 +203,20 @@ impl Keeper {
     }
 
     async fn try_connect(&self) -> Result<Connections, ProbeError> {
-        let ready = try_join_all((0..self.config.connections).map(|_| self.pool.get())).await?;
-        let connections = Connections { ready, next: AtomicUsize::new(0) };
+        let connections = try_join_all(self.runtimes.iter().map(|runtime| self.connect_on(runtime))).await?;
         if let Err(error) = self.probe(&connections).await {
             self.discard(Arc::new(connections));
             return Err(error);
         }
         Ok(connections)
+    }
+
+    /// The part of one worker: what drives a connection runs where it was made.
+    async fn connect_on(&self, runtime: &Handle) -> Result<OfWorker, ProbeError> {
+        let part = self.config.connections.div_ceil(self.runtimes.len());
+        let pool = self.pool.clone();
+        let ready = runtime.spawn(async move { try_join_all((0..part).map(|_| pool.get())).await }).await??;
+        Ok(OfWorker { ready, next: AtomicUsize::new(0) })
     }
 
     /// Returns when a probe has failed.
@@ -216,8 +236,9 @@ impl Keeper {
         let mut probe = pipe();
         probe.add_command(script::load()).cmd("SET").arg(key).arg(1).arg("PX").arg(1000);
         let probe = &probe;
+        let ready = connections.iter().flat_map(|of_worker| &of_worker.ready);
         let probe =
-            try_join_all(connections.ready.iter().map(|connection| async move {
+            try_join_all(ready.map(|connection| async move {
                 probe.exec_async(&mut MultiplexedConnection::clone(connection)).await
             }));
         match timeout(self.config.timeout, probe).await {
@@ -229,7 +250,7 @@ impl Keeper {
     /// Closes connections for good: whatever was wrong with them, the pool shall not hand them out again.
     fn discard(&self, connections: Arc<Connections>) {
         if let Ok(connections) = Arc::try_unwrap(connections).map_err(drop) {
-            connections.ready.into_iter().map(Connection::take).for_each(drop);
+            connections.into_iter().flat_map(|of_worker| of_worker.ready).map(Connection::take).for_each(drop);
         }
     }
 }

@@ -1,0 +1,159 @@
+//! Who is denied again and again is banned: everywhere at once, for as long as the rule says, and not for what is none of their doing.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod support;
+
+use ::tollgate::wire::RateLimitResponse;
+use ::tollgate::wire::rate_limit_response::Code;
+use support::redis::Redis;
+use support::tollgate::{self, Tollgate, request};
+use support::wait_until_async;
+
+/// The buckets refill so fast that a limit lets pass again at once, and only a ban does not.
+const RULES: &str = "
+domain: shop
+defaults: {algorithm: token_bucket}
+descriptors:
+  - {key: user, rate_limit: {period: 100ms, requests_per_unit: 2, penalty: {after: 3, within: 1h, ban: 1d}}}
+  - {key: brief, rate_limit: {period: 1ms, requests_per_unit: 2, penalty: {after: 1, within: 1h, ban: 200ms}}}
+  - {key: shadow, shadow_mode: true, rate_limit: {period: 1ms, requests_per_unit: 2, penalty: {after: 1, within: 1h, ban: 1d}}}
+  - {key: closed, rate_limit: {unit: year, requests_per_unit: 1000, failure_mode: closed, penalty: {after: 1, within: 1h, ban: 1d}}}
+  - {key: ip, rate_limit: {unit: year, requests_per_unit: 4}}
+";
+
+/// Asks for so many hits; more than 2 are always denied.
+async fn ask(tollgate: &Tollgate, entries: &[(&str, &str)], hits: u32) -> RateLimitResponse {
+    let mut request = request("shop", &[entries]);
+    // The request's own field takes 0 for 1.
+    request.descriptors[0].hits_addend = Some(hits.into());
+    tollgate.ask(request).await.unwrap()
+}
+
+/// The code, what remains, and the seconds until the reset.
+fn status(response: &RateLimitResponse) -> (Code, u32, i64) {
+    let [status] = &response.statuses[..] else { panic!("not one status") };
+    (status.code(), status.limit_remaining, status.duration_until_reset.unwrap().seconds)
+}
+
+const DAY: i64 = 24 * 60 * 60;
+
+#[tokio::test]
+async fn a_ban_holds_in_every_process_at_once_and_is_told() {
+    let redis = Redis::start();
+    let settings = [&*format!("REDIS_URL={}", redis.url()), "LIMIT_RESPONSE_HEADERS_ENABLED=true"];
+    let services = [(); 2].map(|()| Tollgate::start(RULES, &settings));
+    let ann: &[(&str, &str)] = &[("user", "ann")];
+    for denial in 1..=3 {
+        let (code, _, reset) = status(&ask(&services[denial % 2], ann, 3).await);
+        assert_eq!((code, reset > 1), (Code::OverLimit, denial == 3), "denial {denial}");
+    }
+    for tollgate in &services {
+        let response = ask(tollgate, ann, 1).await;
+        let (code, remaining, reset) = status(&response);
+        assert_eq!((code, remaining, (DAY - 60..=DAY).contains(&reset)), (Code::OverLimit, 0, true), "{reset}");
+        let header = |name: &str| {
+            let header = response.response_headers_to_add.iter().find(|header| header.key == name);
+            header.unwrap().value.parse::<i64>().unwrap()
+        };
+        assert!((DAY - 60..=DAY).contains(&header("Retry-After")));
+        assert_eq!(header("RateLimit-Remaining"), 0);
+        assert_eq!(status(&ask(tollgate, ann, 0).await).0, Code::OverLimit, "a look tells, too");
+        assert_eq!(status(&ask(tollgate, &[("user", "bob")], 1).await).0, Code::Ok, "nobody else is banned");
+    }
+}
+
+#[tokio::test]
+async fn a_ban_ends_and_hits_meanwhile_do_not_prolong_it() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    assert_eq!(status(&ask(&tollgate, &[("brief", "ann")], 3).await).0, Code::OverLimit);
+    assert_eq!(status(&ask(&tollgate, &[("brief", "ann")], 1).await).0, Code::OverLimit);
+    // Asked without a pause: were it prolonged, this would not end.
+    wait_until_async("the ban ends", async || status(&ask(&tollgate, &[("brief", "ann")], 1).await).0 == Code::Ok)
+        .await;
+}
+
+#[tokio::test]
+async fn a_request_that_a_ban_denies_is_charged_to_none_of_its_limits() {
+    let redis = Redis::start();
+    let in_redis = format!("REDIS_URL={}", redis.url());
+    for settings in [&[][..], &[&*in_redis]] {
+        let tollgate = Tollgate::start(RULES, settings);
+        for _ in 0..3 {
+            ask(&tollgate, &[("user", "ann")], 3).await;
+        }
+        for _ in 0..10 {
+            let both = request("shop", &[&[("ip", "192.0.2.1")], &[("user", "ann")]]);
+            let response = tollgate.ask(both).await.unwrap();
+            let codes: Vec<Code> = response.statuses.iter().map(|status| status.code()).collect();
+            assert_eq!((response.overall_code(), codes), (Code::OverLimit, vec![Code::Ok, Code::OverLimit]));
+        }
+        assert_eq!(status(&ask(&tollgate, &[("ip", "192.0.2.1")], 0).await).1, 4);
+    }
+}
+
+#[tokio::test]
+async fn in_shadow_mode_a_ban_denies_nobody() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    for hits in [3, 1, 1] {
+        assert_eq!(ask(&tollgate, &[("shadow", "ann")], hits).await.overall_code(), Code::Ok);
+    }
+    let metric = "tollgate_shadow_hits_total{domain=\"shop\",rule=\"shadow\"}";
+    assert_eq!(tollgate.metric(metric), 5.0, "but it is counted");
+}
+
+#[tokio::test]
+async fn nobody_is_punished_while_the_store_is_away() {
+    let redis = Redis::start();
+    let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", redis.url())]);
+    assert_eq!(status(&ask(&tollgate, &[("closed", "ann")], 1).await).0, Code::Ok);
+    redis.freeze();
+    for _ in 0..3 {
+        assert_eq!(ask(&tollgate, &[("closed", "ann")], 1).await.overall_code(), Code::OverLimit);
+    }
+    redis.thaw();
+    let passes = async || ask(&tollgate, &[("closed", "ann")], 1).await.overall_code() == Code::Ok;
+    wait_until_async("the limit is decided again", passes).await;
+}
+
+#[tokio::test]
+async fn a_ban_survives_a_failover_to_a_replica() {
+    let [mut first, second] = [(); 2].map(|()| Redis::start());
+    second.command::<()>(&format!("REPLICAOF {}", first.tcp_address().replace(':', " "))).await;
+    let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", first.url())]);
+    let synced = async || first.command::<String>("INFO replication").await.contains("state=online");
+    wait_until_async("the replica is in step", synced).await;
+    for _ in 0..3 {
+        ask(&tollgate, &[("user", "ann")], 3).await;
+    }
+    wait_until_async("the replica has the ban", async || {
+        second.command::<Vec<String>>("KEYS *").await.iter().any(|key| key.contains("|pe"))
+    })
+    .await;
+    first.kill();
+    second.command::<()>("REPLICAOF NO ONE").await;
+    let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", second.url())]);
+    let (code, _, reset) = status(&ask(&tollgate, &[("user", "ann")], 1).await);
+    assert_eq!((code, (DAY - 60..=DAY).contains(&reset)), (Code::OverLimit, true));
+}
+
+#[tokio::test]
+async fn a_ban_is_shown_and_lifted_by_hand() {
+    let redis = Redis::start();
+    let url = redis.url();
+    let service = Tollgate::start(RULES, &[&format!("REDIS_URL={url}")]);
+    for _ in 0..3 {
+        ask(&service, &[("user", "ann")], 3).await;
+    }
+    let counter = |action: &str| {
+        let settings = [("REDIS_URL", url.as_str()), ("RULES", service.rules.path().to_str().unwrap())];
+        let words = ["counter", action, "--domain", "shop", "user=ann"];
+        let output = tollgate::command().args(words).envs(settings).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let shown = counter("get");
+    assert!(shown.contains("2 per 100ms, token_bucket: 0 of 2 left, banned for 1day, as fresh in 1day"), "{shown}");
+    let shown = counter("reset");
+    assert!(shown.contains("2 of 2 left\n"), "{shown}");
+    assert_eq!(status(&ask(&service, &[("user", "ann")], 1).await).0, Code::Ok);
+}

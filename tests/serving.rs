@@ -1,0 +1,86 @@
+//! Connections and workers: what goes wrong in one call is that call's alone.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use support::tollgate::request;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tollgate::accept;
+use tollgate::algorithm::Verdict;
+use tollgate::grpc::{ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
+use tollgate::limiter::Limiter;
+use tollgate::metrics::Metrics;
+use tollgate::plan::PlanOptions;
+use tollgate::rules::load::{self, LoadOptions, Sources};
+use tollgate::store::memory::MemoryStore;
+use tollgate::store::{Check, Store, StoreError};
+use tollgate::wire::RateLimitServiceClient;
+use tollgate::wire::rate_limit_response::Code;
+use tollgate::worker::Workers;
+use tonic::transport::Endpoint;
+
+/// Panics where the user is `panic`, and lets `slow` wait for the semaphore.
+struct Fragile {
+    counters: MemoryStore,
+    slow: Arc<Semaphore>,
+}
+
+impl Store for Fragile {
+    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Vec<Verdict>, StoreError> {
+        let name = checks[0].key.as_str();
+        assert!(!name.contains("user=panic"), "a panic in a call, for the test");
+        if name.contains("user=slow") {
+            drop(self.slow.acquire().await);
+        }
+        self.counters.check(checks, deadline).await
+    }
+}
+
+#[tokio::test]
+async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
+    let rules = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    std::fs::write(&rules, "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]")
+        .unwrap();
+    let sources = Sources { paths: vec![rules.path().to_owned()] };
+    let slow = Arc::new(Semaphore::new(0));
+    let store = Fragile { counters: MemoryStore::default(), slow: Arc::clone(&slow) };
+    let metrics = Arc::new(Metrics::new(0.8).unwrap());
+    let limiter = Limiter::new(PlanOptions::default(), Arc::new(store), Arc::default(), Arc::clone(&metrics));
+    limiter.put_in_force(load::load(&sources, &LoadOptions::default()).unwrap().rules);
+    let options = ServiceOptions {
+        limits: RequestLimits { descriptors: 1, entries: 1, key_bytes: 10, value_bytes: 10 },
+        headers: Headers::Off,
+        store_timeout: support::SOON,
+    };
+    let service = Service::new(Arc::new(limiter), metrics, options);
+    let hour = Duration::from_secs(60 * 60);
+    let options = ConnectionOptions { max_age: hour, max_age_grace: hour, max_message_bytes: 1_000 };
+    let server = Arc::new(Server::new(service, tonic::service::Routes::default(), options));
+
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let workers = Arc::new(Workers::start(1).unwrap());
+    tokio::spawn(accept::accept(listener, move |connection| {
+        workers.run(|_, stop| {
+            let server = Arc::clone(&server);
+            async move { server.serve(connection, stop).await }
+        });
+    }));
+
+    let client = RateLimitServiceClient::new(Endpoint::from_shared(address).unwrap().connect_lazy());
+    let ask = |user: &'static str| {
+        let mut client = client.clone();
+        async move { client.should_rate_limit(request("shop", &[&[("user", user)]])).await }
+    };
+    let on_its_way = tokio::spawn(ask("slow"));
+    ask("panic").await.expect_err("the call is lost");
+    assert_eq!(ask("ann").await.unwrap().into_inner().overall_code(), Code::Ok);
+    slow.add_permits(1);
+    assert_eq!(on_its_way.await.unwrap().unwrap().into_inner().overall_code(), Code::Ok);
+    assert_eq!(ask("ann").await.unwrap().into_inner().overall_code(), Code::OverLimit);
+}
