@@ -9,6 +9,7 @@
 //!          store        decides all checks together, in one round trip or none
 //!          plan         verdicts and failure modes become a Decision
 //!          metrics      records it
+//!          waiting_room holds what passes until its turn, where a limit says so
 //! Envoy ◀─ grpc         the Decision becomes statuses, a code, headers
 //! ```
 //!
@@ -28,6 +29,7 @@ pub mod rules;
 pub mod store;
 pub mod plan;
 pub mod counters;
+pub mod waiting_room;
 pub mod limiter;
 pub mod grpc;
 pub mod wire;

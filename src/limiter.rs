@@ -1,23 +1,47 @@
-//! The straight line of a request: match, plan, ask the store, conclude, record.
+//! The straight line of a request: match, plan, ask the store, conclude, record; and wait, where a limit says so.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, Guard};
+use tokio::runtime::Handle;
 
+use crate::algorithm::Verdict;
 use crate::counters::{self, Action, Counter, CounterError};
 use crate::descriptor::{Entry, Request};
 use crate::metrics::{Metrics, RuleMetrics};
-use crate::plan::{Decision, Plan, PlanOptions};
+use crate::plan::{Decision, GiveBack, Plan, PlanOptions};
 use crate::rules::Rules;
 use crate::store::memory::MemoryStore;
-use crate::store::{Store, StoreError};
+use crate::store::{Check, Store, StoreError};
 use crate::telemetry;
+use crate::waiting_room::{Turn, WaitingRoom};
+
+/// How long the store has to take back what a request has taken that waits no longer.
+const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Decides requests by the rules in force.
 pub struct Limiter<S> {
     common: Arc<Common>,
     store: Arc<S>,
+}
+
+/// What holds for every request.
+#[derive(Clone, Debug, Default)]
+pub struct LimiterOptions {
+    /// How it is planned.
+    pub plan: PlanOptions,
+    /// How many may be held at once.
+    pub max_held_requests: usize,
+}
+
+/// How long a request may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Deadlines {
+    /// The store has until then.
+    pub store: Instant,
+    /// And what would be held for longer than until then is denied; `None`: its caller has time.
+    pub turn: Option<Instant>,
 }
 
 /// What the limiters of all workers have in common.
@@ -27,6 +51,7 @@ struct Common {
     /// Decides for limits in failure mode `local` while the store cannot.
     local: Arc<MemoryStore>,
     metrics: Arc<Metrics>,
+    waiting_room: WaitingRoom,
     reports: telemetry::Bounded,
 }
 
@@ -40,9 +65,15 @@ pub struct Snapshot {
 
 impl<S: Store> Limiter<S> {
     /// Without rules, until [`Limiter::put_in_force`].
-    pub fn new(options: PlanOptions, store: Arc<S>, local: Arc<MemoryStore>, metrics: Arc<Metrics>) -> Limiter<S> {
-        let in_force = ArcSwap::default();
-        let common = Common { options, in_force, local, metrics, reports: telemetry::Bounded::default() };
+    pub fn new(options: LimiterOptions, store: Arc<S>, local: Arc<MemoryStore>, metrics: Arc<Metrics>) -> Limiter<S> {
+        let common = Common {
+            options: options.plan,
+            in_force: ArcSwap::default(),
+            local,
+            waiting_room: WaitingRoom::new(options.max_held_requests, Arc::clone(&metrics)),
+            metrics,
+            reports: telemetry::Bounded::default(),
+        };
         Limiter { common: Arc::new(common), store }
     }
 
@@ -77,7 +108,8 @@ impl<S: Store> Limiter<S> {
         counters::act(action, &self.snapshot().rules, &self.common.options, &*self.store, descriptor, patience).await
     }
 
-    /// Decides a request; the store has until `deadline`.
+    /// Decides a request. What passes, but not yet, passes when its turn has come; if that is dropped before, what it has taken is
+    /// given back.
     ///
     /// # Errors
     /// Where the store could not decide, and a limit of the request is in failure mode `error`.
@@ -85,22 +117,59 @@ impl<S: Store> Limiter<S> {
         &'a self,
         snapshot: &'a Snapshot,
         request: &'a Request,
-        deadline: Instant,
-    ) -> Result<Decision<'a>, StoreError> {
-        let plan = Plan::new(&self.common.options, &snapshot.rules, request);
-        let decision = if plan.checks().is_empty() {
+        deadlines: Deadlines,
+    ) -> Result<(Decision<'a>, Option<Turn>), StoreError> {
+        let mut plan = Plan::new(&self.common.options, &snapshot.rules, request);
+        let mut decision = if plan.checks().is_empty() {
             plan.conclude(&[])
         } else {
-            let asked = Instant::now();
-            let verdicts = self.store.check(plan.checks(), deadline).await;
-            self.common.metrics.record_store(verdicts.as_ref().err(), asked.elapsed());
-            match verdicts {
+            if let Some(latest) = deadlines.turn {
+                plan = plan.within(latest.saturating_duration_since(Instant::now()));
+            }
+            match self.ask(plan.checks(), deadlines.store).await {
                 Ok(verdicts) => plan.conclude(&verdicts),
                 Err(error) => self.decide_without_store(plan, error)?,
             }
         };
+        let turn = if decision.delay.is_zero() { None } else { self.seat(&mut decision) };
         self.common.metrics.record(&snapshot.metrics, &decision);
-        Ok(decision)
+        Ok((decision, turn))
+    }
+
+    async fn ask(&self, checks: &[Check], deadline: Instant) -> Result<Vec<Verdict>, StoreError> {
+        let asked = Instant::now();
+        let verdicts = self.store.check(checks, deadline).await;
+        self.common.metrics.record_store(verdicts.as_ref().err(), asked.elapsed());
+        verdicts
+    }
+
+    /// Lets a request wait that has just been decided, or denies it where there is no seat.
+    fn seat(&self, decision: &mut Decision<'_>) -> Option<Turn> {
+        let limiter = self.with_store(Arc::clone(&self.store));
+        let taken = decision.give_back(&self.common.options);
+        let turn = self.common.waiting_room.enter(Instant::now() + decision.delay, move || limiter.give_back(taken));
+        if turn.is_none() {
+            decision.refuse_to_hold();
+        }
+        turn
+    }
+
+    /// As if the request had not been. Nobody waits for that.
+    fn give_back(self, GiveBack { to_store, to_memory }: GiveBack) {
+        if !to_memory.is_empty() {
+            self.common.local.decide(&to_memory);
+        }
+        // Where there is no runtime any more, the process ends.
+        if !to_store.is_empty()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            runtime.spawn(async move { self.ask(&to_store, Instant::now() + GIVE_BACK_TIMEOUT).await });
+        }
+    }
+
+    /// Lets all go who are held, and whoever comes from now on: the process ends.
+    pub fn release_held(&self) {
+        self.common.waiting_room.close();
     }
 
     fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, StoreError> {

@@ -31,6 +31,8 @@ pub struct Metrics {
     store_seconds: Histogram,
     store_errors: IntCounterVec,
     failure_answers: IntCounterVec,
+    held_requests: IntGauge,
+    held: HeldOutcomes,
     store_up: IntGauge,
     memory_counters: IntGauge,
     rules_loaded: IntGauge,
@@ -45,6 +47,28 @@ struct Outcomes {
     over_limit: IntCounter,
     invalid: IntCounter,
     unavailable: IntCounter,
+}
+
+/// What became of a request that was to be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Its turn came.
+    Passed,
+    /// Its caller went away before.
+    Left,
+    /// There was no seat for it: it was denied.
+    Refused,
+    /// The process ended before its turn: it passed.
+    Released,
+}
+
+/// How many of each.
+#[derive(Debug)]
+struct HeldOutcomes {
+    passed: IntCounter,
+    left: IntCounter,
+    refused: IntCounter,
+    released: IntCounter,
 }
 
 /// What was found for a descriptor.
@@ -110,6 +134,8 @@ impl Metrics {
 
         let requests = counters("requests_total", "Calls to ShouldRateLimit by outcome.", &["outcome"])?;
         let descriptors = counters("descriptors_total", "Descriptors asked about, by what the rules say.", &["match"])?;
+        let held =
+            counters("held_requests_total", "Requests that were to be held, by what became of them.", &["outcome"])?;
         let by_rule = ["domain", "rule"];
         let metrics = Metrics {
             near_limit_ratio,
@@ -119,7 +145,10 @@ impl Metrics {
                 invalid: requests.with_label_values(&["invalid"]),
                 unavailable: requests.with_label_values(&["unavailable"]),
             },
-            request_seconds: seconds("request_seconds", "Time from a call's arrival to its answer.")?,
+            request_seconds: seconds(
+                "request_seconds",
+                "Time from a call's arrival to its answer, not counting that it was held.",
+            )?,
             descriptors: Matches {
                 limited: descriptors.with_label_values(&["limited"]),
                 unlimited: descriptors.with_label_values(&["unlimited"]),
@@ -161,6 +190,13 @@ impl Metrics {
                 "Limits answered by their failure mode.",
                 &["mode"],
             )?,
+            held_requests: gauge("held_requests", "Requests that are held until their turn.")?,
+            held: HeldOutcomes {
+                passed: held.with_label_values(&["passed"]),
+                left: held.with_label_values(&["left"]),
+                refused: held.with_label_values(&["refused"]),
+                released: held.with_label_values(&["released"]),
+            },
             store_up: gauge("store_up", "1 while the store can be asked; 0 while it is known to be down and is not.")?,
             memory_counters: gauge("memory_counters", "Counters in this process's memory.")?,
             rules_loaded: gauge("rules_loaded", "Rules in force.")?,
@@ -245,6 +281,22 @@ impl Metrics {
         if let Some(error) = error {
             self.store_errors.with_label_values(&[error.kind()]).inc();
         }
+    }
+
+    /// So many requests more are held, or fewer.
+    pub fn add_held(&self, requests: i64) {
+        self.held_requests.add(requests);
+    }
+
+    /// A request is no longer held, or could not be.
+    pub fn record_held(&self, held: Held) {
+        match held {
+            Held::Passed => &self.held.passed,
+            Held::Left => &self.held.left,
+            Held::Refused => &self.held.refused,
+            Held::Released => &self.held.released,
+        }
+        .inc();
     }
 
     /// The store went up or down.

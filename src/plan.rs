@@ -1,6 +1,7 @@
 //! Which counters a request touches, and what their verdicts mean for it. Pure: the store is asked by someone else.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::algorithm::{Algorithm, Limit, LimitError, Options, Verdict};
 use crate::descriptor::{Hits, Override, Request, Role};
@@ -81,6 +82,17 @@ pub struct Decision<'a> {
     pub statuses: Vec<Status<'a>>,
     /// What every limit says, in the order of the descriptors.
     pub limits: Vec<Limited<'a>>,
+    /// How long the request is to be held before it passes; zero where it is denied.
+    pub delay: Duration,
+}
+
+/// What takes back the hits of a request that was admitted and does not pass after all.
+#[derive(Debug, Default)]
+pub struct GiveBack {
+    /// To be asked of the store.
+    pub to_store: Vec<Check>,
+    /// To be asked of this process's memory, which decided because the store could not.
+    pub to_memory: Vec<Check>,
 }
 
 /// The answer to one descriptor.
@@ -102,6 +114,40 @@ impl<'a> Decision<'a> {
             Status::NoLimit | Status::Unlimited(_) => None,
         })
     }
+
+    /// What gives back all that the request has taken, but of limits that count denials.
+    pub fn give_back(&self, options: &PlanOptions) -> GiveBack {
+        let mut give_back = GiveBack::default();
+        for limited in self.limits.iter().filter(|limited| !limited.over() && !limited.limit.count_denied()) {
+            let Limited { key, limit, hits, .. } = limited;
+            let Some(hits) = u64::try_from(hits.get()).ok().filter(|hits| *hits > 0).and_then(Hits::give_back) else {
+                continue;
+            };
+            let check = Check { key: key.clone(), limit: *limit, hits, role: Role::Shadow, descriptor: 0 };
+            match limited.answer {
+                Answer::Store(_) => give_back.to_store.push(check),
+                Answer::Local(_) => {
+                    give_back.to_memory.push(Check { limit: limit.divided_by(options.expected_replicas), ..check });
+                }
+                Answer::FailedOpen | Answer::FailedClosed => {}
+            }
+        }
+        give_back
+    }
+
+    /// Denies a request that would have to be held and cannot. Its turn is when it would have been.
+    pub fn refuse_to_hold(&mut self) {
+        self.over_limit = true;
+        self.delay = Duration::ZERO;
+        for limited in self.limits.iter_mut().filter(|limited| limited.role != Role::Shadow) {
+            if let Answer::Store(verdict) | Answer::Local(verdict) = &mut limited.answer
+                && verdict.delay_ms > 0
+            {
+                let retry_after_ms = Some(verdict.delay_ms);
+                *verdict = Verdict { allowed: false, remaining: 0, retry_after_ms, delay_ms: 0, ..*verdict };
+            }
+        }
+    }
 }
 
 /// The one of a descriptor's limits to tell of: of those that are over, the one that takes longest; or else the one with the
@@ -114,8 +160,10 @@ pub fn most_pressing<'l, 'a>(limits: &'l [Limited<'a>]) -> Option<&'l Limited<'a
 }
 
 /// What one limit says.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Limited<'a> {
+    /// Its counter.
+    pub key: Key,
     /// Where the limit comes from.
     pub source: Source<'a>,
     /// The limit.
@@ -292,6 +340,16 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// The same for a caller who waits no longer than this for a turn.
+    #[must_use]
+    pub fn within(mut self, patience: Duration) -> Plan<'a> {
+        let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        for check in &mut self.checks {
+            check.limit = check.limit.within(patience_ms);
+        }
+        self
+    }
+
     /// What to ask the store.
     pub fn checks(&self) -> &[Check] {
         &self.checks
@@ -355,8 +413,8 @@ impl<'a> Plan<'a> {
         let mut votes = Votes::default();
         let asked = self.reasons.into_iter().zip(self.checks);
         let mut limits: Vec<Limited<'a>> = Vec::with_capacity(self.limits);
-        for ((Reason { source, role, .. }, Check { limit, hits, descriptor, .. }), answer) in asked.zip(answers) {
-            let limited = Limited { source, limit, hits, role, answer, banned_ms: None };
+        for ((Reason { source, role, .. }, Check { key, limit, hits, descriptor, .. }), answer) in asked.zip(answers) {
+            let limited = Limited { key, source, limit, hits, role, answer, banned_ms: None };
             match limits.last_mut() {
                 Some(before) if limit.is_penalty() => {
                     (before.answer, before.banned_ms) = before.answer.under(answer);
@@ -381,7 +439,14 @@ impl<'a> Plan<'a> {
         let statuses = statuses.collect();
         let spared = votes.deny() && self.options.shadow_mode;
         let over_limit = votes.deny() && !spared;
-        Decision { over_limit, spared, domain_found: self.domain_found, statuses, limits }
+        // What denies nobody holds nobody either.
+        let delays = limits.iter().filter(|limited| limited.role != Role::Shadow).filter_map(Limited::verdict);
+        let delay_ms = match delays.map(|verdict| verdict.delay_ms).max() {
+            Some(delay_ms) if !over_limit && !self.options.shadow_mode => delay_ms,
+            _ => 0,
+        };
+        let delay = Duration::from_millis(delay_ms);
+        Decision { over_limit, spared, domain_found: self.domain_found, statuses, limits, delay }
     }
 }
 

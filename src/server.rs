@@ -19,7 +19,7 @@ use crate::admin::{self, Admin};
 use crate::grpc::{
     ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, Server, Service, ServiceOptions,
 };
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, LimiterOptions};
 use crate::metrics::Metrics;
 use crate::plan::PlanOptions;
 use crate::rules::Rules;
@@ -148,11 +148,12 @@ impl Parts {
     /// Each worker has a store of its own; all lead to the same counters.
     async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
         let Parts { settings, mut signals, sources, fingerprint, loaded, ports, workers, metrics, memory } = self;
-        let options = PlanOptions {
+        let plan = PlanOptions {
             key_prefix: settings.store.cache_key_prefix.clone(),
             shadow_mode: settings.shadow_mode,
             expected_replicas: settings.expected_replicas,
         };
+        let options = LimiterOptions { plan, max_held_requests: settings.max_held_requests as usize };
         let first = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter = Arc::new(Limiter::new(options, first, memory, Arc::clone(&metrics)));
         let (reporter, health) = tonic_health::server::health_reporter();
@@ -214,7 +215,7 @@ impl Parts {
         let router = admin::router(Admin {
             serving: Arc::clone(&serving.http),
             metrics,
-            limiter,
+            limiter: Arc::clone(&limiter),
             token: settings.admin_token()?,
             store_timeout: settings.store.redis_timeout,
         });
@@ -243,6 +244,11 @@ impl Parts {
             accepting.abort();
             let _ = accepting.await;
             stop.send_replace(true);
+            tokio::spawn(async move {
+                // Who is held for longer is answered at least before connections are closed.
+                tokio::time::sleep(settings.shutdown_timeout / 10 * 9).await;
+                limiter.release_held();
+            });
             tokio::time::timeout(settings.shutdown_timeout, async { tokio::join!(workers.drain(), http) }).await
         };
         tokio::select! {

@@ -97,7 +97,7 @@ pub struct Settings {
         value_parser = duration)]
     pub drain_delay: Duration,
 
-    /// After that: the longest that requests on their way may take to finish.
+    /// After that: the longest that requests on their way may take to finish. Those still held shortly before its end pass then.
     #[arg(long, env = "SHUTDOWN_TIMEOUT", value_name = "DURATION", default_value = "10s", help_heading = "Listeners",
         value_parser = positive_duration)]
     pub shutdown_timeout: Duration,
@@ -126,6 +126,11 @@ pub struct Settings {
     #[arg(long, env = "MAX_VALUE_BYTES", value_name = "BYTES", default_value = "1048576", help_heading = "Requests",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub max_value_bytes: u32,
+
+    /// The most requests that are held at once until their turn (`leaky_bucket` with `max_delay`); what would be one more is denied.
+    #[arg(long, env = "MAX_HELD_REQUESTS", value_name = "NUMBER", default_value = "10000", help_heading = "Requests",
+        value_parser = clap::value_parser!(u32))]
+    pub max_held_requests: u32,
 
     /// Tell clients about their limit in response headers.
     #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", help_heading = "Answers", value_parser = BoolishValueParser::new(),

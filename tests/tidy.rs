@@ -18,9 +18,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("metrics", &["descriptor", "plan", "rules", "store"]),
     ("telemetry", &[]),
     ("counters", &["algorithm", "descriptor", "plan", "rules", "store"]),
-    ("limiter", &["counters", "descriptor", "metrics", "plan", "rules", "store", "telemetry"]),
+    ("waiting_room", &["metrics", "telemetry"]),
+    (
+        "limiter",
+        &["algorithm", "counters", "descriptor", "metrics", "plan", "rules", "store", "telemetry", "waiting_room"],
+    ),
     ("wire", &[]),
-    ("grpc", &["descriptor", "limiter", "metrics", "plan", "store", "wire", "worker"]),
+    ("grpc", &["descriptor", "limiter", "metrics", "plan", "store", "waiting_room", "wire", "worker"]),
     ("admin", &["counters", "descriptor", "limiter", "metrics", "store"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "rules", "store", "telemetry"]),

@@ -13,10 +13,14 @@ pub use connection::{ConnectionOptions, Server};
 pub use convert::RequestLimits;
 pub use headers::{HeaderFormat, HeaderNames, Headers};
 
-use crate::limiter::Limiter;
+use crate::limiter::{Deadlines, Limiter};
 use crate::metrics::Metrics;
 use crate::store::Store;
+use crate::waiting_room::Turn;
 use crate::wire::{RateLimitRequest, RateLimitResponse, RateLimitService};
+
+/// The most that is kept back of the time of a caller who is held.
+const MAX_ANSWER_TIME: Duration = Duration::from_millis(100);
 
 /// The service.
 pub struct Service<S> {
@@ -49,31 +53,47 @@ impl<S: Store> RateLimitService for Service<S> {
         let start = Instant::now();
         let answer = self.answer(call, start).await;
         self.metrics.record_call(start.elapsed());
-        answer.map(Response::new)
+        let (response, turn) = answer?;
+        if let Some(turn) = turn {
+            turn.come().await;
+        }
+        Ok(Response::new(response))
     }
 }
 
 impl<S: Store> Service<S> {
-    async fn answer(&self, call: Request<RateLimitRequest>, start: Instant) -> Result<RateLimitResponse, Status> {
-        let store_timeout = match caller_timeout(&call) {
-            // A quarter of the caller's patience is kept back, for our answer to arrive in time.
-            Some(timeout) => self.options.store_timeout.min(timeout / 4 * 3),
-            None => self.options.store_timeout,
-        };
-        let deadline = start + store_timeout;
+    /// A quarter of a caller's patience is kept back, for our answer to arrive in time.
+    fn deadlines(&self, start: Instant, timeout: Option<Duration>) -> Deadlines {
+        let store_timeout = self.options.store_timeout;
+        match timeout {
+            None => Deadlines { store: start + store_timeout, turn: None },
+            Some(timeout) => Deadlines {
+                store: start + store_timeout.min(timeout / 4 * 3),
+                turn: start.checked_add(timeout - MAX_ANSWER_TIME.min(timeout / 4)),
+            },
+        }
+    }
+
+    /// The answer, and when it is its turn.
+    async fn answer(
+        &self,
+        call: Request<RateLimitRequest>,
+        start: Instant,
+    ) -> Result<(RateLimitResponse, Option<Turn>), Status> {
+        let deadlines = self.deadlines(start, caller_timeout(&call));
         let request = convert::request(call.into_inner(), &self.options.limits).map_err(|invalid| {
             self.metrics.record_invalid();
             tracing::debug!(error = %invalid, "invalid request");
             Status::invalid_argument(invalid.to_string())
         })?;
         let snapshot = self.limiter.snapshot();
-        let decision = self
+        let (decision, turn) = self
             .limiter
-            .decide(&snapshot, &request, deadline)
+            .decide(&snapshot, &request, deadlines)
             .await
             .map_err(|error| Status::unavailable(format!("the rate limit store cannot decide: {error}")))?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");
-        Ok(convert::response(&decision, &self.options.headers))
+        Ok((convert::response(&decision, &self.options.headers), turn))
     }
 }
 

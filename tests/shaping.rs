@@ -1,0 +1,300 @@
+//! A `leaky_bucket` with `max_delay` holds answers until it is their turn: over the wire, over two processes, and behind a real Envoy.
+//!
+//! No assertion here says that something comes early enough, which a busy machine could break; that nothing comes too early says enough.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod support;
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use support::envoy::Envoy;
+use support::redis::Redis;
+use support::tollgate::{Tollgate, request};
+use support::{wait_until, wait_until_async};
+use tokio::task::JoinHandle;
+use tollgate::wire::rate_limit_response::Code;
+use tollgate::wire::{RateLimitRequest, RateLimitResponse};
+
+/// `fast` lets one go every 20 ms, and `slow` one at once, one in half a minute and one in a whole.
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: fast, rate_limit: {unit: second, requests_per_unit: 50, algorithm: leaky_bucket, max_delay: 10s}}
+  - {key: slow, rate_limit: {unit: minute, requests_per_unit: 2, algorithm: leaky_bucket, max_delay: 1m}}
+  - {key: once, rate_limit: {unit: year, requests_per_unit: 1}}
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {unit: minute, requests_per_unit: 2, algorithm: leaky_bucket, max_delay: 1m}
+";
+
+const GAP: Duration = Duration::from_millis(20);
+
+/// What clocks in whole milliseconds are off by.
+const MILLISECOND: Duration = Duration::from_millis(1);
+
+fn asking(key: &str) -> RateLimitRequest {
+    request("shop", &[&[(key, "ann")]])
+}
+
+/// A call on its way.
+struct Call(JoinHandle<Result<RateLimitResponse, tonic::Status>>);
+
+impl Call {
+    /// Starts one on a connection of its own.
+    async fn start(tollgate: &Tollgate, key: &str) -> Call {
+        let (mut client, request) = (tollgate.client().await, asking(key));
+        Call(tokio::spawn(async move { client.should_rate_limit(request).await.map(tonic::Response::into_inner) }))
+    }
+
+    async fn code(self) -> Code {
+        self.0.await.unwrap().unwrap().overall_code()
+    }
+}
+
+/// How many more would be admitted, by a question that counts nothing.
+async fn remaining(tollgate: &Tollgate, key: &str) -> u32 {
+    let mut look = asking(key);
+    look.descriptors[0].hits_addend = Some(0);
+    tollgate.ask(look).await.unwrap().statuses[0].limit_remaining
+}
+
+async fn until_remaining(tollgate: &Tollgate, key: &str, hits: u32) {
+    wait_until_async(&format!("{hits} remain"), async || remaining(tollgate, key).await == hits).await;
+}
+
+fn until_held(tollgate: &Tollgate, requests: f64) {
+    wait_until("requests are held", || tollgate.metric("tollgate_held_requests") == requests);
+}
+
+fn held(tollgate: &Tollgate, outcome: &str) -> f64 {
+    tollgate.metric(&format!("tollgate_held_requests_total{{outcome=\"{outcome}\"}}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_first_is_served_first_over_all_processes_and_nobody_early() {
+    let redis = Redis::start();
+    let settings = [&format!("REDIS_URL={}", redis.url()), "REDIS_TIMEOUT=30s"];
+    let services = [(); 2].map(|()| Tollgate::start(RULES, &settings));
+    let clients = [services[0].client().await, services[1].client().await];
+    let start = Instant::now();
+    let calls: Vec<_> = (0..40)
+        .map(|i| {
+            let mut client = clients[i % 2].clone();
+            tokio::spawn(async move {
+                let answer = client.should_rate_limit(asking("fast")).await.unwrap().into_inner();
+                assert_eq!(answer.overall_code(), Code::Ok);
+                start.elapsed()
+            })
+        })
+        .collect();
+    let mut answered = Vec::new();
+    for call in calls {
+        answered.push(call.await.unwrap());
+    }
+    answered.sort_unstable();
+    for (i, at) in (0..).zip(answered) {
+        assert!(at + MILLISECOND >= GAP * i, "{i} was answered after {at:?}");
+    }
+    assert!(services.iter().any(|service| held(service, "passed") > 0.0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_held_does_not_keep_others_waiting() {
+    let tollgate = Tollgate::start(RULES, &["WORKER_THREADS=1"]);
+    assert!(tollgate.passes("shop", &[("slow", "ann")]).await);
+    let _held = [Call::start(&tollgate, "slow").await, Call::start(&tollgate, "slow").await];
+    until_held(&tollgate, 2.0);
+    assert!(tollgate.passes("shop", &[("once", "ann")]).await);
+    // More than max_delay can be is denied at once, and so is what another limit denies.
+    assert!(!tollgate.passes("shop", &[("slow", "ann")]).await);
+    let both = request("shop", &[&[("slow", "bob")], &[("once", "ann")]]);
+    assert_eq!(tollgate.ask(both.clone()).await.unwrap().overall_code(), Code::OverLimit);
+    assert_eq!(tollgate.ask(both).await.unwrap().overall_code(), Code::OverLimit);
+    assert_eq!(tollgate.metric("tollgate_held_requests"), 2.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_who_goes_away_gives_the_place_back() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    for settings in [&[][..], &[&url, "REDIS_TIMEOUT=30s"]] {
+        let tollgate = Tollgate::start(RULES, settings);
+        assert!(tollgate.passes("shop", &[("slow", "ann")]).await);
+        for round in 1..=3_u8 {
+            let call = Call::start(&tollgate, "slow").await;
+            until_held(&tollgate, 1.0);
+            assert_eq!(remaining(&tollgate, "slow").await, 1);
+            call.0.abort();
+            until_remaining(&tollgate, "slow", 2).await;
+            until_held(&tollgate, 0.0);
+            assert_eq!(held(&tollgate, "left"), f64::from(round));
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_cannot_wait_so_long_is_denied_at_once_and_not_charged() {
+    let tollgate = Tollgate::start(RULES, &["LIMIT_RESPONSE_HEADERS_ENABLED=true"]);
+    assert!(tollgate.passes("shop", &[("slow", "ann")]).await);
+    let mut hurried = tonic::Request::new(asking("slow"));
+    hurried.set_timeout(Duration::from_secs(20));
+    let answer = tollgate.client().await.should_rate_limit(hurried).await.unwrap().into_inner();
+    assert_eq!(answer.overall_code(), Code::OverLimit);
+    let retry_after = answer.response_headers_to_add.iter().find(|header| header.key == "Retry-After").unwrap();
+    // In so long it is the turn of those who wait for 20 seconds, less what the answer takes.
+    assert!((1..=11).contains(&retry_after.value.parse().unwrap()), "{}", retry_after.value);
+    assert_eq!(remaining(&tollgate, "slow").await, 2);
+    assert_eq!(tollgate.metric("tollgate_held_requests"), 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_many_are_held_and_one_more_is_denied_and_not_charged() {
+    let settings = ["MAX_HELD_REQUESTS=1", "LIMIT_RESPONSE_HEADERS_ENABLED=true"];
+    let tollgate = Tollgate::start(RULES, &settings);
+    assert!(tollgate.passes("shop", &[("slow", "ann")]).await);
+    let call = Call::start(&tollgate, "slow").await;
+    until_held(&tollgate, 1.0);
+    let answer = tollgate.ask(asking("slow")).await.unwrap();
+    assert_eq!((answer.overall_code(), answer.statuses[0].code()), (Code::OverLimit, Code::OverLimit));
+    assert!(answer.response_headers_to_add.iter().any(|header| header.key == "Retry-After"));
+    until_remaining(&tollgate, "slow", 1).await;
+    assert_eq!(held(&tollgate, "refused"), 1.0);
+    tollgate.must_log("as many requests are held as MAX_HELD_REQUESTS allows");
+    call.0.abort();
+    until_held(&tollgate, 0.0);
+    let _call = Call::start(&tollgate, "slow").await;
+    until_held(&tollgate, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_denies_nobody_holds_nobody() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let everything = Tollgate::start(RULES, &["SHADOW_MODE=true"]);
+    for _ in 0..5 {
+        assert!(tollgate.passes("shop", &[("shadow", "ann")]).await);
+        assert!(everything.passes("shop", &[("slow", "ann")]).await);
+    }
+    assert_eq!(held(&tollgate, "passed") + held(&everything, "passed"), 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_local_decision_holds_too_and_takes_back_what_it_has_charged() {
+    let rules = RULES.replace("max_delay: 1m", "max_delay: 1m, failure_mode: local");
+    let redis = Redis::stopped();
+    let url = format!("REDIS_URL={}", redis.url());
+    let tollgate = Tollgate::start(&rules, &[&url, "EXPECTED_REPLICAS=2"]);
+    // Half of the number: one in a minute.
+    assert!(tollgate.passes("shop", &[("slow", "ann")]).await);
+    let call = Call::start(&tollgate, "slow").await;
+    until_held(&tollgate, 1.0);
+    assert_eq!(remaining(&tollgate, "slow").await, 0);
+    call.0.abort();
+    until_remaining(&tollgate, "slow", 1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_the_end_those_who_are_held_pass_each_in_turn() {
+    let mut tollgate = Tollgate::start(RULES, &["DRAIN_DELAY=0s", "SHUTDOWN_TIMEOUT=60s"]);
+    let mut client = tollgate.client().await;
+    let start = Instant::now();
+    let all = RateLimitRequest { hits_addend: 100, ..asking("fast") };
+    // A hundred hits leave together, when the last of them may.
+    let call = tokio::spawn(async move { client.should_rate_limit(all).await });
+    until_held(&tollgate, 1.0);
+    tollgate.signal("TERM");
+    assert_eq!(call.await.unwrap().unwrap().into_inner().overall_code(), Code::Ok);
+    assert!(start.elapsed() + MILLISECOND >= GAP * 99);
+    assert_eq!(tollgate.wait().code(), Some(0));
+    tollgate.must_log("every request is answered");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whose_turn_is_after_the_end_passes_before_it() {
+    let mut tollgate = Tollgate::start(RULES, &["DRAIN_DELAY=0s", "SHUTDOWN_TIMEOUT=2s"]);
+    assert!(tollgate.passes("shop", &[("slow", "ann")]).await);
+    let calls = [Call::start(&tollgate, "slow").await, Call::start(&tollgate, "slow").await];
+    until_held(&tollgate, 2.0);
+    tollgate.signal("TERM");
+    for call in calls {
+        assert_eq!(call.code().await, Code::Ok);
+    }
+    assert_eq!(tollgate.wait().code(), Some(0));
+    tollgate.must_log("every request is answered");
+}
+
+/// A service that remembers when requests came.
+struct Service {
+    port: u16,
+    arrivals: Arc<Mutex<Vec<Instant>>>,
+}
+
+impl Service {
+    fn start() -> Service {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let arrivals = Arc::default();
+        let log = Arc::clone(&arrivals);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                let log: Arc<Mutex<Vec<Instant>>> = Arc::clone(&log);
+                std::thread::spawn(move || {
+                    let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+                    while lines.by_ref().take_while(|line| !line.is_empty()).count() > 0 {
+                        log.lock().unwrap().push(Instant::now());
+                        let _ = (&stream).write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n");
+                    }
+                });
+            }
+        });
+        Service { port, arrivals }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn behind_envoy_a_burst_of_twenty_leaves_evenly_spaced() {
+    let rules = "
+domain: shop
+descriptors:
+  - {key: upstream, value: legacy, rate_limit: {unit: second, requests_per_unit: 10, algorithm: leaky_bucket, max_delay: 20s}}
+";
+    let (tollgate, service) = (Tollgate::start(rules, &[]), Service::start());
+    let stand_in = "endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 10001 } } }";
+    let changed = stand_in.replace("10001", &service.port.to_string());
+    let patient = ("timeout: 1s", "timeout: 60s");
+    let envoy =
+        Arc::new(Envoy::start_from("deploy/envoy/shaping.yaml", tollgate.grpc_port, &[patient, (stand_in, &changed)]));
+    let start = Instant::now();
+    let calls: Vec<_> = (0..20)
+        .map(|_| {
+            let envoy = Arc::clone(&envoy);
+            std::thread::spawn(move || envoy.get("/legacy").status)
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(call.join().unwrap(), 200);
+    }
+    let arrivals = service.arrivals.lock().unwrap();
+    assert_eq!(arrivals.len(), 20);
+    let gap = Duration::from_millis(100);
+    // They came at once, and would have left at once.
+    for (i, at) in (0..).zip(arrivals.iter().map(|at| *at - start)) {
+        assert!(at + MILLISECOND >= gap * i, "{i} arrived after {at:?}");
+    }
+    assert!(held(&tollgate, "passed") > 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn envoys_own_timeout_is_the_longest_that_it_waits() {
+    let tollgate = Tollgate::start(&RULES.replace("{key: slow,", "{key: upstream, value: legacy,"), &[]);
+    let envoy = Envoy::start_from("deploy/envoy/shaping.yaml", tollgate.grpc_port, &[("timeout: 1s", "timeout: 20s")]);
+    assert_eq!(envoy.get("/legacy").status, 200);
+    // It would be its turn in half a minute.
+    assert_eq!(envoy.get("/legacy").status, 429);
+    let mut look = request("shop", &[&[("upstream", "legacy")]]);
+    look.descriptors[0].hits_addend = Some(0);
+    assert_eq!(tollgate.ask(look).await.unwrap().statuses[0].limit_remaining, 2, "it is not charged");
+}
