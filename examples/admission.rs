@@ -58,6 +58,7 @@ fn limits() -> Vec<(&'static str, Limit)> {
         let options = Options { segments: Some(segments), weighting: Some(weighting), ..Options::default() };
         limit(Algorithm::SlidingWindow, options)
     };
+    let leaky = |max_delay| limit(Algorithm::LeakyBucket, Options { max_delay, ..Options::default() });
     let bucket = |burst| limit(Algorithm::TokenBucket, Options { burst: Some(burst), ..Options::default() });
     vec![
         ("`fixed_window`", limit(Algorithm::FixedWindow, Options::default())),
@@ -68,6 +69,8 @@ fn limits() -> Vec<(&'static str, Limit)> {
         ("`sliding_log`", limit(Algorithm::SlidingLog, Options::default())),
         ("`token_bucket` (burst N)", bucket(NUMBER)),
         ("`token_bucket`, `burst: N/10`", bucket(NUMBER / 10)),
+        ("`leaky_bucket`", leaky(None)),
+        ("`leaky_bucket`, `max_delay: 10s`", leaky(Some(Duration::from_secs(10)))),
     ]
 }
 
@@ -121,14 +124,14 @@ fn hostile() -> Vec<u64> {
 /// When requests pass the limit.
 fn through_limit(limit: &Limit, arrivals: &[u64]) -> Vec<u64> {
     let mut state = None;
-    let passes = |now: &&u64| {
-        let outcome = limit.decide(1, state.as_ref(), **now);
+    let passes = |now: &u64| {
+        let outcome = limit.decide(1, state.as_ref(), *now);
         if let Some(change) = outcome.change {
             state = Some(State::after(state.take(), change));
         }
-        outcome.verdict.allowed
+        outcome.verdict.allowed.then_some(now + outcome.verdict.delay_ms)
     };
-    arrivals.iter().filter(passes).copied().collect()
+    arrivals.iter().filter_map(passes).collect()
 }
 
 /// When requests pass an exact log of those that have passed.

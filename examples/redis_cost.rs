@@ -38,7 +38,10 @@ async fn main() {
 
 /// One check for each counter.
 fn checks(algorithm: Algorithm, number: u32) -> Vec<Check> {
-    let options = Options { count_denied: Some(false), ..Options::default() };
+    let has = |option| algorithm.options().contains(&option);
+    let burst = Some(number.max(1)).filter(|_| has("burst"));
+    let max_delay = Some(Duration::from_secs(1)).filter(|_| has("max_delay"));
+    let options = Options { count_denied: Some(false), burst, max_delay, ..Options::default() };
     let limit = Limit::new(algorithm, number, Duration::from_secs(60), options).unwrap();
     let check = |i: usize| {
         let entries = [Entry { key: "user".into(), value: format!("{number}-{i:05}") }];
