@@ -22,12 +22,42 @@ pub struct Limiter<S> {
 
 /// What the limiters of all workers have in common.
 struct Common {
-    options: PlanOptions,
+    options: LimiterOptions,
     in_force: ArcSwap<Snapshot>,
     /// Decides for limits in failure mode `local` while the store cannot.
     local: Arc<MemoryStore>,
     metrics: Arc<Metrics>,
     reports: telemetry::Bounded,
+}
+
+/// What holds for every request.
+#[derive(Clone, Debug, Default)]
+pub struct LimiterOptions {
+    /// For planning it.
+    pub plan: PlanOptions,
+    /// Where the store has no room for it.
+    pub overload: Overload,
+}
+
+/// What a request meets that the store has no room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Overload {
+    /// Its limits answer by their failure modes.
+    #[default]
+    FailureMode,
+    /// The call fails with RESOURCE_EXHAUSTED.
+    Refuse,
+}
+
+/// Why a request has no decision.
+#[derive(Debug, thiserror::Error)]
+pub enum DecideError {
+    /// A limit wants the call to fail where the store cannot decide.
+    #[error("the rate limit store cannot decide: {0}")]
+    Undecided(#[source] StoreError),
+    /// The store has no room, and such requests are refused.
+    #[error("too many requests wait for the rate limit store")]
+    Overloaded,
 }
 
 /// The rules that one request sees from start to end.
@@ -40,7 +70,7 @@ pub struct Snapshot {
 
 impl<S: Store> Limiter<S> {
     /// Without rules, until [`Limiter::put_in_force`].
-    pub fn new(options: PlanOptions, store: Arc<S>, local: Arc<MemoryStore>, metrics: Arc<Metrics>) -> Limiter<S> {
+    pub fn new(options: LimiterOptions, store: Arc<S>, local: Arc<MemoryStore>, metrics: Arc<Metrics>) -> Limiter<S> {
         let in_force = ArcSwap::default();
         let common = Common { options, in_force, local, metrics, reports: telemetry::Bounded::default() };
         Limiter { common: Arc::new(common), store }
@@ -74,20 +104,21 @@ impl<S: Store> Limiter<S> {
         descriptor: (&str, Vec<Entry>),
         patience: Duration,
     ) -> Result<Vec<Counter>, CounterError> {
-        counters::act(action, &self.snapshot().rules, &self.common.options, &*self.store, descriptor, patience).await
+        counters::act(action, &self.snapshot().rules, &self.common.options.plan, &*self.store, descriptor, patience)
+            .await
     }
 
     /// Decides a request; the store has until `deadline`.
     ///
     /// # Errors
-    /// Where the store could not decide, and a limit of the request is in failure mode `error`.
+    /// See [`DecideError`].
     pub async fn decide<'a>(
         &'a self,
         snapshot: &'a Snapshot,
         request: &'a Request,
         deadline: Instant,
-    ) -> Result<Decision<'a>, StoreError> {
-        let plan = Plan::new(&self.common.options, &snapshot.rules, request);
+    ) -> Result<Decision<'a>, DecideError> {
+        let plan = Plan::new(&self.common.options.plan, &snapshot.rules, request);
         let decision = if plan.checks().is_empty() {
             plan.conclude(&[])
         } else {
@@ -96,6 +127,10 @@ impl<S: Store> Limiter<S> {
             self.common.metrics.record_store(verdicts.as_ref().err(), asked.elapsed());
             match verdicts {
                 Ok(verdicts) => plan.conclude(&verdicts),
+                Err(StoreError::Overloaded) if self.common.options.overload == Overload::Refuse => {
+                    self.common.metrics.record_overloaded();
+                    return Err(DecideError::Overloaded);
+                }
                 Err(error) => self.decide_without_store(plan, error)?,
             }
         };
@@ -103,7 +138,7 @@ impl<S: Store> Limiter<S> {
         Ok(decision)
     }
 
-    fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, StoreError> {
+    fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, DecideError> {
         if let Some(since_last) = self.common.reports.admit() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
@@ -114,7 +149,7 @@ impl<S: Store> Limiter<S> {
         }
         plan.conclude_without_store(|checks| self.common.local.decide(checks)).map_err(|_| {
             self.common.metrics.record_unavailable();
-            error
+            DecideError::Undecided(error)
         })
     }
 }

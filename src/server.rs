@@ -19,7 +19,7 @@ use crate::admin::{self, Admin};
 use crate::grpc::{
     ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, Server, Service, ServiceOptions,
 };
-use crate::limiter::Limiter;
+use crate::limiter::{Limiter, LimiterOptions};
 use crate::metrics::Metrics;
 use crate::plan::PlanOptions;
 use crate::rules::Rules;
@@ -148,10 +148,13 @@ impl Parts {
     /// Each worker has a store of its own; all lead to the same counters.
     async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
         let Parts { settings, mut signals, sources, fingerprint, loaded, ports, workers, metrics, memory } = self;
-        let options = PlanOptions {
-            key_prefix: settings.store.cache_key_prefix.clone(),
-            shadow_mode: settings.shadow_mode,
-            expected_replicas: settings.expected_replicas,
+        let options = LimiterOptions {
+            plan: PlanOptions {
+                key_prefix: settings.store.cache_key_prefix.clone(),
+                shadow_mode: settings.shadow_mode,
+                expected_replicas: settings.expected_replicas,
+            },
+            overload: settings.store.overload,
         };
         let first = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter = Arc::new(Limiter::new(options, first, memory, Arc::clone(&metrics)));

@@ -13,9 +13,8 @@ use tokio::sync::Semaphore;
 use tollgate::accept;
 use tollgate::algorithm::Verdict;
 use tollgate::grpc::{ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
-use tollgate::limiter::Limiter;
+use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
-use tollgate::plan::PlanOptions;
 use tollgate::rules::load::{self, LoadOptions, Sources};
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::{Check, Store, StoreError};
@@ -50,7 +49,7 @@ async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
     let slow = Arc::new(Semaphore::new(0));
     let store = Fragile { counters: MemoryStore::default(), slow: Arc::clone(&slow) };
     let metrics = Arc::new(Metrics::new(0.8).unwrap());
-    let limiter = Limiter::new(PlanOptions::default(), Arc::new(store), Arc::default(), Arc::clone(&metrics));
+    let limiter = Limiter::new(LimiterOptions::default(), Arc::new(store), Arc::default(), Arc::clone(&metrics));
     limiter.put_in_force(load::load(&sources, &LoadOptions::default()).unwrap().rules);
     let options = ServiceOptions {
         limits: RequestLimits { descriptors: 1, entries: 1, key_bytes: 10, value_bytes: 10 },
