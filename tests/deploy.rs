@@ -105,7 +105,7 @@ fn every_yaml_file_parses() {
 #[test]
 fn envoy_asks_about_what_the_example_rules_limit() {
     let loaded = load(&Sources { paths: vec!["config/rules".into()] }, &LoadOptions::default()).unwrap();
-    for file in ["deploy/envoy/envoy.yaml", "deploy/envoy/concurrency.yaml"] {
+    for file in ["deploy/envoy/envoy.yaml", "deploy/envoy/concurrency.yaml", "deploy/envoy/usage.yaml"] {
         let envoy = &documents(file)[0];
         assert_limited(&descriptors(envoy), &loaded, value("domain", envoy));
     }
