@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher};
 use prost::Message as _;
-use tollgate::algorithm::{Algorithm, Limit, Options};
+use tollgate::algorithm::{Algorithm, Limit, Options, State};
 use tollgate::descriptor::{Entry, Hits, Role};
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::redis::script;
@@ -64,7 +64,9 @@ fn decide(bencher: Bencher<'_, '_>, algorithm: &Algorithm) {
     let mut now = 1_700_000_000_000;
     let mut state = None;
     for holder in 0..10 {
-        state = limit.held_by(holder).decide(1, state.as_ref(), now).state;
+        if let Some(change) = limit.held_by(holder).decide(1, state.as_ref(), now).change {
+            state = Some(State::after(state.take(), change));
+        }
     }
     let limit = limit.held_by(10);
     bencher.bench_local(|| {
@@ -87,7 +89,7 @@ fn memory_store(bencher: Bencher<'_, '_>, checks: usize) {
 #[divan::bench(args = [1, 5, 32])]
 fn encode_call(bencher: Bencher<'_, '_>, checks: usize) {
     let checks: Vec<Check> = (0..checks).map(|user| check(user, limit(Algorithm::SlidingWindow))).collect();
-    bencher.bench(|| script::call(black_box(&checks)).get_packed_command());
+    bencher.bench(|| script::call(black_box(&[&checks])).get_packed_command());
 }
 
 #[divan::bench]
