@@ -1,13 +1,13 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check image
+.PHONY: help run test check bench bench-quick image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
 
 help: ## say what there is to make
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## serve the example rules on this machine, in memory
 	cargo run --release -- --rules config/rules
@@ -19,6 +19,16 @@ test: ## run every test, with the Redis and the Envoy they need (installed at th
 check: ## what a review would say first: formatting and lints
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- --deny warnings
+
+bench: ## measure what a request costs, beside the least that it could: docs/performance.md, under ten minutes once it is built
+	scripts/test-tools.sh
+	cargo bench --locked --no-run --bench service --bench allocations
+	@cargo bench --locked --quiet --bench service
+
+bench-quick: ## the same with shorter runs, under two minutes: to see where a change goes
+	scripts/test-tools.sh
+	cargo bench --locked --no-run --bench service --bench allocations
+	@cargo bench --locked --quiet --bench service -- --quick
 
 image: ## build the container image, with CONTAINER=docker, podman or buildah
 	$(CONTAINER) build --tag tollgate .

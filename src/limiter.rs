@@ -26,15 +26,6 @@ pub struct Limiter<S> {
     store: Arc<S>,
 }
 
-/// What holds for every request.
-#[derive(Clone, Debug, Default)]
-pub struct LimiterOptions {
-    /// How it is planned.
-    pub plan: PlanOptions,
-    /// How many may be held at once.
-    pub max_held_requests: usize,
-}
-
 /// How long a request may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
@@ -46,13 +37,45 @@ pub struct Deadlines {
 
 /// What the limiters of all workers have in common.
 struct Common {
-    options: PlanOptions,
+    options: LimiterOptions,
     in_force: ArcSwap<Snapshot>,
     /// Decides for limits in failure mode `local` while the store cannot.
     local: Arc<MemoryStore>,
     metrics: Arc<Metrics>,
     waiting_room: WaitingRoom,
     reports: telemetry::Bounded,
+}
+
+/// What holds for every request.
+#[derive(Clone, Debug, Default)]
+pub struct LimiterOptions {
+    /// For planning it.
+    pub plan: PlanOptions,
+    /// Where the store has no room for it.
+    pub overload: Overload,
+    /// How many may be held at once.
+    pub max_held_requests: usize,
+}
+
+/// What a request meets that the store has no room for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Overload {
+    /// Its limits answer by their failure modes.
+    #[default]
+    FailureMode,
+    /// The call fails with RESOURCE_EXHAUSTED.
+    Refuse,
+}
+
+/// Why a request has no decision.
+#[derive(Debug, thiserror::Error)]
+pub enum DecideError {
+    /// A limit wants the call to fail where the store cannot decide.
+    #[error("the rate limit store cannot decide: {0}")]
+    Undecided(#[source] StoreError),
+    /// The store has no room, and such requests are refused.
+    #[error("too many requests wait for the rate limit store")]
+    Overloaded,
 }
 
 /// The rules that one request sees from start to end.
@@ -67,10 +90,10 @@ impl<S: Store> Limiter<S> {
     /// Without rules, until [`Limiter::put_in_force`].
     pub fn new(options: LimiterOptions, store: Arc<S>, local: Arc<MemoryStore>, metrics: Arc<Metrics>) -> Limiter<S> {
         let common = Common {
-            options: options.plan,
             in_force: ArcSwap::default(),
             local,
             waiting_room: WaitingRoom::new(options.max_held_requests, Arc::clone(&metrics)),
+            options,
             metrics,
             reports: telemetry::Bounded::default(),
         };
@@ -105,21 +128,22 @@ impl<S: Store> Limiter<S> {
         descriptor: (&str, Vec<Entry>),
         patience: Duration,
     ) -> Result<Vec<Counter>, CounterError> {
-        counters::act(action, &self.snapshot().rules, &self.common.options, &*self.store, descriptor, patience).await
+        counters::act(action, &self.snapshot().rules, &self.common.options.plan, &*self.store, descriptor, patience)
+            .await
     }
 
     /// Decides a request. What passes, but not yet, passes when its turn has come; if that is dropped before, what it has taken is
     /// given back.
     ///
     /// # Errors
-    /// Where the store could not decide, and a limit of the request is in failure mode `error`.
+    /// See [`DecideError`].
     pub async fn decide<'a>(
         &'a self,
         snapshot: &'a Snapshot,
         request: &'a Request,
         deadlines: Deadlines,
-    ) -> Result<(Decision<'a>, Option<Turn>), StoreError> {
-        let mut plan = Plan::new(&self.common.options, &snapshot.rules, request);
+    ) -> Result<(Decision<'a>, Option<Turn>), DecideError> {
+        let mut plan = Plan::new(&self.common.options.plan, &snapshot.rules, request);
         let mut decision = if plan.checks().is_empty() {
             plan.conclude(&[])
         } else {
@@ -128,6 +152,10 @@ impl<S: Store> Limiter<S> {
             }
             match self.ask(plan.checks(), deadlines.store).await {
                 Ok(verdicts) => plan.conclude(&verdicts),
+                Err(StoreError::Overloaded) if self.common.options.overload == Overload::Refuse => {
+                    self.common.metrics.record_overloaded();
+                    return Err(DecideError::Overloaded);
+                }
                 Err(error) => self.decide_without_store(plan, error)?,
             }
         };
@@ -146,7 +174,7 @@ impl<S: Store> Limiter<S> {
     /// Lets a request wait that has just been decided, or denies it where there is no seat.
     fn seat(&self, decision: &mut Decision<'_>) -> Option<Turn> {
         let limiter = self.with_store(Arc::clone(&self.store));
-        let taken = decision.give_back(&self.common.options);
+        let taken = decision.give_back(&self.common.options.plan);
         let turn = self.common.waiting_room.enter(Instant::now() + decision.delay, move || limiter.give_back(taken));
         if turn.is_none() {
             decision.refuse_to_hold();
@@ -172,7 +200,7 @@ impl<S: Store> Limiter<S> {
         self.common.waiting_room.close();
     }
 
-    fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, StoreError> {
+    fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, DecideError> {
         if let Some(since_last) = self.common.reports.admit() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
@@ -183,7 +211,7 @@ impl<S: Store> Limiter<S> {
         }
         plan.conclude_without_store(|checks| self.common.local.decide(checks)).map_err(|_| {
             self.common.metrics.record_unavailable();
-            error
+            DecideError::Undecided(error)
         })
     }
 }

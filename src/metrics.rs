@@ -47,6 +47,7 @@ struct Outcomes {
     over_limit: IntCounter,
     invalid: IntCounter,
     unavailable: IntCounter,
+    overloaded: IntCounter,
 }
 
 /// What became of a request that was to be held.
@@ -144,6 +145,7 @@ impl Metrics {
                 over_limit: requests.with_label_values(&["over_limit"]),
                 invalid: requests.with_label_values(&["invalid"]),
                 unavailable: requests.with_label_values(&["unavailable"]),
+                overloaded: requests.with_label_values(&["overloaded"]),
             },
             request_seconds: seconds(
                 "request_seconds",
@@ -273,9 +275,14 @@ impl Metrics {
         self.failure_answers.with_label_values(&[FailureMode::Error.name()]).inc();
     }
 
+    /// A call failed because too many wait for the store.
+    pub fn record_overloaded(&self) {
+        self.requests.overloaded.inc();
+    }
+
     /// The store was asked.
     pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
-        if !matches!(error, Some(StoreError::Down)) {
+        if !matches!(error, Some(StoreError::Down | StoreError::Overloaded)) {
             self.store_seconds.observe(took.as_secs_f64());
         }
         if let Some(error) = error {

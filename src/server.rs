@@ -148,12 +148,15 @@ impl Parts {
     /// Each worker has a store of its own; all lead to the same counters.
     async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
         let Parts { settings, mut signals, sources, fingerprint, loaded, ports, workers, metrics, memory } = self;
-        let plan = PlanOptions {
-            key_prefix: settings.store.cache_key_prefix.clone(),
-            shadow_mode: settings.shadow_mode,
-            expected_replicas: settings.expected_replicas,
+        let options = LimiterOptions {
+            plan: PlanOptions {
+                key_prefix: settings.store.cache_key_prefix.clone(),
+                shadow_mode: settings.shadow_mode,
+                expected_replicas: settings.expected_replicas,
+            },
+            overload: settings.store.overload,
+            max_held_requests: settings.max_held_requests as usize,
         };
-        let options = LimiterOptions { plan, max_held_requests: settings.max_held_requests as usize };
         let first = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter = Arc::new(Limiter::new(options, first, memory, Arc::clone(&metrics)));
         let (reporter, health) = tonic_health::server::health_reporter();

@@ -105,7 +105,9 @@ fn every_yaml_file_parses() {
 #[test]
 fn envoy_asks_about_what_the_example_rules_limit() {
     let loaded = load(&Sources { paths: vec!["config/rules".into()] }, &LoadOptions::default()).unwrap();
-    for file in ["deploy/envoy/envoy.yaml", "deploy/envoy/concurrency.yaml", "deploy/envoy/shaping.yaml"] {
+    for file in
+        ["envoy.yaml", "concurrency.yaml", "shaping.yaml", "usage.yaml"].map(|file| format!("deploy/envoy/{file}"))
+    {
         let envoy = &documents(file)[0];
         assert_limited(&descriptors(envoy), &loaded, value("domain", envoy));
     }

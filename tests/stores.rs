@@ -52,6 +52,7 @@ async fn redis_store_at(address: &str) -> RedisStore {
         address: address.parse().unwrap(),
         connections: 2,
         timeout: Duration::from_secs(30),
+        queue: 100_000,
         key_prefix: String::new(),
     };
     RedisStore::start(config, Box::new(|_| {})).await.unwrap()

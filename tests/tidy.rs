@@ -27,7 +27,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("grpc", &["descriptor", "limiter", "metrics", "plan", "store", "waiting_room", "wire", "worker"]),
     ("admin", &["counters", "descriptor", "limiter", "metrics", "store"]),
     // For the names of what can be chosen.
-    ("settings", &["algorithm", "grpc", "rules", "store", "telemetry"]),
+    ("settings", &["algorithm", "grpc", "limiter", "rules", "store", "telemetry"]),
     ("worker", &[]),
     ("accept", &["telemetry"]),
     (

@@ -512,6 +512,15 @@ impl Limit {
         self.options.count_denied.unwrap_or(self.algorithm() == Algorithm::FixedWindow)
     }
 
+    /// How much work a decision is at the most, where one of a small counter is 1.
+    pub fn work(&self) -> u64 {
+        match self.algorithm() {
+            // Its slots are copied: measured, see `concurrency::MAX_NUMBER`.
+            Algorithm::Concurrency => 1 + u64::from(self.number) / 16,
+            _ => 1,
+        }
+    }
+
     /// It counts the denials of the limit before it.
     pub fn is_penalty(&self) -> bool {
         self.algorithm() == Algorithm::Penalty

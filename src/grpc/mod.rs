@@ -13,7 +13,7 @@ pub use connection::{ConnectionOptions, Server};
 pub use convert::RequestLimits;
 pub use headers::{HeaderFormat, HeaderNames, Headers};
 
-use crate::limiter::{Deadlines, Limiter};
+use crate::limiter::{Deadlines, DecideError, Limiter};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::waiting_room::Turn;
@@ -87,11 +87,11 @@ impl<S: Store> Service<S> {
             Status::invalid_argument(invalid.to_string())
         })?;
         let snapshot = self.limiter.snapshot();
-        let (decision, turn) = self
-            .limiter
-            .decide(&snapshot, &request, deadlines)
-            .await
-            .map_err(|error| Status::unavailable(format!("the rate limit store cannot decide: {error}")))?;
+        let (decision, turn) =
+            self.limiter.decide(&snapshot, &request, deadlines).await.map_err(|error| match error {
+                DecideError::Undecided(_) => Status::unavailable(error.to_string()),
+                DecideError::Overloaded => Status::resource_exhausted(error.to_string()),
+            })?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");
         Ok((convert::response(&decision, &self.options.headers), turn))
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 
 use super::{SettingsError, positive_duration};
+use crate::limiter::Overload;
 use crate::store::redis::{RedisAddress, RedisConfig};
 
 /// Where counters live.
@@ -35,6 +36,16 @@ pub struct StoreSettings {
     #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
         value_parser = clap::value_parser!(u16).range(1..=100))]
     pub redis_pool_size: u16,
+
+    /// How many decisions may wait for Redis, for each worker thread. Those beyond it are answered at once, as OVERLOAD says.
+    #[arg(long, env = "REDIS_QUEUE_SIZE", value_name = "NUMBER", default_value = "4096", help_heading = "Store",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub redis_queue_size: u32,
+
+    /// What a call meets that finds the queue for Redis full: failure-mode lets each limit answer by its failure mode, refuse fails the
+    /// call with RESOURCE_EXHAUSTED.
+    #[arg(long, env = "OVERLOAD", value_name = "MODE", default_value = "failure-mode", help_heading = "Store")]
+    pub overload: Overload,
 
     /// The longest that anything waits for Redis, connecting too. A call whose gRPC deadline is nearer waits for three quarters
     /// of that at most, so that the failure mode answers in time.
@@ -75,6 +86,7 @@ impl StoreSettings {
                 address: self.redis_address(url)?,
                 connections: self.redis_pool_size.into(),
                 timeout: self.redis_timeout,
+                queue: self.redis_queue_size as usize,
                 key_prefix: self.cache_key_prefix.clone(),
             })),
         }

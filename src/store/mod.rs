@@ -40,11 +40,14 @@ pub trait Store: Send + Sync + 'static {
 }
 
 /// Why a store could not decide.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum StoreError {
     /// No answer before the deadline.
     #[error("no answer in time")]
     Timeout,
+    /// Too many requests wait already: not asked at all.
+    #[error("too many requests wait for the store")]
+    Overloaded,
     /// Known to be down: not asked at all.
     #[error("the store is down")]
     Down,
@@ -61,12 +64,13 @@ pub enum StoreError {
 
 impl StoreError {
     /// The kind, as metrics have it.
-    pub const KINDS: [&'static str; 5] = ["timeout", "down", "connection", "refused", "answer"];
+    pub const KINDS: [&'static str; 6] = ["timeout", "overloaded", "down", "connection", "refused", "answer"];
 
     /// One of [`StoreError::KINDS`].
     pub fn kind(&self) -> &'static str {
         match self {
             StoreError::Timeout => "timeout",
+            StoreError::Overloaded => "overloaded",
             StoreError::Down => "down",
             StoreError::Connection(_) => "connection",
             StoreError::Refused(_) => "refused",

@@ -80,6 +80,11 @@ impl Redis {
         signal(self.server.as_ref().unwrap(), "CONT");
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.server.as_ref().unwrap().id()
+    }
+
     /// What `REDIS_URL` says of it.
     pub fn url(&self) -> String {
         format!("unix://{}", self.socket().display())
@@ -90,7 +95,8 @@ impl Redis {
         format!("127.0.0.1:{}", self.port)
     }
 
-    fn socket(&self) -> PathBuf {
+    /// The path of its Unix socket.
+    pub fn socket(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
     }
 

@@ -27,9 +27,12 @@ pub struct Tollgate {
     pub rules: TempDir,
 }
 
+/// Where the command is.
+pub const BINARY: &str = env!("CARGO_BIN_EXE_tollgate");
+
 /// The command with nothing of the test's own environment that it would take for a setting.
 pub fn command() -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let mut command = Command::new(BINARY);
     command.env_clear().stdin(Stdio::null());
     command
 }
@@ -54,7 +57,11 @@ impl Tollgate {
 
     /// The same with nothing but settings, which name the rules.
     pub fn start_from(settings: &[&str]) -> Tollgate {
-        let mut command = command();
+        Tollgate::start_by(command(), settings)
+    }
+
+    /// The same by another command, which becomes a `tollgate`.
+    pub fn start_by(mut command: Command, settings: &[&str]) -> Tollgate {
         command.envs([
             ("GRPC_PORT", "0"),
             ("PORT", "0"),
@@ -84,6 +91,11 @@ impl Tollgate {
         let port = |field: &str| up[field].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
         (tollgate.grpc_port, tollgate.http_port) = (port("grpc"), port("http"));
         tollgate
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.process.id()
     }
 
     /// The first log line with this message.

@@ -18,6 +18,8 @@ pub struct RedisConfig {
     pub connections: usize,
     /// For every operation, connecting too.
     pub timeout: Duration,
+    /// How many checks may wait, for each worker.
+    pub queue: usize,
     /// In front of every counter's name.
     pub key_prefix: String,
 }
@@ -225,6 +227,7 @@ mod tests {
             address: address.with_auth("bob:a:b"),
             connections: 1,
             timeout: Duration::from_millis(100),
+            queue: 1,
             key_prefix: String::new(),
         };
         let info = config.connection_info();

@@ -1,7 +1,7 @@
 //! The link to Redis: connections kept ready, and the word whether Redis can be asked at all.
 //!
 //! A request never connects and never waits for a connection: either the link is up and the request goes out at once over a
-//! shared connection, pipelined with the others, or the link is down and the request is told so at once. One task, the
+//! shared connection, together with others, or the link is down and the request is told so at once. One task, the
 //! keeper, looks after it: once a second, and whenever a request suspects something, it probes; when a probe fails the link is
 //! down, and the keeper connects anew until a probe passes.
 //!
@@ -112,6 +112,11 @@ impl Link {
         let OfWorker { ready, next } = &connections.as_ref()?[worker];
         let turn = next.fetch_add(1, Ordering::Relaxed) % ready.len();
         Some(MultiplexedConnection::clone(&ready[turn]))
+    }
+
+    /// Redis is known to be down.
+    pub(super) fn is_down(&self) -> bool {
+        self.shared.connections.load().is_none()
     }
 
     /// Something went wrong with a request: the keeper shall look.

@@ -1,5 +1,6 @@
 //! Counters in Redis: shared by every process that asks the same Redis, decided by one script on Redis's own clock.
 
+mod batch;
 mod config;
 mod link;
 pub mod script;
@@ -16,12 +17,16 @@ pub use link::OnChange;
 
 use super::{Check, Store, StoreError};
 use crate::algorithm::Verdict;
+use batch::Queue;
 use link::Link;
 
 /// The shared store, as one worker sees it.
-pub struct RedisStore {
+pub struct RedisStore(Arc<Shared>);
+
+struct Shared {
     link: Arc<Link>,
     worker: usize,
+    queue: Queue,
 }
 
 impl RedisStore {
@@ -31,8 +36,9 @@ impl RedisStore {
     /// # Errors
     /// Where no attempt is possible at all.
     pub async fn start(config: RedisConfig, on_change: OnChange) -> Result<RedisStore, RedisError> {
-        let link = Link::start(config, on_change, vec![Handle::current()]).await?;
-        Ok(RedisStore { link: Arc::new(link), worker: 0 })
+        let queue = Queue::new(config.queue);
+        let link = Arc::new(Link::start(config, on_change, vec![Handle::current()]).await?);
+        Ok(RedisStore(Arc::new(Shared { link, worker: 0, queue })))
     }
 
     /// The same for each of these runtimes: its connections live on it, so that a call and its answer stay on one thread. Whether Redis is
@@ -45,30 +51,50 @@ impl RedisStore {
         config: RedisConfig,
         on_change: OnChange,
     ) -> Result<Vec<RedisStore>, RedisError> {
-        let workers = runtimes.len();
+        let (workers, capacity) = (runtimes.len(), config.queue);
         let link = Arc::new(Link::start(config, on_change, runtimes).await?);
-        Ok((0..workers).map(|worker| RedisStore { link: Arc::clone(&link), worker }).collect())
+        let shared = |worker| Shared { link: Arc::clone(&link), worker, queue: Queue::new(capacity) };
+        Ok((0..workers).map(|worker| RedisStore(Arc::new(shared(worker)))).collect())
     }
 }
 
 impl Store for RedisStore {
     async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Vec<Verdict>, StoreError> {
-        let mut connection = self.link.connection(self.worker).ok_or(StoreError::Down)?;
-        let reply = match tokio::time::timeout_at(deadline.into(), ask(&mut connection, checks)).await {
-            Ok(Ok(reply)) => script::verdicts(&reply, checks.len()),
-            Ok(Err(error)) => Err(classify(error)),
-            Err(_) => Err(StoreError::Timeout),
-        };
-        if reply.is_err() {
-            self.link.suspect();
+        let RedisStore(shared) = self;
+        if shared.link.is_down() {
+            return Err(StoreError::Down);
         }
-        reply
+        let start = || drop(tokio::spawn(Arc::clone(shared).call()));
+        let answer = shared.queue.push(checks, deadline, start)?;
+        let answer = match tokio::time::timeout_at(deadline.into(), answer).await {
+            Ok(Ok(answer)) => answer,
+            // In time, but nobody answers: its deadline had passed when its turn came, or the process is about to end.
+            Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),
+        };
+        if answer.is_err() {
+            shared.link.suspect();
+        }
+        answer
+    }
+}
+
+impl Shared {
+    /// Makes calls until nothing waits.
+    async fn call(self: Arc<Self>) {
+        while let Some(batch) = self.queue.next() {
+            let reply = match self.link.connection(self.worker) {
+                Some(mut connection) => ask(&mut connection, &batch.requests()).await.map_err(classify),
+                None => Err(StoreError::Down),
+            };
+            let checks = batch.checks();
+            batch.answer(reply.and_then(|reply| script::verdicts(&reply, checks)));
+        }
     }
 }
 
 /// One call; a second one where Redis has forgotten the script, which it says before it does anything.
-async fn ask(connection: &mut MultiplexedConnection, checks: &[Check]) -> Result<Vec<u8>, RedisError> {
-    let call = script::call(&[checks]);
+async fn ask(connection: &mut MultiplexedConnection, requests: &[&[Check]]) -> Result<Vec<u8>, RedisError> {
+    let call = script::call(requests);
     match call.query_async(connection).await {
         Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
             script::load().exec_async(connection).await?;

@@ -22,7 +22,7 @@ static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(&SOURCE).get_hash()
 /// Bytes that ask one check: three flags, and hits, number, period and the algorithm's own figures as doubles.
 const QUESTION: usize = 3 + (3 + FIGURES) * 8;
 /// Bytes in the reply for one check: whether it is allowed, what remains, and three times as doubles.
-const ANSWER: usize = 1 + 4 + 3 * 8;
+pub const ANSWER: usize = 1 + 4 + 3 * 8;
 
 /// The call that decides requests, each a group of checks, one after the other.
 pub fn call(requests: &[&[Check]]) -> Cmd {

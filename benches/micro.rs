@@ -1,0 +1,116 @@
+//! The parts of a decision, each for itself: `cargo bench --bench micro`, or with a part of a name at the end.
+
+#[path = "service/rules.rs"]
+mod rules;
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use divan::{AllocProfiler, Bencher};
+use prost::Message as _;
+use tollgate::algorithm::{Algorithm, Limit, Options, State};
+use tollgate::descriptor::{Entry, Hits, Role};
+use tollgate::store::memory::MemoryStore;
+use tollgate::store::redis::script;
+use tollgate::store::{Check, Key};
+use tollgate::wire::rate_limit_response::rate_limit::Unit;
+use tollgate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
+
+use rules::entries;
+
+/// Counts allocations beside the time.
+#[global_allocator]
+static ALLOCATOR: AllocProfiler<mimalloc::MiMalloc> = AllocProfiler::new(mimalloc::MiMalloc);
+
+fn main() {
+    // So many at once that the timer does not matter.
+    divan::Divan::default().sample_size(100).config_with_args().main();
+}
+
+fn limit(algorithm: Algorithm) -> Limit {
+    let made = Limit::new(algorithm, 10_000, Duration::from_secs(60), Options::default());
+    made.expect("every algorithm has such a limit")
+}
+
+fn check(user: usize, limit: Limit) -> Check {
+    let key = Key::new("", "bench", &entries(user), |_| None, &limit);
+    Check { key, limit, hits: Hits::take(1).expect("it is few"), role: Role::Enforced, descriptor: user }
+}
+
+/// One request among so many rules of one level.
+#[divan::bench(args = [10, 10_000, 1_000_000])]
+fn matching(bencher: Bencher<'_, '_>, rules: usize) {
+    let rules = rules::of_one_level(rules);
+    let entries = entries(7);
+    bencher.bench(|| {
+        let domain = rules.domain(black_box("bench"))?;
+        rules.find(domain, black_box(&entries)).map(|rule| rule.limits.len())
+    });
+}
+
+/// A counter's name, of one entry and of four.
+#[divan::bench(args = [1, 4])]
+fn key(bencher: Bencher<'_, '_>, levels: usize) {
+    let entries: Vec<Entry> = (0..levels).flat_map(entries).collect();
+    let limit = limit(Algorithm::SlidingWindow);
+    bencher.bench(|| Key::new("", black_box("bench"), black_box(&entries), |_| None, &limit));
+}
+
+/// One decision on a counter that ten have hit, on the clock's next tick.
+#[divan::bench(args = Algorithm::ALL)]
+fn decide(bencher: Bencher<'_, '_>, algorithm: &Algorithm) {
+    let limit = limit(*algorithm);
+    let mut now = 1_700_000_000_000;
+    let mut state = None;
+    for holder in 0..10 {
+        if let Some(change) = limit.held_by(holder).decide(1, state.as_ref(), now).change {
+            state = Some(State::after(state.take(), change));
+        }
+    }
+    let limit = limit.held_by(10);
+    bencher.bench_local(|| {
+        now += 1;
+        limit.decide(black_box(1), state.as_ref(), now)
+    });
+}
+
+/// One request to the memory store, of as many counters, among ten thousand.
+#[divan::bench(args = [1, 5])]
+fn memory_store(bencher: Bencher<'_, '_>, checks: usize) {
+    let store = MemoryStore::default();
+    let limit = limit(Algorithm::SlidingWindow);
+    let all: Vec<Check> = (0..10_000).map(|user| check(user, limit)).collect();
+    let mut turns = all.chunks_exact(checks).cycle();
+    bencher.bench_local(|| turns.next().map(|checks| store.decide(checks)));
+}
+
+/// The bytes of a call to Redis, of as many checks.
+#[divan::bench(args = [1, 5, 32])]
+fn encode_call(bencher: Bencher<'_, '_>, checks: usize) {
+    let checks: Vec<Check> = (0..checks).map(|user| check(user, limit(Algorithm::SlidingWindow))).collect();
+    bencher.bench(|| script::call(black_box(&[&checks])).get_packed_command());
+}
+
+#[divan::bench]
+fn decode_request(bencher: Bencher<'_, '_>) {
+    let entry = rate_limit_descriptor::Entry { key: "user".into(), value: "user-0000007".into() };
+    let descriptor = RateLimitDescriptor { entries: vec![entry], ..RateLimitDescriptor::default() };
+    let request = RateLimitRequest { domain: "bench".into(), descriptors: vec![descriptor], hits_addend: 1 };
+    let bytes = request.encode_to_vec();
+    bencher.bench(|| RateLimitRequest::decode(black_box(&bytes[..])));
+}
+
+#[divan::bench]
+fn encode_response(bencher: Bencher<'_, '_>) {
+    let status = DescriptorStatus {
+        code: Code::Ok.into(),
+        current_limit: Some(RateLimit { requests_per_unit: 5, unit: Unit::Minute.into(), name: "per-user".into() }),
+        limit_remaining: 4,
+        duration_until_reset: Some(prost_types::Duration { seconds: 66, nanos: 0 }),
+        ..DescriptorStatus::default()
+    };
+    let response =
+        RateLimitResponse { overall_code: Code::Ok.into(), statuses: vec![status], ..RateLimitResponse::default() };
+    bencher.bench(|| black_box(&response).encode_to_vec());
+}

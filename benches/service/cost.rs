@@ -1,0 +1,101 @@
+//! What processes have used, by the system's own account: unlike the time that passes, it does not depend on who else is there.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Whose threads waited for a core for so much of the time was disturbed.
+const DISTURBED: f64 = 0.02;
+
+/// What one load has cost.
+pub struct Cost {
+    /// Requests, or decisions.
+    pub done: u64,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// What each process used of the processor, in the order in which they were given.
+    pub used: Vec<Used>,
+}
+
+/// What one process used.
+pub struct Used {
+    name: &'static str,
+    account: Account,
+}
+
+/// What a process has had of the processor, and how long it would have gone on if others had not been there.
+#[derive(Clone, Copy)]
+struct Account {
+    cpu: Duration,
+    waiting: Duration,
+}
+
+impl Cost {
+    /// What these processes, each by its name, use while `load` does so much.
+    pub fn of(processes: &[(&'static str, u32)], load: impl FnOnce() -> u64) -> Cost {
+        let start = Instant::now();
+        let before: Vec<Account> = processes.iter().map(|(_, pid)| Account::of(*pid)).collect();
+        let done = load();
+        let elapsed = start.elapsed();
+        let used = processes.iter().zip(before).map(|((name, pid), before)| {
+            let now = Account::of(*pid);
+            Used { name, account: Account { cpu: now.cpu - before.cpu, waiting: now.waiting - before.waiting } }
+        });
+        Cost { done, elapsed, used: used.collect() }
+    }
+
+    /// Microseconds of the processor for each request, of the process in this place.
+    pub fn each_us(&self, process: usize) -> f64 {
+        self.used[process].account.cpu.as_secs_f64() * 1e6 / self.done as f64
+    }
+
+    /// So many in a second.
+    pub fn rate(&self) -> f64 {
+        self.done as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// How much of a core each had, and how long its threads waited for one that others were on. What had nine tenths or more
+    /// was saturated.
+    pub fn busy(&self) -> String {
+        let percent = |time: Duration| time.as_secs_f64() / self.elapsed.as_secs_f64() * 100.0;
+        let tell = |Used { name, account }: &Used| {
+            let (had, waited) = (percent(account.cpu), percent(account.waiting));
+            let waited_for = if waited >= 5.0 { format!(" (and waited {waited:.0} %)") } else { String::new() };
+            let saturated = if had >= 90.0 { ", saturated" } else { "" };
+            format!("{name} {had:.0} %{waited_for}{saturated}")
+        };
+        self.used.iter().map(tell).collect::<Vec<_>>().join(", ")
+    }
+
+    /// Whether others were on the cores so much that times and rates say nothing, unlike the use of the processor.
+    pub fn disturbed(&self) -> bool {
+        self.used.iter().any(|used| used.account.waiting.as_secs_f64() > self.elapsed.as_secs_f64() * DISTURBED)
+    }
+}
+
+impl Account {
+    /// Of all threads of a process, to the nanosecond.
+    fn of(pid: u32) -> Account {
+        let (mut cpu, mut waiting) = (0, 0);
+        for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+            // A thread may end meanwhile.
+            let Ok(account) = fs::read_to_string(task.unwrap().path().join("schedstat")) else { continue };
+            let mut figures = account.split_whitespace().map(|figure| figure.parse::<u64>().unwrap());
+            cpu += figures.next().unwrap();
+            waiting += figures.next().unwrap();
+        }
+        Account { cpu: Duration::from_nanos(cpu), waiting: Duration::from_nanos(waiting) }
+    }
+}
+
+/// The memory that a process has in use, in bytes.
+pub fn memory(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+}
+
+/// The one in the middle.
+pub fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,209 @@
+//! Requests of many users, and what to expect of each.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use prost::Message as _;
+use tollgate::wire::rate_limit_response::Code;
+use tollgate::wire::{RateLimitRequest, RateLimitResponse};
+
+use crate::http2::Connection;
+use crate::support::tollgate::{descriptor, request};
+
+/// Connections of a closed loop, as an Envoy of eight workers has.
+const CONNECTIONS: usize = 8;
+/// Calls on their way over each.
+const CALLS: usize = 32;
+/// Together: so many are in flight.
+pub const IN_FLIGHT: usize = CONNECTIONS * CALLS;
+/// One of so many answers is taken apart.
+const SAMPLE: usize = 64;
+/// One of so many users may not pass.
+const REFUSED: usize = 64;
+/// Before anything is measured.
+const WARM_UP: Duration = Duration::from_millis(500);
+
+/// What every request is limited by: a user, and as many more things as it has descriptors. Only `refused` may never pass.
+pub const RULES: &str = "
+domain: bench
+descriptors:
+  - key: user
+    rate_limit: {unit: minute, requests_per_unit: 4000000000}
+  - key: user
+    value: refused
+    rate_limit: {unit: minute, requests_per_unit: 0}
+  - {key: address, rate_limit: {unit: minute, requests_per_unit: 4000000000}}
+  - {key: path, rate_limit: {unit: minute, requests_per_unit: 4000000000}}
+  - {key: tenant, rate_limit: {unit: minute, requests_per_unit: 4000000000}}
+  - {key: device, rate_limit: {unit: minute, requests_per_unit: 4000000000}}
+";
+
+/// The keys of a request's descriptors.
+const KEYS: [&str; 5] = ["user", "address", "path", "tenant", "device"];
+
+/// A request, ready to be sent.
+pub struct Call {
+    /// With gRPC's prefix.
+    message: Vec<u8>,
+    expected: Code,
+    descriptors: usize,
+}
+
+/// Who asks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Users {
+    /// Some of them may not pass.
+    Mixed,
+    /// All of them pass.
+    Passing,
+}
+
+/// One request for each of so many users, of so many descriptors.
+pub fn calls(users: usize, descriptors: usize, kind: Users) -> Vec<Call> {
+    let call = |user: usize| {
+        let refused = kind == Users::Mixed && user.is_multiple_of(REFUSED);
+        let name = if refused { "refused".into() } else { format!("user-{user:07}") };
+        let mut request: RateLimitRequest = request("bench", &[]);
+        request.descriptors = KEYS[..descriptors].iter().map(|key| descriptor(&[(key, &name)])).collect();
+        let body = request.encode_to_vec();
+        let message = [&[0], &(body.len() as u32).to_be_bytes()[..], &body].concat();
+        Call { message, expected: if refused { Code::OverLimit } else { Code::Ok }, descriptors }
+    };
+    (0..users).map(call).collect()
+}
+
+impl Call {
+    /// Looks at the code, which is the first field of an answer; and at all of it where it is one of the sample.
+    ///
+    /// # Panics
+    /// Where it is not the answer to this call.
+    fn check(&self, answer: &[u8], in_sample: bool) {
+        let message = answer.get(5..).expect("an answer has a prefix");
+        assert_eq!(message.get(..2), Some(&[8, self.expected as u8][..]), "not the code {:?}", self.expected);
+        if in_sample {
+            let response = RateLimitResponse::decode(message).unwrap();
+            assert_eq!(response.overall_code(), self.expected);
+            assert_eq!(response.statuses.len(), self.descriptors);
+            for status in &response.statuses {
+                let limit = status.current_limit.as_ref().expect("every descriptor is limited");
+                assert!(limit.requests_per_unit > 0 || status.code() == Code::OverLimit);
+            }
+        }
+    }
+}
+
+/// A closed loop: whoever has an answer asks again.
+pub struct Closed<'a> {
+    port: u16,
+    calls: &'a [Call],
+    next: AtomicUsize,
+    /// How many are sent.
+    most: usize,
+    answered: AtomicU64,
+    stop: AtomicBool,
+}
+
+impl<'a> Closed<'a> {
+    fn new(port: u16, calls: &'a [Call], most: usize) -> Self {
+        let (next, answered, stop) = Default::default();
+        Closed { port, calls, next, most, answered, stop }
+    }
+
+    /// Runs it while `measure` does what it does, which is told how many answers have come.
+    pub fn during<R>(port: u16, calls: &'a [Call], measure: impl FnOnce(&AtomicU64) -> R) -> R {
+        let closed = Closed::new(port, calls, usize::MAX);
+        std::thread::scope(|scope| {
+            (0..CONNECTIONS).for_each(|_| drop(scope.spawn(|| closed.run())));
+            std::thread::sleep(WARM_UP);
+            let measured = measure(&closed.answered);
+            closed.stop.store(true, Ordering::Relaxed);
+            measured
+        })
+    }
+
+    /// Sends each call once.
+    pub fn once(port: u16, calls: &'a [Call]) {
+        let closed = Closed::new(port, calls, calls.len());
+        std::thread::scope(|scope| (0..CONNECTIONS).for_each(|_| drop(scope.spawn(|| closed.run()))));
+        assert_eq!(closed.answered.into_inner(), calls.len() as u64);
+    }
+
+    /// The next call to send.
+    fn turn(&self) -> Option<usize> {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed);
+        (turn < self.most && !self.stop.load(Ordering::Relaxed)).then_some(turn)
+    }
+
+    fn run(&self) {
+        let mut connection = Connection::open(self.port).unwrap();
+        let call = |turn: usize| &self.calls[turn % self.calls.len()];
+        let ask = |connection: &mut Connection<usize>| {
+            if let Some(turn) = self.turn() {
+                connection.call(&call(turn).message, turn);
+            }
+        };
+        (0..CALLS).for_each(|_| ask(&mut connection));
+        connection.flush().unwrap();
+        while connection.waiting() > 0 {
+            let mut ended = 0;
+            connection
+                .receive(|turn, answer| call(*turn).check(answer, turn.is_multiple_of(SAMPLE)), |_| ended += 1)
+                .unwrap();
+            self.answered.fetch_add(ended, Ordering::Relaxed);
+            (0..ended).for_each(|_| ask(&mut connection));
+            connection.flush().unwrap();
+        }
+    }
+}
+
+/// An open loop: calls go out when they are due, whatever became of those before, and their time counts from then. It spins.
+pub fn open_loop(port: u16, calls: &[Call], per_second: u32, run: Duration) -> Latencies {
+    let mut connection = Connection::open(port).unwrap();
+    connection.never_wait().unwrap();
+    let mut taken = Vec::new();
+    let mut poll = |connection: &mut Connection<(usize, Instant)>| {
+        let check = |(turn, _): &(usize, Instant), answer: &[u8]| {
+            calls[turn % calls.len()].check(answer, turn.is_multiple_of(SAMPLE))
+        };
+        connection.receive(check, |(_, due)| taken.push(due.elapsed())).unwrap();
+    };
+    let (start, gap) = (Instant::now(), Duration::from_secs(1) / per_second);
+    for turn in 0.. {
+        let due = start + gap * turn;
+        if due > start + run {
+            break;
+        }
+        while Instant::now() < due {
+            poll(&mut connection);
+        }
+        let turn = turn as usize;
+        connection.call(&calls[turn % calls.len()].message, (turn, due));
+        connection.flush().unwrap();
+    }
+    while connection.waiting() > 0 {
+        poll(&mut connection);
+    }
+    Latencies::new(taken)
+}
+
+/// How long answers took.
+pub struct Latencies(Vec<Duration>);
+
+impl Latencies {
+    /// In any order.
+    pub fn new(mut taken: Vec<Duration>) -> Latencies {
+        taken.sort_unstable();
+        Latencies(taken)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.0.len() as u64
+    }
+
+    /// What this share of them took at the most, in microseconds.
+    pub fn us(&self, share: f64) -> f64 {
+        let place = (self.0.len() as f64 * share) as usize;
+        self.0[place.min(self.0.len() - 1)].as_secs_f64() * 1e6
+    }
+}

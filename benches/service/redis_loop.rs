@@ -1,0 +1,130 @@
+//! The client to compare with: writes calls that are ready, and counts the bytes of the replies.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use deadpool_redis::redis::{Cmd, Script, cmd};
+use tollgate::store::Check;
+use tollgate::store::redis::script;
+
+use crate::load::Latencies;
+use crate::support::redis::Redis;
+
+/// Calls that travel together.
+pub struct Pipeline {
+    bytes: Vec<u8>,
+    /// How many there are in the replies to all of them.
+    reply: usize,
+    /// What they are worth.
+    pub decisions: usize,
+}
+
+impl Pipeline {
+    /// So many calls of a script that does nothing.
+    pub fn of_nothing(calls: usize) -> Pipeline {
+        let mut call = cmd("EVALSHA");
+        call.arg(Script::new(NOTHING).get_hash()).arg(0);
+        Pipeline { bytes: call.get_packed_command().repeat(calls), reply: ":1\r\n".len() * calls, decisions: calls }
+    }
+
+    /// Calls that decide so many checks each.
+    pub fn of_decisions(checks: &[Check], in_each: usize) -> Pipeline {
+        let call = |checks: &[Check]| script::call(&checks.chunks(1).collect::<Vec<_>>()).get_packed_command();
+        let reply = |checks: &[Check]| bulk(checks.len() * script::ANSWER);
+        Pipeline {
+            bytes: checks.chunks(in_each).flat_map(call).collect(),
+            reply: checks.chunks(in_each).map(reply).sum(),
+            decisions: checks.len(),
+        }
+    }
+}
+
+/// How many bytes a string of so many takes in a reply.
+fn bulk(bytes: usize) -> usize {
+    format!("${bytes}\r\n\r\n").len() + bytes
+}
+
+const NOTHING: &str = "return 1";
+/// The characters of a script's hash.
+const SHA1_HEX: usize = 40;
+
+/// A connection to Redis.
+pub struct RedisLoop {
+    stream: UnixStream,
+    chunk: Box<[u8]>,
+}
+
+impl RedisLoop {
+    /// Connects, and lets Redis know the scripts.
+    pub fn connect(redis: &Redis) -> RedisLoop {
+        let stream = UnixStream::connect(redis.socket()).unwrap();
+        let mut connection = RedisLoop { stream, chunk: vec![0; 1 << 16].into() };
+        let mut nothing = cmd("SCRIPT");
+        nothing.arg("LOAD").arg(NOTHING);
+        for load in [nothing, script::load()] {
+            connection.command(&load, bulk(SHA1_HEX));
+        }
+        connection
+    }
+
+    /// One command, and so many bytes of reply.
+    fn command(&mut self, command: &Cmd, reply: usize) {
+        self.run(&Pipeline { bytes: command.get_packed_command(), reply, decisions: 0 });
+    }
+
+    /// Sends the calls and takes the replies.
+    pub fn run(&mut self, pipeline: &Pipeline) {
+        self.stream.write_all(&pipeline.bytes).unwrap();
+        let mut got = 0;
+        while got < pipeline.reply {
+            let size = match self.stream.read(&mut self.chunk) {
+                Ok(size) => size,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
+                Err(error) => panic!("{error}"),
+            };
+            let reply = &self.chunk[..size];
+            // An error has another length, too: so that what follows one is noticed.
+            assert!(size > 0 && !(got == 0 && reply[0] == b'-'), "{}", String::from_utf8_lossy(reply));
+            got += size;
+        }
+        assert_eq!(got, pipeline.reply, "the replies are not what the script answers");
+    }
+
+    /// The same again and again, and how many decisions that were.
+    pub fn run_for(&mut self, pipelines: &[Pipeline], time: Duration) -> u64 {
+        let (start, mut decisions) = (Instant::now(), 0);
+        for pipeline in pipelines.iter().cycle() {
+            if start.elapsed() >= time {
+                break;
+            }
+            self.run(pipeline);
+            decisions += pipeline.decisions as u64;
+        }
+        decisions
+    }
+
+    /// How long one of these takes, of so many in a second. It spins.
+    pub fn round_trips(&mut self, pipeline: &Pipeline, per_second: u32, run: Duration) -> Latencies {
+        self.stream.set_nonblocking(true).unwrap();
+        let (start, gap) = (Instant::now(), Duration::from_secs(1) / per_second);
+        let mut taken = Vec::new();
+        for turn in 0..(run.as_secs_f64() / gap.as_secs_f64()) as u32 {
+            let due = start + gap * turn;
+            while Instant::now() < due {
+                std::hint::spin_loop();
+            }
+            self.run(pipeline);
+            taken.push(due.elapsed());
+        }
+        Latencies::new(taken)
+    }
+}
+
+/// How many scripts Redis has run.
+pub fn script_calls(redis: &Redis) -> u64 {
+    let client = deadpool_redis::redis::Client::open(redis.url()).unwrap();
+    let info: String = cmd("INFO").arg("commandstats").query(&mut client.get_connection().unwrap()).unwrap();
+    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}

@@ -1,0 +1,412 @@
+//! Every row of the table, once: the figure, its target, and how it is measured.
+
+use std::hint::black_box;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tollgate::algorithm::{Algorithm, Limit, Options};
+use tollgate::descriptor::{Entry, Hits, Role};
+use tollgate::store::redis::{RedisConfig, RedisStore};
+use tollgate::store::{Check, Key, Store as _};
+
+use crate::bare::Bare;
+use crate::cost::{Cost, median, memory};
+use crate::load::{Call, Closed, IN_FLIGHT, RULES, Users, calls, open_loop};
+use crate::redis_loop::{Pipeline, RedisLoop, script_calls};
+use crate::rules;
+use crate::stage::{Place, Stage};
+use crate::support::redis::Redis;
+use crate::support::tollgate::Tollgate;
+
+/// What is measured together.
+pub struct Measurement {
+    pub rows: &'static [Row],
+    /// Gives one for each row.
+    pub measure: fn(&Stage) -> Vec<Measured>,
+}
+
+/// One line of the table.
+pub struct Row {
+    pub figure: &'static str,
+    pub target: Target,
+}
+
+/// What to reach, and in what.
+#[derive(Clone, Copy)]
+pub enum Target {
+    AtMost(f64, &'static str),
+    AtLeast(f64, &'static str),
+}
+use Target::{AtLeast, AtMost};
+
+/// What came of it.
+pub struct Measured {
+    pub value: f64,
+    /// Of what the value was made.
+    pub detail: String,
+    /// How much of a core each process had.
+    pub busy: String,
+    /// Others had so much that the value says nothing.
+    pub disturbed: bool,
+}
+
+impl Measured {
+    fn new(value: f64, detail: String) -> Measured {
+        Measured { value, detail, busy: String::new(), disturbed: false }
+    }
+
+    /// With what was busy in these loads, each with its name.
+    fn under(self, loads: &[(&str, &Cost)]) -> Measured {
+        let tell = |(name, cost): &(&str, &Cost)| match *name {
+            "" => cost.busy(),
+            name => format!("{name}: {}", cost.busy()),
+        };
+        Measured { busy: loads.iter().map(tell).collect::<Vec<_>>().join("; "), ..self }
+    }
+
+    /// A time or a rate under these loads, which others on the cores spoil.
+    fn timed_under(self, loads: &[(&str, &Cost)]) -> Measured {
+        let disturbed = loads.iter().any(|(_, cost)| cost.disturbed());
+        Measured { disturbed, ..self.under(loads) }
+    }
+}
+
+/// In the order of the table. What is not there yet has no row.
+pub const MEASUREMENTS: &[Measurement] = &[
+    Measurement {
+        rows: &[
+            Row { figure: "memory store, server CPU per request", target: AtMost(1.20, "x a bare server") },
+            Row {
+                figure: "Redis store, 256 in flight, server CPU per request",
+                target: AtMost(1.4, "x a bare server"),
+            },
+            Row {
+                figure: "Redis store, 256 in flight, Redis CPU per decision",
+                target: AtMost(1.9, "x an empty script"),
+            },
+        ],
+        measure: cpu_per_request,
+    },
+    Measurement {
+        rows: &[Row {
+            figure: "Redis store, 256 in flight, decisions per second",
+            target: AtLeast(0.9, "x a bare pipelined loop"),
+        }],
+        measure: decisions_per_second,
+    },
+    Measurement {
+        rows: &[
+            Row {
+                figure: "latency at 2,000 requests/s, Redis store, p50",
+                target: AtMost(2.0, "x a Redis round trip"),
+            },
+            Row { figure: "latency at 2,000 requests/s, Redis store, p99", target: AtMost(1.5, "ms") },
+        ],
+        measure: latency,
+    },
+    Measurement {
+        rows: &[
+            Row { figure: "match against 10,000 rules", target: AtMost(1.3, "x 10 rules") },
+            Row { figure: "match against 1,000,000 rules", target: AtMost(1.3, "x 10 rules") },
+            Row { figure: "match against 1,000,000 rules, time", target: AtMost(1.0, "µs") },
+        ],
+        measure: matching,
+    },
+    Measurement {
+        rows: &[
+            Row { figure: "5 descriptors, Redis store, server CPU per request", target: AtMost(2.0, "x 1 descriptor") },
+            Row { figure: "5 descriptors, Redis store, calls to Redis", target: AtMost(1.0, "a request") },
+        ],
+        measure: descriptors,
+    },
+    Measurement {
+        rows: &[Row {
+            figure: "heap allocations per decision, memory store",
+            target: AtMost(4.0, "more than a constant answer"),
+        }],
+        measure: allocations,
+    },
+    Measurement {
+        rows: &[
+            Row { figure: "memory store, an idle counter", target: AtMost(150.0, "bytes") },
+            Row { figure: "memory store, expired counters left after two periods", target: AtMost(0.0, "of a crowd") },
+            Row { figure: "memory store, p99 while a crowd expires", target: AtMost(1.5, "ms") },
+        ],
+        measure: idle_counters,
+    },
+    Measurement { rows: &[Row { figure: "start to first answer", target: AtMost(100.0, "ms") }], measure: start },
+];
+
+const USERS: usize = 10_000;
+
+/// What a closed loop costs, with these processes looked at, the first of them the server.
+fn closed_loop(stage: &Stage, port: u16, calls: &[Call], processes: &[(&'static str, u32)]) -> Cost {
+    let processes = [processes, &[("load", std::process::id())]].concat();
+    Closed::during(port, calls, |answered: &AtomicU64| {
+        Cost::of(&processes, || {
+            let before = answered.load(Ordering::Relaxed);
+            std::thread::sleep(stage.run);
+            answered.load(Ordering::Relaxed) - before
+        })
+    })
+}
+
+fn cpu_per_request(stage: &Stage) -> Vec<Measured> {
+    let redis = stage.redis(Place::BesideLoad);
+    let (bare, memory) = (Bare::start(stage), stage.tollgate(RULES, &[]));
+    let shared = stage.tollgate(RULES, &[&format!("REDIS_URL={}", redis.url())]);
+    let (all_pass, mixed) = (calls(USERS, 1, Users::Passing), calls(USERS, 1, Users::Mixed));
+    let mut empty_loop = RedisLoop::connect(&redis);
+    let empty = [Pipeline::of_nothing(32)];
+
+    let mut runs = Vec::new();
+    for _ in 0..stage.runs {
+        let bare = closed_loop(stage, bare.port, &all_pass, &[("server", bare.pid())]);
+        let memory = closed_loop(stage, memory.grpc_port, &mixed, &[("server", memory.pid())]);
+        let both = [("server", shared.pid()), ("Redis", redis.pid())];
+        let shared = closed_loop(stage, shared.grpc_port, &mixed, &both);
+        let empty = Cost::of(&[("Redis", redis.pid())], || empty_loop.run_for(&empty, stage.run));
+        runs.push([bare, memory, shared, empty]);
+    }
+    let of = |figure: fn(&[Cost; 4]) -> f64| median(runs.iter().map(figure).collect());
+    let [bare, memory, shared, empty] = &runs[runs.len() - 1];
+    let against_bare = |value: f64, each_us: f64, rate: f64| {
+        let (bare_us, bare_rate) = (of(|[bare, ..]| bare.each_us(0)), of(|[bare, ..]| bare.rate()));
+        Measured::new(value, format!("{each_us:.2} µs, {rate:.0}/s; bare {bare_us:.2} µs, {bare_rate:.0}/s"))
+    };
+    let of_memory = against_bare(
+        of(|[bare, memory, ..]| memory.each_us(0) / bare.each_us(0)),
+        of(|[_, memory, ..]| memory.each_us(0)),
+        of(|[_, memory, ..]| memory.rate()),
+    );
+    let of_redis = against_bare(
+        of(|[bare, _, shared, _]| shared.each_us(0) / bare.each_us(0)),
+        of(|[_, _, shared, _]| shared.each_us(0)),
+        of(|[_, _, shared, _]| shared.rate()),
+    );
+    let (each_us, empty_us) = (of(|[_, _, shared, _]| shared.each_us(1)), of(|[.., empty]| empty.each_us(0)));
+    let in_redis = Measured::new(
+        of(|[_, _, shared, empty]| shared.each_us(1) / empty.each_us(0)),
+        format!("{each_us:.2} µs; empty {empty_us:.2} µs"),
+    );
+    vec![
+        of_memory.under(&[("memory", memory), ("bare", bare)]),
+        of_redis.under(&[("Redis store", shared), ("bare", bare)]),
+        in_redis.under(&[("Redis store", shared), ("empty", empty)]),
+    ]
+}
+
+/// The store by itself, without gRPC: 256 tasks on one thread.
+fn decisions_per_second(stage: &Stage) -> Vec<Measured> {
+    let redis = stage.redis(Place::BesideServer);
+    let checks = checks(USERS);
+    let processes = [("Redis", redis.pid()), ("client", std::process::id())];
+    let mut runs = Vec::new();
+    for _ in 0..stage.runs {
+        let calls_before = script_calls(&redis);
+        let store = Cost::of(&processes, || store_loop(stage, &redis, &checks));
+        let calls = script_calls(&redis) - calls_before;
+        // Each a call of its own, or as many in one as the store has put there.
+        let in_each = ((store.done as f64 / calls as f64).round() as usize).max(1);
+        let bare = Cost::of(&processes, || bare_loop(stage, &redis, &checks, in_each));
+        runs.push((store, bare, in_each));
+    }
+    let (store, bare, in_each) = &runs[runs.len() - 1];
+    let detail = format!(
+        "{:.0}/s; {:.0}/s; {in_each} in a call",
+        median(runs.iter().map(|(store, ..)| store.rate()).collect()),
+        median(runs.iter().map(|(_, bare, _)| bare.rate()).collect())
+    );
+    let value = median(runs.iter().map(|(store, bare, _)| store.rate() / bare.rate()).collect());
+    vec![Measured::new(value, detail).timed_under(&[("store", store), ("loop", bare)])]
+}
+
+fn store_loop(stage: &Stage, redis: &Redis, checks: &[Check]) -> u64 {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let config = RedisConfig {
+            address: redis.url().parse().unwrap(),
+            connections: 2,
+            timeout: Duration::from_secs(10),
+            queue: IN_FLIGHT,
+            key_prefix: String::new(),
+        };
+        let store = RedisStore::start(config, Box::new(|_| {})).await.unwrap();
+        let (start, next) = (Instant::now(), AtomicU64::new(0));
+        let task = async || {
+            while start.elapsed() < stage.run {
+                let turn = next.fetch_add(1, Ordering::Relaxed) as usize;
+                let check = std::slice::from_ref(&checks[turn % checks.len()]);
+                let verdicts = store.check(check, Instant::now() + Duration::from_secs(10)).await.unwrap();
+                assert!(verdicts[0].allowed);
+            }
+        };
+        futures_util::future::join_all((0..IN_FLIGHT).map(|_| task())).await;
+        next.into_inner()
+    })
+}
+
+/// Two connections, as the store has, with half of what is in flight on each.
+fn bare_loop(stage: &Stage, redis: &Redis, checks: &[Check], in_each: usize) -> u64 {
+    let pipelines: Vec<Pipeline> =
+        checks.chunks(IN_FLIGHT / 2).map(|checks| Pipeline::of_decisions(checks, in_each)).collect();
+    std::thread::scope(|scope| {
+        let run = || RedisLoop::connect(redis).run_for(&pipelines, stage.run);
+        let threads = [scope.spawn(run), scope.spawn(run)];
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    })
+}
+
+/// One for each user, by the algorithm that a limit has that names none.
+fn checks(users: usize) -> Vec<Check> {
+    let limit =
+        Limit::new(Algorithm::SlidingWindow, 4_000_000_000, Duration::from_secs(60), Options::default()).unwrap();
+    let check = |user: usize| {
+        let entries = rules::entries(user);
+        let key = Key::new("", "bench", &entries, |_| None, &limit);
+        // Of one descriptor each, as if each were of another request.
+        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: user }
+    };
+    (0..users).map(check).collect()
+}
+
+fn latency(stage: &Stage) -> Vec<Measured> {
+    const PER_SECOND: u32 = 2_000;
+    let redis = stage.redis(Place::BesideServer);
+    let tollgate = stage.tollgate(RULES, &[&format!("REDIS_URL={}", redis.url())]);
+    let (calls, check) = (calls(USERS, 1, Users::Mixed), &checks(1));
+    let processes = [("server", tollgate.pid()), ("Redis", redis.pid()), ("load, which spins,", std::process::id())];
+    let one = Pipeline::of_decisions(check, 1);
+    let (mut halves, mut most, mut trips, mut costs) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..stage.runs {
+        costs.push(Cost::of(&processes, || {
+            let latencies = open_loop(tollgate.grpc_port, &calls, PER_SECOND, stage.run);
+            halves.push(latencies.us(0.5));
+            most.push(latencies.us(0.99));
+            latencies.count()
+        }));
+        trips.push(RedisLoop::connect(&redis).round_trips(&one, PER_SECOND, stage.run).us(0.5));
+    }
+    let ratio = median(halves.iter().zip(&trips).map(|(half, trip)| half / trip).collect());
+    let detail = format!("{:.0} µs; {:.0} µs", median(halves), median(trips));
+    let load = &[("", &costs[costs.len() - 1])];
+    vec![
+        Measured::new(ratio, detail).timed_under(load),
+        Measured::new(median(most) / 1000.0, "of which the machine has its part".into()).timed_under(load),
+    ]
+}
+
+/// The same ten requests, and in the detail any of those that have a rule.
+fn matching(stage: &Stage) -> Vec<Measured> {
+    let times = [10, 10_000, 1_000_000].map(|size| {
+        let rules = rules::of_one_level(size);
+        let entry = |user: usize| rules::entries(user);
+        let few: Vec<_> = (0..10).map(entry).collect();
+        // By a stride that has nothing in common with the size.
+        let many: Vec<_> = (0..100_000).map(|turn| entry(turn * 7_919 % size)).collect();
+        let time = |requests: &[Vec<Entry>]| {
+            let once = |_| {
+                let (start, mut matched) = (Instant::now(), 0_u32);
+                while matched < 1_000_000 {
+                    for entries in requests {
+                        let domain = rules.domain(black_box("bench")).unwrap();
+                        assert!(rules.find(domain, black_box(entries)).is_some());
+                        matched += 1;
+                    }
+                }
+                start.elapsed().as_secs_f64() * 1e9 / f64::from(matched)
+            };
+            median((0..stage.runs).map(once).collect())
+        };
+        (time(&few), time(&many))
+    });
+    let [(ten, _), (ten_thousand, scattered), (million, far_scattered)] = times;
+    vec![
+        Measured::new(
+            ten_thousand / ten,
+            format!("{ten_thousand:.0} ns, {ten:.0} ns; {scattered:.0} ns where every request is another"),
+        ),
+        Measured::new(million / ten, format!("{million:.0} ns; {far_scattered:.0} ns where every request is another")),
+        Measured::new(far_scattered / 1000.0, "where every request is another, and the caches help none".into()),
+    ]
+}
+
+fn descriptors(stage: &Stage) -> Vec<Measured> {
+    let redis = stage.redis(Place::BesideLoad);
+    let tollgate = stage.tollgate(RULES, &[&format!("REDIS_URL={}", redis.url())]);
+    let processes = [("server", tollgate.pid()), ("Redis", redis.pid())];
+    let [one, five] = [1, 5].map(|descriptors| calls(USERS, descriptors, Users::Mixed));
+    let mut runs = Vec::new();
+    for _ in 0..stage.runs {
+        let one = closed_loop(stage, tollgate.grpc_port, &one, &processes);
+        let five = closed_loop(stage, tollgate.grpc_port, &five, &processes);
+        runs.push((one, five));
+    }
+    let (calls_before, requests) = (script_calls(&redis), 10_000);
+    Closed::once(tollgate.grpc_port, &five[..requests]);
+    let trips = script_calls(&redis) - calls_before;
+    let of = |figure: fn(&(Cost, Cost)) -> f64| median(runs.iter().map(figure).collect());
+    let (one_us, five_us) = (of(|(one, _)| one.each_us(0)), of(|(_, five)| five.each_us(0)));
+    let (one, five) = &runs[runs.len() - 1];
+    vec![
+        Measured::new(of(|(one, five)| five.each_us(0) / one.each_us(0)), format!("{five_us:.2} µs; {one_us:.2} µs"))
+            .under(&[("5", five), ("1", one)]),
+        Measured::new(trips as f64 / requests as f64, format!("{trips} calls, {requests} requests")),
+    ]
+}
+
+/// In a process whose allocator counts, which would cost the servers of this one.
+fn allocations(_: &Stage) -> Vec<Measured> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.args(["bench", "--locked", "--quiet", "--bench", "allocations"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    let output = cargo.output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let number =
+        |name: &str| -> f64 { text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().parse().unwrap() };
+    let (decision, constant) = (number("decision:"), number("constant:"));
+    vec![Measured::new(decision - constant, format!("{decision}; {constant}"))]
+}
+
+fn idle_counters(stage: &Stage) -> Vec<Measured> {
+    let crowd = calls(stage.crowd, 1, Users::Passing);
+    let tollgate = stage.tollgate(RULES, &[]);
+    // So that what each connection and the first counters take is not counted.
+    let (first, rest) = crowd.split_at(stage.crowd / 100);
+    Closed::once(tollgate.grpc_port, first);
+    let before = memory(tollgate.pid());
+    Closed::once(tollgate.grpc_port, rest);
+    let bytes = (memory(tollgate.pid()) - before) as f64 / rest.len() as f64;
+    drop(tollgate);
+
+    const PERIOD: Duration = Duration::from_secs(5);
+    let tollgate = stage.tollgate(&RULES.replace("unit: minute", "period: 5s"), &[]);
+    Closed::once(tollgate.grpc_port, &crowd);
+    // Meanwhile these come all the time, and their counters stay.
+    let staying = &crowd[..100];
+    let processes = [("server", tollgate.pid()), ("load, which spins,", std::process::id())];
+    let mut latencies = None;
+    let cost =
+        Cost::of(&processes, || latencies.insert(open_loop(tollgate.grpc_port, staying, 1_000, 2 * PERIOD)).count());
+    let latencies = latencies.unwrap();
+    let left = tollgate.metric("tollgate_memory_counters") - staying.len() as f64;
+    let slowest = format!("at 1,000 requests/s; p50 {:.0} µs", latencies.us(0.5));
+    vec![
+        Measured::new(bytes, format!("{} counters, by the memory of the process", rest.len())),
+        Measured::new(left.max(0.0), format!("{} counters of {PERIOD:?}", crowd.len())),
+        Measured::new(latencies.us(0.99) / 1000.0, slowest).timed_under(&[("", &cost)]),
+    ]
+}
+
+fn start(stage: &Stage) -> Vec<Measured> {
+    let calls = calls(1, 1, Users::Passing);
+    let once = |_| {
+        let start = Instant::now();
+        let tollgate: Tollgate = stage.tollgate(RULES, &[]);
+        Closed::once(tollgate.grpc_port, &calls);
+        start.elapsed().as_secs_f64() * 1e3
+    };
+    let taken = median((0..stage.runs).map(once).collect());
+    vec![Measured::new(taken, "memory store, a handful of rules".into())]
+}

@@ -1,0 +1,37 @@
+//! As many rules as one likes, beside each other on one level, each for one user.
+
+use std::time::Duration;
+
+use tollgate::algorithm::{Algorithm, Limit, Options};
+use tollgate::descriptor::{Entry, Role};
+use tollgate::rules::{
+    Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, LimitConfig, RuleConfig, Rules,
+};
+
+/// So many rules, in the domain `bench`.
+pub fn of_one_level(rules: usize) -> Rules {
+    let limit = Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(60), Options::default());
+    let allowance = Allowance::Limited(limit.expect("there is such a limit"));
+    let limit = LimitConfig {
+        name: String::new(),
+        allowance,
+        failure_mode: FailureMode::Open,
+        cost: 1,
+        penalty: None,
+        replaces: Vec::new(),
+    };
+    let descriptors = (0..rules).flat_map(entries).map(|entry| DescriptorConfig {
+        key: entry.key,
+        value: Some(entry.value),
+        share_threshold: false,
+        rule: Some(RuleConfig { role: Role::Enforced, limits: vec![limit.clone()] }),
+        descriptors: Vec::new(),
+    });
+    let (name, defaults) = ("bench".into(), Defaults::default());
+    Rules::new(vec![DomainConfig { name, defaults, descriptors: descriptors.collect() }])
+}
+
+/// What a user's request asks about.
+pub fn entries(user: usize) -> Vec<Entry> {
+    vec![Entry { key: "user".into(), value: format!("user-{user:07}") }]
+}

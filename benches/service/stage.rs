@@ -1,0 +1,132 @@
+//! On which cores everything runs, and for how long.
+
+use std::fmt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use crate::support::redis::Redis;
+use crate::support::tollgate::{self, Tollgate};
+
+/// How long things are measured, and where they run.
+pub struct Stage {
+    /// One run of a load.
+    pub run: Duration,
+    /// How many runs there are; their median counts.
+    pub runs: usize,
+    /// How many counters make a crowd.
+    pub crowd: usize,
+    cores: Option<Cores>,
+}
+
+/// A core for each, as far as there are.
+struct Cores {
+    server: usize,
+    /// This process.
+    load: usize,
+    redis: usize,
+}
+
+/// Where Redis runs.
+#[derive(Clone, Copy)]
+pub enum Place {
+    /// On a core of its own, or with two cores on that of the load: the server has its own.
+    BesideLoad,
+    /// With the server, or where the server would be: the load has its own.
+    BesideServer,
+}
+
+impl Stage {
+    /// Under ten minutes.
+    pub fn full() -> Stage {
+        Stage { run: Duration::from_secs(4), runs: 5, crowd: 1_000_000, cores: Cores::take() }
+    }
+
+    /// Under two.
+    pub fn quick() -> Stage {
+        Stage { run: Duration::from_secs(1), runs: 3, crowd: 200_000, cores: Cores::take() }
+    }
+
+    /// A Tollgate by these rules on the server's core.
+    pub fn tollgate(&self, rules: &str, settings: &[&str]) -> Tollgate {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+        let named = format!("RULES={}", folder.path().display());
+        // A busy machine shall make nobody late: a failure mode's answer costs something else than a decision.
+        let settings = [settings, &[&*named, "REDIS_TIMEOUT=10s"]].concat();
+        let mut tollgate = Tollgate::start_by(self.on_server_core(Path::new(tollgate::BINARY)), &settings);
+        tollgate.rules = folder;
+        tollgate
+    }
+
+    /// A Redis.
+    pub fn redis(&self, place: Place) -> Redis {
+        let redis = Redis::start();
+        if let Some(cores) = &self.cores {
+            let core = match place {
+                Place::BesideLoad => cores.redis,
+                Place::BesideServer => cores.server,
+            };
+            pin(redis.pid(), core);
+        }
+        redis
+    }
+
+    /// This program with another argument, on the server's core; it ends when its standard input does.
+    pub fn itself(&self, argument: &str) -> Child {
+        let mut command = self.on_server_core(&std::env::current_exe().unwrap());
+        command.arg(argument).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+    }
+
+    fn on_server_core(&self, program: &Path) -> Command {
+        let mut command = match &self.cores {
+            None => Command::new(program),
+            Some(cores) => {
+                // From its start on, so that it has as many threads as it has cores.
+                let mut command = Command::new("taskset");
+                command.arg("--cpu-list").arg(cores.server.to_string()).arg(program);
+                command
+            }
+        };
+        // Nothing of this environment is a setting.
+        command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
+        command
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cores {
+            Some(Cores { server, load, redis }) => write!(
+                f,
+                "The server is on core {server}, the load on {load}, Redis on {redis} (or on {server}, where no server takes part or the \
+                 load spins). "
+            )?,
+            None => {
+                write!(f, "Nothing is pinned to a core, for want of `taskset` or of two cores: do not trust this. ")?
+            }
+        }
+        write!(f, "Medians of {} runs of {:?}.", self.runs, self.run)
+    }
+}
+
+impl Cores {
+    /// Takes a core for this process and leaves another to the servers, where that is possible.
+    fn take() -> Option<Cores> {
+        let count = std::thread::available_parallelism().map_or(1, usize::from);
+        let cores = Cores { server: 0, load: 1, redis: if count > 2 { 2 } else { 1 } };
+        let has_taskset = Command::new("taskset").arg("--version").stdout(Stdio::null()).status().is_ok();
+        if count < 2 || !has_taskset {
+            return None;
+        }
+        pin(std::process::id(), cores.load);
+        Some(cores)
+    }
+}
+
+/// Moves every thread of a process to a core.
+fn pin(pid: u32, core: usize) {
+    let mut taskset = Command::new("taskset");
+    taskset.args(["--all-tasks", "--cpu-list", "--pid", &core.to_string(), &pid.to_string()]).stdout(Stdio::null());
+    assert!(taskset.status().unwrap().success(), "cannot pin process {pid} to core {core}");
+}

@@ -1,0 +1,243 @@
+//! Requests travel to Redis together.
+//!
+//! One that comes while no call is on its way goes out at once, together with those that have come in the same turn of the event loop; those that
+//! come while calls are on their way wait, and go together with the next. There is no timer: the busier Redis is, the more travel
+//! together, and the less each costs it.
+//!
+//! Bounded are the calls on their way, what one call asks of Redis, and what waits. Who has waited too long, or has gone, is left out and
+//! charged nothing. A call that fails fails for those in it, once: nothing is sent a second time.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::algorithm::Verdict;
+use crate::store::{Check, StoreError};
+
+/// Calls on their way at one time. One alone would leave Redis idle while its answer travels; with four it has always something to do.
+const CALLS: usize = 4;
+/// Checks in a call: more would gain little, and keep others waiting.
+const CHECKS: usize = 32;
+/// Work in a call, in decisions of a small counter: about a millisecond of Redis's time.
+const WORK: u64 = 256;
+
+/// What a request is told.
+type Answer = Result<Vec<Verdict>, StoreError>;
+
+/// Requests that wait for a call.
+pub(super) struct Queue {
+    /// How many checks may wait.
+    capacity: usize,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    requests: VecDeque<Request>,
+    checks: usize,
+    /// Tasks that make calls, one after the other, until nothing waits.
+    callers: usize,
+    /// One of them has only just been started, and will take what waits now.
+    starting: bool,
+}
+
+struct Request {
+    checks: Box<[Check]>,
+    deadline: Instant,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// Requests that go together.
+pub(super) struct Batch(Vec<Request>);
+
+impl Queue {
+    pub(super) fn new(capacity: usize) -> Queue {
+        Queue { capacity, waiting: Mutex::default() }
+    }
+
+    /// Puts a request in the queue, unless too many wait. `start` is called where one more task shall make calls, of what is
+    /// [`Queue::next`] until nothing is.
+    ///
+    /// # Errors
+    /// [`StoreError::Overloaded`] where too many wait.
+    pub(super) fn push(
+        &self,
+        checks: &[Check],
+        deadline: Instant,
+        start: impl FnOnce(),
+    ) -> Result<oneshot::Receiver<Answer>, StoreError> {
+        let (answer, answered) = oneshot::channel();
+        let request = Request { checks: checks.into(), deadline, answer };
+        let mut waiting = self.waiting.lock();
+        if waiting.checks + checks.len() > self.capacity && !waiting.requests.is_empty() {
+            return Err(StoreError::Overloaded);
+        }
+        waiting.checks += checks.len();
+        waiting.requests.push_back(request);
+        let starts = !waiting.starting && waiting.callers < CALLS;
+        if starts {
+            waiting.starting = true;
+            waiting.callers += 1;
+        }
+        drop(waiting);
+        if starts {
+            start();
+        }
+        Ok(answered)
+    }
+
+    /// What goes with the next call; where nothing waits any more, the task that asks ends.
+    pub(super) fn next(&self) -> Option<Batch> {
+        let mut waiting = self.waiting.lock();
+        waiting.starting = false;
+        let (mut batch, mut checks, mut work) = (Vec::new(), 0, 0);
+        let now = Instant::now();
+        while let Some(request) = waiting.requests.pop_front() {
+            if request.deadline <= now || request.answer.is_closed() {
+                waiting.checks -= request.checks.len();
+                continue;
+            }
+            checks += request.checks.len();
+            work += request.checks.iter().map(|check| check.limit.work()).sum::<u64>();
+            if !batch.is_empty() && (checks > CHECKS || work > WORK) {
+                waiting.requests.push_front(request);
+                break;
+            }
+            waiting.checks -= request.checks.len();
+            batch.push(request);
+        }
+        if batch.is_empty() {
+            waiting.callers -= 1;
+            return None;
+        }
+        Some(Batch(batch))
+    }
+}
+
+impl Batch {
+    /// The checks of each request.
+    pub(super) fn requests(&self) -> Vec<&[Check]> {
+        self.0.iter().map(|request| &*request.checks).collect()
+    }
+
+    /// How many checks there are in all.
+    pub(super) fn checks(&self) -> usize {
+        self.0.iter().map(|request| request.checks.len()).sum()
+    }
+
+    /// Tells each request its part of the verdicts, or why there are none.
+    pub(super) fn answer(self, verdicts: Answer) {
+        let mut verdicts = verdicts.map(Vec::into_iter);
+        for request in self.0 {
+            let part = match &mut verdicts {
+                Ok(verdicts) => Ok(verdicts.by_ref().take(request.checks.len()).collect()),
+                Err(error) => Err(error.clone()),
+            };
+            // Who has gone meanwhile is not there to be told.
+            let _ = request.answer.send(part);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::{Algorithm, Limit, Options};
+    use crate::descriptor::{Hits, Role};
+    use crate::store::Key;
+
+    fn check(algorithm: Algorithm) -> Check {
+        let limit = Limit::new(algorithm, 5_000, Duration::from_secs(1), Options::default()).unwrap();
+        let key = Key::new("", "test", &[], |_| None, &limit);
+        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0 }
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(60)
+    }
+
+    /// Puts requests of so many checks in the queue, and counts the tasks that are to be started.
+    fn push(queue: &Queue, checks: &[usize], algorithm: Algorithm) -> (Vec<oneshot::Receiver<Answer>>, usize) {
+        let mut started = 0;
+        let one = |count: &usize| queue.push(&vec![check(algorithm); *count], soon(), || started += 1).unwrap();
+        (checks.iter().map(one).collect(), started)
+    }
+
+    fn sizes(batch: Option<Batch>) -> Vec<usize> {
+        batch.map_or(Vec::new(), |batch| batch.requests().iter().map(|checks| checks.len()).collect())
+    }
+
+    #[test]
+    fn what_waits_goes_together_and_no_request_is_cut() {
+        let queue = Queue::new(1_000);
+        let (_answers, started) = push(&queue, &[1, 10, 20, 1, 1, 40, 1], Algorithm::SlidingWindow);
+        assert_eq!(started, 1, "the first starts a task, the others join it");
+        assert_eq!(sizes(queue.next()), [1, 10, 20, 1]);
+        assert_eq!(sizes(queue.next()), [1]);
+        assert_eq!(sizes(queue.next()), [40], "one that is larger than a call goes alone");
+        assert_eq!(sizes(queue.next()), [1]);
+        assert!(queue.next().is_none());
+    }
+
+    #[test]
+    fn counters_that_are_much_work_go_in_smaller_parts() {
+        let queue = Queue::new(1_000);
+        let (_answers, _) = push(&queue, &[1; 3], Algorithm::Concurrency);
+        assert_eq!([sizes(queue.next()), sizes(queue.next()), sizes(queue.next())], [[1], [1], [1]]);
+    }
+
+    #[test]
+    fn no_more_tasks_are_started_than_calls_may_be_on_their_way() {
+        let queue = Queue::new(1_000);
+        let mut answers = Vec::new();
+        for _ in 0..CALLS {
+            let (answer, started) = push(&queue, &[1], Algorithm::SlidingWindow);
+            answers.extend(answer);
+            assert_eq!(started, 1);
+            assert_eq!(sizes(queue.next()), [1]);
+        }
+        let (answer, started) = push(&queue, &[1, 1], Algorithm::SlidingWindow);
+        answers.extend(answer);
+        assert_eq!(started, 0, "a task that has its answer takes them");
+        assert_eq!(sizes(queue.next()), [1, 1]);
+        assert!(queue.next().is_none());
+        assert_eq!(push(&queue, &[1], Algorithm::SlidingWindow).1, 1, "one has ended, and another may start");
+    }
+
+    #[test]
+    fn who_has_gone_or_waited_too_long_is_left_out() {
+        let queue = Queue::new(1_000);
+        let (mut answers, _) = push(&queue, &[1, 2, 3], Algorithm::SlidingWindow);
+        answers.remove(1);
+        let late = queue.push(&[check(Algorithm::SlidingWindow)], Instant::now(), || {}).unwrap();
+        assert_eq!(sizes(queue.next()), [1, 3]);
+        assert!(late.blocking_recv().is_err());
+    }
+
+    #[test]
+    fn what_waits_is_bounded_but_for_a_request_alone() {
+        let queue = Queue::new(4);
+        let (_answers, _) = push(&queue, &[6], Algorithm::SlidingWindow);
+        let refused = || queue.push(&[check(Algorithm::SlidingWindow)], soon(), || {}).err();
+        assert!(matches!(refused(), Some(StoreError::Overloaded)));
+        assert_eq!(sizes(queue.next()), [6]);
+        assert!(refused().is_none());
+    }
+
+    #[test]
+    fn each_request_is_told_its_own_part() {
+        let queue = Queue::new(1_000);
+        let (answers, _) = push(&queue, &[1, 2], Algorithm::SlidingWindow);
+        let verdict =
+            |remaining| Verdict { allowed: true, remaining, reset_after_ms: 1, retry_after_ms: Some(0), delay_ms: 0 };
+        queue.next().unwrap().answer(Ok(vec![verdict(7), verdict(8), verdict(9)]));
+        let told = answers.into_iter().map(|answer| answer.blocking_recv().unwrap().unwrap());
+        let remaining: Vec<Vec<u32>> =
+            told.map(|part| part.iter().map(|verdict| verdict.remaining).collect()).collect();
+        assert_eq!(remaining, [vec![7], vec![8, 9]]);
+    }
+}

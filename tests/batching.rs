@@ -1,0 +1,160 @@
+//! Requests travel to Redis together, and nothing is lost by it: each keeps its own deadline, a call that fails fails once, and what waits is
+//! bounded.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use support::redis::Redis;
+use support::tollgate::{Tollgate, request};
+use support::wait_until_async;
+use tollgate::wire::rate_limit_response::Code;
+use tollgate::wire::{RateLimitRequest, RateLimitResponse};
+use tonic::Status;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 100000}}
+  - {key: strict, rate_limit: {unit: year, requests_per_unit: 100000, failure_mode: closed}}
+";
+
+fn start(redis: &Redis, settings: &[&str]) -> Tollgate {
+    let url = format!("REDIS_URL={}", redis.url());
+    Tollgate::start(RULES, &[&[&*url, "WORKER_THREADS=1"], settings].concat())
+}
+
+fn user(name: &str) -> RateLimitRequest {
+    request("shop", &[&[("user", name)]])
+}
+
+/// Asks all of them at once, over one connection.
+async fn ask_together(tollgate: &Tollgate, requests: Vec<RateLimitRequest>) -> Vec<Result<RateLimitResponse, Status>> {
+    let client = tollgate.client().await;
+    let ask = |request| {
+        let mut client = client.clone();
+        async move { client.should_rate_limit(request).await.map(tonic::Response::into_inner) }
+    };
+    join_all(requests.into_iter().map(ask)).await
+}
+
+async fn calls(redis: &Redis) -> u32 {
+    let stats: String = redis.command("INFO commandstats").await;
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+/// What the counter of a user has left, by one who only looks.
+async fn remaining(tollgate: &Tollgate, name: &str) -> u32 {
+    let mut look = user(name);
+    look.descriptors[0].hits_addend = Some(0);
+    tollgate.ask(look).await.unwrap().statuses[0].limit_remaining
+}
+
+#[tokio::test]
+async fn requests_that_come_together_go_together_and_each_is_decided() {
+    let redis = Redis::start();
+    let tollgate = start(&redis, &["REDIS_TIMEOUT=30s"]);
+    for answer in ask_together(&tollgate, (0..2_000).map(|i| user(&format!("u{}", i % 20))).collect()).await {
+        let answer = answer.unwrap();
+        assert_eq!((answer.overall_code(), answer.statuses[0].current_limit.is_some()), (Code::Ok, true));
+    }
+    let together = calls(&redis).await;
+    assert!(together < 1_000, "{together} calls for 2,000 requests");
+    for i in 0..20 {
+        assert_eq!(remaining(&tollgate, &format!("u{i}")).await, 100_000 - 100);
+    }
+    let before = calls(&redis).await;
+    remaining(&tollgate, "u0").await;
+    assert_eq!(calls(&redis).await, before + 1, "one alone waits for no other");
+}
+
+#[tokio::test]
+async fn a_request_of_a_batch_keeps_its_own_deadline() {
+    let redis = Redis::start();
+    let tollgate = start(&redis, &["REDIS_TIMEOUT=20s"]);
+    redis.freeze();
+    let mut patient = tollgate.client().await;
+    let patient = tokio::spawn(async move { patient.should_rate_limit(user("ann")).await });
+    let mut hasty = tonic::Request::new(user("ann"));
+    hasty.set_timeout(Duration::from_millis(300));
+    let answer = tollgate.client().await.should_rate_limit(hasty).await.unwrap().into_inner();
+    assert_eq!(answer.overall_code(), Code::Ok, "by its failure mode");
+    assert!(!patient.is_finished(), "while the other still waits");
+    redis.thaw();
+    assert_eq!(patient.await.unwrap().unwrap().into_inner().overall_code(), Code::Ok);
+}
+
+#[tokio::test]
+async fn what_fails_is_sent_once_and_what_is_not_sent_is_not_charged() {
+    let redis = Redis::start();
+    let tollgate = start(&redis, &["REDIS_TIMEOUT=400ms"]);
+    assert_eq!(remaining(&tollgate, "ann").await, 100_000);
+    redis.freeze();
+    // More than go with the calls on their way: the others wait here, until they do not wait any more.
+    for answer in ask_together(&tollgate, (0..1_000).map(|_| user("ann")).collect()).await {
+        assert_eq!(answer.unwrap().overall_code(), Code::Ok, "by its failure mode");
+    }
+    redis.thaw();
+    let decided = async || tollgate.ask(user("bob")).await.unwrap().statuses[0].duration_until_reset.is_some();
+    wait_until_async("redis decides again", decided).await;
+    let charged = 100_000 - remaining(&tollgate, "ann").await;
+    assert!(charged < 500, "{charged} of a thousand were charged; 4 calls of 32 each are on their way at most");
+}
+
+#[tokio::test]
+async fn what_waits_is_bounded_and_the_rest_is_answered_at_once() {
+    let redis = Redis::start();
+    let tollgates = ["OVERLOAD=failure-mode", "OVERLOAD=refuse"]
+        .map(|overload| start(&redis, &["REDIS_QUEUE_SIZE=10", "REDIS_TIMEOUT=10s", overload]));
+    redis.freeze();
+    for (tollgate, refused) in tollgates.iter().zip([false, true]) {
+        let client = tollgate.client().await;
+        let mut flood: Vec<_> = (0..400)
+            .map(|_| {
+                let mut client = client.clone();
+                let strict = request("shop", &[&[("strict", "ann")]]);
+                tokio::spawn(async move { client.should_rate_limit(strict).await })
+            })
+            .collect();
+        // Redis still says nothing.
+        let answered = async || flood.iter().filter(|call| call.is_finished()).count() >= 200;
+        wait_until_async("what does not fit is answered", answered).await;
+        let (answered, waiting): (Vec<_>, Vec<_>) = flood.drain(..).partition(|call| call.is_finished());
+        waiting.iter().for_each(tokio::task::JoinHandle::abort);
+        for answer in answered {
+            match answer.await.unwrap() {
+                Ok(answer) => assert_eq!((answer.into_inner().overall_code(), refused), (Code::OverLimit, false)),
+                Err(status) => assert_eq!((status.code(), refused), (tonic::Code::ResourceExhausted, true)),
+            }
+        }
+        assert!(tollgate.metric("tollgate_store_errors_total{kind=\"overloaded\"}") >= 200.0);
+        assert_eq!(tollgate.metric("tollgate_requests_total{outcome=\"overloaded\"}") >= 200.0, refused);
+    }
+    redis.thaw();
+}
+
+#[tokio::test]
+async fn a_caller_that_goes_away_takes_nothing_with_it() {
+    let redis = Redis::start();
+    let tollgate = Arc::new(start(&redis, &["REDIS_TIMEOUT=30s"]));
+    redis.freeze();
+    let callers: Vec<_> = (0..500)
+        .map(|i| {
+            let tollgate = Arc::clone(&tollgate);
+            tokio::spawn(async move { tollgate.ask(user(&format!("gone{}", i % 7))).await })
+        })
+        .collect();
+    tokio::task::yield_now().await;
+    callers.iter().for_each(tokio::task::JoinHandle::abort);
+    let staying = tokio::spawn({
+        let tollgate = Arc::clone(&tollgate);
+        async move { tollgate.ask(user("ann")).await }
+    });
+    redis.thaw();
+    assert_eq!(staying.await.unwrap().unwrap().statuses[0].limit_remaining, 99_999);
+}
