@@ -30,6 +30,7 @@ pub struct Metrics {
     rule_hits: Hits<IntCounterVec>,
     store_seconds: Histogram,
     store_errors: IntCounterVec,
+    denied_cache_hits: IntCounter,
     failure_answers: IntCounterVec,
     held_requests: IntGauge,
     held: HeldOutcomes,
@@ -187,6 +188,10 @@ impl Metrics {
                 "Decisions that the store could not make, by reason.",
                 &["kind"],
             )?,
+            denied_cache_hits: counter(
+                "denied_cache_hits_total",
+                "Requests denied without asking Redis, which had just said so.",
+            )?,
             failure_answers: counters(
                 "failure_mode_answers_total",
                 "Limits answered by their failure mode.",
@@ -304,6 +309,11 @@ impl Metrics {
             Held::Released => &self.held.released,
         }
         .inc();
+    }
+
+    /// A request was denied because the store was known to deny it.
+    pub fn record_denied_cache_hit(&self) {
+        self.denied_cache_hits.inc();
     }
 
     /// The store went up or down.

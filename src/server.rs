@@ -28,6 +28,7 @@ use crate::rules::report::{Problem, RulesError};
 use crate::rules::watch::{self, Fingerprint};
 use crate::settings::Settings;
 use crate::store::Store;
+use crate::store::denied::{Denials, DeniedCache};
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
 use crate::wire;
@@ -74,7 +75,11 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
             let metrics = Arc::clone(&parts.metrics);
             let on_change = Box::new(move |up| metrics.set_store_up(up));
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
-            parts.run(stores.into_iter().map(Arc::new).collect(), &name).await
+            let metrics = Arc::clone(&parts.metrics);
+            let bytes = usize::try_from(parts.settings.store.local_cache_size_in_bytes).unwrap_or(usize::MAX);
+            let denials = Arc::new(Denials::new(bytes, Box::new(move || metrics.record_denied_cache_hit())));
+            let cached = |store| Arc::new(DeniedCache::new(store, Arc::clone(&denials)));
+            parts.run(stores.into_iter().map(cached).collect(), &name).await
         }
     }
 }

@@ -526,6 +526,11 @@ impl Limit {
         self.algorithm() == Algorithm::Penalty
     }
 
+    /// It is a penalty whose bans begin anew with every request.
+    pub fn extends(&self) -> bool {
+        self.options.extend.unwrap_or(false)
+    }
+
     /// The most that can be admitted at one moment: the number, or the burst of a bucket and what may wait for its turn.
     pub fn capacity(&self) -> u32 {
         self.parameters.capacity(self)

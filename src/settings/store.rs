@@ -37,6 +37,17 @@ pub struct StoreSettings {
         value_parser = clap::value_parser!(u16).range(1..=100))]
     pub redis_pool_size: u16,
 
+    /// How much memory may be taken for what Redis has just denied: until it would let it pass, and a second at most, it is denied without
+    /// asking Redis again. 0: Redis is always asked.
+    #[arg(
+        long,
+        env = "LOCAL_CACHE_SIZE_IN_BYTES",
+        value_name = "BYTES",
+        default_value = "16777216",
+        help_heading = "Store"
+    )]
+    pub local_cache_size_in_bytes: u64,
+
     /// How many decisions may wait for Redis, for each worker thread. Those beyond it are answered at once, as OVERLOAD says.
     #[arg(long, env = "REDIS_QUEUE_SIZE", value_name = "NUMBER", default_value = "4096", help_heading = "Store",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]

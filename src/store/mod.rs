@@ -1,5 +1,6 @@
 //! Where counters live. A store decides all the checks of a request together, atomically, on its own clock.
 
+pub mod denied;
 pub mod group;
 pub mod memory;
 pub mod redis;

@@ -1,0 +1,109 @@
+//! What Redis has just denied is denied without asking it again, until something changes; what counts is always asked.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod support;
+
+use support::redis::Redis;
+use support::tollgate::{Tollgate, request};
+use support::wait_until_async;
+use tollgate::wire::rate_limit_response::Code;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 5}}
+  - {key: counted, rate_limit: {unit: year, requests_per_unit: 5, count_denied: true}}
+  - {key: brief, rate_limit: {period: 300ms, requests_per_unit: 5}}
+  - {key: banned, rate_limit: {unit: year, requests_per_unit: 5, penalty: {after: 10, within: 1h, ban: 1d}}}
+";
+
+/// How often Redis has decided.
+async fn calls(redis: &Redis) -> u32 {
+    let stats: String = redis.command("INFO commandstats").await;
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+fn start(redis: &Redis, settings: &[&str]) -> Tollgate {
+    Tollgate::start(RULES, &[&[&*format!("REDIS_URL={}", redis.url())], settings].concat())
+}
+
+/// Asks so often, and counts what passes.
+async fn flood(tollgate: &Tollgate, key: &str, times: u32) -> u32 {
+    let mut passed = 0;
+    for _ in 0..times {
+        passed += u32::from(tollgate.passes("shop", &[(key, "ann")]).await);
+    }
+    passed
+}
+
+const HITS: &str = "tollgate_denied_cache_hits_total";
+
+#[tokio::test]
+async fn a_flood_over_the_limit_leaves_redis_alone() {
+    let redis = Redis::start();
+    let tollgate = start(&redis, &[]);
+    assert_eq!(flood(&tollgate, "user", 500).await, 5);
+    // What is known is asked again once a second.
+    let asked = calls(&redis).await;
+    assert!(asked < 50, "{asked} calls for 500 requests");
+    assert_eq!(tollgate.metric(HITS), f64::from(500 - asked));
+    assert_eq!(
+        tollgate.metric("tollgate_over_limit_hits_total{domain=\"shop\",rule=\"user\"}"),
+        495.0,
+        "counted all the same"
+    );
+    let response = tollgate.ask(request("shop", &[&[("user", "ann")]])).await.unwrap();
+    let status = &response.statuses[0];
+    assert_eq!((status.code(), status.limit_remaining), (Code::OverLimit, 0));
+    assert!(status.duration_until_reset.unwrap().seconds > 360 * 24 * 60 * 60);
+}
+
+#[tokio::test]
+async fn without_room_redis_is_always_asked() {
+    let redis = Redis::start();
+    let tollgate = start(&redis, &["LOCAL_CACHE_SIZE_IN_BYTES=0"]);
+    assert_eq!(flood(&tollgate, "user", 50).await, 5);
+    assert_eq!((calls(&redis).await, tollgate.metric(HITS)), (50, 0.0));
+}
+
+#[tokio::test]
+async fn it_passes_again_when_redis_would_let_it_pass() {
+    let redis = Redis::start();
+    let cached = start(&redis, &[]);
+    assert_eq!(flood(&cached, "brief", 6).await, 5);
+    wait_until_async("it passes", async || cached.passes("shop", &[("brief", "ann")]).await).await;
+    assert!(cached.metric(HITS) > 0.0);
+}
+
+#[tokio::test]
+async fn denials_that_count_are_counted_in_redis() {
+    let redis = Redis::start();
+    let tollgate = start(&redis, &[]);
+    assert_eq!(flood(&tollgate, "counted", 50).await, 5);
+    assert_eq!(calls(&redis).await, 50);
+    // Ten denials bring a ban: each must be counted, and then nothing is left to count.
+    assert_eq!(flood(&tollgate, "banned", 500).await, 5);
+    assert!((65..150).contains(&calls(&redis).await));
+    let response = tollgate.ask(request("shop", &[&[("banned", "ann")]])).await.unwrap();
+    assert!(response.statuses[0].duration_until_reset.unwrap().seconds > 0);
+}
+
+#[tokio::test]
+async fn a_give_back_and_a_higher_number_are_seen_at_once() {
+    let redis = Redis::start();
+    let tollgate = start(&redis, &[]);
+    assert_eq!(flood(&tollgate, "user", 10).await, 5);
+    let mut give_back = request("shop", &[&[("user", "ann")]]);
+    give_back.descriptors[0].is_negative_hits = true;
+    give_back.descriptors[0].hits_addend = Some(2);
+    tollgate.ask(give_back).await.unwrap();
+    assert_eq!(flood(&tollgate, "user", 10).await, 2);
+    tollgate.change_rules(&RULES.replace(
+        "user, rate_limit: {unit: year, requests_per_unit: 5",
+        "user, rate_limit: {unit: year, requests_per_unit: 8",
+    ));
+    tollgate.must_log("new rules are in force");
+    assert_eq!(flood(&tollgate, "user", 10).await, 3);
+}
