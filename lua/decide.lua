@@ -1,6 +1,6 @@
 -- The checks of a request are one group: unless the whole of it passes, only give-backs and limits that count denials are charged.
 -- A penalty, the last of the algorithms, is told what became of the check before it. The twin of src/store/group.rs.
-local CHECK, ANSWER = '<BBBddddddd', '<BI4ddd'
+local CHECK, ANSWER = '<BBBdddddddd', '<BI4ddd'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
@@ -35,12 +35,12 @@ local function decide_group(first, offset)
   local checks = {}
   local i = first
   repeat
-    local algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4
-    algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4, offset = struct.unpack(CHECK, asked, offset)
+    local algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4, figure5
+    algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4, figure5, offset = struct.unpack(CHECK, asked, offset)
     checks[#checks + 1] = {
       key = KEYS[i], algorithm = algorithm, is_penalty = algorithm == #algorithms, role = flags % 4, joined = flags % 8 >= 4,
       count_denied = count_denied == 1, hits = hits, number = number, period = period,
-      figure1 = figure1, figure2 = figure2, figure3 = figure3, figure4 = figure4,
+      figure1 = figure1, figure2 = figure2, figure3 = figure3, figure4 = figure4, figure5 = figure5,
     }
     i = i + 1
   until flags < 8
@@ -55,7 +55,7 @@ local function decide_group(first, offset)
       old = read(check.key, check.algorithm)
     end
     local state, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[check.algorithm](
-      old, hits, check.number, check.period, check.count_denied, now, check.figure1, check.figure2, check.figure3, check.figure4)
+      old, hits, check.number, check.period, check.count_denied, now, check.figure1, check.figure2, check.figure3, check.figure4, check.figure5)
     if state then
       lasting = lasting and (not found or found.lasting)
       pending[check.key] = {state = state, reset_after = reset_after, lasting = lasting}
@@ -107,12 +107,12 @@ end
 
 local i, offset = 1, 1
 while i <= #KEYS do
-  local algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4, next_offset = struct.unpack(CHECK, asked, offset)
+  local algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
   if flags < 8 and algorithm < #algorithms then
     -- One check alone, as in most requests: it decides for itself what it charges.
     local key = KEYS[i]
     local state, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[algorithm](
-      read(key, algorithm), hits, number, period, count_denied == 1, now, figure1, figure2, figure3, figure4)
+      read(key, algorithm), hits, number, period, count_denied == 1, now, figure1, figure2, figure3, figure4, figure5)
     if state then
       write(key, state, reset_after, lasting)
     end

@@ -3,9 +3,9 @@
 -- This text, bucket.lua, the algorithms beside it in the order of Algorithm::SCRIPT, and decide.lua make one script.
 --
 -- KEYS[i]  the counter of check i
--- ARGV[1]  the checks, one after the other, each packed '<BBBddddddd': algorithm (1 is the first), flags (0 enforced, 1 quota, 2 shadow;
+-- ARGV[1]  the checks, one after the other, each packed '<BBBdddddddd': algorithm (1 is the first), flags (0 enforced, 1 quota, 2 shadow;
 --          and 4 if it is of the same rule as the check before, 8 if the next check is of the same request), count_denied (0 or 1),
---          hits (negative: given back), number, period (ms), and four figures of the algorithm's own
+--          hits (negative: given back), number, period (ms), and five figures of the algorithm's own
 -- reply    a string, for each check '<BI4ddd': allowed (0 or 1), remaining, reset_after (ms), retry_after (ms; -1: it can never pass),
 --          delay (ms)
 --
@@ -15,7 +15,7 @@
 local NEVER = -1
 local MAX_COUNT = 4294967295
 
--- function(state, hits, number, period, count_denied, now, figure, figure, figure, figure)
+-- function(state, hits, number, period, count_denied, now, figure, figure, figure, figure, figure)
 --   -> state (false: unchanged), allowed, remaining, reset_after, retry_after, lasting (it expires when it did before; or nothing),
 --      delay (or nothing)
 local algorithms = {}

@@ -1,2 +1,2 @@
--- Token bucket: refilled with the number per period, up to the burst; it starts full. The twin of src/algorithm/token_bucket.rs.
+-- Token bucket: refilled with the number per period, up to the burst; it starts full or empty. The twin of src/algorithm/token_bucket.rs.
 algorithms[#algorithms + 1] = bucket

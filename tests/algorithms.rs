@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use limits::{any_limit, any_penalty, bound, memory_ms, patience_ms, small_limit};
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Limit, LimitError, MAX_HITS, Options, State, Verdict, penalty};
+use tollgate::algorithm::{Algorithm, Initial, Limit, LimitError, MAX_HITS, Options, State, Verdict, penalty};
 
 /// Milliseconds since the epoch, some day in 2026, where every sequence begins.
 const START: u64 = 1_784_000_000_123;
@@ -149,6 +149,9 @@ proptest! {
         prop_assert!(!counter.take(hits).allowed);
         if counter.limit.count_denied() {
             prop_assert_eq!(counter.look().remaining, 0);
+        } else if counter.limit.options().initial == Some(Initial::Empty) {
+            // But it begins to fill with the first request.
+            prop_assert_eq!(counter.look().remaining, before.look().remaining);
         } else {
             prop_assert_eq!(counter.state, before.state);
         }
@@ -162,7 +165,9 @@ proptest! {
         let before = counter.look();
         let mut counter = Counter { now: counter.now - back, ..counter };
         let after = counter.take(0);
-        prop_assert!(after.remaining <= before.remaining);
+        // A bucket that begins empty may have been forgotten, and be known again.
+        let begins_empty = limit.options().initial == Some(Initial::Empty);
+        prop_assert!(after.remaining <= before.remaining || begins_empty);
         prop_assert!(after.reset_after_ms <= memory_ms(&limit) + limit.period_ms() + 2 * limit.period_ms() / 10 + 2);
         // Asking in vain meanwhile does not put off the end, where denials do not count.
         if limit.count_denied() {
@@ -175,7 +180,8 @@ proptest! {
             taken += u32::from(counter.take(i64::from(limit.capacity()) + 1).allowed);
         }
         prop_assert_eq!(taken, 0);
-        prop_assert_eq!(counter.at(end, 0).remaining, limit.capacity());
+        // The end of one that begins empty is when it is forgotten.
+        prop_assert_eq!(counter.at(end, 0).remaining, if begins_empty { 0 } else { limit.capacity() });
     }
 
     #[test]
@@ -204,9 +210,16 @@ proptest! {
         let mut charged = counter.clone();
         if charged.take(hits).allowed {
             prop_assert!(charged.take(-hits).allowed);
-            prop_assert_eq!(charged.look(), counter.look());
+            prop_assert_eq!(charged.look().remaining, counter.look().remaining);
+            if counter.limit.options().initial != Some(Initial::Empty) {
+                prop_assert_eq!(charged.look(), counter.look());
+            }
         }
         charged.take(-(MAX_HITS as i64));
+        if counter.limit.options().initial == Some(Initial::Empty) {
+            prop_assert_eq!(charged.look().remaining, counter.limit.capacity());
+            return Ok(());
+        }
         prop_assert_eq!(charged.look(), Counter::new(counter.limit, counter.now).look());
     }
 
@@ -268,7 +281,7 @@ proptest! {
         if short.allowed {
             prop_assert_eq!(short.delay_ms, long.delay_ms);
             prop_assert_eq!(hurried.state, patient.state);
-        } else if !counter.limit.count_denied() {
+        } else if !counter.limit.count_denied() && counter.limit.options().initial != Some(Initial::Empty) {
             prop_assert_eq!(hurried.state, counter.state);
         }
     }
@@ -472,6 +485,22 @@ fn a_burst_leaves_a_leaky_bucket_one_by_one_and_evenly() {
             assert_eq!(verdict.delay_ms, (f64::from(i) * gap).ceil() as u64, "{number} per second, {i}");
         }
     }
+}
+
+#[test]
+fn a_bucket_that_begins_empty_fills_from_the_first_request_on_and_is_forgotten_when_it_was_full_for_as_long() {
+    let options = Options { burst: Some(4), initial: Some(Initial::Empty), ..Options::default() };
+    let limit = Limit::new(Algorithm::TokenBucket, 10, Duration::from_secs(1), options).unwrap();
+    let mut counter = Counter::new(limit, START);
+    assert_eq!(counter.look().reset_after_ms, 0, "nobody has asked it yet");
+    let verdict = counter.take(1);
+    assert_eq!((verdict.allowed, verdict.retry_after_ms, verdict.reset_after_ms), (false, Some(100), 800));
+    let remaining = |ms| counter.at(START + ms, 0).remaining;
+    assert_eq!([99, 100, 250, 399, 400, 799, 800].map(remaining), [0, 1, 2, 3, 4, 4, 0]);
+    counter.now += 799;
+    assert_eq!(counter.take(1).reset_after_ms, 100 + 400, "who comes in time finds it full, and keeps it");
+    counter.now += 500;
+    assert!(!counter.take(1).allowed);
 }
 
 #[test]

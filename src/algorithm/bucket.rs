@@ -12,6 +12,10 @@
 //! restores `number` of those. Nothing is rounded away, however slow the rate or however often it is asked, so that those who wait
 //! leave evenly.
 //!
+//! A bucket that is to begin empty begins to fill with the first request, even a denied one: when that was must be known. When it is
+//! full it is kept for as long again as it takes to fill, and then forgotten: who has been away for longer begins with an empty
+//! one, as a newcomer does.
+//!
 //! Where denials count, a bucket goes into debt, by at most the number: as with the windows, usage that has happened keeps others
 //! out for at most a period. A changed number is in force from the last charge on, because that is when the leak was last
 //! worked out.
@@ -30,6 +34,8 @@ pub(super) struct Bucket {
     refill_ms: u64,
     /// How long a request may be held. A caller of less patience has less of it; the rest is the limit's, whoever calls.
     max_delay_ms: u64,
+    /// How long a full bucket is kept that has begun empty; 0 where buckets begin full.
+    kept_ms: u64,
 }
 
 /// What is missing.
@@ -51,13 +57,24 @@ pub(super) fn decide(
     now: u64,
 ) -> (Option<State>, Verdict) {
     let (number, period) = (u64::from(limit.number), limit.period_ms);
-    let Bucket { burst, deepest, refill_ms, max_delay_ms, .. } = *bucket;
+    let Bucket { burst, deepest, refill_ms, max_delay_ms, kept_ms, .. } = *bucket;
     let burst = u64::from(burst);
     let most = if limit.count_denied() { deepest + number } else { deepest };
+    // How long so many hits and the fraction take to leak.
+    let leak = |hits: u64, fraction: u64| {
+        if hits == 0 && fraction == 0 {
+            return 0;
+        }
+        let (quotient, rest) = mul_div(period, hits, number);
+        quotient + (rest + fraction).div_ceil(number)
+    };
     let mut time = now;
     let mut set_back = false;
     let mut missing = 0;
     let mut fraction = 0;
+    let mut unseen = true;
+    // For how long it has been full.
+    let mut idle = 0;
     if let Some(state) = state {
         (time, set_back) = hold(now, state.at, period);
         (missing, fraction) = (state.missing, state.fraction);
@@ -65,6 +82,11 @@ pub(super) fn decide(
             (missing, fraction) = (most, 0);
         }
         let elapsed = if set_back { 0 } else { time - state.at };
+        unseen = false;
+        if kept_ms > 0 {
+            idle = elapsed.saturating_sub(leak(missing, fraction));
+            unseen = idle >= kept_ms;
+        }
         if elapsed >= refill_ms {
             (missing, fraction) = (0, 0);
         } else {
@@ -83,6 +105,9 @@ pub(super) fn decide(
             }
         }
     }
+    if unseen && kept_ms > 0 {
+        (missing, fraction) = (burst, 0);
+    }
 
     // What leaks while a request is held.
     let (queue, part) = mul_div(max_delay_ms, number, period);
@@ -90,15 +115,8 @@ pub(super) fn decide(
     // Negative where there is debt.
     let room = |missing: u64, fraction: u64| capacity as i64 - missing as i64 - i64::from(fraction > part);
     let allowed = hits < 0 || hits <= room(missing, fraction);
+    let begins = unseen && kept_ms > 0 && hits > 0;
     let charged = hits != 0 && (allowed || limit.count_denied());
-    // How long so many hits and the fraction take to leak.
-    let leak = |hits: u64, fraction: u64| {
-        if hits == 0 && fraction == 0 {
-            return 0;
-        }
-        let (quotient, rest) = mul_div(period, hits, number);
-        quotient + (rest + fraction).div_ceil(number)
-    };
     let mut retry_after_ms = if allowed { Some(0) } else { None };
     if charged {
         let sum = missing as i64 + hits;
@@ -115,7 +133,13 @@ pub(super) fn decide(
         retry_after_ms = Some(time - now + leak(over, fraction) - max_delay_ms);
     }
 
-    let reset_after_ms = leak(missing, fraction);
+    let changed = charged || begins || set_back;
+    let mut reset_after_ms = leak(missing, fraction);
+    if kept_ms > 0 && changed {
+        reset_after_ms += kept_ms;
+    } else if kept_ms > 0 {
+        reset_after_ms = if unseen { 0 } else { reset_after_ms + kept_ms - idle };
+    }
     let verdict = Verdict {
         allowed,
         remaining: u32::try_from(room(missing, fraction).max(0)).unwrap_or(u32::MAX),
@@ -123,7 +147,7 @@ pub(super) fn decide(
         retry_after_ms,
         delay_ms: if allowed && hits > 0 && missing >= burst { leak(missing - burst, fraction) } else { 0 },
     };
-    ((charged || set_back).then_some(State { at: time, missing, fraction }), verdict)
+    (changed.then_some(State { at: time, missing, fraction }), verdict)
 }
 
 impl Bucket {
@@ -141,7 +165,13 @@ impl Bucket {
         if refill_ms > MAX_REFILL_MS {
             return Err(LimitError::EndlessRefill);
         }
-        Ok(Bucket { burst, capacity, deepest, refill_ms: refill_ms as u64, max_delay_ms })
+        Ok(Bucket { burst, capacity, deepest, refill_ms: refill_ms as u64, max_delay_ms, kept_ms: 0 })
+    }
+
+    /// The same that begins empty; one that never lets pass is as good as empty already.
+    pub(super) fn beginning_empty(self, number: u32, period_ms: u64) -> Bucket {
+        let kept_ms = mul_div(period_ms, self.burst.into(), number.max(1).into()).0;
+        Bucket { kept_ms: if number == 0 { 0 } else { kept_ms.max(1) }, ..self }
     }
 
     /// The same for a caller who waits no longer than this.
@@ -158,7 +188,7 @@ impl Bucket {
     }
 
     pub(super) fn arguments(&self) -> [u64; FIGURES] {
-        [u64::from(self.burst), self.deepest, self.refill_ms, self.max_delay_ms]
+        [u64::from(self.burst), self.deepest, self.refill_ms, self.max_delay_ms, self.kept_ms]
     }
 }
 

@@ -15,7 +15,7 @@
 
 use std::fmt::Write as _;
 
-use super::{FIGURES, Limit, LimitError, Options, Verdict, hold};
+use super::{FIGURES, Limit, LimitError, Options, Verdict, figures, hold};
 
 /// `hold` is the period of such a limit.
 pub(super) const OPTIONS: &[&str] = &["hold"];
@@ -126,7 +126,7 @@ impl Parameters {
     }
 
     pub(super) fn arguments(&self) -> [u64; FIGURES] {
-        [self.holder, 0, 0, 0]
+        figures(&[self.holder])
     }
 
     pub(super) fn capacity(&self, limit: &Limit) -> u32 {

@@ -32,7 +32,7 @@ const MAX_REFILL_MS: u128 = 1000 * 366 * 24 * 60 * 60 * 1000;
 pub const MAX_HITS: u64 = 1 << 53;
 
 /// How many figures of its own an algorithm may hand to its Lua twin.
-pub const FIGURES: usize = 4;
+pub const FIGURES: usize = 5;
 
 macro_rules! algorithms {
     ($($variant:ident $module:ident)*) => {
@@ -261,6 +261,8 @@ pub struct Options {
     pub burst: Option<u32>,
     /// Of a leaky bucket: how long a request is held at most that does not fit at once.
     pub max_delay: Option<Duration>,
+    /// Of a token bucket: what a new one holds.
+    pub initial: Option<Initial>,
     /// Of a sliding window: how many counts a period is cut into, from 1 to 60.
     pub segments: Option<u32>,
     /// Of a sliding window: what the segment counts that is partly left.
@@ -274,16 +276,40 @@ pub struct Options {
 impl Options {
     /// The names of the options that are given, but for `count_denied`.
     fn given(&self) -> impl Iterator<Item = &'static str> {
-        let Options { count_denied: _, burst, max_delay, segments, weighting, ban, extend } = self;
+        let Options { count_denied: _, burst, max_delay, initial, segments, weighting, ban, extend } = self;
         let given = [
             ("burst", burst.is_some()),
             ("max_delay", max_delay.is_some()),
+            ("initial", initial.is_some()),
             ("segments", segments.is_some()),
             ("weighting", weighting.is_some()),
             ("ban", ban.is_some()),
             ("extend", extend.is_some()),
         ];
         given.into_iter().filter_map(|(name, given)| given.then_some(name))
+    }
+}
+
+/// What a token bucket holds that has not been seen, or not for long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Initial {
+    /// The burst.
+    #[default]
+    Full,
+    /// Nothing: it has to be waited for.
+    Empty,
+}
+
+impl Initial {
+    /// Both.
+    pub const ALL: [Initial; 2] = [Initial::Full, Initial::Empty];
+
+    /// The name in rules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Initial::Full => "full",
+            Initial::Empty => "empty",
+        }
     }
 }
 
@@ -574,6 +600,11 @@ fn mul_div(a: u64, b: u64, c: u64) -> (u64, u64) {
     let (product, c) = (u128::from(a) * u128::from(b), u128::from(c));
     let narrow = |n: u128| u64::try_from(n).unwrap_or(u64::MAX);
     (narrow(product / c), narrow(product % c))
+}
+
+/// An algorithm's own figures; those that it has no need of are 0.
+fn figures(own: &[u64]) -> [u64; FIGURES] {
+    std::array::from_fn(|place| own.get(place).copied().unwrap_or(0))
 }
 
 /// A counter after `hits` more, at most 2^32-1; after negative hits, at least 0.

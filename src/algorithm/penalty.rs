@@ -9,7 +9,7 @@
 
 use std::fmt::Write as _;
 
-use super::{FIGURES, Limit, LimitError, MAX_PERIOD, Options, Verdict, hold};
+use super::{FIGURES, Limit, LimitError, MAX_PERIOD, Options, Verdict, figures, hold};
 
 pub(super) const OPTIONS: &[&str] = &["ban", "extend"];
 
@@ -118,10 +118,7 @@ impl Parameters {
     }
 
     pub(super) fn arguments(&self) -> [u64; FIGURES] {
-        let mut figures = [0; FIGURES];
-        figures[0] = self.ban_ms;
-        figures[1] = self.extend.into();
-        figures
+        figures(&[self.ban_ms, self.extend.into()])
     }
 
     pub(super) fn capacity(&self, limit: &Limit) -> u32 {

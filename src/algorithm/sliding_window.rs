@@ -10,7 +10,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Becomes, FIGURES, Limit, LimitError, Options, Verdict, Weighting, add, hold, mul_div};
+use super::{Becomes, FIGURES, Limit, LimitError, Options, Verdict, Weighting, add, figures, hold, mul_div};
 
 pub(super) const OPTIONS: &[&str] = &["segments", "weighting"];
 
@@ -199,7 +199,7 @@ impl Parameters {
     }
 
     pub(super) fn arguments(&self) -> [u64; FIGURES] {
-        [self.segment_ms, self.segments, u64::from(self.weighting == Weighting::Linear), 0]
+        figures(&[self.segment_ms, self.segments, u64::from(self.weighting == Weighting::Linear)])
     }
 
     pub(super) fn capacity(&self, limit: &Limit) -> u32 {

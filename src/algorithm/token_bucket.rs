@@ -5,11 +5,11 @@
 use std::fmt::Write as _;
 
 use super::bucket::{self, Bucket};
-use super::{FIGURES, Limit, LimitError, Options, Verdict};
+use super::{FIGURES, Initial, Limit, LimitError, Options, Verdict};
 
 pub use super::bucket::{State, State as Change};
 
-pub(super) const OPTIONS: &[&str] = &["burst"];
+pub(super) const OPTIONS: &[&str] = &["burst", "initial"];
 
 /// A bucket in which nobody waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,11 @@ impl Parameters {
     /// Without a burst it holds the number.
     pub(super) fn new(number: u32, period_ms: u64, options: &Options) -> Result<Self, LimitError> {
         let burst = options.burst.unwrap_or(number.max(1));
-        Bucket::new(number, period_ms, burst, 0).map(Parameters)
+        let bucket = Bucket::new(number, period_ms, burst, 0)?;
+        Ok(Parameters(match options.initial.unwrap_or_default() {
+            Initial::Full => bucket,
+            Initial::Empty => bucket.beginning_empty(number, period_ms),
+        }))
     }
 
     pub(super) fn arguments(&self) -> [u64; FIGURES] {

@@ -49,6 +49,7 @@ pub(super) const RATE_LIMIT: Section = Section {
         "cost",
         "burst",
         "max_delay",
+        "initial",
         "segments",
         "weighting",
         "hold",

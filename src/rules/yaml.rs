@@ -13,7 +13,7 @@ use super::document::Value;
 use super::fields::{self, Fields, File, Spot, kind};
 use super::report::{Position, unknown};
 use super::{Allowance, Defaults, DescriptorConfig, FailureMode, LimitConfig, RuleConfig};
-use crate::algorithm::{Algorithm, Limit, LimitError, Options, Weighting};
+use crate::algorithm::{Algorithm, Initial, Limit, LimitError, Options, Weighting};
 use crate::descriptor::{Role, Unit};
 
 /// How deep descriptors may nest.
@@ -323,6 +323,9 @@ impl Tree<'_> {
             count_denied: fields.get("count_denied").and_then(|spot| self.file.flag(spot)),
             burst: fields.get("burst").and_then(|spot| self.file.number(spot)),
             max_delay: fields.get("max_delay").and_then(|spot| self.file.length(spot)),
+            initial: fields
+                .get("initial")
+                .and_then(|spot| self.file.choice(spot, "initial", &Initial::ALL, Initial::name)),
             segments: fields.get("segments").and_then(|spot| self.file.number(spot)),
             weighting: fields
                 .get("weighting")

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Limit, MAX_DELAY, MAX_PERIOD, Options, Weighting};
+use tollgate::algorithm::{Algorithm, Initial, Limit, MAX_DELAY, MAX_PERIOD, Options, Weighting};
 
 /// Numbers at which arithmetic likes to break, and any others.
 fn number() -> impl Strategy<Value = u32> {
@@ -24,13 +24,15 @@ fn options() -> impl Strategy<Value = Options> {
         prop::option::of(any::<bool>()),
         prop::option::of(number()),
         prop::option::weighted(0.7, max_delay),
+        prop::option::weighted(0.3, prop::sample::select(&Initial::ALL[..])),
         prop::option::of(1..=60_u32),
         prop::option::of(weighting),
     )
-        .prop_map(|(count_denied, burst, max_delay, segments, weighting)| Options {
+        .prop_map(|(count_denied, burst, max_delay, initial, segments, weighting)| Options {
             count_denied,
             burst,
             max_delay,
+            initial,
             segments,
             weighting,
             ..Options::default()
@@ -48,6 +50,7 @@ fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> 
         count_denied: options.count_denied.filter(|_| !algorithm.has_holders()),
         burst: options.burst.filter(|_| has("burst")),
         max_delay: options.max_delay.filter(|_| has("max_delay")),
+        initial: options.initial.filter(|_| has("initial")),
         segments: options.segments.filter(|_| has("segments")),
         weighting: options.weighting.filter(|_| has("weighting")),
         ..options
@@ -83,11 +86,11 @@ pub fn any_penalty() -> impl Strategy<Value = Limit> {
 
 /// The longest that a counter of this limit remembers anything.
 pub fn memory_ms(limit: &Limit) -> u64 {
-    let [first, second, third, _] = limit.arguments();
+    let [first, second, third, _, fifth] = limit.arguments();
     match limit.algorithm() {
         Algorithm::FixedWindow => limit.period_ms(),
         Algorithm::SlidingWindow => first * (second + 1),
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => third,
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => third + fifth,
         Algorithm::SlidingLog | Algorithm::Concurrency => limit.period_ms() + 1,
         Algorithm::Penalty => first.max(limit.period_ms() + 1),
     }
@@ -108,7 +111,7 @@ pub fn bound(limit: &Limit, hits: u64) -> u64 {
         Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency | Algorithm::Penalty => number,
         Algorithm::TokenBucket => number + u64::from(limit.capacity()),
         Algorithm::LeakyBucket => {
-            let [burst, _, _, max_delay_ms] = limit.arguments();
+            let [burst, _, _, max_delay_ms, _] = limit.arguments();
             // Those who wait leave in whole milliseconds, and a request leaves as a whole.
             let together =
                 if max_delay_ms > 0 { hits.max(burst) - burst + number.div_ceil(limit.period_ms()) } else { 0 };

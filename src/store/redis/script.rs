@@ -53,7 +53,7 @@ pub fn load() -> Cmd {
     load
 }
 
-/// One check as `lua/prelude.lua` unpacks it, `<BBBddddddd`: `joined` to the one before if both are of one rule, and `followed` by another
+/// One check as `lua/prelude.lua` unpacks it, `<BBBdddddddd`: `joined` to the one before if both are of one rule, and `followed` by another
 /// of the same request.
 fn question(questions: &mut Vec<u8>, check: &Check, joined: bool, followed: bool) {
     let limit = &check.limit;
