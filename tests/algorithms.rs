@@ -65,9 +65,16 @@ fn used(limit: Limit, start: u64, steps: &[(i64, u64)]) -> Counter {
     counter
 }
 
+/// And perhaps its number has just been changed.
 fn any_counter() -> impl Strategy<Value = Counter> {
     let limit = prop_oneof![any_limit(), small_limit()];
-    (limit, 0..1_000_000_u64, steps()).prop_map(|(limit, offset, steps)| used(limit, START + offset, &steps))
+    let number = prop::option::weighted(0.2, 0..20_u32);
+    (limit, 0..1_000_000_u64, steps(), number).prop_map(|(limit, offset, steps, number)| {
+        let counter = used(limit, START + offset, &steps);
+        let changed =
+            number.and_then(|number| Limit::new(limit.algorithm(), number, limit.period(), limit.options()).ok());
+        Counter { limit: changed.unwrap_or(limit), ..counter }
+    })
 }
 
 proptest! {

@@ -22,8 +22,8 @@ const START: u64 = 1_784_000_000_123;
 /// One call: how far the clock moves, and for each request in it what is asked of which counter, by whom.
 type Step = (Move, Vec<Vec<Asked>>);
 
-/// A counter, who holds what is taken of it, how long they would wait, hits and role.
-type Asked = (usize, u64, u64, i64, Role);
+/// A counter, another number that its limit may have been given, who holds what is taken of it, how long they would wait, hits and role.
+type Asked = (usize, Option<u32>, u64, u64, i64, Role);
 
 #[derive(Clone, Copy, Debug)]
 enum Move {
@@ -44,7 +44,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
     let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
-    let request = prop::collection::vec((0..3_usize, holder, patience_ms(), hits, role), 1..5);
+    let number = prop::option::weighted(0.1, 0..20_u32);
+    let request = prop::collection::vec((0..3_usize, number, holder, patience_ms(), hits, role), 1..5);
     prop::collection::vec((moves, prop::collection::vec(request, 1..4)), 1..25)
 }
 
@@ -53,10 +54,11 @@ type Penalized = (Limit, Option<Limit>);
 
 /// The checks of a request. Each descriptor has up to two limits, which share its role and whether it gives back.
 fn checks(limits: &[Penalized], asked: &[Asked]) -> Vec<Check> {
-    let checks = |(i, (counter, holder, patience, hits, _)): (usize, &Asked)| {
-        let (descriptor, (_, _, _, first, role)) = (i / 2, asked[i - i % 2]);
+    let checks = |(i, (counter, number, holder, patience, hits, _)): (usize, &Asked)| {
+        let (descriptor, (.., first, role)) = (i / 2, asked[i - i % 2]);
         let (limit, penalty) = limits[counter % limits.len()];
-        let limit = limit.held_by(*holder).within(*patience);
+        let changed = |number: u32| Limit::new(limit.algorithm(), number, limit.period(), limit.options()).ok();
+        let limit = number.and_then(changed).unwrap_or(limit).held_by(*holder).within(*patience);
         let hits =
             if first < 0 { Hits::give_back(hits.unsigned_abs().max(1)) } else { Hits::take(hits.unsigned_abs()) };
         let key = Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit);
