@@ -7,7 +7,7 @@ mod limits;
 
 use std::time::Duration;
 
-use limits::{any_limit, any_penalty, bound, memory_ms, patience_ms, small_limit};
+use limits::{any_change, any_limit, any_penalty, bound, memory_ms, patience_ms, small_limit};
 use proptest::prelude::*;
 use tollgate::algorithm::{Algorithm, Limit, LimitError, MAX_HITS, Options, State, Verdict, penalty};
 
@@ -65,16 +65,15 @@ fn used(limit: Limit, start: u64, steps: &[(i64, u64)]) -> Counter {
     counter
 }
 
-/// And perhaps its number has just been changed.
+/// And perhaps its limit has just been changed.
 fn any_counter() -> impl Strategy<Value = Counter> {
     let limit = prop_oneof![any_limit(), small_limit()];
-    let number = prop::option::weighted(0.2, 0..20_u32);
-    (limit, 0..1_000_000_u64, steps(), number).prop_map(|(limit, offset, steps, number)| {
-        let counter = used(limit, START + offset, &steps);
-        let changed =
-            number.and_then(|number| Limit::new(limit.algorithm(), number, limit.period(), limit.options()).ok());
-        Counter { limit: changed.unwrap_or(limit), ..counter }
-    })
+    (limit, 0..1_000_000_u64, steps(), prop::option::weighted(0.3, any_change())).prop_map(
+        |(limit, offset, steps, change)| {
+            let counter = used(limit, START + offset, &steps);
+            Counter { limit: change.and_then(|change| change.of(&limit)).unwrap_or(limit), ..counter }
+        },
+    )
 }
 
 proptest! {
