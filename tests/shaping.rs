@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use support::envoy::Envoy;
 use support::redis::Redis;
-use support::tollgate::{Tollgate, request};
+use support::tollgate::{Tollgate, command, request};
 use support::{wait_until, wait_until_async};
 use tokio::task::JoinHandle;
 use tollgate::wire::rate_limit_response::Code;
@@ -149,6 +149,10 @@ async fn who_cannot_wait_so_long_is_denied_at_once_and_not_charged() {
     assert!((1..=11).contains(&retry_after.value.parse().unwrap()), "{}", retry_after.value);
     assert_eq!(remaining(&tollgate, "slow").await, 2);
     assert_eq!(tollgate.metric("tollgate_held_requests"), 0.0);
+
+    let address = format!("127.0.0.1:{}", tollgate.grpc_port);
+    let output = command().args(["ask", "--address", &address, "--domain", "shop", "slow=ann"]).output();
+    assert_eq!(output.unwrap().status.code(), Some(2), "so the command says how long it waits");
 }
 
 #[tokio::test(flavor = "multi_thread")]
