@@ -25,6 +25,10 @@ domain: shop
 descriptors:
   - {key: fast, rate_limit: {unit: second, requests_per_unit: 50, algorithm: leaky_bucket, max_delay: 10s}}
   - {key: slow, rate_limit: {unit: minute, requests_per_unit: 2, algorithm: leaky_bucket, max_delay: 1m}}
+  - key: both
+    rate_limits:
+      - {unit: year, requests_per_unit: 1000}
+      - {unit: minute, requests_per_unit: 2, algorithm: leaky_bucket, max_delay: 1m}
   - {key: once, rate_limit: {unit: year, requests_per_unit: 1}}
   - key: shadow
     shadow_mode: true
@@ -115,6 +119,14 @@ async fn who_is_held_does_not_keep_others_waiting() {
     assert_eq!(tollgate.ask(both.clone()).await.unwrap().overall_code(), Code::OverLimit);
     assert_eq!(tollgate.ask(both).await.unwrap().overall_code(), Code::OverLimit);
     assert_eq!(tollgate.metric("tollgate_held_requests"), 2.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_several_limits_the_longest_delay_counts() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    assert!(tollgate.passes("shop", &[("both", "ann")]).await);
+    let _second = Call::start(&tollgate, "both").await;
+    until_held(&tollgate, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
