@@ -221,7 +221,9 @@ impl Tree<'_> {
             self.check_unlimited(&fields);
             Allowance::Unlimited
         } else {
-            Allowance::Limited(self.limit(&fields)?)
+            let limit = self.limit(&fields)?;
+            self.check_cost(&fields, cost, &limit);
+            Allowance::Limited(limit)
         };
         let penalty = match fields.get("penalty") {
             Some(spot) if !unlimited => Some(self.penalty(spot)?),
@@ -238,6 +240,16 @@ impl Tree<'_> {
             return None;
         }
         Some(cost)
+    }
+
+    /// A number of 0 says by itself that nothing passes.
+    fn check_cost(&mut self, fields: &Fields<'_>, cost: u32, limit: &Limit) {
+        let most = limit.capacity();
+        if limit.number() > 0 && cost > most {
+            let message =
+                format!("no request ever passes: each costs {cost}, and no more than {most} can be taken at once");
+            self.file.warn(fields.place("cost"), message);
+        }
     }
 
     fn penalty(&mut self, spot: Spot<'_>) -> Option<Limit> {
