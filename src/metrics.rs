@@ -30,6 +30,7 @@ pub struct Metrics {
     rule_hits: Hits<IntCounterVec>,
     store_seconds: Histogram,
     store_errors: IntCounterVec,
+    lease_decisions: IntCounter,
     failure_answers: IntCounterVec,
     store_up: IntGauge,
     memory_counters: IntGauge,
@@ -158,6 +159,10 @@ impl Metrics {
                 "Decisions that the store could not make, by reason.",
                 &["kind"],
             )?,
+            lease_decisions: counter(
+                "lease_decisions_total",
+                "Requests decided by a lease, without asking the store.",
+            )?,
             failure_answers: counters(
                 "failure_mode_answers_total",
                 "Limits answered by their failure mode.",
@@ -252,6 +257,11 @@ impl Metrics {
         if let Some(error) = error {
             self.store_errors.with_label_values(&[error.kind()]).inc();
         }
+    }
+
+    /// A lease has decided a request, so that the store behind it was not asked.
+    pub fn record_lease(&self) {
+        self.lease_decisions.inc();
     }
 
     /// The store went up or down.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::algorithm::{Algorithm, Limit, LimitError, Options, Verdict};
 use crate::descriptor::{Hits, Override, Request, Role};
+use crate::lease::Lease;
 use crate::rules::{Allowance, FailureMode, Rule, RuleLimit, Rules};
 use crate::store::group::Votes;
 use crate::store::{self, Check, Key};
@@ -228,7 +229,7 @@ impl<'a> Plan<'a> {
                     };
                     // Any number in any unit is a limit.
                     if let Ok(limit) = limit {
-                        plan.ask(request, index, (limit, None), descriptor.hits, reason);
+                        plan.ask(request, index, (limit, None, None), descriptor.hits, reason);
                     }
                 }
                 (None, Some(rule)) => plan.ask_rule(request, index, rule, &matched),
@@ -257,7 +258,7 @@ impl<'a> Plan<'a> {
             self.ask(
                 request,
                 index,
-                (limit, config.penalty),
+                (limit, config.penalty, config.lease),
                 hits,
                 Reason { source, role: rule.role, failure_mode: config.failure_mode },
             );
@@ -268,7 +269,7 @@ impl<'a> Plan<'a> {
         &mut self,
         request: &'a Request,
         index: usize,
-        (limit, penalty): (Limit, Option<Limit>),
+        (limit, penalty, lease): (Limit, Option<Limit>, Option<Lease>),
         hits: Hits,
         reason: Reason<'a>,
     ) {
@@ -283,8 +284,15 @@ impl<'a> Plan<'a> {
         self.limits += 1;
         // A give-back is neither denied nor banned; but a reset, which is one of all there can be, is a pardon.
         let penalty = penalty.filter(|_| hits.get() >= 0 || hits == Hits::RESET);
-        let penalty = penalty.map(|limit| Check { key: key.of_penalty(&limit), limit, hits, role, descriptor: index });
-        self.checks.push(Check { key, limit, hits, role, descriptor: index });
+        let penalty = penalty.map(|limit| Check {
+            key: key.of_penalty(&limit),
+            limit,
+            hits,
+            role,
+            descriptor: index,
+            lease: None,
+        });
+        self.checks.push(Check { key, limit, hits, role, descriptor: index, lease });
         self.reasons.push(reason);
         if let Some(penalty) = penalty {
             self.checks.push(penalty);

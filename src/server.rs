@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use tokio::net::TcpListener;
@@ -28,6 +28,7 @@ use crate::rules::report::{Problem, RulesError};
 use crate::rules::watch::{self, Fingerprint};
 use crate::settings::Settings;
 use crate::store::Store;
+use crate::store::lease::Leases;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
 use crate::wire;
@@ -70,10 +71,12 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
             parts.run(stores, "memory").await
         }
         Some(config) => {
-            let name = config.to_string();
+            let (name, queue) = (config.to_string(), config.queue);
             let metrics = Arc::clone(&parts.metrics);
             let on_change = Box::new(move |up| metrics.set_store_up(up));
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
+            let metrics = Arc::clone(&parts.metrics);
+            let stores = Leases::around(stores, queue, Box::new(move || metrics.record_lease()));
             parts.run(stores.into_iter().map(Arc::new).collect(), &name).await
         }
     }
@@ -157,7 +160,7 @@ impl Parts {
             overload: settings.store.overload,
         };
         let first = Arc::clone(stores.first().context("there is one worker at least")?);
-        let limiter = Arc::new(Limiter::new(options, first, memory, Arc::clone(&metrics)));
+        let limiter = Arc::new(Limiter::new(options, Arc::clone(&first), memory, Arc::clone(&metrics)));
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving { reporter, http: Arc::default() };
         serving.set(false).await;
@@ -246,7 +249,10 @@ impl Parts {
             accepting.abort();
             let _ = accepting.await;
             stop.send_replace(true);
-            tokio::time::timeout(settings.shutdown_timeout, async { tokio::join!(workers.drain(), http) }).await
+            let finished =
+                tokio::time::timeout(settings.shutdown_timeout, async { tokio::join!(workers.drain(), http) }).await;
+            first.close(Instant::now() + settings.store.redis_timeout).await;
+            finished
         };
         tokio::select! {
             finished = drain => match finished {

@@ -36,6 +36,7 @@ fn check(name: &str, limit: Limit) -> Check {
         hits: Hits::take(1).unwrap(),
         role: Role::Enforced,
         descriptor: 0,
+        lease: None,
     }
 }
 

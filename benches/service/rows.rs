@@ -266,7 +266,7 @@ fn checks(users: usize) -> Vec<Check> {
         let entries = rules::entries(user);
         let key = Key::new("", "bench", &entries, |_| None, &limit);
         // Of one descriptor each, as if each were of another request.
-        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: user }
+        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: user, lease: None }
     };
     (0..users).map(check).collect()
 }
