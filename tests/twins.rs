@@ -64,8 +64,9 @@ fn checks(limits: &[Penalized], asked: &[Asked]) -> Vec<Check> {
             if first < 0 { Hits::give_back(hits.unsigned_abs().max(1)) } else { Hits::take(hits.unsigned_abs()) };
         let key = Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit);
         let hits = hits.unwrap();
-        let penalty = penalty.map(|limit| Check { key: key.of_penalty(&limit), limit, hits, role, descriptor });
-        [Some(Check { key, limit, hits, role, descriptor }), penalty]
+        let penalty =
+            penalty.map(|limit| Check { key: key.of_penalty(&limit), limit, hits, role, descriptor, lease: None });
+        [Some(Check { key, limit, hits, role, descriptor, lease: None }), penalty]
     };
     asked.iter().enumerate().flat_map(checks).flatten().collect()
 }

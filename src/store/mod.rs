@@ -2,6 +2,7 @@
 
 pub mod denied;
 pub mod group;
+pub mod lease;
 pub mod memory;
 pub mod redis;
 
@@ -10,6 +11,7 @@ use std::time::Instant;
 
 use crate::algorithm::{Limit, Verdict};
 use crate::descriptor::{Entry, Hits, Role};
+use crate::lease::Lease;
 
 /// One question to the store: may these hits pass this counter?
 #[derive(Clone, Debug, PartialEq)]
@@ -24,6 +26,8 @@ pub struct Check {
     pub role: Role,
     /// Which descriptor of the request it is asked for: several limits of one descriptor are one rule.
     pub descriptor: usize,
+    /// What may be taken in advance, where the store is asked from afar.
+    pub lease: Option<Lease>,
 }
 
 /// Counters, and the one way to ask them.
@@ -38,6 +42,11 @@ pub trait Store: Send + Sync + 'static {
         checks: &[Check],
         deadline: Instant,
     ) -> impl Future<Output = Result<Vec<Verdict>, StoreError>> + Send;
+
+    /// Gives back what is held in advance, until `deadline`. It is called once, when no more requests are to come.
+    fn close(&self, _deadline: Instant) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 }
 
 /// Why a store could not decide.
