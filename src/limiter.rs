@@ -6,14 +6,13 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, Guard};
 use tokio::runtime::Handle;
 
-use crate::algorithm::Verdict;
 use crate::counters::{self, Action, Counter, CounterError};
 use crate::descriptor::{Entry, Request};
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::plan::{Decision, GiveBack, Plan, PlanOptions};
 use crate::rules::Rules;
 use crate::store::memory::MemoryStore;
-use crate::store::{Check, Store, StoreError};
+use crate::store::{Check, Store, StoreError, Verdicts};
 use crate::telemetry;
 use crate::waiting_room::{Turn, WaitingRoom};
 
@@ -164,7 +163,7 @@ impl<S: Store> Limiter<S> {
         Ok((decision, turn))
     }
 
-    async fn ask(&self, checks: &[Check], deadline: Instant) -> Result<Vec<Verdict>, StoreError> {
+    async fn ask(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
         let asked = Instant::now();
         let verdicts = self.store.check(checks, deadline).await;
         self.common.metrics.record_store(verdicts.as_ref().err(), asked.elapsed());

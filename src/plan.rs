@@ -3,12 +3,14 @@
 use std::ops::Range;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::algorithm::{Algorithm, Limit, LimitError, Options, Verdict};
 use crate::descriptor::{Hits, Override, Request, Role};
 use crate::lease::Lease;
 use crate::rules::{Allowance, FailureMode, Rule, RuleLimit, Rules};
 use crate::store::group::Votes;
-use crate::store::{self, Check, Key};
+use crate::store::{self, Check, Key, Verdicts};
 
 /// What holds for every request.
 #[derive(Clone, Debug, Default)]
@@ -26,22 +28,16 @@ pub struct PlanOptions {
 pub struct Plan<'a> {
     options: &'a PlanOptions,
     domain_found: bool,
-    steps: Vec<Step<'a>>,
+    statuses: Few<Status<'a>>,
     /// How many limits are asked.
     limits: usize,
     /// What each check is asked for.
-    reasons: Vec<Reason<'a>>,
+    reasons: Few<Reason<'a>>,
     checks: Vec<Check>,
 }
 
-/// One descriptor.
-#[derive(Debug)]
-enum Step<'a> {
-    NoLimit,
-    Unlimited(&'a Rule),
-    /// So many limits, after those of the steps before.
-    Limited(usize),
-}
+/// A list of what is small and mostly one or two: it needs no allocation then.
+type Few<T> = SmallVec<[T; 2]>;
 
 /// Why a counter is asked.
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +76,7 @@ pub struct Decision<'a> {
     /// The rules know the domain.
     pub domain_found: bool,
     /// One for each descriptor, in its order.
-    pub statuses: Vec<Status<'a>>,
+    pub statuses: Few<Status<'a>>,
     /// What every limit says, in the order of the descriptors.
     pub limits: Vec<Limited<'a>>,
     /// How long the request is to be held before it passes; zero where it is denied.
@@ -247,17 +243,17 @@ impl<'a> Plan<'a> {
         let mut plan = Plan {
             options,
             domain_found: false,
-            steps: Vec::new(),
+            statuses: Few::with_capacity(request.descriptors.len()),
             limits: 0,
-            reasons: Vec::new(),
+            reasons: Few::new(),
             checks: Vec::new(),
         };
         let Some(domain) = rules.domain(&request.domain) else {
-            plan.steps.extend(request.descriptors.iter().map(|_| Step::NoLimit));
+            plan.statuses.extend(request.descriptors.iter().map(|_| Status::NoLimit));
             return plan;
         };
         plan.domain_found = true;
-        let matched: Vec<Option<&Rule>> = request
+        let matched: Few<Option<&Rule>> = request
             .descriptors
             .iter()
             .map(|descriptor| match descriptor.limit {
@@ -265,6 +261,10 @@ impl<'a> Plan<'a> {
                 None => rules.find(domain, &descriptor.entries),
             })
             .collect();
+        // Most rules have one limit.
+        let limits = matched.iter().flatten().count();
+        plan.checks.reserve_exact(limits);
+        plan.reasons.reserve_exact(limits);
         for (index, (descriptor, rule)) in request.descriptors.iter().zip(&matched).enumerate() {
             let begin = plan.limits;
             match (descriptor.limit, rule) {
@@ -283,11 +283,10 @@ impl<'a> Plan<'a> {
                 (None, Some(rule)) => plan.ask_rule(request, index, rule, &matched),
                 (None, None) => {}
             }
-            let asked = plan.limits - begin;
-            plan.steps.push(match rule {
-                _ if asked > 0 => Step::Limited(asked),
-                Some(rule) if is_unlimited(rule) => Step::Unlimited(rule),
-                _ => Step::NoLimit,
+            plan.statuses.push(match rule {
+                _ if plan.limits > begin => Status::Limited(begin..plan.limits),
+                Some(rule) if is_unlimited(rule) => Status::Unlimited(rule),
+                _ => Status::NoLimit,
             });
         }
         plan
@@ -375,10 +374,7 @@ impl<'a> Plan<'a> {
     ///
     /// # Errors
     /// Where a limit wants the call to fail.
-    pub fn conclude_without_store(
-        self,
-        decide: impl FnOnce(&[Check]) -> Vec<Verdict>,
-    ) -> Result<Decision<'a>, Undecided> {
+    pub fn conclude_without_store(self, decide: impl FnOnce(&[Check]) -> Verdicts) -> Result<Decision<'a>, Undecided> {
         let mode = |(reason, check): (&Reason<'_>, &Check)| match reason.failure_mode {
             // What denies nobody fails nobody's call.
             FailureMode::Error if check.role == Role::Shadow => FailureMode::Open,
@@ -403,7 +399,7 @@ impl<'a> Plan<'a> {
         let verdicts = if modes.contains(&FailureMode::Local) {
             decide(&self.checks.iter().zip(&modes).map(local).collect::<Vec<_>>())
         } else {
-            Vec::new()
+            Verdicts::new()
         };
         let mut verdicts = verdicts.into_iter();
         let answers: Vec<Answer> = modes
@@ -434,17 +430,6 @@ impl<'a> Plan<'a> {
                 }
             }
         }
-        let mut next = 0;
-        let statuses = self.steps.into_iter().map(|step| match step {
-            Step::NoLimit => Status::NoLimit,
-            Step::Unlimited(rule) => Status::Unlimited(rule),
-            Step::Limited(count) => {
-                let begin = next;
-                next += count;
-                Status::Limited(begin..next)
-            }
-        });
-        let statuses = statuses.collect();
         let spared = votes.deny() && self.options.shadow_mode;
         let over_limit = votes.deny() && !spared;
         // What denies nobody holds nobody either.
@@ -454,7 +439,7 @@ impl<'a> Plan<'a> {
             _ => 0,
         };
         let delay = Duration::from_millis(delay_ms);
-        Decision { over_limit, spared, domain_found: self.domain_found, statuses, limits, delay }
+        Decision { over_limit, spared, domain_found: self.domain_found, statuses: self.statuses, limits, delay }
     }
 }
 

@@ -23,7 +23,7 @@ use tollgate::lease::{Account, Lease, LeaseError, Question};
 use tollgate::store::lease::Leases;
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::redis::{RedisConfig, RedisStore};
-use tollgate::store::{Check, Key, Store, StoreError};
+use tollgate::store::{Check, Key, Store, StoreError, Verdicts};
 use tollgate::wire::rate_limit_response::Code;
 
 /// Milliseconds since the epoch, some day in 2026, on the counter's clock.
@@ -406,7 +406,7 @@ struct Watched<S> {
 }
 
 impl<S: Store> Store for Watched<S> {
-    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Vec<Verdict>, StoreError> {
+    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         // So that others come while it is asked.
         tokio::task::yield_now().await;

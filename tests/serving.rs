@@ -11,13 +11,12 @@ use support::tollgate::request;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tollgate::accept;
-use tollgate::algorithm::Verdict;
 use tollgate::grpc::{ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::{Check, Store, StoreError};
+use tollgate::store::{Check, Store, StoreError, Verdicts};
 use tollgate::wire::RateLimitServiceClient;
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::worker::Workers;
@@ -30,7 +29,7 @@ struct Fragile {
 }
 
 impl Store for Fragile {
-    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Vec<Verdict>, StoreError> {
+    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
         let name = checks[0].key.as_str();
         assert!(!name.contains("user=panic"), "a panic in a call, for the test");
         if name.contains("user=slow") {

@@ -60,7 +60,7 @@ async fn redis_store_at(address: &str) -> RedisStore {
 }
 
 async fn ask<S: Store>(store: &S, checks: &[Check]) -> Vec<Verdict> {
-    store.check(checks, Instant::now() + Duration::from_secs(30)).await.unwrap()
+    store.check(checks, Instant::now() + Duration::from_secs(30)).await.unwrap().into_vec()
 }
 
 /// The same promise on both stores.

@@ -12,10 +12,10 @@ use deadpool_redis::redis::{FromRedisValue, Script, Value, cmd, from_redis_value
 use proptest::prelude::*;
 use support::limits::{Change, any_change, any_limit, any_penalty, memory_ms, patience_ms, small_limit};
 use support::redis::Redis;
-use tollgate::algorithm::{Algorithm, Limit, MAX_HITS, State, Verdict};
+use tollgate::algorithm::{Algorithm, Limit, MAX_HITS, Outcome, State};
 use tollgate::descriptor::{Hits, Role};
 use tollgate::store::redis::script;
-use tollgate::store::{Check, Key, group};
+use tollgate::store::{Check, Key, Verdicts, group};
 
 const START: u64 = 1_784_000_000_123;
 
@@ -90,11 +90,7 @@ impl Lua {
     }
 
     /// The verdicts on all requests of a call, and for each check its counter's bytes and when it expires.
-    async fn decide(
-        &mut self,
-        requests: &[Vec<Check>],
-        now: u64,
-    ) -> (Vec<Verdict>, Vec<(Option<Vec<u8>>, Option<u64>)>) {
+    async fn decide(&mut self, requests: &[Vec<Check>], now: u64) -> (Verdicts, Vec<(Option<Vec<u8>>, Option<u64>)>) {
         let checks = requests.iter().flatten();
         let mut pipe = pipe();
         pipe.cmd("SET").arg("clock").arg(now).ignore();
@@ -135,9 +131,17 @@ struct Twin {
 }
 
 impl Twin {
-    fn decide(&mut self, checks: &[Check], now: u64) -> Vec<Verdict> {
-        let (verdicts, changes) =
-            group::decide(checks, now, |i| self.counters.get(&checks[i].key).map(|(state, _)| state));
+    fn state(&self, check: &Check) -> Option<&State> {
+        self.counters.get(&check.key).map(|(state, _)| state)
+    }
+
+    fn decide(&mut self, checks: &[Check], now: u64) -> Verdicts {
+        let (verdicts, changes) = group::decide(checks, now, |i| self.state(&checks[i]));
+        if let [check] = checks {
+            let Outcome { change, verdict } = group::decide_alone(check, now, self.state(check));
+            let changes_alone: Vec<_> = change.into_iter().map(|change| (0, change, verdict.reset_after_ms)).collect();
+            assert_eq!((&verdicts[..], &changes), (&[verdict][..], &changes_alone), "a check alone is a group of one");
+        }
         let mut emptied = Vec::new();
         for (i, change, reset_after_ms) in changes {
             emptied.extend((reset_after_ms == 0).then_some(&checks[i].key));
@@ -180,7 +184,7 @@ fn rust_and_lua_agree_at_every_step() {
             };
             let requests: Vec<Vec<Check>> = calls.iter().map(|asked| checks(&limits, asked)).collect();
             let (verdicts, stored) = runtime.block_on(lua.decide(&requests, now));
-            let twins: Vec<Verdict> = requests.iter().flat_map(|checks| rust.decide(checks, now)).collect();
+            let twins: Verdicts = requests.iter().flat_map(|checks| rust.decide(checks, now)).collect();
             prop_assert_eq!(verdicts, twins, "at {}: {:?}", now, requests);
             for (check, (bytes, expiry)) in requests.iter().flatten().zip(stored) {
                 let twin = rust.counters.get(&check.key);

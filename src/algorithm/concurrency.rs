@@ -13,9 +13,7 @@
 //! A slot that is not given back frees itself `hold` after it was taken, to the millisecond, and never before. What is kept is one entry for
 //! each request in progress, so that the number is bounded. Hits of one holder come back newest first. A reset by hand frees all.
 
-use std::fmt::Write as _;
-
-use super::{FIGURES, Limit, LimitError, MAX_HITS, Options, Verdict, figures, hold};
+use super::{FIGURES, Limit, LimitError, MAX_HITS, Options, Verdict, figures, hold, push_number};
 
 /// `hold` is the period of such a limit.
 pub(super) const OPTIONS: &[&str] = &["hold"];
@@ -66,13 +64,14 @@ pub(super) fn decide(
     let mut time = now;
     let mut set_back = false;
     let mut used = 0;
-    let mut slots = Vec::new();
+    // Room for just one more: most counters hold a few, and there may be many counters.
+    let mut slots = Vec::with_capacity(state.map_or(0, |state| state.slots.len()) + 1);
     if let Some(state) = state
         && let Some(newest) = state.slots.last()
     {
         (time, set_back) = hold(now, newest.at, limit.period_ms);
         used = state.used;
-        slots.clone_from(&state.slots);
+        slots.extend_from_slice(&state.slots);
         if set_back {
             // Every slot is as old as the old clock left it.
             let back = newest.at - now;
@@ -141,7 +140,8 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        let _ = write!(name, "co{}", limit.period_ms);
+        name.push_str("co");
+        push_number(name, limit.period_ms);
     }
 }
 

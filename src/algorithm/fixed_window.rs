@@ -3,9 +3,7 @@
 //! At most twice the number passes in an interval of one period: at the end of one window, and at the start of the next.
 //! This is what `envoyproxy/ratelimit` does, counted denials included.
 
-use std::fmt::Write as _;
-
-use super::{FIGURES, Limit, LimitError, Options, Verdict, add, hold};
+use super::{FIGURES, Limit, LimitError, Options, Verdict, add, hold, push_number};
 
 pub(super) const OPTIONS: &[&str] = &[];
 
@@ -85,7 +83,8 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        let _ = write!(name, "fw{}", limit.period_ms);
+        name.push_str("fw");
+        push_number(name, limit.period_ms);
     }
 }
 

@@ -6,10 +6,8 @@
 //! A turn that has been told stays as it was told. So the place that a caller gives back who has gone away is for whoever comes
 //! next, and those two, the newcomer and one who waits already, may leave together.
 
-use std::fmt::Write as _;
-
 use super::bucket::{self, Bucket};
-use super::{FIGURES, Limit, LimitError, MAX_DELAY, Options, Verdict};
+use super::{FIGURES, Limit, LimitError, MAX_DELAY, Options, Verdict, push_number};
 
 pub use super::bucket::{State, State as Change};
 
@@ -57,6 +55,7 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        let _ = write!(name, "lb{}", limit.period_ms);
+        name.push_str("lb");
+        push_number(name, limit.period_ms);
     }
 }

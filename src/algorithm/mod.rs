@@ -602,6 +602,14 @@ fn mul_div(a: u64, b: u64, c: u64) -> (u64, u64) {
     (narrow(product / c), narrow(product % c))
 }
 
+/// Appends a number to a counter's name, which is made for every decision: `write!` takes several times as long.
+fn push_number(name: &mut String, number: u64) {
+    if number >= 10 {
+        push_number(name, number / 10);
+    }
+    name.push(char::from(b'0' + (number % 10) as u8));
+}
+
 /// An algorithm's own figures; those that it has no need of are 0.
 fn figures(own: &[u64]) -> [u64; FIGURES] {
     std::array::from_fn(|place| own.get(place).copied().unwrap_or(0))

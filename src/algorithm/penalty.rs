@@ -7,9 +7,7 @@
 //! A ban ends `ban` after the denial that brought it. Requests meanwhile change nothing, or where it is to be extended begin it anew.
 //! What is kept is when a ban began, not when it ends: a changed `ban` is in force at once.
 
-use std::fmt::Write as _;
-
-use super::{FIGURES, Limit, LimitError, MAX_PERIOD, Options, Verdict, figures, hold};
+use super::{FIGURES, Limit, LimitError, MAX_PERIOD, Options, Verdict, figures, hold, push_number};
 
 pub(super) const OPTIONS: &[&str] = &["ban", "extend"];
 
@@ -126,7 +124,8 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        let _ = write!(name, "pe{}", limit.period_ms);
+        name.push_str("pe");
+        push_number(name, limit.period_ms);
     }
 }
 

@@ -8,10 +8,8 @@
 //! Where denials count, a log holds up to twice the number: as with a token bucket, usage beyond the number keeps others out until
 //! it has left, and usage beyond twice the number is not kept.
 
+use super::{Becomes, FIGURES, Limit, LimitError, Options, Verdict, hold, push_number};
 use std::collections::VecDeque;
-use std::fmt::Write as _;
-
-use super::{Becomes, FIGURES, Limit, LimitError, Options, Verdict, hold};
 
 pub(super) const OPTIONS: &[&str] = &[];
 
@@ -192,7 +190,8 @@ impl Log<'_> {
 
 impl Becomes<State> for Change {
     fn begin(self) -> State {
-        let mut state = State::default();
+        // Many a log never has more than its first entry.
+        let mut state = State { entries: VecDeque::with_capacity(self.set.len()) };
         self.onto(&mut state);
         state
     }
@@ -228,7 +227,8 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        let _ = write!(name, "sl{}", limit.period_ms);
+        name.push_str("sl");
+        push_number(name, limit.period_ms);
     }
 }
 

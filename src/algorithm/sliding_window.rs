@@ -8,9 +8,9 @@
 //! Then the number passes on average; at the worst, when they all came at the segment's end, twice the number does. One segment
 //! with linear weighting is the estimate from two counters that content delivery networks use.
 
-use std::fmt::Write as _;
-
-use super::{Becomes, FIGURES, Limit, LimitError, Options, Verdict, Weighting, add, figures, hold, mul_div};
+use super::{
+    Becomes, FIGURES, Limit, LimitError, Options, Verdict, Weighting, add, figures, hold, mul_div, push_number,
+};
 
 pub(super) const OPTIONS: &[&str] = &["segments", "weighting"];
 
@@ -207,7 +207,10 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        let _ = write!(name, "sw{}/{}", limit.period_ms, self.segments);
+        name.push_str("sw");
+        push_number(name, limit.period_ms);
+        name.push('/');
+        push_number(name, self.segments);
     }
 }
 

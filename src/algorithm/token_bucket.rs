@@ -2,10 +2,8 @@
 //!
 //! At most number + burst passes in an interval of one period. See `bucket` for how it counts.
 
-use std::fmt::Write as _;
-
 use super::bucket::{self, Bucket};
-use super::{FIGURES, Initial, Limit, LimitError, Options, Verdict};
+use super::{FIGURES, Initial, Limit, LimitError, Options, Verdict, push_number};
 
 pub use super::bucket::{State, State as Change};
 
@@ -45,6 +43,7 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        let _ = write!(name, "tb{}", limit.period_ms);
+        name.push_str("tb");
+        push_number(name, limit.period_ms);
     }
 }

@@ -7,6 +7,7 @@ mod headers;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tonic::codegen::http::HeaderName;
 use tonic::{Request, Response, Status};
 
 pub use connection::{ConnectionOptions, Server};
@@ -99,7 +100,8 @@ impl<S: Store> Service<S> {
 
 /// The time that the caller gives the call: gRPC's `grpc-timeout`, up to eight digits and a unit.
 fn caller_timeout<T>(call: &Request<T>) -> Option<Duration> {
-    let text = call.metadata().get("grpc-timeout")?.to_str().ok()?;
+    static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+    let text = call.metadata().as_ref().get(&GRPC_TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let number: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
     Some(match unit {

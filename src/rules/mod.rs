@@ -13,8 +13,10 @@ mod scalar;
 pub mod watch;
 mod yaml;
 
-use std::collections::HashMap;
 use std::sync::Arc;
+
+// Its hash is fast, and not made to withstand those who choose the names: these come from the rules alone.
+use hashbrown::HashMap;
 
 use crate::algorithm::{Algorithm, Limit};
 use crate::descriptor::{Entry, Role};

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 
-use super::{Check, Key, Store, StoreError};
+use super::{Check, Key, Store, StoreError, Verdicts};
 use crate::algorithm::{Limit, Verdict};
 use crate::descriptor::{Hits, Role};
 
@@ -85,7 +85,7 @@ impl<S> DeniedCache<S> {
 }
 
 impl<S: Store> Store for DeniedCache<S> {
-    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Vec<Verdict>, StoreError> {
+    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
         let denials = &*self.denials;
         if denials.bytes == 0 {
             return self.store.check(checks, deadline).await;
@@ -137,8 +137,8 @@ impl Denials {
     }
 
     /// What the store would say, if it is known to deny all of it.
-    fn known(&self, checks: &[Check], now: Instant) -> Option<Vec<Verdict>> {
-        let mut verdicts = Vec::new();
+    fn known(&self, checks: &[Check], now: Instant) -> Option<Verdicts> {
+        let mut verdicts = Verdicts::new();
         for unit in units(checks) {
             let denial = *self.shard(&unit.check.key).lock().denials.get(&unit.check.key)?;
             if !denial.denies(unit, now) {
@@ -370,7 +370,7 @@ mod tests {
             |check: &Check, ms: u64| denials.known(std::slice::from_ref(check), origin + Duration::from_millis(ms));
         assert_eq!(
             known(&asked, 100),
-            Some(vec![Verdict { reset_after_ms: 300, retry_after_ms: Some(200), ..verdict }])
+            Some(Verdicts::from([Verdict { reset_after_ms: 300, retry_after_ms: Some(200), ..verdict }]))
         );
         assert!(known(&asked, 298).is_some() && known(&asked, 299).is_none());
         for other in [

@@ -1,7 +1,7 @@
 //! The checks of a request are one group: unless the whole of it passes, only give-backs and limits that count denials are
 //! charged. A penalty is told what became of the check before it. The twin of `lua/decide.lua`.
 
-use super::Check;
+use super::{Check, Verdicts};
 use crate::algorithm::{Change, Outcome, State, Verdict, penalty};
 use crate::descriptor::{Hits, Role};
 
@@ -47,8 +47,13 @@ impl Votes {
 /// long it is then to be remembered.
 pub type Changes = Vec<(usize, Change, u64)>;
 
+/// Decides a check that is all of its group: nothing can take back what it does.
+pub fn decide_alone(check: &Check, now: u64, state: Option<&State>) -> Outcome {
+    check.limit.decide(asked(check, None), state, now)
+}
+
 /// Decides `checks` at `now`, where the counter of check `i` is `state(i)`.
-pub fn decide<'a>(checks: &[Check], now: u64, state: impl Fn(usize) -> Option<&'a State>) -> (Vec<Verdict>, Changes) {
+pub fn decide<'a>(checks: &[Check], now: u64, state: impl Fn(usize) -> Option<&'a State>) -> (Verdicts, Changes) {
     // Decides check `i` of `hits` on what the counter will be after the checks before it.
     let decide = |i: usize, hits: i64, pending: &mut Changes| {
         let altered = altered(state(i), pending.iter().filter(|(other, ..)| checks[*other].key == checks[i].key));
@@ -60,7 +65,7 @@ pub fn decide<'a>(checks: &[Check], now: u64, state: impl Fn(usize) -> Option<&'
     };
 
     let mut pending = Vec::with_capacity(checks.len());
-    let mut verdicts = Vec::with_capacity(checks.len());
+    let mut verdicts = Verdicts::with_capacity(checks.len());
     let mut votes = Votes::default();
     let mut taken = false;
     for (i, check) in checks.iter().enumerate() {

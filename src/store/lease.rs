@@ -16,9 +16,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
+use smallvec::smallvec;
 use tokio::sync::oneshot;
 
-use super::{Check, Key, Store, StoreError};
+use super::{Check, Key, Store, StoreError, Verdicts};
 use crate::algorithm::{Limit, Verdict};
 use crate::descriptor::{Hits, Role};
 use crate::lease::{Account, Lease, Question};
@@ -185,12 +186,12 @@ impl<S> Clone for Leases<S> {
 }
 
 impl<S: Store> Store for Leases<S> {
-    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Vec<Verdict>, StoreError> {
+    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
         if let [check] = checks
             && let Some(lease) = check.lease
             && let Ok(hits @ 1..) = u64::try_from(check.hits.get())
         {
-            return Ok(vec![self.decide(check, lease, hits, deadline).await?]);
+            return Ok(smallvec![self.decide(check, lease, hits, deadline).await?]);
         }
         // What is given back to a counter must not find a part of it here.
         for check in checks.iter().filter(|check| check.lease.is_some() && check.hits.get() < 0) {

@@ -4,18 +4,20 @@
 //! decides, and lets go. Expired counters are garbage: every request sweeps a few of its shard's, and [`MemoryStore::sweep`]
 //! sweeps the idle shards, a few at a time, so that nobody ever waits for a full pass.
 
+mod shard;
+
 use std::collections::hash_map::RandomState;
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
+use std::hash::{BuildHasher, Hasher as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use indexmap::IndexMap;
-use indexmap::map::Entry;
 use parking_lot::{Mutex, MutexGuard};
-use siphasher::sip128::{Hasher128, SipHasher13};
+use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
+use smallvec::{SmallVec, smallvec};
 
-use super::{Check, Key, Store, StoreError, group};
-use crate::algorithm::{State, Verdict};
+use super::{Check, Key, Store, StoreError, Verdicts, group};
+use crate::algorithm::{Outcome, State, Verdict};
+use shard::{Name, Shard};
 
 /// Enough that cores seldom meet at one.
 const SHARDS: usize = 256;
@@ -54,20 +56,6 @@ pub struct MemoryStore<C = SystemClock> {
     counters: AtomicUsize,
 }
 
-#[derive(Debug, Default)]
-struct Shard {
-    counters: IndexMap<Name, Counter, BuildHasherDefault<NameHasher>>,
-    /// Where the sweep goes on.
-    hand: usize,
-}
-
-#[derive(Debug)]
-struct Counter {
-    state: State,
-    /// In milliseconds since the epoch.
-    expires_at: u64,
-}
-
 impl<C: Clock> MemoryStore<C> {
     /// An empty store on this clock.
     pub fn new(clock: C) -> Self {
@@ -81,18 +69,25 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Decides at once; see [`Store::check`].
-    pub fn decide(&self, checks: &[Check]) -> Vec<Verdict> {
-        let names: Vec<Name> = checks.iter().map(|check| self.name(&check.key)).collect();
-        let mut shards: Vec<usize> = names.iter().map(|name| name.shard()).collect();
+    pub fn decide(&self, checks: &[Check]) -> Verdicts {
+        if let [check] = checks {
+            return smallvec![self.decide_alone(check)];
+        }
+        let names: SmallVec<[Name; 8]> = checks.iter().map(|check| self.name(&check.key)).collect();
+        let mut shards: SmallVec<[usize; 8]> = names.iter().map(|name| shard_of(*name)).collect();
         shards.sort_unstable();
         shards.dedup();
-        let mut locked: Vec<MutexGuard<'_, Shard>> = shards.iter().map(|shard| self.shards[*shard].lock()).collect();
+        let mut locked: SmallVec<[MutexGuard<'_, Shard>; 8]> =
+            shards.iter().map(|shard| self.shards[*shard].lock()).collect();
         // One guard for each shard, in the same order.
-        let place = |name: &Name| shards.partition_point(|shard| *shard < name.shard());
+        let place = |name: &Name| shards.partition_point(|shard| *shard < shard_of(*name));
         // Read under the locks: whoever comes next to these counters reads no earlier time.
         let now = self.clock.now();
 
-        let state = |i: usize| locked[place(&names[i])].counters.get(&names[i]).map(|counter| &counter.state);
+        let state = |i: usize| {
+            let shard = &locked[place(&names[i])];
+            shard.find(names[i]).map(|place| &shard.at(place).state)
+        };
         let (verdicts, changes) = group::decide(checks, now, state);
 
         let (mut added, mut removed) = (0, 0);
@@ -102,24 +97,19 @@ impl<C: Clock> MemoryStore<C> {
             if reset_after_ms == 0 {
                 emptied.push(i);
             }
-            let expires_at = now + reset_after_ms;
-            match shard.counters.entry(names[i]) {
-                Entry::Occupied(mut entry) => {
-                    let counter = entry.get_mut();
-                    counter.state.alter(change);
-                    counter.expires_at = expires_at;
-                }
-                Entry::Vacant(entry) => {
-                    entry.insert(Counter { state: State::begin(change), expires_at });
+            match shard.find(names[i]) {
+                Some(place) => shard.at_mut(place).alter(change, now + reset_after_ms),
+                None => {
+                    shard.add(names[i], State::begin(change), now + reset_after_ms);
                     added += 1;
                 }
             }
         }
         // As fresh ones they need not be kept, unless a later check has taken of them.
         for i in emptied {
-            let counters = &mut locked[place(&names[i])].counters;
-            if counters.get(&names[i]).is_some_and(|counter| counter.expires_at <= now) {
-                counters.swap_remove(&names[i]);
+            let shard = &mut locked[place(&names[i])];
+            if let Some(place) = shard.find(names[i]).filter(|place| shard.at(*place).expires_at <= now) {
+                shard.remove(place);
                 removed += 1;
             }
         }
@@ -129,6 +119,34 @@ impl<C: Clock> MemoryStore<C> {
         drop(locked);
         self.count(added, removed);
         verdicts
+    }
+
+    /// The same for one check: one name, one lock, one look-up.
+    fn decide_alone(&self, check: &Check) -> Verdict {
+        let name = self.name(&check.key);
+        let mut shard = self.shards[shard_of(name)].lock();
+        let now = self.clock.now();
+        let (mut added, mut removed) = (0, 0);
+        let found = shard.find(name);
+        let state = found.map(|place| &shard.at(place).state);
+        let Outcome { change, verdict } = group::decide_alone(check, now, state);
+        match (found, change, verdict.reset_after_ms) {
+            // As a fresh one it need not be kept.
+            (Some(place), Some(_), 0) => {
+                shard.remove(place);
+                removed += 1;
+            }
+            (Some(place), Some(change), reset_after_ms) => shard.at_mut(place).alter(change, now + reset_after_ms),
+            (None, Some(change), reset_after_ms @ 1..) => {
+                shard.add(name, State::begin(change), now + reset_after_ms);
+                added += 1;
+            }
+            (None, Some(_), 0) | (_, None, _) => {}
+        }
+        removed += shard.sweep(SWEEP_PER_CHECK, now);
+        drop(shard);
+        self.count(added, removed);
+        verdict
     }
 
     /// How many counters there are.
@@ -157,7 +175,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     async fn sweep_shard(&self, shard: usize) {
-        let mut left = self.shards[shard].lock().counters.len();
+        let mut left = self.shards[shard].lock().len();
         while left > 0 {
             let now = self.clock.now();
             let removed = self.shards[shard].lock().sweep(SWEEP_AT_ONCE, now);
@@ -176,8 +194,13 @@ impl<C: Clock> MemoryStore<C> {
     fn name(&self, key: &Key) -> Name {
         let mut hasher = SipHasher13::new_with_key(&self.hash_key);
         hasher.write(key.as_str().as_bytes());
-        Name(hasher.finish128().as_u128())
+        let Hash128 { h1, h2 } = hasher.finish128();
+        Name { high: h1, low: h2 }
     }
+}
+
+fn shard_of(name: Name) -> usize {
+    name.high as usize % SHARDS
 }
 
 impl Default for MemoryStore {
@@ -187,66 +210,8 @@ impl Default for MemoryStore {
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
-    async fn check(&self, checks: &[Check], _: Instant) -> Result<Vec<Verdict>, StoreError> {
+    async fn check(&self, checks: &[Check], _: Instant) -> Result<Verdicts, StoreError> {
         Ok(self.decide(checks))
-    }
-}
-
-impl Shard {
-    /// Looks at the next few counters, removes those that have expired, and tells how many.
-    fn sweep(&mut self, most: usize, now: u64) -> usize {
-        let mut removed = 0;
-        for _ in 0..most.min(self.counters.len()) {
-            if self.hand >= self.counters.len() {
-                self.hand = 0;
-            }
-            match self.counters.get_index(self.hand) {
-                Some((_, counter)) if counter.expires_at <= now => {
-                    self.counters.swap_remove_index(self.hand);
-                    removed += 1;
-                }
-                _ => self.hand += 1,
-            }
-        }
-        // Room that a burst of counters left behind is given back once most of it is empty.
-        if removed > 0 && self.counters.capacity() > 64 && self.counters.len() < self.counters.capacity() / 4 {
-            self.counters.shrink_to(self.counters.len() * 2);
-        }
-        removed
-    }
-}
-
-/// The hash of a counter's name: 128 bits under a secret key stand for the name itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Name(u128);
-
-impl Name {
-    fn shard(self) -> usize {
-        (self.0 >> 64) as usize % SHARDS
-    }
-}
-
-impl Hash for Name {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.0 as u64);
-    }
-}
-
-/// Takes a [`Name`] as it is: it is a hash already.
-#[derive(Default)]
-struct NameHasher(u64);
-
-impl Hasher for NameHasher {
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("a name hashes as one u64");
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
 
@@ -289,7 +254,7 @@ mod tests {
         }
         let _ = tokio::time::timeout(SWEEP_EVERY * 2, store.sweep()).await;
         assert_eq!(store.len(), 100);
-        let capacity: usize = store.shards.iter().map(|shard| shard.lock().counters.capacity()).sum();
+        let capacity: usize = store.shards.iter().map(|shard| shard.lock().capacity()).sum();
         assert!(capacity < 20_000, "room for {capacity} counters is still held");
     }
 

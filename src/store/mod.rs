@@ -9,6 +9,8 @@ pub mod redis;
 use std::fmt;
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 use crate::algorithm::{Limit, Verdict};
 use crate::descriptor::{Entry, Hits, Role};
 use crate::lease::Lease;
@@ -37,17 +39,16 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// # Errors
     /// Where the store cannot tell before `deadline`. Whether anything was charged is then unknown; nothing is charged twice.
-    fn check(
-        &self,
-        checks: &[Check],
-        deadline: Instant,
-    ) -> impl Future<Output = Result<Vec<Verdict>, StoreError>> + Send;
+    fn check(&self, checks: &[Check], deadline: Instant) -> impl Future<Output = Result<Verdicts, StoreError>> + Send;
 
     /// Gives back what is held in advance, until `deadline`. It is called once, when no more requests are to come.
     fn close(&self, _deadline: Instant) -> impl Future<Output = ()> + Send {
         async {}
     }
 }
+
+/// What a store says to a request; mostly it is asked one thing, and that needs no allocation.
+pub type Verdicts = SmallVec<[Verdict; 1]>;
 
 /// Why a store could not decide.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -162,18 +163,33 @@ pub fn holder(entries: &[Entry]) -> u64 {
     first >> 11
 }
 
+/// Which bytes are escaped.
+const ESCAPED: [bool; 256] = {
+    let mut escaped = [true; 256];
+    let mut byte = b'!';
+    while byte <= b'~' {
+        escaped[byte as usize] = matches!(byte, b'%' | b'|' | b'=' | b'~' | b'{' | b'}');
+        byte += 1;
+    }
+    escaped
+};
+
 /// Appends `text` so that no separator stands in it, nor a brace, which means a slot to a Redis Cluster.
-fn escape(name: &mut String, text: &str) {
-    for &byte in text.as_bytes() {
-        if byte.is_ascii_graphic() && !matches!(byte, b'%' | b'|' | b'=' | b'~' | b'{' | b'}') {
-            name.push(char::from(byte));
-        } else {
-            const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+fn escape(name: &mut String, mut text: &str) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    while let Some(at) = text.bytes().position(|byte| ESCAPED[usize::from(byte)]) {
+        // No byte of ASCII is part of another character, so that all before it is whole.
+        let (plain, odd) = text.split_at(at);
+        name.push_str(plain);
+        let char = odd.chars().next().map_or(0, char::len_utf8);
+        for byte in odd[..char].bytes() {
             name.push('%');
             name.push(char::from(DIGITS[usize::from(byte >> 4)]));
             name.push(char::from(DIGITS[usize::from(byte & 15)]));
         }
+        text = &odd[char..];
     }
+    name.push_str(text);
 }
 
 impl fmt::Display for Key {

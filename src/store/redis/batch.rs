@@ -13,8 +13,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::algorithm::Verdict;
-use crate::store::{Check, StoreError};
+use crate::store::{Check, StoreError, Verdicts};
 
 /// Calls on their way at one time. One alone would leave Redis idle while its answer travels; with four it has always something to do.
 const CALLS: usize = 4;
@@ -24,7 +23,7 @@ const CHECKS: usize = 32;
 const WORK: u64 = 256;
 
 /// What a request is told.
-type Answer = Result<Vec<Verdict>, StoreError>;
+type Answer = Result<Verdicts, StoreError>;
 
 /// Requests that wait for a call.
 pub(super) struct Queue {
@@ -129,7 +128,7 @@ impl Batch {
 
     /// Tells each request its part of the verdicts, or why there are none.
     pub(super) fn answer(self, verdicts: Answer) {
-        let mut verdicts = verdicts.map(Vec::into_iter);
+        let mut verdicts = verdicts.map(Verdicts::into_iter);
         for request in self.0 {
             let part = match &mut verdicts {
                 Ok(verdicts) => Ok(verdicts.by_ref().take(request.checks.len()).collect()),
@@ -146,7 +145,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Limit, Options};
+    use crate::algorithm::{Algorithm, Limit, Options, Verdict};
     use crate::descriptor::{Hits, Role};
     use crate::store::Key;
 
@@ -234,7 +233,7 @@ mod tests {
         let (answers, _) = push(&queue, &[1, 2], Algorithm::SlidingWindow);
         let verdict =
             |remaining| Verdict { allowed: true, remaining, reset_after_ms: 1, retry_after_ms: Some(0), delay_ms: 0 };
-        queue.next().unwrap().answer(Ok(vec![verdict(7), verdict(8), verdict(9)]));
+        queue.next().unwrap().answer(Ok([7, 8, 9].map(verdict).into_iter().collect()));
         let told = answers.into_iter().map(|answer| answer.blocking_recv().unwrap().unwrap());
         let remaining: Vec<Vec<u32>> =
             told.map(|part| part.iter().map(|verdict| verdict.remaining).collect()).collect();

@@ -15,8 +15,7 @@ use tokio::runtime::Handle;
 pub use config::{RedisAddress, RedisAddressError, RedisConfig};
 pub use link::OnChange;
 
-use super::{Check, Store, StoreError};
-use crate::algorithm::Verdict;
+use super::{Check, Store, StoreError, Verdicts};
 use batch::Queue;
 use link::Link;
 
@@ -59,7 +58,7 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Vec<Verdict>, StoreError> {
+    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
         let RedisStore(shared) = self;
         if shared.link.is_down() {
             return Err(StoreError::Down);

@@ -6,7 +6,7 @@ use deadpool_redis::redis::{Cmd, Script, cmd};
 
 use crate::algorithm::{Algorithm, FIGURES, Verdict};
 use crate::descriptor::Role;
-use crate::store::{Check, StoreError};
+use crate::store::{Check, StoreError, Verdicts};
 
 /// The whole script: the prelude, what the buckets share, every algorithm in the order of [`Algorithm::SCRIPT`], and the group's decision.
 pub static SOURCE: LazyLock<String> = LazyLock::new(|| {
@@ -77,7 +77,7 @@ fn question(questions: &mut Vec<u8>, check: &Check, joined: bool, followed: bool
 ///
 /// # Errors
 /// [`StoreError::Answer`] where it is not the reply of the script.
-pub fn verdicts(reply: &[u8], checks: usize) -> Result<Vec<Verdict>, StoreError> {
+pub fn verdicts(reply: &[u8], checks: usize) -> Result<Verdicts, StoreError> {
     let (answers, []) = reply.as_chunks::<ANSWER>() else { return Err(StoreError::Answer) };
     if answers.len() != checks {
         return Err(StoreError::Answer);
