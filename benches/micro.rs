@@ -35,7 +35,7 @@ fn limit(algorithm: Algorithm) -> Limit {
 
 fn check(user: usize, limit: Limit) -> Check {
     let key = Key::new("", "bench", &entries(user), |_| None, &limit);
-    Check { key, limit, hits: Hits::take(1).expect("it is few"), role: Role::Enforced, descriptor: user }
+    Check { key, limit, hits: Hits::take(1).expect("it is few"), role: Role::Enforced, descriptor: user, lease: None }
 }
 
 /// One request among so many rules of one level.

@@ -46,7 +46,7 @@ fn checks(algorithm: Algorithm, number: u32) -> Vec<Check> {
     let check = |i: usize| {
         let entries = [Entry { key: "user".into(), value: format!("{number}-{i:05}") }];
         let key = Key::new("", "cost", &entries, |_| None, &limit);
-        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0 }
+        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
     };
     (0..COUNTERS).map(check).collect()
 }

@@ -139,7 +139,7 @@ fn check(user: usize, limit: Limit) -> Check {
     let mut entries = rules::entries(user);
     entries.push(Entry { key: "stream".into(), value: "1".into() });
     let key = Key::new("", "bench", &entries, |_| None, &limit);
-    Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0 }
+    Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
 }
 
 /// Of this thread.

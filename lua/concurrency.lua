@@ -41,6 +41,11 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
     slots = slots .. struct.pack(layout, holder, time, hits)
     used = used + hits
     charged = true
+  elseif hits == -9007199254740992 then
+    -- All that can be given back: a reset by hand, which frees every slot, whoever holds it.
+    charged = #slots > 0
+    slots = ''
+    used = 0
   elseif hits < 0 then
     local own = {}
     local mark = struct.pack('<d', holder)

@@ -65,7 +65,8 @@ algorithms[#algorithms + 1] = function(log, hits, number, period, count_denied, 
   end
 
   local allowed = hits < 0 or total - base + hits <= number
-  local charged = hits ~= 0 and (allowed or count_denied)
+  -- Of a number of 0 nothing is kept, not even denials.
+  local charged = hits ~= 0 and (allowed or (count_denied and number > 0))
   if charged and hits > 0 then
     local added = math.min(hits, most)
     total = total + added

@@ -39,7 +39,7 @@ pub struct Ask {
     #[command(flatten)]
     service: ServiceAddress,
 
-    /// How long to wait for the answer.
+    /// How long to wait for the answer. A request that would be held for longer is limited.
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 
@@ -64,6 +64,9 @@ pub struct Answered {
 pub async fn ask(ask: Ask) -> anyhow::Result<Answered> {
     let descriptors = descriptors(&ask)?;
     let request = RateLimitRequest { domain: ask.domain.clone(), descriptors: descriptors.clone(), hits_addend: 0 };
+    let mut request = tonic::Request::new(request);
+    // The service is told, too: as with Envoy, who would be held for longer is denied at once.
+    request.set_timeout(ask.timeout);
     let channel = client::connect(&ask.service, ask.timeout).await?;
     let response = RateLimitServiceClient::new(channel)
         .should_rate_limit(request)

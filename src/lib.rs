@@ -25,6 +25,7 @@
 // In the order of reading.
 pub mod descriptor;
 pub mod algorithm;
+pub mod lease;
 pub mod rules;
 pub mod store;
 pub mod plan;

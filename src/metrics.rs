@@ -31,6 +31,7 @@ pub struct Metrics {
     store_seconds: Histogram,
     store_errors: IntCounterVec,
     denied_cache_hits: IntCounter,
+    lease_decisions: IntCounter,
     failure_answers: IntCounterVec,
     held_requests: IntGauge,
     held: HeldOutcomes,
@@ -192,6 +193,10 @@ impl Metrics {
                 "denied_cache_hits_total",
                 "Requests denied without asking Redis, which had just said so.",
             )?,
+            lease_decisions: counter(
+                "lease_decisions_total",
+                "Requests decided by a lease, without asking the store.",
+            )?,
             failure_answers: counters(
                 "failure_mode_answers_total",
                 "Limits answered by their failure mode.",
@@ -314,6 +319,11 @@ impl Metrics {
     /// A request was denied because the store was known to deny it.
     pub fn record_denied_cache_hit(&self) {
         self.denied_cache_hits.inc();
+    }
+
+    /// A lease has decided a request, so that the store behind it was not asked.
+    pub fn record_lease(&self) {
+        self.lease_decisions.inc();
     }
 
     /// The store went up or down.

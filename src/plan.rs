@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Algorithm, Limit, LimitError, Options, Verdict};
 use crate::descriptor::{Hits, Override, Request, Role};
+use crate::lease::Lease;
 use crate::rules::{Allowance, FailureMode, Rule, RuleLimit, Rules};
 use crate::store::group::Votes;
 use crate::store::{self, Check, Key, Verdicts};
@@ -119,7 +120,7 @@ impl<'a> Decision<'a> {
             let Some(hits) = u64::try_from(hits.get()).ok().filter(|hits| *hits > 0).and_then(Hits::give_back) else {
                 continue;
             };
-            let check = Check { key: key.clone(), limit: *limit, hits, role: Role::Shadow, descriptor: 0 };
+            let check = Check { key: key.clone(), limit: *limit, hits, role: Role::Shadow, descriptor: 0, lease: None };
             match limited.answer {
                 Answer::Store(_) => give_back.to_store.push(check),
                 Answer::Local(_) => {
@@ -276,7 +277,7 @@ impl<'a> Plan<'a> {
                     };
                     // Any number in any unit is a limit.
                     if let Ok(limit) = limit {
-                        plan.ask(request, index, (limit, None), descriptor.hits, reason);
+                        plan.ask(request, index, (limit, None, None), descriptor.hits, reason);
                     }
                 }
                 (None, Some(rule)) => plan.ask_rule(request, index, rule, &matched),
@@ -304,7 +305,7 @@ impl<'a> Plan<'a> {
             self.ask(
                 request,
                 index,
-                (limit, config.penalty),
+                (limit, config.penalty, config.lease),
                 hits,
                 Reason { source, role: rule.role, failure_mode: config.failure_mode },
             );
@@ -315,7 +316,7 @@ impl<'a> Plan<'a> {
         &mut self,
         request: &'a Request,
         index: usize,
-        (limit, penalty): (Limit, Option<Limit>),
+        (limit, penalty, lease): (Limit, Option<Limit>, Option<Lease>),
         hits: Hits,
         reason: Reason<'a>,
     ) {
@@ -330,8 +331,15 @@ impl<'a> Plan<'a> {
         self.limits += 1;
         // A give-back is neither denied nor banned; but a reset, which is one of all there can be, is a pardon.
         let penalty = penalty.filter(|_| hits.get() >= 0 || hits == Hits::RESET);
-        let penalty = penalty.map(|limit| Check { key: key.of_penalty(&limit), limit, hits, role, descriptor: index });
-        self.checks.push(Check { key, limit, hits, role, descriptor: index });
+        let penalty = penalty.map(|limit| Check {
+            key: key.of_penalty(&limit),
+            limit,
+            hits,
+            role,
+            descriptor: index,
+            lease: None,
+        });
+        self.checks.push(Check { key, limit, hits, role, descriptor: index, lease });
         self.reasons.push(reason);
         if let Some(penalty) = penalty {
             self.checks.push(penalty);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use tokio::net::TcpListener;
@@ -29,6 +29,7 @@ use crate::rules::watch::{self, Fingerprint};
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::store::denied::{Denials, DeniedCache};
+use crate::store::lease::Leases;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
 use crate::wire;
@@ -71,10 +72,12 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
             parts.run(stores, "memory").await
         }
         Some(config) => {
-            let name = config.to_string();
+            let (name, queue) = (config.to_string(), config.queue);
             let metrics = Arc::clone(&parts.metrics);
             let on_change = Box::new(move |up| metrics.set_store_up(up));
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
+            let metrics = Arc::clone(&parts.metrics);
+            let stores = Leases::around(stores, queue, Box::new(move || metrics.record_lease()));
             let metrics = Arc::clone(&parts.metrics);
             let bytes = usize::try_from(parts.settings.store.local_cache_size_in_bytes).unwrap_or(usize::MAX);
             let denials = Arc::new(Denials::new(bytes, Box::new(move || metrics.record_denied_cache_hit())));
@@ -163,7 +166,7 @@ impl Parts {
             max_held_requests: settings.max_held_requests as usize,
         };
         let first = Arc::clone(stores.first().context("there is one worker at least")?);
-        let limiter = Arc::new(Limiter::new(options, first, memory, Arc::clone(&metrics)));
+        let limiter = Arc::new(Limiter::new(options, Arc::clone(&first), memory, Arc::clone(&metrics)));
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving { reporter, http: Arc::default() };
         serving.set(false).await;
@@ -257,7 +260,10 @@ impl Parts {
                 tokio::time::sleep(settings.shutdown_timeout / 10 * 9).await;
                 limiter.release_held();
             });
-            tokio::time::timeout(settings.shutdown_timeout, async { tokio::join!(workers.drain(), http) }).await
+            let finished =
+                tokio::time::timeout(settings.shutdown_timeout, async { tokio::join!(workers.drain(), http) }).await;
+            first.close(Instant::now() + settings.store.redis_timeout).await;
+            finished
         };
         tokio::select! {
             finished = drain => match finished {

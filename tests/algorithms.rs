@@ -7,7 +7,7 @@ mod limits;
 
 use std::time::Duration;
 
-use limits::{any_limit, any_penalty, bound, memory_ms, patience_ms, small_limit};
+use limits::{any_change, any_limit, any_penalty, bound, memory_ms, patience_ms, small_limit};
 use proptest::prelude::*;
 use tollgate::algorithm::{Algorithm, Initial, Limit, LimitError, MAX_HITS, Options, State, Verdict, penalty};
 
@@ -65,9 +65,15 @@ fn used(limit: Limit, start: u64, steps: &[(i64, u64)]) -> Counter {
     counter
 }
 
+/// And perhaps its limit has just been changed.
 fn any_counter() -> impl Strategy<Value = Counter> {
     let limit = prop_oneof![any_limit(), small_limit()];
-    (limit, 0..1_000_000_u64, steps()).prop_map(|(limit, offset, steps)| used(limit, START + offset, &steps))
+    (limit, 0..1_000_000_u64, steps(), prop::option::weighted(0.3, any_change())).prop_map(
+        |(limit, offset, steps, change)| {
+            let counter = used(limit, START + offset, &steps);
+            Counter { limit: change.and_then(|change| change.of(&limit)).unwrap_or(limit), ..counter }
+        },
+    )
 }
 
 proptest! {
@@ -215,6 +221,8 @@ proptest! {
                 prop_assert_eq!(charged.look(), counter.look());
             }
         }
+        // By hand it is done in nobody's name.
+        charged.limit = charged.limit.held_by(MAX_HITS);
         charged.take(-(MAX_HITS as i64));
         if counter.limit.options().initial == Some(Initial::Empty) {
             prop_assert_eq!(charged.look().remaining, counter.limit.capacity());

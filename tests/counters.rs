@@ -16,6 +16,9 @@ descriptors:
       - {name: burst, period: 90m, requests_per_unit: 2, algorithm: token_bucket}
       - {unit: year, requests_per_unit: 5}
       - {unit: day, requests_per_unit: 100, algorithm: leaky_bucket, burst: 5, max_delay: 250ms}
+  - key: report
+    descriptors:
+      - {key: stream, rate_limit: {requests_per_unit: 2, algorithm: concurrency}}
   - key: user
     value: root
     rate_limit: {unlimited: true}
@@ -52,6 +55,13 @@ async fn the_command_shows_and_resets_what_is_in_redis() {
     assert!(out.contains("2 of 2 left\n") && out.contains("5 of 5 left\n"), "{out}");
     assert!(log.contains("counters are reset by hand") && log.contains("p:shop|user=ann"), "{log}");
     assert!(service.passes("shop", &[("user", "ann")]).await);
+
+    // Slots that nobody gives back any more: whose they are need not be known.
+    for (stream, passes) in [("1", true), ("2", true), ("3", false)] {
+        assert_eq!(service.passes("shop", &[("report", "all"), ("stream", stream)]).await, passes);
+    }
+    let (_, out, _) = counter(&["reset", "--domain", "shop", "report=all", "stream=any"]);
+    assert!(out.contains("2 at once, concurrency: 2 of 2 left\n"), "{out}");
 
     for (words, reason) in [
         (&["get", "--domain", "shop", "user=root"][..], "no limit applies to this descriptor"),

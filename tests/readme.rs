@@ -4,6 +4,8 @@
 
 mod support;
 
+use ::tollgate::algorithm::Algorithm;
+use support::redis::Redis;
 use support::tollgate::{self, Tollgate};
 
 fn readme() -> String {
@@ -60,6 +62,33 @@ fn its_screens_show_what_happens() {
     let output = tollgate::command().args(["check", "rules"]).current_dir(folder.path()).output().unwrap();
     let (_, shown) = screens[1].split_once('\n').unwrap();
     assert_eq!(std::str::from_utf8(&output.stderr).unwrap(), shown);
+}
+
+#[tokio::test]
+async fn the_commands_that_it_names_are_all_that_a_user_of_redis_needs() {
+    let readme = readme();
+    let (_, sentence) = readme.split_once("Its user needs ").unwrap();
+    let (commands, _) = sentence.split_once(" on keys").unwrap();
+    let commands: Vec<String> =
+        commands.split('`').skip(1).step_by(2).map(|name| format!("+{}", name.replace(' ', "|"))).collect();
+    let redis = Redis::start();
+    redis.command::<()>(&format!("ACL SETUSER tollgate on >secret ~p:* -@all {}", commands.join(" "))).await;
+
+    let mut rules = "domain: shop\ndescriptors:\n".to_owned();
+    for algorithm in Algorithm::ALL {
+        let (key, period) = if algorithm.has_holders() { ("stream", "") } else { ("user", "unit: day, ") };
+        let limit = format!("{{{period}requests_per_unit: 1, algorithm: {algorithm}, failure_mode: closed}}");
+        rules += &format!("- {{key: of, value: {algorithm}, descriptors: [{{key: {key}, rate_limit: {limit}}}]}}\n");
+    }
+    let settings = [&*format!("REDIS_URL={}", redis.url()), "REDIS_AUTH=tollgate:secret", "CACHE_KEY_PREFIX=p:"];
+    let tollgate = Tollgate::start(&rules, &settings);
+    for algorithm in Algorithm::ALL {
+        let key = if algorithm.has_holders() { "stream" } else { "user" };
+        let entries = [("of", algorithm.name()), (key, "ann")];
+        assert!(tollgate.passes("shop", &entries).await, "{algorithm}");
+        assert!(!tollgate.passes("shop", &entries).await, "{algorithm}");
+    }
+    assert_eq!(tollgate.metric("tollgate_store_errors_total{kind=\"refused\"}"), 0.0);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use support::envoy::Envoy;
 use support::redis::Redis;
-use support::tollgate::{Tollgate, request};
+use support::tollgate::{Tollgate, command, request};
 use support::{wait_until, wait_until_async};
 use tokio::task::JoinHandle;
 use tollgate::wire::rate_limit_response::Code;
@@ -25,6 +25,10 @@ domain: shop
 descriptors:
   - {key: fast, rate_limit: {unit: second, requests_per_unit: 50, algorithm: leaky_bucket, max_delay: 10s}}
   - {key: slow, rate_limit: {unit: minute, requests_per_unit: 2, algorithm: leaky_bucket, max_delay: 1m}}
+  - key: both
+    rate_limits:
+      - {unit: year, requests_per_unit: 1000}
+      - {unit: minute, requests_per_unit: 2, algorithm: leaky_bucket, max_delay: 1m}
   - {key: once, rate_limit: {unit: year, requests_per_unit: 1}}
   - key: shadow
     shadow_mode: true
@@ -118,6 +122,14 @@ async fn who_is_held_does_not_keep_others_waiting() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn of_several_limits_the_longest_delay_counts() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    assert!(tollgate.passes("shop", &[("both", "ann")]).await);
+    let _second = Call::start(&tollgate, "both").await;
+    until_held(&tollgate, 1.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_caller_who_goes_away_gives_the_place_back() {
     let redis = Redis::start();
     let url = format!("REDIS_URL={}", redis.url());
@@ -149,6 +161,10 @@ async fn who_cannot_wait_so_long_is_denied_at_once_and_not_charged() {
     assert!((1..=11).contains(&retry_after.value.parse().unwrap()), "{}", retry_after.value);
     assert_eq!(remaining(&tollgate, "slow").await, 2);
     assert_eq!(tollgate.metric("tollgate_held_requests"), 0.0);
+
+    let address = format!("127.0.0.1:{}", tollgate.grpc_port);
+    let output = command().args(["ask", "--address", &address, "--domain", "shop", "slow=ann"]).output();
+    assert_eq!(output.unwrap().status.code(), Some(2), "so the command says how long it waits");
 }
 
 #[tokio::test(flavor = "multi_thread")]

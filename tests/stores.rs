@@ -36,6 +36,7 @@ fn check(name: &str, limit: Limit) -> Check {
         hits: Hits::take(1).unwrap(),
         role: Role::Enforced,
         descriptor: 0,
+        lease: None,
     }
 }
 
@@ -321,7 +322,7 @@ async fn names_in_redis_begin_with_the_prefix() {
     let redis = Redis::start();
     let url = format!("REDIS_URL={}", redis.url());
     let rules = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 5}}]";
-    let tollgate = Tollgate::start(rules, &[&url, "CACHE_KEY_PREFIX=staging:"]);
+    let tollgate = Tollgate::start(rules, &[&url, "CACHE_KEY_PREFIX=staging:", "REDIS_TIMEOUT=30s"]);
     let long = "x".repeat(1 << 20);
     for value in ["v", "\0", "{a}", &long] {
         assert!(tollgate.passes("d", &[("k", value)]).await);

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{FromRedisValue, Script, Value, cmd, from_redis_value, pipe};
 use proptest::prelude::*;
-use support::limits::{any_limit, any_penalty, memory_ms, patience_ms, small_limit};
+use support::limits::{Change, any_change, any_limit, any_penalty, memory_ms, patience_ms, small_limit};
 use support::redis::Redis;
 use tollgate::algorithm::{Algorithm, Limit, MAX_HITS, Outcome, State};
 use tollgate::descriptor::{Hits, Role};
@@ -22,8 +22,8 @@ const START: u64 = 1_784_000_000_123;
 /// One call: how far the clock moves, and for each request in it what is asked of which counter, by whom.
 type Step = (Move, Vec<Vec<Asked>>);
 
-/// A counter, who holds what is taken of it, how long they would wait, hits and role.
-type Asked = (usize, u64, u64, i64, Role);
+/// A counter, how its limit may have been changed, who holds what is taken of it, how long they would wait, hits and role.
+type Asked = (usize, Option<Change>, u64, u64, i64, Role);
 
 #[derive(Clone, Copy, Debug)]
 enum Move {
@@ -40,11 +40,12 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let hits = prop_oneof![
         6 => 1..4_i64, 2 => 4..40_i64, 1 => Just(0), 2 => -5..0_i64,
-        1 => 0..=MAX_HITS as i64, 1 => -(MAX_HITS as i64)..=0, 1 => 0..=u32::MAX as i64,
+        1 => 0..=MAX_HITS as i64, 1 => -(MAX_HITS as i64)..=0, 1 => Just(Hits::RESET.get()), 1 => 0..=u32::MAX as i64,
     ];
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
     let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
-    let request = prop::collection::vec((0..3_usize, holder, patience_ms(), hits, role), 1..5);
+    let change = prop::option::weighted(0.1, any_change());
+    let request = prop::collection::vec((0..3_usize, change, holder, patience_ms(), hits, role), 1..5);
     prop::collection::vec((moves, prop::collection::vec(request, 1..4)), 1..25)
 }
 
@@ -53,16 +54,19 @@ type Penalized = (Limit, Option<Limit>);
 
 /// The checks of a request. Each descriptor has up to two limits, which share its role and whether it gives back.
 fn checks(limits: &[Penalized], asked: &[Asked]) -> Vec<Check> {
-    let checks = |(i, (counter, holder, patience, hits, _)): (usize, &Asked)| {
-        let (descriptor, (_, _, _, first, role)) = (i / 2, asked[i - i % 2]);
+    let checks = |(i, (counter, change, holder, patience, hits, _)): (usize, &Asked)| {
+        let (descriptor, (.., first, role)) = (i / 2, &asked[i - i % 2]);
+        let (first, role) = (*first, *role);
         let (limit, penalty) = limits[counter % limits.len()];
-        let limit = limit.held_by(*holder).within(*patience);
+        let limit =
+            change.as_ref().and_then(|change| change.of(&limit)).unwrap_or(limit).held_by(*holder).within(*patience);
         let hits =
             if first < 0 { Hits::give_back(hits.unsigned_abs().max(1)) } else { Hits::take(hits.unsigned_abs()) };
         let key = Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit);
         let hits = hits.unwrap();
-        let penalty = penalty.map(|limit| Check { key: key.of_penalty(&limit), limit, hits, role, descriptor });
-        [Some(Check { key, limit, hits, role, descriptor }), penalty]
+        let penalty =
+            penalty.map(|limit| Check { key: key.of_penalty(&limit), limit, hits, role, descriptor, lease: None });
+        [Some(Check { key, limit, hits, role, descriptor, lease: None }), penalty]
     };
     asked.iter().enumerate().flat_map(checks).flatten().collect()
 }

@@ -122,6 +122,13 @@ pub const MEASUREMENTS: &[Measurement] = &[
     },
     Measurement {
         rows: &[Row {
+            figure: "a hot key under its limit, with a lease",
+            target: AtMost(0.05, "Redis calls per decision"),
+        }],
+        measure: hot_key,
+    },
+    Measurement {
+        rows: &[Row {
             figure: "heap allocations per decision, memory store",
             target: AtMost(4.0, "more than a constant answer"),
         }],
@@ -266,7 +273,7 @@ fn checks(users: usize) -> Vec<Check> {
         let entries = rules::entries(user);
         let key = Key::new("", "bench", &entries, |_| None, &limit);
         // Of one descriptor each, as if each were of another request.
-        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: user }
+        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: user, lease: None }
     };
     (0..users).map(check).collect()
 }
@@ -354,6 +361,32 @@ fn descriptors(stage: &Stage) -> Vec<Measured> {
             .under(&[("5", five), ("1", one)]),
         Measured::new(trips as f64 / requests as f64, format!("{trips} calls, {requests} requests")),
     ]
+}
+
+/// One key, as often as it can be asked for.
+fn hot_key(stage: &Stage) -> Vec<Measured> {
+    let redis = stage.redis(Place::BesideLoad);
+    let limit = "requests_per_unit: 4000000000";
+    let rules = RULES.replacen(limit, &format!("{limit}, lease: {{size: 50, ttl: 100ms}}"), 1);
+    let tollgate = stage.tollgate(&rules, &[&format!("REDIS_URL={}", redis.url())]);
+    let processes = [("server", tollgate.pid()), ("Redis", redis.pid()), ("load", std::process::id())];
+    let calls = calls(1, 1, Users::Passing);
+    let (mut trips_each, mut costs) = (Vec::new(), Vec::new());
+    for _ in 0..stage.runs {
+        costs.push(Closed::during(tollgate.grpc_port, &calls, |answered| {
+            let counts = || (script_calls(&redis), answered.load(Ordering::Relaxed));
+            Cost::of(&processes, || {
+                let (trips, before) = counts();
+                std::thread::sleep(stage.run);
+                let (trips_after, after) = counts();
+                trips_each.push((trips_after - trips) as f64 / (after - before) as f64);
+                after - before
+            })
+        }));
+    }
+    let cost = &costs[costs.len() - 1];
+    let detail = format!("leases of 50; {:.2} µs of the server, {:.0}/s", cost.each_us(0), cost.rate());
+    vec![Measured::new(median(trips_each), detail).under(&[("", cost)])]
 }
 
 /// In a process whose allocator counts, which would cost the servers of this one.

@@ -18,6 +18,7 @@ pub fn of_one_level(rules: usize) -> Rules {
         failure_mode: FailureMode::Open,
         cost: 1,
         penalty: None,
+        lease: None,
         replaces: Vec::new(),
     };
     let descriptors = (0..rules).flat_map(entries).map(|entry| DescriptorConfig {

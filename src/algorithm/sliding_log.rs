@@ -96,7 +96,8 @@ pub(super) fn decide(
     }
 
     let allowed = hits < 0 || (total - base) as i64 + hits <= number as i64;
-    let charged = hits != 0 && (allowed || limit.count_denied());
+    // Of a number of 0 nothing is kept, not even denials.
+    let charged = hits != 0 && (allowed || (limit.count_denied() && number > 0));
     if charged && hits > 0 {
         let mut added = (hits as u64).min(most);
         total += added;

@@ -54,14 +54,16 @@ pub(super) const RATE_LIMIT: Section = Section {
         "weighting",
         "hold",
         "penalty",
+        "lease",
         "failure_mode",
         "count_denied",
     ],
 };
 pub(super) const PENALTY: Section = Section { name: "penalty", keys: &["after", "within", "ban", "extend"] };
+pub(super) const LEASE: Section = Section { name: "lease", keys: &["size", "ttl"] };
 pub(super) const REPLACES: Section = Section { name: "an item of replaces", keys: &["name"] };
 
-const SECTIONS: [&Section; 6] = [&ROOT, &DEFAULTS, &DESCRIPTOR, &RATE_LIMIT, &PENALTY, &REPLACES];
+const SECTIONS: [&Section; 7] = [&ROOT, &DEFAULTS, &DESCRIPTOR, &RATE_LIMIT, &PENALTY, &LEASE, &REPLACES];
 
 /// As many keys as the longest section has.
 const MAX_KEYS: usize = {

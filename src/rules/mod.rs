@@ -20,6 +20,7 @@ use hashbrown::HashMap;
 
 use crate::algorithm::{Algorithm, Limit};
 use crate::descriptor::{Entry, Role};
+use crate::lease::Lease;
 
 /// A domain as its file states it, every value checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -69,6 +70,8 @@ pub struct LimitConfig {
     pub cost: u32,
     /// What happens to those whom it denies again and again.
     pub penalty: Option<Limit>,
+    /// What a process may take in advance, to serve a hot key from memory.
+    pub lease: Option<Lease>,
     /// Limits of these names do not apply to a request that this one applies to.
     pub replaces: Vec<String>,
 }

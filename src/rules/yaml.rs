@@ -15,6 +15,7 @@ use super::report::{Position, unknown};
 use super::{Allowance, Defaults, DescriptorConfig, FailureMode, LimitConfig, RuleConfig};
 use crate::algorithm::{Algorithm, Initial, Limit, LimitError, Options, Weighting};
 use crate::descriptor::{Role, Unit};
+use crate::lease::Lease;
 
 /// How deep descriptors may nest.
 const MAX_LEVELS: usize = 64;
@@ -190,6 +191,11 @@ impl Tree<'_> {
                                    count each request for itself; let them stand on a descriptor without it";
                     self.file.error(spot, message);
                 }
+                Allowance::Limited(_) if config.lease.is_some() => {
+                    let message = "among several limits none has a lease: the store decides all of them together; remove it, or \
+                                   leave one limit";
+                    self.file.error(spot, message);
+                }
                 Allowance::Limited(limit) => {
                     let mut counter = String::new();
                     limit.identity(&mut counter);
@@ -221,13 +227,19 @@ impl Tree<'_> {
             self.check_unlimited(&fields);
             Allowance::Unlimited
         } else {
-            Allowance::Limited(self.limit(&fields)?)
+            let limit = self.limit(&fields)?;
+            self.check_cost(&fields, cost, &limit);
+            Allowance::Limited(limit)
         };
         let penalty = match fields.get("penalty") {
             Some(spot) if !unlimited => Some(self.penalty(spot)?),
             _ => None,
         };
-        Some(LimitConfig { name, allowance, failure_mode, cost, penalty, replaces })
+        let lease = match (fields.get("lease"), allowance) {
+            (Some(spot), Allowance::Limited(limit)) => Some(self.lease(spot, &limit, penalty.is_some())?),
+            _ => None,
+        };
+        Some(LimitConfig { name, allowance, failure_mode, cost, penalty, lease, replaces })
     }
 
     fn cost(&mut self, fields: &Fields<'_>) -> Option<u32> {
@@ -238,6 +250,16 @@ impl Tree<'_> {
             return None;
         }
         Some(cost)
+    }
+
+    /// A number of 0 says by itself that nothing passes.
+    fn check_cost(&mut self, fields: &Fields<'_>, cost: u32, limit: &Limit) {
+        let most = limit.capacity();
+        if limit.number() > 0 && cost > most {
+            let message =
+                format!("no request ever passes: each costs {cost}, and no more than {most} can be taken at once");
+            self.file.warn(fields.place("cost"), message);
+        }
     }
 
     fn penalty(&mut self, spot: Spot<'_>) -> Option<Limit> {
@@ -253,6 +275,26 @@ impl Tree<'_> {
             self.file.error(fields.place(error.key()), error.to_string());
         }
         penalty.ok()
+    }
+
+    fn lease(&mut self, spot: Spot<'_>, limit: &Limit, has_penalty: bool) -> Option<Lease> {
+        let fields = self.file.fields(&spot, &fields::LEASE)?;
+        let file = &mut self.file;
+        let size = file.required(&fields, "size", "how many hits a process takes in advance, such as 50");
+        let size = size.and_then(|spot| file.number(spot));
+        let ttl = file.required(&fields, "ttl", "how long they may be used, such as 100ms");
+        let ttl = ttl.and_then(|spot| file.length(spot));
+        if has_penalty {
+            let message = "a limit that has a penalty has no lease: a ban must be seen at once; remove one of the two";
+            file.error(spot, message);
+            return None;
+        }
+        let lease = Lease::new(size?, ttl?, limit);
+        if let Err(error) = &lease {
+            let place = error.key().map_or(spot, |key| fields.place(key));
+            file.error(place, error.to_string());
+        }
+        lease.ok()
     }
 
     fn replaces(&mut self, list: Spot<'_>, own: &str) -> Vec<String> {

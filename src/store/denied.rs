@@ -102,6 +102,10 @@ impl<S: Store> Store for DeniedCache<S> {
         denials.learn(checks, &verdicts, asked, given_back);
         Ok(verdicts)
     }
+
+    async fn close(&self, deadline: Instant) {
+        self.store.close(deadline).await;
+    }
 }
 
 /// Forgets what is known of counters that something is given back to, when it goes.
@@ -278,7 +282,7 @@ mod tests {
         let key = Key::new("", name, &[], |_| None, &limit);
         let amount = hits.unsigned_abs();
         let hits = if hits < 0 { Hits::give_back(amount) } else { Hits::take(amount) };
-        Check { key, limit, hits: hits.unwrap(), role: Role::Enforced, descriptor: 0 }
+        Check { key, limit, hits: hits.unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
     }
 
     fn limit(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Limit {

@@ -236,7 +236,7 @@ mod tests {
     fn check(domain: &str) -> Check {
         let limit = Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(1), Options::default()).unwrap();
         let key = Key::new("", domain, &[], |_| None, &limit);
-        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0 }
+        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
     }
 
     #[tokio::test(start_paused = true)]

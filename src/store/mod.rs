@@ -2,6 +2,7 @@
 
 pub mod denied;
 pub mod group;
+pub mod lease;
 pub mod memory;
 pub mod redis;
 
@@ -12,6 +13,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{Limit, Verdict};
 use crate::descriptor::{Entry, Hits, Role};
+use crate::lease::Lease;
 
 /// One question to the store: may these hits pass this counter?
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +28,8 @@ pub struct Check {
     pub role: Role,
     /// Which descriptor of the request it is asked for: several limits of one descriptor are one rule.
     pub descriptor: usize,
+    /// What may be taken in advance, where the store is asked from afar.
+    pub lease: Option<Lease>,
 }
 
 /// Counters, and the one way to ask them.
@@ -36,6 +40,11 @@ pub trait Store: Send + Sync + 'static {
     /// # Errors
     /// Where the store cannot tell before `deadline`. Whether anything was charged is then unknown; nothing is charged twice.
     fn check(&self, checks: &[Check], deadline: Instant) -> impl Future<Output = Result<Verdicts, StoreError>> + Send;
+
+    /// Gives back what is held in advance, until `deadline`. It is called once, when no more requests are to come.
+    fn close(&self, _deadline: Instant) -> impl Future<Output = ()> + Send {
+        async {}
+    }
 }
 
 /// What a store says to a request; mostly it is asked one thing, and that needs no allocation.

@@ -77,6 +77,27 @@ pub fn small_limit() -> impl Strategy<Value = Limit> {
     )
 }
 
+/// What may be changed of a limit that goes on with the same counter. A change may be none.
+#[derive(Clone, Debug)]
+pub struct Change {
+    number: u32,
+    options: Options,
+}
+
+impl Change {
+    /// The limit as it then is; `None` where there is no such limit.
+    pub fn of(&self, limit: &Limit) -> Option<Limit> {
+        // A window cut anew is another counter.
+        let options = Options { segments: limit.options().segments, ..self.options };
+        make(limit.algorithm(), self.number, limit.period_ms(), options)
+    }
+}
+
+/// Any change.
+pub fn any_change() -> impl Strategy<Value = Change> {
+    (0..20_u32, options()).prop_map(|(number, options)| Change { number, options })
+}
+
 /// Any penalty.
 pub fn any_penalty() -> impl Strategy<Value = Limit> {
     (1..8_u32, period_ms(), period_ms(), any::<bool>()).prop_map(|(after, within, ban, extend)| {

@@ -152,7 +152,7 @@ mod tests {
     fn check(algorithm: Algorithm) -> Check {
         let limit = Limit::new(algorithm, 5_000, Duration::from_secs(1), Options::default()).unwrap();
         let key = Key::new("", "test", &[], |_| None, &limit);
-        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0 }
+        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
     }
 
     fn soon() -> Instant {

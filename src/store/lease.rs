@@ -1,0 +1,337 @@
+//! A store around a store, which decides requests of a hot key by a [`lease`](crate::lease) where its limit has one.
+//!
+//! Only a request of one limit is decided so; one of several asks the store, which decides all of them together. What is leased belongs to
+//! the process: all its workers use it.
+//!
+//! While the store is asked for a lease, other requests of the same counter wait, and then go together in the next question: one call at a
+//! time asks for a hot key, however many wait. Near the limit nobody waits: each request asks for itself, exactly.
+//!
+//! What is left of a lease at its end is given back, by a task that lives for as long as the counter is in use here, or by
+//! [`Store::close`]. What a process holds that is killed, or that the store did not take back, counts as used until its window has passed.
+
+use std::collections::HashMap;
+use std::slice::from_ref;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use smallvec::smallvec;
+use tokio::sync::oneshot;
+
+use super::{Check, Key, Store, StoreError, Verdicts};
+use crate::algorithm::{Limit, Verdict};
+use crate::descriptor::{Hits, Role};
+use crate::lease::{Account, Lease, Question};
+
+/// How long the store may take for hits to be given back that nobody waits for.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Told of every request that a lease decides, so that the store is not asked.
+pub type OnDecision = Box<dyn Fn() + Send + Sync>;
+
+/// The leases of this process, as one worker sees them.
+pub struct Leases<S> {
+    store: Arc<S>,
+    book: Arc<Book>,
+}
+
+/// What the workers have in common.
+struct Book {
+    ledger: Mutex<Ledger>,
+    /// How many requests may wait for one counter.
+    queue: usize,
+    on_decision: OnDecision,
+    start: tokio::time::Instant,
+}
+
+#[derive(Default)]
+struct Ledger {
+    /// The counters that are in use.
+    entries: HashMap<Key, Entry>,
+    /// No lease is taken any more.
+    closed: bool,
+}
+
+struct Entry {
+    account: Account,
+    waiting: Vec<Waiting>,
+    /// A task is asking the store, and will ask for those who wait, too.
+    busy: bool,
+}
+
+struct Waiting {
+    /// Zero, where it waits for everything to be given back.
+    hits: u64,
+    deadline: Instant,
+    answer: oneshot::Sender<Answer>,
+}
+
+/// What a request is told that has waited: its verdict, or that it is to ask for itself.
+type Answer = Result<Option<Verdict>, StoreError>;
+
+/// One question to the store, and who waits for its answer.
+struct Round {
+    question: Question,
+    limit: Limit,
+    waiting: Vec<Waiting>,
+}
+
+/// What a request meets.
+enum Found {
+    Decided(Verdict),
+    Waits(Wait),
+    Alone,
+}
+
+struct Wait {
+    answer: oneshot::Receiver<Answer>,
+    /// There is nobody else who would ask the store.
+    round: Option<Round>,
+    /// The counter has not been in use.
+    is_new: bool,
+}
+
+/// What is to be done for a counter.
+enum Chore {
+    Sleep(tokio::time::Instant),
+    Ask(Round),
+    Forget,
+}
+
+impl<S: Store> Leases<S> {
+    /// Around these stores, one for each worker, which lead to the same counters. So many requests may wait for one counter.
+    pub fn around(stores: Vec<S>, queue: usize, on_decision: OnDecision) -> Vec<Leases<S>> {
+        let book = Book { ledger: Mutex::default(), queue, on_decision, start: tokio::time::Instant::now() };
+        let book = Arc::new(book);
+        stores.into_iter().map(|store| Leases { store: Arc::new(store), book: Arc::clone(&book) }).collect()
+    }
+
+    /// Decides a request of one limit that has a lease.
+    async fn decide(&self, check: &Check, lease: Lease, hits: u64, deadline: Instant) -> Result<Verdict, StoreError> {
+        let decided = match self.book.find(check, lease, hits, deadline)? {
+            Found::Decided(verdict) => return Ok(verdict),
+            Found::Waits(wait) => self.wait(&check.key, wait, deadline).await?,
+            Found::Alone => None,
+        };
+        if let Some(verdict) = decided {
+            return Ok(verdict);
+        }
+        let verdicts = self.store.check(from_ref(check), deadline).await?;
+        let verdict = *verdicts.first().ok_or(StoreError::Answer)?;
+        self.book.note(check, verdict);
+        Ok(verdict)
+    }
+
+    /// Gives back what is held of a counter, also what is on its way.
+    async fn end(&self, key: &Key, deadline: Instant) -> Result<(), StoreError> {
+        if let Some(wait) = self.book.end(key, deadline) {
+            self.wait(key, wait, deadline).await?;
+        }
+        Ok(())
+    }
+
+    async fn wait(&self, key: &Key, wait: Wait, deadline: Instant) -> Answer {
+        let Wait { answer, round, is_new } = wait;
+        if is_new {
+            tokio::spawn(self.clone().tend(key.clone()));
+        }
+        if let Some(round) = round {
+            // A task of its own: others may come to wait for it, and this caller may go away.
+            tokio::spawn(self.clone().ask(key.clone(), round));
+        }
+        match tokio::time::timeout_at(deadline.into(), answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),
+        }
+    }
+
+    /// Asks for those who wait, until nobody does.
+    async fn ask(self, key: Key, round: Round) {
+        let mut next = Some(round);
+        while let Some(round) = next {
+            let told = self.put(&key, &round).await;
+            next = self.book.settle(&key, round, told);
+        }
+    }
+
+    async fn put(&self, key: &Key, round: &Round) -> Result<Verdict, StoreError> {
+        let Round { question, limit, waiting } = round;
+        let most_patient = waiting.iter().map(|waiting| waiting.deadline).max();
+        let deadline = most_patient.unwrap_or_else(|| Instant::now() + PATIENCE);
+        let check =
+            |hits| Check { key: key.clone(), limit: *limit, hits, role: Role::Enforced, descriptor: 0, lease: None };
+        let give_back = Hits::give_back(question.give_back.into()).filter(|_| question.give_back > 0);
+        let take = Hits::take(question.take.into()).filter(|_| question.take > 0);
+        let checks: Vec<Check> = give_back.into_iter().chain(take).map(check).collect();
+        self.store.check(&checks, deadline).await?.pop().ok_or(StoreError::Answer)
+    }
+
+    /// Gives back what is held when it ends, until the counter is not in use any more.
+    async fn tend(self, key: Key) {
+        loop {
+            match self.book.chore(&key) {
+                Chore::Sleep(until) => tokio::time::sleep_until(until).await,
+                Chore::Ask(round) => self.clone().ask(key.clone(), round).await,
+                Chore::Forget => return,
+            }
+        }
+    }
+}
+
+impl<S> Clone for Leases<S> {
+    fn clone(&self) -> Self {
+        Leases { store: Arc::clone(&self.store), book: Arc::clone(&self.book) }
+    }
+}
+
+impl<S: Store> Store for Leases<S> {
+    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
+        if let [check] = checks
+            && let Some(lease) = check.lease
+            && let Ok(hits @ 1..) = u64::try_from(check.hits.get())
+        {
+            return Ok(smallvec![self.decide(check, lease, hits, deadline).await?]);
+        }
+        // What is given back to a counter must not find a part of it here.
+        for check in checks.iter().filter(|check| check.lease.is_some() && check.hits.get() < 0) {
+            self.end(&check.key, deadline).await?;
+        }
+        self.store.check(checks, deadline).await
+    }
+
+    async fn close(&self, deadline: Instant) {
+        let keys: Vec<Key> = {
+            let mut ledger = self.book.ledger.lock();
+            ledger.closed = true;
+            ledger.entries.keys().cloned().collect()
+        };
+        let ended = join_all(keys.iter().map(|key| self.end(key, deadline))).await;
+        let lost = ended.iter().filter(|ended| ended.is_err()).count();
+        if lost > 0 {
+            tracing::warn!(
+                counters = lost,
+                "leases could not be given back: they count as used until their windows have passed"
+            );
+        }
+        self.store.close(deadline).await;
+    }
+}
+
+impl Book {
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn find(&self, check: &Check, lease: Lease, hits: u64, deadline: Instant) -> Result<Found, StoreError> {
+        let mut ledger = self.ledger.lock();
+        let now = self.now();
+        if ledger.closed {
+            return Ok(Found::Alone);
+        }
+        if let Some(entry) = ledger.entries.get_mut(&check.key) {
+            entry.account.set_terms(check.limit, lease);
+            if let Some(verdict) = entry.account.spend(hits, now) {
+                (self.on_decision)();
+                return Ok(Found::Decided(verdict));
+            }
+            if entry.waiting.len() >= self.queue {
+                return Err(StoreError::Overloaded);
+            }
+            return Ok(Found::Waits(entry.wait(hits, deadline, self)));
+        }
+        let account = Account::new(check.limit, lease, now);
+        let mut entry = Entry { account, waiting: Vec::new(), busy: false };
+        let wait = entry.wait(hits, deadline, self);
+        ledger.entries.insert(check.key.clone(), entry);
+        Ok(Found::Waits(Wait { is_new: true, ..wait }))
+    }
+
+    /// What a request was told that has asked for itself.
+    fn note(&self, check: &Check, verdict: Verdict) {
+        if let Some(entry) = self.ledger.lock().entries.get_mut(&check.key) {
+            entry.account.note(&check.limit, verdict, self.now());
+        }
+    }
+
+    /// The answer to a question. Tells what to ask next.
+    fn settle(&self, key: &Key, round: Round, told: Result<Verdict, StoreError>) -> Option<Round> {
+        let mut ledger = self.ledger.lock();
+        let entry = ledger.entries.get_mut(key)?;
+        let answer = told.map(|verdict| entry.account.answered(&round.question, verdict, self.now()));
+        for waiting in round.waiting {
+            // Who has gone meanwhile is not there to be told.
+            let _ = waiting.answer.send(answer.clone());
+        }
+        entry.round(self)
+    }
+
+    /// Lets nothing more be used of what is held, or on its way. Who waits is told when it has been given back; `None` where nothing is.
+    fn end(&self, key: &Key, deadline: Instant) -> Option<Wait> {
+        let mut ledger = self.ledger.lock();
+        let entry = ledger.entries.get_mut(key)?;
+        entry.account.end();
+        (entry.busy || entry.account.held() > 0).then(|| entry.wait(0, deadline, self))
+    }
+
+    fn chore(&self, key: &Key) -> Chore {
+        let mut ledger = self.ledger.lock();
+        let Some(entry) = ledger.entries.get_mut(key) else { return Chore::Forget };
+        let now = self.now();
+        if entry.busy {
+            return Chore::Sleep(self.start + now + entry.account.lease().ttl());
+        }
+        if let Some(round) = entry.round(self) {
+            return Chore::Ask(round);
+        }
+        if entry.account.is_idle(now) {
+            ledger.entries.remove(key);
+            return Chore::Forget;
+        }
+        Chore::Sleep(self.start + entry.account.look_again())
+    }
+}
+
+impl Entry {
+    fn wait(&mut self, hits: u64, deadline: Instant, book: &Book) -> Wait {
+        let (sender, answer) = oneshot::channel();
+        self.waiting.push(Waiting { hits, deadline, answer: sender });
+        let round = if self.busy { None } else { self.round(book) };
+        Wait { answer, round, is_new: false }
+    }
+
+    /// What to ask for those who wait, and for a lease that is over; `None` where nothing is to be asked. Whoever can be told something
+    /// without asking is told.
+    fn round(&mut self, book: &Book) -> Option<Round> {
+        let now = book.now();
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let late = Instant::now();
+        waiting.retain(|waiting| waiting.deadline > late && !waiting.answer.is_closed());
+        if waiting.iter().any(|waiting| waiting.hits == 0) {
+            self.account.end();
+        }
+        let asking = waiting.into_iter().filter_map(|waiting| match self.account.spend(waiting.hits, now) {
+            Some(verdict) => {
+                (book.on_decision)();
+                let _ = waiting.answer.send(Ok(Some(verdict)));
+                None
+            }
+            None => Some(waiting),
+        });
+        let waiting: Vec<Waiting> = asking.collect();
+        self.busy = false;
+        if waiting.is_empty() && !self.account.is_over(now) {
+            return None;
+        }
+        let hits = waiting.iter().fold(0, |sum: u64, waiting| sum.saturating_add(waiting.hits));
+        let question = self.account.question(hits, now);
+        if question.is_empty() {
+            for waiting in waiting {
+                let _ = waiting.answer.send(Ok(None));
+            }
+            return None;
+        }
+        self.busy = true;
+        Some(Round { question, limit: self.account.limit(), waiting })
+    }
+}

@@ -1,0 +1,795 @@
+//! Leases take work off Redis, and cost what is said of them and no more: the bound on what passes, and what is told of it.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+mod support;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::slice::from_ref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::{FutureExt as _, join_all};
+use proptest::prelude::*;
+use support::limits::bound;
+use support::redis::Redis;
+use support::tollgate::{Tollgate, request};
+use support::wait_until_async;
+use tollgate::algorithm::{Algorithm, Limit, MAX_PERIOD, Options, State, Verdict};
+use tollgate::descriptor::{Hits, Role};
+use tollgate::lease::{Account, Lease, LeaseError, Question};
+use tollgate::store::lease::Leases;
+use tollgate::store::memory::MemoryStore;
+use tollgate::store::redis::{RedisConfig, RedisStore};
+use tollgate::store::{Check, Key, Store, StoreError, Verdicts};
+use tollgate::wire::rate_limit_response::Code;
+
+/// Milliseconds since the epoch, some day in 2026, on the counter's clock.
+const START: u64 = 1_784_000_000_123;
+
+/// Processes that lease from one counter, with everything that takes time between them.
+struct World {
+    limit: Limit,
+    lease: Lease,
+    processes: Vec<Process>,
+    state: Option<State>,
+    /// What is to happen, the earliest first; of what happens at one time, what was planned first.
+    plan: BinaryHeap<Reverse<(u64, usize)>>,
+    happens: Vec<Event>,
+    now: u64,
+    delays: Box<dyn Iterator<Item = u64>>,
+    /// When how many hits were decided to pass.
+    admitted: Vec<(u64, u64)>,
+    charged: u64,
+    given_back: u64,
+    questions: usize,
+}
+
+#[derive(Default)]
+struct Process {
+    account: Option<Account>,
+    waiting: Vec<u64>,
+    busy: bool,
+    /// Charged in advance, or given back, by a question that has no answer yet.
+    on_its_way: u64,
+    /// Its clock, by which it differs from the others.
+    since: Duration,
+}
+
+#[derive(Clone)]
+enum Event {
+    Request {
+        process: usize,
+        hits: u64,
+    },
+    /// The counter decides what has been asked.
+    Decide {
+        process: usize,
+        ask: Ask,
+    },
+    Answer {
+        process: usize,
+        ask: Ask,
+        verdict: Verdict,
+    },
+    Tend {
+        process: usize,
+    },
+}
+
+#[derive(Clone)]
+enum Ask {
+    Together(Question, Vec<u64>),
+    Alone(u64),
+}
+
+impl World {
+    fn new(limit: Limit, lease: Lease, processes: usize, delays: Vec<u64>) -> World {
+        let process = |i| Process { since: Duration::from_millis(1_000 * i as u64), ..Process::default() };
+        World {
+            limit,
+            lease,
+            processes: (0..processes).map(process).collect(),
+            state: None,
+            plan: BinaryHeap::new(),
+            happens: Vec::new(),
+            now: 0,
+            delays: Box::new(delays.into_iter().cycle()),
+            admitted: Vec::new(),
+            charged: 0,
+            given_back: 0,
+            questions: 0,
+        }
+    }
+
+    fn after(&mut self, wait: u64, event: Event) {
+        self.plan.push(Reverse((self.now + wait, self.happens.len())));
+        self.happens.push(event);
+    }
+
+    fn later(&mut self, event: Event) {
+        let delay = self.delays.next().unwrap();
+        self.after(delay, event);
+    }
+
+    /// Until nothing happens any more.
+    fn run(&mut self) {
+        while let Some(Reverse((at, event))) = self.plan.pop() {
+            self.now = at;
+            match self.happens[event].clone() {
+                Event::Request { process, hits } => self.request(process, hits),
+                Event::Decide { process, ask } => self.decide(process, ask),
+                Event::Answer { process, ask, verdict } => self.answer(process, ask, verdict),
+                Event::Tend { process } => self.tend(process),
+            }
+            for process in &self.processes {
+                assert!(process.held() + process.on_its_way <= u64::from(self.lease.size()));
+            }
+            let held: u64 = self.processes.iter().map(|process| process.held() + process.on_its_way).sum();
+            let passed: u64 = self.admitted.iter().map(|(_, hits)| hits).sum();
+            assert_eq!(
+                self.charged,
+                passed + held + self.given_back,
+                "no hit is lost, and none passes that is not charged"
+            );
+        }
+    }
+
+    fn time(&self, process: usize) -> Duration {
+        self.processes[process].since + Duration::from_millis(self.now)
+    }
+
+    fn request(&mut self, process: usize, hits: u64) {
+        let now = self.time(process);
+        let (limit, lease) = (self.limit, self.lease);
+        let of = &mut self.processes[process];
+        let account = of.account.get_or_insert_with(|| Account::new(limit, lease, now));
+        if account.spend(hits, now).is_some() {
+            self.admitted.push((self.now, hits));
+            return;
+        }
+        of.waiting.push(hits);
+        if !of.busy {
+            self.round(process);
+        }
+    }
+
+    fn tend(&mut self, process: usize) {
+        let now = self.time(process);
+        let of = &mut self.processes[process];
+        let Some(account) = &of.account else { return };
+        if account.is_idle(now) && !of.busy {
+            of.account = None;
+        } else if account.is_over(now) && !of.busy {
+            self.round(process);
+        }
+    }
+
+    fn round(&mut self, process: usize) {
+        let now = self.time(process);
+        let of = &mut self.processes[process];
+        let account = of.account.as_mut().unwrap();
+        let mut waiting = std::mem::take(&mut of.waiting);
+        waiting.retain(|hits| match account.spend(*hits, now) {
+            Some(_) => {
+                self.admitted.push((self.now, *hits));
+                false
+            }
+            None => true,
+        });
+        of.busy = !waiting.is_empty() || account.is_over(now);
+        if !of.busy {
+            return;
+        }
+        let question = account.question(waiting.iter().sum(), now);
+        of.on_its_way = question.give_back.into();
+        if question.is_empty() {
+            of.busy = false;
+            waiting.into_iter().for_each(|hits| self.later(Event::Decide { process, ask: Ask::Alone(hits) }));
+        } else {
+            self.later(Event::Decide { process, ask: Ask::Together(question, waiting) });
+        }
+    }
+
+    fn decide(&mut self, process: usize, ask: Ask) {
+        let verdict = match &ask {
+            Ask::Alone(hits) => {
+                let verdict = self.take(*hits as i64);
+                if verdict.allowed {
+                    self.charged += hits;
+                    self.admitted.push((self.now, *hits));
+                }
+                verdict
+            }
+            Ask::Together(question, waiting) => {
+                self.questions += 1;
+                let mut verdict = self.take(-i64::from(question.give_back));
+                self.given_back += u64::from(question.give_back);
+                self.processes[process].on_its_way = 0;
+                if question.take > 0 {
+                    verdict = self.take(question.take.into());
+                }
+                if question.take > 0 && verdict.allowed {
+                    let hits = waiting.iter().sum();
+                    self.charged += u64::from(question.take);
+                    self.processes[process].on_its_way = u64::from(question.take) - hits;
+                    self.admitted.push((self.now, hits));
+                }
+                verdict
+            }
+        };
+        self.later(Event::Answer { process, ask, verdict });
+    }
+
+    fn take(&mut self, hits: i64) -> Verdict {
+        let outcome = self.limit.decide(hits, self.state.as_ref(), START + self.now);
+        if let Some(change) = outcome.change {
+            self.state = Some(State::after(self.state.take(), change));
+        }
+        outcome.verdict
+    }
+
+    fn answer(&mut self, process: usize, ask: Ask, verdict: Verdict) {
+        let now = self.time(process);
+        let limit = self.limit;
+        let of = &mut self.processes[process];
+        let Some(account) = &mut of.account else { return };
+        match ask {
+            Ask::Alone(_) => account.note(&limit, verdict, now),
+            Ask::Together(question, waiting) => {
+                of.on_its_way = 0;
+                if account.answered(&question, verdict, now).is_none() {
+                    waiting.into_iter().for_each(|hits| self.later(Event::Decide { process, ask: Ask::Alone(hits) }));
+                }
+                self.round(process);
+            }
+        }
+    }
+
+    /// The most that has passed in any interval of one period.
+    fn most(&self) -> u64 {
+        let mut admitted = self.admitted.clone();
+        admitted.sort_unstable();
+        let (mut most, mut sum, mut first) = (0, 0, 0);
+        for (at, hits) in &admitted {
+            sum += hits;
+            while admitted[first].0 + self.limit.period_ms() < *at {
+                sum -= admitted[first].1;
+                first += 1;
+            }
+            most = most.max(sum);
+        }
+        most
+    }
+}
+
+impl Process {
+    fn held(&self) -> u64 {
+        self.account.as_ref().map_or(0, |account| account.held().into())
+    }
+}
+
+/// Limits that leave room for leases, and leases that are large for them.
+fn terms() -> impl Strategy<Value = (Limit, Lease)> {
+    let algorithms = Algorithm::ALL.iter().copied().filter(|algorithm| !algorithm.has_holders());
+    let algorithm = prop::sample::select(algorithms.collect::<Vec<_>>());
+    (algorithm, 8..400_u32, 20..300_u64, 1..200_u32, 1..=300_u64).prop_filter_map(
+        "no such lease",
+        |(algorithm, number, period, size, ttl)| {
+            let options = Options { count_denied: Some(false), ..Options::default() };
+            let limit = Limit::new(algorithm, number, Duration::from_millis(period), options).unwrap();
+            Lease::new(size, Duration::from_millis(ttl.min(period)), &limit).ok().map(|lease| (limit, lease))
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn no_interval_admits_more_than_the_bound_and_what_all_processes_hold(
+        (limit, lease) in terms(),
+        processes in 1..5_usize,
+        delays in prop::collection::vec(prop_oneof![4 => 0..3_u64, 1 => 0..40_u64], 1..30),
+        requests in prop::collection::vec(
+            (0..5_usize, prop_oneof![8 => Just(1_u64), 2 => 1..5_u64, 1 => 5..60_u64], prop_oneof![6 => Just(0_u64), 3 => 0..3_u64, 1 => 0..60_u64]),
+            1..800,
+        ),
+    ) {
+        let mut world = World::new(limit, lease, processes, delays);
+        let mut at = 0;
+        for (process, hits, wait) in requests {
+            at += wait;
+            world.after(at, Event::Request { process: process % processes, hits });
+            world.after(at + lease.ttl().as_millis() as u64, Event::Tend { process: process % processes });
+        }
+        world.run();
+        let most = bound(&limit, 1) + processes as u64 * u64::from(lease.size());
+        prop_assert!(world.most() <= most, "{} in a period, {} at the most", world.most(), most);
+
+        // At the end everything is given back: the counter has been charged with what has passed, and with nothing else.
+        for process in 0..processes {
+            world.after(lease.ttl().as_millis() as u64, Event::Tend { process });
+        }
+        world.run();
+        let passed: u64 = world.admitted.iter().map(|(_, hits)| hits).sum();
+        prop_assert_eq!(world.charged - world.given_back, passed);
+    }
+}
+
+fn sliding_log(number: u32, period_ms: u64) -> Limit {
+    Limit::new(Algorithm::SlidingLog, number, Duration::from_millis(period_ms), Options::default()).unwrap()
+}
+
+fn lease(size: u32, ttl_ms: u64, limit: &Limit) -> Lease {
+    Lease::new(size, Duration::from_millis(ttl_ms), limit).unwrap()
+}
+
+#[test]
+fn the_bound_is_reached_and_so_cannot_be_lower() {
+    let limit = sliding_log(1_000, 1_000);
+    let mut world = World::new(limit, lease(50, 100, &limit), 2, vec![0]);
+    for process in [0, 1] {
+        // After so much demand the next request takes a lease, which is used up only in its last moment.
+        for (at, hits) in [(0, 25), (1, 1), (99, 50)] {
+            world.after(at, Event::Request { process, hits });
+        }
+    }
+    // And everything else then and as soon as the log has forgotten.
+    for (at, hits) in [(99, 1_000 - 2 * 76), (1_001, 2 * 25), (1_002, 2 * 51)] {
+        world.after(at, Event::Request { process: 0, hits });
+    }
+    world.run();
+    assert_eq!(world.most(), 1_000 + 2 * 50);
+}
+
+#[test]
+fn a_hot_key_is_asked_for_once_in_fifty_and_a_cold_one_never_in_advance() {
+    let limit = sliding_log(100_000, 60_000);
+    for (wait, most) in [(0, 10_000 / 50 + 10), (1, 10_000 / 50 + 10), (150, 0)] {
+        let mut world = World::new(limit, lease(50, 100, &limit), 1, vec![0, 1]);
+        for i in 0..10_000 {
+            world.after(i * wait, Event::Request { process: 0, hits: 1 });
+            world.after(i * wait + 100, Event::Tend { process: 0 });
+        }
+        world.run();
+        assert!(world.questions <= most, "{} questions where a request comes every {wait} ms", world.questions);
+        assert_eq!(world.charged - world.given_back, 10_000);
+    }
+}
+
+#[test]
+fn a_lease_is_an_eighth_of_what_remains_and_near_the_limit_there_is_none() {
+    let limit = sliding_log(1_000, 60_000);
+    let size = |remaining, demand| {
+        let mut account = Account::new(limit, lease(50, 100, &limit), Duration::ZERO);
+        let told = Verdict { allowed: true, remaining, reset_after_ms: 1, retry_after_ms: Some(0), delay_ms: 0 };
+        account.question(demand, Duration::ZERO);
+        account.note(&limit, told, Duration::ZERO);
+        account.question(1, Duration::ZERO).take.saturating_sub(1)
+    };
+    assert_eq!(
+        [1_000, 400, 399, 80, 16, 8, 7, 1, 0].map(|remaining| size(remaining, 100)),
+        [50, 50, 49, 10, 2, 1, 0, 0, 0]
+    );
+    assert_eq!(
+        [0, 1, 5, 24, 100].map(|demand| size(1_000, demand)),
+        [2, 4, 12, 50, 50],
+        "as much as is asked for, twice"
+    );
+}
+
+#[test]
+fn what_cannot_be_leased_is_refused() {
+    let limit = |algorithm, count_denied| {
+        Limit::new(algorithm, 5, Duration::from_secs(1), Options { count_denied, ..Options::default() }).unwrap()
+    };
+    let error = |size, ttl_ms, limit: Limit| Lease::new(size, Duration::from_millis(ttl_ms), &limit).err();
+    let window = limit(Algorithm::SlidingWindow, None);
+    assert_eq!([error(1, 1, window), error(5, 1_000, window)], [None, None]);
+    assert_eq!(error(0, 100, window), Some(LeaseError::ZeroSize));
+    assert_eq!(error(6, 100, window), Some(LeaseError::Size(5)));
+    assert_eq!([error(5, 0, window), error(5, 10_001, window)], [Some(LeaseError::Ttl); 2]);
+    assert_eq!(error(5, 1_001, window), Some(LeaseError::Period(Duration::from_secs(1))));
+    assert_eq!(error(5, 100, limit(Algorithm::FixedWindow, None)), Some(LeaseError::CountDenied));
+    assert_eq!(error(5, 100, limit(Algorithm::FixedWindow, Some(false))), None);
+    assert_eq!(error(5, 100, limit(Algorithm::Concurrency, None)), Some(LeaseError::Holders));
+}
+
+/// A store that counts how often it is asked, and can refuse to answer.
+struct Watched<S> {
+    store: Arc<S>,
+    asked: Arc<AtomicU64>,
+    fails: Arc<AtomicU64>,
+}
+
+impl<S: Store> Store for Watched<S> {
+    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        // So that others come while it is asked.
+        tokio::task::yield_now().await;
+        match self.fails.load(Ordering::Relaxed) {
+            0 => self.store.check(checks, deadline).await,
+            _ => Err(StoreError::Down),
+        }
+    }
+}
+
+/// One process before a store, whose worker this is.
+struct Desk {
+    leases: Leases<Watched<MemoryStore>>,
+    memory: Arc<MemoryStore>,
+    asked: Arc<AtomicU64>,
+    fails: Arc<AtomicU64>,
+    decided: Arc<AtomicU64>,
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let [asked, fails, decided] = [(); 3].map(|()| Arc::<AtomicU64>::default());
+        let memory = Arc::<MemoryStore>::default();
+        let store = Watched { store: Arc::clone(&memory), asked: Arc::clone(&asked), fails: Arc::clone(&fails) };
+        let counter = Arc::clone(&decided);
+        let on_decision = Box::new(move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        });
+        let leases = Leases::around(vec![store], 1_000, on_decision).pop().unwrap();
+        Desk { leases, memory, asked, fails, decided }
+    }
+
+    async fn ask(&self, check: &Check) -> Verdict {
+        ask(&self.leases, check).await
+    }
+
+    /// Asks so often that a lease is held.
+    async fn warm_up(&self, check: &Check) {
+        let decided = || self.decided.load(Ordering::Relaxed);
+        let before = decided();
+        while decided() == before {
+            assert!(self.ask(check).await.allowed);
+        }
+    }
+
+    /// What the store says that remains.
+    fn remaining(&self, check: &Check) -> u32 {
+        self.memory.decide(&[taking(0, check)])[0].remaining
+    }
+
+    fn asked(&self) -> u64 {
+        self.asked.load(Ordering::Relaxed)
+    }
+}
+
+fn leased(name: &str, number: u32) -> Check {
+    let limit = Limit::new(Algorithm::SlidingWindow, number, MAX_PERIOD, Options::default()).unwrap();
+    Check {
+        key: Key::new("", name, &[], |_| None, &limit),
+        limit,
+        hits: Hits::take(1).unwrap(),
+        role: Role::Enforced,
+        descriptor: 0,
+        lease: Some(lease(50.min(number), 10_000, &limit)),
+    }
+}
+
+fn taking(hits: u64, check: &Check) -> Check {
+    Check { hits: Hits::take(hits).unwrap(), ..check.clone() }
+}
+
+async fn ask<S: Store>(store: &S, check: &Check) -> Verdict {
+    store.check(from_ref(check), soon()).await.unwrap()[0]
+}
+
+fn soon() -> Instant {
+    Instant::now() + support::SOON
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_told_is_what_the_store_would_have_told() {
+    let desk = Desk::new();
+    let check = leased("ann", 1_000);
+    let mut resets = Vec::new();
+    for left in (0..1_000).rev() {
+        let verdict = desk.ask(&check).await;
+        assert_eq!((verdict.allowed, verdict.remaining, verdict.retry_after_ms), (true, left, Some(0)));
+        resets.push(verdict.reset_after_ms);
+    }
+    assert!(!desk.ask(&check).await.allowed);
+    assert!(resets.iter().all(|reset| resets[0] - reset < 60_000), "the window is a year");
+    assert!(desk.asked() < 150, "{} of a thousand", desk.asked());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_left_at_the_end_is_given_back_and_nothing_is_kept() {
+    let desk = Desk::new();
+    let check = leased("ann", 1_000);
+    desk.warm_up(&check).await;
+    let passed = 1_000 - desk.ask(&check).await.remaining;
+    assert!(desk.remaining(&check) < 1_000 - passed, "more is charged than has passed");
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(desk.remaining(&check), 1_000 - passed);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    let asked = desk.asked();
+    desk.ask(&check).await;
+    assert_eq!((desk.asked(), desk.remaining(&check)), (asked + 1, 1_000 - passed - 1), "a counter as good as new");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_changed_rule_ends_a_lease_at_once() {
+    let desk = Desk::new();
+    let check = leased("ann", 1_000);
+    desk.warm_up(&check).await;
+    let passed = 1_000 - desk.ask(&check).await.remaining;
+    let number = Check { lease: leased("", 100).lease, limit: leased("", 100).limit, ..check.clone() };
+    assert_eq!(desk.ask(&number).await.remaining, 100 - passed - 1);
+    let ttl = Check { lease: Some(lease(50, 100, &check.limit)), ..check.clone() };
+    desk.ask(&ttl).await;
+    assert_eq!(desk.remaining(&check), 1_000 - passed - 2, "nothing is held by the terms that were");
+    // One that has no lease any more asks the store; what is held is given back when it ends.
+    let without = Check { lease: None, ..check.clone() };
+    desk.warm_up(&check).await;
+    let asked = desk.asked();
+    desk.ask(&without).await;
+    assert_eq!(desk.asked(), asked + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reset_finds_nothing_held_and_leaves_nothing_behind() {
+    let desk = Desk::new();
+    let check = leased("ann", 1_000);
+    desk.warm_up(&check).await;
+    let reset = Check { hits: Hits::RESET, ..check.clone() };
+    assert_eq!(desk.ask(&reset).await.remaining, 1_000);
+    assert_eq!(desk.ask(&check).await.remaining, 999);
+    tokio::time::sleep(Duration::from_secs(21)).await;
+    assert_eq!(desk.remaining(&check), 999, "nothing is given back twice");
+
+    desk.warm_up(&check).await;
+    let passed = 1_000 - desk.ask(&check).await.remaining;
+    let give_back = Check { hits: Hits::give_back(3).unwrap(), ..check.clone() };
+    // Beside another, in one request.
+    let both = [give_back, leased("bob", 5)];
+    assert_eq!(desk.leases.check(&both, soon()).await.unwrap()[0].remaining, 1_000 - passed + 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_several_limits_and_looks_ask_the_store() {
+    let desk = Desk::new();
+    let (ann, bob) = (leased("ann", 1_000), leased("bob", 2));
+    desk.warm_up(&ann).await;
+    let (asked, left) = (desk.asked(), desk.remaining(&ann));
+    for passes in [true, true, false] {
+        let verdicts = desk.leases.check(&[ann.clone(), bob.clone()], soon()).await.unwrap();
+        assert_eq!(verdicts.iter().all(|verdict| verdict.allowed), passes);
+    }
+    assert_eq!(desk.ask(&taking(0, &ann)).await.remaining, left - 2);
+    assert_eq!(desk.asked(), asked + 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_fails_fails_for_those_who_need_it() {
+    let desk = Desk::new();
+    let check = leased("ann", 1_000);
+    desk.warm_up(&check).await;
+    desk.fails.store(1, Ordering::Relaxed);
+    let all = vec![check.clone(); 200];
+    let told = join_all(all.iter().map(|check| desk.leases.check(from_ref(check), soon()))).await;
+    let (passed, failed): (Vec<_>, Vec<_>) = told.into_iter().partition(Result::is_ok);
+    assert!((1..=50).contains(&passed.len()), "{} by the lease", passed.len());
+    assert!(failed.iter().all(|told| matches!(told, Err(StoreError::Down))));
+    desk.fails.store(0, Ordering::Relaxed);
+    assert!(desk.ask(&check).await.allowed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_goes_away_keeps_nobody_waiting() {
+    let desk = Arc::new(Desk::new());
+    let check = leased("ann", 1_000);
+    desk.ask(&check).await;
+    // This one asks for a lease, and is gone before it is there.
+    assert!(desk.leases.check(from_ref(&check), soon()).now_or_never().is_none());
+    assert_eq!(desk.ask(&check).await.remaining, 997, "the one that has gone is charged, as any would be");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_the_end_nothing_is_held_and_nothing_is_taken() {
+    let desk = Desk::new();
+    let (ann, bob) = (leased("ann", 1_000), leased("bob", 1_000));
+    for check in [&ann, &bob] {
+        for _ in 0..20 {
+            desk.ask(check).await;
+        }
+    }
+    // Some are still on their way.
+    let late = vec![ann.clone(); 100];
+    let late = join_all(late.iter().map(|check| desk.leases.check(from_ref(check), soon())));
+    let (late, ()) = tokio::join!(late, desk.leases.close(soon()));
+    assert!(late.iter().all(Result::is_ok));
+    assert_eq!([desk.remaining(&ann), desk.remaining(&bob)], [1_000 - 120, 1_000 - 20]);
+    for left in (0..100).rev() {
+        desk.ask(&ann).await;
+        assert_eq!(desk.remaining(&ann), 1_000 - 120 - 100 + left);
+    }
+}
+
+async fn redis_leases(redis: &Redis, workers: usize) -> Vec<Leases<RedisStore>> {
+    let config = RedisConfig {
+        address: redis.url().parse().unwrap(),
+        connections: 2,
+        timeout: support::SOON,
+        queue: 100_000,
+        key_prefix: String::new(),
+    };
+    let mut stores = Vec::new();
+    for _ in 0..workers {
+        stores.push(RedisStore::start(config.clone(), Box::new(|_| {})).await.unwrap());
+    }
+    Leases::around(stores, 100_000, Box::new(|| {}))
+}
+
+async fn calls(redis: &Redis) -> u32 {
+    let stats: String = redis.command("INFO commandstats").await;
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
+/// Asks from many tasks at once, and tells how many pass.
+async fn crowd<S: Store>(workers: &Arc<Vec<S>>, check: &Check, tasks: usize, each: usize) -> usize {
+    let tasks = (0..tasks).map(|i| {
+        let (workers, check) = (Arc::clone(workers), check.clone());
+        tokio::spawn(async move {
+            let mut passed = 0;
+            for _ in 0..each {
+                passed += usize::from(ask(&workers[i % workers.len()], &check).await.allowed);
+            }
+            passed
+        })
+    });
+    join_all(tasks).await.into_iter().map(Result::unwrap).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn all_workers_of_a_process_use_one_lease_and_redis_is_asked_seldom() {
+    let redis = Redis::start();
+    let workers = Arc::new(redis_leases(&redis, 3).await);
+    let check = leased("ann", 100_000);
+    let before = calls(&redis).await;
+    assert_eq!(crowd(&workers, &check, 32, 625).await, 20_000);
+    let asked = calls(&redis).await - before;
+    assert!(asked <= 1_000, "{asked} calls for 20,000 decisions");
+    workers[0].close(soon()).await;
+    assert_eq!(ask(&workers[1], &taking(0, &check)).await.remaining, 80_000);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn exactly_the_limit_passes_through_processes_that_lease_from_one_counter() {
+    let redis = Redis::start();
+    for algorithm in Algorithm::ALL.iter().filter(|algorithm| !algorithm.has_holders()) {
+        // Of what has a burst, one of all.
+        let burst = algorithm.options().contains(&"burst").then_some(1_000);
+        let options = Options { count_denied: Some(false), burst, ..Options::default() };
+        let limit = Limit::new(*algorithm, 1_000, MAX_PERIOD, options).unwrap();
+        let check = Check { key: Key::new("", algorithm.name(), &[], |_| None, &limit), limit, ..leased("", 1_000) };
+        let processes = [Arc::new(redis_leases(&redis, 2).await), Arc::new(redis_leases(&redis, 2).await)];
+        let [first, second] = &processes;
+        let (first, second) = tokio::join!(crowd(first, &check, 16, 100), crowd(second, &check, 16, 100));
+        let passed = first + second;
+        for process in &processes {
+            process[0].close(soon()).await;
+        }
+        let left = ask(&processes[0][0], &taking(0, &check)).await.remaining;
+        assert_eq!(passed + left as usize, 1_000, "{algorithm}: what has passed and what is left make the limit");
+        assert_eq!(crowd(&processes[1], &check, 4, 25).await, left.min(100) as usize);
+    }
+}
+
+/// One limit that is far away, one that is reached, and one that fails closed.
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: hot, rate_limit: {unit: year, requests_per_unit: 100000, lease: {size: 50, ttl: 10s}}}
+  - {key: near, rate_limit: {unit: year, requests_per_unit: 1000, lease: {size: 50, ttl: 10s}}}
+  - {key: closed, rate_limit: {unit: year, requests_per_unit: 100000, failure_mode: closed, lease: {size: 50, ttl: 10s}}}
+  - {key: brief, rate_limit: {unit: year, requests_per_unit: 1000, lease: {size: 50, ttl: 100ms}}}
+";
+
+fn start(redis: &Redis, settings: &[&str]) -> Tollgate {
+    Tollgate::start(RULES, &[&[&*format!("REDIS_URL={}", redis.url()), "REDIS_TIMEOUT=20s"], settings].concat())
+}
+
+/// Asks from 20 clients at once, and tells how many pass.
+async fn passed(tollgate: &Tollgate, key: &str, requests: usize) -> usize {
+    let client = tollgate.client().await;
+    let clients = (0..20).map(|_| {
+        let (mut client, request) = (client.clone(), request("shop", &[&[(key, "x")]]));
+        async move {
+            let mut passed = 0;
+            for _ in 0..requests / 20 {
+                let answer = client.should_rate_limit(request.clone()).await.unwrap().into_inner();
+                passed += usize::from(answer.overall_code() == Code::Ok);
+            }
+            passed
+        }
+    });
+    join_all(clients).await.into_iter().sum()
+}
+
+/// What remains, by the word of Redis.
+async fn remaining(tollgate: &Tollgate, key: &str) -> usize {
+    let mut look = request("shop", &[&[(key, "x")]]);
+    look.descriptors[0].hits_addend = Some(0);
+    tollgate.ask(look).await.unwrap().statuses[0].limit_remaining as usize
+}
+
+#[tokio::test]
+async fn two_processes_ask_redis_a_twentieth_as_often_and_give_back_what_they_have_not_used() {
+    let redis = Redis::start();
+    let mut services = [start(&redis, &[]), start(&redis, &[])];
+    let observer = start(&redis, &[]);
+    let before = calls(&redis).await;
+    let [first, second] = &services;
+    let (first, second) = tokio::join!(passed(first, "hot", 4_000), passed(second, "hot", 4_000));
+    let asked = calls(&redis).await - before;
+    assert_eq!(first + second, 8_000);
+    assert!(asked <= 8_000 / 20, "{asked} calls for 8,000 decisions");
+    let decided = services.each_ref().map(|service| service.metric("tollgate_lease_decisions_total"));
+    assert!(decided.iter().sum::<f64>() > 5_000.0, "{decided:?} by leases");
+
+    let [first, second] = &services;
+    let (first, second) = tokio::join!(passed(first, "near", 1_500), passed(second, "near", 1_500));
+    assert!((900..=1_000).contains(&(first + second)), "{first} and {second} of 1,000");
+
+    for service in &mut services {
+        service.signal("TERM");
+        assert!(service.wait().success());
+    }
+    assert_eq!(remaining(&observer, "hot").await, 100_000 - 8_000);
+    assert_eq!(remaining(&observer, "near").await, 1_000 - first - second);
+}
+
+#[tokio::test]
+async fn a_killed_process_leaves_no_more_than_a_lease_behind() {
+    let redis = Redis::start();
+    let mut service = start(&redis, &[]);
+    let observer = start(&redis, &[]);
+    let passed = passed(&service, "hot", 2_000).await;
+    service.signal("KILL");
+    service.wait();
+    let charged = 100_000 - remaining(&observer, "hot").await;
+    assert!((passed..=passed + 50).contains(&charged), "{charged} are charged of {passed} that have passed");
+}
+
+#[tokio::test]
+async fn a_lease_that_nobody_uses_is_given_back_by_itself() {
+    let redis = Redis::start();
+    let service = start(&redis, &[]);
+    let passed = passed(&service, "brief", 500).await;
+    wait_until_async("what is left is given back", async || remaining(&service, "brief").await == 1_000 - passed).await;
+}
+
+#[tokio::test]
+async fn while_redis_is_away_a_lease_goes_on_and_then_failure_modes_answer() {
+    let redis = Redis::start();
+    let service = start(&redis, &["REDIS_TIMEOUT=300ms"]);
+    assert_eq!(passed(&service, "closed", 500).await, 500);
+    redis.freeze();
+    let answered = passed(&service, "closed", 500).await;
+    assert!(answered <= 50, "{answered} by a lease of 50");
+    redis.thaw();
+    wait_until_async("the limit is decided again", async || passed(&service, "closed", 20).await == 20).await;
+}
+
+#[tokio::test]
+async fn a_changed_rule_is_in_force_at_once_also_for_what_is_leased() {
+    let redis = Redis::start();
+    let service = start(&redis, &[]);
+    assert_eq!(passed(&service, "hot", 1_000).await, 1_000);
+    service.change_rules(&RULES.replace("100000", "1000"));
+    wait_until_async("the new number is in force", async || remaining(&service, "hot").await < 1_000).await;
+    assert_eq!(passed(&service, "hot", 100).await, 0);
+    service.change_rules(&RULES.replace("100000", "2000"));
+    wait_until_async("the next is", async || remaining(&service, "hot").await == 1_000).await;
+    assert_eq!(passed(&service, "hot", 2_000).await, 1_000);
+}
