@@ -8,6 +8,8 @@
 //! Then the number passes on average; at the worst, when they all came at the segment's end, twice the number does. One segment
 //! with linear weighting is the estimate from two counters that content delivery networks use.
 
+use smallvec::SmallVec;
+
 use super::{
     Becomes, FIGURES, Limit, LimitError, Options, Verdict, Weighting, add, figures, hold, mul_div, push_number,
 };
@@ -31,11 +33,13 @@ pub(super) struct Parameters {
 pub struct State {
     /// The number of the newest segment, counted from the epoch.
     index: u64,
-    /// Of all counts.
-    sum: u64,
     /// The counts of the newest segment and the `segments` before it.
-    counts: Box<[u32]>,
+    counts: Counts,
 }
+
+/// Those of the default lie in the counter itself: a million counters are then no million pieces of memory, which one thread takes and
+/// another gives back.
+type Counts = SmallVec<[u32; SEGMENTS as usize + 1]>;
 
 /// What becomes of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +84,7 @@ pub(super) fn decide(
     }
 
     let oldest = segments as usize;
-    let mut counts = vec![0; oldest + 1].into_boxed_slice();
+    let mut counts = Counts::from_elem(0, oldest + 1);
     let mut set_back = false;
     if let Some(state) = state {
         (index, set_back) = hold(index, state.index, segments);
@@ -121,8 +125,7 @@ pub(super) fn decide(
 
     let mut reset_after_ms = 0;
     let mut retry_after_ms = if allowed { Some(0) } else { None };
-    let sum = counts.iter().copied().map(u64::from).sum();
-    let mut younger = sum as i64;
+    let mut younger: i64 = counts.iter().copied().map(i64::from).sum();
     for age in (0..=segments).rev() {
         let count = counts[age as usize];
         if count == 0 {
@@ -148,14 +151,14 @@ pub(super) fn decide(
         retry_after_ms,
         delay_ms: 0,
     };
-    ((charged || set_back).then_some(Change::Other(State { index, sum, counts })), verdict)
+    ((charged || set_back).then_some(Change::Other(State { index, counts })), verdict)
 }
 
 impl State {
     /// The sum of what will be left of the counts when this segment is the newest.
     fn sum_at(&self, index: u64) -> u64 {
-        let gone = self.counts.iter().rev().take((index - self.index) as usize);
-        self.sum - gone.copied().map(u64::from).sum::<u64>()
+        let left = self.counts.len().saturating_sub((index - self.index) as usize);
+        self.counts[..left].iter().copied().map(u64::from).sum()
     }
 }
 
@@ -163,9 +166,9 @@ impl Becomes<State> for Change {
     fn begin(self) -> State {
         match self {
             Change::Taken { index, hits, segments } => {
-                let mut counts = vec![0; segments + 1].into_boxed_slice();
+                let mut counts = Counts::from_elem(0, segments + 1);
                 counts[0] = hits;
-                State { index, sum: hits.into(), counts }
+                State { index, counts }
             }
             Change::Other(state) => state,
         }
@@ -174,7 +177,6 @@ impl Becomes<State> for Change {
     fn onto(self, state: &mut State) {
         match self {
             Change::Taken { index, hits, .. } => {
-                state.sum = state.sum_at(index) + u64::from(hits);
                 let left = ((index - state.index) as usize).min(state.counts.len());
                 state.counts.rotate_right(left);
                 state.counts[..left].fill(0);
@@ -217,7 +219,7 @@ impl Parameters {
 impl State {
     pub(super) fn pack(&self) -> Vec<u8> {
         let mut bytes = (self.index as f64).to_le_bytes().to_vec();
-        bytes.extend((self.sum as f64).to_le_bytes());
+        bytes.extend((self.sum_at(self.index) as f64).to_le_bytes());
         bytes.extend(self.counts.iter().flat_map(|count| count.to_le_bytes()));
         bytes
     }

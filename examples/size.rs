@@ -1,0 +1,156 @@
+//! What a million counters and a million rules take: the figures of `docs/performance.md` about size.
+//!
+//! `cargo run --release --example size` counts bytes and times look-ups. `-- churn SECONDS PERIOD` adds 200,000 counters a second, each of a
+//! name never seen, that live for PERIOD seconds, and tells how many there were and how long one decision took at most: in processor
+//! time, because what else the machine does is no matter of ours.
+
+#![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
+
+#[path = "../benches/service/rules.rs"]
+mod rules;
+
+use std::hint::black_box;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::time::{ClockId, clock_gettime};
+use tollgate::algorithm::{Algorithm, Limit, Options};
+use tollgate::descriptor::{Entry, Hits, Role};
+use tollgate::store::memory::MemoryStore;
+use tollgate::store::{Check, Key};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+const MILLION: usize = 1_000_000;
+/// New counters in a millisecond.
+const CHURN: usize = 200;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match arguments[..] {
+        [] => tables(),
+        ["counters", algorithm, counters] => println!("{}", bytes_per_counter(algorithm, counters.parse().unwrap())),
+        ["rules", count] => println!("{}", of_rules(count.parse().unwrap())),
+        ["churn", seconds, period] => churn(seconds.parse().unwrap(), Duration::from_secs(period.parse().unwrap())),
+        _ => panic!("size [churn SECONDS PERIOD]"),
+    }
+}
+
+fn tables() {
+    println!("| bytes per counter, of | 500,000 | 750,000 | 1,000,000 | 2,000,000 |\n|---|---|---|---|---|");
+    for algorithm in Algorithm::ALL {
+        let counts = ["500000", "750000", "1000000", "2000000"];
+        let [a, b, c, d] = counts.map(|count| alone(&["counters", algorithm.name(), count]));
+        println!("| `{algorithm}` | {a} | {b} | {c} | {d} |");
+    }
+    println!(
+        "\n| rules of one level | bytes each | made in | found in, each in turn | the same again |\n|---|---|---|---|---|"
+    );
+    for count in ["10", "10000", "1000000"] {
+        println!("| {count} | {} |", alone(&["rules", count]));
+    }
+}
+
+/// What this program prints with these arguments: in a process of its own, whose allocator has nothing left over from before.
+fn alone(arguments: &[&str]) -> String {
+    let output = Command::new(std::env::current_exe().unwrap()).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+/// What so many counters hold that one request each has asked.
+fn bytes_per_counter(algorithm: &str, counters: usize) -> usize {
+    let algorithm = Algorithm::ALL.iter().find(|known| known.name() == algorithm).unwrap();
+    let limit = limit(*algorithm, Duration::from_secs(24 * 3600));
+    let store = MemoryStore::default();
+    let before = resident();
+    for i in 0..counters {
+        store.decide(&[check(i, limit)]);
+    }
+    assert_eq!(store.len(), counters);
+    (resident() - before) / counters
+}
+
+/// What so many rules hold, how long it takes to make them, and how long to find one.
+fn of_rules(count: usize) -> String {
+    let before = resident();
+    let start = Instant::now();
+    let rules = rules::of_one_level(count);
+    let (took, bytes) = (start.elapsed(), (resident() - before) / count);
+    let each = find_ns(&rules, (0..MILLION).map(|i| i * 7_919 % count));
+    let same = find_ns(&rules, std::iter::repeat_n(count / 2, MILLION));
+    format!("{bytes} | {took:.0?} | {each:.0} ns | {same:.0} ns")
+}
+
+/// Nanoseconds for a look-up, the names of the users among them made before.
+fn find_ns(rules: &tollgate::rules::Rules, users: impl Iterator<Item = usize>) -> f64 {
+    let domain = rules.domain("bench").unwrap();
+    let users: Vec<Vec<Entry>> = users.map(rules::entries).collect();
+    let start = Instant::now();
+    for entries in &users {
+        assert!(rules.find(domain, black_box(entries)).is_some());
+    }
+    start.elapsed().as_nanos() as f64 / users.len() as f64
+}
+
+fn churn(seconds: u64, period: Duration) {
+    let limit = limit(Algorithm::SlidingWindow, period);
+    let store = Arc::new(MemoryStore::default());
+    let swept = Arc::clone(&store);
+    // Until the process ends.
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(swept.sweep());
+    });
+    let (mut longest, mut most) = ([Duration::ZERO; 2], 0);
+    let start = Instant::now();
+    for ms in 0..seconds * 1_000 {
+        for i in 0..CHURN {
+            let check = check(ms as usize * CHURN + i, limit);
+            let before = processor_time();
+            black_box(store.decide(&[check]));
+            let (decided, again) = (processor_time(), processor_time());
+            longest = [longest[0].max(decided - before), longest[1].max(again - decided)];
+        }
+        most = most.max(store.len());
+        thread::sleep(Duration::from_millis(ms + 1).saturating_sub(start.elapsed()));
+    }
+    let took = start.elapsed();
+    let at_the_end = (store.len(), resident());
+    thread::sleep(2 * period);
+    let left = (store.len(), resident());
+    println!("{} new counters in {took:.1?}, at most {most} at once", seconds as usize * 1_000 * CHURN);
+    let [decision, nothing] = longest;
+    println!("the longest decision: {decision:.2?}; the longest nothing, which is the machine's: {nothing:.2?}");
+    for (when, (counters, bytes)) in [("at the end", at_the_end), ("two periods later", left)] {
+        println!("{when}: {counters} counters, {} MiB", bytes >> 20);
+    }
+}
+
+fn limit(algorithm: Algorithm, period: Duration) -> Limit {
+    Limit::new(algorithm, 100, period, Options::default()).unwrap()
+}
+
+fn check(user: usize, limit: Limit) -> Check {
+    let mut entries = rules::entries(user);
+    entries.push(Entry { key: "stream".into(), value: "1".into() });
+    let key = Key::new("", "bench", &entries, |_| None, &limit);
+    Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
+}
+
+/// Of this thread.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+/// The bytes of this process that are in memory.
+fn resident() -> usize {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: usize = statm.split(' ').nth(1).unwrap().parse().unwrap();
+    pages * rustix::param::page_size()
+}
