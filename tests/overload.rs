@@ -1,4 +1,4 @@
-//! More than can be answered in time: proxies are told how much that is, and one that gives up what is late loses nothing but that.
+//! More than can be answered in time: a proxy that gives up what is late loses nothing but that, and what a connection may have is bounded.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
@@ -58,28 +58,16 @@ fn a_proxy_that_gives_up_all_that_is_late_keeps_its_connection() {
 }
 
 #[test]
-fn connections_are_told_their_share_of_the_calls_that_a_thread_takes_on() {
-    let tollgate = Tollgate::start(RULES, &["WORKER_THREADS=1", "MAX_CALLS=80"]);
+fn a_connection_is_told_how_many_calls_it_may_have() {
+    let tollgate = Tollgate::start(RULES, &["GRPC_MAX_CONCURRENT_STREAMS=30"]);
+    let mut connection = Connection::open(tollgate.grpc_port, SOON).unwrap();
     let message = message();
-    let mut connections = Vec::new();
-    for share in [80, 40, 26, 20, 16, 16, 16] {
-        let mut connection = Connection::open(tollgate.grpc_port, SOON).unwrap();
-        connection.call(&message, 0);
-        assert_eq!(answered(&mut connection), [0]);
-        (1..=share).for_each(|call| {
-            assert!(connection.has_room());
-            connection.call(&message, call);
-        });
-        assert!(!connection.has_room(), "it has {share}");
-        assert_eq!(answered(&mut connection).len(), share);
-        connections.push(connection);
+    connection.call(&message, 0);
+    assert_eq!(answered(&mut connection), [0]);
+    let mut calls = 0;
+    while connection.has_room() {
+        connection.call(&message, calls);
+        calls += 1;
     }
-    // Who has gone leaves room for others.
-    drop(connections);
-    support::wait_until("the share is whole again", || {
-        let mut connection = Connection::open(tollgate.grpc_port, SOON).unwrap();
-        connection.call(&message, 0);
-        assert_eq!(answered(&mut connection), [0]);
-        (1..=80).filter(|call| connection.has_room() && connection.call(&message, *call) > 0).count() == 80
-    });
+    assert_eq!((calls, answered(&mut connection).len()), (30, 30));
 }

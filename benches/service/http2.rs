@@ -166,7 +166,7 @@ impl<T> Connection<T> {
                     frame(&mut self.out, SETTINGS, ACK, 0, &[]);
                 }
                 PING if flags & ACK == 0 => frame(&mut self.out, PING, ACK, 0, payload),
-                GO_AWAY => return Err(io::Error::other(format!("the server gives up: {payload:?}"))),
+                GO_AWAY => return Err(io::Error::other(format!("the server gives up: {:?}", String::from_utf8_lossy(payload)))),
                 _ => {}
             }
             if kind == RESET || matches!(kind, DATA | HEADERS_FRAME) && flags & END_STREAM != 0 {

@@ -3,8 +3,8 @@
 //!
 //! The load is an open loop of one thread that does what Envoys do. A call is due at its time, whatever became of those before, and its
 //! [`DEADLINE`] counts from then; a call that is late is given up, and the server told so. Each thread of an Envoy has a connection, and opens
-//! another where the server wants no more calls on those that it has. An Envoy has [`MOST`] calls on their way; those beyond that fail in
-//! Envoy, and are never sent. Only what is decided in time is goodput: an answer by a failure mode is none.
+//! another where the server wants no more calls on those that it has. Its circuit breaker lets so many calls
+//! be on their way (`max_requests`); what is more fails in Envoy, and is never sent. Only what is decided in time is goodput: an answer by a failure mode is none.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -29,12 +29,13 @@ const OFFERED: [f64; 9] = [0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0];
 const PROMISED: f64 = 2.0;
 /// Of the peak, so much has to be left there.
 const KEPT: f64 = 0.8;
-/// An Envoy's threads, and so many calls on their way at once (the `max_requests` of its circuit breaker, by default).
+/// An Envoy's threads.
 const THREADS: usize = 8;
-const MOST: usize = 1_024;
 const USERS: usize = 10_000;
 /// How often the server's memory is looked at.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long the load leaves its core to others between two looks: a call that is so much late is none.
+const PAUSE: Duration = Duration::from_micros(20);
 /// How long the server has nothing to do before its memory is looked at once more.
 const REST: Duration = Duration::from_secs(2);
 /// The decided code of an answer: its first field, 1.
@@ -44,7 +45,14 @@ const PASSED: [u8; 2] = [8, 1];
 struct Scenario {
     name: &'static str,
     store: Backend,
-    envoys: usize,
+    envoys: Envoys,
+}
+
+/// How many there are, and how many calls each may have on their way: by default an Envoy has 1,024.
+#[derive(Clone, Copy)]
+struct Envoys {
+    count: usize,
+    max_requests: usize,
 }
 
 enum Backend {
@@ -55,10 +63,11 @@ enum Backend {
 }
 
 const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "memory store, 1 Envoy", store: Backend::Memory, envoys: 1 },
-    Scenario { name: "memory store, 16 Envoys", store: Backend::Memory, envoys: 16 },
-    Scenario { name: "Redis store, 16 Envoys", store: Backend::Redis, envoys: 16 },
-    Scenario { name: "slow Redis, 1 Envoy", store: Backend::SlowRedis, envoys: 1 },
+    Scenario { name: "memory store, 1 Envoy", store: Backend::Memory, envoys: Envoys { count: 1, max_requests: 1_024 } },
+    Scenario { name: "memory store, 16 Envoys of 64 calls", store: Backend::Memory, envoys: Envoys { count: 16, max_requests: 64 } },
+    Scenario { name: "Redis store, 16 Envoys of 64 calls", store: Backend::Redis, envoys: Envoys { count: 16, max_requests: 64 } },
+    Scenario { name: "slow Redis, 1 Envoy", store: Backend::SlowRedis, envoys: Envoys { count: 1, max_requests: 1_024 } },
+    Scenario { name: "memory store, 16 Envoys of 1,024 calls", store: Backend::Memory, envoys: Envoys { count: 16, max_requests: 1_024 } },
 ];
 
 /// Where Redis shall be slow, and how many slots are taken then.
@@ -122,9 +131,7 @@ impl Scenario {
         let rules = format!("{RULES}\ndefaults: {{failure_mode: closed}}\n");
         let users = calls(USERS, 1, Users::Passing);
         let redis = || stage.redis(Place::BesideLoad);
-        let with = |redis: &Redis, rules: &str| {
-            stage.tollgate(rules, &[&format!("REDIS_URL={}", redis.url()), "REDIS_TIMEOUT=100ms"])
-        };
+        let with = |redis: &Redis, rules: &str| stage.tollgate(rules, &[&format!("REDIS_URL={}", redis.url())]);
         match self.store {
             Backend::Memory => (None, stage.tollgate(&rules, &[]), users),
             Backend::Redis => {
@@ -165,7 +172,7 @@ fn capacity(stage: &Stage, tollgate: &Tollgate, redis: Option<&Redis>, calls: &[
 }
 
 /// Ends it in the middle of a load that it cannot serve, and tells how that went.
-fn end(mut tollgate: Tollgate, stage: &Stage, envoys: usize, per_second: f64, calls: &[Call]) -> String {
+fn end(mut tollgate: Tollgate, stage: &Stage, envoys: Envoys, per_second: f64, calls: &[Call]) -> String {
     let load = Load { port: tollgate.grpc_port, pid: tollgate.pid(), envoys, per_second, run: stage.run };
     std::thread::scope(|scope| {
         let loaded = scope.spawn(|| load.offer(calls));
@@ -183,7 +190,7 @@ fn end(mut tollgate: Tollgate, stage: &Stage, envoys: usize, per_second: f64, ca
 struct Load {
     port: u16,
     pid: u32,
-    envoys: usize,
+    envoys: Envoys,
     per_second: f64,
     run: Duration,
 }
@@ -228,8 +235,8 @@ struct Sent {
 impl Load {
     fn offer(&self, calls: &[Call]) -> Came {
         // The threads of one Envoy lie beside each other.
-        let mut threads: Vec<Thread> = (0..self.envoys * THREADS).map(|_| Thread::default()).collect();
-        let mut on_their_way = vec![0; self.envoys];
+        let mut threads: Vec<Thread> = (0..self.envoys.count * THREADS).map(|_| Thread::default()).collect();
+        let mut on_their_way = vec![0; self.envoys.count];
         let (mut came, mut taken) = (Came::default(), Vec::new());
         let (start, gap) = (Instant::now(), Duration::from_secs_f64(1.0 / self.per_second));
         let (mut turn, mut look) = (0_u32, start);
@@ -248,7 +255,7 @@ impl Load {
                 let thread = turn as usize % threads.len();
                 let on_its_way = &mut on_their_way[thread / THREADS];
                 let message = &calls[turn as usize % calls.len()].message;
-                if *on_its_way < MOST && threads[thread].send(self.port, message, due).is_ok() {
+                if *on_its_way < self.envoys.max_requests && threads[thread].send(self.port, message, due).is_ok() {
                     *on_its_way += 1;
                 } else {
                     came.unsent += 1;
@@ -260,6 +267,7 @@ impl Load {
                 thread.step(now, &mut came, &mut taken);
                 on_their_way[place / THREADS] -= before - thread.waiting();
             }
+            std::thread::sleep(PAUSE);
         }
         came.taken = Latencies::new(taken);
         came
@@ -316,7 +324,10 @@ impl Lane {
         }
         match received.and_then(|()| self.connection.flush()) {
             Ok(()) => Ok(self),
-            Err(_) => Err(self.connection.waiting()),
+            Err(error) => {
+                eprintln!("{error}");
+                Err(self.connection.waiting())
+            }
         }
     }
 }

@@ -52,8 +52,8 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
         let named = format!("RULES={}", folder.path().display());
-        // A busy machine shall make nobody late, unless it is wanted: a failure mode's answer costs something else than a decision.
-        let settings = [&[&*named, "REDIS_TIMEOUT=10s"], settings].concat();
+        // A busy machine shall make nobody late: a failure mode's answer costs something else than a decision.
+        let settings = [settings, &[&*named, "REDIS_TIMEOUT=10s"]].concat();
         let mut tollgate = Tollgate::start_by(self.on_server_core(Path::new(tollgate::BINARY)), &settings);
         tollgate.rules = folder;
         tollgate
