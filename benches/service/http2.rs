@@ -166,13 +166,17 @@ impl<T> Connection<T> {
                     frame(&mut self.out, SETTINGS, ACK, 0, &[]);
                 }
                 PING if flags & ACK == 0 => frame(&mut self.out, PING, ACK, 0, payload),
-                GO_AWAY => return Err(io::Error::other(format!("the server gives up: {:?}", String::from_utf8_lossy(payload)))),
+                GO_AWAY => {
+                    return Err(io::Error::other(format!(
+                        "the server gives up: {:?}",
+                        String::from_utf8_lossy(payload)
+                    )));
+                }
                 _ => {}
             }
-            if kind == RESET || matches!(kind, DATA | HEADERS_FRAME) && flags & END_STREAM != 0 {
-                if let Some(call) = self.calls.remove(&id) {
-                    end(call.tag, call.answered && kind != RESET);
-                }
+            let ends = kind == RESET || matches!(kind, DATA | HEADERS_FRAME) && flags & END_STREAM != 0;
+            if ends && let Some(call) = self.calls.remove(&id) {
+                end(call.tag, call.answered && kind != RESET);
             }
             rest = after;
         }

@@ -16,7 +16,7 @@ use tollgate::wire::rate_limit_response::Code;
 use crate::cost::{Cost, memory};
 use crate::http2::Connection;
 use crate::load::{Call, Closed, Latencies, RULES, Users, calls};
-use crate::plot::{self, Curve};
+use crate::plot::{self, Curve, Point};
 use crate::stage::{Place, Stage};
 use crate::support::redis::Redis;
 use crate::support::tollgate::{Tollgate, request};
@@ -63,12 +63,31 @@ enum Backend {
 }
 
 const SCENARIOS: &[Scenario] = &[
-    Scenario { name: "memory store, 1 Envoy", store: Backend::Memory, envoys: Envoys { count: 1, max_requests: 1_024 } },
-    Scenario { name: "memory store, 16 Envoys of 64 calls", store: Backend::Memory, envoys: Envoys { count: 16, max_requests: 64 } },
-    Scenario { name: "Redis store, 16 Envoys of 64 calls", store: Backend::Redis, envoys: Envoys { count: 16, max_requests: 64 } },
-    Scenario { name: "slow Redis, 1 Envoy", store: Backend::SlowRedis, envoys: Envoys { count: 1, max_requests: 1_024 } },
-    Scenario { name: "memory store, 16 Envoys of 1,024 calls", store: Backend::Memory, envoys: Envoys { count: 16, max_requests: 1_024 } },
+    Scenario {
+        name: "memory store, 1 Envoy",
+        store: Backend::Memory,
+        envoys: Envoys { count: 1, max_requests: 1_024 },
+    },
+    Scenario {
+        name: "memory store, 16 Envoys of 32 calls",
+        store: Backend::Memory,
+        envoys: Envoys { count: 16, max_requests: 32 },
+    },
+    Scenario {
+        name: "Redis store, 16 Envoys of 32 calls",
+        store: Backend::Redis,
+        envoys: Envoys { count: 16, max_requests: 32 },
+    },
+    Scenario {
+        name: "slow Redis, 1 Envoy",
+        store: Backend::SlowRedis,
+        envoys: Envoys { count: 1, max_requests: 1_024 },
+    },
+    Scenario { name: UNBOUNDED, store: Backend::Memory, envoys: Envoys { count: 16, max_requests: 1_024 } },
 ];
+
+/// More calls on their way than can be answered while their callers wait: nothing is promised then.
+const UNBOUNDED: &str = "memory store, 16 Envoys of 1,024 calls";
 
 /// Where Redis shall be slow, and how many slots are taken then.
 const CONCURRENCY: &str = "
@@ -86,7 +105,7 @@ pub fn run(stage: &Stage, part: &str) {
     let curves: Vec<Curve> = measured.map(|scenario| scenario.run(stage)).collect();
     if curves.len() == SCENARIOS.len() {
         let picture = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/overload.svg");
-        std::fs::write(picture, plot::picture(&curves, DEADLINE)).unwrap();
+        std::fs::write(picture, plot::picture(&curves, DEADLINE, &[UNBOUNDED])).unwrap();
     }
 }
 
@@ -121,7 +140,11 @@ impl Scenario {
             idle >> 20,
             after >> 20,
         );
-        let point = |offer: &Offer| (offer.factor, offer.goodput() / offer.capacity, offer.came.taken.us(0.99) / 1e3);
+        let point = |offer: &Offer| Point {
+            offered: offer.factor,
+            goodput: offer.goodput() / offer.capacity,
+            p99_ms: offer.ms(0.99),
+        };
         Curve { name: self.name, points: offers.iter().map(point).collect() }
     }
 
@@ -246,7 +269,7 @@ impl Load {
                 break;
             }
             if now >= look {
-                came.memory = came.memory.max(memory_if_alive(self.pid));
+                came.memory = came.memory.max(memory(self.pid));
                 look = now + LOOK;
             }
             while start + gap * turn <= now.min(start + self.run) {
@@ -319,22 +342,15 @@ impl Lane {
         };
         let received =
             self.connection.receive(|sent, answer| sent.decided.set(answer.get(5..7) == Some(&PASSED[..])), end);
-        while let Some((id, _)) = self.sent.pop_front_if(|(_, due)| *due + DEADLINE <= now) {
+        while let Some((id, _)) = self.sent.front().copied().filter(|(_, due)| *due + DEADLINE <= now) {
+            self.sent.pop_front();
             came.late += u64::from(self.connection.cancel(id).is_some());
         }
         match received.and_then(|()| self.connection.flush()) {
             Ok(()) => Ok(self),
-            Err(error) => {
-                eprintln!("{error}");
-                Err(self.connection.waiting())
-            }
+            Err(_) => Err(self.connection.waiting()),
         }
     }
-}
-
-/// 0 where the process has ended.
-fn memory_if_alive(pid: u32) -> u64 {
-    std::fs::exists(format!("/proc/{pid}/statm")).unwrap().then(|| memory(pid)).unwrap_or(0)
 }
 
 /// A line of the table.
@@ -346,19 +362,27 @@ struct Offer {
 }
 
 impl Offer {
-    const HEAD: &str = "| offered | goodput | p50 | p99 | refused in time | given up late | never sent | memory | load late by |";
+    const HEAD: &str =
+        "| offered | goodput | p50 | p99 | refused in time | given up late | never sent | memory | load late by |";
 
     /// In a second.
     fn goodput(&self) -> f64 {
         self.came.taken.count() as f64 / self.run.as_secs_f64()
     }
 
+    /// How long this share of what was decided in time took, if anything was.
+    fn ms(&self, share: f64) -> Option<f64> {
+        let taken = &self.came.taken;
+        (taken.count() > 0).then(|| taken.us(share) / 1e3)
+    }
+
     fn row(&self) -> String {
         let Came { taken, refused, late, unsent, lost, connections_lost, lag, memory, .. } = &self.came;
         let all = (taken.count() + refused + late + unsent + lost) as f64;
         let share = |part: u64| format!("{:.0} %", part as f64 / all * 100.0);
-        let broken = if *connections_lost > 0 { format!(" ({connections_lost} connections lost)") } else { String::new() };
-        let ms = |at| if taken.count() > 0 { format!("{:.1} ms", taken.us(at) / 1e3) } else { "-".into() };
+        let broken =
+            if *connections_lost > 0 { format!(" ({connections_lost} connections lost)") } else { String::new() };
+        let ms = |share| self.ms(share).map_or("-".into(), |ms| format!("{ms:.1} ms"));
         format!(
             "| {:.2} | {:.2} ({:.0}/s) | {} | {} | {} | {}{broken} | {} | {} MB | {lag:.1?} |",
             self.factor,

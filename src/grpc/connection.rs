@@ -17,7 +17,7 @@ use tonic::server::NamedService;
 use tonic::service::Routes;
 
 use super::Service;
-use super::turn::{self, Turn};
+use super::turn::{self, Begin, Turn};
 use crate::store::Store;
 use crate::wire::RateLimitServiceServer;
 use crate::worker::Stop;
@@ -25,10 +25,12 @@ use crate::worker::Stop;
 /// A client that has been silent so long is asked whether it is there, and has so long to say so.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 
-/// A call that is given up before it is begun has at least a frame for its headers and one that gives it up: so many come in one turn at the
-/// most. A proxy gives up all that is late in one go, and the 20 that hyper bears by default would cost it the connection, just when
-/// there is most to do.
-const GIVEN_UP: usize = (turn::BYTES + 16 * 1024) / (9 + 9 + 4);
+/// So many calls may be given up before they are begun: a proxy gives up all that is late in one go, and the 20 that hyper bears by default
+/// would cost it the connection, just when there is most to do. More than these do not come in one turn, whose last read may go beyond it
+/// by a frame: a call that is given up has a frame for its headers, and one of four bytes.
+const GIVEN_UP: usize = (turn::BYTES + MAX_FRAME) / (FRAME_HEADER + FRAME_HEADER + 4);
+const MAX_FRAME: usize = 16 * 1024;
+const FRAME_HEADER: usize = 9;
 
 /// What holds for every connection.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +64,7 @@ impl<S: Store> Server<S> {
             Ok(connection) => connection,
             Err(error) => return tracing::error!(%error, "cannot serve a connection"),
         };
-        let turn = Turn::default();
+        let turn = Turn::new(if S::WAITS { Begin::ByTask } else { Begin::InTurn });
         let connection = TokioIo::new(turn.of(connection));
         let mut serving = pin!(self.http(turn.clone()).serve_connection(connection, self.calls.clone()));
         tokio::select! {
