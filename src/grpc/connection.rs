@@ -17,7 +17,7 @@ use tonic::server::NamedService;
 use tonic::service::Routes;
 
 use super::Service;
-use super::turn::{self, Begin, Turn};
+use super::turn::{self, Turn};
 use crate::store::Store;
 use crate::wire::RateLimitServiceServer;
 use crate::worker::Stop;
@@ -64,7 +64,7 @@ impl<S: Store> Server<S> {
             Ok(connection) => connection,
             Err(error) => return tracing::error!(%error, "cannot serve a connection"),
         };
-        let turn = Turn::new(if S::WAITS { Begin::ByTask } else { Begin::InTurn });
+        let turn = Turn::default();
         let connection = TokioIo::new(turn.of(connection));
         let mut serving = pin!(self.http(turn.clone()).serve_connection(connection, self.calls.clone()));
         tokio::select! {

@@ -4,8 +4,7 @@
 //! more than can be answered that is a megabyte for each connection, thousands of calls: what they need has left every cache when they run,
 //! each costs twice as much, whoever waits waits for all of them, and the backlog feeds itself.
 //!
-//! A call that is decided in memory never waits, and is answered without a task. To try that with one that waits for Redis would cost it a
-//! fifth more: it has a task from the start.
+//! A call that is decided at once, in memory or because it is refused, never needs a task. One that waits for the store has one.
 
 use std::future::poll_fn;
 use std::io;
@@ -24,21 +23,12 @@ use tokio::net::TcpStream;
 /// So many bytes are read in a turn, and once up to what a buffer takes: about a hundred calls.
 pub(super) const BYTES: usize = 16 * 1024;
 
-/// How a call is begun.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Begin {
-    /// In its turn, which answers it.
-    InTurn,
-    /// By a task of its own, because it has to wait.
-    ByTask,
-}
-
 /// The turn of one connection. hyper hands over to it what a call has to do.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(super) struct Turn(Arc<Shared>);
 
+#[derive(Default)]
 struct Shared {
-    begin: Begin,
     /// How much may yet be read.
     left: AtomicUsize,
     /// Calls that have been read and not begun.
@@ -52,18 +42,11 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, call: F) {
-        match self.0.begin {
-            Begin::InTurn => self.0.calls.lock().push(Box::pin(call)),
-            Begin::ByTask => drop(tokio::spawn(call)),
-        }
+        self.0.calls.lock().push(Box::pin(call));
     }
 }
 
 impl Turn {
-    pub(super) fn new(begin: Begin) -> Turn {
-        Turn(Arc::new(Shared { begin, left: AtomicUsize::new(0), calls: Mutex::default() }))
-    }
-
     /// Drives what hyper makes of a connection, turn by turn.
     pub(super) async fn drive<C: Future>(&self, mut connection: Pin<&mut C>) -> C::Output {
         poll_fn(|cx| {
@@ -87,7 +70,7 @@ impl Turn {
     }
 }
 
-/// Answers a call, or gives it a task where it has to wait after all.
+/// Answers a call, or gives it a task where it has to wait.
 fn begin(mut call: Call) {
     // Nobody need be woken: a task begins by looking again.
     let mut nobody = Context::from_waker(Waker::noop());
@@ -160,7 +143,7 @@ mod tests {
         let sent = 5 * BYTES;
         client.write_all(&vec![7; sent]).await.unwrap();
         drop(client);
-        let turn = Turn::new(Begin::InTurn);
+        let turn = Turn::default();
         let mut connection = turn.of(listener.accept().await.unwrap().0);
         let mut reading = std::pin::pin!(async move {
             let mut read = Vec::new();
@@ -177,7 +160,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_call_is_answered_in_the_turn_or_by_a_task_and_a_panic_is_its_own() {
-        let (turn, looked) = (Turn::new(Begin::InTurn), Arc::new(AtomicBool::new(false)));
+        let (turn, looked) = (Turn::default(), Arc::new(AtomicBool::new(false)));
         let (answer, answered) = tokio::sync::oneshot::channel();
         let (let_go, held) = tokio::sync::oneshot::channel();
         let mut begun = false;

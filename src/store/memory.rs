@@ -187,8 +187,6 @@ impl Default for MemoryStore {
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
-    const WAITS: bool = false;
-
     async fn check(&self, checks: &[Check], _: Instant) -> Result<Vec<Verdict>, StoreError> {
         Ok(self.decide(checks))
     }

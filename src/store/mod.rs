@@ -28,9 +28,6 @@ pub struct Check {
 
 /// Counters, and the one way to ask them.
 pub trait Store: Send + Sync + 'static {
-    /// A check may have to wait. Where it never does, a call is answered without a task of its own.
-    const WAITS: bool = true;
-
     /// Decides `checks` as one group, and charges them: all of them if the request passes; otherwise only give-backs and limits
     /// that count denials. The verdicts come in the order of the checks.
     ///
