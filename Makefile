@@ -1,13 +1,13 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench bench-quick image
+.PHONY: help run test check bench bench-quick bench-overload image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
 
 help: ## say what there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## serve the example rules on this machine, in memory
 	cargo run --release -- --rules config/rules
@@ -29,6 +29,11 @@ bench-quick: ## the same with shorter runs, under two minutes: to see where a ch
 	scripts/test-tools.sh
 	cargo bench --locked --no-run --bench service --bench allocations
 	@cargo bench --locked --quiet --bench service -- --quick
+
+bench-overload: ## measure what becomes of three times the load that can be served, and draw docs/overload.svg: two minutes
+	scripts/test-tools.sh
+	cargo bench --locked --no-run --bench service
+	@cargo bench --locked --quiet --bench service -- --overload --quick
 
 image: ## build the container image, with CONTAINER=docker, podman or buildah
 	$(CONTAINER) build --tag tollgate .

@@ -290,6 +290,7 @@ fn connection_options(settings: &Settings) -> ConnectionOptions {
         max_age: settings.grpc_max_connection_age,
         max_age_grace: settings.grpc_max_connection_age_grace,
         max_message_bytes: settings.max_message_bytes as usize,
+        max_concurrent_streams: settings.grpc_max_concurrent_streams,
     }
 }
 

@@ -92,6 +92,11 @@ pub struct Settings {
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub worker_threads: Option<u16>,
 
+    /// How many calls a connection may have at once. Envoy opens one more connection for what is beyond it.
+    #[arg(long, env = "GRPC_MAX_CONCURRENT_STREAMS", value_name = "NUMBER", default_value = "1024", help_heading = "Listeners",
+        value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub grpc_max_concurrent_streams: u32,
+
     /// On SIGTERM or SIGINT: how long requests are still taken after health has turned NOT_SERVING, for clients to go elsewhere.
     #[arg(long, env = "DRAIN_DELAY", value_name = "DURATION", default_value = "2s", help_heading = "Listeners",
         value_parser = duration)]

@@ -57,7 +57,8 @@ async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
     };
     let service = Service::new(Arc::new(limiter), metrics, options);
     let hour = Duration::from_secs(60 * 60);
-    let options = ConnectionOptions { max_age: hour, max_age_grace: hour, max_message_bytes: 1_000 };
+    let options =
+        ConnectionOptions { max_age: hour, max_age_grace: hour, max_message_bytes: 1_000, max_concurrent_streams: 100 };
     let server = Arc::new(Server::new(service, tonic::service::Routes::default(), options));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -3,11 +3,12 @@
 //! It costs a quarter of what the cheapest server costs, so that it saturates one on another core and leaves Redis room beside it.
 //! It sends what Envoy sends: the same headers, named once on a connection and then by their numbers in its table, and a message in
 //! one frame. It does not read headers: an answer is a message, and a call that ends without one has failed. Nor does it count
-//! flow control: it allows the server everything, and what it has on its way itself is far less than any window.
+//! flow control: it allows the server everything, and a call's message is far less than a window.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::time::Duration;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -17,30 +18,38 @@ const HEADERS: &[(u8, &str, &str)] = &[
     (1, ":authority", "tollgate"),
     (0, "te", "trailers"),
     (31, "content-type", "application/grpc"),
-    (0, "grpc-timeout", "20000m"),
     (0, "x-envoy-internal", "true"),
     (0, "x-forwarded-for", "192.0.2.1"),
+    (0, TIMEOUT, ""),
 ];
+/// Its value is the connection's.
+const TIMEOUT: &str = "grpc-timeout";
 /// The place of the header in a connection's table that was named last.
 const LAST_NAMED: u8 = 62;
 
 const DATA: u8 = 0;
 const HEADERS_FRAME: u8 = 1;
 const RESET: u8 = 3;
+const CANCEL: u32 = 8;
 const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GO_AWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
+const MAX_CONCURRENT_STREAMS: u16 = 3;
 const END_HEADERS: u8 = 4;
 const FRAME_HEADER: usize = 9;
 
 /// A connection with calls on their way, each with a `T` of the caller's.
 pub struct Connection<T> {
     stream: TcpStream,
+    /// What a call is told to have.
+    timeout: String,
     next_stream: u32,
     calls: HashMap<u32, Call<T>>,
+    /// How many calls the server wants at a time.
+    most: usize,
     out: Vec<u8>,
     received: Vec<u8>,
     chunk: Box<[u8]>,
@@ -52,8 +61,8 @@ struct Call<T> {
 }
 
 impl<T> Connection<T> {
-    /// Connects to a port of this machine.
-    pub fn open(port: u16) -> io::Result<Self> {
+    /// Connects to a port of this machine, for calls that have so long, as they say.
+    pub fn open(port: u16, timeout: Duration) -> io::Result<Self> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         let mut out = PREFACE.to_vec();
@@ -61,17 +70,23 @@ impl<T> Connection<T> {
         let largest = i32::MAX.to_be_bytes();
         frame(&mut out, SETTINGS, 0, 0, &[&[0, 4], &largest[..]].concat());
         frame(&mut out, WINDOW_UPDATE, 0, 0, &(i32::MAX - 65_535).to_be_bytes());
-        let chunk = vec![0; 1 << 16].into();
-        Ok(Connection { stream, next_stream: 1, calls: HashMap::new(), out, received: Vec::new(), chunk })
+        let timeout = format!("{}m", timeout.as_millis());
+        let (calls, received, chunk) = (HashMap::new(), Vec::new(), vec![0; 1 << 16].into());
+        Ok(Connection { stream, timeout, next_stream: 1, calls, most: usize::MAX, out, received, chunk })
     }
 
-    /// From now on [`Connection::receive`] does not wait.
+    /// From now on neither [`Connection::receive`] nor [`Connection::flush`] waits.
     pub fn never_wait(&mut self) -> io::Result<()> {
         self.stream.set_nonblocking(true)
     }
 
-    /// Puts a call with this message, its gRPC prefix included, on the way; [`Connection::flush`] sends it.
-    pub fn call(&mut self, message: &[u8], tag: T) {
+    /// Whether the server wants one more call now.
+    pub fn has_room(&self) -> bool {
+        self.calls.len() < self.most
+    }
+
+    /// Puts a call with this message, its gRPC prefix included, on the way; [`Connection::flush`] sends it. Tells its number.
+    pub fn call(&mut self, message: &[u8], tag: T) -> u32 {
         let id = self.next_stream;
         self.next_stream += 2;
         // POST and http have numbers of their own.
@@ -79,7 +94,8 @@ impl<T> Connection<T> {
         if id == 1 {
             for (place, name, value) in HEADERS {
                 headers.push(0x40 | place);
-                for text in [Some(*name).filter(|_| *place == 0), Some(*value)].into_iter().flatten() {
+                let value = if *name == TIMEOUT { &*self.timeout } else { value };
+                for text in [Some(*name).filter(|_| *place == 0), Some(value)].into_iter().flatten() {
                     headers.push(text.len() as u8); // all of them are below 127
                     headers.extend_from_slice(text.as_bytes());
                 }
@@ -90,20 +106,36 @@ impl<T> Connection<T> {
         frame(&mut self.out, HEADERS_FRAME, END_HEADERS, id, &headers);
         frame(&mut self.out, DATA, END_STREAM, id, message);
         self.calls.insert(id, Call { tag, answered: false });
+        id
     }
 
-    /// Sends what is on the way.
+    /// Gives a call up, unless it has ended.
+    pub fn cancel(&mut self, id: u32) -> Option<T> {
+        let call = self.calls.remove(&id)?;
+        frame(&mut self.out, RESET, 0, id, &CANCEL.to_be_bytes());
+        Some(call.tag)
+    }
+
+    /// Sends what is on the way; where it shall not wait, what the system takes.
     pub fn flush(&mut self) -> io::Result<()> {
-        self.stream.write_all(&self.out)?;
-        self.out.clear();
+        let mut sent = 0;
+        while sent < self.out.len() {
+            match self.stream.write(&self.out[sent..]) {
+                Ok(size) => sent += size,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        self.out.drain(..sent);
         Ok(())
     }
 
-    /// Reads once, gives every message that has come to `answer`, with its gRPC prefix, and every call that has ended to `end`.
+    /// Reads once, gives every message that has come to `answer`, with its gRPC prefix, and every call that has ended to `end`, with
+    /// whether it was answered.
     ///
-    /// # Panics
-    /// Where a call fails: what fails has not been measured.
-    pub fn receive(&mut self, mut answer: impl FnMut(&T, &[u8]), mut end: impl FnMut(T)) -> io::Result<()> {
+    /// # Errors
+    /// Where the server ends the connection.
+    pub fn receive(&mut self, mut answer: impl FnMut(&T, &[u8]), mut end: impl FnMut(T, bool)) -> io::Result<()> {
         match self.stream.read(&mut self.chunk) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(size) => self.received.extend_from_slice(&self.chunk[..size]),
@@ -117,20 +149,34 @@ impl<T> Connection<T> {
             let Some((payload, after)) = after.split_at_checked(length) else { break };
             let id = u32::from_be_bytes([s3, s2, s1, s0]);
             match kind {
+                // What was given up is answered nevertheless, now and then.
                 DATA if length > 0 => {
-                    let call = self.calls.get_mut(&id).expect("an answer belongs to a call");
-                    call.answered = true;
-                    answer(&call.tag, payload);
+                    if let Some(call) = self.calls.get_mut(&id) {
+                        call.answered = true;
+                        answer(&call.tag, payload);
+                    }
                 }
-                SETTINGS if flags & ACK == 0 => frame(&mut self.out, SETTINGS, ACK, 0, &[]),
+                SETTINGS if flags & ACK == 0 => {
+                    for setting in payload.chunks_exact(6) {
+                        let (name, value) = setting.split_at(2);
+                        if name == MAX_CONCURRENT_STREAMS.to_be_bytes() {
+                            self.most = u32::from_be_bytes(value.try_into().unwrap()) as usize;
+                        }
+                    }
+                    frame(&mut self.out, SETTINGS, ACK, 0, &[]);
+                }
                 PING if flags & ACK == 0 => frame(&mut self.out, PING, ACK, 0, payload),
-                RESET | GO_AWAY => panic!("the server gives up: frame {kind}, {payload:?}"),
+                GO_AWAY => {
+                    return Err(io::Error::other(format!(
+                        "the server gives up: {:?}",
+                        String::from_utf8_lossy(payload)
+                    )));
+                }
                 _ => {}
             }
-            if matches!(kind, DATA | HEADERS_FRAME) && flags & END_STREAM != 0 {
-                let call = self.calls.remove(&id).expect("what ends is a call");
-                assert!(call.answered, "a call failed");
-                end(call.tag);
+            let ends = kind == RESET || matches!(kind, DATA | HEADERS_FRAME) && flags & END_STREAM != 0;
+            if ends && let Some(call) = self.calls.remove(&id) {
+                end(call.tag, call.answered && kind != RESET);
             }
             rest = after;
         }

@@ -20,6 +20,8 @@ pub const IN_FLIGHT: usize = CONNECTIONS * CALLS;
 const SAMPLE: usize = 64;
 /// One of so many users may not pass.
 const REFUSED: usize = 64;
+/// What a call is said to have, where it shall not be late.
+const PATIENCE: Duration = Duration::from_secs(20);
 /// Before anything is measured.
 const WARM_UP: Duration = Duration::from_millis(500);
 
@@ -44,7 +46,7 @@ const KEYS: [&str; 5] = ["user", "address", "path", "tenant", "device"];
 /// A request, ready to be sent.
 pub struct Call {
     /// With gRPC's prefix.
-    message: Vec<u8>,
+    pub message: Vec<u8>,
     expected: Code,
     descriptors: usize,
 }
@@ -65,14 +67,19 @@ pub fn calls(users: usize, descriptors: usize, kind: Users) -> Vec<Call> {
         let name = if refused { "refused".into() } else { format!("user-{user:07}") };
         let mut request: RateLimitRequest = request("bench", &[]);
         request.descriptors = KEYS[..descriptors].iter().map(|key| descriptor(&[(key, &name)])).collect();
-        let body = request.encode_to_vec();
-        let message = [&[0], &(body.len() as u32).to_be_bytes()[..], &body].concat();
-        Call { message, expected: if refused { Code::OverLimit } else { Code::Ok }, descriptors }
+        Call::new(&request, if refused { Code::OverLimit } else { Code::Ok })
     };
     (0..users).map(call).collect()
 }
 
 impl Call {
+    /// Of this request, which shall be answered so.
+    pub fn new(request: &RateLimitRequest, expected: Code) -> Call {
+        let body = request.encode_to_vec();
+        let message = [&[0], &(body.len() as u32).to_be_bytes()[..], &body].concat();
+        Call { message, expected, descriptors: request.descriptors.len() }
+    }
+
     /// Looks at the code, which is the first field of an answer; and at all of it where it is one of the sample.
     ///
     /// # Panics
@@ -135,7 +142,7 @@ impl<'a> Closed<'a> {
     }
 
     fn run(&self) {
-        let mut connection = Connection::open(self.port).unwrap();
+        let mut connection = Connection::open(self.port, PATIENCE).unwrap();
         let call = |turn: usize| &self.calls[turn % self.calls.len()];
         let ask = |connection: &mut Connection<usize>| {
             if let Some(turn) = self.turn() {
@@ -147,7 +154,13 @@ impl<'a> Closed<'a> {
         while connection.waiting() > 0 {
             let mut ended = 0;
             connection
-                .receive(|turn, answer| call(*turn).check(answer, turn.is_multiple_of(SAMPLE)), |_| ended += 1)
+                .receive(
+                    |turn, answer| call(*turn).check(answer, turn.is_multiple_of(SAMPLE)),
+                    |_, answered| {
+                        assert!(answered, "a call failed");
+                        ended += 1;
+                    },
+                )
                 .unwrap();
             self.answered.fetch_add(ended, Ordering::Relaxed);
             (0..ended).for_each(|_| ask(&mut connection));
@@ -158,14 +171,18 @@ impl<'a> Closed<'a> {
 
 /// An open loop: calls go out when they are due, whatever became of those before, and their time counts from then. It spins.
 pub fn open_loop(port: u16, calls: &[Call], per_second: u32, run: Duration) -> Latencies {
-    let mut connection = Connection::open(port).unwrap();
+    let mut connection = Connection::open(port, PATIENCE).unwrap();
     connection.never_wait().unwrap();
     let mut taken = Vec::new();
     let mut poll = |connection: &mut Connection<(usize, Instant)>| {
         let check = |(turn, _): &(usize, Instant), answer: &[u8]| {
             calls[turn % calls.len()].check(answer, turn.is_multiple_of(SAMPLE))
         };
-        connection.receive(check, |(_, due)| taken.push(due.elapsed())).unwrap();
+        let end = |(_, due): (usize, Instant), answered: bool| {
+            assert!(answered, "a call failed");
+            taken.push(due.elapsed());
+        };
+        connection.receive(check, end).unwrap();
     };
     let (start, gap) = (Instant::now(), Duration::from_secs(1) / per_second);
     for turn in 0.. {
@@ -187,6 +204,7 @@ pub fn open_loop(port: u16, calls: &[Call], per_second: u32, run: Duration) -> L
 }
 
 /// How long answers took.
+#[derive(Default)]
 pub struct Latencies(Vec<Duration>);
 
 impl Latencies {

@@ -6,6 +6,8 @@
 //! stage       on which cores everything runs, and for how long
 //! cost        what processes have used of the processor, by the system's own account
 //! load        requests of many users, closed loop and open loop, and a check of every answer
+//! overload    more of them than can be served (`make bench-overload`)
+//! plot        draws what becomes of them
 //! http2       the least of HTTP/2 that this takes: load must cost far less than what it measures
 //! bare        the server to compare with: tonic, with one constant answer
 //! rules       as many as one likes
@@ -20,6 +22,8 @@ mod bare;
 mod cost;
 mod http2;
 mod load;
+mod overload;
+mod plot;
 mod redis_loop;
 mod report;
 mod rows;
@@ -43,5 +47,6 @@ fn main() {
     let stage = if is_given("--quick") { Stage::quick() } else { Stage::full() };
     // `cargo bench --bench service -- latency` measures what has that in a figure's name.
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
-    report::print(&stage, wanted.map_or("", |part| part));
+    let part = wanted.map_or("", |part| part);
+    if is_given("--overload") { overload::run(&stage, part) } else { report::print(&stage, part) }
 }

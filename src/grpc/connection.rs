@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tonic::body::Body;
 use tonic::codegen::{BoxFuture, Service as _, http};
@@ -17,12 +17,20 @@ use tonic::server::NamedService;
 use tonic::service::Routes;
 
 use super::Service;
+use super::turn::{self, Turn};
 use crate::store::Store;
 use crate::wire::RateLimitServiceServer;
 use crate::worker::Stop;
 
 /// A client that has been silent so long is asked whether it is there, and has so long to say so.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
+
+/// So many calls may be given up before they are begun: a proxy gives up all that is late in one go, and the 20 that hyper bears by default
+/// would cost it the connection, just when there is most to do. More than these do not come in one turn, whose last read may go beyond it
+/// by a frame: a call that is given up has a frame for its headers, and one of four bytes.
+const GIVEN_UP: usize = (turn::BYTES + MAX_FRAME) / (FRAME_HEADER + FRAME_HEADER + 4);
+const MAX_FRAME: usize = 16 * 1024;
+const FRAME_HEADER: usize = 9;
 
 /// What holds for every connection.
 #[derive(Clone, Copy, Debug)]
@@ -33,11 +41,12 @@ pub struct ConnectionOptions {
     pub max_age_grace: Duration,
     /// The largest message that is read.
     pub max_message_bytes: usize,
+    /// How many calls it has at once: what a client costs that asks and does not listen.
+    pub max_concurrent_streams: u32,
 }
 
 /// Serves connections, all of one worker.
 pub struct Server<S> {
-    http: http2::Builder<TokioExecutor>,
     calls: Calls<S>,
     options: ConnectionOptions,
 }
@@ -45,15 +54,8 @@ pub struct Server<S> {
 impl<S: Store> Server<S> {
     /// Calls for the rate limit service go to `service`, all else to `others`.
     pub fn new(service: Service<S>, others: Routes, options: ConnectionOptions) -> Server<S> {
-        let mut http = http2::Builder::new(TokioExecutor::new());
-        http.timer(TokioTimer::new())
-            .keep_alive_interval(KEEPALIVE.0)
-            .keep_alive_timeout(KEEPALIVE.1)
-            // A proxy has all its calls on one connection.
-            .max_concurrent_streams(None)
-            .auto_date_header(false);
         let service = RateLimitServiceServer::new(service).max_decoding_message_size(options.max_message_bytes);
-        Server { http, calls: Calls { service, others }, options }
+        Server { calls: Calls { service, others }, options }
     }
 
     /// Serves a connection to its end. One that is old, or told to stop, takes no new calls, and ends when those it has are answered.
@@ -62,15 +64,28 @@ impl<S: Store> Server<S> {
             Ok(connection) => connection,
             Err(error) => return tracing::error!(%error, "cannot serve a connection"),
         };
-        let mut serving = pin!(self.http.serve_connection(TokioIo::new(connection), self.calls.clone()));
+        let turn = Turn::default();
+        let connection = TokioIo::new(turn.of(connection));
+        let mut serving = pin!(self.http(turn.clone()).serve_connection(connection, self.calls.clone()));
         tokio::select! {
             // An error is a client that broke off.
-            _ = serving.as_mut() => return,
+            _ = turn.drive(serving.as_mut()) => return,
             () = tokio::time::sleep(self.options.max_age) => {}
             () = stop.told() => {}
         }
         serving.as_mut().graceful_shutdown();
-        let _ = tokio::time::timeout(self.options.max_age_grace, serving).await;
+        let _ = tokio::time::timeout(self.options.max_age_grace, turn.drive(serving)).await;
+    }
+
+    fn http(&self, turn: Turn) -> http2::Builder<Turn> {
+        let mut http = http2::Builder::new(turn);
+        http.timer(TokioTimer::new())
+            .keep_alive_interval(KEEPALIVE.0)
+            .keep_alive_timeout(KEEPALIVE.1)
+            .max_concurrent_streams(self.options.max_concurrent_streams)
+            .max_pending_accept_reset_streams(GIVEN_UP)
+            .auto_date_header(false);
+        http
     }
 }
 

@@ -3,6 +3,7 @@
 mod connection;
 mod convert;
 mod headers;
+mod turn;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

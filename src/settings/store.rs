@@ -48,12 +48,13 @@ pub struct StoreSettings {
     )]
     pub local_cache_size_in_bytes: u64,
 
-    /// How many decisions may wait for Redis, for each worker thread. Those beyond it are answered at once, as OVERLOAD says.
+    /// How many decisions may wait for Redis, for each worker thread. Those beyond it are answered at once, as OVERLOAD says, and so is what
+    /// has waited for half of its time.
     #[arg(long, env = "REDIS_QUEUE_SIZE", value_name = "NUMBER", default_value = "4096", help_heading = "Store",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub redis_queue_size: u32,
 
-    /// What a call meets that finds the queue for Redis full: failure-mode lets each limit answer by its failure mode, refuse fails the
+    /// What a call meets that finds the queue for Redis full or too slow: failure-mode lets each limit answer by its failure mode, refuse fails the
     /// call with RESOURCE_EXHAUSTED.
     #[arg(long, env = "OVERLOAD", value_name = "MODE", default_value = "failure-mode", help_heading = "Store")]
     pub overload: Overload,

@@ -56,7 +56,7 @@ pub enum StoreError {
     /// No answer before the deadline.
     #[error("no answer in time")]
     Timeout,
-    /// Too many requests wait already: not asked at all.
+    /// Too many requests wait already, or it has waited too long among them: not asked at all.
     #[error("too many requests wait for the store")]
     Overloaded,
     /// Known to be down: not asked at all.

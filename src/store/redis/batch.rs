@@ -5,7 +5,10 @@
 //! together, and the less each costs it.
 //!
 //! Bounded are the calls on their way, what one call asks of Redis, and what waits. Who has waited too long, or has gone, is left out and
-//! charged nothing. A call that fails fails for those in it, once: nothing is sent a second time.
+//! charged nothing. Too long is half of the time that there is: were it all of it, whoever gets his turn under more load than Redis bears would
+//! get it just before his time is up, and Redis would work for answers that come too late, every one of them.
+//!
+//! A call that fails fails for those in it, once: nothing is sent a second time.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -44,7 +47,8 @@ struct Waiting {
 
 struct Request {
     checks: Box<[Check]>,
-    deadline: Instant,
+    /// When it has waited too long.
+    goes_by: Instant,
     answer: oneshot::Sender<Answer>,
 }
 
@@ -68,7 +72,9 @@ impl Queue {
         start: impl FnOnce(),
     ) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let (answer, answered) = oneshot::channel();
-        let request = Request { checks: checks.into(), deadline, answer };
+        let now = Instant::now();
+        let goes_by = now + deadline.saturating_duration_since(now) / 2;
+        let request = Request { checks: checks.into(), goes_by, answer };
         let mut waiting = self.waiting.lock();
         if waiting.checks + checks.len() > self.capacity && !waiting.requests.is_empty() {
             return Err(StoreError::Overloaded);
@@ -89,13 +95,18 @@ impl Queue {
 
     /// What goes with the next call; where nothing waits any more, the task that asks ends.
     pub(super) fn next(&self) -> Option<Batch> {
+        self.next_at(Instant::now())
+    }
+
+    fn next_at(&self, now: Instant) -> Option<Batch> {
         let mut waiting = self.waiting.lock();
         waiting.starting = false;
         let (mut batch, mut checks, mut work) = (Vec::new(), 0, 0);
-        let now = Instant::now();
         while let Some(request) = waiting.requests.pop_front() {
-            if request.deadline <= now || request.answer.is_closed() {
+            if request.goes_by <= now || request.answer.is_closed() {
                 waiting.checks -= request.checks.len();
+                // Who has gone is not there to be told.
+                let _ = request.answer.send(Err(StoreError::Overloaded));
                 continue;
             }
             checks += request.checks.len();
@@ -208,13 +219,24 @@ mod tests {
     }
 
     #[test]
-    fn who_has_gone_or_waited_too_long_is_left_out() {
+    fn who_has_gone_is_left_out() {
         let queue = Queue::new(1_000);
         let (mut answers, _) = push(&queue, &[1, 2, 3], Algorithm::SlidingWindow);
         answers.remove(1);
-        let late = queue.push(&[check(Algorithm::SlidingWindow)], Instant::now(), || {}).unwrap();
         assert_eq!(sizes(queue.next()), [1, 3]);
-        assert!(late.blocking_recv().is_err());
+    }
+
+    #[test]
+    fn who_has_waited_for_half_of_its_time_is_told_so_and_makes_room() {
+        let queue = Queue::new(4);
+        let (waiting, _) = push(&queue, &[2], Algorithm::SlidingWindow);
+        let _patient = queue.push(&[check(Algorithm::SlidingWindow)], soon() + Duration::from_secs(60), || {}).unwrap();
+        let half_over = Instant::now() + Duration::from_secs(30);
+        assert_eq!(sizes(queue.next_at(half_over)), [1], "the patient one");
+        for answer in waiting {
+            assert!(matches!(answer.blocking_recv(), Ok(Err(StoreError::Overloaded))));
+        }
+        push(&queue, &[4], Algorithm::SlidingWindow);
     }
 
     #[test]

@@ -67,10 +67,11 @@ impl Store for RedisStore {
         let answer = shared.queue.push(checks, deadline, start)?;
         let answer = match tokio::time::timeout_at(deadline.into(), answer).await {
             Ok(Ok(answer)) => answer,
-            // In time, but nobody answers: its deadline had passed when its turn came, or the process is about to end.
+            // In time, but nobody answers: the process is about to end.
             Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),
         };
-        if answer.is_err() {
+        // To have much to do is no reason to suspect anything.
+        if answer.as_ref().is_err_and(|error| !matches!(error, StoreError::Overloaded)) {
             shared.link.suspect();
         }
         answer

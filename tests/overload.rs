@@ -1,0 +1,73 @@
+//! More than can be answered in time: a proxy that gives up what is late loses nothing but that, and what a connection may have is bounded.
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+#[allow(dead_code, reason = "the load of the benchmarks, which need more of it")]
+#[path = "../benches/service/http2.rs"]
+mod http2;
+mod support;
+
+use http2::Connection;
+use prost::Message as _;
+use support::SOON;
+use support::tollgate::{Tollgate, request};
+use tollgate::wire::RateLimitResponse;
+use tollgate::wire::rate_limit_response::Code;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 1000000}}
+";
+
+fn message() -> Vec<u8> {
+    let body = request("shop", &[&[("user", "ann")]]).encode_to_vec();
+    [&[0], &(body.len() as u32).to_be_bytes()[..], &body].concat()
+}
+
+/// Waits until all calls have ended, and tells which of them were answered, in their order.
+fn answered(connection: &mut Connection<usize>) -> Vec<usize> {
+    let mut answered = Vec::new();
+    connection.flush().unwrap();
+    while connection.waiting() > 0 {
+        let check = |_: &usize, answer: &[u8]| {
+            assert_eq!(RateLimitResponse::decode(&answer[5..]).unwrap().overall_code(), Code::Ok);
+        };
+        let end = |call: usize, was_answered: bool| answered.extend(was_answered.then_some(call));
+        connection.receive(check, end).expect("the server keeps the connection");
+        connection.flush().unwrap();
+    }
+    answered.sort_unstable();
+    answered
+}
+
+#[test]
+fn a_proxy_that_gives_up_all_that_is_late_keeps_its_connection() {
+    let tollgate = Tollgate::start(RULES, &["WORKER_THREADS=1"]);
+    let mut connection = Connection::open(tollgate.grpc_port, SOON).unwrap();
+    let message = message();
+    // All in one go, so that they are given up before the server has seen them.
+    for _ in 0..10 {
+        let late: Vec<u32> = (0..200).map(|call| connection.call(&message, call)).collect();
+        for call in late {
+            connection.cancel(call);
+        }
+    }
+    connection.call(&message, 7);
+    assert_eq!(answered(&mut connection), [7]);
+}
+
+#[test]
+fn a_connection_is_told_how_many_calls_it_may_have() {
+    let tollgate = Tollgate::start(RULES, &["GRPC_MAX_CONCURRENT_STREAMS=30"]);
+    let mut connection = Connection::open(tollgate.grpc_port, SOON).unwrap();
+    let message = message();
+    connection.call(&message, 0);
+    assert_eq!(answered(&mut connection), [0]);
+    let mut calls = 0;
+    while connection.has_room() {
+        connection.call(&message, calls);
+        calls += 1;
+    }
+    assert_eq!((calls, answered(&mut connection).len()), (30, 30));
+}
