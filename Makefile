@@ -30,7 +30,7 @@ bench-quick: ## the same with shorter runs, under two minutes: to see where a ch
 	cargo bench --locked --no-run --bench service --bench allocations
 	@cargo bench --locked --quiet --bench service -- --quick
 
-bench-overload: ## measure what becomes of three times the load that can be served, and draw docs/overload.svg: two minutes
+bench-overload: ## measure what becomes of three times the load that can be served, and draw docs/overload.svg: under four minutes
 	scripts/test-tools.sh
 	cargo bench --locked --no-run --bench service
 	@cargo bench --locked --quiet --bench service -- --overload --quick

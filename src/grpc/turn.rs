@@ -1,8 +1,8 @@
 //! A connection's turn: some of what has come is read, the calls in it are begun, what is answered goes out, and other connections have theirs.
 //!
 //! Left alone, hyper reads all that there is, on every connection, and starts a task for each call before any of them is answered. Where there is
-//! more than can be answered that is a megabyte for each connection, thousands of calls: what they need has left every cache when they run,
-//! each costs twice as much, whoever waits waits for all of them, and the backlog feeds itself.
+//! more than can be answered that is up to a megabyte for each connection, thousands of calls: what they need takes hundreds of megabytes and has
+//! left every cache when they run, whoever waits waits for all of them, and the backlog feeds itself.
 //!
 //! A call that is decided at once, in memory or because it is refused, never needs a task. One that waits for the store has one.
 
