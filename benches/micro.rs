@@ -11,7 +11,7 @@ use prost::Message as _;
 use tollgate::algorithm::{Algorithm, Limit, Options, State};
 use tollgate::descriptor::{Entry, Hits, Role};
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::redis::script;
+use tollgate::store::redis::script::{self, Group};
 use tollgate::store::{Check, Key};
 use tollgate::wire::rate_limit_response::rate_limit::Unit;
 use tollgate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
@@ -89,7 +89,7 @@ fn memory_store(bencher: Bencher<'_, '_>, checks: usize) {
 #[divan::bench(args = [1, 5, 32])]
 fn encode_call(bencher: Bencher<'_, '_>, checks: usize) {
     let checks: Vec<Check> = (0..checks).map(|user| check(user, limit(Algorithm::SlidingWindow))).collect();
-    bencher.bench(|| script::call(black_box(&[&checks])).get_packed_command());
+    bencher.bench(|| script::call(black_box(&[Group::new(&checks)])).get_packed_command());
 }
 
 #[divan::bench]

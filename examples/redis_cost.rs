@@ -11,7 +11,7 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, cmd, pipe};
 use tollgate::algorithm::{Algorithm, Limit, Options};
 use tollgate::descriptor::{Entry, Hits, Role};
-use tollgate::store::redis::script;
+use tollgate::store::redis::script::{self, Group};
 use tollgate::store::{Check, Key};
 
 /// Enough for every hit that a counter gets here, and few enough that it does not forget them at once.
@@ -58,7 +58,7 @@ async fn cpu_us(redis: &mut MultiplexedConnection, checks: &[Check]) -> f64 {
     for _ in 0..DECISIONS / PIPELINED {
         let mut calls = pipe();
         for check in turn.by_ref().take(PIPELINED) {
-            calls.add_command(script::call(&[std::slice::from_ref(check)])).ignore();
+            calls.add_command(script::call(&[Group::new(std::slice::from_ref(check))])).ignore();
         }
         calls.exec_async(redis).await.unwrap();
     }
@@ -69,7 +69,7 @@ async fn cpu_us(redis: &mut MultiplexedConnection, checks: &[Check]) -> f64 {
 async fn counter_bytes(redis: &mut MultiplexedConnection, check: &Check) -> u64 {
     // So much that it does not forget it at once.
     let many = Check { hits: Hits::take(u64::from(NUMBER) / 4).unwrap(), ..check.clone() };
-    script::call(&[&[many]]).exec_async(redis).await.unwrap();
+    script::call(&[Group::new(&[many])]).exec_async(redis).await.unwrap();
     cmd("MEMORY").arg("USAGE").arg(check.key.as_str()).query_async(redis).await.unwrap()
 }
 

@@ -6,7 +6,11 @@ local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
 local answers = {}
 
+-- The counter that was looked at last.
+local looked_at
+
 local function read(key, algorithm)
+  looked_at = key
   if lists[algorithm] then
     return open_list(key)
   end
@@ -106,20 +110,37 @@ local function decide_group(first, offset)
 end
 
 local i, offset = 1, 1
-while i <= #KEYS do
-  local algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
-  if flags < 8 and algorithm < #algorithms then
-    -- One check alone, as in most requests: it decides for itself what it charges.
-    local key = KEYS[i]
-    local state, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[algorithm](
-      read(key, algorithm), hits, number, period, count_denied == 1, now, figure1, figure2, figure3, figure4, figure5)
-    if state then
-      write(key, state, reset_after, lasting)
+local function decide_all()
+  while i <= #KEYS do
+    local algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
+    if flags < 8 and algorithm < #algorithms then
+      -- One check alone, as in most requests: it decides for itself what it charges.
+      local key = KEYS[i]
+      local state, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[algorithm](
+        read(key, algorithm), hits, number, period, count_denied == 1, now, figure1, figure2, figure3, figure4, figure5)
+      if state then
+        write(key, state, reset_after, lasting)
+      end
+      answer(i, allowed, remaining, reset_after, retry_after, delay)
+      i, offset = i + 1, next_offset
+    else
+      i, offset = decide_group(i, offset)
     end
-    answer(i, allowed, remaining, reset_after, retry_after, delay)
-    i, offset = i + 1, next_offset
-  else
-    i, offset = decide_group(i, offset)
   end
 end
-return table.concat(answers)
+
+-- A counter that cannot be read or written fails the request that asks for it, and no other.
+local UNDECIDED = struct.pack(ANSWER, 2, 0, 0, NEVER, 0)
+local failure = ''
+repeat
+  local ok, err = pcall(decide_all)
+  if not ok then
+    failure = looked_at .. ': ' .. (type(err) == 'table' and err.err or tostring(err))
+    repeat
+      local _, flags = struct.unpack('<BB', asked, offset)
+      answers[i] = UNDECIDED
+      i, offset = i + 1, offset + struct.size(CHECK)
+    until flags < 8
+  end
+until ok
+return table.concat(answers) .. failure

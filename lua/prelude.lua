@@ -6,8 +6,8 @@
 -- ARGV[1]  the checks, one after the other, each packed '<BBBdddddddd': algorithm (1 is the first), flags (0 enforced, 1 quota, 2 shadow;
 --          and 4 if it is of the same rule as the check before, 8 if the next check is of the same request), count_denied (0 or 1),
 --          hits (negative: given back), number, period (ms), and five figures of the algorithm's own
--- reply    a string, for each check '<BI4ddd': allowed (0 or 1), remaining, reset_after (ms), retry_after (ms; -1: it can never pass),
---          delay (ms)
+-- reply    a string, for each check '<BI4ddd': allowed (0 or 1; 2 where its request could not be decided), remaining, reset_after (ms),
+--          retry_after (ms; -1: it can never pass), delay (ms); and behind them, if a request could not be decided, why the last of them
 --
 -- Lua computes in doubles: every number here is whole and below 2^53. Redis prints a number that it is given with 17 digits, so that
 -- such a one may be given as it is.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::counters::{self, Action, Counter, CounterError};
@@ -23,7 +24,12 @@ const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
 pub struct Limiter<S> {
     common: Arc<Common>,
     store: Arc<S>,
+    in_force: Arc<InForce>,
 }
+
+/// The rules in force, as one worker takes them: what counts who is using them is its own, so that workers do not write to the same place for
+/// every request.
+type InForce = ArcSwap<Arc<Snapshot>>;
 
 /// How long a request may take.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +43,8 @@ pub struct Deadlines {
 /// What the limiters of all workers have in common.
 struct Common {
     options: LimiterOptions,
-    in_force: ArcSwap<Snapshot>,
+    /// Those of all workers.
+    in_force: Mutex<Vec<Arc<InForce>>>,
     /// Decides for limits in failure mode `local` while the store cannot.
     local: Arc<MemoryStore>,
     metrics: Arc<Metrics>,
@@ -85,36 +92,55 @@ pub struct Snapshot {
     metrics: RuleMetrics,
 }
 
+impl<S> Clone for Limiter<S> {
+    fn clone(&self) -> Self {
+        Limiter {
+            common: Arc::clone(&self.common),
+            store: Arc::clone(&self.store),
+            in_force: Arc::clone(&self.in_force),
+        }
+    }
+}
+
 impl<S: Store> Limiter<S> {
     /// Without rules, until [`Limiter::put_in_force`].
     pub fn new(options: LimiterOptions, store: Arc<S>, local: Arc<MemoryStore>, metrics: Arc<Metrics>) -> Limiter<S> {
         let common = Common {
-            in_force: ArcSwap::default(),
+            in_force: Mutex::default(),
             local,
             waiting_room: WaitingRoom::new(options.max_held_requests, Arc::clone(&metrics)),
             options,
             metrics,
             reports: telemetry::Bounded::default(),
         };
-        Limiter { common: Arc::new(common), store }
+        let in_force = Arc::new(InForce::default());
+        common.in_force.lock().push(Arc::clone(&in_force));
+        Limiter { common: Arc::new(common), store, in_force }
     }
 
-    /// The same limiter by another way to the same counters.
+    /// The same limiter by another way to the same counters: that of another worker.
     pub fn with_store(&self, store: Arc<S>) -> Limiter<S> {
-        Limiter { common: Arc::clone(&self.common), store }
+        let mut all = self.common.in_force.lock();
+        let in_force = Arc::new(InForce::from_pointee(Arc::clone(&self.snapshot())));
+        all.push(Arc::clone(&in_force));
+        Limiter { common: Arc::clone(&self.common), store, in_force }
     }
 
     /// From now on these rules decide; requests on their way go on with the ones they began with.
     pub fn put_in_force(&self, rules: Rules) {
         let snapshot = Snapshot { metrics: RuleMetrics::new(&rules), rules };
         let snapshot = Arc::new(snapshot);
-        let old = self.common.in_force.swap(Arc::clone(&snapshot));
+        let all = self.common.in_force.lock();
+        let old = self.snapshot();
+        for in_force in &*all {
+            in_force.store(Arc::new(Arc::clone(&snapshot)));
+        }
         self.common.metrics.record_load(&snapshot.rules, &old.rules);
     }
 
-    /// The rules in force. To take them writes nothing that another worker reads.
-    pub fn snapshot(&self) -> Guard<Arc<Snapshot>> {
-        self.common.in_force.load()
+    /// The rules in force. To take them writes nothing that another worker writes or reads.
+    pub fn snapshot(&self) -> Arc<Arc<Snapshot>> {
+        self.in_force.load_full()
     }
 
     /// Looks at the counters of a descriptor, or resets them.
@@ -172,7 +198,7 @@ impl<S: Store> Limiter<S> {
 
     /// Lets a request wait that has just been decided, or denies it where there is no seat.
     fn seat(&self, decision: &mut Decision<'_>) -> Option<Turn> {
-        let limiter = self.with_store(Arc::clone(&self.store));
+        let limiter = self.clone();
         let taken = decision.give_back(&self.common.options.plan);
         let turn = self.common.waiting_room.enter(Instant::now() + decision.delay, move || limiter.give_back(taken));
         if turn.is_none() {

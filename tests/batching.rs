@@ -42,12 +42,6 @@ async fn ask_together(tollgate: &Tollgate, requests: Vec<RateLimitRequest>) -> V
     join_all(requests.into_iter().map(ask)).await
 }
 
-async fn calls(redis: &Redis) -> u32 {
-    let stats: String = redis.command("INFO commandstats").await;
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
-    calls.map_or(0, |calls| calls.parse().unwrap())
-}
-
 /// What the counter of a user has left, by one who only looks.
 async fn remaining(tollgate: &Tollgate, name: &str) -> u32 {
     let mut look = user(name);
@@ -63,14 +57,14 @@ async fn requests_that_come_together_go_together_and_each_is_decided() {
         let answer = answer.unwrap();
         assert_eq!((answer.overall_code(), answer.statuses[0].current_limit.is_some()), (Code::Ok, true));
     }
-    let together = calls(&redis).await;
+    let together = redis.script_calls();
     assert!(together < 1_000, "{together} calls for 2,000 requests");
     for i in 0..20 {
         assert_eq!(remaining(&tollgate, &format!("u{i}")).await, 100_000 - 100);
     }
-    let before = calls(&redis).await;
+    let before = redis.script_calls();
     remaining(&tollgate, "u0").await;
-    assert_eq!(calls(&redis).await, before + 1, "one alone waits for no other");
+    assert_eq!(redis.script_calls(), before + 1, "one alone waits for no other");
 }
 
 #[tokio::test]

@@ -18,13 +18,6 @@ descriptors:
   - {key: banned, rate_limit: {unit: year, requests_per_unit: 5, penalty: {after: 10, within: 1h, ban: 1d}}}
 ";
 
-/// How often Redis has decided.
-async fn calls(redis: &Redis) -> u32 {
-    let stats: String = redis.command("INFO commandstats").await;
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
-    calls.map_or(0, |calls| calls.parse().unwrap())
-}
-
 fn start(redis: &Redis, settings: &[&str]) -> Tollgate {
     Tollgate::start(RULES, &[&[&*format!("REDIS_URL={}", redis.url())], settings].concat())
 }
@@ -46,7 +39,7 @@ async fn a_flood_over_the_limit_leaves_redis_alone() {
     let tollgate = start(&redis, &[]);
     assert_eq!(flood(&tollgate, "user", 500).await, 5);
     // What is known is asked again once a second.
-    let asked = calls(&redis).await;
+    let asked = redis.script_calls();
     assert!(asked < 50, "{asked} calls for 500 requests");
     assert_eq!(tollgate.metric(HITS), f64::from(500 - asked));
     assert_eq!(
@@ -65,7 +58,7 @@ async fn without_room_redis_is_always_asked() {
     let redis = Redis::start();
     let tollgate = start(&redis, &["LOCAL_CACHE_SIZE_IN_BYTES=0"]);
     assert_eq!(flood(&tollgate, "user", 50).await, 5);
-    assert_eq!((calls(&redis).await, tollgate.metric(HITS)), (50, 0.0));
+    assert_eq!((redis.script_calls(), tollgate.metric(HITS)), (50, 0.0));
 }
 
 #[tokio::test]
@@ -82,10 +75,10 @@ async fn denials_that_count_are_counted_in_redis() {
     let redis = Redis::start();
     let tollgate = start(&redis, &[]);
     assert_eq!(flood(&tollgate, "counted", 50).await, 5);
-    assert_eq!(calls(&redis).await, 50);
+    assert_eq!(redis.script_calls(), 50);
     // Ten denials bring a ban: each must be counted, and then nothing is left to count.
     assert_eq!(flood(&tollgate, "banned", 500).await, 5);
-    assert!((65..150).contains(&calls(&redis).await));
+    assert!((65..150).contains(&redis.script_calls()));
     let response = tollgate.ask(request("shop", &[&[("banned", "ann")]])).await.unwrap();
     assert!(response.statuses[0].duration_until_reset.unwrap().seconds > 0);
 }

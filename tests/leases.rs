@@ -629,12 +629,6 @@ async fn redis_leases(redis: &Redis, workers: usize) -> Vec<Leases<RedisStore>> 
     Leases::around(stores, 100_000, Box::new(|| {}))
 }
 
-async fn calls(redis: &Redis) -> u32 {
-    let stats: String = redis.command("INFO commandstats").await;
-    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
-    calls.map_or(0, |calls| calls.parse().unwrap())
-}
-
 /// Asks from many tasks at once, and tells how many pass.
 async fn crowd<S: Store>(workers: &Arc<Vec<S>>, check: &Check, tasks: usize, each: usize) -> usize {
     let tasks = (0..tasks).map(|i| {
@@ -655,9 +649,9 @@ async fn all_workers_of_a_process_use_one_lease_and_redis_is_asked_seldom() {
     let redis = Redis::start();
     let workers = Arc::new(redis_leases(&redis, 3).await);
     let check = leased("ann", 100_000);
-    let before = calls(&redis).await;
+    let before = redis.script_calls();
     assert_eq!(crowd(&workers, &check, 32, 625).await, 20_000);
-    let asked = calls(&redis).await - before;
+    let asked = redis.script_calls() - before;
     assert!(asked <= 1_000, "{asked} calls for 20,000 decisions");
     workers[0].close(soon()).await;
     assert_eq!(ask(&workers[1], &taking(0, &check)).await.remaining, 80_000);
@@ -728,10 +722,10 @@ async fn two_processes_ask_redis_a_twentieth_as_often_and_give_back_what_they_ha
     let redis = Redis::start();
     let mut services = [start(&redis, &[]), start(&redis, &[])];
     let observer = start(&redis, &[]);
-    let before = calls(&redis).await;
+    let before = redis.script_calls();
     let [first, second] = &services;
     let (first, second) = tokio::join!(passed(first, "hot", 4_000), passed(second, "hot", 4_000));
-    let asked = calls(&redis).await - before;
+    let asked = redis.script_calls() - before;
     assert_eq!(first + second, 8_000);
     assert!(asked <= 8_000 / 20, "{asked} calls for 8,000 decisions");
     let decided = services.each_ref().map(|service| service.metric("tollgate_lease_decisions_total"));

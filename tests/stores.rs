@@ -14,7 +14,7 @@ use tollgate::algorithm::{Algorithm, Limit, MAX_PERIOD, Options, Verdict};
 use tollgate::descriptor::{Entry, Hits, Role};
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::redis::{RedisConfig, RedisStore};
-use tollgate::store::{Check, Key, Store};
+use tollgate::store::{Check, Key, Store, StoreError};
 use tollgate::wire::rate_limit_response::Code;
 
 /// So many pass at once.
@@ -314,6 +314,30 @@ async fn a_forgotten_script_is_loaded_again_and_nothing_is_charged_twice() {
     for left in (0..10).rev() {
         redis.command::<()>("SCRIPT FLUSH").await;
         assert_eq!(ask(&store, from_ref(&check)).await[0].remaining, left);
+    }
+}
+
+#[tokio::test]
+async fn a_counter_that_cannot_be_read_fails_its_own_request_and_no_other() {
+    let redis = Redis::start();
+    let store = redis_store(&redis).await;
+    for algorithm in Algorithm::ALL {
+        let limit = limit(*algorithm, 10);
+        let [ann, bob, cid] = ["ann", "bob", "cid"].map(|name| check(&format!("{name}-{algorithm}"), limit));
+        // Neither a list nor any state of a counter.
+        redis.command::<()>(&format!("HSET {} x y", bob.key)).await;
+        let calls_before = redis.script_calls();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        // Together, and the one that fails in the middle, with a counter before it and one behind it.
+        let of_three = [cid.clone(), bob.clone(), cid.clone()];
+        let [before, failed, after] =
+            [from_ref(&ann), &of_three, from_ref(&ann)].map(|checks| store.check(checks, deadline));
+        let (before, failed, after) = tokio::join!(before, failed, after);
+        assert_eq!(redis.script_calls() - calls_before, 1, "{algorithm}: in one call");
+        assert_eq!([before.unwrap()[0].remaining, after.unwrap()[0].remaining], [9, 8], "{algorithm}");
+        let Err(StoreError::Refused(error)) = failed else { panic!("{algorithm}: {failed:?}") };
+        assert!(error.to_string().contains(bob.key.as_str()), "{algorithm}: it names the counter: {error}");
+        assert_eq!(ask(&store, from_ref(&cid)).await[0].remaining, 9, "{algorithm}: nothing of it is charged");
     }
 }
 

@@ -14,7 +14,7 @@ use support::limits::{Change, any_change, any_limit, any_penalty, memory_ms, pat
 use support::redis::Redis;
 use tollgate::algorithm::{Algorithm, Limit, MAX_HITS, Outcome, State};
 use tollgate::descriptor::{Hits, Role};
-use tollgate::store::redis::script;
+use tollgate::store::redis::script::{self, Group, Reply};
 use tollgate::store::{Check, Key, Verdicts, group};
 
 const START: u64 = 1_784_000_000_123;
@@ -94,7 +94,8 @@ impl Lua {
         let checks = requests.iter().flatten();
         let mut pipe = pipe();
         pipe.cmd("SET").arg("clock").arg(now).ignore();
-        pipe.add_command(script::call_by(&self.sha1, &requests.iter().map(Vec::as_slice).collect::<Vec<_>>()));
+        let groups: Vec<Group> = requests.iter().map(|checks| Group::new(checks)).collect();
+        pipe.add_command(script::call_by(&self.sha1, &groups));
         for check in checks.clone() {
             let key = check.key.as_str();
             match check.limit.algorithm() {
@@ -115,7 +116,8 @@ impl Lua {
             };
             (bytes, read(ttl))
         });
-        (script::verdicts(&reply, checks.count()).unwrap(), stored.collect())
+        let count = checks.count();
+        (Reply::new(&reply, count).unwrap().verdicts(0..count).unwrap(), stored.collect())
     }
 }
 

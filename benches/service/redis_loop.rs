@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::{Cmd, Script, cmd};
 use tollgate::store::Check;
-use tollgate::store::redis::script;
+use tollgate::store::redis::script::{self, Group};
 
 use crate::load::Latencies;
 use crate::support::redis::Redis;
@@ -30,7 +30,8 @@ impl Pipeline {
 
     /// Calls that decide so many checks each.
     pub fn of_decisions(checks: &[Check], in_each: usize) -> Pipeline {
-        let call = |checks: &[Check]| script::call(&checks.chunks(1).collect::<Vec<_>>()).get_packed_command();
+        let groups = |checks: &[Check]| checks.chunks(1).map(Group::new).collect::<Vec<_>>();
+        let call = |checks: &[Check]| script::call(&groups(checks)).get_packed_command();
         let reply = |checks: &[Check]| bulk(checks.len() * script::ANSWER);
         Pipeline {
             bytes: checks.chunks(in_each).flat_map(call).collect(),
@@ -119,12 +120,4 @@ impl RedisLoop {
         }
         Latencies::new(taken)
     }
-}
-
-/// How many scripts Redis has run.
-pub fn script_calls(redis: &Redis) -> u64 {
-    let client = deadpool_redis::redis::Client::open(redis.url()).unwrap();
-    let info: String = cmd("INFO").arg("commandstats").query(&mut client.get_connection().unwrap()).unwrap();
-    let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }

@@ -13,7 +13,7 @@ use tollgate::store::{Check, Key, Store as _};
 use crate::bare::Bare;
 use crate::cost::{Cost, median, memory};
 use crate::load::{Call, Closed, IN_FLIGHT, RULES, Users, calls, open_loop};
-use crate::redis_loop::{Pipeline, RedisLoop, script_calls};
+use crate::redis_loop::{Pipeline, RedisLoop};
 use crate::rules;
 use crate::stage::{Place, Stage};
 use crate::support::redis::Redis;
@@ -211,9 +211,9 @@ fn decisions_per_second(stage: &Stage) -> Vec<Measured> {
     let processes = [("Redis", redis.pid()), ("client", std::process::id())];
     let mut runs = Vec::new();
     for _ in 0..stage.runs {
-        let calls_before = script_calls(&redis);
+        let calls_before = redis.script_calls();
         let store = Cost::of(&processes, || store_loop(stage, &redis, &checks));
-        let calls = script_calls(&redis) - calls_before;
+        let calls = redis.script_calls() - calls_before;
         // Each a call of its own, or as many in one as the store has put there.
         let in_each = ((store.done as f64 / calls as f64).round() as usize).max(1);
         let bare = Cost::of(&processes, || bare_loop(stage, &redis, &checks, in_each));
@@ -350,9 +350,9 @@ fn descriptors(stage: &Stage) -> Vec<Measured> {
         let five = closed_loop(stage, tollgate.grpc_port, &five, &processes);
         runs.push((one, five));
     }
-    let (calls_before, requests) = (script_calls(&redis), 10_000);
+    let (calls_before, requests) = (redis.script_calls(), 10_000);
     Closed::once(tollgate.grpc_port, &five[..requests]);
-    let trips = script_calls(&redis) - calls_before;
+    let trips = redis.script_calls() - calls_before;
     let of = |figure: fn(&(Cost, Cost)) -> f64| median(runs.iter().map(figure).collect());
     let (one_us, five_us) = (of(|(one, _)| one.each_us(0)), of(|(_, five)| five.each_us(0)));
     let (one, five) = &runs[runs.len() - 1];
@@ -374,7 +374,7 @@ fn hot_key(stage: &Stage) -> Vec<Measured> {
     let (mut trips_each, mut costs) = (Vec::new(), Vec::new());
     for _ in 0..stage.runs {
         costs.push(Closed::during(tollgate.grpc_port, &calls, |answered| {
-            let counts = || (script_calls(&redis), answered.load(Ordering::Relaxed));
+            let counts = || (redis.script_calls(), answered.load(Ordering::Relaxed));
             Cost::of(&processes, || {
                 let (trips, before) = counts();
                 std::thread::sleep(stage.run);

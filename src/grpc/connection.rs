@@ -17,7 +17,7 @@ use tonic::server::NamedService;
 use tonic::service::Routes;
 
 use super::Service;
-use super::turn::{self, Turn};
+use super::turn::{self, Intake, Turn};
 use crate::store::Store;
 use crate::wire::RateLimitServiceServer;
 use crate::worker::Stop;
@@ -64,9 +64,9 @@ impl<S: Store> Server<S> {
             Ok(connection) => connection,
             Err(error) => return tracing::error!(%error, "cannot serve a connection"),
         };
-        let turn = Turn::default();
+        let mut turn = Turn::default();
         let connection = TokioIo::new(turn.of(connection));
-        let mut serving = pin!(self.http(turn.clone()).serve_connection(connection, self.calls.clone()));
+        let mut serving = pin!(self.http(turn.intake()).serve_connection(connection, self.calls.clone()));
         tokio::select! {
             // An error is a client that broke off.
             _ = turn.drive(serving.as_mut()) => return,
@@ -77,8 +77,8 @@ impl<S: Store> Server<S> {
         let _ = tokio::time::timeout(self.options.max_age_grace, turn.drive(serving)).await;
     }
 
-    fn http(&self, turn: Turn) -> http2::Builder<Turn> {
-        let mut http = http2::Builder::new(turn);
+    fn http(&self, intake: Intake) -> http2::Builder<Intake> {
+        let mut http = http2::Builder::new(intake);
         http.timer(TokioTimer::new())
             .keep_alive_interval(KEEPALIVE.0)
             .keep_alive_timeout(KEEPALIVE.1)

@@ -4,7 +4,8 @@
 //! more than can be answered that is up to a megabyte for each connection, thousands of calls: what they need takes hundreds of megabytes and has
 //! left every cache when they run, whoever waits waits for all of them, and the backlog feeds itself.
 //!
-//! A call that is decided at once, in memory or because it is refused, never needs a task. One that waits for the store has one.
+//! A call is polled here and not in a task of its own: thirty that are answered by one reply of the store wake the connection once, go out
+//! together, and cost no task each.
 
 use std::future::poll_fn;
 use std::io;
@@ -12,91 +13,159 @@ use std::mem::take;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 
+use futures_util::task::AtomicWaker;
 use hyper::rt::Executor;
 use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio::task::coop::unconstrained;
 
 /// So many bytes are read in a turn, and once up to what a buffer takes: about a hundred calls.
 pub(super) const BYTES: usize = 16 * 1024;
 
-/// The turn of one connection. hyper hands over to it what a call has to do.
-#[derive(Clone, Default)]
-pub(super) struct Turn(Arc<Shared>);
+/// The turns of one connection, and its calls. Those that wait when it is dropped are given up.
+#[derive(Default)]
+pub(super) struct Turn {
+    shared: Arc<Shared>,
+    /// Where calls wait. A place is used again by the next call, so that none needs a waker of its own.
+    places: Vec<Place>,
+    /// Of these, those that have no call.
+    free: Vec<usize>,
+}
 
 #[derive(Default)]
 struct Shared {
     /// How much may yet be read.
     left: AtomicUsize,
     /// Calls that have been read and not begun.
-    calls: Mutex<Vec<Call>>,
+    new: Mutex<Vec<Call>>,
+    /// The places of those that can go on.
+    woken: Mutex<Vec<usize>>,
+    connection: AtomicWaker,
 }
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-impl<F> Executor<F> for Turn
+struct Place {
+    call: Option<Call>,
+    bell: Arc<Bell>,
+    waker: Waker,
+}
+
+/// Wakes the call at a place, whichever it is by then: a call bears to be looked at in vain.
+struct Bell {
+    place: usize,
+    /// It is among the woken.
+    rung: AtomicBool,
+    shared: Arc<Shared>,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            self.shared.woken.lock().push(self.place);
+            self.shared.connection.wake();
+        }
+    }
+}
+
+/// Where hyper hands over what a call has to do.
+#[derive(Clone)]
+pub(super) struct Intake(Arc<Shared>);
+
+impl<F> Executor<F> for Intake
 where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, call: F) {
-        self.0.calls.lock().push(Box::pin(call));
+        self.0.new.lock().push(Box::pin(call));
     }
 }
 
 impl Turn {
-    /// Drives what hyper makes of a connection, turn by turn.
-    pub(super) async fn drive<C: Future>(&self, mut connection: Pin<&mut C>) -> C::Output {
-        poll_fn(|cx| {
-            self.0.left.store(BYTES, Ordering::Relaxed);
-            loop {
-                let driven = connection.as_mut().poll(cx);
-                let calls = take(&mut *self.0.calls.lock());
-                if driven.is_ready() || calls.is_empty() {
-                    return driven;
-                }
-                calls.into_iter().for_each(begin);
-                // Once more, for the answers to go out together.
-            }
-        })
-        .await
+    /// For what hyper makes of the connection.
+    pub(super) fn intake(&self) -> Intake {
+        Intake(Arc::clone(&self.shared))
     }
 
     /// A connection that is read in these turns.
     pub(super) fn of(&self, connection: TcpStream) -> InTurns {
-        InTurns { connection, turn: self.clone() }
+        InTurns { connection, shared: Arc::clone(&self.shared) }
     }
-}
 
-/// Answers a call, or gives it a task where it has to wait.
-fn begin(mut call: Call) {
-    // Nobody need be woken: a task begins by looking again.
-    let mut nobody = Context::from_waker(Waker::noop());
-    // As in a task, so that a panic costs the call and not the connection.
-    let begun = catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(&mut nobody)));
-    if matches!(begun, Ok(Poll::Pending)) {
-        tokio::spawn(call);
+    /// Drives what hyper makes of a connection, turn by turn.
+    pub(super) async fn drive<C: Future>(&mut self, mut connection: Pin<&mut C>) -> C::Output {
+        // A turn has a bound of its own; tokio's would have most of a hundred calls polled in vain.
+        unconstrained(poll_fn(|cx| self.take_turn(connection.as_mut(), cx))).await
+    }
+
+    fn take_turn<C: Future>(&mut self, mut connection: Pin<&mut C>, cx: &mut Context<'_>) -> Poll<C::Output> {
+        self.shared.connection.register(cx.waker());
+        self.shared.left.store(BYTES, Ordering::Relaxed);
+        let woken = take(&mut *self.shared.woken.lock());
+        for place in woken {
+            self.go_on(place);
+        }
+        loop {
+            let driven = connection.as_mut().poll(cx);
+            let new = take(&mut *self.shared.new.lock());
+            if driven.is_ready() || new.is_empty() {
+                return driven;
+            }
+            new.into_iter().for_each(|call| self.begin(call));
+            // Once more, for the answers to go out together.
+        }
+    }
+
+    fn begin(&mut self, call: Call) {
+        let place = self.free.pop().unwrap_or_else(|| self.new_place());
+        self.places[place].call = Some(call);
+        self.go_on(place);
+    }
+
+    fn new_place(&mut self) -> usize {
+        let place = self.places.len();
+        let bell = Arc::new(Bell { place, rung: AtomicBool::new(false), shared: Arc::clone(&self.shared) });
+        self.places.push(Place { call: None, waker: Waker::from(Arc::clone(&bell)), bell });
+        place
+    }
+
+    fn go_on(&mut self, place: usize) {
+        let Place { call, bell, waker } = &mut self.places[place];
+        bell.rung.store(false, Ordering::Release);
+        let Some(going_on) = call else { return };
+        // A panic costs the call and not the connection, as it would in a task.
+        let polled = catch_unwind(AssertUnwindSafe(|| going_on.as_mut().poll(&mut Context::from_waker(waker))));
+        if !matches!(polled, Ok(Poll::Pending)) {
+            *call = None;
+            self.free.push(place);
+        }
     }
 }
 
 /// A connection that is read in turns.
 pub(super) struct InTurns {
     connection: TcpStream,
-    turn: Turn,
+    shared: Arc<Shared>,
 }
 
 impl AsyncRead for InTurns {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let left = self.turn.0.left.load(Ordering::Relaxed);
+        let left = self.shared.left.load(Ordering::Relaxed);
         if left == 0 {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.connection).poll_read(cx, buffer);
-        self.turn.0.left.store(left.saturating_sub(buffer.filled().len() - before), Ordering::Relaxed);
+        self.shared.left.store(left.saturating_sub(buffer.filled().len() - before), Ordering::Relaxed);
         read
     }
 }
@@ -129,8 +198,6 @@ impl AsyncWrite for InTurns {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicBool;
-
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpListener;
 
@@ -143,7 +210,7 @@ mod tests {
         let sent = 5 * BYTES;
         client.write_all(&vec![7; sent]).await.unwrap();
         drop(client);
-        let turn = Turn::default();
+        let mut turn = Turn::default();
         let mut connection = turn.of(listener.accept().await.unwrap().0);
         let mut reading = std::pin::pin!(async move {
             let mut read = Vec::new();
@@ -158,30 +225,86 @@ mod tests {
         assert!(turns >= 3, "{turns} turns");
     }
 
-    #[tokio::test]
-    async fn a_call_is_answered_in_the_turn_or_by_a_task_and_a_panic_is_its_own() {
-        let (turn, looked) = (Turn::default(), Arc::new(AtomicBool::new(false)));
-        let (answer, answered) = tokio::sync::oneshot::channel();
-        let (let_go, held) = tokio::sync::oneshot::channel();
-        let mut begun = false;
-        let mut connection = std::pin::pin!(poll_fn(|_| {
-            if std::mem::replace(&mut begun, true) {
-                assert!(looked.load(Ordering::Relaxed), "it was answered before the connection was looked at again");
-                return Poll::Ready(());
-            }
-            turn.execute(async { panic!("a panic in a call, for the test") });
-            let looked = Arc::clone(&looked);
-            turn.execute(async move { looked.store(true, Ordering::Relaxed) });
-            Poll::Pending
-        }));
-        turn.drive(connection.as_mut()).await;
-        turn.execute(async move {
-            let () = held.await.unwrap();
-            answer.send(()).unwrap();
+    /// What hyper would be: hands these calls over, and then looks until it is told that all is done.
+    async fn drive(turn: &mut Turn, calls: Vec<Call>, done: impl Fn() -> bool) {
+        let (intake, mut calls) = (turn.intake(), Some(calls));
+        let connection = poll_fn(|_| {
+            calls.take().into_iter().flatten().for_each(|call| intake.execute(call));
+            if done() { Poll::Ready(()) } else { Poll::Pending }
         });
-        let mut first = true;
-        turn.drive(std::pin::pin!(poll_fn(|_| if take(&mut first) { Poll::Pending } else { Poll::Ready(()) }))).await;
-        let_go.send(()).unwrap();
-        answered.await.unwrap();
+        turn.drive(std::pin::pin!(connection)).await;
+    }
+
+    #[tokio::test]
+    async fn a_call_is_answered_in_the_turn_and_a_panic_is_its_own() {
+        let (mut turn, answered) = (Turn::default(), Arc::new(AtomicUsize::new(0)));
+        let answer = || -> Call {
+            let answered = Arc::clone(&answered);
+            Box::pin(async move {
+                answered.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let panics: Call = Box::pin(async { panic!("a panic in a call, for the test") });
+        let calls = vec![answer(), panics, answer()];
+        let polled = std::cell::Cell::new(0);
+        drive(&mut turn, calls, || polled.replace(polled.get() + 1) == 1).await;
+        assert_eq!(answered.load(Ordering::Relaxed), 2, "before the connection was looked at again");
+        assert_eq!((turn.places.len(), turn.free.len()), (1, 1), "one after the other had the same place");
+    }
+
+    #[tokio::test]
+    async fn a_call_that_waits_goes_on_when_it_is_woken_and_is_not_looked_at_before() {
+        let mut turn = Turn::default();
+        let looks = Arc::new(AtomicUsize::new(0));
+        let (let_go, mut held): (Vec<_>, Vec<_>) = (0..3).map(|_| tokio::sync::oneshot::channel::<()>()).unzip();
+        let wait = |mut held: tokio::sync::oneshot::Receiver<()>| -> Call {
+            let looks = Arc::clone(&looks);
+            Box::pin(poll_fn(move |cx| {
+                looks.fetch_add(1, Ordering::Relaxed);
+                Pin::new(&mut held).poll(cx).map(drop)
+            }))
+        };
+        let calls = held.drain(..).map(wait).collect();
+        let free = tokio::spawn(async move {
+            tokio::task::yield_now().await;
+            // From another task, and the last of them first.
+            let_go.into_iter().rev().for_each(|let_go| let_go.send(()).unwrap());
+        });
+        drive(&mut turn, calls, || looks.load(Ordering::Relaxed) == 6).await;
+        free.await.unwrap();
+        assert_eq!((turn.places.len(), turn.free.len()), (3, 3), "each was looked at twice, and has gone");
+    }
+
+    #[tokio::test]
+    async fn more_calls_than_tokio_lets_a_task_do_at_once_are_answered_in_one_turn() {
+        let mut turn = Turn::default();
+        let answered = Arc::new(AtomicUsize::new(0));
+        let call = |_| -> Call {
+            let answered = Arc::clone(&answered);
+            Box::pin(async move {
+                // Takes of the budget, and is ready.
+                let (send, receive) = tokio::sync::oneshot::channel();
+                send.send(()).unwrap();
+                receive.await.unwrap();
+                answered.fetch_add(1, Ordering::Relaxed);
+            })
+        };
+        let polled = std::cell::Cell::new(0);
+        drive(&mut turn, (0..1_000).map(call).collect(), || polled.replace(polled.get() + 1) == 1).await;
+        assert_eq!(answered.load(Ordering::Relaxed), 1_000);
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_given_up_with_the_connection() {
+        let mut turn = Turn::default();
+        let (guard, dropped) = tokio::sync::oneshot::channel::<()>();
+        let call: Call = Box::pin(async move {
+            let _guard = guard;
+            std::future::pending().await
+        });
+        let polled = std::cell::Cell::new(0);
+        drive(&mut turn, vec![call], || polled.replace(polled.get() + 1) == 1).await;
+        drop(turn);
+        assert!(dropped.await.is_err(), "its sender is gone");
     }
 }

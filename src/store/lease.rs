@@ -191,11 +191,12 @@ impl<S: Store> Store for Leases<S> {
             && let Some(lease) = check.lease
             && let Ok(hits @ 1..) = u64::try_from(check.hits.get())
         {
-            return Ok(smallvec![self.decide(check, lease, hits, deadline).await?]);
+            // Apart: a request without a lease need not carry the room that this takes.
+            return Ok(smallvec![Box::pin(self.decide(check, lease, hits, deadline)).await?]);
         }
         // What is given back to a counter must not find a part of it here.
         for check in checks.iter().filter(|check| check.lease.is_some() && check.hits.get() < 0) {
-            self.end(&check.key, deadline).await?;
+            Box::pin(self.end(&check.key, deadline)).await?;
         }
         self.store.check(checks, deadline).await
     }

@@ -106,6 +106,14 @@ impl Redis {
         client.get_multiplexed_async_connection().await.unwrap()
     }
 
+    /// How often the script has been called.
+    pub fn script_calls(&self) -> u32 {
+        let mut connection = Client::open(self.url()).unwrap().get_connection().unwrap();
+        let stats: String = deadpool_redis::redis::cmd("INFO").arg("commandstats").query(&mut connection).unwrap();
+        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
+        calls.map_or(0, |calls| calls.parse().unwrap())
+    }
+
     /// Runs one command, words separated by spaces.
     pub async fn command<T: FromRedisValue>(&self, words: &str) -> T {
         let mut words = words.split(' ');

@@ -16,6 +16,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
+use super::script::{Group, Reply};
 use crate::store::{Check, StoreError, Verdicts};
 
 /// Calls on their way at one time. One alone would leave Redis idle while its answer travels; with four it has always something to do.
@@ -46,7 +47,9 @@ struct Waiting {
 }
 
 struct Request {
-    checks: Box<[Check]>,
+    group: Group,
+    /// What it asks of Redis, in decisions of a small counter.
+    work: u64,
     /// When it has waited too long.
     goes_by: Instant,
     answer: oneshot::Sender<Answer>,
@@ -74,7 +77,8 @@ impl Queue {
         let (answer, answered) = oneshot::channel();
         let now = Instant::now();
         let goes_by = now + deadline.saturating_duration_since(now) / 2;
-        let request = Request { checks: checks.into(), goes_by, answer };
+        let work = checks.iter().map(|check| check.limit.work()).sum();
+        let request = Request { group: Group::new(checks), work, goes_by, answer };
         let mut waiting = self.waiting.lock();
         if waiting.checks + checks.len() > self.capacity && !waiting.requests.is_empty() {
             return Err(StoreError::Overloaded);
@@ -104,18 +108,18 @@ impl Queue {
         let (mut batch, mut checks, mut work) = (Vec::new(), 0, 0);
         while let Some(request) = waiting.requests.pop_front() {
             if request.goes_by <= now || request.answer.is_closed() {
-                waiting.checks -= request.checks.len();
+                waiting.checks -= request.group.checks();
                 // Who has gone is not there to be told.
                 let _ = request.answer.send(Err(StoreError::Overloaded));
                 continue;
             }
-            checks += request.checks.len();
-            work += request.checks.iter().map(|check| check.limit.work()).sum::<u64>();
+            checks += request.group.checks();
+            work += request.work;
             if !batch.is_empty() && (checks > CHECKS || work > WORK) {
                 waiting.requests.push_front(request);
                 break;
             }
-            waiting.checks -= request.checks.len();
+            waiting.checks -= request.group.checks();
             batch.push(request);
         }
         if batch.is_empty() {
@@ -127,22 +131,21 @@ impl Queue {
 }
 
 impl Batch {
-    /// The checks of each request.
-    pub(super) fn requests(&self) -> Vec<&[Check]> {
-        self.0.iter().map(|request| &*request.checks).collect()
+    /// What each request asks.
+    pub(super) fn groups(&self) -> impl Iterator<Item = &Group> + Clone {
+        self.0.iter().map(|request| &request.group)
     }
 
-    /// How many checks there are in all.
-    pub(super) fn checks(&self) -> usize {
-        self.0.iter().map(|request| request.checks.len()).sum()
-    }
-
-    /// Tells each request its part of the verdicts, or why there are none.
-    pub(super) fn answer(self, verdicts: Answer) {
-        let mut verdicts = verdicts.map(Verdicts::into_iter);
+    /// Tells each request its part of the reply, or why there is none.
+    pub(super) fn answer(self, reply: Result<Vec<u8>, StoreError>) {
+        let checks = self.groups().map(Group::checks).sum();
+        let reply = reply.and_then(|reply| Reply::new(&reply, checks));
+        let mut end = 0;
         for request in self.0 {
-            let part = match &mut verdicts {
-                Ok(verdicts) => Ok(verdicts.by_ref().take(request.checks.len()).collect()),
+            let begin = end;
+            end += request.group.checks();
+            let part = match &reply {
+                Ok(reply) => reply.verdicts(begin..end),
                 Err(error) => Err(error.clone()),
             };
             // Who has gone meanwhile is not there to be told.
@@ -156,7 +159,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Limit, Options, Verdict};
+    use crate::algorithm::{Algorithm, Limit, Options};
     use crate::descriptor::{Hits, Role};
     use crate::store::Key;
 
@@ -177,8 +180,13 @@ mod tests {
         (checks.iter().map(one).collect(), started)
     }
 
+    /// What the script answers to a check.
+    fn answer(allowed: u8, remaining: u32) -> Vec<u8> {
+        [&[allowed][..], &remaining.to_le_bytes(), &[0; 24]].concat()
+    }
+
     fn sizes(batch: Option<Batch>) -> Vec<usize> {
-        batch.map_or(Vec::new(), |batch| batch.requests().iter().map(|checks| checks.len()).collect())
+        batch.map_or(Vec::new(), |batch| batch.groups().map(Group::checks).collect())
     }
 
     #[test]
@@ -253,12 +261,37 @@ mod tests {
     fn each_request_is_told_its_own_part() {
         let queue = Queue::new(1_000);
         let (answers, _) = push(&queue, &[1, 2], Algorithm::SlidingWindow);
-        let verdict =
-            |remaining| Verdict { allowed: true, remaining, reset_after_ms: 1, retry_after_ms: Some(0), delay_ms: 0 };
-        queue.next().unwrap().answer(Ok([7, 8, 9].map(verdict).into_iter().collect()));
+        let reply = [answer(1, 7), answer(1, 8), answer(0, 9)].concat();
+        queue.next().unwrap().answer(Ok(reply));
         let told = answers.into_iter().map(|answer| answer.blocking_recv().unwrap().unwrap());
-        let remaining: Vec<Vec<u32>> =
-            told.map(|part| part.iter().map(|verdict| verdict.remaining).collect()).collect();
-        assert_eq!(remaining, [vec![7], vec![8, 9]]);
+        let told: Vec<Vec<(bool, u32)>> =
+            told.map(|part| part.iter().map(|verdict| (verdict.allowed, verdict.remaining)).collect()).collect();
+        assert_eq!(told, [vec![(true, 7)], vec![(true, 8), (false, 9)]]);
+    }
+
+    #[test]
+    fn a_request_that_could_not_be_decided_is_told_why_and_no_other() {
+        let queue = Queue::new(1_000);
+        let (answers, _) = push(&queue, &[1, 2, 1], Algorithm::SlidingWindow);
+        let reply = [&answer(1, 7)[..], &answer(2, 0), &answer(2, 0), &answer(1, 8), b"KEY: it is damaged"].concat();
+        queue.next().unwrap().answer(Ok(reply));
+        let [first, second, third] = answers.try_into().unwrap();
+        assert_eq!(first.blocking_recv().unwrap().unwrap()[0].remaining, 7);
+        let error = second.blocking_recv().unwrap().unwrap_err();
+        assert!(
+            matches!(&error, StoreError::Refused(error) if error.to_string().contains("KEY: it is damaged")),
+            "{error:?}"
+        );
+        assert_eq!(third.blocking_recv().unwrap().unwrap()[0].remaining, 8);
+    }
+
+    #[test]
+    fn what_is_no_reply_is_an_error_for_all() {
+        let queue = Queue::new(1_000);
+        let (answers, _) = push(&queue, &[1, 1], Algorithm::SlidingWindow);
+        queue.next().unwrap().answer(Ok(answer(1, 7)));
+        for answer in answers {
+            assert!(matches!(answer.blocking_recv().unwrap(), Err(StoreError::Answer)));
+        }
     }
 }

@@ -16,7 +16,7 @@ pub use config::{RedisAddress, RedisAddressError, RedisConfig};
 pub use link::OnChange;
 
 use super::{Check, Store, StoreError, Verdicts};
-use batch::Queue;
+use batch::{Batch, Queue};
 use link::Link;
 
 /// The shared store, as one worker sees it.
@@ -83,18 +83,17 @@ impl Shared {
     async fn call(self: Arc<Self>) {
         while let Some(batch) = self.queue.next() {
             let reply = match self.link.connection(self.worker) {
-                Some(mut connection) => ask(&mut connection, &batch.requests()).await.map_err(classify),
+                Some(mut connection) => ask(&mut connection, &batch).await.map_err(classify),
                 None => Err(StoreError::Down),
             };
-            let checks = batch.checks();
-            batch.answer(reply.and_then(|reply| script::verdicts(&reply, checks)));
+            batch.answer(reply);
         }
     }
 }
 
 /// One call; a second one where Redis has forgotten the script, which it says before it does anything.
-async fn ask(connection: &mut MultiplexedConnection, requests: &[&[Check]]) -> Result<Vec<u8>, RedisError> {
-    let call = script::call(requests);
+async fn ask(connection: &mut MultiplexedConnection, batch: &Batch) -> Result<Vec<u8>, RedisError> {
+    let call = script::call(batch.groups());
     match call.query_async(connection).await {
         Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
             script::load().exec_async(connection).await?;

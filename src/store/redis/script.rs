@@ -1,8 +1,10 @@
 //! The Lua script: one text made of `lua/`, its arguments and its reply.
 
+use std::ops::Range;
 use std::sync::LazyLock;
 
-use deadpool_redis::redis::{Cmd, Script, cmd};
+use deadpool_redis::redis::{Cmd, ErrorKind, Script, ServerErrorKind, cmd};
+use smallvec::SmallVec;
 
 use crate::algorithm::{Algorithm, FIGURES, Verdict};
 use crate::descriptor::Role;
@@ -23,24 +25,65 @@ static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(&SOURCE).get_hash()
 const QUESTION: usize = 3 + (3 + FIGURES) * 8;
 /// Bytes in the reply for one check: whether it is allowed, what remains, and three times as doubles.
 pub const ANSWER: usize = 1 + 4 + 3 * 8;
+/// In place of whether it is allowed, where the request of the check could not be decided.
+const UNDECIDED: u8 = 2;
 
-/// The call that decides requests, each a group of checks, one after the other.
-pub fn call(requests: &[&[Check]]) -> Cmd {
-    call_by(&SHA1, requests)
+/// A request as it travels: a group of checks.
+pub struct Group {
+    /// The keys, one after the other, and then the questions.
+    bytes: Vec<u8>,
+    /// Where each key ends.
+    keys: SmallVec<[usize; 4]>,
+}
+
+impl Group {
+    /// Of these checks.
+    pub fn new(checks: &[Check]) -> Group {
+        let size = checks.iter().map(|check| check.key.as_str().len() + QUESTION).sum();
+        let (mut bytes, mut keys) = (Vec::with_capacity(size), SmallVec::with_capacity(checks.len()));
+        for check in checks {
+            bytes.extend_from_slice(check.key.as_str().as_bytes());
+            keys.push(bytes.len());
+        }
+        for (i, check) in checks.iter().enumerate() {
+            let joined = i > 0 && checks[i - 1].descriptor == check.descriptor;
+            question(&mut bytes, check, joined, i + 1 < checks.len());
+        }
+        Group { bytes, keys }
+    }
+
+    /// How many checks there are.
+    pub fn checks(&self) -> usize {
+        self.keys.len()
+    }
+
+    fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        let begins = std::iter::once(0).chain(self.keys.iter().copied());
+        begins.zip(&self.keys).map(|(begin, end)| &self.bytes[begin..*end])
+    }
+
+    fn questions(&self) -> &[u8] {
+        &self.bytes[self.keys.last().copied().unwrap_or(0)..]
+    }
+}
+
+/// The call that decides requests, one after the other.
+pub fn call<'g>(groups: impl IntoIterator<Item = &'g Group, IntoIter: Clone>) -> Cmd {
+    call_by(&SHA1, groups)
 }
 
 /// The same for a script of this hash. Tests run the script behind a clock of theirs.
-pub fn call_by(sha1: &str, requests: &[&[Check]]) -> Cmd {
-    let checks: usize = requests.iter().map(|checks| checks.len()).sum();
+pub fn call_by<'g>(sha1: &str, groups: impl IntoIterator<Item = &'g Group, IntoIter: Clone>) -> Cmd {
+    let groups = groups.into_iter();
+    let checks: usize = groups.clone().map(Group::checks).sum();
     let mut questions = Vec::with_capacity(checks * QUESTION);
     let mut call = cmd("EVALSHA");
     call.arg(sha1).arg(checks);
-    for checks in requests {
-        for (i, check) in checks.iter().enumerate() {
-            call.arg(check.key.as_str());
-            let joined = i > 0 && checks[i - 1].descriptor == check.descriptor;
-            question(&mut questions, check, joined, i + 1 < checks.len());
+    for group in groups {
+        for key in group.keys() {
+            call.arg(key);
         }
+        questions.extend_from_slice(group.questions());
     }
     call.arg(questions);
     call
@@ -73,16 +116,36 @@ fn question(questions: &mut Vec<u8>, check: &Check, joined: bool, followed: bool
     }
 }
 
-/// The verdicts in a reply to so many checks.
-///
-/// # Errors
-/// [`StoreError::Answer`] where it is not the reply of the script.
-pub fn verdicts(reply: &[u8], checks: usize) -> Result<Verdicts, StoreError> {
-    let (answers, []) = reply.as_chunks::<ANSWER>() else { return Err(StoreError::Answer) };
-    if answers.len() != checks {
-        return Err(StoreError::Answer);
+/// What the script says to all the checks of a call.
+pub struct Reply {
+    answers: Vec<[u8; ANSWER]>,
+    /// Why some of them are undecided; empty where none is.
+    failure: String,
+}
+
+impl Reply {
+    /// The reply to so many checks.
+    ///
+    /// # Errors
+    /// [`StoreError::Answer`] where it is not the reply of the script.
+    pub fn new(bytes: &[u8], checks: usize) -> Result<Reply, StoreError> {
+        let (answers, failure) = bytes.split_at_checked(checks * ANSWER).ok_or(StoreError::Answer)?;
+        let (answers, _) = answers.as_chunks();
+        Ok(Reply { answers: answers.to_vec(), failure: String::from_utf8_lossy(failure).into_owned() })
     }
-    Ok(answers.iter().map(verdict).collect())
+
+    /// The verdicts of a request, by the places of its checks.
+    ///
+    /// # Errors
+    /// Where it could not be decided.
+    pub fn verdicts(&self, checks: Range<usize>) -> Result<Verdicts, StoreError> {
+        let answers = self.answers.get(checks).ok_or(StoreError::Answer)?;
+        if answers.iter().any(|[allowed, ..]| *allowed == UNDECIDED) {
+            let kind = ErrorKind::Server(ServerErrorKind::ResponseError);
+            return Err(StoreError::Refused((kind, "a counter failed", self.failure.clone()).into()));
+        }
+        Ok(answers.iter().map(verdict).collect())
+    }
 }
 
 fn verdict(answer: &[u8; ANSWER]) -> Verdict {
