@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use limits::{any_change, any_limit, any_penalty, bound, memory_ms, patience_ms, small_limit};
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Initial, Limit, LimitError, MAX_HITS, Options, State, Verdict, penalty};
+use tollgate::algorithm::{
+    Algorithm, Initial, Limit, LimitError, LimitErrors, MAX_HITS, Options, State, Verdict, penalty,
+};
 use tollgate::descriptor::{Hits, Role};
 use tollgate::store::{Check, Key, group};
 
@@ -590,8 +592,12 @@ fn a_fixed_window_is_aligned_to_the_clock_as_in_the_reference() {
 
 #[test]
 fn nonsense_is_refused() {
+    let only = |LimitErrors(errors)| match errors[..] {
+        [error] => error,
+        _ => panic!("{errors:?}"),
+    };
     let limit = |algorithm, ms, burst| {
-        Limit::new(algorithm, 5, Duration::from_micros(ms), Options { burst, ..Options::default() }).err()
+        Limit::new(algorithm, 5, Duration::from_micros(ms), Options { burst, ..Options::default() }).err().map(only)
     };
     assert_eq!(limit(Algorithm::SlidingWindow, 0, None), Some(LimitError::Period));
     assert_eq!(limit(Algorithm::SlidingWindow, 1_500, None), Some(LimitError::Period));
@@ -601,19 +607,43 @@ fn nonsense_is_refused() {
         Some(LimitError::NoOption(Algorithm::SlidingWindow, "burst"))
     );
     assert_eq!(limit(Algorithm::Concurrency, 0, None), Some(LimitError::Hold));
-    let log = |number| Limit::new(Algorithm::SlidingLog, number, Duration::from_secs(1), Options::default()).err();
+    let log =
+        |number| Limit::new(Algorithm::SlidingLog, number, Duration::from_secs(1), Options::default()).err().map(only);
     assert_eq!((log(100_000), log(100_001)), (None, Some(LimitError::LogNumber)));
     assert_eq!(limit(Algorithm::TokenBucket, 1_000, Some(0)), Some(LimitError::ZeroBurst));
     assert_eq!(limit(Algorithm::TokenBucket, 86_400_000_000, Some(u32::MAX)), Some(LimitError::EndlessRefill));
     let delayed = |number, delay| {
         let options = Options { max_delay: Some(Duration::from_micros(delay)), ..Options::default() };
-        Limit::new(Algorithm::LeakyBucket, number, Duration::from_millis(1), options).err()
+        Limit::new(Algorithm::LeakyBucket, number, Duration::from_millis(1), options).err().map(only)
     };
     for delay in [0, 999, 1_500, 60_001_000, u64::MAX] {
         assert_eq!(delayed(5, delay), Some(LimitError::MaxDelay));
     }
     assert_eq!(delayed(5, 60_000_000), None);
     assert_eq!(delayed(u32::MAX, 60_000_000), Some(LimitError::EndlessQueue));
+}
+
+#[test]
+fn all_that_is_wrong_with_a_limit_is_told() {
+    let new = |algorithm, number, options| Limit::new(algorithm, number, Duration::ZERO, options).unwrap_err().0;
+    let ms = |ms| Some(Duration::from_millis(ms));
+    let burst = Options { burst: Some(0), max_delay: ms(0), segments: Some(5), ..Options::default() };
+    let foreign = LimitError::NoOption(Algorithm::LeakyBucket, "segments");
+    assert_eq!(
+        new(Algorithm::LeakyBucket, 5, burst),
+        [foreign, LimitError::Period, LimitError::MaxDelay, LimitError::ZeroBurst]
+    );
+    let slots = Options { count_denied: Some(true), ..Options::default() };
+    assert_eq!(
+        new(Algorithm::Concurrency, u32::MAX, slots),
+        [LimitError::Hold, LimitError::Slots, LimitError::SlotsOfDenied]
+    );
+    // How long it takes to fill, a period that is wrong does not tell.
+    let endless = Options { burst: Some(u32::MAX), max_delay: ms(60_000), ..Options::default() };
+    assert_eq!(new(Algorithm::LeakyBucket, u32::MAX, endless), [LimitError::Period]);
+    let penalty = Limit::penalty(0, Duration::ZERO, Duration::ZERO, false).unwrap_err();
+    assert_eq!(penalty.0, [LimitError::Within, LimitError::Denials, LimitError::Ban]);
+    assert!(penalty.to_string().contains("; ban is a whole number"), "{penalty}");
 }
 
 #[test]

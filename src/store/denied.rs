@@ -11,7 +11,8 @@
 //!
 //! A request is denied here only if all of its limits are known to deny: then the store would charge none of them, and could say
 //! nothing else. So a limit that counts denials is always asked, and one with a penalty until there is a ban, because it counts them,
-//! too; and so is concurrency, whose slots come back at any moment.
+//! too; and so is concurrency, whose slots come back at any moment. Of a counter that a request asks twice nothing is known: it
+//! may be denied for what the same request would have taken before.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
