@@ -19,6 +19,10 @@ descriptors:
   - {key: brief, rate_limit: {period: 1ms, requests_per_unit: 2, penalty: {after: 1, within: 1h, ban: 200ms}}}
   - {key: shadow, shadow_mode: true, rate_limit: {period: 1ms, requests_per_unit: 2, penalty: {after: 1, within: 1h, ban: 1d}}}
   - {key: closed, rate_limit: {unit: year, requests_per_unit: 1000, failure_mode: closed, penalty: {after: 1, within: 1h, ban: 1d}}}
+  - key: report
+    descriptors:
+      - key: stream
+        rate_limit: {requests_per_unit: 2, algorithm: concurrency, penalty: {after: 2, within: 1h, ban: 1d}}
   - {key: ip, rate_limit: {unit: year, requests_per_unit: 4}}
 ";
 
@@ -61,6 +65,23 @@ async fn a_ban_holds_in_every_process_at_once_and_is_told() {
         assert_eq!(status(&ask(tollgate, ann, 0).await).0, Code::OverLimit, "a look tells, too");
         assert_eq!(status(&ask(tollgate, &[("user", "bob")], 1).await).0, Code::Ok, "nobody else is banned");
     }
+}
+
+#[tokio::test]
+async fn of_a_limit_in_progress_the_end_of_a_ban_is_told_and_when_a_slot_comes_back_is_not() {
+    let tollgate = Tollgate::start(RULES, &["LIMIT_RESPONSE_HEADERS_ENABLED=true"]);
+    let retry_after = async |hits: u32| {
+        let response = ask(&tollgate, &[("report", "ann"), ("stream", "a")], hits).await;
+        let header = response.response_headers_to_add.iter().find(|header| header.key == "Retry-After");
+        (response.overall_code(), header.map(|header| header.value.parse::<i64>().unwrap()))
+    };
+    assert_eq!(retry_after(2).await, (Code::Ok, None));
+    assert_eq!(retry_after(1).await, (Code::OverLimit, None));
+    for _ in 0..2 {
+        let (code, seconds) = retry_after(1).await;
+        assert!(code == Code::OverLimit && seconds.is_some_and(|s| (DAY - 60..=DAY).contains(&s)), "{seconds:?}");
+    }
+    assert_eq!(retry_after(3).await, (Code::OverLimit, None), "what is more than all slots never passes");
 }
 
 #[tokio::test]
