@@ -164,9 +164,10 @@ impl<S: Store> Limiter<S> {
     }
 
     async fn ask(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
-        let asked = Instant::now();
         let verdicts = self.store.check(checks, deadline).await;
-        self.common.metrics.record_store(verdicts.as_ref().err(), asked.elapsed());
+        if let Err(error) = &verdicts {
+            self.common.metrics.record_store_error(error);
+        }
         verdicts
     }
 
