@@ -7,7 +7,7 @@ use arc_swap::{ArcSwap, Guard};
 use tokio::runtime::Handle;
 
 use crate::counters::{self, Action, Counter, CounterError};
-use crate::descriptor::{Entry, Request};
+use crate::descriptor::{Entry, Request, Role};
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::plan::{Decision, GiveBack, Plan, PlanOptions};
 use crate::rules::Rules;
@@ -62,7 +62,7 @@ pub enum Overload {
     /// Its limits answer by their failure modes.
     #[default]
     FailureMode,
-    /// The call fails with RESOURCE_EXHAUSTED.
+    /// The call fails with RESOURCE_EXHAUSTED, unless all of its limits are in shadow mode.
     Refuse,
 }
 
@@ -151,7 +151,7 @@ impl<S: Store> Limiter<S> {
             }
             match self.ask(plan.checks(), deadlines.store).await {
                 Ok(verdicts) => plan.conclude(&verdicts),
-                Err(StoreError::Overloaded) if self.common.options.overload == Overload::Refuse => {
+                Err(StoreError::Overloaded) if self.refuses(plan.checks()) => {
                     self.common.metrics.record_overloaded();
                     return Err(DecideError::Overloaded);
                 }
@@ -161,6 +161,11 @@ impl<S: Store> Limiter<S> {
         let turn = if decision.delay.is_zero() { None } else { self.seat(&mut decision) };
         self.common.metrics.record(&snapshot.metrics, &decision);
         Ok((decision, turn))
+    }
+
+    /// Where the store has no room. What denies nobody fails nobody's call.
+    fn refuses(&self, checks: &[Check]) -> bool {
+        self.common.options.overload == Overload::Refuse && checks.iter().any(|check| check.role != Role::Shadow)
     }
 
     async fn ask(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
