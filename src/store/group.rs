@@ -114,12 +114,12 @@ fn retry_together<'a>(
         return None;
     }
     let mut hits = 0;
-    let waits = together().map(|check| {
-        hits = (hits + check.hits.get()).min(MAX_HITS as i64);
-        check.limit.decide(hits, state(i), now).verdict.retry_after_ms
-    });
     // What can never pass never passes.
-    Some(waits.fold(Some(0), |longest, wait| longest.zip(wait).map(|(longest, wait)| longest.max(wait))))
+    Some(together().try_fold(0, |longest: u64, check| {
+        hits = (hits + check.hits.get()).min(MAX_HITS as i64);
+        let wait = check.limit.decide(hits, state(i), now).verdict.retry_after_ms?;
+        Some(longest.max(wait))
+    }))
 }
 
 /// The hits of a check, where the one before it came to this verdict.
