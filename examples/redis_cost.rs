@@ -1,23 +1,36 @@
-//! What a decision costs Redis, and what a counter holds: the last table of `docs/algorithms.md`.
+//! What a decision costs Redis, and what a counter holds: the last two tables of `docs/algorithms.md`.
 //!
 //! `cargo run --release --example redis_cost -- redis://localhost:6379` asks that Redis, which should have nothing else to do, and
-//! writes counters that expire within the minute.
+//! writes counters that expire within minutes. With `sizes` after it only the second table is printed, of counters that grow with
+//! what they hold; it takes a few seconds.
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, cmd, pipe};
-use tollgate::algorithm::{Algorithm, Limit, Options};
+use tollgate::algorithm::{Algorithm, Limit, Options, State};
 use tollgate::descriptor::{Entry, Hits, Role};
 use tollgate::store::redis::script::{self, Group};
 use tollgate::store::{Check, Key};
 
 /// Enough for every hit that a counter gets here, and few enough that it does not forget them at once.
 const NUMBER: u32 = 1_000;
+const PERIOD: Duration = Duration::from_secs(60);
+/// So long that the oldest entry of the largest counter is not over.
+const SIZED_PERIOD: Duration = Duration::from_secs(300);
 const COUNTERS: usize = 10_000;
 const DECISIONS: usize = 320_000;
+/// Of counters of one size: so few that they do not grow much by it.
+const SIZED_DECISIONS: usize = 4_000;
+/// In all counters of one size together.
+const ENTRIES: u32 = 100_000;
+/// What a counter of the second table keeps when it is asked.
+const SIZES: [(Algorithm, &[u32]); 2] =
+    [(Algorithm::SlidingLog, &[10, 1_000, 90_000]), (Algorithm::Concurrency, &[10, 100, 1_000])];
+/// An entry of a sliding log, as the script packs it.
+const ENTRY_BYTES: usize = 20;
 /// Calls that travel together, as those of concurrent requests do.
 const PIPELINED: usize = 32;
 
@@ -26,43 +39,108 @@ async fn main() {
     let url = std::env::args().nth(1).unwrap_or_else(|| "redis://localhost:6379".into());
     let mut redis = Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
     script::load().exec_async(&mut redis).await.unwrap();
+    if std::env::args().nth(2).is_none_or(|only| only != "sizes") {
+        by_algorithm(&mut redis).await;
+    }
+    by_size(&mut redis).await;
+}
+
+async fn by_algorithm(redis: &mut MultiplexedConnection) {
     println!("| | allowed | denied | bytes per counter |\n|---|---|---|---|");
     for algorithm in Algorithm::ALL {
         let allowed = checks(*algorithm, NUMBER);
         let denied = checks(*algorithm, 0);
-        let (allowed_us, denied_us) = (cpu_us(&mut redis, &allowed).await, cpu_us(&mut redis, &denied).await);
-        let bytes = counter_bytes(&mut redis, &allowed[0]).await;
+        let allowed_us = cpu_us(redis, &allowed, DECISIONS).await;
+        let denied_us = cpu_us(redis, &denied, DECISIONS).await;
+        let bytes = counter_bytes(redis, &allowed[0]).await;
         println!("| `{algorithm}` | {allowed_us:.1} µs | {denied_us:.1} µs | {bytes} |");
     }
+    println!();
+}
+
+async fn by_size(redis: &mut MultiplexedConnection) {
+    println!(
+        "| | holds | allowed | denied | of half as many hits, denied | bytes per counter |\n|---|---|---|---|---|---|"
+    );
+    for (algorithm, size) in SIZES.iter().flat_map(|(algorithm, sizes)| sizes.iter().map(|size| (*algorithm, *size))) {
+        // The name does not tell the number: all of these ask the same counters.
+        let [room, full] = [size + 1_000, size].map(|number| limit(algorithm, number, SIZED_PERIOD));
+        let counters = (ENTRIES / size).clamp(10, 1_000);
+        let asked = |limit: Limit, hits: u32| -> Vec<Check> {
+            let hits = Hits::take(hits.into()).unwrap();
+            (0..counters).map(|i| Check { hits, ..check(limit, format!("size-{size}-{i}")) }).collect()
+        };
+        let (one, state) = (asked(room, 1), used(room, size));
+        for check in &one {
+            write(redis, check, &state).await;
+        }
+        let bytes = memory(redis, &one[0]).await;
+        let allowed_us = cpu_us(redis, &one, SIZED_DECISIONS).await;
+        let denied_us = cpu_us(redis, &asked(full, 1), SIZED_DECISIONS).await;
+        let several_us = cpu_us(redis, &asked(full, size / 2), SIZED_DECISIONS).await;
+        println!("| `{algorithm}` | {size} | {allowed_us:.1} µs | {denied_us:.1} µs | {several_us:.1} µs | {bytes} |");
+    }
+}
+
+/// A counter of so many entries, of one hit each and a millisecond apart. To ask for them would take as many milliseconds.
+fn used(limit: Limit, size: u32) -> State {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
+    let mut state = None;
+    for entry in 0..size {
+        let limit = limit.held_by(entry.into());
+        let change = limit.decide(1, state.as_ref(), now - u64::from(size - entry)).change;
+        state = Some(State::after(state, change.unwrap()));
+    }
+    state.unwrap()
+}
+
+async fn write(redis: &mut MultiplexedConnection, check: &Check, state: &State) {
+    let (key, packed) = (check.key.as_str(), state.pack());
+    cmd("DEL").arg(key).exec_async(redis).await.unwrap();
+    if check.limit.algorithm() == Algorithm::SlidingLog {
+        for entries in packed.chunks(1_000 * ENTRY_BYTES) {
+            let entries: Vec<&[u8]> = entries.chunks(ENTRY_BYTES).collect();
+            cmd("RPUSH").arg(key).arg(entries).exec_async(redis).await.unwrap();
+        }
+    } else {
+        cmd("SET").arg(key).arg(packed).exec_async(redis).await.unwrap();
+    }
+    cmd("PEXPIRE").arg(key).arg(check.limit.period_ms()).exec_async(redis).await.unwrap();
 }
 
 /// One check for each counter.
 fn checks(algorithm: Algorithm, number: u32) -> Vec<Check> {
+    (0..COUNTERS).map(|i| check(limit(algorithm, number, PERIOD), format!("{number}-{i:05}"))).collect()
+}
+
+fn limit(algorithm: Algorithm, number: u32, period: Duration) -> Limit {
     let has = |option| algorithm.options().contains(&option);
     let burst = Some(number.max(1)).filter(|_| has("burst"));
     let max_delay = Some(Duration::from_secs(1)).filter(|_| has("max_delay"));
     let options = Options { count_denied: Some(false), burst, max_delay, ..Options::default() };
-    let limit = Limit::new(algorithm, number, Duration::from_secs(60), options).unwrap();
-    let check = |i: usize| {
-        let entries = [Entry { key: "user".into(), value: format!("{number}-{i:05}") }];
-        let key = Key::new("", "cost", &entries, |_| None, &limit);
-        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
-    };
-    (0..COUNTERS).map(check).collect()
+    Limit::new(algorithm, number, period, options).unwrap()
+}
+
+fn check(limit: Limit, user: String) -> Check {
+    // The last entry tells the holder, where there are any, and is no part of the counter's name.
+    let entries = [("user", user), ("stream", String::new())].map(|(key, value)| Entry { key: key.into(), value });
+    let of_counter = if limit.algorithm().has_holders() { &entries[..] } else { &entries[..1] };
+    let key = Key::new("", "cost", of_counter, |_| None, &limit);
+    Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
 }
 
 /// Microseconds of Redis's own processor time for each decision.
-async fn cpu_us(redis: &mut MultiplexedConnection, checks: &[Check]) -> f64 {
+async fn cpu_us(redis: &mut MultiplexedConnection, checks: &[Check], decisions: usize) -> f64 {
     let mut turn = checks.iter().cycle();
     let before = cpu_seconds(redis).await;
-    for _ in 0..DECISIONS / PIPELINED {
+    for _ in 0..decisions / PIPELINED {
         let mut calls = pipe();
         for check in turn.by_ref().take(PIPELINED) {
             calls.add_command(script::call(&[Group::new(std::slice::from_ref(check))])).ignore();
         }
         calls.exec_async(redis).await.unwrap();
     }
-    (cpu_seconds(redis).await - before) * 1e6 / DECISIONS as f64
+    (cpu_seconds(redis).await - before) * 1e6 / decisions as f64
 }
 
 /// What a counter holds in Redis, its name and time to live included.
@@ -70,7 +148,12 @@ async fn counter_bytes(redis: &mut MultiplexedConnection, check: &Check) -> u64 
     // So much that it does not forget it at once.
     let many = Check { hits: Hits::take(u64::from(NUMBER) / 4).unwrap(), ..check.clone() };
     script::call(&[Group::new(&[many])]).exec_async(redis).await.unwrap();
-    cmd("MEMORY").arg("USAGE").arg(check.key.as_str()).query_async(redis).await.unwrap()
+    memory(redis, check).await
+}
+
+/// What Redis says that a counter takes; a long list is looked at in whole, for `SAMPLES 0`.
+async fn memory(redis: &mut MultiplexedConnection, check: &Check) -> u64 {
+    cmd("MEMORY").arg("USAGE").arg(check.key.as_str()).arg("SAMPLES").arg(0).query_async(redis).await.unwrap()
 }
 
 async fn cpu_seconds(redis: &mut MultiplexedConnection) -> f64 {

@@ -5,6 +5,8 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
 local answers = {}
+-- The most hits that a request may take: more than any limit lets pass.
+local MAX_HITS = 2 ^ 53
 
 -- The counter that was looked at last.
 local looked_at
@@ -67,6 +69,35 @@ local function decide_group(first, offset)
     return allowed, remaining, reset_after, retry_after, delay
   end
 
+  -- When all checks of the counter of a denied check pass, which is asked several times: each of them on what those before it have
+  -- taken. As told already where it is asked once, or something is given back to it, which nobody will do again.
+  local function retry_together(denied)
+    local together = {}
+    for _, check in ipairs(checks) do
+      if check.key == denied.key then
+        if check.hits < 0 then
+          return denied.retry_after
+        end
+        together[#together + 1] = check
+      end
+    end
+    if #together < 2 then
+      return denied.retry_after
+    end
+    local hits, longest = 0, 0
+    for _, check in ipairs(together) do
+      hits = math.min(hits + check.hits, MAX_HITS)
+      local _, _, _, retry_after = decide(check, hits, {})
+      -- What can never pass never passes.
+      if retry_after == NEVER or longest == NEVER then
+        longest = NEVER
+      else
+        longest = math.max(longest, retry_after)
+      end
+    end
+    return longest
+  end
+
   local pending = {}
   local before = true
   local refused, quotas, quotas_over, over, taken = false, 0, 0, false, false
@@ -91,12 +122,26 @@ local function decide_group(first, offset)
     taken = taken or (allowed and check.hits > 0 and not check.count_denied)
   end
 
-  if taken and (refused or (quotas > 0 and quotas_over == quotas)) then
+  local deny = refused or (quotas > 0 and quotas_over == quotas)
+  if taken and deny then
     pending = {}
     for _, check in ipairs(checks) do
-      local charged = (check.count_denied or check.hits < 0) and check.hits or 0
+      local charged = 0
+      if check.count_denied or check.hits < 0 then
+        charged = check.hits
+      elseif check.hits > 0 and not check.allowed then
+        -- More than ever passes: that costs nothing, but a bucket that begins empty begins with a denied request, too.
+        charged = MAX_HITS
+      end
       local _
       _, check.remaining, check.reset_after = decide(check, charged, pending)
+    end
+  end
+  if deny then
+    for _, check in ipairs(checks) do
+      if not check.allowed and not check.is_penalty then
+        check.retry_after = retry_together(check)
+      end
     end
   end
 

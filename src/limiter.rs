@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 
 use crate::counters::{self, Action, Counter, CounterError};
-use crate::descriptor::{Entry, Request};
+use crate::descriptor::{Entry, Request, Role};
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::plan::{Decision, GiveBack, Plan, PlanOptions};
 use crate::rules::Rules;
@@ -69,7 +69,7 @@ pub enum Overload {
     /// Its limits answer by their failure modes.
     #[default]
     FailureMode,
-    /// The call fails with RESOURCE_EXHAUSTED.
+    /// The call fails with RESOURCE_EXHAUSTED, unless all of its limits are in shadow mode.
     Refuse,
 }
 
@@ -177,7 +177,7 @@ impl<S: Store> Limiter<S> {
             }
             match self.ask(plan.checks(), deadlines.store).await {
                 Ok(verdicts) => plan.conclude(&verdicts),
-                Err(StoreError::Overloaded) if self.common.options.overload == Overload::Refuse => {
+                Err(StoreError::Overloaded) if self.refuses(plan.checks()) => {
                     self.common.metrics.record_overloaded();
                     return Err(DecideError::Overloaded);
                 }
@@ -189,10 +189,16 @@ impl<S: Store> Limiter<S> {
         Ok((decision, turn))
     }
 
+    /// Where the store has no room. What denies nobody fails nobody's call.
+    fn refuses(&self, checks: &[Check]) -> bool {
+        self.common.options.overload == Overload::Refuse && checks.iter().any(|check| check.role != Role::Shadow)
+    }
+
     async fn ask(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
-        let asked = Instant::now();
         let verdicts = self.store.check(checks, deadline).await;
-        self.common.metrics.record_store(verdicts.as_ref().err(), asked.elapsed());
+        if let Err(error) = &verdicts {
+            self.common.metrics.record_store_error(error);
+        }
         verdicts
     }
 

@@ -28,6 +28,7 @@ pub struct Metrics {
     descriptors: Matches,
     spared: IntCounter,
     rule_hits: Hits<IntCounterVec>,
+    banned_hits: IntCounterVec,
     store_seconds: Histogram,
     store_errors: IntCounterVec,
     denied_cache_hits: IntCounter,
@@ -93,11 +94,19 @@ struct Hits<T> {
     shadow: T,
 }
 
+/// The counters of one limit.
+#[derive(Debug)]
+struct LimitHits {
+    hits: Hits<IntCounter>,
+    /// Where there is a penalty.
+    banned: Option<IntCounter>,
+}
+
 /// The counters of every limit of one snapshot, in the order of their ids; made when a limit is first used, so that one that
 /// never applies costs nothing at a scrape.
 #[derive(Debug, Default)]
 pub struct RuleMetrics {
-    limits: Box<[OnceLock<Hits<IntCounter>>]>,
+    limits: Box<[OnceLock<LimitHits>]>,
 }
 
 impl RuleMetrics {
@@ -183,7 +192,15 @@ impl Metrics {
                     &by_rule,
                 )?,
             },
-            store_seconds: seconds("store_seconds", "Time the store took to decide or to fail, where it was asked.")?,
+            banned_hits: counters(
+                "banned_hits_total",
+                "Hits of those whom the rule's penalty bans, the denial that brings the ban among them; they are over its limit, too.",
+                &by_rule,
+            )?,
+            store_seconds: seconds(
+                "store_seconds",
+                "Time the store took to decide or to fail, its queue included; where a lease or the denied cache answers it is not asked.",
+            )?,
             store_errors: counters(
                 "store_errors_total",
                 "Decisions that the store could not make, by reason.",
@@ -265,8 +282,15 @@ impl Metrics {
         let Ok(hits) = u64::try_from(limited.hits.get()) else { return };
         match limited.source {
             Source::Rule(rule, limit) => {
-                let of_limit = rules.limits[limit.id].get_or_init(|| self.rule_hits.with(&rule.domain, &limit.label));
-                of_limit.record(limited, hits, self.near_limit_ratio);
+                let of_limit = rules.limits[limit.id].get_or_init(|| LimitHits {
+                    hits: self.rule_hits.with(&rule.domain, &limit.label),
+                    banned: (limit.config.penalty.is_some())
+                        .then(|| self.banned_hits.with_label_values(&[&*rule.domain, &*limit.label])),
+                });
+                of_limit.hits.record(limited, hits, self.near_limit_ratio);
+                if let (Some(banned), Some(_)) = (&of_limit.banned, limited.banned_ms) {
+                    banned.inc_by(hits);
+                }
             }
             Source::Override(domain) => {
                 self.rule_hits.with(domain, "(override)").record(limited, hits, self.near_limit_ratio);
@@ -290,14 +314,16 @@ impl Metrics {
         self.requests.overloaded.inc();
     }
 
-    /// The store was asked.
+    /// The store itself was asked, unless it turned out that it could not be.
     pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
         if !matches!(error, Some(StoreError::Down | StoreError::Overloaded)) {
             self.store_seconds.observe(took.as_secs_f64());
         }
-        if let Some(error) = error {
-            self.store_errors.with_label_values(&[error.kind()]).inc();
-        }
+    }
+
+    /// A decision could not be had.
+    pub fn record_store_error(&self, error: &StoreError) {
+        self.store_errors.with_label_values(&[error.kind()]).inc();
     }
 
     /// So many requests more are held, or fewer.
@@ -344,6 +370,8 @@ impl Metrics {
         let kept: HashSet<(&str, &str)> = new.limits().map(|(rule, limit)| (&*rule.domain, &*limit.label)).collect();
         for (rule, limit) in old.limits().filter(|(rule, limit)| !kept.contains(&(&*rule.domain, &*limit.label))) {
             self.rule_hits.remove(&rule.domain, &limit.label);
+            // One without a penalty has none.
+            let _ = self.banned_hits.remove_label_values(&[&*rule.domain, &*limit.label]);
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Limit, LimitError, Options, Verdict};
+use crate::algorithm::{Algorithm, Limit, LimitErrors, Options, Verdict};
 use crate::descriptor::{Hits, Override, Request, Role};
 use crate::lease::Lease;
 use crate::rules::{Allowance, FailureMode, Rule, RuleLimit, Rules};
@@ -444,7 +444,7 @@ impl<'a> Plan<'a> {
 }
 
 /// A limit that the client brings along counts as the rules do by default; or in a sliding window, where it is more than a log keeps.
-fn brought_along(algorithm: Algorithm, limit: Override) -> Result<Limit, LimitError> {
+fn brought_along(algorithm: Algorithm, limit: Override) -> Result<Limit, LimitErrors> {
     let limit = |algorithm| Limit::new(algorithm, limit.number, limit.unit.duration(), Options::default());
     limit(algorithm).or_else(|_| limit(Algorithm::SlidingWindow))
 }

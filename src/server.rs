@@ -32,6 +32,7 @@ use crate::store::denied::{Denials, DeniedCache};
 use crate::store::lease::Leases;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
+use crate::store::timed::{OnAnswer, Timed};
 use crate::wire;
 use crate::worker::Workers;
 
@@ -65,10 +66,13 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     let memory = Arc::new(MemoryStore::default());
     tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
     let parts = Parts { settings, signals, sources, fingerprint, loaded, ports, workers, metrics, memory };
+    let metrics = Arc::clone(&parts.metrics);
+    let on_answer: OnAnswer = Arc::new(move |error, took| metrics.record_store(error, took));
     match redis {
         None => {
             parts.metrics.set_store_up(true);
-            let stores = vec![Arc::clone(&parts.memory); parts.workers.runtimes().len()];
+            let store = Arc::new(Timed::new(Arc::clone(&parts.memory), on_answer));
+            let stores = vec![store; parts.workers.runtimes().len()];
             parts.run(stores, "memory").await
         }
         Some(config) => {
@@ -76,6 +80,8 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
             let metrics = Arc::clone(&parts.metrics);
             let on_change = Box::new(move |up| metrics.set_store_up(up));
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
+            let timed = |store| Timed::new(Arc::new(store), Arc::clone(&on_answer));
+            let stores = stores.into_iter().map(timed).collect();
             let metrics = Arc::clone(&parts.metrics);
             let stores = Leases::around(stores, queue, Box::new(move || metrics.record_lease()));
             let metrics = Arc::clone(&parts.metrics);

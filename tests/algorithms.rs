@@ -9,7 +9,11 @@ use std::time::Duration;
 
 use limits::{any_change, any_limit, any_penalty, bound, memory_ms, patience_ms, small_limit};
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Initial, Limit, LimitError, MAX_HITS, Options, State, Verdict, penalty};
+use tollgate::algorithm::{
+    Algorithm, Initial, Limit, LimitError, LimitErrors, MAX_HITS, Options, State, Verdict, penalty,
+};
+use tollgate::descriptor::{Hits, Role};
+use tollgate::store::{Check, Key, group};
 
 /// Milliseconds since the epoch, some day in 2026, where every sequence begins.
 const START: u64 = 1_784_000_000_123;
@@ -43,6 +47,12 @@ impl Counter {
     fn look(&self) -> Verdict {
         self.at(self.now, 0)
     }
+}
+
+/// A check of the counter of this number.
+fn check(counter: usize, limit: Limit, hits: u64) -> Check {
+    let key = Key::new("", &format!("c{counter}"), &[], |_| None, &limit);
+    Check { key, limit, hits: Hits::take(hits).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
 }
 
 /// Hits, and how much later they come, in 64ths of what the limit remembers.
@@ -133,6 +143,50 @@ proptest! {
                 prop_assert!(!verdict.allowed);
                 prop_assert!(hits > i64::from(Counter::new(counter.limit, counter.now).look().remaining));
                 prop_assert!(!counter.at(counter.now + memory_ms(&counter.limit), hits).allowed);
+            }
+        }
+    }
+
+    #[test]
+    fn a_denied_request_of_several_checks_passes_when_the_longest_wait_is_over_and_not_a_millisecond_before(
+        limits in prop::collection::vec(small_limit(), 2), used in prop::collection::vec((0..2_usize, 1..6_i64, 0..40_u64), 0..20),
+        asked in prop::collection::vec((0..2_usize, 0..6_u64), 1..5)
+    ) {
+        // A bucket that begins empty may be forgotten while the request waits for another counter.
+        prop_assume!(limits.iter().all(|limit| limit.options().initial != Some(Initial::Empty)));
+        let mut counters: Vec<Counter> = limits.into_iter().map(|limit| Counter::new(limit, START)).collect();
+        for (which, hits, wait) in used {
+            counters.iter_mut().for_each(|counter| counter.now += wait);
+            counters[which].take(hits);
+        }
+        let checks: Vec<Check> = asked.iter().map(|(which, hits)| check(*which, counters[*which].limit, *hits)).collect();
+        let mut states: Vec<Option<State>> = counters.iter().map(|counter| counter.state.clone()).collect();
+        let now = counters[0].now;
+        let (verdicts, changes) = group::decide(&checks, now, |i| states[asked[i].0].as_ref());
+        for (i, change, _) in changes {
+            let state = &mut states[asked[i].0];
+            *state = Some(State::after(state.take(), change));
+        }
+        let passes = |now: u64| {
+            let (verdicts, _) = group::decide(&checks, now, |i| states[asked[i].0].as_ref());
+            verdicts.iter().all(|verdict| verdict.allowed)
+        };
+        let denied = || verdicts.iter().filter(|verdict| !verdict.allowed);
+        let denies = |counter: usize| (0..checks.len()).any(|i| asked[i].0 == counter && !verdicts[i].allowed);
+        // What a limit that counts denials charges where only others deny, it may want to wait for: no check tells that.
+        let charged = |counter: &usize| counters[*counter].limit.count_denied() && !denies(*counter);
+        if denied().next().is_none() || asked.iter().any(|(counter, _)| charged(counter)) {
+            return Ok(());
+        }
+        match denied().map(|verdict| verdict.retry_after_ms).collect::<Option<Vec<u64>>>() {
+            Some(waits) => {
+                let longest = waits.into_iter().max().unwrap();
+                prop_assert!(longest > 0 && passes(now + longest), "it does not pass after {longest}: {verdicts:?}");
+                prop_assert!(!passes(now + longest - 1), "it passes before {longest}: {verdicts:?}");
+            }
+            None => {
+                let memory = counters.iter().map(|counter| memory_ms(&counter.limit)).max().unwrap();
+                prop_assert!(!passes(now + memory), "it can pass: {verdicts:?}");
             }
         }
     }
@@ -538,8 +592,12 @@ fn a_fixed_window_is_aligned_to_the_clock_as_in_the_reference() {
 
 #[test]
 fn nonsense_is_refused() {
+    let only = |LimitErrors(errors)| match errors[..] {
+        [error] => error,
+        _ => panic!("{errors:?}"),
+    };
     let limit = |algorithm, ms, burst| {
-        Limit::new(algorithm, 5, Duration::from_micros(ms), Options { burst, ..Options::default() }).err()
+        Limit::new(algorithm, 5, Duration::from_micros(ms), Options { burst, ..Options::default() }).err().map(only)
     };
     assert_eq!(limit(Algorithm::SlidingWindow, 0, None), Some(LimitError::Period));
     assert_eq!(limit(Algorithm::SlidingWindow, 1_500, None), Some(LimitError::Period));
@@ -549,17 +607,56 @@ fn nonsense_is_refused() {
         Some(LimitError::NoOption(Algorithm::SlidingWindow, "burst"))
     );
     assert_eq!(limit(Algorithm::Concurrency, 0, None), Some(LimitError::Hold));
-    let log = |number| Limit::new(Algorithm::SlidingLog, number, Duration::from_secs(1), Options::default()).err();
+    let log =
+        |number| Limit::new(Algorithm::SlidingLog, number, Duration::from_secs(1), Options::default()).err().map(only);
     assert_eq!((log(100_000), log(100_001)), (None, Some(LimitError::LogNumber)));
     assert_eq!(limit(Algorithm::TokenBucket, 1_000, Some(0)), Some(LimitError::ZeroBurst));
     assert_eq!(limit(Algorithm::TokenBucket, 86_400_000_000, Some(u32::MAX)), Some(LimitError::EndlessRefill));
     let delayed = |number, delay| {
         let options = Options { max_delay: Some(Duration::from_micros(delay)), ..Options::default() };
-        Limit::new(Algorithm::LeakyBucket, number, Duration::from_millis(1), options).err()
+        Limit::new(Algorithm::LeakyBucket, number, Duration::from_millis(1), options).err().map(only)
     };
     for delay in [0, 999, 1_500, 60_001_000, u64::MAX] {
         assert_eq!(delayed(5, delay), Some(LimitError::MaxDelay));
     }
     assert_eq!(delayed(5, 60_000_000), None);
     assert_eq!(delayed(u32::MAX, 60_000_000), Some(LimitError::EndlessQueue));
+}
+
+#[test]
+fn all_that_is_wrong_with_a_limit_is_told() {
+    let new = |algorithm, number, options| Limit::new(algorithm, number, Duration::ZERO, options).unwrap_err().0;
+    let ms = |ms| Some(Duration::from_millis(ms));
+    let burst = Options { burst: Some(0), max_delay: ms(0), segments: Some(5), ..Options::default() };
+    let foreign = LimitError::NoOption(Algorithm::LeakyBucket, "segments");
+    assert_eq!(
+        new(Algorithm::LeakyBucket, 5, burst),
+        [foreign, LimitError::Period, LimitError::MaxDelay, LimitError::ZeroBurst]
+    );
+    let slots = Options { count_denied: Some(true), ..Options::default() };
+    assert_eq!(
+        new(Algorithm::Concurrency, u32::MAX, slots),
+        [LimitError::Hold, LimitError::Slots, LimitError::SlotsOfDenied]
+    );
+    // How long it takes to fill, a period that is wrong does not tell.
+    let endless = Options { burst: Some(u32::MAX), max_delay: ms(60_000), ..Options::default() };
+    assert_eq!(new(Algorithm::LeakyBucket, u32::MAX, endless), [LimitError::Period]);
+    let penalty = Limit::penalty(0, Duration::ZERO, Duration::ZERO, false).unwrap_err();
+    assert_eq!(penalty.0, [LimitError::Within, LimitError::Denials, LimitError::Ban]);
+    assert!(penalty.to_string().contains("; ban is a whole number"), "{penalty}");
+}
+
+#[test]
+fn a_bucket_that_begins_empty_begins_with_a_request_that_is_charged_to_none() {
+    let options = |initial| Options { initial, ..Options::default() };
+    let bucket = |initial| Limit::new(Algorithm::TokenBucket, 1, Duration::from_millis(100), options(initial)).unwrap();
+    let checks = [check(0, bucket(None), 1), check(1, bucket(Some(Initial::Empty)), 1)];
+    let (verdicts, changes) = group::decide(&checks, START, |_| None);
+    assert_eq!((verdicts[0].allowed, verdicts[1].allowed, verdicts[1].retry_after_ms), (true, false, Some(100)));
+    let mut states = [None, None];
+    for (i, change, _) in changes {
+        states[i] = Some(State::begin(change));
+    }
+    let later = |ms: u64| group::decide(&checks, START + ms, |i| states[i].as_ref()).0;
+    assert!(!later(99)[1].allowed && later(100).iter().all(|verdict| verdict.allowed), "{states:?}");
 }

@@ -21,6 +21,9 @@ domain: shop
 descriptors:
   - {key: user, rate_limit: {unit: year, requests_per_unit: 100000}}
   - {key: strict, rate_limit: {unit: year, requests_per_unit: 100000, failure_mode: closed}}
+  - {key: local, rate_limit: {unit: year, requests_per_unit: 1, failure_mode: local}}
+  - {key: error, rate_limit: {unit: year, requests_per_unit: 100000, failure_mode: error}}
+  - {key: shadow, shadow_mode: true, rate_limit: {unit: year, requests_per_unit: 100000, failure_mode: closed}}
 ";
 
 fn start(redis: &Redis, settings: &[&str]) -> Tollgate {
@@ -128,6 +131,63 @@ async fn what_waits_is_bounded_and_the_rest_is_answered_at_once() {
         }
         assert!(tollgate.metric("tollgate_store_errors_total{kind=\"overloaded\"}") >= 200.0);
         assert_eq!(tollgate.metric("tollgate_requests_total{outcome=\"overloaded\"}") >= 200.0, refused);
+    }
+    redis.thaw();
+}
+
+/// Fills the queue of 10 for a Redis that says nothing. While these calls wait it stays full.
+async fn fill_the_queue(tollgate: &Tollgate) -> tokio::task::JoinSet<()> {
+    let client = tollgate.client().await;
+    let mut flood = tokio::task::JoinSet::new();
+    // Each time one more of 4 calls to Redis may set out with what waits; after them nothing goes any more.
+    for _ in 0..6 {
+        for _ in 0..200 {
+            let mut client = client.clone();
+            flood.spawn(async move { drop(client.should_rate_limit(user("ann")).await) });
+        }
+        wait_until_async("what does not fit is answered", async || {
+            while flood.try_join_next().is_some() {}
+            flood.len() <= 4 * 32 + 10
+        })
+        .await;
+    }
+    flood
+}
+
+#[tokio::test]
+async fn at_a_full_queue_each_limit_answers_by_its_failure_mode_or_the_call_is_refused() {
+    let redis = Redis::start();
+    let settings = ["REDIS_QUEUE_SIZE=10", "REDIS_TIMEOUT=30s"];
+    let [by_mode, refusing, spared] = [&[][..], &["OVERLOAD=refuse"], &["OVERLOAD=refuse", "SHADOW_MODE=true"]]
+        .map(|more| start(&redis, &[&settings, more].concat()));
+    redis.freeze();
+    let ask = async |tollgate: &Tollgate, keys: &[&str]| {
+        let entries: Vec<_> = keys.iter().map(|key| [(*key, "bob")]).collect();
+        let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(<[_; 1]>::as_slice).collect();
+        let answer = tollgate.ask(request("shop", &descriptors)).await;
+        answer.map(|answer| answer.overall_code()).map_err(|status| status.code())
+    };
+    let (passes, denied) = (Ok(Code::Ok), Ok(Code::OverLimit));
+    let _flood = fill_the_queue(&by_mode).await;
+    for (keys, answer) in [
+        (&["user"][..], passes),
+        (&["strict"], denied),
+        (&["user", "strict"], denied),
+        (&["local"], passes),
+        (&["local"], denied),
+        (&["error"], Err(tonic::Code::Unavailable)),
+        (&["shadow"], passes),
+    ] {
+        assert_eq!(ask(&by_mode, keys).await, answer, "{keys:?} by its failure mode");
+    }
+    let _flood = fill_the_queue(&refusing).await;
+    for keys in [&["user"][..], &["strict"], &["local"], &["error"], &["user", "shadow"]] {
+        assert_eq!(ask(&refusing, keys).await, Err(tonic::Code::ResourceExhausted), "{keys:?}");
+    }
+    assert_eq!(ask(&refusing, &["shadow"]).await, passes, "what denies nobody fails nobody's call");
+    let _flood = fill_the_queue(&spared).await;
+    for key in ["user", "strict", "error"] {
+        assert_eq!(ask(&spared, &[key]).await, passes, "{key} in shadow mode");
     }
     redis.thaw();
 }

@@ -42,6 +42,8 @@ async fn a_flood_over_the_limit_leaves_redis_alone() {
     let asked = redis.script_calls();
     assert!(asked < 50, "{asked} calls for 500 requests");
     assert_eq!(tollgate.metric(HITS), f64::from(500 - asked));
+    let timed = tollgate.metric("tollgate_store_seconds_count");
+    assert_eq!(timed, f64::from(asked), "the store's time is that of its own answers");
     assert_eq!(
         tollgate.metric("tollgate_over_limit_hits_total{domain=\"shop\",rule=\"user\"}"),
         495.0,

@@ -19,6 +19,15 @@ descriptors:
   - {key: brief, rate_limit: {period: 1ms, requests_per_unit: 2, penalty: {after: 1, within: 1h, ban: 200ms}}}
   - {key: shadow, shadow_mode: true, rate_limit: {period: 1ms, requests_per_unit: 2, penalty: {after: 1, within: 1h, ban: 1d}}}
   - {key: closed, rate_limit: {unit: year, requests_per_unit: 1000, failure_mode: closed, penalty: {after: 1, within: 1h, ban: 1d}}}
+  - key: team
+    value: blue-*
+    share_threshold: true
+    rate_limit: {period: 100ms, requests_per_unit: 2, penalty: {after: 3, within: 1h, ban: 1d}}
+  - {key: team, value: red-*, rate_limit: {period: 100ms, requests_per_unit: 2, penalty: {after: 3, within: 1h, ban: 1d}}}
+  - key: report
+    descriptors:
+      - key: stream
+        rate_limit: {requests_per_unit: 2, algorithm: concurrency, penalty: {after: 2, within: 1h, ban: 1d}}
   - {key: ip, rate_limit: {unit: year, requests_per_unit: 4}}
 ";
 
@@ -64,6 +73,23 @@ async fn a_ban_holds_in_every_process_at_once_and_is_told() {
 }
 
 #[tokio::test]
+async fn of_a_limit_in_progress_the_end_of_a_ban_is_told_and_when_a_slot_comes_back_is_not() {
+    let tollgate = Tollgate::start(RULES, &["LIMIT_RESPONSE_HEADERS_ENABLED=true"]);
+    let retry_after = async |hits: u32| {
+        let response = ask(&tollgate, &[("report", "ann"), ("stream", "a")], hits).await;
+        let header = response.response_headers_to_add.iter().find(|header| header.key == "Retry-After");
+        (response.overall_code(), header.map(|header| header.value.parse::<i64>().unwrap()))
+    };
+    assert_eq!(retry_after(2).await, (Code::Ok, None));
+    assert_eq!(retry_after(1).await, (Code::OverLimit, None));
+    for _ in 0..2 {
+        let (code, seconds) = retry_after(1).await;
+        assert!(code == Code::OverLimit && seconds.is_some_and(|s| (DAY - 60..=DAY).contains(&s)), "{seconds:?}");
+    }
+    assert_eq!(retry_after(3).await, (Code::OverLimit, None), "what is more than all slots never passes");
+}
+
+#[tokio::test]
 async fn a_ban_ends_and_hits_meanwhile_do_not_prolong_it() {
     let tollgate = Tollgate::start(RULES, &[]);
     assert_eq!(status(&ask(&tollgate, &[("brief", "ann")], 3).await).0, Code::OverLimit);
@@ -90,6 +116,39 @@ async fn a_request_that_a_ban_denies_is_charged_to_none_of_its_limits() {
         }
         assert_eq!(status(&ask(&tollgate, &[("ip", "192.0.2.1")], 0).await).1, 4);
     }
+}
+
+#[tokio::test]
+async fn hits_under_a_ban_are_counted_for_their_rule() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    for hits in [3, 3, 3, 1, 0] {
+        ask(&tollgate, &[("user", "ann")], hits).await;
+    }
+    ask(&tollgate, &[("user", "bob")], 3).await;
+    let hits = |of: &str| tollgate.metric(&format!("tollgate_{of}_hits_total{{domain=\"shop\",rule=\"user\"}}"));
+    assert_eq!((hits("banned"), hits("over_limit")), (4.0, 13.0), "from the denial on that brings the ban");
+    ask(&tollgate, &[("ip", "192.0.2.1")], 5).await;
+    let metrics = tollgate.get("/metrics").1;
+    assert!(metrics.contains("over_limit_hits_total{domain=\"shop\",rule=\"ip\"} 5"), "{metrics}");
+    assert!(!metrics.contains("banned_hits_total{domain=\"shop\",rule=\"ip\"}"), "no penalty, no ban");
+    tollgate.change_rules(&RULES.replace("key: user", "key: customer"));
+    tollgate.must_log("new rules are in force");
+    assert!(!tollgate.get("/metrics").1.contains("rule=\"user\""), "a rule that is gone takes its series with it");
+}
+
+#[tokio::test]
+async fn a_ban_is_of_a_counter_and_meets_all_who_share_it() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    for _ in 0..3 {
+        ask(&tollgate, &[("team", "blue-1")], 3).await;
+    }
+    assert_eq!(status(&ask(&tollgate, &[("team", "blue-2")], 1).await).0, Code::OverLimit);
+    assert_eq!(status(&ask(&tollgate, &[("team", "red-1")], 1).await).0, Code::Ok, "red values count each for itself");
+    for _ in 0..3 {
+        ask(&tollgate, &[("team", "red-1")], 3).await;
+    }
+    assert_eq!(status(&ask(&tollgate, &[("team", "red-1")], 1).await).0, Code::OverLimit);
+    assert_eq!(status(&ask(&tollgate, &[("team", "red-2")], 1).await).0, Code::Ok);
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@
 //! A slot that is not given back frees itself `hold` after it was taken, to the millisecond, and never before. What is kept is one entry for
 //! each request in progress, so that the number is bounded. Hits of one holder come back newest first. A reset by hand frees all.
 
-use super::{FIGURES, Limit, LimitError, MAX_HITS, Options, Verdict, figures, hold, push_number};
+use super::{FIGURES, Limit, LimitError, LimitErrors, MAX_HITS, Options, Verdict, figures, hold, push_number};
 
 /// `hold` is the period of such a limit.
 pub(super) const OPTIONS: &[&str] = &["hold"];
@@ -121,13 +121,11 @@ pub(super) fn decide(
 }
 
 impl Parameters {
-    pub(super) fn new(number: u32, _: u64, options: &Options) -> Result<Self, LimitError> {
-        if number > MAX_NUMBER {
-            return Err(LimitError::Slots);
-        }
-        if options.count_denied == Some(true) {
-            return Err(LimitError::SlotsOfDenied);
-        }
+    pub(super) fn new(number: u32, _: u64, options: &Options) -> Result<Self, LimitErrors> {
+        LimitErrors::any([
+            (number > MAX_NUMBER).then_some(LimitError::Slots),
+            (options.count_denied == Some(true)).then_some(LimitError::SlotsOfDenied),
+        ])?;
         Ok(Parameters { holder: 0 })
     }
 

@@ -3,7 +3,7 @@
 //! At most twice the number passes in an interval of one period: at the end of one window, and at the start of the next.
 //! This is what `envoyproxy/ratelimit` does, counted denials included.
 
-use super::{FIGURES, Limit, LimitError, Options, Verdict, add, hold, push_number};
+use super::{FIGURES, Limit, LimitErrors, Options, Verdict, add, hold, push_number};
 
 pub(super) const OPTIONS: &[&str] = &[];
 
@@ -70,7 +70,7 @@ pub(super) fn decide(
 }
 
 impl Parameters {
-    pub(super) fn new(_: u32, _: u64, _: &Options) -> Result<Self, LimitError> {
+    pub(super) fn new(_: u32, _: u64, _: &Options) -> Result<Self, LimitErrors> {
         Ok(Parameters)
     }
 

@@ -7,7 +7,7 @@
 //! next, and those two, the newcomer and one who waits already, may leave together.
 
 use super::bucket::{self, Bucket};
-use super::{FIGURES, Limit, LimitError, MAX_DELAY, Options, Verdict, push_number};
+use super::{FIGURES, Limit, LimitError, LimitErrors, MAX_DELAY, Options, Verdict, push_number};
 
 pub use super::bucket::{State, State as Change};
 
@@ -28,13 +28,14 @@ pub(super) fn decide(
 }
 
 impl Parameters {
-    pub(super) fn new(number: u32, period_ms: u64, options: &Options) -> Result<Self, LimitError> {
+    pub(super) fn new(number: u32, period_ms: u64, options: &Options) -> Result<Self, LimitErrors> {
         let delay = options.max_delay.unwrap_or_default();
         let is_whole = delay.subsec_nanos().is_multiple_of(1_000_000);
-        if options.max_delay.is_some_and(|delay| delay.is_zero()) || delay > MAX_DELAY || !is_whole {
-            return Err(LimitError::MaxDelay);
-        }
-        Bucket::new(number, period_ms, options.burst.unwrap_or(1), delay.as_millis() as u64).map(Parameters)
+        let is_wrong = options.max_delay.is_some_and(|delay| delay.is_zero()) || delay > MAX_DELAY || !is_whole;
+        let delay_ms = if is_wrong { 0 } else { delay.as_millis() as u64 };
+        let bucket = Bucket::new(number, period_ms, options.burst.unwrap_or(1), delay_ms);
+        LimitErrors::any([is_wrong.then_some(LimitError::MaxDelay), bucket.err()])?;
+        Ok(Parameters(bucket?))
     }
 
     /// For a caller who waits no longer than this.

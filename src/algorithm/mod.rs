@@ -62,7 +62,7 @@ macro_rules! algorithms {
                 match self { $(Algorithm::$variant => $module::OPTIONS),* }
             }
 
-            fn parameters(self, number: u32, period_ms: u64, options: &Options) -> Result<Parameters, LimitError> {
+            fn parameters(self, number: u32, period_ms: u64, options: &Options) -> Result<Parameters, LimitErrors> {
                 match self { $(
                     Algorithm::$variant => $module::Parameters::new(number, period_ms, options).map(Parameters::$variant),
                 )* }
@@ -345,7 +345,26 @@ pub struct Limit {
     parameters: Parameters,
 }
 
-/// Why there is no such limit.
+/// Why there is no such limit: all that is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(LimitError::to_string).collect::<Vec<_>>().join("; "))]
+pub struct LimitErrors(pub Vec<LimitError>);
+
+impl LimitErrors {
+    /// Fails with those that there are.
+    fn any(errors: impl IntoIterator<Item = Option<LimitError>>) -> Result<(), LimitErrors> {
+        let errors: Vec<LimitError> = errors.into_iter().flatten().collect();
+        if errors.is_empty() { Ok(()) } else { Err(LimitErrors(errors)) }
+    }
+}
+
+impl From<LimitError> for LimitErrors {
+    fn from(error: LimitError) -> Self {
+        LimitErrors(vec![error])
+    }
+}
+
+/// One thing that is wrong with a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LimitError {
     /// Under a millisecond, over [`MAX_PERIOD`], or with a fraction of a millisecond.
@@ -412,6 +431,16 @@ impl LimitError {
             LimitError::SlotsOfDenied => "count_denied",
         }
     }
+
+    /// It is about several values together: it says nothing where one of them is wrong by itself.
+    pub const fn is_of_several(&self) -> bool {
+        matches!(self, LimitError::EndlessRefill | LimitError::EndlessQueue)
+    }
+}
+
+/// Whole milliseconds, from one up to [`MAX_PERIOD`].
+fn is_period(length: Duration) -> bool {
+    !length.is_zero() && length <= MAX_PERIOD && length.subsec_nanos().is_multiple_of(1_000_000)
 }
 
 /// Which algorithms have an option.
@@ -426,28 +455,33 @@ impl Limit {
     /// given back. Zero lets nothing pass.
     ///
     /// # Errors
-    /// Where the period is out of range, or an option does not belong to the algorithm.
-    pub fn new(algorithm: Algorithm, number: u32, period: Duration, options: Options) -> Result<Limit, LimitError> {
-        if period.is_zero() || period > MAX_PERIOD || !period.subsec_nanos().is_multiple_of(1_000_000) {
-            return Err(match algorithm {
-                Algorithm::Concurrency => LimitError::Hold,
-                Algorithm::Penalty => LimitError::Within,
-                _ => LimitError::Period,
-            });
+    /// With all that is wrong: a value out of range, or an option that does not belong to the algorithm.
+    pub fn new(algorithm: Algorithm, number: u32, period: Duration, options: Options) -> Result<Limit, LimitErrors> {
+        let wrong_period = (!is_period(period)).then_some(match algorithm {
+            Algorithm::Concurrency => LimitError::Hold,
+            Algorithm::Penalty => LimitError::Within,
+            _ => LimitError::Period,
+        });
+        // With any other in its place the rest can be looked at.
+        let period_ms = if wrong_period.is_none() { period.as_millis() as u64 } else { 1 };
+        let foreign = options.given().filter(|option| !algorithm.options().contains(option));
+        let mut errors: Vec<_> = foreign.map(|option| LimitError::NoOption(algorithm, option)).collect();
+        errors.extend(wrong_period);
+        match algorithm.parameters(number, period_ms, &options) {
+            Ok(parameters) if errors.is_empty() => return Ok(Limit { number, period_ms, options, parameters }),
+            Ok(_) => {}
+            Err(LimitErrors(own)) => {
+                errors.extend(own.into_iter().filter(|error| wrong_period.is_none() || !error.is_of_several()));
+            }
         }
-        let period_ms = u64::try_from(period.as_millis()).map_err(|_| LimitError::Period)?;
-        if let Some(option) = options.given().find(|option| !algorithm.options().contains(option)) {
-            return Err(LimitError::NoOption(algorithm, option));
-        }
-        let parameters = algorithm.parameters(number, period_ms, &options)?;
-        Ok(Limit { number, period_ms, options, parameters })
+        Err(LimitErrors(errors))
     }
 
     /// A penalty for those whom a limit denies `after` times `within`.
     ///
     /// # Errors
-    /// Where one of these is out of range.
-    pub fn penalty(after: u32, within: Duration, ban: Duration, extend: bool) -> Result<Limit, LimitError> {
+    /// With each of these that is out of range.
+    pub fn penalty(after: u32, within: Duration, ban: Duration, extend: bool) -> Result<Limit, LimitErrors> {
         // Its hits tell what has happened: none is ever taken back.
         let options = Options { ban: Some(ban), extend: Some(extend), count_denied: Some(true), ..Options::default() };
         Limit::new(Algorithm::Penalty, after, within, options)
@@ -494,7 +528,7 @@ impl Limit {
         self
     }
 
-    fn with(&self, number: u32, options: Options) -> Result<Limit, LimitError> {
+    fn with(&self, number: u32, options: Options) -> Result<Limit, LimitErrors> {
         let limit = Limit::new(self.algorithm(), number, self.period(), options)?;
         Ok(match self.parameters {
             Parameters::Concurrency(concurrency::Parameters { holder }) => limit.held_by(holder),

@@ -7,7 +7,7 @@
 //! A ban ends `ban` after the denial that brought it. Requests meanwhile change nothing, or where it is to be extended begin it anew.
 //! What is kept is when a ban began, not when it ends: a changed `ban` is in force at once.
 
-use super::{FIGURES, Limit, LimitError, MAX_PERIOD, Options, Verdict, figures, hold, push_number};
+use super::{FIGURES, Limit, LimitError, LimitErrors, Options, Verdict, figures, hold, is_period, push_number};
 
 pub(super) const OPTIONS: &[&str] = &["ban", "extend"];
 
@@ -104,14 +104,12 @@ pub(super) fn decide(
 }
 
 impl Parameters {
-    pub(super) fn new(number: u32, _: u64, options: &Options) -> Result<Self, LimitError> {
-        if number == 0 || number > MAX_NUMBER {
-            return Err(LimitError::Denials);
-        }
+    pub(super) fn new(number: u32, _: u64, options: &Options) -> Result<Self, LimitErrors> {
         let ban = options.ban.unwrap_or_default();
-        if ban.is_zero() || ban > MAX_PERIOD || !ban.subsec_nanos().is_multiple_of(1_000_000) {
-            return Err(LimitError::Ban);
-        }
+        LimitErrors::any([
+            (number == 0 || number > MAX_NUMBER).then_some(LimitError::Denials),
+            (!is_period(ban)).then_some(LimitError::Ban),
+        ])?;
         Ok(Parameters { ban_ms: ban.as_millis() as u64, extend: options.extend.unwrap_or(false) })
     }
 

@@ -8,7 +8,7 @@
 //! Where denials count, a log holds up to twice the number: as with a token bucket, usage beyond the number keeps others out until
 //! it has left, and usage beyond twice the number is not kept.
 
-use super::{Becomes, FIGURES, Limit, LimitError, Options, Verdict, hold, push_number};
+use super::{Becomes, FIGURES, Limit, LimitError, LimitErrors, Options, Verdict, hold, push_number};
 use std::collections::VecDeque;
 
 pub(super) const OPTIONS: &[&str] = &[];
@@ -214,8 +214,8 @@ impl Becomes<State> for Change {
 }
 
 impl Parameters {
-    pub(super) fn new(number: u32, _: u64, _: &Options) -> Result<Self, LimitError> {
-        if number > MAX_NUMBER { Err(LimitError::LogNumber) } else { Ok(Parameters) }
+    pub(super) fn new(number: u32, _: u64, _: &Options) -> Result<Self, LimitErrors> {
+        if number > MAX_NUMBER { Err(LimitError::LogNumber.into()) } else { Ok(Parameters) }
     }
 
     pub(super) fn arguments(&self) -> [u64; FIGURES] {

@@ -11,7 +11,8 @@
 use smallvec::SmallVec;
 
 use super::{
-    Becomes, FIGURES, Limit, LimitError, Options, Verdict, Weighting, add, figures, hold, mul_div, push_number,
+    Becomes, FIGURES, Limit, LimitError, LimitErrors, Options, Verdict, Weighting, add, figures, hold, mul_div,
+    push_number,
 };
 
 pub(super) const OPTIONS: &[&str] = &["segments", "weighting"];
@@ -190,10 +191,10 @@ impl Becomes<State> for Change {
 
 impl Parameters {
     /// A period too short for so many segments of a millisecond has fewer.
-    pub(super) fn new(_: u32, period_ms: u64, options: &Options) -> Result<Self, LimitError> {
+    pub(super) fn new(_: u32, period_ms: u64, options: &Options) -> Result<Self, LimitErrors> {
         let segments = options.segments.unwrap_or(SEGMENTS);
         if !(1..=MAX_SEGMENTS).contains(&segments) {
-            return Err(LimitError::Segments);
+            return Err(LimitError::Segments.into());
         }
         let segment_ms = period_ms.div_ceil(segments.into());
         let weighting = options.weighting.unwrap_or_default();

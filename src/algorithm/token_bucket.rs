@@ -3,7 +3,7 @@
 //! At most number + burst passes in an interval of one period. See `bucket` for how it counts.
 
 use super::bucket::{self, Bucket};
-use super::{FIGURES, Initial, Limit, LimitError, Options, Verdict, push_number};
+use super::{FIGURES, Initial, Limit, LimitErrors, Options, Verdict, push_number};
 
 pub use super::bucket::{State, State as Change};
 
@@ -25,7 +25,7 @@ pub(super) fn decide(
 
 impl Parameters {
     /// Without a burst it holds the number.
-    pub(super) fn new(number: u32, period_ms: u64, options: &Options) -> Result<Self, LimitError> {
+    pub(super) fn new(number: u32, period_ms: u64, options: &Options) -> Result<Self, LimitErrors> {
         let burst = options.burst.unwrap_or(number.max(1));
         let bucket = Bucket::new(number, period_ms, burst, 0)?;
         Ok(Parameters(match options.initial.unwrap_or_default() {

@@ -77,7 +77,7 @@ fn limit_to_tell<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> 
 /// The seconds after which a denied request may pass; `None` where it passes now, or where that cannot be told.
 ///
 /// Every enforced limit must let it pass again, and one of the quotas if they have denied it. When someone gives a slot back that is in
-/// use, nobody knows; that it frees itself in the end is no time to wait for.
+/// use, nobody knows; that it frees itself in the end is no time to wait for. When a ban ends is known.
 fn retry_after(decision: &Decision<'_>) -> Option<u64> {
     if !decision.over_limit {
         return None;
@@ -100,8 +100,11 @@ fn retry_after(decision: &Decision<'_>) -> Option<u64> {
 fn wait(limits: &[Limited<'_>]) -> Option<u64> {
     let mut longest = 0;
     for limited in limits.iter().filter(|limited| limited.over()) {
-        limited.limit.window()?;
-        longest = longest.max(limited.verdict()?.retry_after_ms?);
+        let retry_after_ms = limited.verdict()?.retry_after_ms?;
+        longest = longest.max(match limited.limit.window() {
+            Some(_) => retry_after_ms,
+            None => limited.banned_ms?,
+        });
     }
     Some(longest)
 }

@@ -13,7 +13,7 @@ use super::document::Value;
 use super::fields::{self, Fields, File, Spot, kind};
 use super::report::{Position, unknown};
 use super::{Allowance, Defaults, DescriptorConfig, FailureMode, LimitConfig, RuleConfig};
-use crate::algorithm::{Algorithm, Initial, Limit, LimitError, Options, Weighting};
+use crate::algorithm::{Algorithm, Initial, Limit, LimitError, LimitErrors, Options, Weighting};
 use crate::descriptor::{Role, Unit};
 use crate::lease::Lease;
 
@@ -25,6 +25,9 @@ const HOLDER_KEY: &str = "stream";
 
 /// How long a slot is held that is not given back.
 const HOLD: Duration = Duration::from_secs(60);
+
+/// Stands for a length that cannot be read, so that what is beside it can be looked at.
+const ANY_LENGTH: Duration = Duration::from_secs(1);
 
 /// Reads the descriptors of a file.
 pub(super) struct Tree<'r> {
@@ -218,27 +221,35 @@ impl Tree<'_> {
         }
         let replaces = fields.get("replaces").map(|spot| self.replaces(spot, &name)).unwrap_or_default();
         let failure_mode = failure_mode(&mut self.file, &fields).unwrap_or(self.defaults.failure_mode);
-        let cost = self.cost(&fields)?;
+        let cost = self.cost(&fields);
         let unlimited = match fields.get("unlimited") {
             Some(spot) => self.file.flag(spot)?,
             None => false,
         };
-        let allowance = if unlimited {
+        if unlimited {
             self.check_unlimited(&fields);
-            Allowance::Unlimited
-        } else {
-            let limit = self.limit(&fields)?;
-            self.check_cost(&fields, cost, &limit);
-            Allowance::Limited(limit)
-        };
-        let penalty = match fields.get("penalty") {
-            Some(spot) if !unlimited => Some(self.penalty(spot)?),
-            _ => None,
-        };
-        let lease = match (fields.get("lease"), allowance) {
-            (Some(spot), Allowance::Limited(limit)) => Some(self.lease(spot, &limit, penalty.is_some())?),
-            _ => None,
-        };
+            let allowance = Allowance::Unlimited;
+            return Some(LimitConfig {
+                name,
+                allowance,
+                failure_mode,
+                cost: cost?,
+                penalty: None,
+                lease: None,
+                replaces,
+            });
+        }
+        let limit = self.limit(&fields);
+        if let (Some(cost), Some(limit)) = (cost, &limit) {
+            self.check_cost(&fields, cost, limit);
+        }
+        let penalty = fields.get("penalty").map(|spot| self.penalty(spot));
+        let lease = fields.get("lease").map(|spot| self.lease(spot, limit.as_ref(), penalty.is_some()));
+        // What is there and cannot be read has been reported.
+        if penalty == Some(None) || lease == Some(None) {
+            return None;
+        }
+        let (allowance, cost, penalty, lease) = (Allowance::Limited(limit?), cost?, penalty.flatten(), lease.flatten());
         Some(LimitConfig { name, allowance, failure_mode, cost, penalty, lease, replaces })
     }
 
@@ -270,14 +281,13 @@ impl Tree<'_> {
         let within = file.required(&fields, "within", "the time in which denials are counted, such as 1m");
         let within = within.and_then(|spot| file.length(spot));
         let ban = file.required(&fields, "ban", "how long a ban lasts, such as 15m").and_then(|spot| file.length(spot));
-        let penalty = Limit::penalty(after?, within?, ban?, self.file.is_set(&fields, "extend"));
-        if let Err(error) = &penalty {
-            self.file.error(fields.place(error.key()), error.to_string());
-        }
-        penalty.ok()
+        let extend = file.is_set(&fields, "extend");
+        let is_whole = after.is_some() && within.is_some() && ban.is_some();
+        let (after, [within, ban]) = (after.unwrap_or(1), [within, ban].map(|length| length.unwrap_or(ANY_LENGTH)));
+        self.readable(&fields, Limit::penalty(after, within, ban, extend), is_whole)
     }
 
-    fn lease(&mut self, spot: Spot<'_>, limit: &Limit, has_penalty: bool) -> Option<Lease> {
+    fn lease(&mut self, spot: Spot<'_>, limit: Option<&Limit>, has_penalty: bool) -> Option<Lease> {
         let fields = self.file.fields(&spot, &fields::LEASE)?;
         let file = &mut self.file;
         let size = file.required(&fields, "size", "how many hits a process takes in advance, such as 50");
@@ -289,7 +299,7 @@ impl Tree<'_> {
             file.error(spot, message);
             return None;
         }
-        let lease = Lease::new(size?, ttl?, limit);
+        let lease = Lease::new(size?, ttl?, limit?);
         if let Err(error) = &lease {
             let place = error.key().map_or(spot, |key| fields.place(key));
             file.error(place, error.to_string());
@@ -374,11 +384,21 @@ impl Tree<'_> {
                 .and_then(|spot| self.file.choice(spot, "weighting", &Weighting::ALL, Weighting::name)),
             ..Options::default()
         };
-        let limit = Limit::new(algorithm?, number?, period?, options);
-        if let Err(error) = &limit {
+        let (is_whole, number) = (number.is_some() && period.is_some(), number.unwrap_or(1));
+        let limit = Limit::new(algorithm?, number, period.unwrap_or(ANY_LENGTH), options);
+        self.readable(fields, limit, is_whole)
+    }
+
+    /// Reports all that is wrong with a limit. Where it is not whole, something else stands for what could not be read.
+    fn readable(&mut self, fields: &Fields<'_>, limit: Result<Limit, LimitErrors>, is_whole: bool) -> Option<Limit> {
+        let errors = match limit {
+            Ok(limit) => return is_whole.then_some(limit),
+            Err(LimitErrors(errors)) => errors,
+        };
+        for error in errors.iter().filter(|error| is_whole || !error.is_of_several()) {
             self.file.error(fields.place(error.key()), error.to_string());
         }
-        limit.ok()
+        None
     }
 
     fn period(&mut self, fields: &Fields<'_>) -> Option<Duration> {

@@ -11,7 +11,8 @@
 //!
 //! A request is denied here only if all of its limits are known to deny: then the store would charge none of them, and could say
 //! nothing else. So a limit that counts denials is always asked, and one with a penalty until there is a ban, because it counts them,
-//! too; and so is concurrency, whose slots come back at any moment.
+//! too; and so is concurrency, whose slots come back at any moment. Of a counter that a request asks twice nothing is known: it
+//! may be denied for what the same request would have taken before.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::Arc;
@@ -141,7 +142,7 @@ impl Denials {
         let mut verdicts = Verdicts::new();
         for unit in units(checks) {
             let denial = *self.shard(&unit.check.key).lock().denials.get(&unit.check.key)?;
-            if !denial.denies(unit, now) {
+            if !denial.denies(unit, now) || unit.is_repeated(checks) {
                 return None;
             }
             verdicts.push(denial.later(denial.verdict, now));
@@ -157,6 +158,9 @@ impl Denials {
             let verdict = verdicts.next();
             let ban = unit.penalty.and_then(|_| verdicts.next());
             let Some(denial) = verdict.and_then(|verdict| Denial::new(unit, verdict, ban, asked)) else { continue };
+            if unit.is_repeated(checks) {
+                continue;
+            }
             let mut shard = self.shard(&unit.check.key).lock();
             // Under the lock: who gives back counts first, and then forgets.
             if self.given_back.load(Ordering::Acquire) == given_back {
@@ -167,6 +171,13 @@ impl Denials {
 
     fn shard(&self, key: &Key) -> &Mutex<Shard> {
         &self.shards[self.hash.hash_one(key) as usize % SHARDS]
+    }
+}
+
+impl Unit<'_> {
+    /// Its request asks its counter several times.
+    fn is_repeated(&self, checks: &[Check]) -> bool {
+        checks.iter().filter(|check| check.key == self.check.key).count() > 1
     }
 }
 
@@ -382,6 +393,20 @@ mod tests {
             assert!(known(&other, 100).is_none(), "{other:?}");
         }
         assert!(denials.known(&[asked.clone(), check("bob", asked.limit, 1)], origin).is_none(), "all must be known");
+    }
+
+    #[test]
+    fn a_counter_that_is_asked_twice_in_a_request_is_not_known_to_deny_the_next_one() {
+        let (denials, store) = (unbounded(), MemoryStore::new(HandClock::default()));
+        let once = check("ann", limit(Algorithm::SlidingLog, 1, 500, Options::default()), 1);
+        let twice = [once.clone(), once.clone()];
+        denials.learn(&twice, &store.decide(&twice), Instant::now(), 0);
+        assert!(denials.known(std::slice::from_ref(&once), Instant::now()).is_none());
+        assert!(store.decide(std::slice::from_ref(&once))[0].allowed);
+        // Nor is what is known of one enough for two, which wait for longer.
+        denials.learn(std::slice::from_ref(&once), &store.decide(std::slice::from_ref(&once)), Instant::now(), 0);
+        assert!(denials.known(std::slice::from_ref(&once), Instant::now()).is_some());
+        assert!(denials.known(&twice, Instant::now()).is_none());
     }
 
     #[test]

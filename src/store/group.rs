@@ -2,7 +2,7 @@
 //! charged. A penalty is told what became of the check before it. The twin of `lua/decide.lua`.
 
 use super::{Check, Verdicts};
-use crate::algorithm::{Change, Outcome, State, Verdict, penalty};
+use crate::algorithm::{Change, MAX_HITS, Outcome, State, Verdict, penalty};
 use crate::descriptor::{Hits, Role};
 
 /// What the checks of a request make of it together.
@@ -79,12 +79,47 @@ pub fn decide<'a>(checks: &[Check], now: u64, state: impl Fn(usize) -> Option<&'
         pending.clear();
         for (i, check) in checks.iter().enumerate() {
             let hits = asked(check, i.checked_sub(1).map(|before| &verdicts[before]));
-            let charged = if check.limit.count_denied() || hits < 0 { hits } else { 0 };
+            let charged = match hits {
+                _ if check.limit.count_denied() || hits < 0 => hits,
+                // More than ever passes: that costs nothing, but a bucket that begins empty begins with a denied request, too.
+                1.. if !verdicts[i].allowed => MAX_HITS as i64,
+                _ => 0,
+            };
             let Verdict { remaining, reset_after_ms, .. } = decide(i, charged, &mut pending);
             verdicts[i] = Verdict { remaining, reset_after_ms, ..verdicts[i] };
         }
     }
+    if votes.deny() {
+        for i in 0..checks.len() {
+            if !verdicts[i].allowed
+                && let Some(retry_after_ms) = retry_together(checks, i, &state, now)
+            {
+                verdicts[i].retry_after_ms = retry_after_ms;
+            }
+        }
+    }
     (verdicts, pending)
+}
+
+/// When all checks of the counter of check `i` pass, which is asked several times: each of them on what those before it have taken.
+/// `None` where it is asked once, or something is given back to it, which nobody will do again.
+fn retry_together<'a>(
+    checks: &[Check],
+    i: usize,
+    state: &impl Fn(usize) -> Option<&'a State>,
+    now: u64,
+) -> Option<Option<u64>> {
+    let together = || checks.iter().filter(|check| check.key == checks[i].key);
+    if together().count() < 2 || checks[i].limit.is_penalty() || together().any(|check| check.hits.get() < 0) {
+        return None;
+    }
+    let mut hits = 0;
+    // What can never pass never passes.
+    Some(together().try_fold(0, |longest: u64, check| {
+        hits = (hits + check.hits.get()).min(MAX_HITS as i64);
+        let wait = check.limit.decide(hits, state(i), now).verdict.retry_after_ms?;
+        Some(longest.max(wait))
+    }))
 }
 
 /// The hits of a check, where the one before it came to this verdict.

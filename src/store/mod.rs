@@ -5,6 +5,7 @@ pub mod group;
 pub mod lease;
 pub mod memory;
 pub mod redis;
+pub mod timed;
 
 use std::fmt;
 use std::time::Instant;

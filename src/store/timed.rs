@@ -1,0 +1,35 @@
+//! How long the store takes, where it is asked: what stands before it, a lease or a known denial, answers without it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Check, Store, StoreError, Verdicts};
+
+/// A store of which each answer is told.
+pub struct Timed<S> {
+    store: Arc<S>,
+    on_answer: OnAnswer,
+}
+
+/// Is told what has gone wrong, if anything, and how long the answer took.
+pub type OnAnswer = Arc<dyn Fn(Option<&StoreError>, Duration) + Send + Sync>;
+
+impl<S> Timed<S> {
+    /// The same store.
+    pub fn new(store: Arc<S>, on_answer: OnAnswer) -> Timed<S> {
+        Timed { store, on_answer }
+    }
+}
+
+impl<S: Store> Store for Timed<S> {
+    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
+        let asked = Instant::now();
+        let verdicts = self.store.check(checks, deadline).await;
+        (self.on_answer)(verdicts.as_ref().err(), asked.elapsed());
+        verdicts
+    }
+
+    async fn close(&self, deadline: Instant) {
+        self.store.close(deadline).await;
+    }
+}
