@@ -27,6 +27,8 @@ const SWEEP_PER_CHECK: usize = 2;
 const SWEEP_AT_ONCE: usize = 256;
 /// How long one pass of [`MemoryStore::sweep`] over all counters takes.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How many pages of 4 KiB a shard gives back in a pass.
+const SPARES_AT_ONCE: usize = 16;
 
 /// The time in milliseconds since the Unix epoch.
 pub trait Clock: Send + Sync + 'static {
@@ -164,12 +166,15 @@ impl<C: Clock> MemoryStore<C> {
         let mut ticks = tokio::time::interval(SWEEP_EVERY / SHARDS as u32);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut shard = 0;
+        // How many shards in a row had nothing to give back.
+        let mut tidy = 0;
         loop {
-            if self.is_empty() {
+            if self.is_empty() && tidy >= SHARDS {
                 tokio::time::sleep(SWEEP_EVERY).await;
             }
             ticks.tick().await;
             self.sweep_shard(shard).await;
+            tidy = if self.tidy_shard(shard) { 0 } else { tidy + 1 };
             shard = (shard + 1) % SHARDS;
         }
     }
@@ -183,6 +188,12 @@ impl<C: Clock> MemoryStore<C> {
             left = left.saturating_sub(SWEEP_AT_ONCE);
             tokio::task::yield_now().await;
         }
+    }
+
+    /// Whether there was something to give back.
+    fn tidy_shard(&self, shard: usize) -> bool {
+        let unneeded = self.shards[shard].lock().tidy(SPARES_AT_ONCE);
+        !unneeded.is_empty()
     }
 
     fn count(&self, added: usize, removed: usize) {

@@ -16,13 +16,20 @@ pub(super) struct Shard {
     /// Where the counter of a name is.
     places: HashTable<u32>,
     /// All are full but the last.
-    pages: Vec<Vec<Entry>>,
+    pages: Vec<Page>,
+    /// Have been emptied, and are the next to be filled.
+    spares: Vec<Page>,
+    /// The fewest spares that there were since [`Shard::tidy`].
+    fewest_spares: usize,
     /// Where the sweep goes on.
     hand: usize,
 }
 
+/// Has room for [`PAGE`] counters.
+type Page = Vec<Entry>;
+
 #[derive(Debug)]
-struct Entry {
+pub(super) struct Entry {
     name: Name,
     counter: Counter,
 }
@@ -75,7 +82,9 @@ impl Shard {
     pub(super) fn add(&mut self, name: Name, state: State, expires_at: u64) {
         let place = u32::try_from(self.len()).expect("no machine has the memory for 2^32 counters in each shard");
         if self.pages.last().is_none_or(|page| page.len() == PAGE) {
-            self.pages.push(Vec::with_capacity(PAGE));
+            let page = self.spares.pop().unwrap_or_else(|| Vec::with_capacity(PAGE));
+            self.fewest_spares = self.fewest_spares.min(self.spares.len());
+            self.pages.push(page);
         }
         self.pages.last_mut().expect("one has room").push(Entry { name, counter: Counter { state, expires_at } });
         self.places.insert_unique(name.low, place, |place| entry(&self.pages, *place).name.low);
@@ -87,7 +96,7 @@ impl Shard {
         let page = self.pages.last_mut().expect("there is a counter");
         let moved = page.pop().expect("no page is empty");
         if page.is_empty() {
-            self.pages.pop();
+            self.spares.extend(self.pages.pop());
         }
         if let Ok(removed) = self.places.find_entry(name.low, |other| *other as usize == place) {
             removed.remove();
@@ -112,21 +121,30 @@ impl Shard {
                 self.hand += 1;
             }
         }
-        // Room that a burst of counters left behind is given back once most of it is empty.
-        if self.len() < before && self.places.capacity() > 64 && self.len() < self.places.capacity() / 4 {
+        before - self.len()
+    }
+
+    /// Gives up room that a burst of counters left behind: of the table once most of it is empty, and of the spares those, up to so many, that
+    /// were not needed since this was called before. To free them is the caller's, who need not hold the lock for it.
+    pub(super) fn tidy(&mut self, most: usize) -> Vec<Page> {
+        if self.places.capacity() > 64 && self.len() < self.places.capacity() / 4 {
             self.places.shrink_to(self.len() * 2, |place| entry(&self.pages, *place).name.low);
             self.pages.shrink_to(self.len() * 2 / PAGE);
         }
-        before - self.len()
+        let kept = self.spares.len() - self.fewest_spares.min(most);
+        let unneeded = self.spares.split_off(kept);
+        self.spares.shrink_to(kept * 2);
+        self.fewest_spares = kept;
+        unneeded
     }
 
     /// For how many counters there is room.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
-        self.places.capacity().max(self.pages.len() * PAGE)
+        self.places.capacity().max((self.pages.len() + self.spares.len()) * PAGE)
     }
 }
 
-fn entry(pages: &[Vec<Entry>], place: u32) -> &Entry {
+fn entry(pages: &[Page], place: u32) -> &Entry {
     &pages[place as usize / PAGE][place as usize % PAGE]
 }
