@@ -7,8 +7,10 @@ use hashbrown::HashTable;
 
 use crate::algorithm::{Change, State};
 
-/// How many counters a page has: 4 KiB of them.
-const PAGE: usize = 4096 / size_of::<Entry>();
+/// What a page takes.
+pub(super) const PAGE_BYTES: usize = 4096;
+/// How many counters it has room for.
+const PAGE: usize = PAGE_BYTES / size_of::<Entry>();
 
 /// Counters that share a lock.
 #[derive(Debug, Default)]
@@ -19,7 +21,7 @@ pub(super) struct Shard {
     pages: Vec<Page>,
     /// Have been emptied, and are the next to be filled.
     spares: Vec<Page>,
-    /// The fewest spares that there were since [`Shard::tidy`].
+    /// The fewest spares that there were since [`Shard::unneeded`].
     fewest_spares: usize,
     /// Where the sweep goes on.
     hand: usize,
@@ -124,13 +126,19 @@ impl Shard {
         before - self.len()
     }
 
-    /// Gives up room that a burst of counters left behind: of the table once most of it is empty, and of the spares those, up to so many, that
-    /// were not needed since this was called before. To free them is the caller's, who need not hold the lock for it.
-    pub(super) fn tidy(&mut self, most: usize) -> Vec<Page> {
-        if self.places.capacity() > 64 && self.len() < self.places.capacity() / 4 {
-            self.places.shrink_to(self.len() * 2, |place| entry(&self.pages, *place).name.low);
-            self.pages.shrink_to(self.len() * 2 / PAGE);
+    /// Makes the table smaller if most of it is empty, and tells how many bytes that gave back.
+    pub(super) fn shrink(&mut self) -> usize {
+        if self.places.capacity() <= 64 || self.len() >= self.places.capacity() / 4 {
+            return 0;
         }
+        let before = self.places.allocation_size();
+        self.places.shrink_to(self.len() * 2, |place| entry(&self.pages, *place).name.low);
+        self.pages.shrink_to(self.len() * 2 / PAGE);
+        before - self.places.allocation_size()
+    }
+
+    /// The spares, up to so many, that nobody has needed since this was asked before. The caller may free them without the lock.
+    pub(super) fn unneeded(&mut self, most: usize) -> Vec<Page> {
         let kept = self.spares.len() - self.fewest_spares.min(most);
         let unneeded = self.spares.split_off(kept);
         self.spares.shrink_to(kept * 2);
@@ -143,8 +151,75 @@ impl Shard {
     pub(super) fn capacity(&self) -> usize {
         self.places.capacity().max((self.pages.len() + self.spares.len()) * PAGE)
     }
+
+    /// What the room takes.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.places.allocation_size() + (self.pages.len() + self.spares.len()) * PAGE_BYTES
+    }
 }
 
 fn entry(pages: &[Page], place: u32) -> &Entry {
     &pages[place as usize / PAGE][place as usize % PAGE]
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::{Algorithm, Limit, Options};
+
+    /// A shard with so many pages of counters, which expire at 1.
+    fn shard(pages: usize) -> Shard {
+        let mut shard = Shard::default();
+        fill(&mut shard, pages);
+        shard
+    }
+
+    fn fill(shard: &mut Shard, pages: usize) {
+        let limit = Limit::new(Algorithm::FixedWindow, 5, Duration::from_secs(1), Options::default()).unwrap();
+        for low in (shard.len()..).take(pages * PAGE) {
+            let change = limit.decide(1, None, 0).change.unwrap();
+            shard.add(Name { high: 0, low: low as u64 }, State::begin(change), 1);
+        }
+    }
+
+    fn empty(shard: &mut Shard) {
+        shard.sweep(usize::MAX, 1);
+        assert_eq!((shard.len(), shard.pages.len()), (0, 0));
+    }
+
+    #[test]
+    fn emptied_pages_are_filled_again() {
+        let mut shard = shard(10);
+        empty(&mut shard);
+        assert_eq!(shard.spares.len(), 10);
+        fill(&mut shard, 4);
+        assert_eq!((shard.pages.len(), shard.spares.len()), (4, 6));
+        fill(&mut shard, 8);
+        assert_eq!((shard.pages.len(), shard.spares.len()), (12, 0));
+    }
+
+    #[test]
+    fn what_was_a_spare_all_along_is_unneeded() {
+        let mut shard = shard(10);
+        empty(&mut shard);
+        assert_eq!(shard.unneeded(100).len(), 0, "they were in use");
+        fill(&mut shard, 4);
+        empty(&mut shard);
+        assert_eq!(shard.unneeded(5).len(), 5, "no more than asked for");
+        assert_eq!(shard.unneeded(100).len(), 5);
+        assert_eq!((shard.unneeded(100).len(), shard.bytes()), (0, shard.places.allocation_size()));
+    }
+
+    #[test]
+    fn a_table_that_is_mostly_empty_shrinks() {
+        let mut shard = shard(10);
+        assert_eq!(shard.shrink(), 0);
+        let before = shard.places.allocation_size();
+        empty(&mut shard);
+        assert_eq!((shard.shrink(), shard.places.allocation_size()), (before, 0));
+        assert_eq!(shard.shrink(), 0);
+    }
 }
