@@ -2,7 +2,9 @@
 //!
 //! Counters are spread over shards, each behind its own lock. A request locks the shards of its counters in ascending order,
 //! decides, and lets go. Expired counters are garbage: every request sweeps a few of its shard's, and [`MemoryStore::sweep`]
-//! sweeps the idle shards, a few at a time, so that nobody ever waits for a full pass.
+//! sweeps the idle shards, a few at a time, so that nobody ever waits for a full pass. What they leave behind is kept for the next ones, and what nobody
+//! needs for a second is given back by [`MemoryStore::sweep`] alone: a decision should not pay for
+//! what the system does about memory.
 
 mod shard;
 
@@ -27,9 +29,9 @@ const SWEEP_PER_CHECK: usize = 2;
 const SWEEP_AT_ONCE: usize = 256;
 /// How long one pass of [`MemoryStore::sweep`] over all counters takes.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How many bytes [`MemoryStore::sweep`] gives back for each shard, on average: 16 MiB in a pass. What is given back within a second the
-/// allocator hands to the system at one go, on whichever thread is the next to free something. Each MiB takes that thread a fifth of a
-/// millisecond or more.
+/// How many bytes [`MemoryStore::sweep`] gives back to the allocator for each shard, on average: 16 MiB in a pass. mimalloc hands to the system
+/// at one go what became free within a second, on a thread that frees or fills one of its pages. Mostly that is the sweep's, but it may be one that
+/// decides, and each MiB takes it some fifth of a millisecond.
 const GIVE_BACK: usize = (16 << 20) / SHARDS;
 
 /// The time in milliseconds since the Unix epoch.
@@ -163,7 +165,7 @@ impl<C: Clock> MemoryStore<C> {
         self.len() == 0
     }
 
-    /// Sweeps expired counters out, a few at a time, for ever.
+    /// Sweeps expired counters out, a few at a time, and gives their room back, for ever.
     pub async fn sweep(&self) -> ! {
         let mut ticks = tokio::time::interval(SWEEP_EVERY / SHARDS as u32);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
