@@ -27,8 +27,13 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const MILLION: usize = 1_000_000;
 /// New counters in a millisecond.
 const CHURN: usize = 200;
+/// Who goes on when the crowd has gone.
+const STAYING: usize = 1_000;
 
 fn main() {
+    // As the service does.
+    #[cfg(target_os = "linux")]
+    nix::sys::prctl::set_thp_disable(true).unwrap();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match arguments[..] {
@@ -106,29 +111,54 @@ fn churn(seconds: u64, period: Duration) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(swept.sweep());
     });
-    let (mut longest, mut most) = ([Duration::ZERO; 2], 0);
-    let start = Instant::now();
-    for ms in 0..seconds * 1_000 {
+    let (mut crowd, mut most) = (Longest::default(), 0);
+    let took = every_ms(seconds * 1_000, |ms| {
         for i in 0..CHURN {
-            let check = check(ms as usize * CHURN + i, limit);
-            let before = processor_time();
-            black_box(store.decide(&[check]));
-            let (decided, again) = (processor_time(), processor_time());
-            longest = [longest[0].max(decided - before), longest[1].max(again - decided)];
+            crowd.decide(&store, check(ms * CHURN + i, limit));
         }
         most = most.max(store.len());
-        thread::sleep(Duration::from_millis(ms + 1).saturating_sub(start.elapsed()));
-    }
-    let took = start.elapsed();
+    });
     let at_the_end = (store.len(), resident());
-    thread::sleep(2 * period);
+    // A few who stay, while all the others' counters expire and their memory goes back.
+    let mut after = Longest::default();
+    every_ms(2 * period.as_millis() as u64, |ms| after.decide(&store, check(ms % STAYING, limit)));
     let left = (store.len(), resident());
     println!("{} new counters in {took:.1?}, at most {most} at once", seconds as usize * 1_000 * CHURN);
-    let [decision, nothing] = longest;
-    println!("the longest decision: {decision:.2?}; the longest nothing, which is the machine's: {nothing:.2?}");
+    for (when, Longest { decision, nothing }) in [("of these", crowd), ("while they expire", after)] {
+        println!(
+            "the longest decision {when}: {decision:.2?}; the longest nothing, which is the machine's: {nothing:.2?}"
+        );
+    }
     for (when, (counters, bytes)) in [("at the end", at_the_end), ("two periods later", left)] {
         println!("{when}: {counters} counters, {} MiB", bytes >> 20);
     }
+}
+
+/// What took the most processor time.
+#[derive(Default)]
+struct Longest {
+    decision: Duration,
+    nothing: Duration,
+}
+
+impl Longest {
+    fn decide(&mut self, store: &MemoryStore, check: Check) {
+        let before = processor_time();
+        black_box(store.decide(&[check]));
+        let (decided, again) = (processor_time(), processor_time());
+        self.decision = self.decision.max(decided - before);
+        self.nothing = self.nothing.max(again - decided);
+    }
+}
+
+/// Runs it in each millisecond, and tells how long that took.
+fn every_ms(times: u64, mut run: impl FnMut(usize)) -> Duration {
+    let start = Instant::now();
+    for ms in 0..times {
+        run(ms as usize);
+        thread::sleep(Duration::from_millis(ms + 1).saturating_sub(start.elapsed()));
+    }
+    start.elapsed()
 }
 
 fn limit(algorithm: Algorithm, period: Duration) -> Limit {

@@ -89,6 +89,7 @@ struct Check {
 }
 
 fn main() -> ExitCode {
+    forgo_huge_pages();
     let cli = match parse(with_default_command(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => {
@@ -114,6 +115,17 @@ fn main() -> ExitCode {
         ExitCode::FAILURE
     })
 }
+
+/// Does without transparent huge pages, which mimalloc asks for: who is the first to touch one waits until the kernel has cleared 2 MiB, and that
+/// would be a decision.
+#[cfg(target_os = "linux")]
+fn forgo_huge_pages() {
+    // Where the kernel does not know of this, there is nothing to be done.
+    let _ = nix::sys::prctl::set_thp_disable(true);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn forgo_huge_pages() {}
 
 /// Parses the arguments and the environment, in which an empty variable is as good as none: Helm and compose leave such.
 fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {

@@ -198,6 +198,16 @@ fn the_embedded_store_serves_unless_redis_is_named() {
     assert_eq!(store(&[&url, "BACKEND_TYPE=redis"]), redis.url());
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn the_service_forgoes_huge_pages() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", tollgate.pid())).unwrap();
+    // Linux before 5.0 does not tell.
+    let told = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
+    assert!(told.is_none_or(|enabled| enabled.trim() == "0"), "{status}");
+}
+
 #[test]
 fn the_start_says_how_to_ask() {
     let tollgate = Tollgate::start(RULES, &[]);
