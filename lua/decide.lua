@@ -180,7 +180,7 @@ local failure = ''
 repeat
   local ok, err = pcall(decide_all)
   if not ok then
-    failure = looked_at .. ': ' .. (type(err) == 'table' and err.err or tostring(err))
+    failure = looked_at .. ': ' .. (type(err) == 'table' and err.err or err)
     repeat
       local _, flags = struct.unpack('<BB', asked, offset)
       answers[i] = UNDECIDED
