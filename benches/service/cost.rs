@@ -1,9 +1,10 @@
 //! What processes have used, by the system's own account: unlike the time that passes, it does not depend on who else is there.
 
+use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Whose threads waited for a core for so much of the time was disturbed.
+/// So much of a core, used by others, disturbs.
 const DISTURBED: f64 = 0.02;
 
 /// What one load has cost.
@@ -14,6 +15,8 @@ pub struct Cost {
     pub elapsed: Duration,
     /// What each process used of the processor, in the order in which they were given.
     pub used: Vec<Used>,
+    /// What the system used for everybody else, its host included.
+    others: Duration,
 }
 
 /// What one process used.
@@ -33,6 +36,7 @@ impl Cost {
     /// What these processes, each by its name, use while `load` does so much.
     pub fn of(processes: &[(&'static str, u32)], load: impl FnOnce() -> u64) -> Cost {
         let start = Instant::now();
+        let (everybody_before, stolen_before) = (everybody(), stolen());
         let before: Vec<Account> = processes.iter().map(|(_, pid)| Account::of(*pid)).collect();
         let done = load();
         let elapsed = start.elapsed();
@@ -40,7 +44,13 @@ impl Cost {
             let now = Account::of(*pid);
             Used { name, account: Account { cpu: now.cpu - before.cpu, waiting: now.waiting - before.waiting } }
         });
-        Cost { done, elapsed, used: used.collect() }
+        let used = used.collect();
+        let is_ours = |pid: u32| processes.iter().any(|(_, ours)| *ours == pid);
+        let others = everybody().into_iter().filter(|(pid, _)| !is_ours(*pid));
+        let others =
+            others.map(|(pid, cpu)| cpu.saturating_sub(everybody_before.get(&pid).copied().unwrap_or_default()));
+        let others = others.sum::<Duration>() + (stolen() - stolen_before);
+        Cost { done, elapsed, used, others }
     }
 
     /// Microseconds of the processor for each request, of the process in this place.
@@ -68,7 +78,7 @@ impl Cost {
 
     /// Whether others were on the cores so much that times and rates say nothing, unlike the use of the processor.
     pub fn disturbed(&self) -> bool {
-        self.used.iter().any(|used| used.account.waiting.as_secs_f64() > self.elapsed.as_secs_f64() * DISTURBED)
+        self.others > self.elapsed.mul_f64(DISTURBED)
     }
 }
 
@@ -76,15 +86,29 @@ impl Account {
     /// Of all threads of a process, to the nanosecond.
     fn of(pid: u32) -> Account {
         let (mut cpu, mut waiting) = (0, 0);
-        for task in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
-            // A thread may end meanwhile.
-            let Ok(account) = fs::read_to_string(task.unwrap().path().join("schedstat")) else { continue };
+        // It may end meanwhile, or one of its threads.
+        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
+            let Ok(account) = fs::read_to_string(task.path().join("schedstat")) else { continue };
             let mut figures = account.split_whitespace().map(|figure| figure.parse::<u64>().unwrap());
             cpu += figures.next().unwrap();
             waiting += figures.next().unwrap();
         }
         Account { cpu: Duration::from_nanos(cpu), waiting: Duration::from_nanos(waiting) }
     }
+}
+
+/// What every process there is has had of the processor.
+fn everybody() -> HashMap<u32, Duration> {
+    let names = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().file_name());
+    let pids = names.filter_map(|name| name.to_str()?.parse().ok());
+    pids.map(|pid| (pid, Account::of(pid).cpu)).collect()
+}
+
+/// What this machine's host had of its cores, or gave to other machines.
+fn stolen() -> Duration {
+    let stat = fs::read_to_string("/proc/stat").unwrap();
+    let ticks = stat.lines().next().unwrap().split_whitespace().nth(8).map_or(0, |ticks| ticks.parse().unwrap());
+    Duration::from_millis(ticks * 10)
 }
 
 /// The memory that a process has in use, in bytes; none where it has ended.

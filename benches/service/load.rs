@@ -58,6 +58,8 @@ pub enum Users {
     Mixed,
     /// All of them pass.
     Passing,
+    /// Those who pass as long as they may, who may no more.
+    Over,
 }
 
 /// One request for each of so many users, of so many descriptors.
@@ -67,7 +69,7 @@ pub fn calls(users: usize, descriptors: usize, kind: Users) -> Vec<Call> {
         let name = if refused { "refused".into() } else { format!("user-{user:07}") };
         let mut request: RateLimitRequest = request("bench", &[]);
         request.descriptors = KEYS[..descriptors].iter().map(|key| descriptor(&[(key, &name)])).collect();
-        Call::new(&request, if refused { Code::OverLimit } else { Code::Ok })
+        Call::new(&request, if refused || kind == Users::Over { Code::OverLimit } else { Code::Ok })
     };
     (0..users).map(call).collect()
 }

@@ -121,6 +121,17 @@ pub const MEASUREMENTS: &[Measurement] = &[
         measure: descriptors,
     },
     Measurement {
+        rows: &[
+            // The same, but for what two runs of one side differ by.
+            Row {
+                figure: "keys over their limit, Redis store, server CPU per request",
+                target: AtMost(1.05, "x the memory store"),
+            },
+            Row { figure: "keys over their limit, Redis store, calls to Redis", target: AtMost(0.01, "a request") },
+        ],
+        measure: keys_over_their_limit,
+    },
+    Measurement {
         rows: &[Row {
             figure: "a hot key under its limit, with a lease",
             target: AtMost(0.05, "Redis calls per decision"),
@@ -360,6 +371,42 @@ fn descriptors(stage: &Stage) -> Vec<Measured> {
         Measured::new(of(|(one, five)| five.each_us(0) / one.each_us(0)), format!("{five_us:.2} µs; {one_us:.2} µs"))
             .under(&[("5", five), ("1", one)]),
         Measured::new(trips as f64 / requests as f64, format!("{trips} calls, {requests} requests")),
+    ]
+}
+
+/// A hundred who have had what they may have today, and go on: what is known of each is asked again after a second.
+fn keys_over_their_limit(stage: &Stage) -> Vec<Measured> {
+    const KEYS: usize = 100;
+    let redis = stage.redis(Place::BesideLoad);
+    let rules = RULES.replacen("unit: minute, requests_per_unit: 4000000000", "unit: day, requests_per_unit: 1", 1);
+    let (memory, shared) =
+        (stage.tollgate(&rules, &[]), stage.tollgate(&rules, &[&format!("REDIS_URL={}", redis.url())]));
+    let (first, over) = (calls(KEYS, 1, Users::Passing), calls(KEYS, 1, Users::Over));
+    for tollgate in [&memory, &shared] {
+        Closed::once(tollgate.grpc_port, &first);
+    }
+    let mut runs = Vec::new();
+    for _ in 0..stage.runs {
+        let memory = closed_loop(stage, memory.grpc_port, &over, &[("server", memory.pid())]);
+        let calls_before = redis.script_calls();
+        let shared = closed_loop(stage, shared.grpc_port, &over, &[("server", shared.pid()), ("Redis", redis.pid())]);
+        // Those of the warm-up are among them.
+        let trips = (redis.script_calls() - calls_before) as f64 / shared.done as f64;
+        runs.push((memory, shared, trips));
+    }
+    let of = |figure: fn(&(Cost, Cost, f64)) -> f64| median(runs.iter().map(figure).collect());
+    let (memory_us, shared_us) = (of(|(memory, ..)| memory.each_us(0)), of(|(_, shared, _)| shared.each_us(0)));
+    let rate = of(|(_, shared, _)| shared.rate());
+    let (memory, shared, _) = &runs[runs.len() - 1];
+    let load = &[("Redis store", shared), ("memory", memory)];
+    vec![
+        Measured::new(
+            of(|(memory, shared, _)| shared.each_us(0) / memory.each_us(0)),
+            format!("{shared_us:.2} µs, {rate:.0}/s; {memory_us:.2} µs"),
+        )
+        .under(load),
+        Measured::new(of(|(.., trips)| *trips), format!("{KEYS} keys, each asked for again every second"))
+            .under(&load[..1]),
     ]
 }
 
