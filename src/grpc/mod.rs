@@ -53,7 +53,8 @@ impl<S> Service<S> {
 impl<S: Store> RateLimitService for Service<S> {
     async fn should_rate_limit(&self, call: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
         let start = Instant::now();
-        let answer = self.answer(call, start).await;
+        let deadlines = self.deadlines(start, caller_timeout(&call));
+        let answer = self.answer(call.into_inner(), deadlines).await;
         self.metrics.record_call(start.elapsed());
         let (response, turn) = answer?;
         if let Some(turn) = turn {
@@ -79,11 +80,10 @@ impl<S: Store> Service<S> {
     /// The answer, and when it is its turn.
     async fn answer(
         &self,
-        call: Request<RateLimitRequest>,
-        start: Instant,
+        request: RateLimitRequest,
+        deadlines: Deadlines,
     ) -> Result<(RateLimitResponse, Option<Turn>), Status> {
-        let deadlines = self.deadlines(start, caller_timeout(&call));
-        let request = convert::request(call.into_inner(), &self.options.limits).map_err(|invalid| {
+        let request = convert::request(request, &self.options.limits).map_err(|invalid| {
             self.metrics.record_invalid();
             tracing::debug!(error = %invalid, "invalid request");
             Status::invalid_argument(invalid.to_string())

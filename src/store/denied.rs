@@ -14,11 +14,12 @@
 //! too; and so is concurrency, whose slots come back at any moment. Of a counter that a request asks twice nothing is known: it
 //! may be denied for what the same request would have taken before.
 
-use std::hash::{BuildHasher as _, RandomState};
+use std::hash::BuildHasher as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use hashbrown::DefaultHashBuilder;
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 
@@ -42,7 +43,9 @@ pub struct DeniedCache<S> {
 /// What is known to be denied, for all stores of a process that lead to the same counters.
 pub struct Denials {
     shards: Box<[Mutex<Shard>]>,
-    hash: RandomState,
+    /// Which of them a key is in. Quick, because every request is looked for here; the maps have a hash of their own, that withstands who picks
+    /// his names.
+    hash: DefaultHashBuilder,
     /// In each shard.
     bytes: usize,
     /// Counts what is given back: an answer from before may not be true any more.
@@ -130,7 +133,7 @@ impl Denials {
     pub fn new(bytes: usize, on_hit: Box<dyn Fn() + Send + Sync>) -> Denials {
         Denials {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hash: RandomState::new(),
+            hash: DefaultHashBuilder::default(),
             bytes: bytes / SHARDS,
             given_back: AtomicU64::new(0),
             on_hit,
