@@ -36,122 +36,147 @@ local function answer(i, allowed, remaining, reset_after, retry_after, delay)
   answers[i] = struct.pack(ANSWER, allowed and 1 or 0, remaining, reset_after, retry_after, delay or 0)
 end
 
+-- Decides one check of a group, on what its counter will be after the checks before it.
+local function decide(pending, key, hits, algorithm, count_denied, number, period, figure1, figure2, figure3, figure4, figure5)
+  local found = pending[key]
+  local old
+  if found then
+    old = found.state
+  else
+    old = read(key, algorithm)
+  end
+  local state, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[algorithm](
+    old, hits, number, period, count_denied == 1, now, figure1, figure2, figure3, figure4, figure5)
+  if state then
+    pending[key] = {state = state, reset_after = reset_after, lasting = lasting and (not found or found.lasting)}
+  end
+  return allowed, remaining, reset_after, retry_after, delay
+end
+
+-- The hits of a check, where the one before it was allowed or not.
+local function hits_after(before, algorithm, hits)
+  if algorithm == #algorithms and hits > 0 then
+    return before and 1 or 2
+  end
+  return hits
+end
+
+-- What is charged of a denied request all the same, and what remains then: to check `last`.
+local function charge_denied(first, last, offset)
+  local pending = {}
+  local before = true
+  for i = first, last do
+    local algorithm, _, count_denied, hits, number, period, figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
+    local allowed, remaining, reset_after, retry_after, delay = struct.unpack(ANSWER, answers[i])
+    allowed = allowed == 1
+    hits = hits_after(before, algorithm, hits)
+    local charged = 0
+    if count_denied == 1 or hits < 0 then
+      charged = hits
+    elseif hits > 0 and not allowed then
+      -- More than ever passes: that costs nothing, but a bucket that begins empty begins with a denied request, too.
+      charged = MAX_HITS
+    end
+    local _
+    _, remaining, reset_after = decide(
+      pending, KEYS[i], charged, algorithm, count_denied, number, period, figure1, figure2, figure3, figure4, figure5)
+    answer(i, allowed, remaining, reset_after, retry_after, delay)
+    before, offset = allowed, next_offset
+  end
+  return pending
+end
+
+-- When all checks of a counter pass that is asked several times: each of them on what those before it have taken.
+local function retry_together(key, places)
+  local hits = 0
+  local lasts = {}
+  for _, place in ipairs(places) do
+    hits = math.min(hits + place.hits, MAX_HITS)
+    -- Of equal limits the last waits for as long as any.
+    lasts[place.limit] = {hits = hits, offset = place.offset}
+  end
+  local longest = 0
+  for _, last in pairs(lasts) do
+    local algorithm, _, count_denied, _, number, period, figure1, figure2, figure3, figure4, figure5 = struct.unpack(CHECK, asked, last.offset)
+    local _, _, _, retry_after = decide(
+      {}, key, last.hits, algorithm, count_denied, number, period, figure1, figure2, figure3, figure4, figure5)
+    -- What can never pass never passes.
+    if retry_after == NEVER or longest == NEVER then
+      longest = NEVER
+    else
+      longest = math.max(longest, retry_after)
+    end
+  end
+  return longest
+end
+
+-- Of a denied request that asks a counter several times: when all of that passes. As told already where something is given back, which nobody
+-- will do again.
+local function tell_retries(first, last, offset)
+  local counters, several = {}, false
+  for i = first, last do
+    several = several or counters[KEYS[i]]
+    counters[KEYS[i]] = {}
+  end
+  if not several then
+    return
+  end
+  for i = first, last do
+    local algorithm, _, count_denied, hits, number, period, figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
+    local places = counters[KEYS[i]]
+    places[#places + 1] = {hits = hits, offset = offset, limit = string.sub(asked, offset + 2, offset + 2) .. string.sub(asked, offset + 11, next_offset - 1)}
+    places.gives_back = places.gives_back or hits < 0
+    places.is_penalty = algorithm == #algorithms
+    offset = next_offset
+  end
+  for i = first, last do
+    local places = counters[KEYS[i]]
+    local allowed, remaining, reset_after, _, delay = struct.unpack(ANSWER, answers[i])
+    if allowed == 0 and #places > 1 and not places.gives_back and not places.is_penalty then
+      places.retry_after = places.retry_after or retry_together(KEYS[i], places)
+      answer(i, false, remaining, reset_after, places.retry_after, delay)
+    end
+  end
+end
+
 -- Decides the checks of one request, from check `first` at `offset` on; tells where the next begins.
 local function decide_group(first, offset)
-  local checks = {}
-  local i = first
-  repeat
-    local algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4, figure5
-    algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4, figure5, offset = struct.unpack(CHECK, asked, offset)
-    checks[#checks + 1] = {
-      key = KEYS[i], algorithm = algorithm, is_penalty = algorithm == #algorithms, role = flags % 4, joined = flags % 8 >= 4,
-      count_denied = count_denied == 1, hits = hits, number = number, period = period,
-      figure1 = figure1, figure2 = figure2, figure3 = figure3, figure4 = figure4, figure5 = figure5,
-    }
-    i = i + 1
-  until flags < 8
-
-  -- Decides a check of `hits` on what the counter will be after the checks before it.
-  local function decide(check, hits, pending)
-    local found = pending[check.key]
-    local old
-    if found then
-      old = found.state
-    else
-      old = read(check.key, check.algorithm)
-    end
-    local state, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[check.algorithm](
-      old, hits, check.number, check.period, check.count_denied, now, check.figure1, check.figure2, check.figure3, check.figure4, check.figure5)
-    if state then
-      lasting = lasting and (not found or found.lasting)
-      pending[check.key] = {state = state, reset_after = reset_after, lasting = lasting}
-    end
-    return allowed, remaining, reset_after, retry_after, delay
-  end
-
-  -- When all checks of the counter of a denied check pass, which is asked several times: each of them on what those before it have
-  -- taken. As told already where it is asked once, or something is given back to it, which nobody will do again.
-  local function retry_together(denied)
-    local together = {}
-    for _, check in ipairs(checks) do
-      if check.key == denied.key then
-        if check.hits < 0 then
-          return denied.retry_after
-        end
-        together[#together + 1] = check
-      end
-    end
-    if #together < 2 then
-      return denied.retry_after
-    end
-    local hits, longest = 0, 0
-    for _, check in ipairs(together) do
-      hits = math.min(hits + check.hits, MAX_HITS)
-      local _, _, _, retry_after = decide(check, hits, {})
-      -- What can never pass never passes.
-      if retry_after == NEVER or longest == NEVER then
-        longest = NEVER
-      else
-        longest = math.max(longest, retry_after)
-      end
-    end
-    return longest
-  end
-
   local pending = {}
   local before = true
   local refused, quotas, quotas_over, over, taken = false, 0, 0, false, false
-  for _, check in ipairs(checks) do
-    if check.is_penalty and check.hits > 0 then
-      check.hits = before and 1 or 2
-    end
-    check.allowed, check.remaining, check.reset_after, check.retry_after, check.delay = decide(check, check.hits, pending)
-    local allowed = check.allowed
+  local i, at = first, offset
+  repeat
+    local algorithm, flags, count_denied, hits, number, period, figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, at)
+    local allowed, remaining, reset_after, retry_after, delay = decide(
+      pending, KEYS[i], hits_after(before, algorithm, hits), algorithm, count_denied, number, period, figure1, figure2, figure3, figure4, figure5)
+    answer(i, allowed, remaining, reset_after, retry_after, delay)
     before = allowed
-    if check.role == 0 then
+    local role = flags % 4
+    if role == 0 then
       refused = refused or not allowed
-    elseif check.role == 1 and check.hits >= 0 then
+    elseif role == 1 and hits >= 0 then
       -- Giving back needs no quota. A rule is over if any of its checks is.
-      if not check.joined then
+      if flags % 8 < 4 then
         quotas, over = quotas + 1, false
       end
       if not allowed and not over then
         quotas_over, over = quotas_over + 1, true
       end
     end
-    taken = taken or (allowed and check.hits > 0 and not check.count_denied)
-  end
+    taken = taken or (allowed and hits > 0 and count_denied == 0)
+    i, at = i + 1, next_offset
+  until flags < 8
 
-  local deny = refused or (quotas > 0 and quotas_over == quotas)
-  if taken and deny then
-    pending = {}
-    for _, check in ipairs(checks) do
-      local charged = 0
-      if check.count_denied or check.hits < 0 then
-        charged = check.hits
-      elseif check.hits > 0 and not check.allowed then
-        -- More than ever passes: that costs nothing, but a bucket that begins empty begins with a denied request, too.
-        charged = MAX_HITS
-      end
-      local _
-      _, check.remaining, check.reset_after = decide(check, charged, pending)
+  if refused or (quotas > 0 and quotas_over == quotas) then
+    if taken then
+      pending = charge_denied(first, i - 1, offset)
     end
+    tell_retries(first, i - 1, offset)
   end
-  if deny then
-    for _, check in ipairs(checks) do
-      if not check.allowed and not check.is_penalty then
-        check.retry_after = retry_together(check)
-      end
-    end
-  end
-
   for key, counter in pairs(pending) do
     write(key, counter.state, counter.reset_after, counter.lasting)
   end
-  for place, check in ipairs(checks) do
-    answer(first + place - 1, check.allowed, check.remaining, check.reset_after, check.retry_after, check.delay)
-  end
-  return i, offset
+  return i, at
 end
 
 local i, offset = 1, 1

@@ -342,6 +342,26 @@ async fn a_counter_that_cannot_be_read_fails_its_own_request_and_no_other() {
 }
 
 #[tokio::test]
+async fn to_ask_one_full_counter_many_times_is_no_more_work_than_to_ask_many() {
+    const MANY: usize = 100;
+    let redis = Redis::start();
+    let store = redis_store(&redis).await;
+    for algorithm in Algorithm::ALL {
+        let many: Vec<Check> = (0..MANY).map(|i| check(&format!("{algorithm}-{i}"), limit(*algorithm, 1))).collect();
+        ask(&store, &many).await;
+        let one = vec![many[0].clone(); MANY];
+        let mut commands = Vec::new();
+        for checks in [&many, &one] {
+            let count = || redis.calls().iter().map(|(_, calls)| calls).sum::<u32>();
+            let before = count();
+            assert!(ask(&store, checks).await.iter().all(|verdict| !verdict.allowed));
+            commands.push(count() - before);
+        }
+        assert!(commands[1] < 2 * commands[0], "{algorithm}: {commands:?} commands");
+    }
+}
+
+#[tokio::test]
 async fn names_in_redis_begin_with_the_prefix() {
     let redis = Redis::start();
     let url = format!("REDIS_URL={}", redis.url());

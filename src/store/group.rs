@@ -1,8 +1,10 @@
 //! The checks of a request are one group: unless the whole of it passes, only give-backs and limits that count denials are
 //! charged. A penalty is told what became of the check before it. The twin of `lua/decide.lua`.
 
+use smallvec::SmallVec;
+
 use super::{Check, Verdicts};
-use crate::algorithm::{Change, MAX_HITS, Outcome, State, Verdict, penalty};
+use crate::algorithm::{Change, Limit, MAX_HITS, Outcome, State, Verdict, penalty};
 use crate::descriptor::{Hits, Role};
 
 /// What the checks of a request make of it together.
@@ -91,10 +93,15 @@ pub fn decide<'a>(checks: &[Check], now: u64, state: impl Fn(usize) -> Option<&'
     }
     if votes.deny() {
         for i in 0..checks.len() {
-            if !verdicts[i].allowed
-                && let Some(retry_after_ms) = retry_together(checks, i, &state, now)
-            {
-                verdicts[i].retry_after_ms = retry_after_ms;
+            let of_counter = |other: usize| checks[other].key == checks[i].key;
+            let is_first =
+                !verdicts[i].allowed && !(0..i).any(|before| !verdicts[before].allowed && of_counter(before));
+            if is_first && let Some(retry_after_ms) = retry_together(checks, i, &state, now) {
+                for denied in (i..checks.len()).filter(|other| of_counter(*other)) {
+                    if !verdicts[denied].allowed {
+                        verdicts[denied].retry_after_ms = retry_after_ms;
+                    }
+                }
             }
         }
     }
@@ -114,10 +121,18 @@ fn retry_together<'a>(
         return None;
     }
     let mut hits = 0;
-    // What can never pass never passes.
-    Some(together().try_fold(0, |longest: u64, check| {
+    // Of equal limits the last waits for as long as any.
+    let mut lasts: SmallVec<[(&Limit, i64); 2]> = SmallVec::new();
+    for check in together() {
         hits = (hits + check.hits.get()).min(MAX_HITS as i64);
-        let wait = check.limit.decide(hits, state(i), now).verdict.retry_after_ms?;
+        match lasts.iter_mut().find(|(limit, _)| **limit == check.limit) {
+            Some((_, last)) => *last = hits,
+            None => lasts.push((&check.limit, hits)),
+        }
+    }
+    // What can never pass never passes.
+    Some(lasts.iter().try_fold(0, |longest: u64, (limit, hits)| {
+        let wait = limit.decide(*hits, state(i), now).verdict.retry_after_ms?;
         Some(longest.max(wait))
     }))
 }

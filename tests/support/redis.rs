@@ -108,10 +108,19 @@ impl Redis {
 
     /// How often the script has been called.
     pub fn script_calls(&self) -> u32 {
+        let calls = self.calls();
+        calls.iter().find(|(command, _)| command == "evalsha").map_or(0, |(_, calls)| *calls)
+    }
+
+    /// How often each command has been called, by clients and scripts.
+    pub fn calls(&self) -> Vec<(String, u32)> {
         let mut connection = Client::open(self.url()).unwrap().get_connection().unwrap();
         let stats: String = deadpool_redis::redis::cmd("INFO").arg("commandstats").query(&mut connection).unwrap();
-        let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls=")?.split(',').next());
-        calls.map_or(0, |calls| calls.parse().unwrap())
+        let calls = |line: &str| {
+            let (command, stats) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            Some((command.to_owned(), stats.split(',').next()?.parse().unwrap()))
+        };
+        stats.lines().filter_map(calls).collect()
     }
 
     /// Runs one command, words separated by spaces.
