@@ -574,11 +574,17 @@ impl Limit {
 
     /// How much work a decision is at the most, where one of a small counter is 1.
     pub fn work(&self) -> u64 {
-        match self.algorithm() {
-            // Its slots are copied: measured, see `concurrency::MAX_NUMBER`.
-            Algorithm::Concurrency => 1 + u64::from(self.number) / 16,
-            _ => 1,
-        }
+        // Of what a counter is at its fullest, measured.
+        let in_one = match self.algorithm() {
+            // Its slots are copied, see `concurrency::MAX_NUMBER`.
+            Algorithm::Concurrency => 16,
+            // Its denials are copied.
+            Algorithm::Penalty => 12,
+            // Its entries are searched, by halves, in a list that is walked.
+            Algorithm::SlidingLog => 10_000,
+            _ => return 1,
+        };
+        1 + u64::from(self.number) / in_one
     }
 
     /// It counts the denials of the limit before it.

@@ -136,6 +136,11 @@ impl Batch {
         self.0.iter().map(|request| &request.group)
     }
 
+    /// Before it is sent once more: who has gone meanwhile is charged nothing.
+    pub(super) fn leave_out_the_gone(&mut self) {
+        self.0.retain(|request| !request.answer.is_closed());
+    }
+
     /// Tells each request its part of the reply, or why there is none.
     pub(super) fn answer(self, reply: Result<Vec<u8>, StoreError>) {
         let checks = self.groups().map(Group::checks).sum();
@@ -203,9 +208,38 @@ mod tests {
 
     #[test]
     fn counters_that_are_much_work_go_in_smaller_parts() {
+        for (algorithm, number, in_a_call) in [
+            (Algorithm::Concurrency, 5_000, 1),
+            (Algorithm::SlidingLog, 100_000, 23),
+            (Algorithm::SlidingLog, 1_000, 32),
+        ] {
+            let queue = Queue::new(1_000);
+            let limit = Limit::new(algorithm, number, Duration::from_secs(1), Options::default()).unwrap();
+            let checks = vec![Check { limit, ..check(algorithm) }];
+            let _answers: Vec<_> = (0..40).map(|_| queue.push(&checks, soon(), || {}).unwrap()).collect();
+            assert_eq!(sizes(queue.next()).len(), in_a_call, "{algorithm} of {number}");
+        }
+    }
+
+    #[test]
+    fn penalties_of_many_denials_go_in_smaller_parts() {
         let queue = Queue::new(1_000);
-        let (_answers, _) = push(&queue, &[1; 3], Algorithm::Concurrency);
-        assert_eq!([sizes(queue.next()), sizes(queue.next()), sizes(queue.next())], [[1], [1], [1]]);
+        let minute = Duration::from_secs(60);
+        let penalty = Limit::penalty(1_000, minute, minute, false).unwrap();
+        let limited = check(Algorithm::SlidingWindow);
+        let checks = [limited.clone(), Check { key: limited.key.of_penalty(&penalty), limit: penalty, ..limited }];
+        let _answers: Vec<_> = (0..10).map(|_| queue.push(&checks, soon(), || {}).unwrap()).collect();
+        assert_eq!(sizes(queue.next()), [2, 2, 2]);
+    }
+
+    #[test]
+    fn who_goes_before_a_call_is_made_once_more_is_left_out() {
+        let queue = Queue::new(1_000);
+        let (mut answers, _) = push(&queue, &[1, 2, 3], Algorithm::SlidingWindow);
+        let mut batch = queue.next().unwrap();
+        drop(answers.remove(1));
+        batch.leave_out_the_gone();
+        assert_eq!(sizes(Some(batch)), [1, 3]);
     }
 
     #[test]

@@ -81,9 +81,9 @@ impl Store for RedisStore {
 impl Shared {
     /// Makes calls until nothing waits.
     async fn call(self: Arc<Self>) {
-        while let Some(batch) = self.queue.next() {
+        while let Some(mut batch) = self.queue.next() {
             let reply = match self.link.connection(self.worker) {
-                Some(mut connection) => ask(&mut connection, &batch).await.map_err(classify),
+                Some(mut connection) => ask(&mut connection, &mut batch).await.map_err(classify),
                 None => Err(StoreError::Down),
             };
             batch.answer(reply);
@@ -92,12 +92,12 @@ impl Shared {
 }
 
 /// One call; a second one where Redis has forgotten the script, which it says before it does anything.
-async fn ask(connection: &mut MultiplexedConnection, batch: &Batch) -> Result<Vec<u8>, RedisError> {
-    let call = script::call(batch.groups());
-    match call.query_async(connection).await {
+async fn ask(connection: &mut MultiplexedConnection, batch: &mut Batch) -> Result<Vec<u8>, RedisError> {
+    match script::call(batch.groups()).query_async(connection).await {
         Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
             script::load().exec_async(connection).await?;
-            call.query_async(connection).await
+            batch.leave_out_the_gone();
+            script::call(batch.groups()).query_async(connection).await
         }
         reply => reply,
     }
