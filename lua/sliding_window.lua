@@ -4,29 +4,59 @@
 -- each of the `segments` before it
 algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied, now, segment, segments, linear)
   local index = math.floor(now / segment)
-  if hits > 0 and linear == 0 then
-    -- The short way, of most requests: they pass, and what matters of the counts is their sum.
+  if hits >= 0 and linear == 0 then
+    -- The short way, of most requests: what matters of the counts is mostly their sum.
     local stored, sum, newest = -math.huge, 0, 0
     if state then
       stored, sum, newest = struct.unpack('<ddI4', state)
     end
     local left = index - stored
-    local older
     if left > segments then
-      sum, newest, older = 0, 0, string.rep('\0', 4 * segments)
+      sum, newest = 0, 0
     elseif left > 0 then
       for place = #state - 3, #state - 4 * left + 1, -4 do
         sum = sum - struct.unpack('<I4', state, place)
       end
-      newest, older = 0, string.rep('\0', 4 * (left - 1)) .. string.sub(state, 17, -4 * left - 1)
-    elseif left == 0 then
-      older = string.sub(state, 21)
+      newest = 0
     end
-    sum = sum + hits
-    if older and sum <= number then
-      local lasting = newest > 0
+    local allowed = sum + hits <= number
+    if left >= 0 and allowed and hits > 0 then
+      local older
+      if left == 0 then
+        older = string.sub(state, 21)
+      elseif left > segments then
+        older = string.rep('\0', 4 * segments)
+      else
+        older = string.rep('\0', 4 * (left - 1)) .. string.sub(state, 17, -4 * left - 1)
+      end
+      sum = sum + hits
       state = struct.pack('<ddI4', index, sum, newest + hits) .. older
-      return state, true, number - sum, (index + segments + 1) * segment - now, 0, lasting
+      return state, true, number - sum, (index + segments + 1) * segment - now, 0, newest > 0
+    elseif left >= 0 and (hits == 0 or not count_denied) then
+      -- Nothing is charged. A count is gone when its segment lies wholly outside the window: the newest tells when all are.
+      local function gone(age)
+        return (index + segments + 1 - age) * segment - now
+      end
+      local function count(age)
+        return struct.unpack('<I4', state, 17 + 4 * (age - left))
+      end
+      local age = left
+      while age <= segments and count(age) == 0 do
+        age = age + 1
+      end
+      local reset_after = age <= segments and gone(age) or 0
+      local retry_after = allowed and 0 or NEVER
+      if not allowed and hits <= number then
+        -- The oldest go first, until what is left leaves room.
+        age = segments + 1
+        local younger = sum
+        repeat
+          age = age - 1
+          younger = younger - count(age)
+        until younger + hits <= number
+        retry_after = gone(age)
+      end
+      return false, allowed, math.max(number - sum, 0), reset_after, retry_after
     end
   end
 
