@@ -21,10 +21,10 @@ use crate::store::{Check, StoreError, Verdicts};
 
 /// Calls on their way at one time. One alone would leave Redis idle while its answer travels; with four it has always something to do.
 const CALLS: usize = 4;
-/// Checks in a call: more would gain little, and keep others waiting.
-const CHECKS: usize = 32;
-/// Work in a call, in decisions of a small counter: about a millisecond of Redis's time.
-const WORK: u64 = 256;
+/// Requests in a call: more would gain little, and keep others waiting.
+const REQUESTS: usize = 32;
+/// Work in a call, in decisions of a small counter: about half a millisecond of Redis's time.
+const WORK: u64 = 128;
 
 /// What a request is told.
 type Answer = Result<Verdicts, StoreError>;
@@ -105,7 +105,7 @@ impl Queue {
     fn next_at(&self, now: Instant) -> Option<Batch> {
         let mut waiting = self.waiting.lock();
         waiting.starting = false;
-        let (mut batch, mut checks, mut work) = (Vec::new(), 0, 0);
+        let (mut batch, mut work) = (Vec::new(), 0);
         while let Some(request) = waiting.requests.pop_front() {
             if request.goes_by <= now || request.answer.is_closed() {
                 waiting.checks -= request.group.checks();
@@ -113,9 +113,8 @@ impl Queue {
                 let _ = request.answer.send(Err(StoreError::Overloaded));
                 continue;
             }
-            checks += request.group.checks();
             work += request.work;
-            if !batch.is_empty() && (checks > CHECKS || work > WORK) {
+            if !batch.is_empty() && (batch.len() == REQUESTS || work > WORK) {
                 waiting.requests.push_front(request);
                 break;
             }
@@ -197,11 +196,11 @@ mod tests {
     #[test]
     fn what_waits_goes_together_and_no_request_is_cut() {
         let queue = Queue::new(1_000);
-        let (_answers, started) = push(&queue, &[1, 10, 20, 1, 1, 40, 1], Algorithm::SlidingWindow);
+        let (_answers, started) = push(&queue, &[1, 30, 96, 1, 1, 130, 1], Algorithm::SlidingWindow);
         assert_eq!(started, 1, "the first starts a task, the others join it");
-        assert_eq!(sizes(queue.next()), [1, 10, 20, 1]);
+        assert_eq!(sizes(queue.next()), [1, 30, 96, 1]);
         assert_eq!(sizes(queue.next()), [1]);
-        assert_eq!(sizes(queue.next()), [40], "one that is larger than a call goes alone");
+        assert_eq!(sizes(queue.next()), [130], "one that is larger than a call goes alone");
         assert_eq!(sizes(queue.next()), [1]);
         assert!(queue.next().is_none());
     }
@@ -210,7 +209,7 @@ mod tests {
     fn counters_that_are_much_work_go_in_smaller_parts() {
         for (algorithm, number, in_a_call) in [
             (Algorithm::Concurrency, 5_000, 1),
-            (Algorithm::SlidingLog, 100_000, 23),
+            (Algorithm::SlidingLog, 100_000, 11),
             (Algorithm::SlidingLog, 1_000, 32),
         ] {
             let queue = Queue::new(1_000);
@@ -229,7 +228,7 @@ mod tests {
         let limited = check(Algorithm::SlidingWindow);
         let checks = [limited.clone(), Check { key: limited.key.of_penalty(&penalty), limit: penalty, ..limited }];
         let _answers: Vec<_> = (0..10).map(|_| queue.push(&checks, soon(), || {}).unwrap()).collect();
-        assert_eq!(sizes(queue.next()), [2, 2, 2]);
+        assert_eq!(sizes(queue.next()), [2]);
     }
 
     #[test]
