@@ -6,6 +6,7 @@
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
+use std::fmt::Write as _;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
@@ -31,8 +32,8 @@ const SIZES: [(Algorithm, &[u32]); 2] =
     [(Algorithm::SlidingLog, &[10, 1_000, 90_000]), (Algorithm::Concurrency, &[10, 100, 1_000])];
 /// An entry of a sliding log, as the script packs it.
 const ENTRY_BYTES: usize = 20;
-/// Calls that travel together, as those of concurrent requests do.
-const PIPELINED: usize = 32;
+/// So many requests travel together: in one call, as Tollgate sends them, or in as many as there are.
+const TOGETHER: usize = 32;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
@@ -46,14 +47,22 @@ async fn main() {
 }
 
 async fn by_algorithm(redis: &mut MultiplexedConnection) {
-    println!("| | allowed | denied | bytes per counter |\n|---|---|---|---|");
+    println!(
+        "| | allowed, {TOGETHER} in a call | one in a call | denied, {TOGETHER} in a call | one in a call | bytes per counter |"
+    );
+    println!("|---|---|---|---|---|---|");
     for algorithm in Algorithm::ALL {
-        let allowed = checks(*algorithm, NUMBER);
-        let denied = checks(*algorithm, 0);
-        let allowed_us = cpu_us(redis, &allowed, DECISIONS).await;
-        let denied_us = cpu_us(redis, &denied, DECISIONS).await;
-        let bytes = counter_bytes(redis, &allowed[0]).await;
-        println!("| `{algorithm}` | {allowed_us:.1} µs | {denied_us:.1} µs | {bytes} |");
+        let (allowed, denied) = (checks(*algorithm, NUMBER), checks(*algorithm, 1));
+        // Now they have what they may have.
+        cpu_us(redis, &denied, TOGETHER, COUNTERS).await;
+        let mut row = format!("| `{algorithm}`");
+        for checks in [&allowed, &denied] {
+            for in_a_call in [TOGETHER, 1] {
+                let each_us = cpu_us(redis, checks, in_a_call, DECISIONS).await;
+                write!(row, " | {each_us:.1} µs").unwrap();
+            }
+        }
+        println!("{row} | {} |", counter_bytes(redis, &allowed[0]).await);
     }
     println!();
 }
@@ -75,9 +84,9 @@ async fn by_size(redis: &mut MultiplexedConnection) {
             write(redis, check, &state).await;
         }
         let bytes = memory(redis, &one[0]).await;
-        let allowed_us = cpu_us(redis, &one, SIZED_DECISIONS).await;
-        let denied_us = cpu_us(redis, &asked(full, 1), SIZED_DECISIONS).await;
-        let several_us = cpu_us(redis, &asked(full, size / 2), SIZED_DECISIONS).await;
+        let allowed_us = cpu_us(redis, &one, 1, SIZED_DECISIONS).await;
+        let denied_us = cpu_us(redis, &asked(full, 1), 1, SIZED_DECISIONS).await;
+        let several_us = cpu_us(redis, &asked(full, size / 2), 1, SIZED_DECISIONS).await;
         println!("| `{algorithm}` | {size} | {allowed_us:.1} µs | {denied_us:.1} µs | {several_us:.1} µs | {bytes} |");
     }
 }
@@ -130,13 +139,14 @@ fn check(limit: Limit, user: String) -> Check {
 }
 
 /// Microseconds of Redis's own processor time for each decision.
-async fn cpu_us(redis: &mut MultiplexedConnection, checks: &[Check], decisions: usize) -> f64 {
-    let mut turn = checks.iter().cycle();
+async fn cpu_us(redis: &mut MultiplexedConnection, checks: &[Check], in_a_call: usize, decisions: usize) -> f64 {
+    let mut groups = checks.iter().cycle().map(|check| Group::new(std::slice::from_ref(check)));
     let before = cpu_seconds(redis).await;
-    for _ in 0..decisions / PIPELINED {
+    for _ in 0..decisions / TOGETHER {
+        let groups: Vec<Group> = groups.by_ref().take(TOGETHER).collect();
         let mut calls = pipe();
-        for check in turn.by_ref().take(PIPELINED) {
-            calls.add_command(script::call(&[Group::new(std::slice::from_ref(check))])).ignore();
+        for groups in groups.chunks(in_a_call) {
+            calls.add_command(script::call(groups)).ignore();
         }
         calls.exec_async(redis).await.unwrap();
     }

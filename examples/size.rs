@@ -9,6 +9,7 @@
 #[path = "../benches/service/rules.rs"]
 mod rules;
 
+use std::fmt;
 use std::hint::black_box;
 use std::process::Command;
 use std::sync::Arc;
@@ -125,29 +126,56 @@ fn churn(seconds: u64, period: Duration) {
     let left = (store.len(), resident());
     println!("{} new counters in {took:.1?}, at most {most} at once", seconds as usize * 1_000 * CHURN);
     for (when, Longest { decision, nothing }) in [("of these", crowd), ("while they expire", after)] {
-        println!(
-            "the longest decision {when}: {decision:.2?}; the longest nothing, which is the machine's: {nothing:.2?}"
-        );
+        println!("the longest decision {when}: {decision}; the longest nothing, which is the machine's: {nothing}");
     }
     for (when, (counters, bytes)) in [("at the end", at_the_end), ("two periods later", left)] {
         println!("{when}: {counters} counters, {} MiB", bytes >> 20);
     }
 }
 
-/// What took the most processor time.
+/// What took the longest.
 #[derive(Default)]
 struct Longest {
-    decision: Duration,
-    nothing: Duration,
+    decision: Took,
+    nothing: Took,
 }
 
 impl Longest {
     fn decide(&mut self, store: &MemoryStore, check: Check) {
-        let before = processor_time();
+        let before = Took::now();
         black_box(store.decide(&[check]));
-        let (decided, again) = (processor_time(), processor_time());
-        self.decision = self.decision.max(decided - before);
-        self.nothing = self.nothing.max(again - decided);
+        let (decided, again) = (Took::now(), Took::now());
+        self.decision.grow(before, decided);
+        self.nothing.grow(decided, again);
+    }
+}
+
+/// How long something took; or what both clocks read.
+#[derive(Clone, Copy, Default)]
+struct Took {
+    /// Of this thread.
+    processor: Duration,
+    clock: Duration,
+}
+
+impl Took {
+    fn now() -> Took {
+        let read = |clock| {
+            let time = clock_gettime(clock);
+            Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+        };
+        Took { processor: read(ClockId::ThreadCPUTime), clock: read(ClockId::Monotonic) }
+    }
+
+    fn grow(&mut self, before: Took, after: Took) {
+        self.processor = self.processor.max(after.processor - before.processor);
+        self.clock = self.clock.max(after.clock - before.clock);
+    }
+}
+
+impl fmt::Display for Took {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:.2?} of the processor, {:.2?} by the clock", self.processor, self.clock)
     }
 }
 
@@ -170,12 +198,6 @@ fn check(user: usize, limit: Limit) -> Check {
     entries.push(Entry { key: "stream".into(), value: "1".into() });
     let key = Key::new("", "bench", &entries, |_| None, &limit);
     Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
-}
-
-/// Of this thread.
-fn processor_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// The bytes of this process that are in memory.

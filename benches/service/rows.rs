@@ -65,10 +65,9 @@ impl Measured {
         Measured { busy: loads.iter().map(tell).collect::<Vec<_>>().join("; "), ..self }
     }
 
-    /// A time or a rate under these loads, which others on the cores spoil.
-    fn timed_under(self, loads: &[(&str, &Cost)]) -> Measured {
-        let disturbed = loads.iter().any(|(_, cost)| cost.disturbed());
-        Measured { disturbed, ..self.under(loads) }
+    /// A time or a rate of these runs, which others on the cores spoil.
+    fn timed_by<'c>(self, mut runs: impl Iterator<Item = &'c Cost>) -> Measured {
+        Measured { disturbed: runs.any(Cost::disturbed), ..self }
     }
 }
 
@@ -237,7 +236,8 @@ fn decisions_per_second(stage: &Stage) -> Vec<Measured> {
         median(runs.iter().map(|(_, bare, _)| bare.rate()).collect())
     );
     let value = median(runs.iter().map(|(store, bare, _)| store.rate() / bare.rate()).collect());
-    vec![Measured::new(value, detail).timed_under(&[("store", store), ("loop", bare)])]
+    let all = runs.iter().flat_map(|(store, bare, _)| [store, bare]);
+    vec![Measured::new(value, detail).under(&[("store", store), ("loop", bare)]).timed_by(all)]
 }
 
 fn store_loop(stage: &Stage, redis: &Redis, checks: &[Check]) -> u64 {
@@ -310,8 +310,10 @@ fn latency(stage: &Stage) -> Vec<Measured> {
     let detail = format!("{:.0} µs; {:.0} µs", median(halves), median(trips));
     let load = &[("", &costs[costs.len() - 1])];
     vec![
-        Measured::new(ratio, detail).timed_under(load),
-        Measured::new(median(most) / 1000.0, "of which the machine has its part".into()).timed_under(load),
+        Measured::new(ratio, detail).under(load).timed_by(costs.iter()),
+        Measured::new(median(most) / 1000.0, "of which the machine has its part".into())
+            .under(load)
+            .timed_by(costs.iter()),
     ]
 }
 
@@ -475,7 +477,7 @@ fn idle_counters(stage: &Stage) -> Vec<Measured> {
     vec![
         Measured::new(bytes, format!("{} counters, by the memory of the process", rest.len())),
         Measured::new(left.max(0.0), format!("{} counters of {PERIOD:?}", crowd.len())),
-        Measured::new(latencies.us(0.99) / 1000.0, slowest).timed_under(&[("", &cost)]),
+        Measured::new(latencies.us(0.99) / 1000.0, slowest).under(&[("", &cost)]).timed_by(std::iter::once(&cost)),
     ]
 }
 
