@@ -16,7 +16,6 @@
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hashbrown::DefaultHashBuilder;
@@ -46,10 +45,8 @@ pub struct Denials {
     /// Which of them a key is in. Quick, because every request is looked for here; the maps have a hash of their own, that withstands who picks
     /// his names.
     hash: DefaultHashBuilder,
-    /// In each shard.
-    bytes: usize,
-    /// Counts what is given back: an answer from before may not be true any more.
-    given_back: AtomicU64,
+    /// What each of them may take.
+    shard_bytes: usize,
     on_hit: Box<dyn Fn() + Send + Sync>,
 }
 
@@ -59,6 +56,8 @@ struct Shard {
     bytes: usize,
     /// Where the search for what may go continues.
     hand: usize,
+    /// When something was given back to one of its counters last: an answer to what was asked before may not be true any more.
+    given_back: Option<Instant>,
 }
 
 /// What a limit and its penalty have said.
@@ -91,7 +90,7 @@ impl<S> DeniedCache<S> {
 impl<S: Store> Store for DeniedCache<S> {
     async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
         let denials = &*self.denials;
-        if denials.bytes == 0 {
+        if denials.shard_bytes == 0 {
             return self.store.check(checks, deadline).await;
         }
         let asked = Instant::now();
@@ -99,11 +98,10 @@ impl<S: Store> Store for DeniedCache<S> {
             (denials.on_hit)();
             return Ok(verdicts);
         }
-        let given_back = denials.given_back.load(Ordering::Acquire);
         // When there is an answer, and also where nobody waits for it any more: it may have happened.
         let _forget = Forget { denials, checks };
         let verdicts = self.store.check(checks, deadline).await?;
-        denials.learn(checks, &verdicts, asked, given_back);
+        denials.learn(checks, &verdicts, asked);
         Ok(verdicts)
     }
 
@@ -120,10 +118,8 @@ struct Forget<'c> {
 
 impl Drop for Forget<'_> {
     fn drop(&mut self) {
-        let of_interest = |check: &&Check| check.hits.get() < 0 && !check.limit.algorithm().has_holders();
-        for check in self.checks.iter().filter(of_interest) {
-            self.denials.given_back.fetch_add(1, Ordering::AcqRel);
-            self.denials.shard(&check.key).lock().remove(&check.key);
+        for check in self.checks.iter().filter(|check| gives_back(check)) {
+            self.denials.forget(&check.key, Instant::now());
         }
     }
 }
@@ -134,8 +130,7 @@ impl Denials {
         Denials {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             hash: DefaultHashBuilder::default(),
-            bytes: bytes / SHARDS,
-            given_back: AtomicU64::new(0),
+            shard_bytes: bytes / SHARDS,
             on_hit,
         }
     }
@@ -154,8 +149,8 @@ impl Denials {
         (verdicts.len() == checks.len() && !checks.is_empty()).then_some(verdicts)
     }
 
-    /// Remembers the denials among these verdicts, unless something has been given back since.
-    fn learn(&self, checks: &[Check], verdicts: &[Verdict], asked: Instant, given_back: u64) {
+    /// Remembers the denials among these verdicts, unless something has been given back since they were asked for.
+    fn learn(&self, checks: &[Check], verdicts: &[Verdict], asked: Instant) {
         let mut verdicts = verdicts.iter().copied();
         for unit in units(checks) {
             let verdict = verdicts.next();
@@ -165,11 +160,17 @@ impl Denials {
                 continue;
             }
             let mut shard = self.shard(&unit.check.key).lock();
-            // Under the lock: who gives back counts first, and then forgets.
-            if self.given_back.load(Ordering::Acquire) == given_back {
-                shard.insert(&unit.check.key, denial, self.bytes);
+            if shard.given_back.is_none_or(|at| at < asked) {
+                shard.insert(&unit.check.key, denial, self.shard_bytes);
             }
         }
+    }
+
+    /// Something has been given back to this counter.
+    fn forget(&self, key: &Key, now: Instant) {
+        let mut shard = self.shard(key).lock();
+        shard.given_back = shard.given_back.max(Some(now));
+        shard.remove(key);
     }
 
     fn shard(&self, key: &Key) -> &Mutex<Shard> {
@@ -266,6 +267,10 @@ fn size(key: &Key) -> usize {
     key.as_str().len() + size_of::<(Key, Denial)>() + OVERHEAD
 }
 
+fn gives_back(check: &Check) -> bool {
+    check.hits.get() < 0 && !check.limit.algorithm().has_holders()
+}
+
 /// The checks, each limit with its penalty.
 fn units(checks: &[Check]) -> impl Iterator<Item = Unit<'_>> {
     let limits = checks.iter().enumerate().filter(|(_, check)| !check.limit.is_penalty());
@@ -274,7 +279,7 @@ fn units(checks: &[Check]) -> impl Iterator<Item = Unit<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
     use proptest::prelude::*;
 
@@ -342,7 +347,6 @@ mod tests {
                 let mut checks = vec![check(&format!("c{which}"), limit.within(patience_ms), hits)];
                 checks.extend(penalty.filter(|_| hits >= 0).map(|penalty| check(&format!("p{which}"), penalty, hits)));
                 let at = |now: u64| origin + Duration::from_micros(now);
-                let given_back = denials.given_back.load(Ordering::Relaxed);
                 match denials.known(&checks, at(now)) {
                     Some(known) => {
                         // To ask now changes nothing: or else it would not have been known.
@@ -364,9 +368,11 @@ mod tests {
                     None => {
                         clock.0.store(now + way, Ordering::Relaxed);
                         let verdicts = store.decide(&checks);
-                        drop(Forget { denials: &denials, checks: &checks });
-                        denials.learn(&checks, &verdicts, at(now), given_back);
+                        denials.learn(&checks, &verdicts, at(now));
                         now += way;
+                        for check in checks.iter().filter(|check| gives_back(check)) {
+                            denials.forget(&check.key, at(now));
+                        }
                     }
                 }
             }
@@ -379,7 +385,7 @@ mod tests {
         let asked = check("ann", limit(Algorithm::SlidingLog, 1, 500, Options::default()), 1);
         let verdict =
             Verdict { allowed: false, remaining: 0, reset_after_ms: 400, retry_after_ms: Some(300), delay_ms: 0 };
-        denials.learn(std::slice::from_ref(&asked), &[verdict], origin, 0);
+        denials.learn(std::slice::from_ref(&asked), &[verdict], origin);
         let known =
             |check: &Check, ms: u64| denials.known(std::slice::from_ref(check), origin + Duration::from_millis(ms));
         assert_eq!(
@@ -403,11 +409,11 @@ mod tests {
         let (denials, store) = (unbounded(), MemoryStore::new(HandClock::default()));
         let once = check("ann", limit(Algorithm::SlidingLog, 1, 500, Options::default()), 1);
         let twice = [once.clone(), once.clone()];
-        denials.learn(&twice, &store.decide(&twice), Instant::now(), 0);
+        denials.learn(&twice, &store.decide(&twice), Instant::now());
         assert!(denials.known(std::slice::from_ref(&once), Instant::now()).is_none());
         assert!(store.decide(std::slice::from_ref(&once))[0].allowed);
         // Nor is what is known of one enough for two, which wait for longer.
-        denials.learn(std::slice::from_ref(&once), &store.decide(std::slice::from_ref(&once)), Instant::now(), 0);
+        denials.learn(std::slice::from_ref(&once), &store.decide(std::slice::from_ref(&once)), Instant::now());
         assert!(denials.known(std::slice::from_ref(&once), Instant::now()).is_some());
         assert!(denials.known(&twice, Instant::now()).is_none());
     }
@@ -418,14 +424,30 @@ mod tests {
         let asked = [check("ann", limit(Algorithm::SlidingLog, 1, 500, Options::default()), 1)];
         let denied =
             [Verdict { allowed: false, remaining: 0, reset_after_ms: 400, retry_after_ms: Some(300), delay_ms: 0 }];
-        let given_back = [check("ann", asked[0].limit, -1)];
-        drop(Forget { denials: &denials, checks: &given_back });
-        denials.learn(&asked, &denied, origin, 0);
+        denials.forget(&asked[0].key, origin);
+        denials.learn(&asked, &denied, origin);
         assert!(denials.known(&asked, origin).is_none());
-        denials.learn(&asked, &denied, origin, 1);
-        assert!(denials.known(&asked, origin).is_some());
-        drop(Forget { denials: &denials, checks: &given_back });
-        assert!(denials.known(&asked, origin).is_none());
+        let later = origin + Duration::from_millis(1);
+        denials.learn(&asked, &denied, later);
+        assert!(denials.known(&asked, later).is_some());
+        // One that is told late is still the later one.
+        denials.forget(&asked[0].key, later);
+        denials.forget(&asked[0].key, origin);
+        denials.learn(&asked, &denied, later);
+        assert!(denials.known(&asked, later).is_none());
+    }
+
+    #[test]
+    fn a_give_back_elsewhere_is_no_reason_not_to_believe_an_answer() {
+        let (denials, origin) = (unbounded(), Instant::now());
+        let one = limit(Algorithm::SlidingLog, 1, 500, Options::default());
+        let denied =
+            [Verdict { allowed: false, remaining: 0, reset_after_ms: 400, retry_after_ms: Some(300), delay_ms: 0 }];
+        let asked: Vec<Check> = (0..1_000).map(|i| check(&format!("user{i}"), one, 1)).collect();
+        denials.forget(&check("ann", one, -1).key, origin);
+        asked.iter().for_each(|asked| denials.learn(std::slice::from_ref(asked), &denied, origin));
+        let known = asked.iter().filter(|asked| denials.known(std::slice::from_ref(*asked), origin).is_some()).count();
+        assert!((900..1_000).contains(&known), "{known} of a thousand, of which a few are in the same shard");
     }
 
     #[test]
@@ -435,7 +457,7 @@ mod tests {
         let denied =
             [Verdict { allowed: false, remaining: 0, reset_after_ms: 400, retry_after_ms: Some(300), delay_ms: 0 }];
         for i in 0..10_000 {
-            denials.learn(&[check(&format!("user{i}"), one, 1)], &denied, Instant::now(), 0);
+            denials.learn(&[check(&format!("user{i}"), one, 1)], &denied, Instant::now());
         }
         let kept: usize = denials.shards.iter().map(|shard| shard.lock().denials.len()).sum();
         let bytes: usize = denials.shards.iter().map(|shard| shard.lock().bytes).sum();
