@@ -3,8 +3,11 @@
 //!
 //! Nothing is denied that the store would let pass. A denial says when the same request passes again, to the millisecond; it is counted from
 //! when the store was asked, on this process's own clock. It holds for as many hits, because others may pass or must wait for longer, and for
-//! the very limit that denied. A give-back or a reset through this process ends it; one through another process is seen within [`KNOWN`], because nothing is known
-//! for longer.
+//! the very limit that denied. A give-back or a reset through this process ends it; one through another process, also by `tollgate counter
+//! reset`, is seen within [`KNOWN`], because nothing is known for longer.
+//!
+//! Of a counter one denial is known. One that still holds is not replaced by one of more hits: so who asks for one hit costs nothing, whatever
+//! others ask for.
 //!
 //! How long to wait is told as the store said it. For a request of several hits that may have become longer, if others have taken fewer; and
 //! for a caller who could not be held for as long as others, if such have passed.
@@ -217,6 +220,14 @@ impl Denial {
             && penalty.map(|penalty| penalty.limit) == self.penalty
     }
 
+    /// It stays where the other would take its place: it still denies, and fewer hits, which are asked for more often. A look, which takes none,
+    /// comes last.
+    fn goes_before(&self, other: &Denial) -> bool {
+        let rank = |denial: &Denial| denial.hits.get().checked_sub(1).filter(|rank| *rank >= 0).unwrap_or(i64::MAX);
+        let same_terms = (self.limit, self.penalty) == (other.limit, other.penalty);
+        same_terms && other.asked < self.until && rank(self) < rank(other)
+    }
+
     /// A verdict of then, as it reads now.
     fn later(&self, verdict: Verdict, now: Instant) -> Verdict {
         let elapsed_ms = u64::try_from(now.duration_since(self.asked).as_millis()).unwrap_or(u64::MAX);
@@ -230,6 +241,9 @@ impl Denial {
 
 impl Shard {
     fn insert(&mut self, key: &Key, denial: Denial, most: usize) {
+        if self.denials.get(key).is_some_and(|known| known.goes_before(&denial)) {
+            return;
+        }
         if self.denials.insert(key.clone(), denial).is_none() {
             self.bytes += size(key);
         }
@@ -416,6 +430,29 @@ mod tests {
         denials.learn(std::slice::from_ref(&once), &store.decide(std::slice::from_ref(&once)), Instant::now());
         assert!(denials.known(std::slice::from_ref(&once), Instant::now()).is_some());
         assert!(denials.known(&twice, Instant::now()).is_none());
+    }
+
+    #[test]
+    fn of_one_counter_the_denial_of_the_fewest_hits_is_known() {
+        let (denials, origin) = (unbounded(), Instant::now());
+        let limited = limit(Algorithm::SlidingLog, 1, 500, Options::default());
+        let denied =
+            Verdict { allowed: false, remaining: 0, reset_after_ms: 400, retry_after_ms: Some(300), delay_ms: 0 };
+        let at = |ms| origin + Duration::from_millis(ms);
+        let learn = |limit, hits, ms| denials.learn(&[check("ann", limit, hits)], &[denied], at(ms));
+        let known = |limit, ms| {
+            [0, 1, 2, 3].into_iter().find(|hits| denials.known(&[check("ann", limit, *hits)], at(ms)).is_some())
+        };
+        for (hits, expected) in [(0, 0), (3, 3), (2, 2), (3, 2), (1, 1), (2, 1), (0, 1)] {
+            learn(limited, hits, 0);
+            assert_eq!(known(limited, 0), Some(expected), "after a denial of {hits}");
+        }
+        learn(limited, 2, 299);
+        assert_eq!(known(limited, 299), Some(2), "the other does not deny any more");
+        let lowered = limit(Algorithm::SlidingLog, 0, 500, Options::default());
+        learn(limited, 1, 299);
+        learn(lowered, 2, 299);
+        assert_eq!((known(limited, 299), known(lowered, 299)), (None, Some(2)), "a changed rule");
     }
 
     #[test]
