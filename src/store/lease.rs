@@ -7,7 +7,8 @@
 //! time asks for a hot key, however many wait. Near the limit nobody waits: each request asks for itself, exactly.
 //!
 //! What is left of a lease at its end is given back, by a task that lives for as long as the counter is in use here, or by
-//! [`Store::close`]. What a process holds that is killed, or that the store did not take back, counts as used until its window has passed.
+//! [`Store::close`]. Of so many counters only is there a lease at one time ([`COUNTERS`]); a request of one more asks the store for itself.
+//! What a process holds that is killed, or that the store did not take back, counts as used until its window has passed.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher as _;
@@ -28,6 +29,9 @@ use crate::lease::{Account, Lease, Question};
 
 /// How long the store may take for hits to be given back that nobody waits for.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How many counters may be in use: each is kept for as long as a lease lasts at least, with a task and a timer, a kilobyte or two in all. A lease on
+/// a key that is another for each user is of no use, and shall not fill the memory either.
+pub const COUNTERS: usize = 16_384;
 /// Enough that workers seldom meet at one.
 const LEDGERS: usize = 64;
 
@@ -273,6 +277,9 @@ impl Book {
                 }
                 return Ok(Found::Waits(entry.wait(hits, deadline, self, answers)));
             }
+            if ledger.entries.len() >= COUNTERS / LEDGERS {
+                return Ok(Found::Alone);
+            }
             let account = Account::new(check.limit, lease, now);
             let mut entry = Entry { account, waiting: Vec::new(), busy: false };
             let wait = entry.wait(hits, deadline, self, answers);
@@ -453,6 +460,22 @@ mod tests {
         book.settle(&ann.key, round, Ok(remaining(900)));
         assert!(answers.iter_mut().all(|answer| matches!(answer.try_recv(), Ok(Ok(Some(_))))));
         assert_eq!((watch.woken.load(Ordering::Relaxed), watch.free.load(Ordering::Relaxed)), (3, 3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_more_counters_than_are_kept_a_request_asks_for_itself() {
+        let book = book();
+        let kept = |found: &Found| matches!(found, Found::Waits(Wait { is_new: true, .. }));
+        let first = (0..COUNTERS * 2).filter(|i| kept(&find(&book, &format!("user{i}")))).count();
+        assert!((COUNTERS * 9 / 10..=COUNTERS).contains(&first), "{first} counters are in use");
+        let refused = (0..).map(|i| format!("late{i}")).find(|name| matches!(find(&book, name), Found::Alone));
+        let refused = refused.unwrap();
+        // When one has not been asked for in the length of a lease, there is room for another.
+        let key = book.ledger(&check(&refused).0.key).lock().entries.keys().next().cloned().unwrap();
+        assert!(matches!(book.chore(&key), Chore::Sleep(_)));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(matches!(book.chore(&key), Chore::Forget));
+        assert!(kept(&find(&book, &refused)));
     }
 
     #[test]
