@@ -92,14 +92,14 @@ enum Found {
     Decided(Verdict),
     Waits(Wait),
     Alone,
+    /// Alone, too; and the counter has not been in use.
+    New,
 }
 
 struct Wait {
     answer: oneshot::Receiver<Answer>,
     /// There is nobody else who would ask the store.
     round: Option<Round>,
-    /// The counter has not been in use.
-    is_new: bool,
 }
 
 /// What those are to be told who have waited, once the ledger is unlocked: to wake thousands takes a while.
@@ -126,6 +126,10 @@ impl<S: Store> Leases<S> {
             Found::Decided(verdict) => return Ok(verdict),
             Found::Waits(wait) => self.wait(&check.key, wait, deadline).await?,
             Found::Alone => None,
+            Found::New => {
+                tokio::spawn(self.clone().tend(check.key.clone()));
+                None
+            }
         };
         if let Some(verdict) = decided {
             return Ok(verdict);
@@ -145,10 +149,7 @@ impl<S: Store> Leases<S> {
     }
 
     async fn wait(&self, key: &Key, wait: Wait, deadline: Instant) -> Answer {
-        let Wait { answer, round, is_new } = wait;
-        if is_new {
-            tokio::spawn(self.clone().tend(key.clone()));
-        }
+        let Wait { answer, round } = wait;
         if let Some(round) = round {
             // A task of its own: others may come to wait for it, and this caller may go away.
             tokio::spawn(self.clone().ask(key.clone(), round));
@@ -272,6 +273,10 @@ impl Book {
                     (self.on_decision)();
                     return Ok(Found::Decided(verdict));
                 }
+                // Near the limit there is nothing to wait for: so a flood over it costs little here.
+                if !entry.busy && entry.account.asks_alone(hits, now) {
+                    return Ok(Found::Alone);
+                }
                 if entry.waiting.len() >= self.queue {
                     return Err(StoreError::Overloaded);
                 }
@@ -280,11 +285,11 @@ impl Book {
             if ledger.entries.len() >= COUNTERS / LEDGERS {
                 return Ok(Found::Alone);
             }
-            let account = Account::new(check.limit, lease, now);
-            let mut entry = Entry { account, waiting: Vec::new(), busy: false };
-            let wait = entry.wait(hits, deadline, self, answers);
+            let mut account = Account::new(check.limit, lease, now);
+            account.asks_alone(hits, now);
+            let entry = Entry { account, waiting: Vec::new(), busy: false };
             ledger.entries.insert(check.key.clone(), entry);
-            Ok(Found::Waits(Wait { is_new: true, ..wait }))
+            Ok(Found::New)
         })
     }
 
@@ -338,7 +343,7 @@ impl Entry {
         let (sender, answer) = oneshot::channel();
         self.waiting.push(Waiting { hits, deadline, answer: sender });
         let round = if self.busy { None } else { self.round(book, answers) };
-        Wait { answer, round, is_new: false }
+        Wait { answer, round }
     }
 
     /// What to ask for those who wait, and for a lease that is over; `None` where nothing is to be asked. Whoever can be told something
@@ -443,7 +448,8 @@ mod tests {
         let watch =
             Arc::new(Watch { book: book(), key: ann.key.clone(), woken: AtomicU32::new(0), free: AtomicU32::new(0) });
         let book = &watch.book;
-        find(book, "ann");
+        assert!(matches!(find(book, "ann"), Found::New));
+        assert!(matches!(find(book, "ann"), Found::Alone), "nothing is known of it");
         book.note(&ann, remaining(999));
         let mut rounds = Vec::new();
         let mut answers = Vec::new();
@@ -465,7 +471,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn of_more_counters_than_are_kept_a_request_asks_for_itself() {
         let book = book();
-        let kept = |found: &Found| matches!(found, Found::Waits(Wait { is_new: true, .. }));
+        let kept = |found: &Found| matches!(found, Found::New);
         let first = (0..COUNTERS * 2).filter(|i| kept(&find(&book, &format!("user{i}")))).count();
         assert!((COUNTERS * 9 / 10..=COUNTERS).contains(&first), "{first} counters are in use");
         let refused = (0..).map(|i| format!("late{i}")).find(|name| matches!(find(&book, name), Found::Alone));
