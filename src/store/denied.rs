@@ -325,7 +325,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Options};
+    use crate::algorithm::{Algorithm, Initial, Options};
     use crate::store::memory::{Clock, MemoryStore};
 
     /// Milliseconds since the epoch, set by hand in microseconds.
@@ -367,17 +367,18 @@ mod tests {
 
         #[test]
         fn what_is_known_is_just_what_the_store_says(
-            algorithms in prop::collection::vec((prop::sample::select(Algorithm::ALL), 0..5_u32, 1..60_u64, prop::option::of(1..4_u32)), 3),
+            algorithms in prop::collection::vec((prop::sample::select(Algorithm::ALL), 0..5_u32, 1..60_u64, prop::option::of(1..4_u32), any::<bool>()), 3),
             begin in 0..1_000_000_u64, steps in steps()
         ) {
             let clock = HandClock::default();
             let store = MemoryStore::new(clock.clone());
             let denials = unbounded();
-            let limits: Vec<(Limit, Option<Limit>)> = algorithms.into_iter().map(|(algorithm, number, period_ms, after)| {
+            let limits: Vec<(Limit, Option<Limit>)> = algorithms.into_iter().map(|(algorithm, number, period_ms, after, is_empty)| {
                 let [within, ban] = [period_ms * 3, period_ms * 2].map(Duration::from_millis);
                 let penalty = after.map(|after| Limit::penalty(after, within, ban, after == 3).unwrap());
                 let max_delay = algorithm.options().contains(&"max_delay").then_some(Duration::from_millis(40));
-                (limit(algorithm, number, period_ms, Options { max_delay, ..Options::default() }), penalty)
+                let initial = (is_empty && algorithm.options().contains(&"initial")).then_some(Initial::Empty);
+                (limit(algorithm, number, period_ms, Options { max_delay, initial, ..Options::default() }), penalty)
             }).collect();
             let origin = Instant::now();
             let mut now = begin;
