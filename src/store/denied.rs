@@ -26,7 +26,7 @@ use indexmap::IndexMap;
 use parking_lot::Mutex;
 
 use super::{Check, Key, Store, StoreError, Verdicts};
-use crate::algorithm::{Limit, Verdict};
+use crate::algorithm::{Initial, Limit, Verdict};
 use crate::descriptor::{Hits, Role};
 
 /// The longest that a denial is known.
@@ -212,8 +212,11 @@ impl Denial {
             }
             _ => (!verdict.allowed, verdict.retry_after_ms),
         };
+        // A bucket that begins empty does so with a denied request, too, and again when it has been forgotten: then the store must be asked.
+        let begins_ms = (check.limit.options().initial == Some(Initial::Empty)).then_some(verdict.reset_after_ms);
         // The store's clock is cut to milliseconds: it may have been nearly one later than it said.
-        let wait = wait_ms.map_or(KNOWN, |ms| Duration::from_millis(ms.saturating_sub(1)).min(KNOWN));
+        let wait = |ms: u64| Duration::from_millis(ms.saturating_sub(1));
+        let wait = [wait_ms, begins_ms].into_iter().flatten().map(wait).fold(KNOWN, Duration::min);
         let penalty = penalty.map(|penalty| penalty.limit);
         let (limit, hits, until) = (check.limit, check.hits, asked + wait);
         denied.then_some(Denial { limit, penalty, hits, verdict, ban, asked, until })
@@ -325,7 +328,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Initial, Options};
+    use crate::algorithm::{Algorithm, Options};
     use crate::store::memory::{Clock, MemoryStore};
 
     /// Milliseconds since the epoch, set by hand in microseconds.
