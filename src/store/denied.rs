@@ -16,6 +16,9 @@
 //! nothing else. So a limit that counts denials is always asked, and one with a penalty until there is a ban, because it counts them,
 //! too; and so is concurrency, whose slots come back at any moment. Of a counter that a request asks twice nothing is known: it
 //! may be denied for what the same request would have taken before.
+//!
+//! Leases stand before it: what they hold they spend first, what they give back is seen here, and what they ask for in advance is a question
+//! like any other, of so many hits.
 
 use std::hash::BuildHasher as _;
 use std::sync::Arc;
