@@ -196,11 +196,20 @@ impl Account {
         Some(Verdict { reset_after_ms: told.reset_after_ms.saturating_sub(elapsed_ms), ..self.with_held(told) })
     }
 
+    /// Whether a request of so many hits is to ask for itself, because nothing is held, and too little is known to remain for a lease.
+    pub fn asks_alone(&mut self, hits: u64, now: Duration) -> bool {
+        let alone = self.held == 0 && self.remaining() < PART;
+        if alone {
+            self.count(hits, now);
+        }
+        alone
+    }
+
     /// What to ask for requests of so many hits together. What is held goes with it: it is given back, to be charged anew.
     pub fn question(&mut self, hits: u64, now: Duration) -> Question {
         self.count(hits, now);
         let give_back = std::mem::take(&mut self.held);
-        let remaining = self.told.map_or(0, |(told, _)| told.remaining);
+        let remaining = self.remaining();
         let demand = u32::try_from(self.demand.saturating_mul(2)).unwrap_or(u32::MAX);
         let lease = self.lease.size.min(demand).min(remaining / PART);
         let (take, lease) = match u32::try_from(u64::from(lease).saturating_add(hits)) {
@@ -255,6 +264,11 @@ impl Account {
     /// When to look next whether it is over or idle.
     pub fn look_again(&self) -> Duration {
         if self.held > 0 { self.ends } else { self.asked + self.lease.ttl }
+    }
+
+    /// By what the counter has said last.
+    fn remaining(&self) -> u32 {
+        self.told.map_or(0, |(told, _)| told.remaining)
     }
 
     fn count(&mut self, hits: u64, now: Duration) {

@@ -49,7 +49,7 @@ enum Command {
 enum Counter {
     /// Show what the counters of a descriptor say; nothing is counted.
     Get(Box<Which>),
-    /// Make the counters of a descriptor as fresh.
+    /// Make the counters of a descriptor as fresh. A running service may deny for up to a second more what Redis has just denied.
     Reset(Box<Which>),
 }
 

@@ -81,14 +81,15 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
             let on_change = Box::new(move |up| metrics.set_store_up(up));
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
             let timed = |store| Timed::new(Arc::new(store), Arc::clone(&on_answer));
-            let stores = stores.into_iter().map(timed).collect();
-            let metrics = Arc::clone(&parts.metrics);
-            let stores = Leases::around(stores, queue, Box::new(move || metrics.record_lease()));
             let metrics = Arc::clone(&parts.metrics);
             let bytes = usize::try_from(parts.settings.store.local_cache_size_in_bytes).unwrap_or(usize::MAX);
             let denials = Arc::new(Denials::new(bytes, Box::new(move || metrics.record_denied_cache_hit())));
-            let cached = |store| Arc::new(DeniedCache::new(store, Arc::clone(&denials)));
-            parts.run(stores.into_iter().map(cached).collect(), &name).await
+            let cached = |store| DeniedCache::new(timed(store), Arc::clone(&denials));
+            let stores = stores.into_iter().map(cached).collect();
+            // Before the cache, which sees what leases give back: and what is held passes, whatever Redis has said to others.
+            let metrics = Arc::clone(&parts.metrics);
+            let stores = Leases::around(stores, queue, Box::new(move || metrics.record_lease()));
+            parts.run(stores.into_iter().map(Arc::new).collect(), &name).await
         }
     }
 }

@@ -1,16 +1,21 @@
-//! How often a decision asks the allocator: by a budget, because every time costs as much as finding a rule does.
+//! How often a decision asks the allocator: by a budget, because every time costs as much as finding a rule does. And how much of its memory is
+//! taken, where a setting says how much may be.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
+use tollgate::algorithm::{Algorithm, Limit, Options};
+use tollgate::descriptor::{Hits, Role};
 use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
+use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::memory::MemoryStore;
+use tollgate::store::{Check, Key, Store as _};
 use tollgate::wire::rate_limit_descriptor::Entry;
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitService};
@@ -71,4 +76,42 @@ fn a_decision_allocates_at_most_four_times() {
     let (one, five) = (allocations(1), allocations(5));
     assert!(one <= 4, "{one} for one descriptor");
     assert!(five <= 12, "{five} for five: a name for each counter, and a list now and then");
+}
+
+/// What is taken when so many denials have come, each of a name of its own that grows by so many bytes from one to the last.
+fn taken_by_denials(setting: usize, denials: usize, growth: usize) -> usize {
+    // Nothing is kept in the store itself: it is closed.
+    let limit = Limit::new(Algorithm::SlidingWindow, 0, Duration::from_secs(60), Options::default()).unwrap();
+    let cache = DeniedCache::new(MemoryStore::default(), Arc::new(Denials::new(setting, Box::new(|| {}))));
+    let info = allocation_counter::measure(|| {
+        for i in 0..denials {
+            let name = format!("{i:09}{}", "x".repeat(growth * i / denials));
+            let check = Check {
+                key: Key::new("", &name, &[], |_| None, &limit),
+                limit,
+                hits: Hits::take(1).unwrap(),
+                role: Role::Enforced,
+                descriptor: 0,
+                lease: None,
+            };
+            let verdicts =
+                cache.check(&[check], Instant::now()).now_or_never().expect("memory answers at once").unwrap();
+            assert!(!verdicts[0].allowed);
+        }
+    });
+    usize::try_from(info.bytes_current).unwrap()
+}
+
+#[test]
+fn what_is_known_to_be_denied_takes_no_more_than_the_setting_says_and_not_before_it_is_needed() {
+    for kib in [512, 1_024, 1_500, 2_048, 3_000, 4_096] {
+        let setting = kib * 1_024;
+        for growth in [0, 150] {
+            let taken = taken_by_denials(setting, setting / 100, growth);
+            assert!(taken <= setting, "{taken} bytes of {setting}, names grow by {growth}");
+            assert!(growth > 0 || taken > setting / 2, "{taken} bytes of {setting} only");
+        }
+    }
+    let taken = taken_by_denials(16 << 20, 100, 0);
+    assert!(taken < 200_000, "{taken} bytes for a hundred");
 }

@@ -132,6 +132,33 @@ async fn the_admin_port_shows_and_resets_for_those_who_know_the_token() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reset_over_http_is_in_force_at_once_also_where_redis_is_known_to_deny() {
+    const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 2}}
+  - {key: leased, rate_limit: {unit: year, requests_per_unit: 2, lease: {size: 2, ttl: 10s}}}
+  - {key: banned, rate_limit: {unit: year, requests_per_unit: 2, penalty: {after: 1, within: 1h, ban: 1d}}}
+";
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let service = Tollgate::start(RULES, &[&url, "ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}")]);
+    for key in ["user", "leased", "banned"] {
+        let passes = async || service.passes("shop", &[(key, "ann")]).await;
+        assert!(passes().await && passes().await);
+        let known = || service.metric("tollgate_denied_cache_hits_total");
+        let before = known();
+        while known() == before {
+            assert!(!passes().await, "{key}");
+        }
+        assert_eq!(http(&service, "DELETE", &format!("?domain=shop&{key}=ann"), TOKEN).0, 200);
+        let asked = redis.script_calls();
+        assert!(passes().await, "{key}");
+        assert_eq!(redis.script_calls(), asked + 1, "{key}");
+    }
+}
+
 #[test]
 fn the_admin_port_has_no_counters_unless_it_is_told_to() {
     let service = Tollgate::start(RULES, &[&format!("ADMIN_TOKEN={TOKEN}")]);

@@ -7,6 +7,7 @@ mod support;
 use support::redis::Redis;
 use support::tollgate::{Tollgate, request};
 use support::wait_until_async;
+use tollgate::wire::RateLimitResponse;
 use tollgate::wire::rate_limit_response::Code;
 
 const RULES: &str = "
@@ -15,6 +16,8 @@ descriptors:
   - {key: user, rate_limit: {unit: year, requests_per_unit: 5}}
   - {key: counted, rate_limit: {unit: year, requests_per_unit: 5, count_denied: true}}
   - {key: brief, rate_limit: {period: 300ms, requests_per_unit: 5}}
+  - {key: hot, rate_limit: {unit: year, requests_per_unit: 200, lease: {size: 20, ttl: 10s}}}
+  - {key: other, rate_limit: {unit: year, requests_per_unit: 1000}}
   - {key: banned, rate_limit: {unit: year, requests_per_unit: 5, penalty: {after: 10, within: 1h, ban: 1d}}}
 ";
 
@@ -101,4 +104,33 @@ async fn a_give_back_and_a_higher_number_are_seen_at_once() {
     ));
     tollgate.must_log("new rules are in force");
     assert_eq!(flood(&tollgate, "user", 10).await, 3);
+}
+
+/// Asks for so many hits of the hot key, which has a lease.
+async fn hot(tollgate: &Tollgate, hits: u64) -> RateLimitResponse {
+    let mut request = request("shop", &[&[("hot", "x")]]);
+    request.descriptors[0].hits_addend = Some(hits);
+    tollgate.ask(request).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_is_leased_passes_though_redis_is_known_to_deny_and_is_given_back_to_all() {
+    let redis = Redis::start();
+    let [holder, rival] = [start(&redis, &[]), start(&redis, &[])];
+    for _ in 0..10 {
+        assert_eq!(hot(&holder, 1).await.overall_code(), Code::Ok);
+    }
+    assert!(holder.metric("tollgate_lease_decisions_total") > 0.0);
+    let left = hot(&rival, 0).await.statuses[0].limit_remaining;
+    assert!(left < 190, "{left} are left: nothing is held");
+    assert_eq!(hot(&rival, left.into()).await.overall_code(), Code::Ok);
+
+    // A request of several limits goes around the lease.
+    let both = async || holder.ask(request("shop", &[&[("hot", "x")], &[("other", "y")]])).await.unwrap();
+    assert_eq!(both().await.overall_code(), Code::OverLimit);
+    assert_eq!(hot(&holder, 1).await.overall_code(), Code::Ok, "by what is held");
+    assert_eq!(both().await.overall_code(), Code::OverLimit);
+    // What is held is not enough: it is given back, and there for others.
+    assert_eq!(hot(&holder, 30).await.overall_code(), Code::OverLimit);
+    assert_eq!(hot(&holder, 1).await.overall_code(), Code::Ok, "of what was given back");
 }

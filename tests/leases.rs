@@ -20,6 +20,7 @@ use support::wait_until_async;
 use tollgate::algorithm::{Algorithm, Limit, MAX_PERIOD, Options, State, Verdict};
 use tollgate::descriptor::{Hits, Role};
 use tollgate::lease::{Account, Lease, LeaseError, Question};
+use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::lease::Leases;
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::redis::{RedisConfig, RedisStore};
@@ -552,6 +553,26 @@ async fn a_reset_finds_nothing_held_and_leaves_nothing_behind() {
     // Beside another, in one request.
     let both = [give_back, leased("bob", 5)];
     assert_eq!(desk.leases.check(&both, soon()).await.unwrap()[0].remaining, 1_000 - passed + 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_known_denial_ends_with_the_lease_that_it_is_for() {
+    let memory = Arc::<MemoryStore>::default();
+    let store = Watched { store: Arc::clone(&memory), asked: Arc::default(), fails: Arc::default() };
+    let denials = Arc::new(Denials::new(1 << 20, Box::new(|| {})));
+    let store = DeniedCache::new(store, denials);
+    let leases = Leases::around(vec![store], 1_000, Box::new(|| {})).pop().unwrap();
+    let (ann, bob) = (leased("ann", 1_000), leased("bob", 1_000));
+    for _ in 0..10 {
+        ask(&leases, &ann).await;
+    }
+    let left = memory.decide(&[taking(0, &ann)])[0].remaining;
+    assert!(left < 990 && memory.decide(&[taking(left.into(), &ann)])[0].allowed, "the rest is taken by others");
+    // A request of several limits goes around the lease.
+    let both = [ann.clone(), bob];
+    assert!(!leases.check(&both, soon()).await.unwrap()[0].allowed);
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert!(ask(&leases, &ann).await.allowed, "what was held has been given back");
 }
 
 #[tokio::test(start_paused = true)]

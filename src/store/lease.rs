@@ -7,14 +7,17 @@
 //! time asks for a hot key, however many wait. Near the limit nobody waits: each request asks for itself, exactly.
 //!
 //! What is left of a lease at its end is given back, by a task that lives for as long as the counter is in use here, or by
-//! [`Store::close`]. What a process holds that is killed, or that the store did not take back, counts as used until its window has passed.
+//! [`Store::close`]. Of so many counters only is there a lease at one time ([`COUNTERS`]); a request of one more asks the store for itself.
+//! What a process holds that is killed, or that the store did not take back, counts as used until its window has passed.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher as _;
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
+use hashbrown::DefaultHashBuilder;
 use parking_lot::Mutex;
 use smallvec::smallvec;
 use tokio::sync::oneshot;
@@ -26,6 +29,11 @@ use crate::lease::{Account, Lease, Question};
 
 /// How long the store may take for hits to be given back that nobody waits for.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// How many counters may be in use: each is kept for as long as a lease lasts at least, with a task and a timer, a kilobyte or two in all. A lease on
+/// a key that is another for each user is of no use, and shall not fill the memory either.
+pub const COUNTERS: usize = 16_384;
+/// Enough that workers seldom meet at one.
+const LEDGERS: usize = 64;
 
 /// Told of every request that a lease decides, so that the store is not asked.
 pub type OnDecision = Box<dyn Fn() + Send + Sync>;
@@ -38,7 +46,9 @@ pub struct Leases<S> {
 
 /// What the workers have in common.
 struct Book {
-    ledger: Mutex<Ledger>,
+    ledgers: Box<[Mutex<Ledger>]>,
+    /// Which of them a counter is in; what withstands who picks his names is the hash of the maps.
+    hash: DefaultHashBuilder,
     /// How many requests may wait for one counter.
     queue: usize,
     on_decision: OnDecision,
@@ -47,7 +57,7 @@ struct Book {
 
 #[derive(Default)]
 struct Ledger {
-    /// The counters that are in use.
+    /// Those of its counters that are in use.
     entries: HashMap<Key, Entry>,
     /// No lease is taken any more.
     closed: bool,
@@ -82,15 +92,19 @@ enum Found {
     Decided(Verdict),
     Waits(Wait),
     Alone,
+    /// Alone, too; and the counter has not been in use.
+    New,
 }
 
 struct Wait {
     answer: oneshot::Receiver<Answer>,
     /// There is nobody else who would ask the store.
     round: Option<Round>,
-    /// The counter has not been in use.
-    is_new: bool,
 }
+
+/// What those are to be told who have waited, once the ledger is unlocked: to wake thousands takes a while.
+#[derive(Default)]
+struct Answers(Vec<(oneshot::Sender<Answer>, Answer)>);
 
 /// What is to be done for a counter.
 enum Chore {
@@ -102,8 +116,7 @@ enum Chore {
 impl<S: Store> Leases<S> {
     /// Around these stores, one for each worker, which lead to the same counters. So many requests may wait for one counter.
     pub fn around(stores: Vec<S>, queue: usize, on_decision: OnDecision) -> Vec<Leases<S>> {
-        let book = Book { ledger: Mutex::default(), queue, on_decision, start: tokio::time::Instant::now() };
-        let book = Arc::new(book);
+        let book = Arc::new(Book::new(queue, on_decision));
         stores.into_iter().map(|store| Leases { store: Arc::new(store), book: Arc::clone(&book) }).collect()
     }
 
@@ -113,6 +126,10 @@ impl<S: Store> Leases<S> {
             Found::Decided(verdict) => return Ok(verdict),
             Found::Waits(wait) => self.wait(&check.key, wait, deadline).await?,
             Found::Alone => None,
+            Found::New => {
+                tokio::spawn(self.clone().tend(check.key.clone()));
+                None
+            }
         };
         if let Some(verdict) = decided {
             return Ok(verdict);
@@ -132,10 +149,7 @@ impl<S: Store> Leases<S> {
     }
 
     async fn wait(&self, key: &Key, wait: Wait, deadline: Instant) -> Answer {
-        let Wait { answer, round, is_new } = wait;
-        if is_new {
-            tokio::spawn(self.clone().tend(key.clone()));
-        }
+        let Wait { answer, round } = wait;
         if let Some(round) = round {
             // A task of its own: others may come to wait for it, and this caller may go away.
             tokio::spawn(self.clone().ask(key.clone(), round));
@@ -202,11 +216,12 @@ impl<S: Store> Store for Leases<S> {
     }
 
     async fn close(&self, deadline: Instant) {
-        let keys: Vec<Key> = {
-            let mut ledger = self.book.ledger.lock();
+        let mut keys: Vec<Key> = Vec::new();
+        for ledger in &self.book.ledgers {
+            let mut ledger = ledger.lock();
             ledger.closed = true;
-            ledger.entries.keys().cloned().collect()
-        };
+            keys.extend(ledger.entries.keys().cloned());
+        }
         let ended = join_all(keys.iter().map(|key| self.end(key, deadline))).await;
         let lost = ended.iter().filter(|ended| ended.is_err()).count();
         if lost > 0 {
@@ -220,119 +235,262 @@ impl<S: Store> Store for Leases<S> {
 }
 
 impl Book {
+    fn new(queue: usize, on_decision: OnDecision) -> Book {
+        Book {
+            ledgers: (0..LEDGERS).map(|_| Mutex::default()).collect(),
+            hash: DefaultHashBuilder::default(),
+            queue,
+            on_decision,
+            start: tokio::time::Instant::now(),
+        }
+    }
+
     fn now(&self) -> Duration {
         self.start.elapsed()
     }
 
+    fn ledger(&self, key: &Key) -> &Mutex<Ledger> {
+        &self.ledgers[self.hash.hash_one(key) as usize % LEDGERS]
+    }
+
+    /// Acts under the lock of the ledger that this counter is in, and then tells those who have waited.
+    fn with_ledger<T>(&self, key: &Key, act: impl FnOnce(&mut Ledger, &mut Answers) -> T) -> T {
+        let mut answers = Answers::default();
+        let done = act(&mut self.ledger(key).lock(), &mut answers);
+        answers.send();
+        done
+    }
+
     fn find(&self, check: &Check, lease: Lease, hits: u64, deadline: Instant) -> Result<Found, StoreError> {
-        let mut ledger = self.ledger.lock();
-        let now = self.now();
-        if ledger.closed {
-            return Ok(Found::Alone);
-        }
-        if let Some(entry) = ledger.entries.get_mut(&check.key) {
-            entry.account.set_terms(check.limit, lease);
-            if let Some(verdict) = entry.account.spend(hits, now) {
-                (self.on_decision)();
-                return Ok(Found::Decided(verdict));
+        self.with_ledger(&check.key, |ledger, answers| {
+            let now = self.now();
+            if ledger.closed {
+                return Ok(Found::Alone);
             }
-            if entry.waiting.len() >= self.queue {
-                return Err(StoreError::Overloaded);
+            if let Some(entry) = ledger.entries.get_mut(&check.key) {
+                entry.account.set_terms(check.limit, lease);
+                if let Some(verdict) = entry.account.spend(hits, now) {
+                    (self.on_decision)();
+                    return Ok(Found::Decided(verdict));
+                }
+                // Near the limit there is nothing to wait for: so a flood over it costs little here.
+                if !entry.busy && entry.account.asks_alone(hits, now) {
+                    return Ok(Found::Alone);
+                }
+                if entry.waiting.len() >= self.queue {
+                    return Err(StoreError::Overloaded);
+                }
+                return Ok(Found::Waits(entry.wait(hits, deadline, self, answers)));
             }
-            return Ok(Found::Waits(entry.wait(hits, deadline, self)));
-        }
-        let account = Account::new(check.limit, lease, now);
-        let mut entry = Entry { account, waiting: Vec::new(), busy: false };
-        let wait = entry.wait(hits, deadline, self);
-        ledger.entries.insert(check.key.clone(), entry);
-        Ok(Found::Waits(Wait { is_new: true, ..wait }))
+            if ledger.entries.len() >= COUNTERS / LEDGERS {
+                return Ok(Found::Alone);
+            }
+            let mut account = Account::new(check.limit, lease, now);
+            account.asks_alone(hits, now);
+            let entry = Entry { account, waiting: Vec::new(), busy: false };
+            ledger.entries.insert(check.key.clone(), entry);
+            Ok(Found::New)
+        })
     }
 
     /// What a request was told that has asked for itself.
     fn note(&self, check: &Check, verdict: Verdict) {
-        if let Some(entry) = self.ledger.lock().entries.get_mut(&check.key) {
+        if let Some(entry) = self.ledger(&check.key).lock().entries.get_mut(&check.key) {
             entry.account.note(&check.limit, verdict, self.now());
         }
     }
 
     /// The answer to a question. Tells what to ask next.
     fn settle(&self, key: &Key, round: Round, told: Result<Verdict, StoreError>) -> Option<Round> {
-        let mut ledger = self.ledger.lock();
-        let entry = ledger.entries.get_mut(key)?;
-        let answer = told.map(|verdict| entry.account.answered(&round.question, verdict, self.now()));
-        for waiting in round.waiting {
-            // Who has gone meanwhile is not there to be told.
-            let _ = waiting.answer.send(answer.clone());
-        }
-        entry.round(self)
+        self.with_ledger(key, |ledger, answers| {
+            let entry = ledger.entries.get_mut(key)?;
+            let answer = told.map(|verdict| entry.account.answered(&round.question, verdict, self.now()));
+            answers.0.extend(round.waiting.into_iter().map(|waiting| (waiting.answer, answer.clone())));
+            entry.round(self, answers)
+        })
     }
 
     /// Lets nothing more be used of what is held, or on its way. Who waits is told when it has been given back; `None` where nothing is.
     fn end(&self, key: &Key, deadline: Instant) -> Option<Wait> {
-        let mut ledger = self.ledger.lock();
-        let entry = ledger.entries.get_mut(key)?;
-        entry.account.end();
-        (entry.busy || entry.account.held() > 0).then(|| entry.wait(0, deadline, self))
+        self.with_ledger(key, |ledger, answers| {
+            let entry = ledger.entries.get_mut(key)?;
+            entry.account.end();
+            (entry.busy || entry.account.held() > 0).then(|| entry.wait(0, deadline, self, answers))
+        })
     }
 
     fn chore(&self, key: &Key) -> Chore {
-        let mut ledger = self.ledger.lock();
-        let Some(entry) = ledger.entries.get_mut(key) else { return Chore::Forget };
-        let now = self.now();
-        if entry.busy {
-            return Chore::Sleep(self.start + now + entry.account.lease().ttl());
-        }
-        if let Some(round) = entry.round(self) {
-            return Chore::Ask(round);
-        }
-        if entry.account.is_idle(now) {
-            ledger.entries.remove(key);
-            return Chore::Forget;
-        }
-        Chore::Sleep(self.start + entry.account.look_again())
+        self.with_ledger(key, |ledger, answers| {
+            let Some(entry) = ledger.entries.get_mut(key) else { return Chore::Forget };
+            let now = self.now();
+            if entry.busy {
+                return Chore::Sleep(self.start + now + entry.account.lease().ttl());
+            }
+            if let Some(round) = entry.round(self, answers) {
+                return Chore::Ask(round);
+            }
+            if entry.account.is_idle(now) {
+                ledger.entries.remove(key);
+                return Chore::Forget;
+            }
+            Chore::Sleep(self.start + entry.account.look_again())
+        })
     }
 }
 
 impl Entry {
-    fn wait(&mut self, hits: u64, deadline: Instant, book: &Book) -> Wait {
+    fn wait(&mut self, hits: u64, deadline: Instant, book: &Book, answers: &mut Answers) -> Wait {
         let (sender, answer) = oneshot::channel();
         self.waiting.push(Waiting { hits, deadline, answer: sender });
-        let round = if self.busy { None } else { self.round(book) };
-        Wait { answer, round, is_new: false }
+        let round = if self.busy { None } else { self.round(book, answers) };
+        Wait { answer, round }
     }
 
     /// What to ask for those who wait, and for a lease that is over; `None` where nothing is to be asked. Whoever can be told something
     /// without asking is told.
-    fn round(&mut self, book: &Book) -> Option<Round> {
+    fn round(&mut self, book: &Book, answers: &mut Answers) -> Option<Round> {
         let now = book.now();
-        let mut waiting = std::mem::take(&mut self.waiting);
         let late = Instant::now();
-        waiting.retain(|waiting| waiting.deadline > late && !waiting.answer.is_closed());
+        let mut waiting = std::mem::take(&mut self.waiting);
+        for gone in waiting.extract_if(.., |waiting| waiting.deadline <= late || waiting.answer.is_closed()) {
+            answers.add(gone, Err(StoreError::Timeout));
+        }
         if waiting.iter().any(|waiting| waiting.hits == 0) {
             self.account.end();
         }
-        let asking = waiting.into_iter().filter_map(|waiting| match self.account.spend(waiting.hits, now) {
-            Some(verdict) => {
-                (book.on_decision)();
-                let _ = waiting.answer.send(Ok(Some(verdict)));
-                None
+        let mut asking = Vec::new();
+        for waiting in waiting {
+            match self.account.spend(waiting.hits, now) {
+                Some(verdict) => {
+                    (book.on_decision)();
+                    answers.add(waiting, Ok(Some(verdict)));
+                }
+                None => asking.push(waiting),
             }
-            None => Some(waiting),
-        });
-        let waiting: Vec<Waiting> = asking.collect();
+        }
         self.busy = false;
-        if waiting.is_empty() && !self.account.is_over(now) {
+        if asking.is_empty() && !self.account.is_over(now) {
             return None;
         }
-        let hits = waiting.iter().fold(0, |sum: u64, waiting| sum.saturating_add(waiting.hits));
+        let hits = asking.iter().fold(0, |sum: u64, waiting| sum.saturating_add(waiting.hits));
         let question = self.account.question(hits, now);
         if question.is_empty() {
-            for waiting in waiting {
-                let _ = waiting.answer.send(Ok(None));
-            }
+            asking.into_iter().for_each(|waiting| answers.add(waiting, Ok(None)));
             return None;
         }
         self.busy = true;
-        Some(Round { question, limit: self.account.limit(), waiting })
+        Some(Round { question, limit: self.account.limit(), waiting: asking })
+    }
+}
+
+impl Answers {
+    fn add(&mut self, waiting: Waiting, answer: Answer) {
+        self.0.push((waiting.answer, answer));
+    }
+
+    fn send(self) {
+        for (waiting, answer) in self.0 {
+            // Who has gone meanwhile is not there to be told.
+            let _ = waiting.send(answer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Context, Wake, Waker};
+
+    use super::*;
+    use crate::algorithm::{Algorithm, Options};
+
+    fn book() -> Book {
+        Book::new(1_000, Box::new(|| {}))
+    }
+
+    fn check(name: &str) -> (Check, Lease) {
+        let limit = Limit::new(Algorithm::SlidingWindow, 1_000, Duration::from_secs(60), Options::default()).unwrap();
+        let key = Key::new("", name, &[], |_| None, &limit);
+        let lease = Lease::new(50, Duration::from_secs(10), &limit).unwrap();
+        let hits = Hits::take(1).unwrap();
+        (Check { key, limit, hits, role: Role::Enforced, descriptor: 0, lease: Some(lease) }, lease)
+    }
+
+    fn remaining(remaining: u32) -> Verdict {
+        Verdict { allowed: true, remaining, reset_after_ms: 60_000, retry_after_ms: Some(0), delay_ms: 0 }
+    }
+
+    fn find(book: &Book, name: &str) -> Found {
+        let (check, lease) = check(name);
+        book.find(&check, lease, 1, Instant::now() + PATIENCE).unwrap()
+    }
+
+    /// Looks, whenever it is woken, whether the ledger is free.
+    struct Watch {
+        book: Book,
+        key: Key,
+        woken: AtomicU32,
+        free: AtomicU32,
+    }
+
+    impl Wake for Watch {
+        fn wake(self: Arc<Self>) {
+            self.woken.fetch_add(1, Ordering::Relaxed);
+            let is_free = self.book.ledger(&self.key).try_lock().is_some();
+            self.free.fetch_add(is_free.into(), Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn nobody_is_woken_while_the_ledger_is_locked() {
+        let (ann, _) = check("ann");
+        let watch =
+            Arc::new(Watch { book: book(), key: ann.key.clone(), woken: AtomicU32::new(0), free: AtomicU32::new(0) });
+        let book = &watch.book;
+        assert!(matches!(find(book, "ann"), Found::New));
+        assert!(matches!(find(book, "ann"), Found::Alone), "nothing is known of it");
+        book.note(&ann, remaining(999));
+        let mut rounds = Vec::new();
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            let Found::Waits(Wait { mut answer, round, .. }) = find(book, "ann") else { panic!("there is no lease") };
+            let waker = Waker::from(Arc::clone(&watch));
+            assert!(Pin::new(&mut answer).poll(&mut Context::from_waker(&waker)).is_pending());
+            rounds.extend(round);
+            answers.push(answer);
+        }
+        let round = rounds.pop().unwrap();
+        assert_eq!((rounds.len(), round.waiting.len()), (0, 1), "one asks for all");
+        // The first is told what the store says, the others are told by the lease.
+        book.settle(&ann.key, round, Ok(remaining(900)));
+        assert!(answers.iter_mut().all(|answer| matches!(answer.try_recv(), Ok(Ok(Some(_))))));
+        assert_eq!((watch.woken.load(Ordering::Relaxed), watch.free.load(Ordering::Relaxed)), (3, 3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_more_counters_than_are_kept_a_request_asks_for_itself() {
+        let book = book();
+        let kept = |found: &Found| matches!(found, Found::New);
+        let first = (0..COUNTERS * 2).filter(|i| kept(&find(&book, &format!("user{i}")))).count();
+        assert!((COUNTERS * 9 / 10..=COUNTERS).contains(&first), "{first} counters are in use");
+        let refused = (0..).map(|i| format!("late{i}")).find(|name| matches!(find(&book, name), Found::Alone));
+        let refused = refused.unwrap();
+        // When one has not been asked for in the length of a lease, there is room for another.
+        let key = book.ledger(&check(&refused).0.key).lock().entries.keys().next().cloned().unwrap();
+        assert!(matches!(book.chore(&key), Chore::Sleep(_)));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(matches!(book.chore(&key), Chore::Forget));
+        assert!(kept(&find(&book, &refused)));
+    }
+
+    #[test]
+    fn one_counter_does_not_keep_all_others_waiting() {
+        let book = book();
+        let (ann, _) = check("ann");
+        let _locked = book.ledger(&ann.key).lock();
+        let others = (0..1_000).map(|i| check(&format!("user{i}")).0.key);
+        let free = others.filter(|other| book.ledger(other).try_lock().is_some()).count();
+        assert!(free > 900, "{free} of a thousand");
     }
 }
