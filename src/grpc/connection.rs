@@ -25,6 +25,9 @@ use crate::worker::Stop;
 /// A client that has been silent so long is asked whether it is there, and has so long to say so.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 
+/// A client that is told to go says at once that it has heard it. Who has no call, and has not said so by then, is not waited for.
+const FAREWELL: Duration = Duration::from_secs(2);
+
 /// So many calls may be given up before they are begun: a proxy gives up all that is late in one go, and the 20 that hyper bears by default
 /// would cost it the connection, just when there is most to do. More than these do not come in one round, whose last read may go beyond it
 /// by a frame: a call that is given up has a frame for its headers, and one of four bytes.
@@ -58,7 +61,8 @@ impl<S: Store> Server<S> {
         Server { calls: Calls { service, others }, options }
     }
 
-    /// Serves a connection to its end. One that is old, or told to stop, takes no new calls, and ends when those it has are answered.
+    /// Serves a connection to its end. One that is old, or told to stop, takes no new calls, and ends when those it has are answered,
+    /// whether its client is still there or not.
     pub async fn serve(&self, connection: net::TcpStream, mut stop: Stop) {
         let connection = match TcpStream::from_std(connection) {
             Ok(connection) => connection,
@@ -74,7 +78,10 @@ impl<S: Store> Server<S> {
             () = stop.told() => {}
         }
         serving.as_mut().graceful_shutdown();
-        let _ = tokio::time::timeout(self.options.max_age_grace, rounds.drive(serving)).await;
+        let _ = tokio::time::timeout(self.options.max_age_grace, async {
+            while tokio::time::timeout(FAREWELL, rounds.drive(serving.as_mut())).await.is_err() && rounds.has_calls() {}
+        })
+        .await;
     }
 
     fn http(&self, intake: Intake) -> http2::Builder<Intake> {

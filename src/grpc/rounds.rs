@@ -106,6 +106,11 @@ impl Rounds {
         unconstrained(poll_fn(|cx| self.go_round(connection.as_mut(), cx))).await
     }
 
+    /// Some calls are not answered yet.
+    pub(super) fn has_calls(&self) -> bool {
+        self.free.len() < self.places.len()
+    }
+
     fn go_round<C: Future>(&mut self, mut connection: Pin<&mut C>, cx: &mut Context<'_>) -> Poll<C::Output> {
         self.shared.connection.register(cx.waker());
         self.shared.left.store(BYTES, Ordering::Relaxed);
