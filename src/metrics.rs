@@ -30,10 +30,10 @@ pub struct Metrics {
     rule_hits: Hits<IntCounterVec>,
     banned_hits: IntCounterVec,
     store_seconds: Histogram,
-    store_errors: IntCounterVec,
+    store_errors: Known<&'static str, 6>,
     denied_cache_hits: IntCounter,
     lease_decisions: IntCounter,
-    failure_answers: IntCounterVec,
+    failure_answers: Known<FailureMode, 4>,
     held_requests: IntGauge,
     held: HeldOutcomes,
     store_up: IntGauge,
@@ -42,6 +42,13 @@ pub struct Metrics {
     domains_loaded: IntGauge,
     loads: IntCounterVec,
 }
+
+/// What the metrics call the limits that clients bring along.
+const OVERRIDE: &str = "(override)";
+
+/// The counters of a label whose values are known from the start.
+#[derive(Debug)]
+struct Known<K, const N: usize>([(K, IntCounter); N]);
 
 /// How a call ended.
 #[derive(Debug)]
@@ -107,12 +114,17 @@ struct LimitHits {
 #[derive(Debug, Default)]
 pub struct RuleMetrics {
     limits: Box<[OnceLock<LimitHits>]>,
+    /// Of what clients bring along, in the order of the domains' ids.
+    overrides: Box<[OnceLock<Hits<IntCounter>>]>,
 }
 
 impl RuleMetrics {
     /// None made yet.
     pub fn new(rules: &Rules) -> RuleMetrics {
-        RuleMetrics { limits: rules.limits().map(|_| OnceLock::new()).collect() }
+        RuleMetrics {
+            limits: rules.limits().map(|_| OnceLock::new()).collect(),
+            overrides: (0..rules.domains()).map(|_| OnceLock::new()).collect(),
+        }
     }
 }
 
@@ -148,6 +160,10 @@ impl Metrics {
         let descriptors = counters("descriptors_total", "Descriptors asked about, by what the rules say.", &["match"])?;
         let held =
             counters("held_requests_total", "Requests that were to be held, by what became of them.", &["outcome"])?;
+        let store_errors =
+            counters("store_errors_total", "Decisions that the store could not make, by reason.", &["kind"])?;
+        let failure_answers =
+            counters("failure_mode_answers_total", "Limits answered by their failure mode.", &["mode"])?;
         let by_rule = ["domain", "rule"];
         let metrics = Metrics {
             near_limit_ratio,
@@ -201,11 +217,7 @@ impl Metrics {
                 "store_seconds",
                 "Time the store took to decide or to fail, its queue included; where a lease or the denied cache answers it is not asked.",
             )?,
-            store_errors: counters(
-                "store_errors_total",
-                "Decisions that the store could not make, by reason.",
-                &["kind"],
-            )?,
+            store_errors: Known(StoreError::KINDS.map(|kind| (kind, store_errors.with_label_values(&[kind])))),
             denied_cache_hits: counter(
                 "denied_cache_hits_total",
                 "Requests denied without asking Redis, which had just said so.",
@@ -214,11 +226,9 @@ impl Metrics {
                 "lease_decisions_total",
                 "Requests decided by a lease, without asking the store.",
             )?,
-            failure_answers: counters(
-                "failure_mode_answers_total",
-                "Limits answered by their failure mode.",
-                &["mode"],
-            )?,
+            failure_answers: Known(
+                FailureMode::ALL.map(|mode| (mode, failure_answers.with_label_values(&[mode.name()]))),
+            ),
             held_requests: gauge("held_requests", "Requests that are held until their turn.")?,
             held: HeldOutcomes {
                 passed: held.with_label_values(&["passed"]),
@@ -233,12 +243,6 @@ impl Metrics {
             loads: counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?,
             registry: registry.clone(),
         };
-        for kind in StoreError::KINDS {
-            metrics.store_errors.with_label_values(&[kind]);
-        }
-        for mode in FailureMode::ALL {
-            metrics.failure_answers.with_label_values(&[mode.name()]);
-        }
         let build = IntGaugeVec::new(Opts::new("build_info", "Always 1; the labels tell the version."), &["version"])?;
         registry.register(Box::new(build.clone()))?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
@@ -277,7 +281,7 @@ impl Metrics {
             Answer::FailedClosed => Some(FailureMode::Closed),
         };
         if let Some(mode) = answered_by {
-            self.failure_answers.with_label_values(&[mode.name()]).inc();
+            self.failure_answers.inc(mode);
         }
         let Ok(hits) = u64::try_from(limited.hits.get()) else { return };
         match limited.source {
@@ -293,7 +297,8 @@ impl Metrics {
                 }
             }
             Source::Override(domain) => {
-                self.rule_hits.with(domain, "(override)").record(limited, hits, self.near_limit_ratio);
+                let of_domain = rules.overrides[domain.id].get_or_init(|| self.rule_hits.with(&domain.name, OVERRIDE));
+                of_domain.record(limited, hits, self.near_limit_ratio);
             }
         }
     }
@@ -306,7 +311,7 @@ impl Metrics {
     /// A call failed because the store could not decide and a limit wants it so.
     pub fn record_unavailable(&self) {
         self.requests.unavailable.inc();
-        self.failure_answers.with_label_values(&[FailureMode::Error.name()]).inc();
+        self.failure_answers.inc(FailureMode::Error);
     }
 
     /// A call failed because too many wait for the store.
@@ -323,7 +328,7 @@ impl Metrics {
 
     /// A decision could not be had.
     pub fn record_store_error(&self, error: &StoreError) {
-        self.store_errors.with_label_values(&[error.kind()]).inc();
+        self.store_errors.inc(error.kind());
     }
 
     /// So many requests more are held, or fewer.
@@ -373,6 +378,9 @@ impl Metrics {
             // One without a penalty has none.
             let _ = self.banned_hits.remove_label_values(&[&*rule.domain, &*limit.label]);
         }
+        for domain in old.domain_names().filter(|domain| new.domain(domain).is_none()) {
+            self.rule_hits.remove(domain, OVERRIDE);
+        }
     }
 
     /// Rules were refused.
@@ -388,6 +396,14 @@ impl Metrics {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
+    }
+}
+
+impl<K: PartialEq, const N: usize> Known<K, N> {
+    fn inc(&self, value: K) {
+        if let Some((_, counter)) = self.0.iter().find(|(known, _)| *known == value) {
+            counter.inc();
+        }
     }
 }
 
@@ -430,5 +446,64 @@ impl Hits<IntCounter> {
         if used > near {
             self.near.inc_by((used - near).min(hits));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor::{Descriptor, Entry, Hits as Asked, Override, Request, Unit};
+    use crate::plan::{Plan, PlanOptions};
+    use crate::rules::{Defaults, DomainConfig};
+
+    /// The rules of a domain that has none of its own.
+    fn rules(domain: &str) -> Rules {
+        let config = DomainConfig { name: domain.into(), defaults: Defaults::default(), descriptors: Vec::new() };
+        Rules::new(vec![config])
+    }
+
+    /// The metrics of this name.
+    fn series(metrics: &Metrics, name: &str) -> Vec<String> {
+        let text = String::from_utf8(metrics.render().unwrap()).unwrap();
+        text.lines().filter(|line| line.starts_with(&format!("tollgate_{name}{{"))).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_clients_own_limit_is_looked_up_once_and_its_series_go_with_the_domain() {
+        let (metrics, options, shop) = (Metrics::new(0.8).unwrap(), PlanOptions::default(), rules("shop"));
+        let of_shop = RuleMetrics::new(&shop);
+        let descriptor = Descriptor {
+            entries: vec![Entry { key: "user".into(), value: "ann".into() }],
+            hits: Asked::take(1).unwrap(),
+            limit: Some(Override { number: 5, unit: Unit::Minute }),
+        };
+        let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
+        let decide = || Plan::new(&options, &shop, &request).conclude_without_store(|_| unreachable!("it fails open"));
+        let ask = || metrics.record(&of_shop, &decide().unwrap());
+        ask();
+        ask();
+        let hits = "tollgate_hits_total{domain=\"shop\",rule=\"(override)\"} 2";
+        assert_eq!(series(&metrics, "hits_total"), [hits]);
+
+        metrics.record_load(&rules("mall"), &shop);
+        assert_eq!(series(&metrics, "hits_total"), [""; 0]);
+        // A request that is still under the old rules: looked up again, it would bring the series back.
+        ask();
+        assert_eq!(series(&metrics, "hits_total"), [""; 0]);
+    }
+
+    #[test]
+    fn every_kind_of_error_and_every_mode_is_counted_as_what_it_is() {
+        let metrics = Metrics::new(0.8).unwrap();
+        metrics.record_store_error(&StoreError::Down);
+        metrics.record_unavailable();
+        let counted = |name: &str| -> Vec<String> {
+            let all = series(&metrics, name);
+            all.into_iter().filter(|line| !line.ends_with(" 0")).collect()
+        };
+        assert_eq!(counted("store_errors_total"), ["tollgate_store_errors_total{kind=\"down\"} 1"]);
+        assert_eq!(counted("failure_mode_answers_total"), ["tollgate_failure_mode_answers_total{mode=\"error\"} 1"]);
+        assert_eq!(series(&metrics, "store_errors_total").len(), StoreError::KINDS.len());
+        assert_eq!(series(&metrics, "failure_mode_answers_total").len(), FailureMode::ALL.len());
     }
 }
