@@ -1,5 +1,7 @@
 //! Every metric, once, with its meaning. Labels come from rules and settings, which are few; never from requests.
 
+mod striped;
+
 use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use prometheus::{
     TextEncoder,
 };
 
+use self::striped::Striped;
 use crate::descriptor::Role;
 use crate::plan::{Answer, Decision, Limited, Source, Status};
 use crate::rules::{FailureMode, Rules};
@@ -24,15 +27,15 @@ pub struct Metrics {
     registry: Registry,
     near_limit_ratio: f64,
     requests: Outcomes,
-    request_seconds: Histogram,
+    request_seconds: Striped<Histogram>,
     descriptors: Matches,
     spared: IntCounter,
     rule_hits: Hits<IntCounterVec>,
     banned_hits: IntCounterVec,
-    store_seconds: Histogram,
+    store_seconds: Striped<Histogram>,
     store_errors: Known<&'static str, 6>,
-    denied_cache_hits: IntCounter,
-    lease_decisions: IntCounter,
+    denied_cache_hits: Striped<IntCounter>,
+    lease_decisions: Striped<IntCounter>,
     failure_answers: Known<FailureMode, 4>,
     held_requests: IntGauge,
     held: HeldOutcomes,
@@ -53,11 +56,11 @@ struct Known<K, const N: usize>([(K, IntCounter); N]);
 /// How a call ended.
 #[derive(Debug)]
 struct Outcomes {
-    ok: IntCounter,
-    over_limit: IntCounter,
-    invalid: IntCounter,
-    unavailable: IntCounter,
-    overloaded: IntCounter,
+    ok: Striped<IntCounter>,
+    over_limit: Striped<IntCounter>,
+    invalid: Striped<IntCounter>,
+    unavailable: Striped<IntCounter>,
+    overloaded: Striped<IntCounter>,
 }
 
 /// What became of a request that was to be held.
@@ -85,10 +88,10 @@ struct HeldOutcomes {
 /// What was found for a descriptor.
 #[derive(Debug)]
 struct Matches {
-    limited: IntCounter,
-    unlimited: IntCounter,
-    no_rule: IntCounter,
-    domain_not_found: IntCounter,
+    limited: Striped<IntCounter>,
+    unlimited: Striped<IntCounter>,
+    no_rule: Striped<IntCounter>,
+    domain_not_found: Striped<IntCounter>,
 }
 
 /// The hits of a limit, by what became of them.
@@ -150,14 +153,22 @@ impl Metrics {
             registry.register(Box::new(gauge.clone()))?;
             Ok(gauge)
         };
-        let seconds = |name: &str, help: &str| -> prometheus::Result<Histogram> {
-            let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()))?;
+        let striped = |options: Opts| -> prometheus::Result<Striped<IntCounter>> {
+            let counter = Striped::new(|| IntCounter::with_opts(options.clone()))?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok(counter)
+        };
+        let seconds = |name: &str, help: &str| -> prometheus::Result<Striped<Histogram>> {
+            let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
+            let histogram = Striped::new(|| Histogram::with_opts(options.clone()))?;
             registry.register(Box::new(histogram.clone()))?;
             Ok(histogram)
         };
 
-        let requests = counters("requests_total", "Calls to ShouldRateLimit by outcome.", &["outcome"])?;
-        let descriptors = counters("descriptors_total", "Descriptors asked about, by what the rules say.", &["match"])?;
+        let requests = Opts::new("requests_total", "Calls to ShouldRateLimit by outcome.");
+        let requests = |outcome: &str| striped(requests.clone().const_label("outcome", outcome));
+        let descriptors = Opts::new("descriptors_total", "Descriptors asked about, by what the rules say.");
+        let descriptors = |matched: &str| striped(descriptors.clone().const_label("match", matched));
         let held =
             counters("held_requests_total", "Requests that were to be held, by what became of them.", &["outcome"])?;
         let store_errors =
@@ -168,21 +179,21 @@ impl Metrics {
         let metrics = Metrics {
             near_limit_ratio,
             requests: Outcomes {
-                ok: requests.with_label_values(&["ok"]),
-                over_limit: requests.with_label_values(&["over_limit"]),
-                invalid: requests.with_label_values(&["invalid"]),
-                unavailable: requests.with_label_values(&["unavailable"]),
-                overloaded: requests.with_label_values(&["overloaded"]),
+                ok: requests("ok")?,
+                over_limit: requests("over_limit")?,
+                invalid: requests("invalid")?,
+                unavailable: requests("unavailable")?,
+                overloaded: requests("overloaded")?,
             },
             request_seconds: seconds(
                 "request_seconds",
                 "Time from a call's arrival to its answer, not counting that it was held.",
             )?,
             descriptors: Matches {
-                limited: descriptors.with_label_values(&["limited"]),
-                unlimited: descriptors.with_label_values(&["unlimited"]),
-                no_rule: descriptors.with_label_values(&["no_rule"]),
-                domain_not_found: descriptors.with_label_values(&["domain_not_found"]),
+                limited: descriptors("limited")?,
+                unlimited: descriptors("unlimited")?,
+                no_rule: descriptors("no_rule")?,
+                domain_not_found: descriptors("domain_not_found")?,
             },
             spared: counter("global_shadow_mode_total", "Calls that only SHADOW_MODE let pass.")?,
             rule_hits: Hits {
@@ -218,14 +229,14 @@ impl Metrics {
                 "Time the store took to decide or to fail, its queue included; where a lease or the denied cache answers it is not asked.",
             )?,
             store_errors: Known(StoreError::KINDS.map(|kind| (kind, store_errors.with_label_values(&[kind])))),
-            denied_cache_hits: counter(
+            denied_cache_hits: striped(Opts::new(
                 "denied_cache_hits_total",
                 "Requests denied without asking Redis, which had just said so.",
-            )?,
-            lease_decisions: counter(
+            ))?,
+            lease_decisions: striped(Opts::new(
                 "lease_decisions_total",
                 "Requests decided by a lease, without asking the store.",
-            )?,
+            ))?,
             failure_answers: Known(
                 FailureMode::ALL.map(|mode| (mode, failure_answers.with_label_values(&[mode.name()]))),
             ),
@@ -251,21 +262,21 @@ impl Metrics {
 
     /// A call has been answered, or refused.
     pub fn record_call(&self, took: Duration) {
-        self.request_seconds.observe(took.as_secs_f64());
+        self.request_seconds.mine().observe(took.as_secs_f64());
     }
 
     /// A request was decided.
     pub fn record(&self, rules: &RuleMetrics, decision: &Decision<'_>) {
-        if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.inc();
+        if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.mine().inc();
         if decision.spared {
             self.spared.inc();
         }
         for status in &decision.statuses {
             match status {
-                Status::NoLimit if decision.domain_found => self.descriptors.no_rule.inc(),
-                Status::NoLimit => self.descriptors.domain_not_found.inc(),
-                Status::Unlimited(_) => self.descriptors.unlimited.inc(),
-                Status::Limited(_) => self.descriptors.limited.inc(),
+                Status::NoLimit if decision.domain_found => self.descriptors.no_rule.mine().inc(),
+                Status::NoLimit => self.descriptors.domain_not_found.mine().inc(),
+                Status::Unlimited(_) => self.descriptors.unlimited.mine().inc(),
+                Status::Limited(_) => self.descriptors.limited.mine().inc(),
             }
         }
         for limited in &decision.limits {
@@ -305,24 +316,24 @@ impl Metrics {
 
     /// A call was refused because the request is not valid.
     pub fn record_invalid(&self) {
-        self.requests.invalid.inc();
+        self.requests.invalid.mine().inc();
     }
 
     /// A call failed because the store could not decide and a limit wants it so.
     pub fn record_unavailable(&self) {
-        self.requests.unavailable.inc();
+        self.requests.unavailable.mine().inc();
         self.failure_answers.inc(FailureMode::Error);
     }
 
     /// A call failed because too many wait for the store.
     pub fn record_overloaded(&self) {
-        self.requests.overloaded.inc();
+        self.requests.overloaded.mine().inc();
     }
 
     /// The store itself was asked, unless it turned out that it could not be.
     pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
         if !matches!(error, Some(StoreError::Down | StoreError::Overloaded)) {
-            self.store_seconds.observe(took.as_secs_f64());
+            self.store_seconds.mine().observe(took.as_secs_f64());
         }
     }
 
@@ -349,12 +360,12 @@ impl Metrics {
 
     /// A request was denied because the store was known to deny it.
     pub fn record_denied_cache_hit(&self) {
-        self.denied_cache_hits.inc();
+        self.denied_cache_hits.mine().inc();
     }
 
     /// A lease has decided a request, so that the store behind it was not asked.
     pub fn record_lease(&self) {
-        self.lease_decisions.inc();
+        self.lease_decisions.mine().inc();
     }
 
     /// The store went up or down.
