@@ -1,6 +1,8 @@
-//! Takes connections for gRPC. Whoever connects and says nothing is let go, so that silence uses up neither descriptors nor the
-//! patience of a shutdown; and running out of descriptors is told and waited for, not tried again in a busy loop.
+//! Takes connections for gRPC. Whoever connects and does not begin to speak HTTP/2 is let go, so that silence, or a word and then silence,
+//! uses up neither descriptors nor the patience of a shutdown; and running out of descriptors is told and waited for, not tried again in a
+//! busy loop.
 
+use std::io;
 use std::net;
 use std::time::Duration;
 
@@ -9,12 +11,14 @@ use tokio::task::JoinSet;
 
 use crate::telemetry::Bounded;
 
-/// How long a client may take to send its first byte.
-const FIRST_BYTE: Duration = Duration::from_secs(10);
-/// How long to wait where the system gives no more connections.
+/// What a client of HTTP/2 says first (RFC 9113, section 3.4). Before it has come, hyper neither asks whether the client is there nor ends.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// How long a client may take to say it.
+const PREFACE_TIME: Duration = Duration::from_secs(10);
+/// How long to wait before looking again: for connections where the system gives no more, for the rest of a preface.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Hands on the connections of those who speak, for ever. When it is dropped the port closes, and those who have not spoken are let go.
+/// Hands on the connections of those who speak HTTP/2, for ever. When it is dropped the port closes, and all others are let go.
 pub async fn accept(listener: TcpListener, hand_on: impl Fn(net::TcpStream) + Clone + Send + 'static) -> ! {
     let mut silent = JoinSet::new();
     let reports = Bounded::default();
@@ -39,11 +43,25 @@ pub async fn accept(listener: TcpListener, hand_on: impl Fn(net::TcpStream) + Cl
     }
 }
 
-/// The connection, free of this runtime, once its client has sent something.
+/// The connection, free of this runtime, once its client has sent the preface, which stays to be read.
 async fn listen(connection: TcpStream) -> Option<net::TcpStream> {
-    let first = tokio::time::timeout(FIRST_BYTE, connection.peek(&mut [0])).await;
-    let speaks = matches!(first, Ok(Ok(1))) && connection.set_nodelay(true).is_ok();
+    let speaks = tokio::time::timeout(PREFACE_TIME, begins_with_preface(&connection)).await;
+    let speaks = matches!(speaks, Ok(Ok(true))) && connection.set_nodelay(true).is_ok();
     if speaks { connection.into_std().ok() } else { None }
+}
+
+/// Waits until the whole preface is there, or something else.
+async fn begins_with_preface(connection: &TcpStream) -> io::Result<bool> {
+    let mut buffer = [0; PREFACE.len()];
+    loop {
+        let length = connection.peek(&mut buffer).await?;
+        match PREFACE.strip_prefix(&buffer[..length]) {
+            Some([]) => return Ok(true),
+            // It comes in one piece, nearly always: to look again is not worth being told when there is more.
+            Some(_) if length > 0 => tokio::time::sleep(PAUSE).await,
+            _ => return Ok(false),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -53,26 +71,94 @@ mod tests {
 
     use super::*;
 
+    /// Listens, and hands on.
+    struct Scene {
+        address: net::SocketAddr,
+        accepting: tokio::task::JoinHandle<()>,
+        connections: mpsc::UnboundedReceiver<net::TcpStream>,
+    }
+
+    impl Scene {
+        async fn new() -> Scene {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let (hand_on, connections) = mpsc::unbounded_channel();
+            let accepting = tokio::spawn(async {
+                accept(listener, move |connection| hand_on.send(connection).unwrap()).await;
+            });
+            Scene { address, accepting, connections }
+        }
+
+        /// A client that has said this.
+        async fn client(&self, words: &[u8]) -> TcpStream {
+            let mut client = TcpStream::connect(self.address).await.unwrap();
+            client.write_all(words).await.unwrap();
+            client
+        }
+
+        /// Waits until a client is let go, and tells for how long it was kept.
+        async fn let_go(&mut self, words: &[u8]) -> Duration {
+            let mut client = self.client(words).await;
+            let start = tokio::time::Instant::now();
+            let heard = tokio::time::timeout(2 * PREFACE_TIME, client.read(&mut [0])).await;
+            assert_eq!(heard.expect("it is let go").unwrap_or(0), 0, "closed");
+            assert!(self.connections.is_empty(), "{words:?} is not handed on");
+            start.elapsed()
+        }
+    }
+
+    #[tokio::test]
+    async fn who_speaks_is_served_with_all_that_was_said() {
+        let mut scene = Scene::new().await;
+        let client = scene.client(&[&PREFACE[..], b"more"].concat()).await;
+        let mut served = TcpStream::from_std(scene.connections.recv().await.unwrap()).unwrap();
+        let mut said = [0; PREFACE.len() + 4];
+        served.read_exact(&mut said).await.unwrap();
+        assert_eq!(said, *b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nmore");
+        drop(client);
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn who_speaks_is_served_and_who_is_silent_is_let_go() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let (hand_on, mut connections) = mpsc::unbounded_channel();
-        let accepting = tokio::spawn(accept(listener, move |connection| hand_on.send(connection).unwrap()));
+    async fn who_is_silent_is_let_go_though_it_has_said_something() {
+        let mut scene = Scene::new().await;
+        for words in [&b""[..], b"P", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r"] {
+            let kept = scene.let_go(words).await;
+            assert!(kept >= PREFACE_TIME, "{words:?} was kept for {kept:?}");
+        }
+    }
 
-        let mut silent = TcpStream::connect(address).await.unwrap();
-        let mut speaking = TcpStream::connect(address).await.unwrap();
-        speaking.write_all(b"PRI").await.unwrap();
-        let mut served = TcpStream::from_std(connections.recv().await.unwrap()).unwrap();
-        let mut bytes = [0; 3];
-        served.read_exact(&mut bytes).await.unwrap();
-        assert_eq!(&bytes, b"PRI", "what it said is still there");
-        assert_eq!(silent.read(&mut bytes).await.unwrap(), 0, "closed");
+    #[tokio::test]
+    async fn who_says_something_else_is_let_go_at_once() {
+        let mut scene = Scene::new().await;
+        for words in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRINT", b"\x16\x03\x01"] {
+            let kept = scene.let_go(words).await;
+            assert!(kept < PREFACE_TIME, "{words:?} was kept for {kept:?}");
+        }
+    }
 
-        let mut silent = TcpStream::connect(address).await.unwrap();
-        accepting.abort();
-        assert_eq!(silent.read(&mut bytes).await.unwrap_or(0), 0, "closed without its ten seconds");
-        assert!(connections.recv().await.is_none());
-        assert!(TcpStream::connect(address).await.is_err(), "the port is closed");
+    #[tokio::test]
+    async fn the_preface_may_come_in_pieces() {
+        let mut scene = Scene::new().await;
+        let mut client = scene.client(b"").await;
+        for piece in PREFACE.chunks(5) {
+            assert!(scene.connections.is_empty());
+            client.write_all(piece).await.unwrap();
+            tokio::time::sleep(PAUSE / 10).await;
+        }
+        assert!(scene.connections.recv().await.is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn when_it_is_dropped_the_port_closes_and_nobody_is_waited_for() {
+        let mut scene = Scene::new().await;
+        let mut clients = [scene.client(b"").await, scene.client(b"P").await];
+        let start = tokio::time::Instant::now();
+        scene.accepting.abort();
+        for client in &mut clients {
+            assert_eq!(client.read(&mut [0]).await.unwrap_or(0), 0, "closed");
+        }
+        assert!(start.elapsed() < PREFACE_TIME);
+        assert!(scene.connections.recv().await.is_none());
+        assert!(TcpStream::connect(scene.address).await.is_err(), "the port is closed");
     }
 }

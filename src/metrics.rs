@@ -1,5 +1,7 @@
 //! Every metric, once, with its meaning. Labels come from rules and settings, which are few; never from requests.
 
+mod striped;
+
 use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use prometheus::{
     TextEncoder,
 };
 
+use self::striped::Striped;
 use crate::descriptor::Role;
 use crate::plan::{Answer, Decision, Limited, Source, Status};
 use crate::rules::{FailureMode, Rules};
@@ -24,16 +27,16 @@ pub struct Metrics {
     registry: Registry,
     near_limit_ratio: f64,
     requests: Outcomes,
-    request_seconds: Histogram,
+    request_seconds: Striped<Histogram>,
     descriptors: Matches,
     spared: IntCounter,
     rule_hits: Hits<IntCounterVec>,
     banned_hits: IntCounterVec,
-    store_seconds: Histogram,
-    store_errors: IntCounterVec,
-    denied_cache_hits: IntCounter,
-    lease_decisions: IntCounter,
-    failure_answers: IntCounterVec,
+    store_seconds: Striped<Histogram>,
+    store_errors: Known<&'static str, 6>,
+    denied_cache_hits: Striped<IntCounter>,
+    lease_decisions: Striped<IntCounter>,
+    failure_answers: Known<FailureMode, 4>,
     held_requests: IntGauge,
     held: HeldOutcomes,
     store_up: IntGauge,
@@ -43,14 +46,21 @@ pub struct Metrics {
     loads: IntCounterVec,
 }
 
+/// What the metrics call the limits that clients bring along.
+const OVERRIDE: &str = "(override)";
+
+/// The counters of a label whose values are known from the start.
+#[derive(Debug)]
+struct Known<K, const N: usize>([(K, IntCounter); N]);
+
 /// How a call ended.
 #[derive(Debug)]
 struct Outcomes {
-    ok: IntCounter,
-    over_limit: IntCounter,
-    invalid: IntCounter,
-    unavailable: IntCounter,
-    overloaded: IntCounter,
+    ok: Striped<IntCounter>,
+    over_limit: Striped<IntCounter>,
+    invalid: Striped<IntCounter>,
+    unavailable: Striped<IntCounter>,
+    overloaded: Striped<IntCounter>,
 }
 
 /// What became of a request that was to be held.
@@ -78,10 +88,10 @@ struct HeldOutcomes {
 /// What was found for a descriptor.
 #[derive(Debug)]
 struct Matches {
-    limited: IntCounter,
-    unlimited: IntCounter,
-    no_rule: IntCounter,
-    domain_not_found: IntCounter,
+    limited: Striped<IntCounter>,
+    unlimited: Striped<IntCounter>,
+    no_rule: Striped<IntCounter>,
+    domain_not_found: Striped<IntCounter>,
 }
 
 /// The hits of a limit, by what became of them.
@@ -107,12 +117,17 @@ struct LimitHits {
 #[derive(Debug, Default)]
 pub struct RuleMetrics {
     limits: Box<[OnceLock<LimitHits>]>,
+    /// Of what clients bring along, in the order of the domains' ids.
+    overrides: Box<[OnceLock<Hits<IntCounter>>]>,
 }
 
 impl RuleMetrics {
     /// None made yet.
     pub fn new(rules: &Rules) -> RuleMetrics {
-        RuleMetrics { limits: rules.limits().map(|_| OnceLock::new()).collect() }
+        RuleMetrics {
+            limits: rules.limits().map(|_| OnceLock::new()).collect(),
+            overrides: (0..rules.domains()).map(|_| OnceLock::new()).collect(),
+        }
     }
 }
 
@@ -138,35 +153,47 @@ impl Metrics {
             registry.register(Box::new(gauge.clone()))?;
             Ok(gauge)
         };
-        let seconds = |name: &str, help: &str| -> prometheus::Result<Histogram> {
-            let histogram = Histogram::with_opts(HistogramOpts::new(name, help).buckets(SECONDS.to_vec()))?;
+        let striped = |options: Opts| -> prometheus::Result<Striped<IntCounter>> {
+            let counter = Striped::new(|| IntCounter::with_opts(options.clone()))?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok(counter)
+        };
+        let seconds = |name: &str, help: &str| -> prometheus::Result<Striped<Histogram>> {
+            let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
+            let histogram = Striped::new(|| Histogram::with_opts(options.clone()))?;
             registry.register(Box::new(histogram.clone()))?;
             Ok(histogram)
         };
 
-        let requests = counters("requests_total", "Calls to ShouldRateLimit by outcome.", &["outcome"])?;
-        let descriptors = counters("descriptors_total", "Descriptors asked about, by what the rules say.", &["match"])?;
+        let requests = Opts::new("requests_total", "Calls to ShouldRateLimit by outcome.");
+        let requests = |outcome: &str| striped(requests.clone().const_label("outcome", outcome));
+        let descriptors = Opts::new("descriptors_total", "Descriptors asked about, by what the rules say.");
+        let descriptors = |matched: &str| striped(descriptors.clone().const_label("match", matched));
         let held =
             counters("held_requests_total", "Requests that were to be held, by what became of them.", &["outcome"])?;
+        let store_errors =
+            counters("store_errors_total", "Decisions that the store could not make, by reason.", &["kind"])?;
+        let failure_answers =
+            counters("failure_mode_answers_total", "Limits answered by their failure mode.", &["mode"])?;
         let by_rule = ["domain", "rule"];
         let metrics = Metrics {
             near_limit_ratio,
             requests: Outcomes {
-                ok: requests.with_label_values(&["ok"]),
-                over_limit: requests.with_label_values(&["over_limit"]),
-                invalid: requests.with_label_values(&["invalid"]),
-                unavailable: requests.with_label_values(&["unavailable"]),
-                overloaded: requests.with_label_values(&["overloaded"]),
+                ok: requests("ok")?,
+                over_limit: requests("over_limit")?,
+                invalid: requests("invalid")?,
+                unavailable: requests("unavailable")?,
+                overloaded: requests("overloaded")?,
             },
             request_seconds: seconds(
                 "request_seconds",
                 "Time from a call's arrival to its answer, not counting that it was held.",
             )?,
             descriptors: Matches {
-                limited: descriptors.with_label_values(&["limited"]),
-                unlimited: descriptors.with_label_values(&["unlimited"]),
-                no_rule: descriptors.with_label_values(&["no_rule"]),
-                domain_not_found: descriptors.with_label_values(&["domain_not_found"]),
+                limited: descriptors("limited")?,
+                unlimited: descriptors("unlimited")?,
+                no_rule: descriptors("no_rule")?,
+                domain_not_found: descriptors("domain_not_found")?,
             },
             spared: counter("global_shadow_mode_total", "Calls that only SHADOW_MODE let pass.")?,
             rule_hits: Hits {
@@ -201,24 +228,18 @@ impl Metrics {
                 "store_seconds",
                 "Time the store took to decide or to fail, its queue included; where a lease or the denied cache answers it is not asked.",
             )?,
-            store_errors: counters(
-                "store_errors_total",
-                "Decisions that the store could not make, by reason.",
-                &["kind"],
-            )?,
-            denied_cache_hits: counter(
+            store_errors: Known(StoreError::KINDS.map(|kind| (kind, store_errors.with_label_values(&[kind])))),
+            denied_cache_hits: striped(Opts::new(
                 "denied_cache_hits_total",
                 "Requests denied without asking Redis, which had just said so.",
-            )?,
-            lease_decisions: counter(
+            ))?,
+            lease_decisions: striped(Opts::new(
                 "lease_decisions_total",
                 "Requests decided by a lease, without asking the store.",
-            )?,
-            failure_answers: counters(
-                "failure_mode_answers_total",
-                "Limits answered by their failure mode.",
-                &["mode"],
-            )?,
+            ))?,
+            failure_answers: Known(
+                FailureMode::ALL.map(|mode| (mode, failure_answers.with_label_values(&[mode.name()]))),
+            ),
             held_requests: gauge("held_requests", "Requests that are held until their turn.")?,
             held: HeldOutcomes {
                 passed: held.with_label_values(&["passed"]),
@@ -233,12 +254,6 @@ impl Metrics {
             loads: counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?,
             registry: registry.clone(),
         };
-        for kind in StoreError::KINDS {
-            metrics.store_errors.with_label_values(&[kind]);
-        }
-        for mode in FailureMode::ALL {
-            metrics.failure_answers.with_label_values(&[mode.name()]);
-        }
         let build = IntGaugeVec::new(Opts::new("build_info", "Always 1; the labels tell the version."), &["version"])?;
         registry.register(Box::new(build.clone()))?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
@@ -247,21 +262,21 @@ impl Metrics {
 
     /// A call has been answered, or refused.
     pub fn record_call(&self, took: Duration) {
-        self.request_seconds.observe(took.as_secs_f64());
+        self.request_seconds.mine().observe(took.as_secs_f64());
     }
 
     /// A request was decided.
     pub fn record(&self, rules: &RuleMetrics, decision: &Decision<'_>) {
-        if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.inc();
+        if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.mine().inc();
         if decision.spared {
             self.spared.inc();
         }
         for status in &decision.statuses {
             match status {
-                Status::NoLimit if decision.domain_found => self.descriptors.no_rule.inc(),
-                Status::NoLimit => self.descriptors.domain_not_found.inc(),
-                Status::Unlimited(_) => self.descriptors.unlimited.inc(),
-                Status::Limited(_) => self.descriptors.limited.inc(),
+                Status::NoLimit if decision.domain_found => self.descriptors.no_rule.mine().inc(),
+                Status::NoLimit => self.descriptors.domain_not_found.mine().inc(),
+                Status::Unlimited(_) => self.descriptors.unlimited.mine().inc(),
+                Status::Limited(_) => self.descriptors.limited.mine().inc(),
             }
         }
         for limited in &decision.limits {
@@ -277,7 +292,7 @@ impl Metrics {
             Answer::FailedClosed => Some(FailureMode::Closed),
         };
         if let Some(mode) = answered_by {
-            self.failure_answers.with_label_values(&[mode.name()]).inc();
+            self.failure_answers.inc(mode);
         }
         let Ok(hits) = u64::try_from(limited.hits.get()) else { return };
         match limited.source {
@@ -293,37 +308,38 @@ impl Metrics {
                 }
             }
             Source::Override(domain) => {
-                self.rule_hits.with(domain, "(override)").record(limited, hits, self.near_limit_ratio);
+                let of_domain = rules.overrides[domain.id].get_or_init(|| self.rule_hits.with(&domain.name, OVERRIDE));
+                of_domain.record(limited, hits, self.near_limit_ratio);
             }
         }
     }
 
     /// A call was refused because the request is not valid.
     pub fn record_invalid(&self) {
-        self.requests.invalid.inc();
+        self.requests.invalid.mine().inc();
     }
 
     /// A call failed because the store could not decide and a limit wants it so.
     pub fn record_unavailable(&self) {
-        self.requests.unavailable.inc();
-        self.failure_answers.with_label_values(&[FailureMode::Error.name()]).inc();
+        self.requests.unavailable.mine().inc();
+        self.failure_answers.inc(FailureMode::Error);
     }
 
     /// A call failed because too many wait for the store.
     pub fn record_overloaded(&self) {
-        self.requests.overloaded.inc();
+        self.requests.overloaded.mine().inc();
     }
 
     /// The store itself was asked, unless it turned out that it could not be.
     pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
         if !matches!(error, Some(StoreError::Down | StoreError::Overloaded)) {
-            self.store_seconds.observe(took.as_secs_f64());
+            self.store_seconds.mine().observe(took.as_secs_f64());
         }
     }
 
     /// A decision could not be had.
     pub fn record_store_error(&self, error: &StoreError) {
-        self.store_errors.with_label_values(&[error.kind()]).inc();
+        self.store_errors.inc(error.kind());
     }
 
     /// So many requests more are held, or fewer.
@@ -344,12 +360,12 @@ impl Metrics {
 
     /// A request was denied because the store was known to deny it.
     pub fn record_denied_cache_hit(&self) {
-        self.denied_cache_hits.inc();
+        self.denied_cache_hits.mine().inc();
     }
 
     /// A lease has decided a request, so that the store behind it was not asked.
     pub fn record_lease(&self) {
-        self.lease_decisions.inc();
+        self.lease_decisions.mine().inc();
     }
 
     /// The store went up or down.
@@ -373,6 +389,9 @@ impl Metrics {
             // One without a penalty has none.
             let _ = self.banned_hits.remove_label_values(&[&*rule.domain, &*limit.label]);
         }
+        for domain in old.domain_names().filter(|domain| new.domain(domain).is_none()) {
+            self.rule_hits.remove(domain, OVERRIDE);
+        }
     }
 
     /// Rules were refused.
@@ -388,6 +407,14 @@ impl Metrics {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
         Ok(text)
+    }
+}
+
+impl<K: PartialEq, const N: usize> Known<K, N> {
+    fn inc(&self, value: K) {
+        if let Some((_, counter)) = self.0.iter().find(|(known, _)| *known == value) {
+            counter.inc();
+        }
     }
 }
 
@@ -430,5 +457,64 @@ impl Hits<IntCounter> {
         if used > near {
             self.near.inc_by((used - near).min(hits));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::descriptor::{Descriptor, Entry, Hits as Asked, Override, Request, Unit};
+    use crate::plan::{Plan, PlanOptions};
+    use crate::rules::{Defaults, DomainConfig};
+
+    /// The rules of a domain that has none of its own.
+    fn rules(domain: &str) -> Rules {
+        let config = DomainConfig { name: domain.into(), defaults: Defaults::default(), descriptors: Vec::new() };
+        Rules::new(vec![config])
+    }
+
+    /// The metrics of this name.
+    fn series(metrics: &Metrics, name: &str) -> Vec<String> {
+        let text = String::from_utf8(metrics.render().unwrap()).unwrap();
+        text.lines().filter(|line| line.starts_with(&format!("tollgate_{name}{{"))).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_clients_own_limit_is_looked_up_once_and_its_series_go_with_the_domain() {
+        let (metrics, options, shop) = (Metrics::new(0.8).unwrap(), PlanOptions::default(), rules("shop"));
+        let of_shop = RuleMetrics::new(&shop);
+        let descriptor = Descriptor {
+            entries: vec![Entry { key: "user".into(), value: "ann".into() }],
+            hits: Asked::take(1).unwrap(),
+            limit: Some(Override { number: 5, unit: Unit::Minute }),
+        };
+        let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
+        let decide = || Plan::new(&options, &shop, &request).conclude_without_store(|_| unreachable!("it fails open"));
+        let ask = || metrics.record(&of_shop, &decide().unwrap());
+        ask();
+        ask();
+        let hits = "tollgate_hits_total{domain=\"shop\",rule=\"(override)\"} 2";
+        assert_eq!(series(&metrics, "hits_total"), [hits]);
+
+        metrics.record_load(&rules("mall"), &shop);
+        assert_eq!(series(&metrics, "hits_total"), [""; 0]);
+        // A request that is still under the old rules: looked up again, it would bring the series back.
+        ask();
+        assert_eq!(series(&metrics, "hits_total"), [""; 0]);
+    }
+
+    #[test]
+    fn every_kind_of_error_and_every_mode_is_counted_as_what_it_is() {
+        let metrics = Metrics::new(0.8).unwrap();
+        metrics.record_store_error(&StoreError::Down);
+        metrics.record_unavailable();
+        let counted = |name: &str| -> Vec<String> {
+            let all = series(&metrics, name);
+            all.into_iter().filter(|line| !line.ends_with(" 0")).collect()
+        };
+        assert_eq!(counted("store_errors_total"), ["tollgate_store_errors_total{kind=\"down\"} 1"]);
+        assert_eq!(counted("failure_mode_answers_total"), ["tollgate_failure_mode_answers_total{mode=\"error\"} 1"]);
+        assert_eq!(series(&metrics, "store_errors_total").len(), StoreError::KINDS.len());
+        assert_eq!(series(&metrics, "failure_mode_answers_total").len(), FailureMode::ALL.len());
     }
 }

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::algorithm::{Algorithm, Limit, LimitErrors, Options, Verdict};
 use crate::descriptor::{Hits, Override, Request, Role};
 use crate::lease::Lease;
-use crate::rules::{Allowance, FailureMode, Rule, RuleLimit, Rules};
+use crate::rules::{Allowance, Domain, FailureMode, Rule, RuleLimit, Rules};
 use crate::store::group::Votes;
 use crate::store::{self, Check, Key, Verdicts};
 
@@ -52,8 +52,8 @@ struct Reason<'a> {
 pub enum Source<'a> {
     /// From the rules.
     Rule(&'a Rule, &'a RuleLimit),
-    /// From the client, in a domain of this name.
-    Override(&'a str),
+    /// From the client, in this domain.
+    Override(&'a Domain),
 }
 
 impl<'a> Source<'a> {
@@ -271,7 +271,7 @@ impl<'a> Plan<'a> {
                 (Some(limit), _) => {
                     let limit = brought_along(domain.defaults.algorithm, limit);
                     let reason = Reason {
-                        source: Source::Override(&request.domain),
+                        source: Source::Override(domain),
                         role: Role::Enforced,
                         failure_mode: domain.defaults.failure_mode,
                     };

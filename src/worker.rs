@@ -1,5 +1,6 @@
 //! One thread for each core, each with a runtime of its own: what belongs to a connection happens on one thread, so that no work is
-//! stolen, no cache line wanders, and what has been answered together is written together.
+//! stolen, its memory stays with one core, and what has been answered together is written together. Workers share what a process has once:
+//! the counters in memory, leases, what is known to be denied, and the metrics of each limit.
 //!
 //! A proxy opens few connections and keeps them for long, so a job goes to the worker with the fewest. `SO_REUSEPORT` would draw lots, and
 //! leave one core with three connections and another with none.

@@ -82,20 +82,35 @@ fn mounted_rules() -> Loaded {
     loaded
 }
 
-#[test]
-fn every_yaml_file_parses() {
-    fn yaml_files(folder: &Path, found: &mut Vec<PathBuf>) {
+/// Every YAML file in a folder and those in it.
+fn yaml_files(folder: impl AsRef<Path>) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut folders = vec![folder.as_ref().to_owned()];
+    while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                yaml_files(&path, found);
+                folders.push(path);
             } else if path.extension().is_some_and(|extension| extension == "yaml") {
                 found.push(path);
             }
         }
     }
-    let mut found = Vec::new();
-    yaml_files(Path::new("deploy"), &mut found);
+    found
+}
+
+/// The most calls that a worker thread of Tollgate answers in time, with Redis: docs/performance.md.
+const MAX_CALLS: u64 = 500;
+
+/// The cluster that a configuration asks about limits.
+fn rate_limit_cluster(config: &Value) -> &str {
+    let [service] = values("rate_limit_service", config)[..] else { panic!("not one rate_limit_service") };
+    value("cluster_name", service)
+}
+
+#[test]
+fn every_yaml_file_parses() {
+    let found = yaml_files("deploy");
     assert!(found.len() >= 5, "{found:?}");
     for path in found {
         assert!(documents(&path).iter().all(Value::is_object), "{}", path.display());
@@ -105,12 +120,30 @@ fn every_yaml_file_parses() {
 #[test]
 fn envoy_asks_about_what_the_example_rules_limit() {
     let loaded = load(&Sources { paths: vec!["config/rules".into()] }, &LoadOptions::default()).unwrap();
-    for file in
-        ["envoy.yaml", "concurrency.yaml", "shaping.yaml", "usage.yaml"].map(|file| format!("deploy/envoy/{file}"))
-    {
+    for file in yaml_files("deploy/envoy") {
         let envoy = &documents(file)[0];
         assert_limited(&descriptors(envoy), &loaded, value("domain", envoy));
     }
+}
+
+#[test]
+fn no_envoy_sends_more_calls_than_can_be_answered_in_time() {
+    for file in yaml_files("deploy/envoy") {
+        let envoy = &documents(&file)[0];
+        let name = rate_limit_cluster(envoy);
+        let clusters = envoy["static_resources"]["clusters"].as_array().unwrap();
+        let cluster = clusters.iter().find(|cluster| cluster["name"] == name).unwrap();
+        // Envoy's default counts where there is none.
+        let max_requests = cluster["circuit_breakers"]["thresholds"][0]["max_requests"].as_u64().unwrap_or(1024);
+        assert!(max_requests <= MAX_CALLS, "{}: {max_requests} calls", file.display());
+    }
+
+    let istio = documents("deploy/istio/ingress-gateway.yaml");
+    let policy = &object(&istio, "DestinationRule", "tollgate")["spec"];
+    let cluster = rate_limit_cluster(object(&istio, "EnvoyFilter", "tollgate-filter"));
+    assert!(cluster.ends_with(&format!("||{}", policy["host"].as_str().unwrap())), "{policy} is not for {cluster}");
+    let max_requests = policy["trafficPolicy"]["connectionPool"]["http"]["http2MaxRequests"].as_u64().unwrap();
+    assert!(max_requests <= MAX_CALLS, "{max_requests} calls");
 }
 
 #[test]

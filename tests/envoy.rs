@@ -189,6 +189,14 @@ fn with_failure_mode_deny_nothing_passes_while_tollgate_is_away() {
 }
 
 #[test]
+fn what_the_circuit_breaker_keeps_out_fails_in_envoy_and_tollgate_never_sees_it() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let envoy = Envoy::start_with(tollgate.grpc_port, &[Envoy::PATIENT, ("max_requests: 500", "max_requests: 0")]);
+    assert_eq!(statuses((0..10).map(|_| envoy.get_as("ann"))), [200; 10], "failure_mode_deny is false");
+    assert_eq!(tollgate.metric("tollgate_requests_total{outcome=\"ok\"}"), 0.0);
+}
+
+#[test]
 fn while_one_of_two_tollgates_drains_and_goes_no_request_is_left_undecided() {
     let redis = Redis::start();
     let store = format!("REDIS_URL={}", redis.url());

@@ -484,15 +484,30 @@ async fn an_idle_connection_does_not_hold_up_the_end() {
     drop(client);
 }
 
-#[tokio::test]
-async fn a_silent_connection_holds_up_nothing_and_a_second_signal_ends_at_once() {
+#[test]
+fn who_is_silent_holds_up_nothing_whatever_was_said_before() {
     let mut tollgate = Tollgate::start(RULES, &["SHUTDOWN_TIMEOUT=60s", "DRAIN_DELAY=0s"]);
-    let silent = std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).unwrap();
+    // Nothing; the first byte of the preface; the preface without SETTINGS; with them, and half of a frame.
+    let silent: Vec<_> = [&b""[..], b"P", &PREFACE[..24], PREFACE, &[PREFACE, b"\0\0\x08\x06"].concat()]
+        .into_iter()
+        .map(|words| {
+            let mut connection = std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).unwrap();
+            connection.set_read_timeout(Some(support::SOON)).unwrap();
+            connection.write_all(words).unwrap();
+            if words.len() >= 24 {
+                connection.read_exact(&mut [0]).expect("it is served");
+            }
+            connection
+        })
+        .collect();
     tollgate.signal("TERM");
     assert_eq!(tollgate.wait().code(), Some(0));
     tollgate.must_log("every request is answered");
     drop(silent);
+}
 
+#[test]
+fn a_second_signal_ends_at_once() {
     let mut tollgate = Tollgate::start(RULES, &["DRAIN_DELAY=1h"]);
     tollgate.signal("INT");
     wait_until("it drains", || tollgate.logged("draining").is_some());

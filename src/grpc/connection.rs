@@ -17,7 +17,7 @@ use tonic::server::NamedService;
 use tonic::service::Routes;
 
 use super::Service;
-use super::turn::{self, Intake, Turn};
+use super::rounds::{self, Intake, Rounds};
 use crate::store::Store;
 use crate::wire::RateLimitServiceServer;
 use crate::worker::Stop;
@@ -25,10 +25,13 @@ use crate::worker::Stop;
 /// A client that has been silent so long is asked whether it is there, and has so long to say so.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 
+/// A client that is told to go says at once that it has heard it. Who has no call, and has not said so by then, is not waited for.
+const FAREWELL: Duration = Duration::from_secs(2);
+
 /// So many calls may be given up before they are begun: a proxy gives up all that is late in one go, and the 20 that hyper bears by default
-/// would cost it the connection, just when there is most to do. More than these do not come in one turn, whose last read may go beyond it
+/// would cost it the connection, just when there is most to do. More than these do not come in one round, whose last read may go beyond it
 /// by a frame: a call that is given up has a frame for its headers, and one of four bytes.
-const GIVEN_UP: usize = (turn::BYTES + MAX_FRAME) / (FRAME_HEADER + FRAME_HEADER + 4);
+const GIVEN_UP: usize = (rounds::BYTES + MAX_FRAME) / (FRAME_HEADER + FRAME_HEADER + 4);
 const MAX_FRAME: usize = 16 * 1024;
 const FRAME_HEADER: usize = 9;
 
@@ -58,23 +61,27 @@ impl<S: Store> Server<S> {
         Server { calls: Calls { service, others }, options }
     }
 
-    /// Serves a connection to its end. One that is old, or told to stop, takes no new calls, and ends when those it has are answered.
+    /// Serves a connection to its end. One that is old, or told to stop, takes no new calls, and ends when those it has are answered,
+    /// whether its client is still there or not.
     pub async fn serve(&self, connection: net::TcpStream, mut stop: Stop) {
         let connection = match TcpStream::from_std(connection) {
             Ok(connection) => connection,
             Err(error) => return tracing::error!(%error, "cannot serve a connection"),
         };
-        let mut turn = Turn::default();
-        let connection = TokioIo::new(turn.of(connection));
-        let mut serving = pin!(self.http(turn.intake()).serve_connection(connection, self.calls.clone()));
+        let mut rounds = Rounds::default();
+        let connection = TokioIo::new(rounds.of(connection));
+        let mut serving = pin!(self.http(rounds.intake()).serve_connection(connection, self.calls.clone()));
         tokio::select! {
             // An error is a client that broke off.
-            _ = turn.drive(serving.as_mut()) => return,
+            _ = rounds.drive(serving.as_mut()) => return,
             () = tokio::time::sleep(self.options.max_age) => {}
             () = stop.told() => {}
         }
         serving.as_mut().graceful_shutdown();
-        let _ = tokio::time::timeout(self.options.max_age_grace, turn.drive(serving)).await;
+        let _ = tokio::time::timeout(self.options.max_age_grace, async {
+            while tokio::time::timeout(FAREWELL, rounds.drive(serving.as_mut())).await.is_err() && rounds.has_calls() {}
+        })
+        .await;
     }
 
     fn http(&self, intake: Intake) -> http2::Builder<Intake> {

@@ -3,7 +3,7 @@
 mod connection;
 mod convert;
 mod headers;
-mod turn;
+mod rounds;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

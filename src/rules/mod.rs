@@ -173,6 +173,10 @@ pub struct Rules {
 /// The rules of one domain.
 #[derive(Debug)]
 pub struct Domain {
+    /// Its place among all domains.
+    pub id: usize,
+    /// What requests call it.
+    pub name: Arc<str>,
     /// What an override is.
     pub defaults: Defaults,
     root: Level,
@@ -217,7 +221,7 @@ impl Rules {
     pub fn new(configs: Vec<DomainConfig>) -> Rules {
         let mut rules = Rules::default();
         let mut limits = 0;
-        for config in configs {
+        for (id, config) in configs.into_iter().enumerate() {
             let name: Arc<str> = config.name.into();
             let mut compiler = Compiler {
                 domain: &name,
@@ -227,7 +231,8 @@ impl Rules {
                 shared: Vec::new(),
             };
             let root = compiler.level(config.descriptors);
-            rules.domains.insert(name, Domain { defaults: config.defaults, root });
+            let domain = Domain { id, name: Arc::clone(&name), defaults: config.defaults, root };
+            rules.domains.insert(name, domain);
         }
         rules
     }
@@ -263,6 +268,11 @@ impl Rules {
     /// How many domains there are.
     pub fn domains(&self) -> usize {
         self.domains.len()
+    }
+
+    /// What requests call the domains, in no order.
+    pub fn domain_names(&self) -> impl Iterator<Item = &str> {
+        self.domains.keys().map(|name| &**name)
     }
 }
 

@@ -1,4 +1,4 @@
-//! A connection's turn: some of what has come is read, the calls in it are begun, what is answered goes out, and other connections have theirs.
+//! A connection's round: some of what has come is read, the calls in it are begun, what is answered goes out, and other connections have theirs.
 //!
 //! Left alone, hyper reads all that there is, on every connection, and starts a task for each call before any of them is answered. Where there is
 //! more than can be answered that is up to a megabyte for each connection, thousands of calls: what they need takes hundreds of megabytes and has
@@ -23,12 +23,12 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::task::coop::unconstrained;
 
-/// So many bytes are read in a turn, and once up to what a buffer takes: about a hundred calls.
+/// So many bytes are read in a round, and once up to what a buffer takes: about a hundred calls.
 pub(super) const BYTES: usize = 16 * 1024;
 
-/// The turns of one connection, and its calls. Those that wait when it is dropped are given up.
+/// The rounds of one connection, and its calls. Those that wait when it is dropped are given up.
 #[derive(Default)]
-pub(super) struct Turn {
+pub(super) struct Rounds {
     shared: Arc<Shared>,
     /// Where calls wait. A place is used again by the next call, so that none needs a waker of its own.
     places: Vec<Place>,
@@ -89,24 +89,29 @@ where
     }
 }
 
-impl Turn {
+impl Rounds {
     /// For what hyper makes of the connection.
     pub(super) fn intake(&self) -> Intake {
         Intake(Arc::clone(&self.shared))
     }
 
-    /// A connection that is read in these turns.
-    pub(super) fn of(&self, connection: TcpStream) -> InTurns {
-        InTurns { connection, shared: Arc::clone(&self.shared) }
+    /// A connection that is read in these rounds.
+    pub(super) fn of(&self, connection: TcpStream) -> InRounds {
+        InRounds { connection, shared: Arc::clone(&self.shared) }
     }
 
-    /// Drives what hyper makes of a connection, turn by turn.
+    /// Drives what hyper makes of a connection, round by round.
     pub(super) async fn drive<C: Future>(&mut self, mut connection: Pin<&mut C>) -> C::Output {
-        // A turn has a bound of its own; tokio's would have most of a hundred calls polled in vain.
-        unconstrained(poll_fn(|cx| self.take_turn(connection.as_mut(), cx))).await
+        // A round has a bound of its own; tokio's would have most of a hundred calls polled in vain.
+        unconstrained(poll_fn(|cx| self.go_round(connection.as_mut(), cx))).await
     }
 
-    fn take_turn<C: Future>(&mut self, mut connection: Pin<&mut C>, cx: &mut Context<'_>) -> Poll<C::Output> {
+    /// Some calls are not answered yet.
+    pub(super) fn has_calls(&self) -> bool {
+        self.free.len() < self.places.len()
+    }
+
+    fn go_round<C: Future>(&mut self, mut connection: Pin<&mut C>, cx: &mut Context<'_>) -> Poll<C::Output> {
         self.shared.connection.register(cx.waker());
         self.shared.left.store(BYTES, Ordering::Relaxed);
         let woken = take(&mut *self.shared.woken.lock());
@@ -150,13 +155,13 @@ impl Turn {
     }
 }
 
-/// A connection that is read in turns.
-pub(super) struct InTurns {
+/// A connection that is read in rounds.
+pub(super) struct InRounds {
     connection: TcpStream,
     shared: Arc<Shared>,
 }
 
-impl AsyncRead for InTurns {
+impl AsyncRead for InRounds {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let left = self.shared.left.load(Ordering::Relaxed);
         if left == 0 {
@@ -170,7 +175,7 @@ impl AsyncRead for InTurns {
     }
 }
 
-impl AsyncWrite for InTurns {
+impl AsyncWrite for InRounds {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.connection).poll_write(cx, bytes)
     }
@@ -204,40 +209,40 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_turn_ends_though_there_is_more_and_the_next_begins_by_itself() {
+    async fn a_round_ends_though_there_is_more_and_the_next_begins_by_itself() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let sent = 5 * BYTES;
         client.write_all(&vec![7; sent]).await.unwrap();
         drop(client);
-        let mut turn = Turn::default();
-        let mut connection = turn.of(listener.accept().await.unwrap().0);
+        let mut rounds = Rounds::default();
+        let mut connection = rounds.of(listener.accept().await.unwrap().0);
         let mut reading = std::pin::pin!(async move {
             let mut read = Vec::new();
             connection.read_to_end(&mut read).await.map(|_| read.len())
         });
-        let (mut turns, mut driving) = (0, std::pin::pin!(turn.drive(reading.as_mut())));
+        let (mut polled, mut driving) = (0, std::pin::pin!(rounds.drive(reading.as_mut())));
         let read = poll_fn(|cx| {
-            turns += 1;
+            polled += 1;
             driving.as_mut().poll(cx)
         });
         assert_eq!(read.await.unwrap(), sent);
-        assert!(turns >= 3, "{turns} turns");
+        assert!(polled >= 3, "{polled} rounds");
     }
 
     /// What hyper would be: hands these calls over, and then looks until it is told that all is done.
-    async fn drive(turn: &mut Turn, calls: Vec<Call>, done: impl Fn() -> bool) {
-        let (intake, mut calls) = (turn.intake(), Some(calls));
+    async fn drive(rounds: &mut Rounds, calls: Vec<Call>, done: impl Fn() -> bool) {
+        let (intake, mut calls) = (rounds.intake(), Some(calls));
         let connection = poll_fn(|_| {
             calls.take().into_iter().flatten().for_each(|call| intake.execute(call));
             if done() { Poll::Ready(()) } else { Poll::Pending }
         });
-        turn.drive(std::pin::pin!(connection)).await;
+        rounds.drive(std::pin::pin!(connection)).await;
     }
 
     #[tokio::test]
-    async fn a_call_is_answered_in_the_turn_and_a_panic_is_its_own() {
-        let (mut turn, answered) = (Turn::default(), Arc::new(AtomicUsize::new(0)));
+    async fn a_call_is_answered_in_its_round_and_a_panic_is_its_own() {
+        let (mut rounds, answered) = (Rounds::default(), Arc::new(AtomicUsize::new(0)));
         let answer = || -> Call {
             let answered = Arc::clone(&answered);
             Box::pin(async move {
@@ -247,14 +252,14 @@ mod tests {
         let panics: Call = Box::pin(async { panic!("a panic in a call, for the test") });
         let calls = vec![answer(), panics, answer()];
         let polled = std::cell::Cell::new(0);
-        drive(&mut turn, calls, || polled.replace(polled.get() + 1) == 1).await;
+        drive(&mut rounds, calls, || polled.replace(polled.get() + 1) == 1).await;
         assert_eq!(answered.load(Ordering::Relaxed), 2, "before the connection was looked at again");
-        assert_eq!((turn.places.len(), turn.free.len()), (1, 1), "one after the other had the same place");
+        assert_eq!((rounds.places.len(), rounds.free.len()), (1, 1), "one after the other had the same place");
     }
 
     #[tokio::test]
     async fn a_call_that_waits_goes_on_when_it_is_woken_and_is_not_looked_at_before() {
-        let mut turn = Turn::default();
+        let mut rounds = Rounds::default();
         let looks = Arc::new(AtomicUsize::new(0));
         let (let_go, mut held): (Vec<_>, Vec<_>) = (0..3).map(|_| tokio::sync::oneshot::channel::<()>()).unzip();
         let wait = |mut held: tokio::sync::oneshot::Receiver<()>| -> Call {
@@ -270,14 +275,14 @@ mod tests {
             // From another task, and the last of them first.
             let_go.into_iter().rev().for_each(|let_go| let_go.send(()).unwrap());
         });
-        drive(&mut turn, calls, || looks.load(Ordering::Relaxed) == 6).await;
+        drive(&mut rounds, calls, || looks.load(Ordering::Relaxed) == 6).await;
         free.await.unwrap();
-        assert_eq!((turn.places.len(), turn.free.len()), (3, 3), "each was looked at twice, and has gone");
+        assert_eq!((rounds.places.len(), rounds.free.len()), (3, 3), "each was looked at twice, and has gone");
     }
 
     #[tokio::test]
-    async fn more_calls_than_tokio_lets_a_task_do_at_once_are_answered_in_one_turn() {
-        let mut turn = Turn::default();
+    async fn more_calls_than_tokio_lets_a_task_do_at_once_are_answered_in_one_round() {
+        let mut rounds = Rounds::default();
         let answered = Arc::new(AtomicUsize::new(0));
         let call = |_| -> Call {
             let answered = Arc::clone(&answered);
@@ -290,21 +295,21 @@ mod tests {
             })
         };
         let polled = std::cell::Cell::new(0);
-        drive(&mut turn, (0..1_000).map(call).collect(), || polled.replace(polled.get() + 1) == 1).await;
+        drive(&mut rounds, (0..1_000).map(call).collect(), || polled.replace(polled.get() + 1) == 1).await;
         assert_eq!(answered.load(Ordering::Relaxed), 1_000);
     }
 
     #[tokio::test]
     async fn what_waits_is_given_up_with_the_connection() {
-        let mut turn = Turn::default();
+        let mut rounds = Rounds::default();
         let (guard, dropped) = tokio::sync::oneshot::channel::<()>();
         let call: Call = Box::pin(async move {
             let _guard = guard;
             std::future::pending().await
         });
         let polled = std::cell::Cell::new(0);
-        drive(&mut turn, vec![call], || polled.replace(polled.get() + 1) == 1).await;
-        drop(turn);
+        drive(&mut rounds, vec![call], || polled.replace(polled.get() + 1) == 1).await;
+        drop(rounds);
         assert!(dropped.await.is_err(), "its sender is gone");
     }
 }

@@ -1,0 +1,104 @@
+//! What every request counts, for each thread apart, and added up when it is asked for: cores that wrote to one place would wait for each
+//! other. It is for what the process has once. Apart for each limit, it would take the memory of all limits as many times as there are cores.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::available_parallelism;
+
+use prometheus::core::{Collector, Desc};
+use prometheus::proto::{Histogram, Metric, MetricFamily};
+
+/// A metric without labels that vary, once for each core. Threads take them in the order in which they first count something.
+#[derive(Debug)]
+pub(super) struct Striped<M>(Arc<[M]>);
+
+impl<M: Collector> Striped<M> {
+    /// All of them alike.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(super) fn new(make: impl Fn() -> prometheus::Result<M>) -> prometheus::Result<Striped<M>> {
+        let cores = available_parallelism().map_or(1, usize::from);
+        Ok(Striped((0..cores).map(|_| make()).collect::<prometheus::Result<_>>()?))
+    }
+
+    /// That of this thread.
+    pub(super) fn mine(&self) -> &M {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+        }
+        &self.0[THREAD.with(|thread| thread % self.0.len())]
+    }
+}
+
+impl<M> Clone for Striped<M> {
+    fn clone(&self) -> Self {
+        Striped(Arc::clone(&self.0))
+    }
+}
+
+impl<M: Collector> Collector for Striped<M> {
+    fn desc(&self) -> Vec<&Desc> {
+        self.0.first().map_or_else(Vec::new, Collector::desc)
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let families = self.0.iter().flat_map(Collector::collect);
+        let sum = families.reduce(|mut sum, family| {
+            sum.mut_metric().iter_mut().zip(family.get_metric()).for_each(|(sum, metric)| add(sum, metric));
+            sum
+        });
+        sum.into_iter().collect()
+    }
+}
+
+/// Of a metric, only what belongs to its kind is not zero.
+fn add(sum: &mut Metric, metric: &Metric) {
+    let mut counter = sum.get_counter().clone();
+    counter.set_value(counter.get_value() + metric.get_counter().get_value());
+    sum.set_counter(counter);
+
+    let (before, more) = (sum.get_histogram(), metric.get_histogram());
+    let mut histogram = Histogram::default();
+    histogram.set_sample_count(before.get_sample_count() + more.get_sample_count());
+    histogram.set_sample_sum(before.get_sample_sum() + more.get_sample_sum());
+    let buckets = before.get_bucket().iter().zip(more.get_bucket()).map(|(before, more)| {
+        let mut bucket = before.clone();
+        bucket.set_cumulative_count(before.cumulative_count() + more.cumulative_count());
+        bucket
+    });
+    histogram.set_bucket(buckets.collect());
+    sum.set_histogram(histogram);
+}
+
+#[cfg(test)]
+mod tests {
+    use prometheus::{HistogramOpts, IntCounter};
+
+    use super::*;
+
+    #[test]
+    fn each_thread_counts_for_itself_and_all_are_added_up() {
+        let counter = Striped::new(|| IntCounter::new("calls", "Calls.")).unwrap();
+        let options = HistogramOpts::new("seconds", "Seconds.").buckets(vec![1.0, 2.0]);
+        let histogram = Striped::new(|| prometheus::Histogram::with_opts(options.clone())).unwrap();
+        let cores = counter.0.len();
+        std::thread::scope(|scope| {
+            for seconds in [0.5, 1.5, 4.0].repeat(20) {
+                let (counter, histogram) = (&counter, &histogram);
+                scope.spawn(move || {
+                    counter.mine().inc();
+                    histogram.mine().observe(seconds);
+                });
+            }
+        });
+        assert!(cores == 1 || counter.0.iter().all(|own| own.get() < 60), "none has them all: {counter:?}");
+        let collected = counter.collect();
+        assert_eq!(collected[0].get_metric()[0].get_counter().get_value(), 60.0);
+        let collected = histogram.collect();
+        let sum = collected[0].get_metric()[0].get_histogram();
+        assert_eq!((sum.get_sample_count(), sum.get_sample_sum()), (60, 120.0));
+        assert_eq!(sum.get_bucket().iter().map(|bucket| bucket.cumulative_count()).collect::<Vec<_>>(), [20, 40]);
+    }
+}
