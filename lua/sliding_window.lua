@@ -41,12 +41,15 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
         return struct.unpack('<I4', state, 17 + 4 * (age - left))
       end
       local age = left
-      while age <= segments and count(age) == 0 do
+      while newest == 0 and age <= segments and count(age) == 0 do
         age = age + 1
       end
       local reset_after = age <= segments and gone(age) or 0
       local retry_after = allowed and 0 or NEVER
-      if not allowed and hits <= number then
+      if newest + hits > number and hits <= number then
+        -- All the others may go, and the newest leaves no room.
+        retry_after = gone(0)
+      elseif not allowed and hits <= number then
         -- The oldest go first, until what is left leaves room.
         age = segments + 1
         local younger = sum
