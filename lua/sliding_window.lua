@@ -40,15 +40,16 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
       local function count(age)
         return struct.unpack('<I4', state, 17 + 4 * (age - left))
       end
-      local age = left
-      while newest == 0 and age <= segments and count(age) == 0 do
+      local age = newest > 0 and 0 or left - 1
+      while newest == 0 and age < segments do
         age = age + 1
+        newest = count(age)
       end
-      local reset_after = age <= segments and gone(age) or 0
+      local reset_after = newest > 0 and gone(age) or 0
       local retry_after = allowed and 0 or NEVER
       if newest + hits > number and hits <= number then
         -- All the others may go, and the newest leaves no room.
-        retry_after = gone(0)
+        retry_after = reset_after
       elseif not allowed and hits <= number then
         -- The oldest go first, until what is left leaves room.
         age = segments + 1
