@@ -23,7 +23,7 @@ const REFUSED: usize = 64;
 /// What a call is said to have, where it shall not be late.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Before anything is measured.
-const WARM_UP: Duration = Duration::from_millis(500);
+const WARM_UP: Duration = Duration::from_millis(300);
 
 /// What every request is limited by: a user, and as many more things as it has descriptors. Only `refused` may never pass.
 pub const RULES: &str = "
