@@ -1,6 +1,8 @@
 -- The checks of a request are one group: unless the whole of it passes, only give-backs and limits that count denials are charged.
 -- A penalty, the last of the algorithms, is told what became of the check before it. The twin of src/store/group.rs.
 local CHECK, ANSWER = '<BBBdddddddd', '<BI4ddd'
+-- Where in a check count_denied is, and where its number begins: with what follows, these make its limit.
+local COUNT_DENIED, NUMBER = 2, 11
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
@@ -21,6 +23,7 @@ end
 
 -- Each write sets the time to live, or leaves it as it is where the counter expires when it did before.
 local function write(key, state, reset_after, lasting)
+  looked_at = key
   if reset_after == 0 then
     redis.call('DEL', key)
   elseif type(state) == 'table' then
@@ -61,7 +64,8 @@ local function hits_after(before, algorithm, hits)
   return hits
 end
 
--- What is charged of a denied request all the same, and what remains then: to check `last`.
+-- Charges what is charged of a denied request all the same, checks `first` to `last`: gives what their counters will be, and answers anew what
+-- remains of each.
 local function charge_denied(first, last, offset)
   local pending = {}
   local before = true
@@ -110,7 +114,7 @@ local function retry_together(key, places)
   return longest
 end
 
--- Of a denied request that asks a counter several times: when all of that passes. As told already where something is given back, which nobody
+-- Of a denied request that asks a counter several times, answers anew when all of that passes. As told already where something is given back, which nobody
 -- will do again.
 local function tell_retries(first, last, offset)
   local counters, several = {}, false
@@ -124,7 +128,7 @@ local function tell_retries(first, last, offset)
   for i = first, last do
     local algorithm, _, count_denied, hits, number, period, figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
     local places = counters[KEYS[i]]
-    places[#places + 1] = {hits = hits, offset = offset, limit = string.sub(asked, offset + 2, offset + 2) .. string.sub(asked, offset + 11, next_offset - 1)}
+    places[#places + 1] = {hits = hits, offset = offset, limit = string.sub(asked, offset + COUNT_DENIED, offset + COUNT_DENIED) .. string.sub(asked, offset + NUMBER, next_offset - 1)}
     places.gives_back = places.gives_back or hits < 0
     places.is_penalty = algorithm == #algorithms
     offset = next_offset

@@ -6,6 +6,7 @@ use std::io;
 use std::net;
 use std::time::Duration;
 
+use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
@@ -58,7 +59,9 @@ async fn begins_with_preface(connection: &TcpStream) -> io::Result<bool> {
         match PREFACE.strip_prefix(&buffer[..length]) {
             Some([]) => return Ok(true),
             // It comes in one piece, nearly always: to look again is not worth being told when there is more.
-            Some(_) if length > 0 => tokio::time::sleep(PAUSE).await,
+            Some(_) if length > 0 && !connection.ready(Interest::READABLE).await?.is_read_closed() => {
+                tokio::time::sleep(PAUSE).await;
+            }
             _ => return Ok(false),
         }
     }
@@ -134,6 +137,16 @@ mod tests {
             let kept = scene.let_go(words).await;
             assert!(kept < PREFACE_TIME, "{words:?} was kept for {kept:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn who_goes_within_the_preface_is_let_go_at_once() {
+        let scene = Scene::new().await;
+        let mut client = scene.client(b"PRI").await;
+        client.shutdown().await.unwrap();
+        let closed = tokio::time::timeout(PREFACE_TIME / 2, client.read(&mut [0])).await;
+        assert_eq!(closed.expect("it is let go").unwrap_or(0), 0);
+        assert!(scene.connections.is_empty());
     }
 
     #[tokio::test]

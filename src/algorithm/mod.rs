@@ -581,7 +581,7 @@ impl Limit {
             // Its denials are copied.
             Algorithm::Penalty => 12,
             // Its entries are searched, by halves, in a list that is walked.
-            Algorithm::SlidingLog => 10_000,
+            Algorithm::SlidingLog => return 6 + u64::from(self.number) / 10_000,
             _ => return 1,
         };
         1 + u64::from(self.number) / in_one

@@ -61,8 +61,8 @@ impl<S: Store> Server<S> {
         Server { calls: Calls { service, others }, options }
     }
 
-    /// Serves a connection to its end. One that is old, or told to stop, takes no new calls, and ends when those it has are answered,
-    /// whether its client is still there or not.
+    /// Serves a connection to its end. One that is old, or told to stop, takes no new calls, and ends when those it has are answered; told
+    /// to stop, whether its client is still there or not.
     pub async fn serve(&self, connection: net::TcpStream, mut stop: Stop) {
         let connection = match TcpStream::from_std(connection) {
             Ok(connection) => connection,
@@ -79,6 +79,10 @@ impl<S: Store> Server<S> {
         }
         serving.as_mut().graceful_shutdown();
         let _ = tokio::time::timeout(self.options.max_age_grace, async {
+            tokio::select! {
+                _ = rounds.drive(serving.as_mut()) => return,
+                () = stop.told() => {}
+            }
             while tokio::time::timeout(FAREWELL, rounds.drive(serving.as_mut())).await.is_err() && rounds.has_calls() {}
         })
         .await;

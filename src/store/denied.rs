@@ -1,5 +1,5 @@
 //! Denials that are known: what the store has just denied is denied here, until the moment when the store would let it pass. So whoever goes
-//! on asking costs the store nothing.
+//! on asking for the same costs the store nothing.
 //!
 //! Nothing is denied that the store would let pass. A denial says when the same request passes again, to the millisecond; it is counted from
 //! when the store was asked, on this process's own clock. It holds for as many hits, because others may pass or must wait for longer, and for
