@@ -78,6 +78,41 @@ fn a_decision_allocates_at_most_four_times() {
     assert!(five <= 12, "{five} for five: a name for each counter, and a list now and then");
 }
 
+#[test]
+fn an_idle_counter_takes_at_most_150_bytes_and_a_rule_a_thousand() {
+    const COUNTERS: usize = 200_000;
+    for algorithm in Algorithm::ALL.iter().filter(|algorithm| !algorithm.has_holders()) {
+        let limit = Limit::new(*algorithm, 100, Duration::from_secs(3_600), Options::default()).unwrap();
+        let store = MemoryStore::default();
+        let info = allocation_counter::measure(|| {
+            for i in 0..COUNTERS {
+                store.decide(&[check(&format!("user-{i}"), limit)]);
+            }
+        });
+        assert_eq!(store.len(), COUNTERS);
+        let each = usize::try_from(info.bytes_current).unwrap() / COUNTERS;
+        assert!(each <= 150, "{algorithm}: {each} bytes");
+    }
+
+    const RULES: usize = 10_000;
+    let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    let rule = |i| format!("- {{key: user, value: user-{i:07}, rate_limit: {{unit: minute, requests_per_unit: 5}}}}\n");
+    let rules: String = (0..RULES).map(rule).collect();
+    std::fs::write(&file, format!("domain: shop\ndescriptors:\n{rules}")).unwrap();
+    let sources = Sources { paths: vec![file.path().to_owned()] };
+    let mut loaded = None;
+    let info = allocation_counter::measure(|| {
+        loaded = Some(load::load(&sources, &LoadOptions::default()).unwrap().rules);
+    });
+    let each = usize::try_from(info.bytes_current).unwrap() / RULES;
+    assert!(each <= 1_000, "{each} bytes");
+}
+
+fn check(name: &str, limit: Limit) -> Check {
+    let key = Key::new("", name, &[], |_| None, &limit);
+    Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
+}
+
 /// What is taken when so many denials have come, each of a name of its own that grows by so many bytes from one to the last.
 fn taken_by_denials(setting: usize, denials: usize, growth: usize) -> usize {
     // Nothing is kept in the store itself: it is closed.
@@ -86,16 +121,11 @@ fn taken_by_denials(setting: usize, denials: usize, growth: usize) -> usize {
     let info = allocation_counter::measure(|| {
         for i in 0..denials {
             let name = format!("{i:09}{}", "x".repeat(growth * i / denials));
-            let check = Check {
-                key: Key::new("", &name, &[], |_| None, &limit),
-                limit,
-                hits: Hits::take(1).unwrap(),
-                role: Role::Enforced,
-                descriptor: 0,
-                lease: None,
-            };
-            let verdicts =
-                cache.check(&[check], Instant::now()).now_or_never().expect("memory answers at once").unwrap();
+            let verdicts = cache
+                .check(&[check(&name, limit)], Instant::now())
+                .now_or_never()
+                .expect("memory answers at once")
+                .unwrap();
             assert!(!verdicts[0].allowed);
         }
     });

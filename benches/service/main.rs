@@ -44,7 +44,15 @@ fn main() {
     if is_given(bare::ARGUMENT) {
         return bare::serve();
     }
-    let stage = if is_given("--quick") { Stage::quick() } else { Stage::full() };
+    let stage = match () {
+        () if is_given("--quick") => Stage::quick(),
+        // `cargo bench` says so; `cargo test` does not.
+        () if is_given("--bench") => Stage::full(),
+        () => {
+            println!("Every row is tried, and nothing is measured: `cargo bench` does that.");
+            Stage::tried()
+        }
+    };
     // `cargo bench --bench service -- latency` measures what has that in a figure's name.
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
     let part = wanted.map_or("", |part| part);

@@ -16,6 +16,8 @@ pub struct Stage {
     pub runs: usize,
     /// How many counters make a crowd.
     pub crowd: usize,
+    /// How many rules are many.
+    pub rules: usize,
     cores: Option<Cores>,
 }
 
@@ -40,12 +42,17 @@ impl Stage {
     /// Under ten minutes. Runs are short and many: the speed of a machine that is not alone on its host drifts within seconds, and the sides of
     /// a comparison shall have the same.
     pub fn full() -> Stage {
-        Stage { run: Duration::from_secs(1), runs: 20, crowd: 1_000_000, cores: Cores::take() }
+        Stage { run: Duration::from_secs(1), runs: 20, crowd: 1_000_000, rules: 1_000_000, cores: Cores::take() }
     }
 
     /// Under two.
     pub fn quick() -> Stage {
-        Stage { run: Duration::from_secs(1), runs: 3, crowd: 200_000, cores: Cores::take() }
+        Stage { run: Duration::from_secs(1), runs: 3, crowd: 200_000, rules: 1_000_000, cores: Cores::take() }
+    }
+
+    /// Not to measure anything: whether every row still comes about, in a test.
+    pub fn tried() -> Stage {
+        Stage { run: Duration::from_millis(50), runs: 1, crowd: 50_000, rules: 20_000, cores: Cores::take() }
     }
 
     /// A Tollgate by these rules on the server's core.
