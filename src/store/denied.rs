@@ -20,27 +20,20 @@
 //! Leases stand before it: what they hold they spend first, what they give back is seen here, and what they ask for in advance is a question
 //! like any other, of so many hits.
 
-use std::hash::BuildHasher as _;
+mod shard;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hashbrown::DefaultHashBuilder;
-use indexmap::IndexMap;
-use parking_lot::Mutex;
+use shard::Shard;
 
+use super::sharded::{SHARDS, Sharded};
 use super::{Check, Key, Store, StoreError, Verdicts};
 use crate::algorithm::{Initial, Limit, Verdict};
 use crate::descriptor::{Hits, Role};
 
 /// The longest that a denial is known.
 const KNOWN: Duration = Duration::from_secs(1);
-/// Enough that threads seldom meet at one.
-const SHARDS: usize = 64;
-/// What the map takes for an entry that there is room for, used or not: one place in its list, and in its table, which is made of powers of two
-/// and doubled when it is half full of what has been removed, five at the most.
-const PLACE: usize = size_of::<(usize, Key, Denial)>() + 5 * (size_of::<usize>() + 1);
-/// How many entries there is room for at first.
-const FIRST: usize = 4;
 
 /// A store in front of which known denials are answered.
 pub struct DeniedCache<S> {
@@ -50,26 +43,10 @@ pub struct DeniedCache<S> {
 
 /// What is known to be denied, for all stores of a process that lead to the same counters.
 pub struct Denials {
-    shards: Box<[Mutex<Shard>]>,
-    /// Which of them a key is in. Quick, because every request is looked for here; the maps have a hash of their own, that withstands who picks
-    /// his names.
-    hash: DefaultHashBuilder,
+    shards: Sharded<Shard>,
     /// What each of them may take.
     shard_bytes: usize,
     on_hit: Box<dyn Fn() + Send + Sync>,
-}
-
-#[derive(Default)]
-struct Shard {
-    denials: IndexMap<Key, Denial>,
-    /// How many there is room for. That is never given back.
-    places: usize,
-    /// What the names of those that there are take.
-    key_bytes: usize,
-    /// Where the search for what may go continues.
-    hand: usize,
-    /// When something was given back to one of its counters last: an answer to what was asked before may not be true any more.
-    given_back: Option<Instant>,
 }
 
 /// What a limit and its penalty have said.
@@ -139,19 +116,14 @@ impl Drop for Forget<'_> {
 impl Denials {
     /// Knows nothing yet, and never more than fits these bytes; without any it stays so. `on_hit` is told of each request that is denied here.
     pub fn new(bytes: usize, on_hit: Box<dyn Fn() + Send + Sync>) -> Denials {
-        Denials {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            hash: DefaultHashBuilder::default(),
-            shard_bytes: bytes / SHARDS,
-            on_hit,
-        }
+        Denials { shards: Sharded::default(), shard_bytes: bytes / SHARDS, on_hit }
     }
 
     /// What the store would say, if it is known to deny all of it.
     fn known(&self, checks: &[Check], now: Instant) -> Option<Verdicts> {
         let mut verdicts = Verdicts::new();
         for unit in units(checks) {
-            let denial = *self.shard(&unit.check.key).lock().denials.get(&unit.check.key)?;
+            let denial = self.shards.of(&unit.check.key).lock().get(&unit.check.key)?;
             if !denial.denies(unit, now) || unit.is_repeated(checks) {
                 return None;
             }
@@ -171,22 +143,13 @@ impl Denials {
             if unit.is_repeated(checks) {
                 continue;
             }
-            let mut shard = self.shard(&unit.check.key).lock();
-            if shard.given_back.is_none_or(|at| at < asked) {
-                shard.insert(&unit.check.key, denial, self.shard_bytes);
-            }
+            self.shards.of(&unit.check.key).lock().learn(&unit.check.key, denial, self.shard_bytes);
         }
     }
 
     /// Something has been given back to this counter.
     fn forget(&self, key: &Key, now: Instant) {
-        let mut shard = self.shard(key).lock();
-        shard.given_back = shard.given_back.max(Some(now));
-        shard.remove(key);
-    }
-
-    fn shard(&self, key: &Key) -> &Mutex<Shard> {
-        &self.shards[self.hash.hash_one(key) as usize % SHARDS]
+        self.shards.of(key).lock().forget(key, now);
     }
 }
 
@@ -249,69 +212,6 @@ impl Denial {
             ..verdict
         }
     }
-}
-
-impl Shard {
-    fn insert(&mut self, key: &Key, denial: Denial, most: usize) {
-        if self.denials.get(key).is_some_and(|known| known.goes_before(&denial)) {
-            return;
-        }
-        for _ in 0..2 {
-            self.drop_next(|next| next.until <= denial.asked);
-        }
-        if let Some(known) = self.denials.get_mut(key) {
-            *known = denial;
-        } else if self.make_room(key, most) {
-            self.key_bytes += size(key);
-            self.denials.insert(key.clone(), denial);
-        }
-    }
-
-    /// Makes room for one more, where there can be: while that fits, more room, and from then on another has to go.
-    fn make_room(&mut self, key: &Key, most: usize) -> bool {
-        let key_bytes = size(key);
-        if self.denials.len() == self.places {
-            let average = (self.key_bytes + key_bytes) / (self.denials.len() + 1);
-            let places = (self.places * 2).max(FIRST).min(most / (PLACE + average));
-            if places > self.places {
-                self.denials.reserve_exact(places - self.denials.len());
-                self.places = places;
-            }
-        }
-        let fits = |shard: &Shard| {
-            shard.denials.len() < shard.places && shard.places * PLACE + shard.key_bytes + key_bytes <= most
-        };
-        while !fits(self) && !self.denials.is_empty() {
-            self.drop_next(|_| true);
-        }
-        fits(self)
-    }
-
-    /// Looks at the next entry, and drops it if it `may` go.
-    fn drop_next(&mut self, may: impl Fn(&Denial) -> bool) {
-        if self.hand >= self.denials.len() {
-            self.hand = 0;
-        }
-        match self.denials.get_index(self.hand) {
-            Some((key, denial)) if may(denial) => {
-                self.key_bytes -= size(key);
-                self.denials.swap_remove_index(self.hand);
-            }
-            _ => self.hand += 1,
-        }
-    }
-
-    fn remove(&mut self, key: &Key) {
-        if self.denials.swap_remove(key).is_some() {
-            self.key_bytes -= size(key);
-        }
-    }
-}
-
-/// What a name takes, with what the allocator adds.
-fn size(key: &Key) -> usize {
-    let len = key.as_str().len();
-    len + len / 8 + 16
 }
 
 fn gives_back(check: &Check) -> bool {

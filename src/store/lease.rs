@@ -11,17 +11,15 @@
 //! What a process holds that is killed, or that the store did not take back, counts as used until its window has passed.
 
 use std::collections::HashMap;
-use std::hash::BuildHasher as _;
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use hashbrown::DefaultHashBuilder;
-use parking_lot::Mutex;
 use smallvec::smallvec;
 use tokio::sync::oneshot;
 
+use super::sharded::{SHARDS, Sharded};
 use super::{Check, Key, Store, StoreError, Verdicts};
 use crate::algorithm::{Limit, Verdict};
 use crate::descriptor::{Hits, Role};
@@ -32,8 +30,6 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// How many counters may be in use: each is kept for as long as a lease lasts at least, with a task and a timer, a kilobyte or two in all. A lease on
 /// a key that is another for each user is of no use, and shall not fill the memory either.
 pub const COUNTERS: usize = 16_384;
-/// Enough that workers seldom meet at one.
-const LEDGERS: usize = 64;
 
 /// Told of every request that a lease decides, so that the store is not asked.
 pub type OnDecision = Box<dyn Fn() + Send + Sync>;
@@ -46,9 +42,7 @@ pub struct Leases<S> {
 
 /// What the workers have in common.
 struct Book {
-    ledgers: Box<[Mutex<Ledger>]>,
-    /// Which of them a counter is in; what withstands who picks his names is the hash of the maps.
-    hash: DefaultHashBuilder,
+    ledgers: Sharded<Ledger>,
     /// How many requests may wait for one counter.
     queue: usize,
     on_decision: OnDecision,
@@ -217,7 +211,7 @@ impl<S: Store> Store for Leases<S> {
 
     async fn close(&self, deadline: Instant) {
         let mut keys: Vec<Key> = Vec::new();
-        for ledger in &self.book.ledgers {
+        for ledger in self.book.ledgers.iter() {
             let mut ledger = ledger.lock();
             ledger.closed = true;
             keys.extend(ledger.entries.keys().cloned());
@@ -236,27 +230,17 @@ impl<S: Store> Store for Leases<S> {
 
 impl Book {
     fn new(queue: usize, on_decision: OnDecision) -> Book {
-        Book {
-            ledgers: (0..LEDGERS).map(|_| Mutex::default()).collect(),
-            hash: DefaultHashBuilder::default(),
-            queue,
-            on_decision,
-            start: tokio::time::Instant::now(),
-        }
+        Book { ledgers: Sharded::default(), queue, on_decision, start: tokio::time::Instant::now() }
     }
 
     fn now(&self) -> Duration {
         self.start.elapsed()
     }
 
-    fn ledger(&self, key: &Key) -> &Mutex<Ledger> {
-        &self.ledgers[self.hash.hash_one(key) as usize % LEDGERS]
-    }
-
     /// Acts under the lock of the ledger that this counter is in, and then tells those who have waited.
     fn with_ledger<T>(&self, key: &Key, act: impl FnOnce(&mut Ledger, &mut Answers) -> T) -> T {
         let mut answers = Answers::default();
-        let done = act(&mut self.ledger(key).lock(), &mut answers);
+        let done = act(&mut self.ledgers.of(key).lock(), &mut answers);
         answers.send();
         done
     }
@@ -282,7 +266,7 @@ impl Book {
                 }
                 return Ok(Found::Waits(entry.wait(hits, deadline, self, answers)));
             }
-            if ledger.entries.len() >= COUNTERS / LEDGERS {
+            if ledger.entries.len() >= COUNTERS / SHARDS {
                 return Ok(Found::Alone);
             }
             let mut account = Account::new(check.limit, lease, now);
@@ -295,7 +279,7 @@ impl Book {
 
     /// What a request was told that has asked for itself.
     fn note(&self, check: &Check, verdict: Verdict) {
-        if let Some(entry) = self.ledger(&check.key).lock().entries.get_mut(&check.key) {
+        if let Some(entry) = self.ledgers.of(&check.key).lock().entries.get_mut(&check.key) {
             entry.account.note(&check.limit, verdict, self.now());
         }
     }
@@ -437,7 +421,7 @@ mod tests {
     impl Wake for Watch {
         fn wake(self: Arc<Self>) {
             self.woken.fetch_add(1, Ordering::Relaxed);
-            let is_free = self.book.ledger(&self.key).try_lock().is_some();
+            let is_free = self.book.ledgers.of(&self.key).try_lock().is_some();
             self.free.fetch_add(is_free.into(), Ordering::Relaxed);
         }
     }
@@ -477,7 +461,7 @@ mod tests {
         let refused = (0..).map(|i| format!("late{i}")).find(|name| matches!(find(&book, name), Found::Alone));
         let refused = refused.unwrap();
         // When one has not been asked for in the length of a lease, there is room for another.
-        let key = book.ledger(&check(&refused).0.key).lock().entries.keys().next().cloned().unwrap();
+        let key = book.ledgers.of(&check(&refused).0.key).lock().entries.keys().next().cloned().unwrap();
         assert!(matches!(book.chore(&key), Chore::Sleep(_)));
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(matches!(book.chore(&key), Chore::Forget));
@@ -488,9 +472,9 @@ mod tests {
     fn one_counter_does_not_keep_all_others_waiting() {
         let book = book();
         let (ann, _) = check("ann");
-        let _locked = book.ledger(&ann.key).lock();
+        let _locked = book.ledgers.of(&ann.key).lock();
         let others = (0..1_000).map(|i| check(&format!("user{i}")).0.key);
-        let free = others.filter(|other| book.ledger(other).try_lock().is_some()).count();
+        let free = others.filter(|other| book.ledgers.of(other).try_lock().is_some()).count();
         assert!(free > 900, "{free} of a thousand");
     }
 }

@@ -5,6 +5,7 @@ pub mod group;
 pub mod lease;
 pub mod memory;
 pub mod redis;
+mod sharded;
 pub mod timed;
 
 use std::fmt;

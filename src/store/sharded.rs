@@ -1,0 +1,37 @@
+//! What is kept by counter, in parts that are locked each for itself.
+
+use std::hash::BuildHasher as _;
+
+use hashbrown::DefaultHashBuilder;
+use parking_lot::Mutex;
+
+use super::Key;
+
+/// Enough that threads seldom meet at one.
+pub(super) const SHARDS: usize = 64;
+
+/// Parts, each with the counters that fall to it.
+pub(super) struct Sharded<T> {
+    shards: Box<[Mutex<T>]>,
+    /// Quick, because every request looks here. Who picks his names can crowd one part at the worst; the map in it has a hash of its own, which
+    /// withstands him.
+    hash: DefaultHashBuilder,
+}
+
+impl<T> Sharded<T> {
+    /// The part of this counter.
+    pub(super) fn of(&self, key: &Key) -> &Mutex<T> {
+        &self.shards[self.hash.hash_one(key) as usize % SHARDS]
+    }
+
+    /// All parts.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Mutex<T>> {
+        self.shards.iter()
+    }
+}
+
+impl<T: Default> Default for Sharded<T> {
+    fn default() -> Self {
+        Sharded { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hash: DefaultHashBuilder::default() }
+    }
+}
