@@ -33,7 +33,7 @@ pub struct Metrics {
     rule_hits: Hits<IntCounterVec>,
     banned_hits: IntCounterVec,
     store_seconds: Striped<Histogram>,
-    store_errors: Known<&'static str, 6>,
+    store_errors: Known<&'static str, 7>,
     denied_cache_hits: Striped<IntCounter>,
     lease_decisions: Striped<IntCounter>,
     failure_answers: Known<FailureMode, 4>,

@@ -202,7 +202,7 @@ async fn a_counter_that_somebody_else_has_written() {
     redis.command::<()>("LPUSH shop|closed=ann|tb31536000000 x").await;
     assert_eq!(code(&tollgate, "closed", "ann").await, Code::OverLimit);
     assert_limits_are_back(&tollgate, "bob").await;
-    assert!(tollgate.metric("tollgate_store_errors_total{kind=\"refused\"}") >= 1.0);
+    assert!(tollgate.metric("tollgate_store_errors_total{kind=\"counter\"}") >= 1.0);
 }
 
 #[tokio::test]

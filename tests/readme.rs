@@ -88,7 +88,9 @@ async fn the_commands_that_it_names_are_all_that_a_user_of_redis_needs() {
         assert!(tollgate.passes("shop", &entries).await, "{algorithm}");
         assert!(!tollgate.passes("shop", &entries).await, "{algorithm}");
     }
-    assert_eq!(tollgate.metric("tollgate_store_errors_total{kind=\"refused\"}"), 0.0);
+    for kind in ["refused", "counter"] {
+        assert_eq!(tollgate.metric(&format!("tollgate_store_errors_total{{kind=\"{kind}\"}}")), 0.0, "{kind}");
+    }
 }
 
 #[test]

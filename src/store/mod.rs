@@ -70,6 +70,9 @@ pub enum StoreError {
     /// It answered with an error.
     #[error("the store refused")]
     Refused(#[source] deadpool_redis::redis::RedisError),
+    /// It cannot read or write a counter that the request asks for: which, and why.
+    #[error("a counter failed: {0}")]
+    Counter(String),
     /// It answered something else than verdicts.
     #[error("unexpected answer")]
     Answer,
@@ -77,7 +80,8 @@ pub enum StoreError {
 
 impl StoreError {
     /// The kind, as metrics have it.
-    pub const KINDS: [&'static str; 6] = ["timeout", "overloaded", "down", "connection", "refused", "answer"];
+    pub const KINDS: [&'static str; 7] =
+        ["timeout", "overloaded", "down", "connection", "refused", "counter", "answer"];
 
     /// One of [`StoreError::KINDS`].
     pub fn kind(&self) -> &'static str {
@@ -87,6 +91,7 @@ impl StoreError {
             StoreError::Down => "down",
             StoreError::Connection(_) => "connection",
             StoreError::Refused(_) => "refused",
+            StoreError::Counter(_) => "counter",
             StoreError::Answer => "answer",
         }
     }

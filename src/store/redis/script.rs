@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::LazyLock;
 
-use deadpool_redis::redis::{Cmd, ErrorKind, Script, ServerErrorKind, cmd};
+use deadpool_redis::redis::{Cmd, Script, cmd};
 use smallvec::SmallVec;
 
 use crate::algorithm::{Algorithm, FIGURES, Verdict};
@@ -141,8 +141,7 @@ impl Reply {
     pub fn verdicts(&self, checks: Range<usize>) -> Result<Verdicts, StoreError> {
         let answers = self.answers.get(checks).ok_or(StoreError::Answer)?;
         if answers.iter().any(|[allowed, ..]| *allowed == UNDECIDED) {
-            let kind = ErrorKind::Server(ServerErrorKind::ResponseError);
-            return Err(StoreError::Refused((kind, "a counter failed", self.failure.clone()).into()));
+            return Err(StoreError::Counter(self.failure.clone()));
         }
         Ok(answers.iter().map(verdict).collect())
     }
