@@ -344,6 +344,26 @@ async fn a_counter_that_cannot_be_read_fails_its_own_request_and_no_other() {
 }
 
 #[tokio::test]
+async fn a_call_reads_the_clock_once_and_each_counter_once_and_writes_it_once() {
+    const MANY: u32 = 10;
+    let redis = Redis::start();
+    let store = redis_store(&redis).await;
+    for algorithm in Algorithm::ALL.iter().filter(|algorithm| **algorithm != Algorithm::SlidingLog) {
+        let checks: Vec<Check> = (0..MANY).map(|i| check(&format!("{algorithm}-{i}"), limit(*algorithm, 5))).collect();
+        let count = || ["evalsha", "time", "get", "set"].map(|command| redis.calls_of(command));
+        let before = count();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let alone = checks.iter().map(|check| store.check(from_ref(check), deadline));
+        let together = store.check(&checks, deadline);
+        let (alone, together) = tokio::join!(futures_util::future::join_all(alone), together);
+        assert!(alone.into_iter().chain([together]).all(|verdicts| verdicts.unwrap()[0].allowed));
+        let mut commands = count();
+        commands.iter_mut().zip(before).for_each(|(now, before)| *now -= before);
+        assert_eq!(commands, [1, 1, 2 * MANY, 2 * MANY], "{algorithm}");
+    }
+}
+
+#[tokio::test]
 async fn to_ask_one_full_counter_many_times_is_no_more_work_than_to_ask_many() {
     const MANY: usize = 100;
     let redis = Redis::start();

@@ -108,8 +108,12 @@ impl Redis {
 
     /// How often the script has been called.
     pub fn script_calls(&self) -> u32 {
-        let calls = self.calls();
-        calls.iter().find(|(command, _)| command == "evalsha").map_or(0, |(_, calls)| *calls)
+        self.calls_of("evalsha")
+    }
+
+    /// How often this command has been called.
+    pub fn calls_of(&self, command: &str) -> u32 {
+        self.calls().iter().find(|(called, _)| called == command).map_or(0, |(_, calls)| *calls)
     }
 
     /// How often each command has been called, by clients and scripts.
