@@ -1,0 +1,376 @@
+//! Limits: what a rule may say of one, whether it can be computed exactly, and what is wrong with it if not.
+
+use std::time::Duration;
+
+use super::{Algorithm, FIGURES, Parameters, concurrency, penalty, sliding_log};
+
+/// The longest period a limit may have: 366 days.
+pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// The longest that a request may be held: longer than anybody waits for an answer.
+pub const MAX_DELAY: Duration = Duration::from_secs(60);
+
+/// The longest time that an empty bucket may need to fill: a thousand years.
+pub(super) const MAX_REFILL_MS: u128 = 1000 * 366 * 24 * 60 * 60 * 1000;
+
+/// What a limit may say beyond its number and period. An option that the algorithm does not have is refused.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// A denied request is charged too. By default only for a fixed window. Every algorithm has it.
+    pub count_denied: Option<bool>,
+    /// Of a bucket: how much passes at once.
+    pub burst: Option<u32>,
+    /// Of a leaky bucket: how long a request is held at most that does not fit at once.
+    pub max_delay: Option<Duration>,
+    /// Of a token bucket: what a new one holds.
+    pub initial: Option<Initial>,
+    /// Of a sliding window: how many counts a period is cut into, from 1 to 60.
+    pub segments: Option<u32>,
+    /// Of a sliding window: what the segment counts that is partly left.
+    pub weighting: Option<Weighting>,
+    /// Of a penalty: how long a ban lasts. It has no default.
+    pub ban: Option<Duration>,
+    /// Of a penalty: a request during a ban begins it anew.
+    pub extend: Option<bool>,
+}
+
+impl Options {
+    /// The names of the options that are given, but for `count_denied`.
+    fn given(&self) -> impl Iterator<Item = &'static str> {
+        let Options { count_denied: _, burst, max_delay, initial, segments, weighting, ban, extend } = self;
+        let given = [
+            ("burst", burst.is_some()),
+            ("max_delay", max_delay.is_some()),
+            ("initial", initial.is_some()),
+            ("segments", segments.is_some()),
+            ("weighting", weighting.is_some()),
+            ("ban", ban.is_some()),
+            ("extend", extend.is_some()),
+        ];
+        given.into_iter().filter_map(|(name, given)| given.then_some(name))
+    }
+}
+
+/// What a token bucket holds that has not been seen, or not for long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Initial {
+    /// The burst.
+    #[default]
+    Full,
+    /// Nothing: it has to be waited for.
+    Empty,
+}
+
+impl Initial {
+    /// Both.
+    pub const ALL: [Initial; 2] = [Initial::Full, Initial::Empty];
+
+    /// The name in rules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Initial::Full => "full",
+            Initial::Empty => "empty",
+        }
+    }
+}
+
+/// What the segment of a sliding window counts that is partly left.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Weighting {
+    /// In full: never more than the number passes in any period, and somewhat less than it under steady overload.
+    #[default]
+    Strict,
+    /// For the part that is not left yet: the number passes on average, and up to twice that at the worst.
+    Linear,
+}
+
+impl Weighting {
+    /// Both.
+    pub const ALL: [Weighting; 2] = [Weighting::Strict, Weighting::Linear];
+
+    /// The name in rules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Weighting::Strict => "strict",
+            Weighting::Linear => "linear",
+        }
+    }
+}
+
+/// So many hits in a period, counted by an algorithm. Every value of this type can be computed exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    pub(super) number: u32,
+    pub(super) period_ms: u64,
+    pub(super) options: Options,
+    pub(super) parameters: Parameters,
+}
+
+/// Why there is no such limit: all that is wrong with it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(LimitError::to_string).collect::<Vec<_>>().join("; "))]
+pub struct LimitErrors(pub Vec<LimitError>);
+
+impl LimitErrors {
+    /// Fails with those that there are.
+    pub(super) fn any(errors: impl IntoIterator<Item = Option<LimitError>>) -> Result<(), LimitErrors> {
+        let errors: Vec<LimitError> = errors.into_iter().flatten().collect();
+        if errors.is_empty() { Ok(()) } else { Err(LimitErrors(errors)) }
+    }
+}
+
+impl From<LimitError> for LimitErrors {
+    fn from(error: LimitError) -> Self {
+        LimitErrors(vec![error])
+    }
+}
+
+/// One thing that is wrong with a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// Under a millisecond, over [`MAX_PERIOD`], or with a fraction of a millisecond.
+    #[error("a period is a whole number of milliseconds, from 1ms to 366d")]
+    Period,
+    /// An option that the algorithm does not have.
+    #[error("{0} has no {1}; {owners}", owners = owners(.1))]
+    NoOption(Algorithm, &'static str),
+    /// A bucket that holds nothing.
+    #[error("burst must be at least 1: a bucket that holds nothing lets nothing pass")]
+    ZeroBurst,
+    /// A bucket that takes longer to fill than any promise about it can reach.
+    #[error("an empty bucket of this burst would take more than a thousand years to fill: lower the burst")]
+    EndlessRefill,
+    /// Shorter than a millisecond, over [`MAX_DELAY`], or with a fraction of a millisecond.
+    #[error("max_delay is a whole number of milliseconds, from 1ms to 60s; without it no request is held")]
+    MaxDelay,
+    /// More wait than can be counted.
+    #[error("more than 4294967295 hits would fit into a max_delay of this length: lower it")]
+    EndlessQueue,
+    /// No segment at all, or more than pays.
+    #[error("segments must be from 1 to 60")]
+    Segments,
+    /// More hits than a log keeps.
+    #[error(
+        "a sliding log keeps every hit: its number is at most {}; for more, take sliding_window with segments: 60, which keeps 61 counts",
+        sliding_log::MAX_NUMBER
+    )]
+    LogNumber,
+    /// The period of a concurrency limit, out of the same range.
+    #[error("hold is a whole number of milliseconds, from 1ms to 366d")]
+    Hold,
+    /// More slots than are kept.
+    #[error("concurrency keeps every slot that is taken: it has at most {} slots", concurrency::MAX_NUMBER)]
+    Slots,
+    /// The period in which a penalty counts denials, out of the same range.
+    #[error("within is a whole number of milliseconds, from 1ms to 366d")]
+    Within,
+    /// The length of a ban, out of the same range.
+    #[error("ban is a whole number of milliseconds, from 1ms to 366d")]
+    Ban,
+    /// Bans for nothing, or more denials than are kept.
+    #[error("after must be from 1 to {}: the time of each denial is kept", penalty::MAX_NUMBER)]
+    Denials,
+    /// Denials that take slots.
+    #[error("concurrency counts what is in progress, and a denied request never is: remove count_denied")]
+    SlotsOfDenied,
+}
+
+impl LimitError {
+    /// The key in rules that is wrong.
+    pub const fn key(&self) -> &'static str {
+        match self {
+            LimitError::Period => "period",
+            LimitError::NoOption(_, option) => option,
+            LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
+            LimitError::MaxDelay | LimitError::EndlessQueue => "max_delay",
+            LimitError::Segments => "segments",
+            LimitError::Hold => "hold",
+            LimitError::Within => "within",
+            LimitError::Ban => "ban",
+            LimitError::Denials => "after",
+            LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
+            LimitError::SlotsOfDenied => "count_denied",
+        }
+    }
+
+    /// It is about several values together: it says nothing where one of them is wrong by itself.
+    pub const fn is_of_several(&self) -> bool {
+        matches!(self, LimitError::EndlessRefill | LimitError::EndlessQueue)
+    }
+}
+
+/// Whole milliseconds, from one up to [`MAX_PERIOD`].
+pub(super) fn is_period(length: Duration) -> bool {
+    !length.is_zero() && length <= MAX_PERIOD && length.subsec_nanos().is_multiple_of(1_000_000)
+}
+
+/// Which algorithms have an option.
+fn owners(option: &str) -> String {
+    let owners = Algorithm::ALL.iter().filter(|algorithm| algorithm.options().contains(&option));
+    let names: Vec<_> = owners.map(|algorithm| algorithm.name()).collect();
+    format!("{} {}", names.join(" and "), if names.len() == 1 { "has" } else { "have" })
+}
+
+impl Limit {
+    /// A limit of `number` hits in `period`, or for concurrency at once: then the period is how long a slot is held that is not
+    /// given back. Zero lets nothing pass.
+    ///
+    /// # Errors
+    /// With all that is wrong: a value out of range, or an option that does not belong to the algorithm.
+    pub fn new(algorithm: Algorithm, number: u32, period: Duration, options: Options) -> Result<Limit, LimitErrors> {
+        let wrong_period = (!is_period(period)).then_some(match algorithm {
+            Algorithm::Concurrency => LimitError::Hold,
+            Algorithm::Penalty => LimitError::Within,
+            _ => LimitError::Period,
+        });
+        // With any other in its place the rest can be looked at.
+        let period_ms = if wrong_period.is_none() { period.as_millis() as u64 } else { 1 };
+        let foreign = options.given().filter(|option| !algorithm.options().contains(option));
+        let mut errors: Vec<_> = foreign.map(|option| LimitError::NoOption(algorithm, option)).collect();
+        errors.extend(wrong_period);
+        match algorithm.parameters(number, period_ms, &options) {
+            Ok(parameters) if errors.is_empty() => return Ok(Limit { number, period_ms, options, parameters }),
+            Ok(_) => {}
+            Err(LimitErrors(own)) => {
+                errors.extend(own.into_iter().filter(|error| wrong_period.is_none() || !error.is_of_several()));
+            }
+        }
+        Err(LimitErrors(errors))
+    }
+
+    /// A penalty for those whom a limit denies `after` times `within`.
+    ///
+    /// # Errors
+    /// With each of these that is out of range.
+    pub fn penalty(after: u32, within: Duration, ban: Duration, extend: bool) -> Result<Limit, LimitErrors> {
+        // Its hits tell what has happened: none is ever taken back.
+        let options = Options { ban: Some(ban), extend: Some(extend), count_denied: Some(true), ..Options::default() };
+        Limit::new(Algorithm::Penalty, after, within, options)
+    }
+
+    /// The same limit for one of `parts` processes that count each for itself: its number and burst divided, but at least 1.
+    /// A burst that would then take a thousand years to fill is left out. A penalty stays as it is: nobody is banned for less.
+    #[must_use]
+    pub fn divided_by(&self, parts: u32) -> Limit {
+        if self.is_penalty() {
+            return *self;
+        }
+        let share = |number: u32| (number / parts.max(1)).max(number.min(1));
+        let options = Options { burst: self.options.burst.map(share), ..self.options };
+        let without_burst = Options { burst: None, ..options };
+        self.with(share(self.number), options)
+            .or_else(|_| self.with(share(self.number), without_burst))
+            .unwrap_or(*self)
+    }
+
+    /// A limit of the same counter that lets nothing pass, and counts nothing.
+    #[must_use]
+    pub fn closed(&self) -> Limit {
+        self.with(0, Options { count_denied: Some(false), ..self.options }).unwrap_or(*self)
+    }
+
+    /// The same limit as this holder asks it, a number up to 2^53. Only concurrency cares: what one holder has taken, no other
+    /// gives back.
+    #[must_use]
+    pub fn held_by(mut self, holder: u64) -> Limit {
+        if let Parameters::Concurrency(parameters) = &mut self.parameters {
+            parameters.holder = holder;
+        }
+        self
+    }
+
+    /// The same limit for a caller who waits no longer than this: what would have to be held longer is denied, and nothing of it
+    /// charged. Only a leaky bucket with a `max_delay` cares.
+    #[must_use]
+    pub fn within(mut self, patience_ms: u64) -> Limit {
+        if let Parameters::LeakyBucket(parameters) = &mut self.parameters {
+            *parameters = parameters.within(patience_ms);
+        }
+        self
+    }
+
+    fn with(&self, number: u32, options: Options) -> Result<Limit, LimitErrors> {
+        let limit = Limit::new(self.algorithm(), number, self.period(), options)?;
+        Ok(match self.parameters {
+            Parameters::Concurrency(concurrency::Parameters { holder }) => limit.held_by(holder),
+            Parameters::LeakyBucket(parameters) => limit.within(parameters.max_delay_ms()),
+            _ => limit,
+        })
+    }
+
+    /// What it says beyond its number and period.
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// How it counts.
+    pub fn algorithm(&self) -> Algorithm {
+        self.parameters.algorithm()
+    }
+
+    /// Hits in a period.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// The period.
+    pub fn period(&self) -> Duration {
+        Duration::from_millis(self.period_ms)
+    }
+
+    /// The window that the number is for; `None` where the number is for every moment.
+    pub fn window(&self) -> Option<Duration> {
+        (!self.algorithm().has_holders()).then(|| self.period())
+    }
+
+    /// The period in milliseconds.
+    pub fn period_ms(&self) -> u64 {
+        self.period_ms
+    }
+
+    /// A denied request is charged too. The reference charges denials, so its algorithm does by default.
+    pub fn count_denied(&self) -> bool {
+        self.options.count_denied.unwrap_or(self.algorithm() == Algorithm::FixedWindow)
+    }
+
+    /// How much work a decision is at the most, where one of a small counter is 1.
+    pub fn work(&self) -> u64 {
+        // Of what a counter is at its fullest, measured.
+        let in_one = match self.algorithm() {
+            // Its slots are copied, see `concurrency::MAX_NUMBER`.
+            Algorithm::Concurrency => 16,
+            // Its denials are copied.
+            Algorithm::Penalty => 12,
+            // Its entries are searched, by halves, in a list that is walked.
+            Algorithm::SlidingLog => return 6 + u64::from(self.number) / 10_000,
+            _ => return 1,
+        };
+        1 + u64::from(self.number) / in_one
+    }
+
+    /// It counts the denials of the limit before it.
+    pub fn is_penalty(&self) -> bool {
+        self.algorithm() == Algorithm::Penalty
+    }
+
+    /// It is a penalty whose bans begin anew with every request.
+    pub fn extends(&self) -> bool {
+        self.options.extend.unwrap_or(false)
+    }
+
+    /// The most that can be admitted at one moment: the number, or the burst of a bucket and what may wait for its turn.
+    pub fn capacity(&self) -> u32 {
+        self.parameters.capacity(self)
+    }
+
+    /// The algorithm's own figures, as the Lua twin takes them.
+    pub fn arguments(&self) -> [u64; FIGURES] {
+        self.parameters.arguments()
+    }
+
+    /// Appends what of the limit is part of a counter's name: the algorithm and its window, but not the number, so that
+    /// a changed number goes on with the same counter.
+    pub fn identity(&self, name: &mut String) {
+        self.parameters.identity(self, name);
+    }
+}
