@@ -29,6 +29,7 @@ pub mod lease;
 pub mod rules;
 pub mod store;
 pub mod plan;
+pub mod decision;
 pub mod counters;
 pub mod waiting_room;
 pub mod limiter;

@@ -12,8 +12,9 @@ use prometheus::{
 };
 
 use self::striped::Striped;
+use crate::decision::{Answer, Decision, Limited, Status};
 use crate::descriptor::Role;
-use crate::plan::{Answer, Decision, Limited, Source, Status};
+use crate::plan::Source;
 use crate::rules::{FailureMode, Rules};
 use crate::store::StoreError;
 
@@ -33,7 +34,7 @@ pub struct Metrics {
     rule_hits: Hits<IntCounterVec>,
     banned_hits: IntCounterVec,
     store_seconds: Striped<Histogram>,
-    store_errors: Known<&'static str, 7>,
+    store_errors: Known<&'static str, 8>,
     denied_cache_hits: Striped<IntCounter>,
     lease_decisions: Striped<IntCounter>,
     failure_answers: Known<FailureMode, 4>,
@@ -41,6 +42,7 @@ pub struct Metrics {
     held: HeldOutcomes,
     store_up: IntGauge,
     memory_counters: IntGauge,
+    memory_bytes: IntGauge,
     rules_loaded: IntGauge,
     domains_loaded: IntGauge,
     loads: IntCounterVec,
@@ -249,6 +251,10 @@ impl Metrics {
             },
             store_up: gauge("store_up", "1 while the store can be asked; 0 while it is known to be down and is not.")?,
             memory_counters: gauge("memory_counters", "Counters in this process's memory.")?,
+            memory_bytes: gauge(
+                "memory_bytes",
+                "About what the counters in this process's memory take; bounded by MEMORY_STORE_SIZE_IN_BYTES.",
+            )?,
             rules_loaded: gauge("rules_loaded", "Rules in force.")?,
             domains_loaded: gauge("domains_loaded", "Domains in force.")?,
             loads: counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?,
@@ -268,7 +274,7 @@ impl Metrics {
     /// A request was decided.
     pub fn record(&self, rules: &RuleMetrics, decision: &Decision<'_>) {
         if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.mine().inc();
-        if decision.spared {
+        if decision.only_shadow {
             self.spared.inc();
         }
         for status in &decision.statuses {
@@ -286,7 +292,7 @@ impl Metrics {
 
     fn record_limited(&self, rules: &RuleMetrics, limited: &Limited<'_>) {
         let answered_by = match limited.answer {
-            Answer::Store(_) => None,
+            Answer::Store(_) | Answer::Known(_) | Answer::Skipped => None,
             Answer::Local(_) => Some(FailureMode::Local),
             Answer::FailedOpen => Some(FailureMode::Open),
             Answer::FailedClosed => Some(FailureMode::Closed),
@@ -294,8 +300,12 @@ impl Metrics {
         if let Some(mode) = answered_by {
             self.failure_answers.inc(mode);
         }
-        let Ok(hits) = u64::try_from(limited.hits.get()) else { return };
-        match limited.source {
+        let ask = limited.asked.check.ask;
+        if ask.is_refund() {
+            return;
+        }
+        let hits = ask.taken();
+        match limited.asked.source {
             Source::Rule(rule, limit) => {
                 let of_limit = rules.limits[limit.id].get_or_init(|| LimitHits {
                     hits: self.rule_hits.with(&rule.domain, &limit.label),
@@ -303,7 +313,7 @@ impl Metrics {
                         .then(|| self.banned_hits.with_label_values(&[&*rule.domain, &*limit.label])),
                 });
                 of_limit.hits.record(limited, hits, self.near_limit_ratio);
-                if let (Some(banned), Some(_)) = (&of_limit.banned, limited.banned_ms) {
+                if let (Some(banned), Some(_)) = (&of_limit.banned, limited.banned_ms()) {
                     banned.inc_by(hits);
                 }
             }
@@ -373,9 +383,10 @@ impl Metrics {
         self.store_up.set(i64::from(up));
     }
 
-    /// So many counters are in memory.
-    pub fn set_memory_counters(&self, counters: usize) {
+    /// So many counters are in memory, and take so much.
+    pub fn set_memory(&self, counters: usize, bytes: usize) {
         self.memory_counters.set(i64::try_from(counters).unwrap_or(i64::MAX));
+        self.memory_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
     /// New rules are in force, in place of old ones: the series of rules that are gone go too.
@@ -445,15 +456,15 @@ impl Hits<IntCounter> {
         let Some(verdict) = limited.verdict() else { return };
         if !verdict.allowed {
             self.over.inc_by(hits);
-            if limited.role == Role::Shadow {
+            if limited.role() == Role::Shadow {
                 self.shadow.inc_by(hits);
             }
             return;
         }
         self.within.inc_by(hits);
-        let capacity = f64::from(limited.limit.capacity());
-        let near = (capacity * near_limit_ratio).floor() as u64;
-        let used = u64::from(limited.limit.capacity().saturating_sub(verdict.remaining));
+        let capacity = limited.asked.check.limit.capacity();
+        let near = (f64::from(capacity) * near_limit_ratio).floor() as u64;
+        let used = u64::from(capacity.saturating_sub(verdict.remaining));
         if used > near {
             self.near.inc_by((used - near).min(hits));
         }
@@ -463,7 +474,8 @@ impl Hits<IntCounter> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::descriptor::{Descriptor, Entry, Hits as Asked, Override, Request, Unit};
+    use crate::algorithm::Ask;
+    use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
     use crate::plan::{Plan, PlanOptions};
     use crate::rules::{Defaults, DomainConfig};
 
@@ -485,11 +497,12 @@ mod tests {
         let of_shop = RuleMetrics::new(&shop);
         let descriptor = Descriptor {
             entries: vec![Entry { key: "user".into(), value: "ann".into() }],
-            hits: Asked::take(1).unwrap(),
+            ask: Ask::Take(1),
             limit: Some(Override { number: 5, unit: Unit::Minute }),
         };
         let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
-        let decide = || Plan::new(&options, &shop, &request).conclude_without_store(|_| unreachable!("it fails open"));
+        let decide =
+            || Plan::new(&options, &shop, &request).conclude_without_store(|_| None, |_| unreachable!("it fails open"));
         let ask = || metrics.record(&of_shop, &decide().unwrap());
         ask();
         ask();

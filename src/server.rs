@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::net::TcpListener;
@@ -30,7 +30,7 @@ use crate::settings::Settings;
 use crate::store::Store;
 use crate::store::denied::{Denials, DeniedCache};
 use crate::store::lease::Leases;
-use crate::store::memory::MemoryStore;
+use crate::store::memory::{self, MemoryStore, SystemClock};
 use crate::store::redis::RedisStore;
 use crate::store::timed::{OnAnswer, Timed};
 use crate::wire;
@@ -63,7 +63,8 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     if loaded.is_none() {
         metrics.record_load_error();
     }
-    let memory = Arc::new(MemoryStore::default());
+    let most_bytes = settings.memory_store_size_in_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let memory = Arc::new(MemoryStore::new(SystemClock, most_bytes.unwrap_or_else(memory::default_bytes)));
     tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
     let parts = Parts { settings, signals, sources, fingerprint, loaded, ports, workers, metrics, memory };
     let metrics = Arc::clone(&parts.metrics);
@@ -82,7 +83,7 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
             let timed = |store| Timed::new(Arc::new(store), Arc::clone(&on_answer));
             let metrics = Arc::clone(&parts.metrics);
-            let bytes = usize::try_from(parts.settings.store.local_cache_size_in_bytes).unwrap_or(usize::MAX);
+            let bytes = parts.settings.store.local_cache_size_in_bytes;
             let denials = Arc::new(Denials::new(bytes, Box::new(move || metrics.record_denied_cache_hit())));
             let cached = |store| DeniedCache::new(timed(store), Arc::clone(&denials));
             let stores = stores.into_iter().map(cached).collect();
@@ -121,7 +122,7 @@ async fn tend(memory: Arc<MemoryStore>, metrics: Arc<Metrics>) {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         loop {
             ticks.tick().await;
-            metrics.set_memory_counters(memory.len());
+            metrics.set_memory(memory.len(), memory.bytes());
         }
     };
     tokio::join!(memory.sweep(), count);
@@ -269,7 +270,7 @@ impl Parts {
             });
             let finished =
                 tokio::time::timeout(settings.shutdown_timeout, async { tokio::join!(workers.drain(), http) }).await;
-            first.close(Instant::now() + settings.store.redis_timeout).await;
+            first.close(tokio::time::Instant::now() + settings.store.redis_timeout).await;
             finished
         };
         tokio::select! {

@@ -132,6 +132,12 @@ pub struct Settings {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub max_value_bytes: u32,
 
+    /// The most that counters in this process's memory may take, without Redis or in failure mode `local`. Unset: half of the memory that the
+    /// process may use. At the bound the counters that are there go on, and a limit that needs a new one answers by its failure mode.
+    #[arg(long, env = "MEMORY_STORE_SIZE_IN_BYTES", value_name = "BYTES", help_heading = "Requests",
+        value_parser = clap::value_parser!(u64).range(1..))]
+    pub memory_store_size_in_bytes: Option<u64>,
+
     /// The most requests that are held at once until their turn (`leaky_bucket` with `max_delay`); what would be one more is denied.
     #[arg(long, env = "MAX_HELD_REQUESTS", value_name = "NUMBER", default_value = "10000", help_heading = "Requests",
         value_parser = clap::value_parser!(u32))]

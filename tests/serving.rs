@@ -4,8 +4,9 @@
 
 mod support;
 
+use std::borrow::Borrow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use support::tollgate::request;
 use tokio::net::TcpListener;
@@ -29,8 +30,12 @@ struct Fragile {
 }
 
 impl Store for Fragile {
-    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
-        let name = checks[0].key.as_str();
+    async fn check<C: Borrow<Check> + Sync>(
+        &self,
+        checks: &[C],
+        deadline: tokio::time::Instant,
+    ) -> Result<Verdicts, StoreError> {
+        let name = checks[0].borrow().key.as_str();
         assert!(!name.contains("user=panic"), "a panic in a call, for the test");
         if name.contains("user=slow") {
             drop(self.slow.acquire().await);
