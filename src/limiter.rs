@@ -49,7 +49,7 @@ struct Common {
     local: Arc<MemoryStore>,
     metrics: Arc<Metrics>,
     waiting_room: WaitingRoom,
-    reports: telemetry::Bounded,
+    reports: telemetry::Throttle,
 }
 
 /// What holds for every request.
@@ -111,7 +111,7 @@ impl<S: Store> Limiter<S> {
             waiting_room: WaitingRoom::new(options.max_held_requests, Arc::clone(&metrics)),
             options,
             metrics,
-            reports: telemetry::Bounded::default(),
+            reports: telemetry::Throttle::default(),
         };
         let in_force = Arc::new(InForce::default());
         common.in_force.lock().push(Arc::clone(&in_force));

@@ -15,10 +15,10 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::accept;
-use crate::admin::{self, Admin};
 use crate::grpc::{
     ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, Server, Service, ServiceOptions,
 };
+use crate::http::{self, Admin};
 use crate::limiter::{Limiter, LimiterOptions};
 use crate::metrics::Metrics;
 use crate::plan::PlanOptions;
@@ -42,11 +42,11 @@ const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
 const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
 
-/// Serves until SIGTERM or SIGINT, and then until requests on their way are answered.
+/// Serves until SIGTERM or SIGINT, and then until requests on their way are answered. The metrics tell how many log lines are lost.
 ///
 /// # Errors
 /// Where it cannot start: wrong settings, wrong rules, a port in use.
-pub async fn serve(settings: Settings) -> anyhow::Result<()> {
+pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static) -> anyhow::Result<()> {
     settings.check_headers()?;
     settings.admin_token()?;
     // First of all, so that no signal ends the process without its draining.
@@ -60,6 +60,7 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     let workers = Workers::start(worker_threads(&settings)).context("cannot start the threads that answer calls")?;
 
     let metrics = Arc::new(Metrics::new(settings.near_limit_ratio)?);
+    metrics.observe_lost_log_lines(lost_log_lines)?;
     if loaded.is_none() {
         metrics.record_load_error();
     }
@@ -230,7 +231,7 @@ impl Parts {
         }));
 
         let http_address = ports.http.local_addr()?;
-        let router = admin::router(Admin {
+        let router = http::router(Admin {
             serving: Arc::clone(&serving.http),
             metrics,
             limiter: Arc::clone(&limiter),

@@ -9,14 +9,14 @@ use std::time::Instant;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::metrics::{Held, Metrics};
-use crate::telemetry::Bounded;
+use crate::telemetry::Throttle;
 
 /// The seats.
 pub struct WaitingRoom {
     seats: Arc<Semaphore>,
     closed: watch::Sender<bool>,
     metrics: Arc<Metrics>,
-    reports: Bounded,
+    reports: Throttle,
 }
 
 /// When a request may leave. One that is dropped before has left by itself: its caller waits no longer.
@@ -33,7 +33,7 @@ impl WaitingRoom {
     /// With so many seats.
     pub fn new(seats: usize, metrics: Arc<Metrics>) -> WaitingRoom {
         let seats = Arc::new(Semaphore::new(seats.min(Semaphore::MAX_PERMITS)));
-        WaitingRoom { seats, closed: watch::Sender::new(false), metrics, reports: Bounded::default() }
+        WaitingRoom { seats, closed: watch::Sender::new(false), metrics, reports: Throttle::default() }
     }
 
     /// Takes a seat until `turn`; `None` where all are taken. Who gets none, or leaves before, gives up.

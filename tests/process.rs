@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, Read as _, Write as _};
 use std::process::Output;
 use std::time::Duration;
 
@@ -585,4 +585,95 @@ async fn an_old_connection_is_closed_without_failing_a_request() {
         }
     }
     assert!(answered > 0);
+}
+
+/// A service whose standard error and output are one pipe, which is read up to the line that says that it is up, and no further.
+fn start_unread(settings: &[(&str, &str)]) -> (std::process::Child, std::io::BufReader<std::io::PipeReader>, [u16; 2]) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut command = tollgate::command();
+    command.env("LOG_FORMAT", "json").env("GRPC_PORT", "0").env("PORT", "0").envs(settings.iter().copied());
+    let process = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+    drop(command);
+    let mut reader = std::io::BufReader::new(reader);
+    let up = loop {
+        let mut line = String::new();
+        assert_ne!(reader.read_line(&mut line).unwrap(), 0, "it ended");
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        if line["message"] == "tollgate is up" {
+            break line;
+        }
+    };
+    let port = |field: &str| up[field].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
+    (process, reader, [port("grpc"), port("http")])
+}
+
+#[tokio::test]
+async fn a_log_that_nobody_reads_holds_up_no_request_and_no_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.yaml"), RULES).unwrap();
+    let rules = folder.path().to_str().unwrap();
+    let settings = [("RULES", rules), ("LOG_LEVEL", "debug"), ("DRAIN_DELAY", "0s")];
+    let (mut process, unread, [grpc, http]) = start_unread(&settings);
+    let mut client = RateLimitServiceClient::connect(format!("http://127.0.0.1:{grpc}")).await.unwrap();
+    // Each makes a line of its own of 16 KiB: what waits and what the pipe holds are full after some 2,000.
+    let long = "x".repeat(100_000);
+    for _ in 0..3_000 {
+        client.should_rate_limit(request("shop", &[&[("user", &long)]])).await.unwrap();
+    }
+    let metrics = format!("http://127.0.0.1:{http}/metrics");
+    let metrics = ureq::get(metrics).call().unwrap().body_mut().read_to_string().unwrap();
+    let lost = metrics.lines().find_map(|line| line.strip_prefix("tollgate_log_lines_lost_total ")).unwrap();
+    assert!(lost.parse::<u64>().unwrap() > 100, "{lost}");
+    drop(client);
+    support::signal(&process, "TERM");
+    wait_until("it ends", || process.try_wait().unwrap().is_some());
+    assert_eq!(process.wait().unwrap().code(), Some(0));
+    drop(unread);
+}
+
+#[test]
+fn a_start_that_fails_ends_though_nobody_reads_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let mistakes = "  - {key: user, rate_limit: {unit: minuets, requests_per_unit: 5}}\n".repeat(5_000);
+    std::fs::write(folder.path().join("a.yaml"), format!("domain: shop\ndescriptors:\n{mistakes}")).unwrap();
+    // What is full from the start, because its reader has fallen asleep.
+    let (reader, mut full) = std::os::unix::net::UnixStream::pair().unwrap();
+    full.set_nonblocking(true).unwrap();
+    while full.write(&[b'x'; 1_024]).is_ok() {}
+    full.set_nonblocking(false).unwrap();
+    let mut command = tollgate::command();
+    let command = command.env("RULES", folder.path()).stderr(std::os::fd::OwnedFd::from(full));
+    let mut process = command.spawn().unwrap();
+    wait_until("it ends", || process.try_wait().unwrap().is_some());
+    assert_eq!(process.wait().unwrap().code(), Some(1));
+    drop(reader);
+}
+
+#[test]
+fn what_a_client_makes_a_library_say_is_not_logged() {
+    /// An answer to a PING that nobody has sent: h2 warns of each.
+    const PING_ACK: &[u8] = b"\0\0\x08\x06\x01\0\0\0\012345678";
+
+    let flood = |tollgate: &Tollgate| {
+        let mut connection = std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).unwrap();
+        connection.set_read_timeout(Some(support::SOON)).unwrap();
+        // It has read them all when it answers a PING that comes last, unless it has closed the connection.
+        let _ = connection.write_all(&[PREFACE, &PING_ACK.repeat(1_000), b"\0\0\x08\x06\0\0\0\0\0lastping"].concat());
+        let (mut said, mut buffer) = (Vec::new(), [0; 1_024]);
+        while !said.ends_with(b"lastping") {
+            match connection.read(&mut buffer) {
+                Ok(length @ 1..) => said.extend(&buffer[..length]),
+                _ => break,
+            }
+        }
+    };
+    let tollgate = Tollgate::start(RULES, &["LOG_LEVEL=debug"]);
+    let before = tollgate.logs().len();
+    flood(&tollgate);
+    assert_eq!(tollgate.logs().len(), before, "{:?}", tollgate.logs().last());
+
+    let tollgate = Tollgate::start(RULES, &["LOG_LEVEL=error,tollgate=info,h2=warn"]);
+    let before = tollgate.logs().len();
+    flood(&tollgate);
+    wait_until("h2 was asked for, and warns", || tollgate.logs().len() > before);
 }

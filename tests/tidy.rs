@@ -26,14 +26,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("wire", &[]),
     ("grpc", &["descriptor", "limiter", "metrics", "plan", "store", "waiting_room", "wire", "worker"]),
-    ("admin", &["counters", "descriptor", "limiter", "metrics", "store"]),
+    ("http", &["counters", "descriptor", "limiter", "metrics", "store"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "rules", "store", "telemetry"]),
     ("worker", &[]),
     ("accept", &["telemetry"]),
     (
         "server",
-        &["accept", "admin", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire", "worker"],
+        &["accept", "http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire", "worker"],
     ),
     ("client", &[]),
     ("ask", &["client", "counters", "descriptor", "wire"]),

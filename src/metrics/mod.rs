@@ -1,5 +1,6 @@
 //! Every metric, once, with its meaning. Labels come from rules and settings, which are few; never from requests.
 
+mod observed;
 mod striped;
 
 use std::collections::HashSet;
@@ -11,6 +12,7 @@ use prometheus::{
     TextEncoder,
 };
 
+use self::observed::Observed;
 use self::striped::Striped;
 use crate::descriptor::Role;
 use crate::plan::{Answer, Decision, Limited, Source, Status};
@@ -258,6 +260,16 @@ impl Metrics {
         registry.register(Box::new(build.clone()))?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(metrics)
+    }
+
+    /// From now on they tell how many log lines are lost, which `lost` says.
+    ///
+    /// # Errors
+    /// Where they do already.
+    pub fn observe_lost_log_lines(&self, lost: impl Fn() -> u64 + Send + Sync + 'static) -> prometheus::Result<()> {
+        let options =
+            Opts::new("log_lines_lost_total", "Log lines that were dropped because standard error takes none.");
+        self.registry.register(Box::new(Observed::new(&options, lost)?))
     }
 
     /// A call has been answered, or refused.
