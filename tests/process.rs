@@ -258,6 +258,18 @@ fn check_reports_like_the_start_and_strict_minds_warnings() {
 }
 
 #[test]
+fn of_many_mistakes_the_first_hundred_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let mistakes = "  - {key: user, rate_limit: {unit: minuets, requests_per_unit: 5}}\n".repeat(10_000);
+    std::fs::write(folder.path().join("a.yaml"), format!("domain: shop\ndescriptors:\n{mistakes}")).unwrap();
+    let path = folder.path().to_str().unwrap();
+    for said in [refusal(&["check", path], &[]), refusal(&["--rules", path], &[])] {
+        assert!(said.contains("a.yaml:3:") && said.contains("unknown unit \"minuets\""), "{said}");
+        assert!(said.contains(" more") && said.len() < 32 * 1024, "{} bytes: {said}", said.len());
+    }
+}
+
+#[test]
 fn check_reads_rules_as_the_service_would() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.yaml"), RULES.replace("unit: year", "burst: 5, unit: year")).unwrap();
