@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch as latest};
+use tokio::sync::{Semaphore, mpsc, watch as latest};
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
@@ -18,7 +18,7 @@ use crate::accept;
 use crate::grpc::{
     ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, Server, Service, ServiceOptions,
 };
-use crate::http::{self, Admin};
+use crate::http::{self, Counters, Port};
 use crate::limiter::{Limiter, LimiterOptions};
 use crate::metrics::Metrics;
 use crate::plan::PlanOptions;
@@ -173,6 +173,7 @@ impl Parts {
             overload: settings.store.overload,
             max_held_requests: settings.max_held_requests as usize,
         };
+        let admin_runtime = workers.runtimes().into_iter().next().context("there is one worker at least")?;
         let first = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter = Arc::new(Limiter::new(options, Arc::clone(&first), memory, Arc::clone(&metrics)));
         let (reporter, health) = tonic_health::server::health_reporter();
@@ -231,15 +232,15 @@ impl Parts {
         }));
 
         let http_address = ports.http.local_addr()?;
-        let router = http::router(Admin {
-            serving: Arc::clone(&serving.http),
-            metrics,
+        let counters = settings.admin_token()?.map(|token| Counters {
             limiter: Arc::clone(&limiter),
-            token: settings.admin_token()?,
+            runtime: admin_runtime,
+            token,
             store_timeout: settings.store.redis_timeout,
         });
-        let http = axum::serve(ports.http, router).with_graceful_shutdown(stop_signal());
-        let http = tokio::spawn(http.into_future());
+        let router = http::router(Port { serving: Arc::clone(&serving.http), metrics, counters });
+        let permits = Arc::new(Semaphore::new(http::MAX_CONNECTIONS));
+        let http = tokio::spawn(http::serve(ports.http, router, permits, stop_signal()));
 
         tracing::info!(
             grpc = %grpc_address, http = %http_address, store = store_name, rules, domains,
@@ -276,7 +277,7 @@ impl Parts {
         tokio::select! {
             finished = drain => match finished {
                 Ok(((), http)) => {
-                    http??;
+                    http?;
                     tracing::info!("every request is answered: bye");
                 }
                 Err(_) => tracing::warn!(after = ?settings.shutdown_timeout, "connections are still open: closing them"),

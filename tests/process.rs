@@ -689,3 +689,19 @@ fn what_a_client_makes_a_library_say_is_not_logged() {
     flood(&tollgate);
     wait_until("h2 was asked for, and warns", || tollgate.logs().len() > before);
 }
+
+#[test]
+fn half_requests_do_not_stay_on_the_http_port() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let connect = || {
+        let mut connection = std::net::TcpStream::connect(("127.0.0.1", tollgate.http_port)).unwrap();
+        connection.set_read_timeout(Some(support::SOON)).unwrap();
+        connection.write_all(b"GET /healthcheck HTTP/1.1\r\nHost: ").unwrap();
+        connection
+    };
+    let halves: Vec<_> = std::iter::repeat_with(connect).take(64).collect();
+    assert_eq!(tollgate.get("/healthcheck").0, 200);
+    for mut half in halves {
+        half.read_to_end(&mut Vec::new()).expect("the service closes the connection");
+    }
+}

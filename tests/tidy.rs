@@ -26,7 +26,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("wire", &[]),
     ("grpc", &["descriptor", "limiter", "metrics", "plan", "store", "waiting_room", "wire", "worker"]),
-    ("http", &["counters", "descriptor", "limiter", "metrics", "store"]),
+    ("http", &["counters", "descriptor", "limiter", "metrics", "store", "telemetry"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "rules", "store", "telemetry"]),
     ("worker", &[]),
