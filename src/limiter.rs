@@ -131,11 +131,10 @@ impl<S: Store> Limiter<S> {
         let snapshot = Snapshot { metrics: RuleMetrics::new(&rules), rules };
         let snapshot = Arc::new(snapshot);
         let all = self.common.in_force.lock();
-        let old = self.snapshot();
         for in_force in &*all {
             in_force.store(Arc::new(Arc::clone(&snapshot)));
         }
-        self.common.metrics.record_load(&snapshot.rules, &old.rules);
+        self.common.metrics.record_load(&snapshot.rules);
     }
 
     /// The rules in force. To take them writes nothing that another worker writes or reads.

@@ -358,6 +358,7 @@ async fn metrics_tell_what_was_decided_with_labels_from_rules_only() {
         "shadow_hits_total",
     ];
     assert_eq!(hits.map(rule), [3.0, 2.0, 1.0, 1.0, 0.0]);
+    assert_eq!(["rule_requests_total", "over_limit_rule_requests_total"].map(rule), [3.0, 1.0]);
     for (series, value) in [
         ("requests_total{outcome=\"ok\"}", 4.0),
         ("requests_total{outcome=\"over_limit\"}", 1.0),
@@ -384,6 +385,55 @@ async fn metrics_tell_what_was_decided_with_labels_from_rules_only() {
         assert!(body.contains(&format!("# HELP {name} ")), "{name} has no meaning");
     }
     wait_until("the counter in memory is told", || tollgate.metric("tollgate_memory_counters") == 1.0);
+}
+
+#[tokio::test]
+async fn no_single_request_spoils_the_metrics_of_a_rule() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let rule = |name: &str| tollgate.metric(&format!("tollgate_{name}{{domain=\"shop\",rule=\"user\"}}"));
+    for hits in [1 << 53, u64::MAX, 1 << 40] {
+        let mut asked = request("shop", &[&[("user", "ann")]]);
+        asked.descriptors[0].hits_addend = Some(hits);
+        // Some are refused as invalid, and none of those is counted.
+        let _ = tollgate.ask(asked).await;
+    }
+    let (hits, requests) = (rule("hits_total"), rule("rule_requests_total"));
+    assert!((1.0..=3.0).contains(&requests), "{requests}");
+    assert!(hits <= requests * f64::from(u32::MAX), "{hits}");
+    assert!(tollgate.passes("shop", &[("user", "bob")]).await);
+    assert_eq!(rule("hits_total"), hits + 1.0, "one more is seen");
+    assert_eq!(rule("rule_requests_total"), requests + 1.0);
+    assert_eq!(rule("within_limit_hits_total"), 1.0);
+    // A look at a counter is a request, too.
+    let mut look = request("shop", &[&[("user", "bob")]]);
+    look.descriptors[0].hits_addend = Some(0);
+    tollgate.ask(look).await.unwrap();
+    assert_eq!((rule("hits_total"), rule("rule_requests_total")), (hits + 1.0, requests + 2.0));
+}
+
+#[tokio::test]
+async fn a_large_scrape_is_shared_and_then_made_anew() {
+    let rules = (0..1_000)
+        .map(|rule| format!("  - {{key: user, value: u{rule}, rate_limit: {{unit: day, requests_per_unit: 5}}}}\n"));
+    let tollgate = Tollgate::start(&format!("domain: shop\ndescriptors:\n{}", rules.collect::<String>()), &[]);
+    for hundred in 0..10 {
+        let users: Vec<String> = (0..100).map(|user| format!("u{}", hundred * 100 + user)).collect();
+        let entries: Vec<[(&str, &str); 1]> = users.iter().map(|user| [("user", user.as_str())]).collect();
+        let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entries| &entries[..]).collect();
+        tollgate.ask(request("shop", &descriptors)).await.unwrap();
+    }
+    let first = || tollgate.metric("tollgate_hits_total{domain=\"shop\",rule=\"user=u0\"}");
+    let mut before = 0.0;
+    wait_until_async("a request between two scrapes is not seen at once", async || {
+        before = first();
+        tollgate.passes("shop", &[("user", "u0")]).await;
+        first() == before
+    })
+    .await;
+    wait_until("it is seen later", || first() > before);
+    let body = tollgate.get("/metrics").1;
+    assert_eq!(body.lines().filter(|line| line.starts_with("tollgate_hits_total{")).count(), 1_000);
+    assert_eq!(body.matches("# HELP tollgate_hits_total ").count(), 1);
 }
 
 #[tokio::test]
