@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use crate::algorithm::{Limit, Verdict};
 use crate::descriptor::{Descriptor, Entry, Hits, Request, Unit};
-use crate::plan::{Answer, Plan, PlanOptions};
+use crate::plan::{Answer, Plan, PlanOptions, Source};
 use crate::rules::Rules;
 use crate::store::{Store, StoreError};
 
@@ -100,10 +100,18 @@ pub async fn act<S: Store>(
     let limits = plan.checks().iter().filter(|check| !check.limit.is_penalty());
     let keys: Vec<String> = limits.map(|check| check.key.to_string()).collect();
     let verdicts = store.check(plan.checks(), Instant::now() + patience).await?;
-    if action == Action::Reset {
-        tracing::warn!(counters = ?keys, "counters are reset by hand");
-    }
     let decision = plan.conclude(&verdicts);
+    if action == Action::Reset {
+        let labels = decision.limits.iter().filter_map(|limited| match limited.source {
+            Source::Rule(_, limit) => Some(&*limit.label),
+            Source::Override(_) => None,
+        });
+        let rules: Vec<&str> = labels.collect();
+        // Their names hold values of the descriptor, which are for `debug` alone.
+        let hashes: Vec<_> = keys.iter().map(|key| blake3::hash(key.as_bytes()).to_hex()).collect();
+        tracing::warn!(domain, ?rules, ?hashes, "counters are reset by hand");
+        tracing::debug!(counters = ?keys, "these counters are reset");
+    }
     let counters = keys.into_iter().zip(&decision.limits).filter_map(|(key, limited)| match limited.answer {
         Answer::Store(verdict) => Some(Counter {
             banned_ms: limited.banned_ms,

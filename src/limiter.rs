@@ -231,6 +231,7 @@ impl<S: Store> Limiter<S> {
     }
 
     fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, DecideError> {
+        tracing::debug!(?error, "the store could not decide a request");
         if let Some(since_last) = self.common.reports.admit() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,

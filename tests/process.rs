@@ -445,17 +445,35 @@ async fn series_of_rules_that_are_gone_go_with_them() {
     wait_until("the series are gone", || !tollgate.get("/metrics").1.contains("rule=\"user\""));
 }
 
-#[test]
-fn logs_tell_no_values_above_debug() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
+#[tokio::test]
+async fn logs_tell_no_values_above_debug() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
     for (level, told) in [("info", false), ("debug", true)] {
-        let tollgate = Tollgate::start(RULES, &[&format!("LOG_LEVEL={level}")]);
-        runtime.block_on(tollgate.passes("shop", &[("user", "crimson")]));
-        let tells = || format!("{:?}", tollgate.logs()).contains("crimson");
+        let settings = [&url, "ADMIN_API=true", "ADMIN_TOKEN=a token of some length", &format!("LOG_LEVEL={level}")];
+        let tollgate = Tollgate::start(RULES, &settings);
+        tollgate.passes("shop", &[("user", "crimson")]).await;
+        tollgate.ask(request("", &[&[("user", "crimson")]])).await.unwrap_err();
+        let counter = format!("http://127.0.0.1:{}/counters?domain=shop&user=crimson", tollgate.http_port);
+        let reset = ureq::delete(counter).header("Authorization", "Bearer a token of some length").call();
+        assert_eq!(reset.unwrap().status(), 200);
+        tollgate.must_log("counters are reset by hand");
+
+        // A counter that somebody has written to.
+        tollgate.passes("shop", &[("user", "crimson")]).await;
+        for name in redis.command::<Vec<String>>("KEYS *crimson*").await {
+            redis.command::<()>(&format!("DEL {name}")).await;
+            redis.command::<()>(&format!("HSET {name} x y")).await;
+        }
+        tollgate.passes("shop", &[("user", "crimson")]).await;
+        tollgate.must_log("the store could not decide: failure modes answered");
+        redis.command::<()>("FLUSHALL").await;
+
+        let tells = |name: &str| format!("{:?}", tollgate.logs()).contains(name);
         if told {
-            wait_until("the value is logged", tells);
+            wait_until("the name of the damaged counter is logged", || tells("Counter(\\\"shop|user=crimson"));
         } else {
-            assert!(!tells(), "{level}");
+            assert!(!tells("crimson"), "{:?}", tollgate.logs());
         }
     }
 }
