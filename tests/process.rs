@@ -434,6 +434,10 @@ async fn a_large_scrape_is_shared_and_then_made_anew() {
     let body = tollgate.get("/metrics").1;
     assert_eq!(body.lines().filter(|line| line.starts_with("tollgate_hits_total{")).count(), 1_000);
     assert_eq!(body.matches("# HELP tollgate_hits_total ").count(), 1);
+    let zipped = ureq::get(format!("http://127.0.0.1:{}/metrics", tollgate.http_port));
+    let mut zipped = zipped.header("Accept-Encoding", "gzip").call().unwrap();
+    assert_eq!(zipped.headers()["content-encoding"], "gzip");
+    assert!(zipped.body_mut().read_to_vec().unwrap().len() < body.len() / 5);
 }
 
 #[tokio::test]
@@ -732,7 +736,7 @@ fn a_start_that_fails_ends_though_nobody_reads_why() {
 #[test]
 fn what_a_client_makes_a_library_say_is_not_logged() {
     /// An answer to a PING that nobody has sent: h2 warns of each.
-    const PING_ACK: &[u8] = b"\0\0\x08\x06\x01\0\0\0\012345678";
+    const PING_ACK: &[u8] = b"\0\0\x08\x06\x01\0\0\0\0ofnobody";
 
     let flood = |tollgate: &Tollgate| {
         let mut connection = std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).unwrap();

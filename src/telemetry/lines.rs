@@ -78,7 +78,7 @@ fn cut(text: &str, bytes: usize) -> String {
     if text.len() <= bytes + MARK_BYTES {
         return text.trim_end().to_owned();
     }
-    let end = text.floor_char_boundary(bytes);
+    let end = (0..=bytes).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     format!("{}... ({} bytes more)", &text[..end], text.len() - end)
 }
 
