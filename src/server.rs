@@ -42,7 +42,8 @@ const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
 const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
 
-/// Serves until SIGTERM or SIGINT, and then until requests on their way are answered. The metrics tell how many log lines are lost.
+/// Serves until SIGTERM or SIGINT, and then until requests on their way are answered. The metrics tell how many log
+/// lines are lost.
 ///
 /// # Errors
 /// Where it cannot start: wrong settings, wrong rules, a port in use.

@@ -187,8 +187,8 @@ pub struct Settings {
         value_parser = share)]
     pub near_limit_ratio: f64,
 
-    /// The least important log lines to write: error, warn, info, debug (tells of every request, with its values) or trace. Libraries are
-    /// silent unless they are named, each with its level: info,h2=warn,hyper=debug.
+    /// The least important log lines to write: error, warn, info, debug (tells of every request, with its values) or
+    /// trace. Libraries are silent unless they are named, each with its level: info,h2=warn,hyper=debug.
     #[arg(long, env = "LOG_LEVEL", value_name = "LEVELS", default_value = "info", help_heading = "Logs")]
     pub log_level: LogLevels,
 

@@ -671,7 +671,8 @@ async fn an_old_connection_is_closed_without_failing_a_request() {
     assert!(answered > 0);
 }
 
-/// A service whose standard error and output are one pipe, which is read up to the line that says that it is up, and no further.
+/// A service whose standard error and output are one pipe, which is read up to the line that says that it is up, and no
+/// further.
 fn start_unread(settings: &[(&str, &str)]) -> (std::process::Child, std::io::BufReader<std::io::PipeReader>, [u16; 2]) {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut command = tollgate::command();

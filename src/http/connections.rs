@@ -1,5 +1,5 @@
-//! The connections of the HTTP port. There are only so many at once, and none lasts: a client that sends half a request, sends none, or
-//! does not read the answer is closed, so that others get in.
+//! The connections of the HTTP port. There are only so many at once, and none lasts: a client that sends half a
+//! request, sends none, or does not read the answer is closed, so that others get in.
 
 use std::io;
 use std::pin::pin;
@@ -30,8 +30,8 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 /// How long to wait where the system gives no more descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers requests until `stop`, and then for two seconds at most those that are on their way. While all permits are taken, a client that
-/// connects waits in the listener's queue.
+/// Answers requests until `stop`, and then for two seconds at most those that are on their way. While all permits are
+/// taken, a client that connects waits in the listener's queue.
 pub async fn serve(listener: TcpListener, router: Router, permits: Arc<Semaphore>, stop: impl Future<Output = ()>) {
     let (stopping, stopped) = watch::channel(false);
     let mut connections = JoinSet::new();

@@ -1,5 +1,5 @@
-//! `/metrics`, for Prometheus. A hundred thousand rules make a text of tens of megabytes, which takes a while: it is made on a thread that
-//! answers nothing else, by one at a time, and whoever asks within a second of it gets the same.
+//! `/metrics`, for Prometheus. A hundred thousand rules make a text of tens of megabytes, which takes a while: it is
+//! made on a thread that answers nothing else, by one at a time, and whoever asks within a second of it gets the same.
 
 use std::io::{self, Write as _};
 use std::sync::Arc;
@@ -21,7 +21,8 @@ use crate::metrics::Metrics;
 
 /// For so long a large text is shared, and kept.
 const SHARED: Duration = Duration::from_secs(1);
-/// A text below so many bytes is made in some milliseconds: everybody gets one of their own, which is of this moment, and as it is.
+/// A text below so many bytes is made in some milliseconds: everybody gets one of their own, which is of this moment,
+/// and as it is.
 const LARGE: usize = 256 * 1024;
 
 /// What makes the text, and the last that it has made.

@@ -1,5 +1,5 @@
-//! The HTTP port: health for orchestrators, metrics for Prometheus, and counters for those who may mend them. Each has a router of its own;
-//! this one is of the whole port.
+//! The HTTP port: health for orchestrators, metrics for Prometheus, and counters for those who may mend them. Each has
+//! a router of its own; this one is of the whole port.
 
 mod connections;
 mod counters;

@@ -1,5 +1,6 @@
-//! What is counted of each rule. There can be a hundred thousand of them, so one that is never asked costs nothing at a scrape, and one that
-//! has not been asked for an hour is left out until it is asked again; it goes on from where it was.
+//! What is counted of each rule. There can be a hundred thousand of them, so one that is never asked costs nothing at a
+//! scrape, and one that has not been asked for an hour is left out until it is asked again; it goes on from where it
+//! was.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -108,7 +109,8 @@ impl ByRule {
         counters
     }
 
-    /// Forgets rules that are not among these. A few at a time, because requests under the new rules look for theirs meanwhile.
+    /// Forgets rules that are not among these. A few at a time, because requests under the new rules look for theirs
+    /// meanwhile.
     pub(super) fn keep(&self, new: &Rules) {
         const AT_ONCE: usize = 64;
 
@@ -133,8 +135,8 @@ impl ByRule {
         self.known.read().values().flat_map(HashMap::values).map(Arc::clone).collect()
     }
 
-    /// The families of all rules that are not quiet, in the order of their names. Each is made when it is its turn: together they take
-    /// ten times the memory of the text that is made of them.
+    /// The families of all rules that are not quiet, in the order of their names. Each is made when it is its turn:
+    /// together they take ten times the memory of the text that is made of them.
     pub(super) fn families(&self) -> impl Iterator<Item = MetricFamily> {
         let recent = self.recent(self.start.elapsed());
         OF_RULES.iter().filter_map(move |of_rules| family(*of_rules, &recent))

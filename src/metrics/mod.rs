@@ -1,5 +1,5 @@
-//! What the process counts: every metric is declared once, with its meaning. Labels come from rules and settings, which are few; never from
-//! requests.
+//! What the process counts: every metric is declared once, with its meaning. Labels come from rules and settings, which
+//! are few; never from requests.
 
 mod by_rule;
 mod declaration;

@@ -14,7 +14,10 @@ pub struct LogLevels {
 
 /// A level that there is not, or a target without one.
 #[derive(Debug, thiserror::Error)]
-#[error("unknown level {0:?} [possible values: {names}]; libraries follow as TARGET=LEVEL, such as info,h2=warn", names = names())]
+#[error(
+    "unknown level {0:?} [possible values: {names}]; libraries follow as TARGET=LEVEL, such as info,h2=warn",
+    names = names()
+)]
 pub struct LogLevelsError(String);
 
 /// Those of `tracing`, and those that envoyproxy/ratelimit has besides.

@@ -7,7 +7,8 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::LogFormat;
 
-/// The longest line in bytes. What stores logs cuts lines at about as many (Docker at 16 KiB), and a hundred problems of rules fit.
+/// The longest line in bytes. What stores logs cuts lines at about as many (Docker at 16 KiB), and a hundred problems
+/// of rules fit.
 pub(super) const LINE_BYTES: usize = 16 * 1024;
 
 /// Hands on lines of at most [`LINE_BYTES`].

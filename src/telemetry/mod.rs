@@ -1,6 +1,7 @@
 //! Logs: where they go, what they look like, and how often one failure may be told.
 //!
-//! Nothing waits for a log line. A thread writes them; while nobody reads standard error, lines beyond a bound are lost and counted.
+//! Nothing waits for a log line. A thread writes them; while nobody reads standard error, lines beyond a bound are lost
+//! and counted.
 
 mod levels;
 mod lines;
@@ -24,7 +25,8 @@ pub use throttle::Throttle;
 
 /// So many lines may wait until they are written: 32 MiB where each is as long as it can be.
 const WAITING_LINES: usize = 2_048;
-/// How long the end of the process may wait for lines to be written: a little more than `tracing_appender` waits itself.
+/// How long the end of the process may wait for lines to be written: a little more than `tracing_appender` waits
+/// itself.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// How log lines look.
