@@ -41,12 +41,12 @@ impl OfRule {
 /// The counters of all rules that have been asked, over all snapshots: a rule that is loaded anew goes on counting.
 #[derive(Debug)]
 pub(super) struct ByRule {
-    known: RwLock<Known>,
+    known: RwLock<ByName>,
     start: Instant,
 }
 
 /// By domain and rule.
-type Known = HashMap<Box<str>, HashMap<Box<str>, Arc<RuleCounters>>>;
+type ByName = HashMap<Box<str>, HashMap<Box<str>, Arc<RuleCounters>>>;
 
 /// The counters of one rule's limit.
 #[derive(Debug)]

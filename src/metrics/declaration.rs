@@ -19,7 +19,11 @@ const SECONDS: [f64; 14] =
 pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER] = [
     (OfRule::Requests, "rule_requests_total", "Requests that asked the rule, once for each of their descriptors."),
     (OfRule::OverLimitRequests, "over_limit_rule_requests_total", "Those of them that were over the rule's limit."),
-    (OfRule::Hits, "hits_total", "Hits that a rule was asked about, at most 4294967295 of one request."),
+    (
+        OfRule::Hits,
+        "hits_total",
+        "Hits that a rule was asked about, at most 4294967295 for one descriptor of a request.",
+    ),
     (OfRule::OverLimit, "over_limit_hits_total", "Hits over the rule's limit, where that could be decided."),
     (OfRule::NearLimit, "near_limit_hits_total", "Hits within the limit, beyond NEAR_LIMIT_RATIO of it."),
     (OfRule::WithinLimit, "within_limit_hits_total", "Hits within the rule's limit, where that could be decided."),

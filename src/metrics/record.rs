@@ -9,8 +9,8 @@ use crate::plan::{Answer, Decision, Limited, Status};
 use crate::rules::{FailureMode, Rules};
 use crate::store::StoreError;
 
-/// One request adds so many hits at most. It can ask for 2^53, beyond which Prometheus cannot tell one from none: what
-/// a thousand others have asked for would not be seen any more.
+/// One descriptor of a request adds so many hits at most. It can ask for 2^53, beyond which Prometheus cannot tell one
+/// from none: what a thousand others have asked for would not be seen any more.
 const MAX_HITS: u64 = u32::MAX as u64;
 
 /// What became of a request that was to be held.
