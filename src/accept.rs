@@ -10,7 +10,7 @@ use tokio::io::Interest;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
-use crate::telemetry::Bounded;
+use crate::telemetry::Throttle;
 
 /// What a client of HTTP/2 says first (RFC 9113, section 3.4). Before it has come, hyper neither asks whether the client is there nor ends.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Hands on the connections of those who speak HTTP/2, for ever. When it is dropped the port closes, and all others are let go.
 pub async fn accept(listener: TcpListener, hand_on: impl Fn(net::TcpStream) + Clone + Send + 'static) -> ! {
     let mut silent = JoinSet::new();
-    let reports = Bounded::default();
+    let reports = Throttle::default();
     loop {
         match listener.accept().await {
             Ok((connection, _)) => {

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::algorithm::{Ask, Limit, Verdict};
 use crate::decision::Answer;
 use crate::descriptor::{Descriptor, Entry, Request, Unit};
-use crate::plan::{Plan, PlanOptions};
+use crate::plan::{Plan, PlanOptions, Source};
 use crate::rules::Rules;
 use crate::store::{Store, StoreError};
 
@@ -101,10 +101,18 @@ pub async fn act<S: Store>(
     }
     let keys: Vec<String> = plan.asked().iter().map(|asked| asked.check.key.to_string()).collect();
     let verdicts = store.check(plan.asked(), Instant::now() + timeout).await?;
-    if action == Action::Reset {
-        tracing::warn!(counters = ?keys, "counters are reset by hand");
-    }
     let decision = plan.conclude(&verdicts);
+    if action == Action::Reset {
+        let labels = decision.limits.iter().filter_map(|limited| match limited.asked.source {
+            Source::Rule(_, limit) => Some(&*limit.label),
+            Source::Override(_) => None,
+        });
+        let rules: Vec<&str> = labels.collect();
+        // Their names hold values of the descriptor, which are for `debug` alone.
+        let hashes: Vec<_> = keys.iter().map(|key| blake3::hash(key.as_bytes()).to_hex()).collect();
+        tracing::warn!(domain, ?rules, ?hashes, "counters are reset by hand");
+        tracing::debug!(counters = ?keys, "these counters are reset");
+    }
     let counters = keys.into_iter().zip(&decision.limits).filter_map(|(key, limited)| match limited.answer {
         Answer::Store(verdict) => Some(Counter {
             banned_ms: verdict.banned_ms(),

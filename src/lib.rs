@@ -37,7 +37,7 @@ pub mod grpc;
 pub mod wire;
 pub mod metrics;
 pub mod telemetry;
-pub mod admin;
+pub mod http;
 pub mod settings;
 pub mod worker;
 pub mod accept;

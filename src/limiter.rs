@@ -56,7 +56,7 @@ struct Common {
     local: Arc<MemoryStore>,
     metrics: Arc<Metrics>,
     waiting_room: WaitingRoom,
-    reports: telemetry::Bounded,
+    reports: telemetry::Throttle,
 }
 
 /// What holds for every request.
@@ -127,7 +127,7 @@ impl<S: Store> Limiter<S> {
             waiting_room: WaitingRoom::new(options.max_held_requests, Arc::clone(&metrics)),
             options,
             metrics,
-            reports: telemetry::Bounded::default(),
+            reports: telemetry::Throttle::default(),
         };
         let in_force = Arc::new(InForce::default());
         common.in_force.lock().push(Arc::clone(&in_force));
@@ -147,11 +147,10 @@ impl<S: Store> Limiter<S> {
         let snapshot = Snapshot { metrics: RuleMetrics::new(&rules), rules };
         let snapshot = Arc::new(snapshot);
         let all = self.common.in_force.lock();
-        let old = self.snapshot();
         for in_force in &*all {
             in_force.store(Arc::new(Arc::clone(&snapshot)));
         }
-        self.common.metrics.record_load(&snapshot.rules, &old.rules);
+        self.common.metrics.record_load(&snapshot.rules);
     }
 
     /// The rules in force. To take them writes nothing that another worker writes or reads.
@@ -255,6 +254,7 @@ impl<S: Store> Limiter<S> {
     }
 
     fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, DecideError> {
+        tracing::debug!(?error, "the store could not decide a request");
         if let Some(since_last) = self.common.reports.admit() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,

@@ -9,16 +9,16 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{mpsc, watch as latest};
+use tokio::sync::{Semaphore, mpsc, watch as latest};
 use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::accept;
-use crate::admin::{self, Admin};
 use crate::grpc::{
     ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, Server, Service, ServiceOptions,
 };
+use crate::http::{self, Counters, Port};
 use crate::limiter::{Limiter, LimiterOptions};
 use crate::metrics::Metrics;
 use crate::plan::PlanOptions;
@@ -42,11 +42,12 @@ const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
 const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
 
-/// Serves until SIGTERM or SIGINT, and then until requests on their way are answered.
+/// Serves until SIGTERM or SIGINT, and then until requests on their way are answered. The metrics tell how many log
+/// lines are lost.
 ///
 /// # Errors
 /// Where it cannot start: wrong settings, wrong rules, a port in use.
-pub async fn serve(settings: Settings) -> anyhow::Result<()> {
+pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static) -> anyhow::Result<()> {
     settings.check_headers()?;
     settings.admin_token()?;
     // First of all, so that no signal ends the process without its draining.
@@ -60,6 +61,7 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     let workers = Workers::start(worker_threads(&settings)).context("cannot start the threads that answer calls")?;
 
     let metrics = Arc::new(Metrics::new(settings.near_limit_ratio)?);
+    metrics.observe_lost_log_lines(lost_log_lines)?;
     if loaded.is_none() {
         metrics.record_load_error();
     }
@@ -173,6 +175,7 @@ impl Parts {
             overload: settings.store.overload,
             max_held_requests: settings.max_held_requests as usize,
         };
+        let admin_runtime = workers.runtimes().into_iter().next().context("there is one worker at least")?;
         let first = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter = Arc::new(Limiter::new(options, Arc::clone(&first), memory, Arc::clone(&metrics)));
         let (reporter, health) = tonic_health::server::health_reporter();
@@ -231,15 +234,15 @@ impl Parts {
         }));
 
         let http_address = ports.http.local_addr()?;
-        let router = admin::router(Admin {
-            serving: Arc::clone(&serving.http),
-            metrics,
+        let counters = settings.admin_token()?.map(|token| Counters {
             limiter: Arc::clone(&limiter),
-            token: settings.admin_token()?,
+            runtime: admin_runtime,
+            token,
             store_timeout: settings.store.redis_timeout,
         });
-        let http = axum::serve(ports.http, router).with_graceful_shutdown(stop_signal());
-        let http = tokio::spawn(http.into_future());
+        let router = http::router(Port { serving: Arc::clone(&serving.http), metrics, counters });
+        let permits = Arc::new(Semaphore::new(http::MAX_CONNECTIONS));
+        let http = tokio::spawn(http::serve(ports.http, router, permits, stop_signal()));
 
         tracing::info!(
             grpc = %grpc_address, http = %http_address, store = store_name, rules, domains,
@@ -276,7 +279,7 @@ impl Parts {
         tokio::select! {
             finished = drain => match finished {
                 Ok(((), http)) => {
-                    http??;
+                    http?;
                     tracing::info!("every request is answered: bye");
                 }
                 Err(_) => tracing::warn!(after = ?settings.shutdown_timeout, "connections are still open: closing them"),

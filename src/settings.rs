@@ -10,12 +10,12 @@ mod store;
 
 use std::time::Duration;
 
-use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser as _};
+use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 
 use crate::grpc::HeaderFormat;
 use crate::store::redis::RedisAddressError;
-use crate::telemetry::LogFormat;
+use crate::telemetry::{LogFormat, LogLevels};
 
 pub use page::page;
 pub use reference::{Unsupported, unsupported};
@@ -193,10 +193,10 @@ pub struct Settings {
         value_parser = share)]
     pub near_limit_ratio: f64,
 
-    /// The least important log lines to write: error, warn, info, debug (tells of every request, with its values) or trace.
-    #[arg(long, env = "LOG_LEVEL", value_name = "LEVEL", default_value = "info", ignore_case = true, help_heading = "Logs",
-        value_parser = level_parser())]
-    pub log_level: tracing::Level,
+    /// The least important log lines to write: error, warn, info, debug (tells of every request, with its values) or
+    /// trace. Libraries are silent unless they are named, each with its level: info,h2=warn,hyper=debug.
+    #[arg(long, env = "LOG_LEVEL", value_name = "LEVELS", default_value = "info", help_heading = "Logs")]
+    pub log_level: LogLevels,
 
     /// What log lines look like.
     #[arg(
@@ -266,17 +266,6 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-/// The reference's levels, of which panic and fatal are errors here.
-fn level_parser() -> impl clap::builder::TypedValueParser<Value = tracing::Level> {
-    PossibleValuesParser::new(["trace", "debug", "info", "warn", "warning", "error", "fatal", "panic"]).try_map(
-        |name| match name.to_ascii_lowercase().as_str() {
-            "warning" => Ok(tracing::Level::WARN),
-            "fatal" | "panic" => Ok(tracing::Level::ERROR),
-            level => level.parse(),
-        },
-    )
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {

@@ -10,14 +10,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::metrics::{Held, Metrics};
-use crate::telemetry::Bounded;
+use crate::telemetry::Throttle;
 
 /// The room.
 pub struct WaitingRoom {
     permits: Arc<Semaphore>,
     closed: watch::Sender<bool>,
     metrics: Arc<Metrics>,
-    reports: Bounded,
+    reports: Throttle,
 }
 
 /// The right to wait.
@@ -41,7 +41,7 @@ impl WaitingRoom {
     /// With so many permits.
     pub fn new(permits: usize, metrics: Arc<Metrics>) -> WaitingRoom {
         let permits = Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
-        WaitingRoom { permits, closed: watch::Sender::new(false), metrics, reports: Bounded::default() }
+        WaitingRoom { permits, closed: watch::Sender::new(false), metrics, reports: Throttle::default() }
     }
 
     /// Takes a permit; `None` where all are taken.

@@ -38,14 +38,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ),
     ("wire", &[]),
     ("grpc", &["algorithm", "decision", "descriptor", "limiter", "metrics", "store", "waiting_room", "wire", "worker"]),
-    ("admin", &["counters", "descriptor", "limiter", "metrics", "store"]),
+    ("http", &["counters", "descriptor", "limiter", "metrics", "store", "telemetry"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "rules", "store", "telemetry"]),
     ("worker", &[]),
     ("accept", &["telemetry"]),
     (
         "server",
-        &["accept", "admin", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire", "worker"],
+        &["accept", "http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire", "worker"],
     ),
     ("client", &[]),
     ("ask", &["client", "counters", "descriptor", "wire"]),

@@ -148,8 +148,9 @@ pub enum StoreError {
     /// It answered with an error.
     #[error("the store refused")]
     Refused(#[source] deadpool_redis::redis::RedisError),
-    /// It cannot read or write a counter that the request asks for: which, and why.
-    #[error("a counter failed: {0}")]
+    /// It cannot read or write a counter that the request asks for: which, and why. That is not printed, because the
+    /// name holds what clients send.
+    #[error("a counter failed (LOG_LEVEL=debug names it)")]
     Counter(String),
     /// It answered something else than verdicts.
     #[error("unexpected answer")]
