@@ -35,13 +35,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "server",
         &["accept", "admin", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire", "worker"],
     ),
-    ("client", &[]),
-    ("ask", &["client", "counters", "descriptor", "wire"]),
-    ("health", &["client"]),
+    ("command", &["counters", "descriptor", "plan", "rules", "server", "settings", "store", "telemetry", "wire"]),
 ];
 
 /// Only these know the wire's types, and only these do I/O by `tokio::net`.
-const OUTSIDE: &[&str] = &["grpc", "wire", "server", "ask", "health", "client"];
+const OUTSIDE: &[&str] = &["grpc", "wire", "server", "command"];
 
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();

@@ -8,7 +8,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::client::{self, ServiceAddress};
+use super::client::{self, ServiceAddress};
 
 /// Ask a running service whether it answers by rules; exits with 0 if it is SERVING, and with 1 otherwise.
 #[derive(Args, Debug)]

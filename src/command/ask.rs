@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use crate::client::{self, ServiceAddress};
+use super::client::{self, ServiceAddress};
 use crate::counters;
 use crate::descriptor::Entry;
 use crate::wire::rate_limit_response::rate_limit::Unit;
