@@ -64,13 +64,26 @@ pub struct LimiterOptions {
 }
 
 /// What a request meets that the store has no room for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overload {
     /// Its limits answer by their failure modes.
     #[default]
     FailureMode,
     /// The call fails with RESOURCE_EXHAUSTED, unless all of its limits are in shadow mode.
     Refuse,
+}
+
+impl Overload {
+    /// Both.
+    pub const ALL: [Overload; 2] = [Overload::FailureMode, Overload::Refuse];
+
+    /// The name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Overload::FailureMode => "failure-mode",
+            Overload::Refuse => "refuse",
+        }
+    }
 }
 
 /// Why a request has no decision.

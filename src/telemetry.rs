@@ -10,13 +10,26 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// How log lines look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For eyes.
     #[default]
     Text,
     /// For machines: one JSON object a line.
     Json,
+}
+
+impl LogFormat {
+    /// Both.
+    pub const ALL: [LogFormat; 2] = [LogFormat::Text, LogFormat::Json];
+
+    /// The name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        }
+    }
 }
 
 /// Sends logs to standard error from now on. Of the libraries, warnings and errors only: at `debug` they tell of every frame.

@@ -110,6 +110,17 @@ fn the_core_knows_neither_the_wire_nor_the_clock() {
 }
 
 #[test]
+fn the_command_line_is_a_matter_of_settings_and_command() {
+    for path in files("src", "rs") {
+        let (module, text) = (module(&path), source(&path));
+        for (name, homes) in [("clap", ["settings", "command"]), ("anyhow", ["server", "command"])] {
+            let is_used = text.contains(&format!("{name}::"));
+            assert!(!is_used || homes.contains(&&*module), "{} uses {name}", path.display());
+        }
+    }
+}
+
+#[test]
 fn every_algorithm_is_one_pair_of_files() {
     let stems = |folder: &str, extension: &str| -> BTreeSet<String> {
         let stem = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();

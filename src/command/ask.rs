@@ -1,6 +1,7 @@
 //! `tollgate ask`: one question to a running service, and its answer for people or for scripts.
 
 use std::fmt::Write as _;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -18,8 +19,8 @@ use crate::wire::{
 /// Ask a running service whether a request would pass; the question counts.
 ///
 /// Exits with 0 if the request passes, 2 if it is limited, and 1 if no answer could be had.
-#[derive(Args, Debug)]
-pub struct Ask {
+#[derive(Args)]
+pub(super) struct Ask {
     /// The entries of the descriptor; a lone + begins another descriptor.
     #[arg(value_name = "KEY=VALUE", required = true)]
     entries: Vec<String>,
@@ -48,24 +49,12 @@ pub struct Ask {
     json: bool,
 }
 
-/// What to do with the answer.
-#[derive(Debug)]
-pub struct Answered {
-    /// For standard output.
-    pub text: String,
-    /// The request is limited.
-    pub limited: bool,
-}
-
-/// Asks.
-///
-/// # Errors
-/// Where the question is not well formed, or no answer could be had.
-pub async fn ask(ask: Ask) -> anyhow::Result<Answered> {
+#[tokio::main(flavor = "current_thread")]
+pub(super) async fn run(ask: Ask) -> anyhow::Result<ExitCode> {
     let descriptors = descriptors(&ask)?;
     let request = RateLimitRequest { domain: ask.domain.clone(), descriptors: descriptors.clone(), hits_addend: 0 };
     let mut request = tonic::Request::new(request);
-    // The service is told, too: as with Envoy, who would be held for longer is denied at once.
+    // The service is told, too: as with Envoy, a request that would be delayed for longer is denied at once.
     request.set_timeout(ask.timeout);
     let channel = client::connect(&ask.service, ask.timeout).await?;
     let response = RateLimitServiceClient::new(channel)
@@ -73,8 +62,11 @@ pub async fn ask(ask: Ask) -> anyhow::Result<Answered> {
         .await
         .map_err(|status| client::refusal(&status))?
         .into_inner();
-    let text = if ask.json { as_json(&response) } else { for_people(&descriptors, &response) };
-    Ok(Answered { text, limited: response.overall_code() == Code::OverLimit })
+    print!("{}", if ask.json { as_json(&response) } else { for_people(&descriptors, &response) });
+    Ok(match response.overall_code() {
+        Code::OverLimit => ExitCode::from(2),
+        _ => ExitCode::SUCCESS,
+    })
 }
 
 fn descriptors(ask: &Ask) -> anyhow::Result<Vec<RateLimitDescriptor>> {

@@ -18,13 +18,26 @@ pub enum Headers {
 }
 
 /// How the settings choose among [`Headers`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderFormat {
     /// Three headers, one for each figure.
     #[default]
     Separate,
     /// The two structured fields of the IETF draft.
     Ietf,
+}
+
+impl HeaderFormat {
+    /// Both.
+    pub const ALL: [HeaderFormat; 2] = [HeaderFormat::Separate, HeaderFormat::Ietf];
+
+    /// The name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            HeaderFormat::Separate => "separate",
+            HeaderFormat::Ietf => "ietf",
+        }
+    }
 }
 
 /// The names of separate headers.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{SettingsError, positive_duration};
+use super::{SettingsError, named, positive_duration};
 use crate::limiter::Overload;
 use crate::store::redis::{RedisAddress, RedisConfig};
 
@@ -56,7 +56,8 @@ pub struct StoreSettings {
 
     /// What a call meets that finds the queue for Redis full or too slow: failure-mode lets each limit answer by its failure mode, refuse fails the
     /// call with RESOURCE_EXHAUSTED, unless all of its limits are in shadow mode.
-    #[arg(long, env = "OVERLOAD", value_name = "MODE", default_value = "failure-mode", help_heading = "Store")]
+    #[arg(long, env = "OVERLOAD", value_name = "MODE", default_value = "failure-mode", help_heading = "Store",
+        value_parser = named(&Overload::ALL, Overload::name))]
     pub overload: Overload,
 
     /// The longest that anything waits for Redis, connecting too. A call whose gRPC deadline is nearer waits for three quarters
