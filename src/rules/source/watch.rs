@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::load::{LoadOptions, Loaded, Sources, load};
-use super::report::{Report, RulesError};
+use crate::rules::report::{Report, RulesError};
 
 /// How often the files are looked at.
 const INTERVAL: Duration = Duration::from_millis(250);

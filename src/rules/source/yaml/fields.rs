@@ -7,20 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::document::{Node, Value};
-use super::report::{Position, Problem, Report, Severity, escaped, quoted, unknown};
 use super::scalar::Plain;
+use crate::rules::report::{Position, Problem, Report, Severity, escaped, quoted, unknown};
 
 /// A mapping of the file, and the keys that mean something in it.
 #[derive(Debug)]
-pub(super) struct Section {
+pub(in crate::rules) struct Section {
     /// What a message calls it.
     name: &'static str,
-    pub(super) keys: &'static [&'static str],
+    pub(in crate::rules) keys: &'static [&'static str],
 }
 
-pub(super) const ROOT: Section = Section { name: "the file's top level", keys: &["domain", "defaults", "descriptors"] };
-pub(super) const DEFAULTS: Section = Section { name: "defaults", keys: &["algorithm", "failure_mode"] };
-pub(super) const DESCRIPTOR: Section = Section {
+pub(in crate::rules) const ROOT: Section =
+    Section { name: "the file's top level", keys: &["domain", "defaults", "descriptors"] };
+pub(in crate::rules) const DEFAULTS: Section = Section { name: "defaults", keys: &["algorithm", "failure_mode"] };
+pub(in crate::rules) const DESCRIPTOR: Section = Section {
     name: "a descriptor",
     keys: &[
         "key",
@@ -36,7 +37,7 @@ pub(super) const DESCRIPTOR: Section = Section {
         "metadata",
     ],
 };
-pub(super) const RATE_LIMIT: Section = Section {
+pub(in crate::rules) const RATE_LIMIT: Section = Section {
     name: "rate_limit",
     keys: &[
         "name",
@@ -59,9 +60,9 @@ pub(super) const RATE_LIMIT: Section = Section {
         "count_denied",
     ],
 };
-pub(super) const PENALTY: Section = Section { name: "penalty", keys: &["after", "within", "ban", "extend"] };
-pub(super) const LEASE: Section = Section { name: "lease", keys: &["size", "ttl"] };
-pub(super) const REPLACES: Section = Section { name: "an item of replaces", keys: &["name"] };
+pub(in crate::rules) const PENALTY: Section = Section { name: "penalty", keys: &["after", "within", "ban", "extend"] };
+pub(in crate::rules) const LEASE: Section = Section { name: "lease", keys: &["size", "ttl"] };
+pub(in crate::rules) const REPLACES: Section = Section { name: "an item of replaces", keys: &["name"] };
 
 const SECTIONS: [&Section; 7] = [&ROOT, &DEFAULTS, &DESCRIPTOR, &RATE_LIMIT, &PENALTY, &LEASE, &REPLACES];
 
@@ -79,7 +80,7 @@ const MAX_KEYS: usize = {
 
 /// The way from the root to a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Trail<'t> {
+pub(in crate::rules) enum Trail<'t> {
     Root,
     Key(&'t Trail<'t>, &'t str),
     Item(&'t Trail<'t>, usize),
@@ -98,21 +99,21 @@ impl fmt::Display for Trail<'_> {
 
 /// A node, and the way to it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Spot<'t> {
-    pub(super) node: &'t Node<'t>,
-    pub(super) trail: Trail<'t>,
+pub(in crate::rules) struct Spot<'t> {
+    pub(in crate::rules) node: &'t Node<'t>,
+    pub(in crate::rules) trail: Trail<'t>,
 }
 
 impl<'t> Spot<'t> {
     /// The nodes of a list.
-    pub(super) fn item(&'t self, index: usize, node: &'t Node<'t>) -> Spot<'t> {
+    pub(in crate::rules) fn item(&'t self, index: usize, node: &'t Node<'t>) -> Spot<'t> {
         Spot { node, trail: Trail::Item(&self.trail, index) }
     }
 }
 
 /// A mapping whose keys have been looked up.
 #[derive(Debug)]
-pub(super) struct Fields<'t> {
+pub(in crate::rules) struct Fields<'t> {
     spot: &'t Spot<'t>,
     keys: &'static [&'static str],
     values: [Option<&'t Node<'t>>; MAX_KEYS],
@@ -120,40 +121,40 @@ pub(super) struct Fields<'t> {
 
 impl Fields<'_> {
     /// The value of a key; `None` where the key is missing or says nothing: `null`, `~`, or blank.
-    pub(super) fn get(&self, key: &'static str) -> Option<Spot<'_>> {
+    pub(in crate::rules) fn get(&self, key: &'static str) -> Option<Spot<'_>> {
         let index = self.keys.iter().position(|known| *known == key)?;
         self.values[index].map(|node| Spot { node, trail: Trail::Key(&self.spot.trail, key) })
     }
 
     /// Where a value would stand: what is said of a missing value is said of its mapping.
-    pub(super) fn place(&self, key: &'static str) -> Spot<'_> {
+    pub(in crate::rules) fn place(&self, key: &'static str) -> Spot<'_> {
         self.get(key).unwrap_or(Spot { node: self.spot.node, trail: Trail::Key(&self.spot.trail, key) })
     }
 }
 
 /// A file that is being read. Where a value is not what it must be, that is reported, and `None` takes its place.
 #[derive(Debug)]
-pub(super) struct File<'r> {
-    pub(super) name: Arc<Path>,
-    pub(super) report: &'r mut Report,
+pub(in crate::rules) struct File<'r> {
+    pub(in crate::rules) name: Arc<Path>,
+    pub(in crate::rules) report: &'r mut Report,
 }
 
 impl File<'_> {
-    pub(super) fn error(&mut self, spot: Spot<'_>, message: impl Into<String>) {
+    pub(in crate::rules) fn error(&mut self, spot: Spot<'_>, message: impl Into<String>) {
         self.add(Severity::Error, spot.node.position, spot.trail, message.into());
     }
 
-    pub(super) fn warn(&mut self, spot: Spot<'_>, message: impl Into<String>) {
+    pub(in crate::rules) fn warn(&mut self, spot: Spot<'_>, message: impl Into<String>) {
         self.add(Severity::Warning, spot.node.position, spot.trail, message.into());
     }
 
-    pub(super) fn add(&mut self, severity: Severity, position: Position, trail: Trail<'_>, message: String) {
+    pub(in crate::rules) fn add(&mut self, severity: Severity, position: Position, trail: Trail<'_>, message: String) {
         let (file, position) = (Arc::clone(&self.name), Some(position));
         self.report.add(Problem { severity, file, position, path: trail.to_string(), message });
     }
 
     /// Looks up the keys of a mapping and reports those that mean nothing there.
-    pub(super) fn fields<'t>(&mut self, spot: &'t Spot<'t>, section: &'static Section) -> Option<Fields<'t>> {
+    pub(in crate::rules) fn fields<'t>(&mut self, spot: &'t Spot<'t>, section: &'static Section) -> Option<Fields<'t>> {
         let Value::Map(entries) = &spot.node.value else {
             self.error(*spot, format!("must be a mapping, not {}", kind(spot.node)));
             return None;
@@ -193,7 +194,7 @@ impl File<'_> {
     }
 
     /// The items of a list.
-    pub(super) fn items<'t>(&mut self, spot: &Spot<'t>) -> &'t [Node<'t>] {
+    pub(in crate::rules) fn items<'t>(&mut self, spot: &Spot<'t>) -> &'t [Node<'t>] {
         match &spot.node.value {
             Value::List(items) => items,
             _ => {
@@ -204,7 +205,7 @@ impl File<'_> {
     }
 
     /// A text. What YAML takes for a whole number or a truth value is text as it was written.
-    pub(super) fn text<'t>(&mut self, spot: Spot<'t>) -> Option<&'t str> {
+    pub(in crate::rules) fn text<'t>(&mut self, spot: Spot<'t>) -> Option<&'t str> {
         match &spot.node.value {
             Value::Quoted(text) => Some(text),
             Value::Plain(text) if Plain::of(text) != Plain::Float => Some(text),
@@ -221,7 +222,12 @@ impl File<'_> {
     }
 
     /// A value that must be there; `hint` tells what is missing where it is not.
-    pub(super) fn required<'t>(&mut self, fields: &'t Fields<'_>, key: &'static str, hint: &str) -> Option<Spot<'t>> {
+    pub(in crate::rules) fn required<'t>(
+        &mut self,
+        fields: &'t Fields<'_>,
+        key: &'static str,
+        hint: &str,
+    ) -> Option<Spot<'t>> {
         let found = fields.get(key);
         if found.is_none() {
             self.error(fields.place(key), format!("is missing: {hint}"));
@@ -230,7 +236,7 @@ impl File<'_> {
     }
 
     /// A text that must be there and must not be empty.
-    pub(super) fn required_text<'t>(&mut self, fields: &'t Fields<'_>, key: &'static str) -> Option<&'t str> {
+    pub(in crate::rules) fn required_text<'t>(&mut self, fields: &'t Fields<'_>, key: &'static str) -> Option<&'t str> {
         let text = match fields.get(key) {
             Some(spot) => self.text(spot)?,
             None => "",
@@ -243,7 +249,7 @@ impl File<'_> {
     }
 
     /// A whole number without quotes.
-    pub(super) fn number(&mut self, spot: Spot<'_>) -> Option<u32> {
+    pub(in crate::rules) fn number(&mut self, spot: Spot<'_>) -> Option<u32> {
         if let Value::Plain(text) = &spot.node.value
             && let Plain::Integer(number) = Plain::of(text)
             && let Ok(number) = u32::try_from(number)
@@ -262,7 +268,7 @@ impl File<'_> {
     }
 
     /// A length of time that a person can read: `90s`.
-    pub(super) fn length(&mut self, spot: Spot<'_>) -> Option<Duration> {
+    pub(in crate::rules) fn length(&mut self, spot: Spot<'_>) -> Option<Duration> {
         let (Value::Plain(text) | Value::Quoted(text)) = &spot.node.value else {
             self.error(spot, format!("must be a length of time such as 90s, not {}", kind(spot.node)));
             return None;
@@ -276,7 +282,7 @@ impl File<'_> {
     }
 
     /// Yes or no, without quotes.
-    pub(super) fn flag(&mut self, spot: Spot<'_>) -> Option<bool> {
+    pub(in crate::rules) fn flag(&mut self, spot: Spot<'_>) -> Option<bool> {
         if let Value::Plain(text) = &spot.node.value
             && let Plain::Bool(flag) = Plain::of(text)
         {
@@ -287,12 +293,12 @@ impl File<'_> {
     }
 
     /// Whether a flag is there and says yes.
-    pub(super) fn is_set(&mut self, fields: &Fields<'_>, key: &'static str) -> bool {
+    pub(in crate::rules) fn is_set(&mut self, fields: &Fields<'_>, key: &'static str) -> bool {
         fields.get(key).and_then(|spot| self.flag(spot)).unwrap_or(false)
     }
 
     /// The one of several that has this name.
-    pub(super) fn choice<T: Copy>(
+    pub(in crate::rules) fn choice<T: Copy>(
         &mut self,
         spot: Spot<'_>,
         what: &str,
@@ -319,13 +325,13 @@ fn name<'n>(key: &'n Node<'_>) -> Option<&'n str> {
 
 impl Node<'_> {
     /// It says nothing: `null`, `~`, or blank.
-    pub(super) fn is_null(&self) -> bool {
+    pub(in crate::rules) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Plain(text) if Plain::of(text) == Plain::Null)
     }
 }
 
 /// What a message says instead of a value.
-pub(super) fn kind(node: &Node<'_>) -> Cow<'static, str> {
+pub(in crate::rules) fn kind(node: &Node<'_>) -> Cow<'static, str> {
     match &node.value {
         Value::Plain(text) => match Plain::of(text) {
             Plain::Null => "null".into(),

@@ -20,7 +20,7 @@ use std::rc::Rc;
 
 use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
-use super::report::Position;
+use crate::rules::report::Position;
 
 /// The longest rules file, in bytes; and the most that aliases may add to one.
 pub const MAX_BYTES: u64 = 16 * 1024 * 1024;
@@ -30,22 +30,22 @@ const NODE_BYTES: u64 = 16;
 
 /// The first document of a text.
 #[derive(Debug)]
-pub(super) struct Document<'a> {
+pub(in crate::rules) struct Document<'a> {
     /// `None` for a text that holds no document.
-    pub(super) root: Option<Node<'a>>,
+    pub(in crate::rules) root: Option<Node<'a>>,
     /// Where a second document begins.
-    pub(super) second: Option<Position>,
+    pub(in crate::rules) second: Option<Position>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Node<'a> {
+pub(in crate::rules) struct Node<'a> {
     /// Of the alias, where it is one.
-    pub(super) position: Position,
-    pub(super) value: Value<'a>,
+    pub(in crate::rules) position: Position,
+    pub(in crate::rules) value: Value<'a>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Value<'a> {
+pub(in crate::rules) enum Value<'a> {
     /// Text as it was written, without quotes: a number, a truth value, nothing, or a text, as whoever reads it wants.
     Plain(Cow<'a, str>),
     /// Text in quotes or in a block, and so surely text.
@@ -56,16 +56,16 @@ pub(super) enum Value<'a> {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Entry<'a> {
-    pub(super) key: Node<'a>,
-    pub(super) value: Node<'a>,
+pub(in crate::rules) struct Entry<'a> {
+    pub(in crate::rules) key: Node<'a>,
+    pub(in crate::rules) value: Node<'a>,
     /// It comes from a merge key. Such entries stand before the mapping's own, which replace them.
-    pub(super) merged: bool,
+    pub(in crate::rules) merged: bool,
 }
 
 /// Why a text has no tree.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum DocumentError {
+pub(in crate::rules) enum DocumentError {
     #[error("not YAML: {}", .0.info())]
     Syntax(#[from] ScanError),
     #[error("this alias stands for a node that contains it")]
@@ -77,7 +77,7 @@ pub(super) enum DocumentError {
 }
 
 impl DocumentError {
-    pub(super) fn position(&self) -> Position {
+    pub(in crate::rules) fn position(&self) -> Position {
         match self {
             DocumentError::Syntax(error) => position(*error.marker()),
             DocumentError::Recursion(position)
@@ -88,7 +88,7 @@ impl DocumentError {
 }
 
 /// Reads the first document of a text.
-pub(super) fn parse(text: &str) -> Result<Document<'_>, DocumentError> {
+pub(in crate::rules) fn parse(text: &str) -> Result<Document<'_>, DocumentError> {
     let mut builder = Builder::default();
     let mut documents = 0;
     // Off even where another crate turns the parser's feature on: it would refuse a long run of comments.

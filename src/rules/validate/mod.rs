@@ -1,15 +1,17 @@
 //! Adds files up to domains, and sees what no file shows by itself: a domain that two files claim, a name that no rule has.
 
+mod limits;
+
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::document::{self, Node};
-use super::fields::{self, Fields, File, Spot, Trail};
-use super::load::LoadOptions;
 use super::report::{Position, Problem, Report, Severity, nearest, quoted};
-use super::yaml::{FileDefaults, Names, Place, Siblings, Tree, file_defaults};
+use super::source::load::LoadOptions;
+use super::source::yaml::document::{self, Node};
+use super::source::yaml::fields::{self, Fields, File, Spot, Trail};
 use super::{DescriptorConfig, DomainConfig};
+use limits::{FileDefaults, Names, Place, Siblings, Tree, file_defaults};
 
 /// How often names are compared in search of near ones; enough for people, and soon over for machines.
 const COMPARISONS: usize = 100_000;

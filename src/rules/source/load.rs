@@ -5,10 +5,10 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::document::MAX_BYTES;
-use super::domains::Domains;
-use super::report::{Position, Problem, Report, RulesError, Severity};
-use super::{Defaults, Rules};
+use super::yaml::document::MAX_BYTES;
+use crate::rules::report::{Position, Problem, Report, RulesError, Severity};
+use crate::rules::validate::Domains;
+use crate::rules::{Defaults, Rules};
 
 /// Files and folders that hold rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,7 +63,7 @@ impl Sources {
     }
 
     /// Every file, once, in order.
-    pub(super) fn files(&self, report: &mut Report) -> Vec<PathBuf> {
+    pub(in crate::rules) fn files(&self, report: &mut Report) -> Vec<PathBuf> {
         let mut files = Vec::new();
         for path in &self.paths {
             match fs::metadata(path) {

@@ -9,13 +9,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::document::Value;
-use super::fields::{self, Fields, File, Spot, kind};
-use super::report::{Position, unknown};
-use super::{Allowance, Defaults, DescriptorConfig, FailureMode, LimitConfig, RuleConfig};
 use crate::algorithm::{Algorithm, Initial, Limit, LimitError, LimitErrors, Options, Weighting};
 use crate::descriptor::{Role, Unit};
 use crate::lease::Lease;
+use crate::rules::report::{Position, unknown};
+use crate::rules::source::yaml::document::Value;
+use crate::rules::source::yaml::fields::{self, Fields, File, Spot, kind};
+use crate::rules::{Allowance, Defaults, DescriptorConfig, FailureMode, LimitConfig, RuleConfig};
 
 /// How deep descriptors may nest.
 const MAX_LEVELS: usize = 64;
@@ -30,41 +30,46 @@ const HOLD: Duration = Duration::from_secs(60);
 const ANY_LENGTH: Duration = Duration::from_secs(1);
 
 /// Reads the descriptors of a file.
-pub(super) struct Tree<'r> {
-    pub(super) file: File<'r>,
+pub(in crate::rules) struct Tree<'r> {
+    pub(in crate::rules) file: File<'r>,
     /// What holds for a limit of this file that does not say otherwise.
-    pub(super) defaults: Defaults,
-    pub(super) names: &'r mut Names,
+    pub(in crate::rules) defaults: Defaults,
+    pub(in crate::rules) names: &'r mut Names,
 }
 
 /// The descriptors of one level by key and value, and where each stands.
-pub(super) type Siblings = HashMap<(String, Option<String>), Place>;
+pub(in crate::rules) type Siblings = HashMap<(String, Option<String>), Place>;
 
 /// What rules are called, and what they call others.
 #[derive(Debug, Default)]
-pub(super) struct Names {
-    pub(super) given: BTreeSet<String>,
-    pub(super) replaced: Vec<(String, Place)>,
+pub(in crate::rules) struct Names {
+    pub(in crate::rules) given: BTreeSet<String>,
+    pub(in crate::rules) replaced: Vec<(String, Place)>,
 }
 
 /// A place in some file.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
-    pub(super) file: Arc<Path>,
-    pub(super) position: Position,
-    pub(super) path: String,
+pub(in crate::rules) struct Place {
+    pub(in crate::rules) file: Arc<Path>,
+    pub(in crate::rules) position: Position,
+    pub(in crate::rules) path: String,
 }
 
 /// What a file's `defaults` say.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct FileDefaults {
+pub(in crate::rules) struct FileDefaults {
     algorithm: Option<Algorithm>,
     failure_mode: Option<FailureMode>,
 }
 
 impl Tree<'_> {
     /// The descriptors of a list, of which others on the same level may have been read.
-    pub(super) fn level(&mut self, list: Spot<'_>, level: usize, siblings: &mut Siblings) -> Vec<DescriptorConfig> {
+    pub(in crate::rules) fn level(
+        &mut self,
+        list: Spot<'_>,
+        level: usize,
+        siblings: &mut Siblings,
+    ) -> Vec<DescriptorConfig> {
         if level > MAX_LEVELS {
             self.file.error(list, format!("descriptors may nest up to {MAX_LEVELS} levels deep"));
             return Vec::new();
@@ -453,14 +458,14 @@ impl Tree<'_> {
 }
 
 impl FileDefaults {
-    pub(super) fn or(self, other: FileDefaults) -> FileDefaults {
+    pub(in crate::rules) fn or(self, other: FileDefaults) -> FileDefaults {
         FileDefaults {
             algorithm: self.algorithm.or(other.algorithm),
             failure_mode: self.failure_mode.or(other.failure_mode),
         }
     }
 
-    pub(super) fn or_settings(self, settings: Defaults) -> Defaults {
+    pub(in crate::rules) fn or_settings(self, settings: Defaults) -> Defaults {
         Defaults {
             algorithm: self.algorithm.unwrap_or(settings.algorithm),
             failure_mode: self.failure_mode.unwrap_or(settings.failure_mode),
@@ -469,7 +474,7 @@ impl FileDefaults {
 }
 
 /// The `defaults` of a file.
-pub(super) fn file_defaults(file: &mut File<'_>, root: &Fields<'_>) -> FileDefaults {
+pub(in crate::rules) fn file_defaults(file: &mut File<'_>, root: &Fields<'_>) -> FileDefaults {
     let Some(spot) = root.get("defaults") else { return FileDefaults::default() };
     let Some(fields) = file.fields(&spot, &fields::DEFAULTS) else { return FileDefaults::default() };
     let algorithm = algorithm(file, &fields).filter(|algorithm| match algorithm.no_default() {
