@@ -1,9 +1,16 @@
-//! The rules: from what files say to a compiled snapshot that never changes.
+//! The rules: from what a source says to a compiled snapshot that never changes.
+//!
+//! A source (`source`: files of YAML, which [`load`] finds and reads and [`watch`] reads again when they change) hands over
+//! raw domains ([`config`]). [`validate`] makes checked ones of them (`checked`), or says by a [`report`] what is wrong,
+//! naming fields by their paths; the source knows where each stands. `compiled` is what requests are matched with.
 
+mod checked;
 mod compiled;
+pub mod config;
 pub mod report;
 mod source;
-mod validate;
+pub mod validate;
 
-pub use compiled::*;
+pub use checked::{Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, LimitConfig, RuleConfig};
+pub use compiled::{Domain, Rule, RuleLimit, Rules};
 pub use source::{load, watch};

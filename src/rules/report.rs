@@ -65,23 +65,23 @@ impl fmt::Display for Problem {
 
 /// Collects problems. All that looks at rules has one at hand, so that a mistake never hides the next one.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub struct Report {
     problems: Vec<Problem>,
 }
 
 impl Report {
-    pub(super) fn add(&mut self, problem: Problem) {
+    pub fn add(&mut self, problem: Problem) {
         self.problems.push(problem);
     }
 
     /// What concerns a file or folder as a whole.
-    pub(super) fn refuse(&mut self, file: &Path, message: String) {
+    pub fn refuse(&mut self, file: &Path, message: String) {
         let (severity, file) = (Severity::Error, file.into());
         self.add(Problem { severity, file, position: None, path: String::new(), message });
     }
 
     /// The warnings, where nothing worse has come up.
-    pub(super) fn finish(mut self) -> Result<Vec<Problem>, RulesError> {
+    pub fn finish(mut self) -> Result<Vec<Problem>, RulesError> {
         self.problems.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
         if self.problems.iter().any(|problem| problem.severity == Severity::Error) {
             return Err(RulesError { problems: self.problems });

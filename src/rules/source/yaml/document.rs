@@ -30,22 +30,22 @@ const NODE_BYTES: u64 = 16;
 
 /// The first document of a text.
 #[derive(Debug)]
-pub(in crate::rules) struct Document<'a> {
+pub(super) struct Document<'a> {
     /// `None` for a text that holds no document.
-    pub(in crate::rules) root: Option<Node<'a>>,
+    pub(super) root: Option<Node<'a>>,
     /// Where a second document begins.
-    pub(in crate::rules) second: Option<Position>,
+    pub(super) second: Option<Position>,
 }
 
 #[derive(Clone, Debug)]
-pub(in crate::rules) struct Node<'a> {
+pub(super) struct Node<'a> {
     /// Of the alias, where it is one.
-    pub(in crate::rules) position: Position,
-    pub(in crate::rules) value: Value<'a>,
+    pub(super) position: Position,
+    pub(super) value: Value<'a>,
 }
 
 #[derive(Clone, Debug)]
-pub(in crate::rules) enum Value<'a> {
+pub(super) enum Value<'a> {
     /// Text as it was written, without quotes: a number, a truth value, nothing, or a text, as whoever reads it wants.
     Plain(Cow<'a, str>),
     /// Text in quotes or in a block, and so surely text.
@@ -56,16 +56,16 @@ pub(in crate::rules) enum Value<'a> {
 }
 
 #[derive(Clone, Debug)]
-pub(in crate::rules) struct Entry<'a> {
-    pub(in crate::rules) key: Node<'a>,
-    pub(in crate::rules) value: Node<'a>,
+pub(super) struct Entry<'a> {
+    pub(super) key: Node<'a>,
+    pub(super) value: Node<'a>,
     /// It comes from a merge key. Such entries stand before the mapping's own, which replace them.
-    pub(in crate::rules) merged: bool,
+    pub(super) merged: bool,
 }
 
 /// Why a text has no tree.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::rules) enum DocumentError {
+pub(super) enum DocumentError {
     #[error("not YAML: {}", .0.info())]
     Syntax(#[from] ScanError),
     #[error("this alias stands for a node that contains it")]
@@ -77,7 +77,7 @@ pub(in crate::rules) enum DocumentError {
 }
 
 impl DocumentError {
-    pub(in crate::rules) fn position(&self) -> Position {
+    pub(super) fn position(&self) -> Position {
         match self {
             DocumentError::Syntax(error) => position(*error.marker()),
             DocumentError::Recursion(position)
@@ -88,7 +88,7 @@ impl DocumentError {
 }
 
 /// Reads the first document of a text.
-pub(in crate::rules) fn parse(text: &str) -> Result<Document<'_>, DocumentError> {
+pub(super) fn parse(text: &str) -> Result<Document<'_>, DocumentError> {
     let mut builder = Builder::default();
     let mut documents = 0;
     // Off even where another crate turns the parser's feature on: it would refuse a long run of comments.

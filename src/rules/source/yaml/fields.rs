@@ -1,27 +1,25 @@
-//! The keys of a rules file, and how a value is read once its key has been found: every complaint with the path to its place.
+//! The keys of a rules file, and how a value of each type is read once its key has been found.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::document::{Node, Value};
 use super::scalar::Plain;
+use crate::rules::config::{FieldPath, Raw, Text};
 use crate::rules::report::{Position, Problem, Report, Severity, escaped, quoted, unknown};
 
 /// A mapping of the file, and the keys that mean something in it.
 #[derive(Debug)]
-pub(in crate::rules) struct Section {
+pub(super) struct Section {
     /// What a message calls it.
     name: &'static str,
-    pub(in crate::rules) keys: &'static [&'static str],
+    keys: &'static [&'static str],
 }
 
-pub(in crate::rules) const ROOT: Section =
-    Section { name: "the file's top level", keys: &["domain", "defaults", "descriptors"] };
-pub(in crate::rules) const DEFAULTS: Section = Section { name: "defaults", keys: &["algorithm", "failure_mode"] };
-pub(in crate::rules) const DESCRIPTOR: Section = Section {
+pub(super) const ROOT: Section = Section { name: "the file's top level", keys: &["domain", "defaults", "descriptors"] };
+pub(super) const DEFAULTS: Section = Section { name: "defaults", keys: &["algorithm", "failure_mode"] };
+pub(super) const DESCRIPTOR: Section = Section {
     name: "a descriptor",
     keys: &[
         "key",
@@ -37,7 +35,7 @@ pub(in crate::rules) const DESCRIPTOR: Section = Section {
         "metadata",
     ],
 };
-pub(in crate::rules) const RATE_LIMIT: Section = Section {
+pub(super) const RATE_LIMIT: Section = Section {
     name: "rate_limit",
     keys: &[
         "name",
@@ -60,9 +58,9 @@ pub(in crate::rules) const RATE_LIMIT: Section = Section {
         "count_denied",
     ],
 };
-pub(in crate::rules) const PENALTY: Section = Section { name: "penalty", keys: &["after", "within", "ban", "extend"] };
-pub(in crate::rules) const LEASE: Section = Section { name: "lease", keys: &["size", "ttl"] };
-pub(in crate::rules) const REPLACES: Section = Section { name: "an item of replaces", keys: &["name"] };
+pub(super) const PENALTY: Section = Section { name: "penalty", keys: &["after", "within", "ban", "extend"] };
+pub(super) const LEASE: Section = Section { name: "lease", keys: &["size", "ttl"] };
+pub(super) const REPLACES: Section = Section { name: "an item of replaces", keys: &["name"] };
 
 const SECTIONS: [&Section; 7] = [&ROOT, &DEFAULTS, &DESCRIPTOR, &RATE_LIMIT, &PENALTY, &LEASE, &REPLACES];
 
@@ -78,88 +76,53 @@ const MAX_KEYS: usize = {
     max
 };
 
-/// The way from the root to a node.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::rules) enum Trail<'t> {
-    Root,
-    Key(&'t Trail<'t>, &'t str),
-    Item(&'t Trail<'t>, usize),
-}
-
-impl fmt::Display for Trail<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Trail::Root => Ok(()),
-            Trail::Key(Trail::Root, key) => f.write_str(key),
-            Trail::Key(parent, key) => write!(f, "{parent}.{key}"),
-            Trail::Item(parent, index) => write!(f, "{parent}[{index}]"),
-        }
-    }
-}
-
 /// A node, and the way to it.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::rules) struct Spot<'t> {
-    pub(in crate::rules) node: &'t Node<'t>,
-    pub(in crate::rules) trail: Trail<'t>,
-}
-
-impl<'t> Spot<'t> {
-    /// The nodes of a list.
-    pub(in crate::rules) fn item(&'t self, index: usize, node: &'t Node<'t>) -> Spot<'t> {
-        Spot { node, trail: Trail::Item(&self.trail, index) }
-    }
+pub(super) struct Spot<'n, 'p> {
+    pub(super) node: &'n Node<'n>,
+    pub(super) path: FieldPath<'p>,
 }
 
 /// A mapping whose keys have been looked up.
 #[derive(Debug)]
-pub(in crate::rules) struct Fields<'t> {
-    spot: &'t Spot<'t>,
+pub(super) struct Fields<'n, 'p> {
+    path: FieldPath<'p>,
     keys: &'static [&'static str],
-    values: [Option<&'t Node<'t>>; MAX_KEYS],
+    values: [Option<&'n Node<'n>>; MAX_KEYS],
 }
 
-impl Fields<'_> {
+impl<'n> Fields<'n, '_> {
     /// The value of a key; `None` where the key is missing or says nothing: `null`, `~`, or blank.
-    pub(in crate::rules) fn get(&self, key: &'static str) -> Option<Spot<'_>> {
+    pub(super) fn get(&self, key: &'static str) -> Option<Spot<'n, '_>> {
         let index = self.keys.iter().position(|known| *known == key)?;
-        self.values[index].map(|node| Spot { node, trail: Trail::Key(&self.spot.trail, key) })
-    }
-
-    /// Where a value would stand: what is said of a missing value is said of its mapping.
-    pub(in crate::rules) fn place(&self, key: &'static str) -> Spot<'_> {
-        self.get(key).unwrap_or(Spot { node: self.spot.node, trail: Trail::Key(&self.spot.trail, key) })
+        self.values[index].map(|node| Spot { node, path: self.path.key(key) })
     }
 }
 
-/// A file that is being read. Where a value is not what it must be, that is reported, and `None` takes its place.
+/// A file that is being read. A value of a type that it cannot have is reported, and is [`Raw::Unreadable`].
 #[derive(Debug)]
-pub(in crate::rules) struct File<'r> {
-    pub(in crate::rules) name: Arc<Path>,
-    pub(in crate::rules) report: &'r mut Report,
+pub(super) struct File<'r> {
+    pub(super) name: Arc<Path>,
+    pub(super) report: &'r mut Report,
 }
 
 impl File<'_> {
-    pub(in crate::rules) fn error(&mut self, spot: Spot<'_>, message: impl Into<String>) {
-        self.add(Severity::Error, spot.node.position, spot.trail, message.into());
+    fn error(&mut self, spot: Spot<'_, '_>, message: impl Into<String>) {
+        self.add(Severity::Error, spot.node.position, spot.path, message.into());
     }
 
-    pub(in crate::rules) fn warn(&mut self, spot: Spot<'_>, message: impl Into<String>) {
-        self.add(Severity::Warning, spot.node.position, spot.trail, message.into());
-    }
-
-    pub(in crate::rules) fn add(&mut self, severity: Severity, position: Position, trail: Trail<'_>, message: String) {
+    pub(super) fn add(&mut self, severity: Severity, position: Position, path: FieldPath<'_>, message: String) {
         let (file, position) = (Arc::clone(&self.name), Some(position));
-        self.report.add(Problem { severity, file, position, path: trail.to_string(), message });
+        self.report.add(Problem { severity, file, position, path: path.to_string(), message });
     }
 
     /// Looks up the keys of a mapping and reports those that mean nothing there.
-    pub(in crate::rules) fn fields<'t>(&mut self, spot: &'t Spot<'t>, section: &'static Section) -> Option<Fields<'t>> {
+    pub(super) fn fields<'n, 'p>(&mut self, spot: Spot<'n, 'p>, section: &'static Section) -> Option<Fields<'n, 'p>> {
         let Value::Map(entries) = &spot.node.value else {
-            self.error(*spot, format!("must be a mapping, not {}", kind(spot.node)));
+            self.error(spot, format!("must be a mapping, not {}", kind(spot.node)));
             return None;
         };
-        let mut fields = Fields { spot, keys: section.keys, values: [None; MAX_KEYS] };
+        let mut fields = Fields { path: spot.path, keys: section.keys, values: [None; MAX_KEYS] };
         let mut own = [false; MAX_KEYS];
         for entry in entries.iter() {
             let Some(index) = name(&entry.key).and_then(|name| section.keys.iter().position(|known| *known == name))
@@ -168,8 +131,8 @@ impl File<'_> {
                 continue;
             };
             if own[index] {
-                let again = Spot { node: &entry.key, trail: Trail::Key(&spot.trail, section.keys[index]) };
-                self.warn(again, "the same key stands above; only this last one counts");
+                let message = "the same key stands above; only this last one counts".to_owned();
+                self.add(Severity::Warning, entry.key.position, spot.path.key(section.keys[index]), message);
             }
             own[index] = !entry.merged;
             fields.values[index] = (!entry.value.is_null()).then_some(&entry.value);
@@ -177,84 +140,61 @@ impl File<'_> {
         Some(fields)
     }
 
-    fn stray_key(&mut self, parent: &Spot<'_>, section: &Section, key: &Node<'_>) {
+    fn stray_key(&mut self, parent: Spot<'_, '_>, section: &Section, key: &Node<'_>) {
         let Some(name) = name(key) else {
-            self.error(Spot { node: key, ..*parent }, format!("a key must be a name, not {}", kind(key)));
+            let message = format!("a key must be a name, not {}", kind(key));
+            self.add(Severity::Error, key.position, parent.path, message);
             return;
         };
         let shown = escaped(name);
-        let spot = Spot { node: key, trail: Trail::Key(&parent.trail, &shown) };
         let homes: Vec<_> = SECTIONS.iter().filter(|home| home.keys.contains(&name)).map(|home| home.name).collect();
-        if homes.is_empty() {
-            self.error(spot, unknown("key", name, section.keys));
+        let (severity, message) = if homes.is_empty() {
+            (Severity::Error, unknown("key", name, section.keys))
         } else {
-            let homes = homes.join(" or ");
-            self.warn(spot, format!("does nothing here; it belongs in {homes}"));
-        }
+            (Severity::Warning, format!("does nothing here; it belongs in {}", homes.join(" or ")))
+        };
+        self.add(severity, key.position, parent.path.key(&shown), message);
     }
 
     /// The items of a list.
-    pub(in crate::rules) fn items<'t>(&mut self, spot: &Spot<'t>) -> &'t [Node<'t>] {
+    pub(super) fn items<'n>(&mut self, spot: Spot<'n, '_>) -> Option<&'n [Node<'n>]> {
         match &spot.node.value {
-            Value::List(items) => items,
+            Value::List(items) => Some(items),
             _ => {
-                self.error(*spot, format!("must be a list, not {}", kind(spot.node)));
-                &[]
+                self.error(spot, format!("must be a list, not {}", kind(spot.node)));
+                None
             }
+        }
+    }
+
+    /// What must be a mapping, whatever it holds.
+    pub(super) fn mapping(&mut self, spot: Spot<'_, '_>) {
+        if !matches!(spot.node.value, Value::Map(_)) {
+            self.error(spot, format!("must be a mapping, not {}", kind(spot.node)));
         }
     }
 
     /// A text. What YAML takes for a whole number or a truth value is text as it was written.
-    pub(in crate::rules) fn text<'t>(&mut self, spot: Spot<'t>) -> Option<&'t str> {
+    pub(super) fn text<'n>(&mut self, spot: Spot<'n, '_>) -> Raw<Text<'n>> {
         match &spot.node.value {
-            Value::Quoted(text) => Some(text),
-            Value::Plain(text) if Plain::of(text) != Plain::Float => Some(text),
+            Value::Quoted(text) => return Raw::Given(Text::Borrowed(text)),
+            Value::Plain(text) if Plain::of(text) != Plain::Float => return Raw::Given(Text::Borrowed(text)),
             Value::Plain(text) => {
                 let message = format!("YAML takes {text} for a floating-point number; a text needs quotes: \"{text}\"");
                 self.error(spot, message);
-                None
             }
-            Value::List(_) | Value::Map(_) => {
-                self.error(spot, format!("must be a text, not {}", kind(spot.node)));
-                None
-            }
+            Value::List(_) | Value::Map(_) => self.error(spot, format!("must be a text, not {}", kind(spot.node))),
         }
-    }
-
-    /// A value that must be there; `hint` tells what is missing where it is not.
-    pub(in crate::rules) fn required<'t>(
-        &mut self,
-        fields: &'t Fields<'_>,
-        key: &'static str,
-        hint: &str,
-    ) -> Option<Spot<'t>> {
-        let found = fields.get(key);
-        if found.is_none() {
-            self.error(fields.place(key), format!("is missing: {hint}"));
-        }
-        found
-    }
-
-    /// A text that must be there and must not be empty.
-    pub(in crate::rules) fn required_text<'t>(&mut self, fields: &'t Fields<'_>, key: &'static str) -> Option<&'t str> {
-        let text = match fields.get(key) {
-            Some(spot) => self.text(spot)?,
-            None => "",
-        };
-        if text.is_empty() {
-            self.error(fields.place(key), "is missing or empty");
-            return None;
-        }
-        Some(text)
+        Raw::Unreadable
     }
 
     /// A whole number without quotes.
-    pub(in crate::rules) fn number(&mut self, spot: Spot<'_>) -> Option<u32> {
+    pub(super) fn number(&mut self, spot: Spot<'_, '_>) -> Raw<u32> {
         if let Value::Plain(text) = &spot.node.value
             && let Plain::Integer(number) = Plain::of(text)
             && let Ok(number) = u32::try_from(number)
         {
-            return Some(number);
+            return Raw::Given(number);
         }
         let octal = match &spot.node.value {
             Value::Plain(text) if text.starts_with('0') && text.bytes().all(|byte| byte.is_ascii_digit()) => {
@@ -264,54 +204,27 @@ impl File<'_> {
         };
         let given = kind(spot.node);
         self.error(spot, format!("must be a whole number from 0 to {}, not {given}{octal}", u32::MAX));
-        None
+        Raw::Unreadable
     }
 
-    /// A length of time that a person can read: `90s`.
-    pub(in crate::rules) fn length(&mut self, spot: Spot<'_>) -> Option<Duration> {
+    /// The text of a length of time, with or without quotes.
+    pub(super) fn length<'n>(&mut self, spot: Spot<'n, '_>) -> Raw<Text<'n>> {
         let (Value::Plain(text) | Value::Quoted(text)) = &spot.node.value else {
             self.error(spot, format!("must be a length of time such as 90s, not {}", kind(spot.node)));
-            return None;
+            return Raw::Unreadable;
         };
-        let length = humantime::parse_duration(text);
-        if let Err(error) = &length {
-            let message = format!("{} is no length of time ({error}); write 500ms, 90s, 15m or 1h30m", quoted(text));
-            self.error(spot, message);
-        }
-        length.ok()
+        Raw::Given(Text::Borrowed(text))
     }
 
     /// Yes or no, without quotes.
-    pub(in crate::rules) fn flag(&mut self, spot: Spot<'_>) -> Option<bool> {
+    pub(super) fn flag(&mut self, spot: Spot<'_, '_>) -> Raw<bool> {
         if let Value::Plain(text) = &spot.node.value
             && let Plain::Bool(flag) = Plain::of(text)
         {
-            return Some(flag);
+            return Raw::Given(flag);
         }
         self.error(spot, format!("must be true or false, not {}", kind(spot.node)));
-        None
-    }
-
-    /// Whether a flag is there and says yes.
-    pub(in crate::rules) fn is_set(&mut self, fields: &Fields<'_>, key: &'static str) -> bool {
-        fields.get(key).and_then(|spot| self.flag(spot)).unwrap_or(false)
-    }
-
-    /// The one of several that has this name.
-    pub(in crate::rules) fn choice<T: Copy>(
-        &mut self,
-        spot: Spot<'_>,
-        what: &str,
-        all: &[T],
-        name: fn(T) -> &'static str,
-    ) -> Option<T> {
-        let given = self.text(spot)?;
-        let found = all.iter().copied().find(|one| name(*one) == given);
-        if found.is_none() {
-            let names: Vec<_> = all.iter().copied().map(name).collect();
-            self.error(spot, unknown(what, given, &names));
-        }
-        found
+        Raw::Unreadable
     }
 }
 
@@ -324,14 +237,38 @@ fn name<'n>(key: &'n Node<'_>) -> Option<&'n str> {
 }
 
 impl Node<'_> {
+    /// Where a field stands; what is said of a missing field is said of the mapping that it is missing in.
+    pub(super) fn position_of(&self, path: &FieldPath<'_>) -> Position {
+        let (Ok(node) | Err(node)) = self.find(path);
+        node.position
+    }
+
+    /// A field, or the last of what leads to it.
+    fn find(&self, path: &FieldPath<'_>) -> Result<&Node<'_>, &Node<'_>> {
+        match path {
+            FieldPath::Root => Ok(self),
+            FieldPath::Key(parent, key) => {
+                let parent = self.find(parent)?;
+                let Value::Map(entries) = &parent.value else { return Err(parent) };
+                let last = entries.iter().rev().find(|entry| name(&entry.key) == Some(key));
+                last.map(|entry| &entry.value).filter(|value| !value.is_null()).ok_or(parent)
+            }
+            FieldPath::Item(parent, index) => {
+                let parent = self.find(parent)?;
+                let Value::List(items) = &parent.value else { return Err(parent) };
+                items.get(*index).ok_or(parent)
+            }
+        }
+    }
+
     /// It says nothing: `null`, `~`, or blank.
-    pub(in crate::rules) fn is_null(&self) -> bool {
+    pub(super) fn is_null(&self) -> bool {
         matches!(&self.value, Value::Plain(text) if Plain::of(text) == Plain::Null)
     }
 }
 
 /// What a message says instead of a value.
-pub(in crate::rules) fn kind(node: &Node<'_>) -> Cow<'static, str> {
+fn kind(node: &Node<'_>) -> Cow<'static, str> {
     match &node.value {
         Value::Plain(text) => match Plain::of(text) {
             Plain::Null => "null".into(),

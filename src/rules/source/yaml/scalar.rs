@@ -2,7 +2,7 @@
 
 /// What YAML takes a plain scalar for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::rules) enum Plain {
+pub(super) enum Plain {
     Null,
     Bool(bool),
     /// Anything that fits 64 bits, in decimal, `0x10`, `0b101`, `0o17` or `017`, with `_` between the digits.
@@ -13,7 +13,7 @@ pub(in crate::rules) enum Plain {
 }
 
 impl Plain {
-    pub(in crate::rules) fn of(text: &str) -> Plain {
+    pub(super) fn of(text: &str) -> Plain {
         match text {
             "" | "~" | "null" | "Null" | "NULL" => return Plain::Null,
             "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" | "true" | "True" | "TRUE" => {
