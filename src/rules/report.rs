@@ -1,5 +1,6 @@
 //! What is wrong with rules files, and how it is told.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -38,8 +39,8 @@ pub struct Position {
     pub column: usize,
 }
 
-/// Why rules were refused: every problem of every file, ordered by file and position, warnings among them.
-/// Printed with one problem on each line.
+/// Why rules were refused: what is wrong, ordered by file and position, warnings among them; of many errors, and of many
+/// warnings, the first hundred, and how many more there are. Printed with one problem on each line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", lines(.problems))]
 pub struct RulesError {
@@ -63,15 +64,31 @@ impl fmt::Display for Problem {
     }
 }
 
+/// How many errors are told, and how many warnings: a file can hold millions of either.
+const TOLD: usize = 100;
+
 /// Collects problems. All that looks at rules has one at hand, so that a mistake never hides the next one.
 #[derive(Debug, Default)]
 pub struct Report {
-    problems: Vec<Problem>,
+    errors: First,
+    warnings: First,
+}
+
+/// The first of many problems.
+#[derive(Debug, Default)]
+struct First {
+    /// In their order: by file and position, and where that is the same, as they were found.
+    problems: BTreeMap<(Arc<Path>, Option<Position>, usize), Problem>,
+    found: usize,
 }
 
 impl Report {
+    /// Takes note of a problem.
     pub fn add(&mut self, problem: Problem) {
-        self.problems.push(problem);
+        match problem.severity {
+            Severity::Error => self.errors.add(problem),
+            Severity::Warning => self.warnings.add(problem),
+        }
     }
 
     /// What concerns a file or folder as a whole.
@@ -81,12 +98,34 @@ impl Report {
     }
 
     /// The warnings, where nothing worse has come up.
-    pub fn finish(mut self) -> Result<Vec<Problem>, RulesError> {
-        self.problems.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
-        if self.problems.iter().any(|problem| problem.severity == Severity::Error) {
-            return Err(RulesError { problems: self.problems });
+    ///
+    /// # Errors
+    /// With all that has come up, otherwise.
+    pub fn finish(self) -> Result<Vec<Problem>, RulesError> {
+        let refused = self.errors.found > 0;
+        let rests = [self.errors.rest("errors"), self.warnings.rest("warnings")];
+        let mut problems: Vec<_> = self.errors.problems.into_iter().chain(self.warnings.problems).collect();
+        problems.sort_by(|(a, _), (b, _)| (&a.0, a.1).cmp(&(&b.0, b.1)));
+        let problems = problems.into_iter().map(|(_, problem)| problem).chain(rests.into_iter().flatten()).collect();
+        if refused { Err(RulesError { problems }) } else { Ok(problems) }
+    }
+}
+
+impl First {
+    fn add(&mut self, problem: Problem) {
+        self.found += 1;
+        self.problems.insert((Arc::clone(&problem.file), problem.position, self.found), problem);
+        if self.problems.len() > TOLD {
+            self.problems.pop_last();
         }
-        Ok(self.problems)
+    }
+
+    /// Says how many more there are.
+    fn rest(&self, what: &str) -> Option<Problem> {
+        let more = self.found.checked_sub(TOLD).filter(|more| *more > 0)?;
+        let (_, last) = self.problems.last_key_value()?;
+        let message = format!("and {more} more {what} from here on");
+        Some(Problem { position: None, path: String::new(), message, ..last.clone() })
     }
 }
 

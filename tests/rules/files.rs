@@ -175,6 +175,46 @@ fn aliases_that_multiply_fail_at_once_wherever_they_stand() {
     }
 }
 
+#[test]
+fn of_a_million_mistakes_the_first_hundred_are_told_and_how_many_more_there_are() {
+    let mistakes = 1_000_000;
+    let error = load_text(format!("domain: d\nkye: 1\ndescriptors: [{}]", "1,".repeat(mistakes))).unwrap_err();
+    assert_eq!(error.problems.len(), 101);
+    assert_eq!(error.problems[1].path, "descriptors[0]");
+    let text = error.to_string();
+    assert!(text.len() < 20_000 && text.ends_with("rules.yaml: and 999901 more errors from here on"), "{text}");
+
+    let twice: String = (0..150).map(|i| format!("- {{key: x, key: k{i}}}\n")).collect();
+    let loaded = load_text(format!("domain: d\ndescriptors:\n{twice}")).unwrap();
+    assert_eq!(loaded.warnings.len(), 101);
+    assert!(loaded.warnings[100].to_string().ends_with("and 50 more warnings from here on"));
+}
+
+#[test]
+fn no_mistake_takes_more_than_a_line() {
+    let long = "9".repeat(1 << 20);
+    for value in [
+        format!("{long}.5"),
+        format!("[{long}]"),
+        format!("'{long}'"),
+        format!("{long}m"),
+        format!("5{}", "m".repeat(1 << 20)),
+    ] {
+        for key in ["key", "value", "rate_limit", "share_threshold", "descriptors"] {
+            let text = format!("domain: d\ndescriptors: [{{key: k, {key}: {value}}}]");
+            let told = load_text(&text).err().map_or(0, |error| error.to_string().len());
+            assert!(told < 1_000, "{key}: {told} characters");
+        }
+        for key in
+            ["unit", "requests_per_unit", "period", "algorithm", "hold", "max_delay", "name", "penalty", "unlimited"]
+        {
+            let text = format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{{key}: {value}}}}}]");
+            let told = load_text(&text).err().map_or(0, |error| error.to_string().len());
+            assert!(told < 1_500, "{key}: {told} characters");
+        }
+    }
+}
+
 proptest::proptest! {
     #[test]
     fn no_text_however_broken_does_worse_than_be_refused(

@@ -308,7 +308,9 @@ impl Tree<'_> {
         let text = raw.get()?;
         let length = humantime::parse_duration(text);
         if let Err(error) = &length {
-            let message = format!("{} is no length of time ({error}); write 500ms, 90s, 15m or 1h30m", quoted(text));
+            // The library's words repeat what was given.
+            let reason = if text.len() > 100 { String::new() } else { format!(" ({error})") };
+            let message = format!("{} is no length of time{reason}; write 500ms, 90s, 15m or 1h30m", quoted(text));
             self.complaints.error(path, message);
         }
         length.ok()

@@ -180,6 +180,7 @@ impl File<'_> {
             Value::Quoted(text) => return Raw::Given(Text::Borrowed(text)),
             Value::Plain(text) if Plain::of(text) != Plain::Float => return Raw::Given(Text::Borrowed(text)),
             Value::Plain(text) => {
+                let text = escaped(text);
                 let message = format!("YAML takes {text} for a floating-point number; a text needs quotes: \"{text}\"");
                 self.error(spot, message);
             }
