@@ -95,6 +95,14 @@ pub enum DecideError {
     /// The store has no room, and such requests are refused.
     #[error("too many requests wait for the rate limit store")]
     Overloaded,
+    /// A limit says `give_back: false`.
+    #[error("descriptors[{descriptor}]: negative hits, and the rule {rule:?} takes none: it says give_back: false")]
+    GiveBack {
+        /// Which of the request's descriptors has negative hits.
+        descriptor: usize,
+        /// What metrics call the limit.
+        rule: String,
+    },
 }
 
 /// The rules that one request sees from start to end.
@@ -182,6 +190,9 @@ impl<S: Store> Limiter<S> {
         deadlines: Deadlines,
     ) -> Result<(Decision<'a>, Option<Turn>), DecideError> {
         let mut plan = Plan::new(&self.common.options.plan, &snapshot.rules, request);
+        if let Some((descriptor, limit)) = plan.refused_give_back() {
+            return Err(DecideError::GiveBack { descriptor, rule: limit.label.to_string() });
+        }
         let mut decision = if plan.checks().is_empty() {
             plan.conclude(&[])
         } else {

@@ -486,7 +486,7 @@ mod tests {
         let descriptor = Descriptor {
             entries: vec![Entry { key: "user".into(), value: "ann".into() }],
             hits: Asked::take(1).unwrap(),
-            limit: Some(Override { number: 5, unit: Unit::Minute }),
+            limit: Override::new(5, Unit::Minute, 1),
         };
         let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
         let decide = || Plan::new(&options, &shop, &request).conclude_without_store(|_| unreachable!("it fails open"));

@@ -31,6 +31,8 @@ pub struct Plan<'a> {
     statuses: Few<Status<'a>>,
     /// How many limits are asked.
     limits: usize,
+    /// Of a limit that takes no give-backs, one was asked for: by this descriptor.
+    refused: Option<(usize, &'a RuleLimit)>,
     /// What each check is asked for.
     reasons: Few<Reason<'a>>,
     checks: Vec<Check>,
@@ -245,6 +247,7 @@ impl<'a> Plan<'a> {
             domain_found: false,
             statuses: Few::with_capacity(request.descriptors.len()),
             limits: 0,
+            refused: None,
             reasons: Few::new(),
             checks: Vec::new(),
         };
@@ -275,7 +278,7 @@ impl<'a> Plan<'a> {
                         role: Role::Enforced,
                         failure_mode: domain.defaults.failure_mode,
                     };
-                    // Any number in any unit is a limit.
+                    // Any number in any such period is a limit.
                     if let Ok(limit) = limit {
                         plan.ask(request, index, (limit, None, None), descriptor.hits, reason);
                     }
@@ -301,6 +304,9 @@ impl<'a> Plan<'a> {
                 continue;
             }
             let hits = request.descriptors[index].hits.times(config.cost);
+            if hits.get() < 0 && !config.give_back {
+                self.refused = self.refused.or(Some((index, rule_limit)));
+            }
             let source = Source::Rule(rule, rule_limit);
             self.ask(
                 request,
@@ -355,6 +361,11 @@ impl<'a> Plan<'a> {
             check.limit = check.limit.within(patience_ms);
         }
         self
+    }
+
+    /// A descriptor that gives back what its limit does not take back.
+    pub fn refused_give_back(&self) -> Option<(usize, &'a RuleLimit)> {
+        self.refused
     }
 
     /// What to ask the store.
@@ -445,7 +456,7 @@ impl<'a> Plan<'a> {
 
 /// A limit that the client brings along counts as the rules do by default; or in a sliding window, where it is more than a log keeps.
 fn brought_along(algorithm: Algorithm, limit: Override) -> Result<Limit, LimitErrors> {
-    let limit = |algorithm| Limit::new(algorithm, limit.number, limit.unit.duration(), Options::default());
+    let limit = |algorithm| Limit::new(algorithm, limit.number, limit.period, Options::default());
     limit(algorithm).or_else(|_| limit(Algorithm::SlidingWindow))
 }
 

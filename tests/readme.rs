@@ -22,7 +22,8 @@ fn blocks(language: &str) -> Vec<String> {
 fn without_seconds(text: &str) -> String {
     let mut kept = String::new();
     for line in text.lines() {
-        kept.push_str(line.split(", resets in ").next().unwrap());
+        let words = ["resets in ", "try again in "].iter().find(|words| line.contains(**words));
+        kept.push_str(words.map_or(line, |words| line.split_inclusive(words).next().unwrap()));
         kept.push('\n');
     }
     kept

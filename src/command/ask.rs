@@ -106,14 +106,19 @@ fn status_for_people(status: &DescriptorStatus) -> String {
     let mut text = String::from(if status.code() == Code::OverLimit { "over the limit" } else { "within the limit" });
     let _ = write!(text, " of {}", limit.requests_per_unit);
     if limit.unit() != Unit::Unknown {
-        let _ = write!(text, " per {}", limit.unit().as_str_name().to_lowercase());
+        let unit = limit.unit().as_str_name().to_lowercase();
+        let _ = match limit.unit_multiplier {
+            Some(multiplier) if multiplier > 1 => write!(text, " per {multiplier} {unit}s"),
+            _ => write!(text, " per {unit}"),
+        };
     }
     if !limit.name.is_empty() {
         let _ = write!(text, " ({})", limit.name);
     }
     let _ = write!(text, ", {} left", status.limit_remaining);
     if let Some(reset) = &status.duration_until_reset {
-        let _ = write!(text, ", resets in {}s", reset.seconds);
+        let what = if status.code() == Code::OverLimit { "try again" } else { "resets" };
+        let _ = write!(text, ", {what} in {}s", reset.seconds);
     }
     text
 }
@@ -128,6 +133,7 @@ fn as_json(response: &RateLimitResponse) -> String {
                 "limit": status.current_limit.as_ref().map(|limit| json!({
                     "requests_per_unit": limit.requests_per_unit,
                     "unit": limit.unit().as_str_name(),
+                    "unit_multiplier": limit.unit_multiplier.unwrap_or(1),
                     "name": limit.name,
                 })),
                 "limit_remaining": status.limit_remaining,

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use super::headers::{self, Headers};
+use crate::algorithm::Verdict;
 use crate::descriptor::{Descriptor, Entry, Hits, Override, Request, Unit};
 use crate::plan::{Decision, Limited, Status, most_pressing};
+use crate::wire::rate_limit_descriptor::RateLimitOverride;
 use crate::wire::rate_limit_response::rate_limit::Unit as WireUnit;
 use crate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
@@ -35,6 +37,10 @@ pub(super) enum InvalidRequest {
         "descriptors[{0}].limit.unit: must be 1 (second), 2 (minute), 3 (hour), 4 (day), 5 (month), 6 (year) or 7 (week), not {1}"
     )]
     Unit(usize, i32),
+    #[error(
+        "descriptors[{0}].limit.unit_multiplier: a limit is for at least one {1} and at most 366 days, not for {2} {1}s"
+    )]
+    Multiplier(usize, &'static str, u32),
     #[error("{0}: must be at most 2^53, not {1}")]
     Hits(String, u64),
 }
@@ -79,10 +85,12 @@ fn descriptor(
         .collect::<Result<_, _>>()?;
     let limit = match limit {
         None => None,
-        Some(limit) => Some(Override {
-            number: limit.requests_per_unit,
-            unit: unit(limit.unit).ok_or(InvalidRequest::Unit(i, limit.unit))?,
-        }),
+        Some(RateLimitOverride { requests_per_unit, unit, unit_multiplier }) => {
+            let unit = self::unit(unit).ok_or(InvalidRequest::Unit(i, unit))?;
+            let multiplier = unit_multiplier.unwrap_or(1);
+            let limit = Override::new(requests_per_unit, unit, multiplier);
+            Some(limit.ok_or(InvalidRequest::Multiplier(i, unit.name(), multiplier))?)
+        }
     };
     let number = hits_addend.unwrap_or(request_hits);
     let hits = if is_negative_hits { Hits::give_back(number) } else { Hits::take(number) };
@@ -133,33 +141,46 @@ fn status(status: &Status<'_>, decision: &Decision<'_>) -> DescriptorStatus {
         Status::Unlimited(_) => answer.limit_remaining = u32::MAX,
         Status::Limited(range) => {
             let limits = &decision.limits[range.clone()];
-            answer.code = code(limits.iter().any(Limited::shown_over)).into();
+            let over = limits.iter().any(Limited::shown_over);
+            answer.code = code(over).into();
             if let Some(limited) = most_pressing(limits) {
                 answer.current_limit = Some(current_limit(limited));
                 answer.limit_remaining = limited.remaining();
-                answer.duration_until_reset = limited.verdict().map(|verdict| prost_types::Duration {
-                    // Whole seconds, rounded up, as the reference answers: Envoy's own header cuts fractions off.
-                    seconds: i64::try_from(whole_seconds(verdict.reset_after_ms)).unwrap_or(i64::MAX),
-                    nanos: 0,
-                });
+                answer.duration_until_reset = limited.verdict().map(|verdict| until_reset(verdict, over));
             }
         }
     }
     answer
 }
 
+/// When the counter is fresh; of a denied request, when the same request passes: Envoy makes `Retry-After` of it.
+///
+/// Whole seconds, rounded up, as `envoyproxy/ratelimit` answers: Envoy's own headers cut fractions off.
+fn until_reset(verdict: Verdict, over: bool) -> prost_types::Duration {
+    // What never passes has no such time.
+    let retry_after_ms = verdict.retry_after_ms.filter(|_| over);
+    let seconds = whole_seconds(retry_after_ms.unwrap_or(verdict.reset_after_ms));
+    prost_types::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+}
+
 fn current_limit(limited: &Limited<'_>) -> RateLimit {
-    let unit = match limited.limit.window().and_then(Unit::of) {
+    let period = limited.limit.window().and_then(Unit::multiple_of);
+    let unit = match period {
         None => WireUnit::Unknown,
-        Some(Unit::Second) => WireUnit::Second,
-        Some(Unit::Minute) => WireUnit::Minute,
-        Some(Unit::Hour) => WireUnit::Hour,
-        Some(Unit::Day) => WireUnit::Day,
-        Some(Unit::Week) => WireUnit::Week,
-        Some(Unit::Month) => WireUnit::Month,
-        Some(Unit::Year) => WireUnit::Year,
+        Some((Unit::Second, _)) => WireUnit::Second,
+        Some((Unit::Minute, _)) => WireUnit::Minute,
+        Some((Unit::Hour, _)) => WireUnit::Hour,
+        Some((Unit::Day, _)) => WireUnit::Day,
+        Some((Unit::Week, _)) => WireUnit::Week,
+        Some((Unit::Month, _)) => WireUnit::Month,
+        Some((Unit::Year, _)) => WireUnit::Year,
     };
-    RateLimit { requests_per_unit: limited.limit.number(), unit: unit.into(), name: limited.source.name().to_owned() }
+    RateLimit {
+        requests_per_unit: limited.limit.number(),
+        unit: unit.into(),
+        name: limited.source.name().to_owned(),
+        unit_multiplier: period.map(|(_, multiplier)| multiplier).filter(|multiplier| *multiplier > 1),
+    }
 }
 
 fn code(over_limit: bool) -> Code {

@@ -92,6 +92,10 @@ impl<S: Store> Service<S> {
         let (decision, turn) =
             self.limiter.decide(&snapshot, &request, deadlines).await.map_err(|error| match error {
                 DecideError::Undecided(_) => Status::unavailable(error.to_string()),
+                DecideError::GiveBack { .. } => {
+                    self.metrics.record_invalid();
+                    Status::invalid_argument(error.to_string())
+                }
                 DecideError::Overloaded => Status::resource_exhausted(error.to_string()),
             })?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");

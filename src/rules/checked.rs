@@ -50,6 +50,8 @@ pub struct LimitConfig {
     pub failure_mode: FailureMode,
     /// Every hit counts so many.
     pub cost: u32,
+    /// Negative hits are valid: a client can give back what it has taken, or what anybody has.
+    pub give_back: bool,
     /// What happens to those whom it denies again and again.
     pub penalty: Option<Limit>,
     /// What a process may take in advance, to serve a hot key from memory.

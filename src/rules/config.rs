@@ -116,6 +116,8 @@ pub struct RawLimit<'a> {
     pub weighting: Raw<Text<'a>>,
     /// Of concurrency: a length.
     pub hold: Raw<Text<'a>>,
+    /// Whether negative hits are valid.
+    pub give_back: Raw<bool>,
     /// What happens to clients that are denied again and again.
     pub penalty: Raw<RawPenalty<'a>>,
     /// What a process takes in advance.
@@ -130,7 +132,7 @@ impl RawLimit<'_> {
     /// The keys that say something.
     pub fn given(&self) -> impl Iterator<Item = &'static str> {
         let RawLimit { name, unit, requests_per_unit, unlimited, replaces, period, algorithm, cost, .. } = self;
-        let RawLimit { burst, max_delay, initial, segments, weighting, hold, penalty, lease, .. } = self;
+        let RawLimit { burst, max_delay, initial, segments, weighting, hold, give_back, penalty, lease, .. } = self;
         let RawLimit { failure_mode, count_denied, .. } = self;
         let keys = [
             ("name", name.is_missing()),
@@ -147,6 +149,7 @@ impl RawLimit<'_> {
             ("segments", segments.is_missing()),
             ("weighting", weighting.is_missing()),
             ("hold", hold.is_missing()),
+            ("give_back", give_back.is_missing()),
             ("penalty", penalty.is_missing()),
             ("lease", lease.is_missing()),
             ("failure_mode", failure_mode.is_missing()),

@@ -176,13 +176,13 @@ fn aliases_that_multiply_fail_at_once_wherever_they_stand() {
 }
 
 #[test]
-fn of_a_million_mistakes_the_first_hundred_are_told_and_how_many_more_there_are() {
-    let mistakes = 1_000_000;
+fn of_many_mistakes_the_first_hundred_are_told_and_how_many_more_there_are() {
+    let mistakes = 300_000;
     let error = load_text(format!("domain: d\nkye: 1\ndescriptors: [{}]", "1,".repeat(mistakes))).unwrap_err();
     assert_eq!(error.problems.len(), 101);
     assert_eq!(error.problems[1].path, "descriptors[0]");
     let text = error.to_string();
-    assert!(text.len() < 20_000 && text.ends_with("rules.yaml: and 999901 more errors from here on"), "{text}");
+    assert!(text.len() < 20_000 && text.ends_with("rules.yaml: and 299901 more errors from here on"), "{text}");
 
     let twice: String = (0..150).map(|i| format!("- {{key: x, key: k{i}}}\n")).collect();
     let loaded = load_text(format!("domain: d\ndescriptors:\n{twice}")).unwrap();
@@ -192,13 +192,13 @@ fn of_a_million_mistakes_the_first_hundred_are_told_and_how_many_more_there_are(
 
 #[test]
 fn no_mistake_takes_more_than_a_line() {
-    let long = "9".repeat(1 << 20);
+    let long = "9".repeat(1 << 17);
     for value in [
         format!("{long}.5"),
         format!("[{long}]"),
         format!("'{long}'"),
         format!("{long}m"),
-        format!("5{}", "m".repeat(1 << 20)),
+        format!("5{}", "m".repeat(1 << 17)),
     ] {
         for key in ["key", "value", "rate_limit", "share_threshold", "descriptors"] {
             let text = format!("domain: d\ndescriptors: [{{key: k, {key}: {value}}}]");

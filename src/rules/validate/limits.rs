@@ -72,6 +72,7 @@ impl Tree<'_> {
             allowance: Allowance::Unlimited,
             failure_mode,
             cost: cost.unwrap_or(1),
+            give_back: raw.give_back.get().copied().unwrap_or(true),
             penalty: None,
             lease: None,
             replaces,
@@ -87,6 +88,14 @@ impl Tree<'_> {
         let limit = self.limit(raw, path);
         if let (Some(cost), Some(limit)) = (cost, &limit) {
             self.check_cost(path.key("cost"), cost, limit);
+        }
+        if let Some(limit) = limit.filter(|limit| limit.algorithm().has_holders())
+            && !common.give_back
+        {
+            let algorithm = limit.algorithm();
+            let message =
+                format!("{algorithm} needs give-backs: by them a request that has ended frees its slot; remove it");
+            self.complaints.error(path.key("give_back"), message);
         }
         let penalty = raw.penalty.get().map(|raw| self.penalty(raw, path.key("penalty")));
         let lease = raw.lease.get();

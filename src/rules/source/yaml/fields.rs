@@ -52,6 +52,7 @@ pub(super) const RATE_LIMIT: Section = Section {
         "segments",
         "weighting",
         "hold",
+        "give_back",
         "penalty",
         "lease",
         "failure_mode",

@@ -70,6 +70,7 @@ fn limit<'n>(file: &mut File<'_>, spot: Option<Spot<'n, '_>>) -> Raw<RawLimit<'n
         segments: number(file, fields, "segments"),
         weighting: text(file, fields, "weighting"),
         hold: length(file, fields, "hold"),
+        give_back: flag(file, fields, "give_back"),
         penalty: section(file, fields.get("penalty"), &fields::PENALTY, penalty),
         lease: section(file, fields.get("lease"), &fields::LEASE, lease),
         failure_mode: text(file, fields, "failure_mode"),
