@@ -84,8 +84,8 @@ impl Tree<'_> {
                 && limit.algorithm().has_holders()
             {
                 let message = format!(
-                    "a {} limit stands on the key {HOLDER_KEY}, without a value: what comes there (Envoy's x-request-id) tells \
-                     whose slot is given back; put {HOLDER_KEY} one level below what is limited",
+                    "a {} limit stands on the key {HOLDER_KEY}, without a value: what comes there, an id of each request's own, \
+                     tells whose slot is given back; put {HOLDER_KEY} one level below what is limited",
                     limit.algorithm()
                 );
                 self.complaints.error(path.key("rate_limit"), message);
