@@ -39,13 +39,14 @@ pub struct Position {
     pub column: usize,
 }
 
-/// Why rules were refused: what is wrong, ordered by file and position, warnings among them; of many errors, and of many
-/// warnings, the first hundred, and how many more there are. Printed with one problem on each line.
+/// Why rules were refused: the problems of all files, ordered by file and position, warnings among them as far as there is room.
+/// Printed with one problem on each line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", lines(.problems))]
 pub struct RulesError {
-    /// At least one of them is an error.
+    /// At most a hundred, the first of them; at least one of them is an error.
     pub problems: Vec<Problem>,
+    /// How many more there are.
+    pub more: usize,
 }
 
 impl fmt::Display for Problem {
@@ -64,22 +65,47 @@ impl fmt::Display for Problem {
     }
 }
 
-/// How many errors are told, and how many warnings: a file can hold millions of either.
+impl fmt::Display for RulesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        match self.more {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more"),
+        }
+    }
+}
+
+/// So many problems are told at most: a file can have a million, and nobody reads more than the first.
 const TOLD: usize = 100;
 
-/// Collects problems. All that looks at rules has one at hand, so that a mistake never hides the next one.
+/// Collects problems. All that looks at rules has one at hand, so that a mistake never hides the next one. Beyond a hundred it counts them.
 #[derive(Debug, Default)]
 pub struct Report {
     errors: First,
     warnings: First,
 }
 
-/// The first of many problems.
+/// The first problems, and how many there are.
 #[derive(Debug, Default)]
 struct First {
-    /// In their order: by file and position, and where that is the same, as they were found.
-    problems: BTreeMap<(Arc<Path>, Option<Position>, usize), Problem>,
-    found: usize,
+    /// By file and position, and where these are the same, as they were found.
+    kept: BTreeMap<(Arc<Path>, Option<Position>, usize), Problem>,
+    all: usize,
+}
+
+impl First {
+    fn add(&mut self, problem: Problem) {
+        self.all += 1;
+        self.kept.insert((Arc::clone(&problem.file), problem.position, self.all), problem);
+        if self.kept.len() > TOLD {
+            self.kept.pop_last();
+        }
+    }
 }
 
 impl Report {
@@ -97,40 +123,26 @@ impl Report {
         self.add(Problem { severity, file, position: None, path: String::new(), message });
     }
 
-    /// The warnings, where nothing worse has come up.
+    /// The warnings, where nothing worse has come up; the last of a hundred and more tells how many it leaves out.
     ///
     /// # Errors
-    /// With all that has come up, otherwise.
+    /// With the errors, otherwise, and with as many of the warnings as there is room for.
     pub fn finish(self) -> Result<Vec<Problem>, RulesError> {
-        let refused = self.errors.found > 0;
-        let rests = [self.errors.rest("errors"), self.warnings.rest("warnings")];
-        let mut problems: Vec<_> = self.errors.problems.into_iter().chain(self.warnings.problems).collect();
-        problems.sort_by(|(a, _), (b, _)| (&a.0, a.1).cmp(&(&b.0, b.1)));
-        let problems = problems.into_iter().map(|(_, problem)| problem).chain(rests.into_iter().flatten()).collect();
-        if refused { Err(RulesError { problems }) } else { Ok(problems) }
-    }
-}
-
-impl First {
-    fn add(&mut self, problem: Problem) {
-        self.found += 1;
-        self.problems.insert((Arc::clone(&problem.file), problem.position, self.found), problem);
-        if self.problems.len() > TOLD {
-            self.problems.pop_last();
+        let Report { errors, warnings } = self;
+        let (failed, all) = (errors.all > 0, errors.all + warnings.all);
+        let mut problems: Vec<Problem> =
+            errors.kept.into_values().chain(warnings.kept.into_values()).take(TOLD).collect();
+        let more = all - problems.len();
+        problems.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
+        if failed {
+            return Err(RulesError { problems, more });
         }
+        if let (Some(last), 1..) = (problems.last().cloned(), more) {
+            let message = format!("and {more} more warnings, there or in other files");
+            problems.push(Problem { position: None, path: String::new(), message, ..last });
+        }
+        Ok(problems)
     }
-
-    /// Says how many more there are.
-    fn rest(&self, what: &str) -> Option<Problem> {
-        let more = self.found.checked_sub(TOLD).filter(|more| *more > 0)?;
-        let (_, last) = self.problems.last_key_value()?;
-        let message = format!("and {more} more {what} from here on");
-        Some(Problem { position: None, path: String::new(), message, ..last.clone() })
-    }
-}
-
-fn lines(problems: &[Problem]) -> String {
-    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// `unknown unit "minuets", did you mean "minute"?`, or the list of what there is where nothing is near.
@@ -167,4 +179,57 @@ pub(super) fn escaped(text: &str) -> String {
     };
     let quoted = format!("{shown:?}");
     format!("{}{rest}", &quoted[1..quoted.len() - 1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(severity: Severity, line: usize) -> Problem {
+        let position = Some(Position { line, column: 1 });
+        Problem { severity, file: Path::new("a.yaml").into(), position, path: String::new(), message: "wrong".into() }
+    }
+
+    #[test]
+    fn of_a_million_mistakes_the_first_hundred_are_kept_and_all_are_counted() {
+        let mut report = Report::default();
+        for line in (1..=1_000_000).rev() {
+            report.add(found(Severity::Warning, line));
+            report.add(found(Severity::Error, line));
+        }
+        assert_eq!((report.errors.kept.len(), report.warnings.kept.len()), (TOLD, TOLD));
+        let error = report.finish().unwrap_err();
+        assert!(error.problems.iter().all(|problem| problem.severity == Severity::Error), "errors go first");
+        let text = error.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines.len(), lines[0], lines[99]), (101, "a.yaml:1:1: wrong", "a.yaml:100:1: wrong"));
+        assert_eq!(lines[100], "and 1999900 more");
+    }
+
+    #[test]
+    fn warnings_fill_what_errors_leave_and_stand_at_their_places() {
+        let mut report = Report::default();
+        for line in 1..=60 {
+            report.add(found(Severity::Warning, line));
+        }
+        for line in 31..=90 {
+            report.add(found(Severity::Error, line));
+        }
+        let error = report.finish().unwrap_err();
+        let severities: Vec<_> = error.problems.iter().map(|problem| problem.severity).collect();
+        assert_eq!((error.problems.len(), error.more), (100, 20));
+        assert_eq!((severities[0], severities[99]), (Severity::Warning, Severity::Error));
+        assert!(error.problems.is_sorted_by_key(|problem| problem.position));
+    }
+
+    #[test]
+    fn too_many_warnings_are_counted_too() {
+        let mut report = Report::default();
+        for line in 1..=150 {
+            report.add(found(Severity::Warning, line));
+        }
+        let warnings = report.finish().unwrap();
+        let told = "warning: a.yaml: and 50 more warnings, there or in other files";
+        assert_eq!((warnings.len(), warnings[100].to_string().as_str()), (101, told));
+    }
 }

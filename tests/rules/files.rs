@@ -177,17 +177,13 @@ fn aliases_that_multiply_fail_at_once_wherever_they_stand() {
 
 #[test]
 fn of_many_mistakes_the_first_hundred_are_told_and_how_many_more_there_are() {
-    let mistakes = 300_000;
-    let error = load_text(format!("domain: d\nkye: 1\ndescriptors: [{}]", "1,".repeat(mistakes))).unwrap_err();
-    assert_eq!(error.problems.len(), 101);
-    assert_eq!(error.problems[1].path, "descriptors[0]");
+    // What is wrong with the last key is found before all the others, and stands after them.
+    let text = format!("domain: d\ndescriptors: [{}]\nkye: 1", "{key: ''},".repeat(100_000));
+    let error = load_text(text).unwrap_err();
+    assert_eq!((error.problems.len(), error.more), (100, 99_901));
+    assert_eq!(error.problems[99].path, "descriptors[99].key");
     let text = error.to_string();
-    assert!(text.len() < 20_000 && text.ends_with("rules.yaml: and 299901 more errors from here on"), "{text}");
-
-    let twice: String = (0..150).map(|i| format!("- {{key: x, key: k{i}}}\n")).collect();
-    let loaded = load_text(format!("domain: d\ndescriptors:\n{twice}")).unwrap();
-    assert_eq!(loaded.warnings.len(), 101);
-    assert!(loaded.warnings[100].to_string().ends_with("and 50 more warnings from here on"));
+    assert!(text.len() < 20_000 && text.ends_with("and 99901 more"), "{text}");
 }
 
 #[test]
