@@ -83,14 +83,15 @@ fn a_limit_of_several_units_is_told_in_seconds() {
 }
 
 /// One user for each way to be denied; all of them pass again after two seconds or three.
-const DENIALS: [(&str, &str); 8] = [
+const DENIALS: [(&str, &str); 9] = [
     ("fixed", "algorithm: fixed_window"),
     ("sliding", "algorithm: sliding_window"),
     ("linear", "algorithm: sliding_window, weighting: linear"),
     ("log", "algorithm: sliding_log"),
     ("tokens", "algorithm: token_bucket"),
     ("leaky", "algorithm: leaky_bucket"),
-    ("charged", "algorithm: token_bucket, burst: 1, cost: 1"),
+    ("one", "algorithm: token_bucket, burst: 1"),
+    ("costly", "algorithm: sliding_window, segments: 1, cost: 2"),
     ("banned", "algorithm: token_bucket, penalty: {after: 1, within: 1m, ban: 3s}"),
 ];
 
@@ -105,7 +106,15 @@ fn retry_after_passes_at_that_second_and_not_one_before() {
     let headers = "enable_x_ratelimit_headers: DRAFT_VERSION_03";
     let both = format!("{headers}\n                      enable_retry_after_header: true");
     let envoy = Envoy::start_with(tollgate.grpc_port, &[Envoy::PATIENT, (headers, &both)]);
+    // And where what has to be waited for is a slot that nobody gives back: one stream holds it.
+    let rules = "domain: shop\ndescriptors: \
+                 [{key: stream, rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: 3s}}]";
+    let slots = Tollgate::start(rules, &[]);
+    let key = ("descriptor_key: user }", "descriptor_key: stream }");
+    let slots_envoy = Envoy::start_with(slots.grpc_port, &[Envoy::PATIENT, (headers, &both), key]);
+    assert_eq!(slots_envoy.get_as("the-holder").status, 200);
     std::thread::scope(|scope| {
+        scope.spawn(|| retry(&slots_envoy, "waits-for-a-slot"));
         for (user, _) in DENIALS {
             let envoy = &envoy;
             scope.spawn(move || retry(envoy, user));
