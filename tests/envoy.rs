@@ -1,4 +1,5 @@
-//! What a user of Envoy sees: `deploy/envoy/envoy.yaml` in a real Envoy, real Tollgates, a real Redis, and requests over HTTP.
+//! What a user of Envoy sees: `deploy/envoy/envoy.yaml` in a real Envoy, real Tollgates, a real Redis, and requests
+//! over HTTP.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 

@@ -29,18 +29,18 @@ pub(super) struct Ask {
     #[arg(long, short)]
     domain: String,
 
-    /// How much to count; 0 only looks.
+    /// How much to count; 0 is a peek.
     #[arg(long, default_value = "1")]
     hits: u64,
 
-    /// Give the hits back instead of taking them.
+    /// Refund the hits instead of taking them.
     #[arg(long)]
     give_back: bool,
 
     #[command(flatten)]
     service: ServiceAddress,
 
-    /// How long to wait for the answer. A request that would be held for longer is limited.
+    /// How long to wait for the answer. A request that would be delayed for longer is limited.
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 

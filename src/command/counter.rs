@@ -16,7 +16,8 @@ use crate::telemetry::{self, LogFormat};
 pub(super) enum Command {
     /// Show what the counters of a descriptor say; nothing is counted.
     Get(Box<Which>),
-    /// Make the counters of a descriptor as fresh. A running service may deny for up to a second more what Redis has just denied.
+    /// Make the counters of a descriptor as fresh. A running service may deny for up to a second more what Redis has
+    /// just denied.
     Reset(Box<Which>),
 }
 

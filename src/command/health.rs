@@ -1,5 +1,5 @@
-//! `tollgate health`: asks a running service whether it is well, for places that have no gRPC client of their own, such as
-//! a container's health check.
+//! `tollgate health`: asks a running service whether it is well, for places that have no gRPC client of their own, such
+//! as a container's health check.
 
 use std::process::ExitCode;
 use std::time::Duration;

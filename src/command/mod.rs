@@ -68,7 +68,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     })
 }
 
-/// Parses the arguments and the environment, in which an empty variable is as good as none: Helm and compose leave such.
+/// Parses the arguments and the environment, in which an empty variable is as good as none: Helm and compose leave
+/// such.
 fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     let is_empty =
         |arg: &Arg| arg.get_env().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));

@@ -34,7 +34,8 @@ pub(super) enum InvalidRequest {
     #[error("{what} has {size} {unit}, more than the {most} that {setting} allows")]
     TooLarge { what: String, size: usize, unit: &'static str, most: usize, setting: &'static str },
     #[error(
-        "descriptors[{0}].limit.unit: must be 1 (second), 2 (minute), 3 (hour), 4 (day), 5 (month), 6 (year) or 7 (week), not {1}"
+        "descriptors[{0}].limit.unit: must be 1 (second), 2 (minute), 3 (hour), 4 (day), 5 (month), 6 (year) or \
+         7 (week), not {1}"
     )]
     Unit(usize, i32),
     #[error(
@@ -111,7 +112,7 @@ fn at_most(
     Err(InvalidRequest::TooLarge { what: what(), size, unit, most, setting })
 }
 
-/// An override's unit. Its enum has no week; the response's has, and the reference takes that number for one.
+/// An override's unit. Its enum has no week; the response's has, and `envoyproxy/ratelimit` takes that number for one.
 fn unit(number: i32) -> Option<Unit> {
     Some(match WireUnit::try_from(number).ok()? {
         WireUnit::Unknown => return None,

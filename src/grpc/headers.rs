@@ -89,8 +89,8 @@ fn limit_to_tell<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> 
 
 /// The seconds after which a denied request may pass; `None` where it passes now, or where that cannot be told.
 ///
-/// Every enforced limit must let it pass again, and one of the quotas if they have denied it. When someone gives a slot back that is in
-/// use, nobody knows; that it frees itself in the end is no time to wait for. When a ban ends is known.
+/// Every enforced limit must let it pass again, and one of the quotas if they have denied it. When someone gives a slot
+/// back that is in use, nobody knows; that it frees itself in the end is no time to wait for. When a ban ends is known.
 fn retry_after(decision: &Decision<'_>) -> Option<u64> {
     if !decision.over_limit {
         return None;

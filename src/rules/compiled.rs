@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-// Its hash is fast, and not made to withstand those who choose the names: these come from the rules alone.
+// Its hash is fast, and no match for a client that chooses names: these come from the rules alone.
 use hashbrown::HashMap;
 
 use super::checked::{Defaults, DescriptorConfig, DomainConfig, LimitConfig, RuleConfig};
@@ -95,7 +95,8 @@ struct Node {
 }
 
 impl Rules {
-    /// Compiles what the files say. Domains have different names, and siblings differ in key or value: `validate` has seen to it.
+    /// Compiles what the files say. Domains have different names, and siblings differ in key or value: `validate` has
+    /// seen to it.
     pub fn new(configs: Vec<DomainConfig>) -> Rules {
         let mut rules = Rules::default();
         let mut limits = 0;
@@ -122,8 +123,8 @@ impl Rules {
 
     /// The rule that a descriptor of these entries reaches.
     ///
-    /// At each level an exact value wins over a wildcard, and a wildcard over a key without value. There is no going back, and
-    /// only the node that the last entry reaches counts.
+    /// At each level an exact value wins over a wildcard, and a wildcard over a key without value. There is no going
+    /// back, and only the node that the last entry reaches counts.
     pub fn find(&self, domain: &Domain, entries: &[Entry]) -> Option<&Rule> {
         let (last, path) = entries.split_last()?;
         let mut level = &domain.root;

@@ -1,8 +1,9 @@
 //! The rules: from what a source says to a compiled snapshot that never changes.
 //!
-//! A source (`source`: files of YAML, which [`load`] finds and reads and [`watch`] reads again when they change) hands over
-//! raw domains ([`config`]). [`validate`] makes checked ones of them (`checked`), or says by a [`report`] what is wrong,
-//! naming fields by their paths; the source knows where each stands. `compiled` is what requests are matched with.
+//! A source (`source`: files of YAML, which [`load`] finds and reads and [`watch`] reads again when they change) hands
+//! over raw domains ([`config`]). [`validate`] makes checked ones of them (`checked`), or says by a [`report`] what is
+//! wrong, naming fields by their paths; the source knows where each stands. `compiled` is what requests are matched
+//! with.
 
 mod checked;
 mod compiled;

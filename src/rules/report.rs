@@ -39,8 +39,8 @@ pub struct Position {
     pub column: usize,
 }
 
-/// Why rules were refused: the problems of all files, ordered by file and position, warnings among them as far as there is room.
-/// Printed with one problem on each line.
+/// Why rules were refused: the problems of all files, ordered by file and position, warnings among them as far as there
+/// is room. Printed with one problem on each line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct RulesError {
     /// At most a hundred, the first of them; at least one of them is an error.
@@ -83,7 +83,8 @@ impl fmt::Display for RulesError {
 /// So many problems are told at most: a file can have a million, and nobody reads more than the first.
 const TOLD: usize = 100;
 
-/// Collects problems. All that looks at rules has one at hand, so that a mistake never hides the next one. Beyond a hundred it counts them.
+/// Collects problems. All that looks at rules has one at hand, so that a mistake never hides the next one. Beyond a
+/// hundred it counts them.
 #[derive(Debug, Default)]
 pub struct Report {
     errors: First,

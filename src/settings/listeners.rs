@@ -26,7 +26,7 @@ pub struct ListenerSettings {
     #[arg(long, env = "PORT", value_name = "PORT", default_value = "8080", help_heading = "Listeners")]
     pub port: u16,
 
-    /// Let those who know ADMIN_TOKEN look at counters and reset them over HTTP, at /counters.
+    /// Show and reset counters over HTTP, at /counters, to clients that know ADMIN_TOKEN.
     #[arg(long, env = "ADMIN_API", help_heading = "Listeners", value_parser = BoolishValueParser::new(),
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub admin_api: bool,
@@ -45,7 +45,8 @@ pub struct ListenerSettings {
         value_parser = positive_duration)]
     pub grpc_max_connection_age_grace: Duration,
 
-    /// Threads that answer calls; every connection belongs to one of them. Unset: one for each core that the process may use.
+    /// Threads that answer calls; every connection belongs to one of them. Unset: one for each core that the process
+    /// may use.
     #[arg(long, env = "WORKER_THREADS", value_name = "NUMBER", help_heading = "Listeners",
         value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub worker_threads: Option<u16>,
@@ -55,19 +56,21 @@ pub struct ListenerSettings {
         value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub grpc_max_concurrent_streams: u32,
 
-    /// On SIGTERM or SIGINT: how long requests are still taken after health has turned NOT_SERVING, for clients to go elsewhere.
+    /// On SIGTERM or SIGINT: how long requests are still taken after health has turned NOT_SERVING, for clients to go
+    /// elsewhere.
     #[arg(long, env = "DRAIN_DELAY", value_name = "DURATION", default_value = "2s", help_heading = "Listeners",
         value_parser = duration)]
     pub drain_delay: Duration,
 
-    /// After that: the longest that requests on their way may take to finish. Those still held shortly before its end pass then.
+    /// After that: the longest that requests on their way may take to finish. Those that are still delayed shortly
+    /// before its end pass then.
     #[arg(long, env = "SHUTDOWN_TIMEOUT", value_name = "DURATION", default_value = "10s", help_heading = "Listeners",
         value_parser = positive_duration)]
     pub shutdown_timeout: Duration,
 }
 
 impl ListenerSettings {
-    /// What those must send who may reset counters; `None`: nobody may.
+    /// What a client must send that may reset counters; `None`: none may.
     ///
     /// # Errors
     /// Where the token is missing or too easy to guess.

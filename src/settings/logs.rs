@@ -9,7 +9,8 @@ use crate::telemetry::LogFormat;
 /// What is logged.
 #[derive(Args, Clone, Debug)]
 pub struct LogSettings {
-    /// The least important log lines to write: error, warn, info, debug (tells of every request, with its values) or trace.
+    /// The least important log lines to write: error, warn, info, debug (tells of every request, with its values) or
+    /// trace.
     #[arg(long, env = "LOG_LEVEL", value_name = "LEVEL", default_value = "info", ignore_case = true, help_heading = "Logs",
         value_parser = level_parser())]
     pub log_level: tracing::Level,
@@ -20,7 +21,7 @@ pub struct LogSettings {
     pub log_format: LogFormat,
 }
 
-/// The reference's levels, of which panic and fatal are errors here.
+/// The levels of `envoyproxy/ratelimit`, of which panic and fatal are errors here.
 fn level_parser() -> impl TypedValueParser<Value = tracing::Level> {
     PossibleValuesParser::new(["trace", "debug", "info", "warn", "warning", "error", "fatal", "panic"]).try_map(
         |name| match name.to_ascii_lowercase().as_str() {

@@ -1,7 +1,7 @@
 //! Every knob of the process, once: its flag, environment variable, default and meaning.
 //!
-//! The help text and the reference page (`config/settings.md`, made by `tollgate settings`) derive from this declaration.
-//! Where `envoyproxy/ratelimit` has the same thing, its variable names it here.
+//! The help text and the reference page (`config/settings.md`, made by `tollgate settings`) derive from this
+//! declaration. Where `envoyproxy/ratelimit` has the same thing, its variable names it here.
 
 mod answers;
 mod listeners;
@@ -69,7 +69,8 @@ pub struct Settings {
 pub enum SettingsError {
     /// No place is named.
     #[error(
-        "no rules: name a file or folder with --rules PATH (or RULES), or the reference's layout with RUNTIME_SUBDIRECTORY"
+        "no rules: name a file or folder with --rules PATH (or RULES), or the layout of envoyproxy/ratelimit with \
+         RUNTIME_SUBDIRECTORY"
     )]
     NoRules,
     /// Redis without a place.

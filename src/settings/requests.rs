@@ -30,7 +30,7 @@ pub struct RequestSettings {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub max_value_bytes: u32,
 
-    /// The most requests that are held at once until their turn (`leaky_bucket` with `max_delay`); what would be one more is denied.
+    /// The most requests that are delayed at once (`leaky_bucket` with `max_delay`); one more is denied.
     #[arg(long, env = "MAX_HELD_REQUESTS", value_name = "NUMBER", default_value = "10000", help_heading = "Requests",
         value_parser = clap::value_parser!(u32))]
     pub max_held_requests: u32,

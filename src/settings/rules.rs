@@ -17,7 +17,7 @@ pub struct RulesSettings {
     #[arg(long, env = "RULES", value_name = "PATH", value_delimiter = ',', help_heading = "Rules")]
     pub rules: Vec<PathBuf>,
 
-    /// Where the reference's layout begins: rules are read from ROOT/SUBDIRECTORY/APPDIRECTORY if this or
+    /// Where the layout of envoyproxy/ratelimit begins: rules are read from ROOT/SUBDIRECTORY/APPDIRECTORY if this or
     /// RUNTIME_SUBDIRECTORY is set. Unset: /srv/runtime_data/current.
     #[arg(long, env = "RUNTIME_ROOT", value_name = "PATH", help_heading = "Rules")]
     pub runtime_root: Option<PathBuf>,
@@ -44,8 +44,8 @@ pub struct Reading {
         value_parser = algorithm_parser())]
     pub default_algorithm: Algorithm,
 
-    /// What a limit that does not say answers when the store cannot: open lets pass, closed denies, local decides in this
-    /// process, error fails the call so that Envoy's failure_mode_deny decides.
+    /// What a limit that does not say answers when the store cannot: open lets pass, closed denies, local decides in
+    /// this process, error fails the call so that Envoy's failure_mode_deny decides.
     #[arg(long, env = "FAILURE_MODE", value_name = "MODE", default_value = "open", help_heading = "Rules",
         value_parser = named(&FailureMode::ALL, FailureMode::name))]
     pub failure_mode: FailureMode,
@@ -59,7 +59,7 @@ pub struct Deciding {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub force_start_without_initial_config: bool,
 
-    /// How many copies of this process share the traffic: failure mode local gives each its part of a limit.
+    /// How many replicas share the traffic: failure mode local gives each its part of a limit.
     #[arg(long, env = "EXPECTED_REPLICAS", value_name = "NUMBER", default_value = "1", help_heading = "Rules",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub expected_replicas: u32,

@@ -1,5 +1,5 @@
-//! Single files: `accepted/` loads clean, `warned/` loads and says something, `refused/` does not load. What a person then
-//! sees is in `snapshots/`.
+//! Single files: `accepted/` loads clean, `warned/` loads and says something, `refused/` does not load. What a person
+//! then sees is in `snapshots/`.
 
 use std::time::Duration;
 

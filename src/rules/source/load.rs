@@ -15,9 +15,9 @@ pub use crate::rules::validate::LoadOptions;
 /// Files and folders that hold rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// A file is read whatever its name is. Of a folder, everything below it that is called `*.yaml`, `*.yml` or `*.json`,
-    /// in the order of the paths; what begins with a dot is passed over, so a mounted Kubernetes ConfigMap, in which dot
-    /// folders hold what the names outside link to, counts each file once.
+    /// A file is read whatever its name is. Of a folder, everything below it that is called `*.yaml`, `*.yml` or
+    /// `*.json`, in the order of the paths; what begins with a dot is passed over, so a mounted Kubernetes ConfigMap,
+    /// in which dot folders hold what the names outside link to, counts each file once.
     pub paths: Vec<PathBuf>,
 }
 

@@ -77,15 +77,15 @@ impl Tree<'_> {
         Some(DescriptorConfig { key: key?, value, share_threshold, rule, descriptors })
     }
 
-    /// A limit that has holders must be told who they are.
+    /// A limit that has holders needs the key that names them.
     fn check_holders(&mut self, rule: &RuleConfig, path: FieldPath<'_>) {
         for config in &rule.limits {
             if let Allowance::Limited(limit) = config.allowance
                 && limit.algorithm().has_holders()
             {
                 let message = format!(
-                    "a {} limit stands on the key {HOLDER_KEY}, without a value: what comes there, an id of each request's own, \
-                     tells whose slot is given back; put {HOLDER_KEY} one level below what is limited",
+                    "a {} limit stands on the key {HOLDER_KEY}, without a value: what comes there, an id of each \
+                     request's own, tells whose slot is given back; put {HOLDER_KEY} one level below what is limited",
                     limit.algorithm()
                 );
                 self.complaints.error(path.key("rate_limit"), message);

@@ -33,13 +33,13 @@ impl Tree<'_> {
                     self.complaints.error(path, "among several limits none can be unlimited: remove it")
                 }
                 Allowance::Limited(limit) if limit.algorithm().has_holders() => {
-                    let message = "among several limits none can count what is in progress: beside the key stream the others would \
-                                   count each request for itself; let them stand on a descriptor without it";
+                    let message = "among several limits none can count what is in progress: beside the key stream the \
+                                   others would count each request for itself; let them stand on a descriptor without it";
                     self.complaints.error(path, message);
                 }
                 Allowance::Limited(_) if config.lease.is_some() => {
-                    let message = "among several limits none has a lease: the store decides all of them together; remove it, or \
-                                   leave one limit";
+                    let message = "among several limits none has a lease: the store decides all of them together; \
+                                   remove it, or leave one limit";
                     self.complaints.error(path, message);
                 }
                 Allowance::Limited(limit) => {
@@ -287,8 +287,8 @@ impl Tree<'_> {
         {
             wrong = true;
             let message = format!(
-                "concurrency has no {key}: requests_per_unit is how many may be in progress at once; how long a slot is held \
-                 that is not given back, hold says"
+                "concurrency has no {key}: requests_per_unit is how many may be in progress at once; how long \
+                 a slot is held that is not given back, hold says"
             );
             self.complaints.error(path.key(key), message);
         }

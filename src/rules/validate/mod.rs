@@ -1,8 +1,9 @@
-//! Every refusal and warning that is no matter of how a source writes things down: raw domains become [`DomainConfig`]s.
+//! Every refusal and warning that is no matter of how a source writes things down: raw domains become
+//! [`DomainConfig`]s.
 //!
-//! A mistake is reported by the path of its field, and validation goes on, to find the next one; a report that holds an error
-//! never becomes rules. What `envoyproxy/ratelimit` accepts is accepted here, with a warning where it does not do what it
-//! seems to.
+//! A mistake is reported by the path of its field, and validation goes on, to find the next one; a report that holds an
+//! error never becomes rules. What `envoyproxy/ratelimit` accepts is accepted here, with a warning where it does not do
+//! what it seems to.
 
 mod descriptors;
 mod limits;
@@ -37,7 +38,8 @@ pub trait Origin {
     /// What messages call it: a file's path, a resource's name.
     fn name(&self) -> &Arc<Path>;
 
-    /// Where a field stands in it; of a field that is missing, where it is missing. `None` where there are no positions.
+    /// Where a field stands in it; of a field that is missing, where it is missing. `None` where there are no
+    /// positions.
     fn position(&self, path: &FieldPath<'_>) -> Option<Position>;
 }
 

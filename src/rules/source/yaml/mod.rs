@@ -1,6 +1,6 @@
-//! Rules in YAML: a text becomes a tree of nodes (`document`), whose values have types (`scalar`, `fields`), and the tree a
-//! domain as it states itself (`reader`). What is wrong with that as YAML is reported here; everything else by `validate`,
-//! which names a field by its path, and the tree knows where that stands.
+//! Rules in YAML: a text becomes a tree of nodes (`document`), whose values have types (`scalar`, `fields`), and the
+//! tree a domain as it states itself (`reader`). What is wrong with that as YAML is reported here; everything else by
+//! `validate`, which names a field by its path, and the tree knows where that stands.
 
 mod document;
 mod fields;
