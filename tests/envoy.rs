@@ -103,6 +103,11 @@ fn retry_after_passes_at_that_second_and_not_one_before() {
         let limit = format!("{{period: 3s, requests_per_unit: 2, {options}}}");
         rules += &format!("- {{key: user, value: {user}, rate_limit: {limit}}}\n");
     }
+    for (key, value, period) in [("user", "slow", 4), ("path", "/slow", 4), ("user", "quick", 2), ("path", "/quick", 2)]
+    {
+        let limit = format!("{{period: {period}s, requests_per_unit: 1, algorithm: token_bucket}}");
+        rules += &format!("- {{key: {key}, value: {value}, rate_limit: {limit}}}\n");
+    }
     let tollgate = Tollgate::start(&rules, &[]);
     let headers = "enable_x_ratelimit_headers: DRAFT_VERSION_03";
     let both = format!("{headers}\n                      enable_retry_after_header: true");
@@ -115,20 +120,24 @@ fn retry_after_passes_at_that_second_and_not_one_before() {
     let slots_envoy = Envoy::start_with(slots.grpc_port, &[Envoy::PATIENT, (headers, &both), key]);
     assert_eq!(slots_envoy.get_as("the-holder").status, 200);
     std::thread::scope(|scope| {
-        scope.spawn(|| retry(&slots_envoy, "waits-for-a-slot"));
+        scope.spawn(|| retry(&slots_envoy, "/", "waits-for-a-slot"));
+        // Of two limits, each of which Envoy may take for the tightest, both must let pass.
+        scope.spawn(|| retry(&envoy, "/slow", "quick"));
+        scope.spawn(|| retry(&envoy, "/quick", "slow"));
         for (user, _) in DENIALS {
             let envoy = &envoy;
-            scope.spawn(move || retry(envoy, user));
+            scope.spawn(move || retry(envoy, "/", user));
         }
     });
 }
 
 /// Uses up what a user has and asks again and again, whatever the machine makes of the time between.
-fn retry(envoy: &Envoy, user: &str) {
+fn retry(envoy: &Envoy, path: &str, user: &str) {
+    let ask = || envoy.ask(path, &[("x-user", user)]);
     let (mut asked, mut told) = (Instant::now(), None);
     wait_until("a denial", || {
         asked = Instant::now();
-        told = envoy.get_as(user).number("retry-after");
+        told = ask().number("retry-after");
         told.is_some()
     });
     // The denial lies between these two, and when it was told what it was told was true.
@@ -136,7 +145,7 @@ fn retry(envoy: &Envoy, user: &str) {
     assert!((Duration::from_secs(1)..=Duration::from_secs(4)).contains(&told), "{user}: {told:?}");
     loop {
         let sent = Instant::now();
-        let passes = envoy.get_as(user).status == 200;
+        let passes = ask().status == 200;
         // The store counts whole milliseconds.
         if sent >= answered + told + Duration::from_millis(2) {
             assert!(passes, "{user}: {told:?} are over, and it is denied");

@@ -435,6 +435,40 @@ descriptors:
 }
 
 #[tokio::test]
+async fn a_denied_descriptor_tells_when_the_whole_request_passes_and_one_that_is_not_when_it_is_fresh() {
+    let rules = "domain: shop\ndescriptors:
+  - {key: soon, rate_limit: {unit: minute, requests_per_unit: 1, algorithm: token_bucket}}
+  - {key: late, rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket}}
+  - {key: half, rate_limit: {unit: hour, requests_per_unit: 4, algorithm: token_bucket}}
+  - {key: never, rate_limit: {unit: hour, requests_per_unit: 0, algorithm: fixed_window}}";
+    let tollgate = Tollgate::start(rules, &[]);
+    let entries = |keys: &[&'static str]| keys.iter().map(|key| [(*key, "x")]).collect::<Vec<_>>();
+    let seconds = async |keys: &[&'static str]| {
+        let entries = entries(keys);
+        let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entry| &entry[..]).collect();
+        let response = tollgate.ask(request("shop", &descriptors)).await.unwrap();
+        response.statuses.iter().map(|status| status.duration_until_reset.unwrap().seconds).collect::<Vec<_>>()
+    };
+    const DAY: i64 = 24 * 60 * 60;
+    // A test takes less than half a minute.
+    let is_about = |told: i64, right: i64| (right - 30..=right).contains(&told);
+    assert_eq!(
+        seconds(&["soon", "late", "half"]).await,
+        [60, DAY, 900],
+        "all of them pass, and tell when they are fresh"
+    );
+    assert!(is_about(seconds(&["soon"]).await[0], 60));
+    for order in [["soon", "late", "half"], ["late", "half", "soon"]] {
+        for (key, told) in order.iter().zip(seconds(&order).await) {
+            assert!(is_about(told, if *key == "half" { 900 } else { DAY }), "{order:?}: {key} tells {told}");
+        }
+    }
+    // What never passes has only its window to tell of, and nobody waits for the other then.
+    let told = seconds(&["never", "soon"]).await;
+    assert!((1..=60 * 60).contains(&told[0]) && is_about(told[1], 60), "{told:?}");
+}
+
+#[tokio::test]
 async fn several_limits_of_a_descriptor_must_all_pass_and_the_most_pressing_is_told() {
     let rules = "
 domain: sms

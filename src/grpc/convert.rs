@@ -127,15 +127,17 @@ fn unit(number: i32) -> Option<Unit> {
 }
 
 pub(super) fn response(decision: &Decision<'_>, headers: &Headers) -> RateLimitResponse {
+    let retry_after = headers::retry_after(decision);
     RateLimitResponse {
         overall_code: code(decision.over_limit).into(),
-        statuses: decision.statuses.iter().map(|one| status(one, decision)).collect(),
+        statuses: decision.statuses.iter().map(|one| status(one, decision, retry_after)).collect(),
         response_headers_to_add: headers::of(decision, headers),
         ..RateLimitResponse::default()
     }
 }
 
-fn status(status: &Status<'_>, decision: &Decision<'_>) -> DescriptorStatus {
+/// `retry_after`: the seconds until the whole request passes, where it is denied and that can be told.
+fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>) -> DescriptorStatus {
     let mut answer = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     match status {
         Status::NoLimit => {}
@@ -147,21 +149,24 @@ fn status(status: &Status<'_>, decision: &Decision<'_>) -> DescriptorStatus {
             if let Some(limited) = most_pressing(limits) {
                 answer.current_limit = Some(current_limit(limited));
                 answer.limit_remaining = limited.remaining();
-                answer.duration_until_reset = limited.verdict().map(|verdict| until_reset(verdict, over));
+                answer.duration_until_reset = limited.verdict().map(|verdict| {
+                    // Whole seconds, as `envoyproxy/ratelimit` answers: Envoy's own headers cut fractions off.
+                    let seconds = if over {
+                        retry_after.unwrap_or_else(|| until_passed(verdict))
+                    } else {
+                        whole_seconds(verdict.reset_after_ms)
+                    };
+                    prost_types::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+                });
             }
         }
     }
     answer
 }
 
-/// When the counter is fresh; of a denied request, when the same request passes: Envoy makes `Retry-After` of it.
-///
-/// Whole seconds, rounded up, as `envoyproxy/ratelimit` answers: Envoy's own headers cut fractions off.
-fn until_reset(verdict: Verdict, over: bool) -> prost_types::Duration {
-    // What never passes has no such time.
-    let retry_after_ms = verdict.retry_after_ms.filter(|_| over);
-    let seconds = whole_seconds(retry_after_ms.unwrap_or(verdict.reset_after_ms));
-    prost_types::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+/// The seconds until this limit by itself lets the request pass; where it never does, until its counter is fresh.
+fn until_passed(verdict: Verdict) -> u64 {
+    whole_seconds(verdict.retry_after_ms.unwrap_or(verdict.reset_after_ms))
 }
 
 fn current_limit(limited: &Limited<'_>) -> RateLimit {

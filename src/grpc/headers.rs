@@ -91,7 +91,7 @@ fn limit_to_tell<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> 
 ///
 /// Every enforced limit must let it pass again, and one of the quotas if they have denied it. When someone gives a slot
 /// back that is in use, nobody knows; that it frees itself in the end is no time to wait for. When a ban ends is known.
-fn retry_after(decision: &Decision<'_>) -> Option<u64> {
+pub(super) fn retry_after(decision: &Decision<'_>) -> Option<u64> {
     if !decision.over_limit {
         return None;
     }
