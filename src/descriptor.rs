@@ -1,6 +1,8 @@
 //! What a client asks about. These types know nothing of gRPC; whoever makes them has checked the request's size.
 
-use crate::algorithm::Ask;
+use std::time::Duration;
+
+use crate::algorithm::{Ask, MAX_PERIOD};
 
 /// One call: a domain, and descriptors that must all pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,10 +36,18 @@ pub struct Entry {
 /// A client's own limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Override {
-    /// Hits in one unit.
+    /// Hits in a period.
     pub number: u32,
     /// The length of its window.
-    pub unit: Unit,
+    pub period: Duration,
+}
+
+impl Override {
+    /// A limit in so many units; `None` where that is no period: none, or over 366 days.
+    pub fn new(number: u32, unit: Unit, multiplier: u32) -> Option<Override> {
+        let period = unit.duration().checked_mul(multiplier)?;
+        (!period.is_zero() && period <= MAX_PERIOD).then_some(Override { number, period })
+    }
 }
 
 /// What a denial by one limit means for the request.
@@ -89,9 +99,9 @@ impl Unit {
     }
 
     /// Its length.
-    pub const fn duration(self) -> std::time::Duration {
+    pub const fn duration(self) -> Duration {
         const DAY: u64 = 24 * 60 * 60;
-        std::time::Duration::from_secs(match self {
+        Duration::from_secs(match self {
             Unit::Second => 1,
             Unit::Minute => 60,
             Unit::Hour => 60 * 60,
@@ -103,7 +113,15 @@ impl Unit {
     }
 
     /// The unit of just this length.
-    pub fn of(duration: std::time::Duration) -> Option<Unit> {
+    pub fn of(duration: Duration) -> Option<Unit> {
         Unit::ALL.into_iter().find(|unit| unit.duration() == duration)
+    }
+
+    /// The longest unit that this is a multiple of, and how many of it.
+    pub fn multiple_of(duration: Duration) -> Option<(Unit, u32)> {
+        let fits =
+            |unit: &Unit| !duration.is_zero() && duration.as_millis().is_multiple_of(unit.duration().as_millis());
+        let unit = Unit::ALL.into_iter().rev().find(fits)?;
+        Some((unit, u32::try_from(duration.as_secs() / unit.duration().as_secs()).ok()?))
     }
 }

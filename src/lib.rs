@@ -42,6 +42,4 @@ pub mod settings;
 pub mod worker;
 pub mod accept;
 pub mod server;
-pub mod client;
-pub mod ask;
-pub mod health;
+pub mod command;

@@ -71,13 +71,26 @@ pub struct LimiterOptions {
 }
 
 /// What a request meets that the store has no room for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Overload {
     /// Its limits answer by their failure modes.
     #[default]
     FailureMode,
     /// The call fails with RESOURCE_EXHAUSTED, unless all of its limits are in shadow mode.
     Refuse,
+}
+
+impl Overload {
+    /// Both.
+    pub const ALL: [Overload; 2] = [Overload::FailureMode, Overload::Refuse];
+
+    /// The name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Overload::FailureMode => "failure-mode",
+            Overload::Refuse => "refuse",
+        }
+    }
 }
 
 /// Why a request has no decision.
@@ -98,6 +111,14 @@ pub enum DecideError {
          which are sliding_log, concurrency and penalty of large numbers"
     )]
     TooMuchWork(u64),
+    /// A limit says `give_back: false`.
+    #[error("descriptors[{descriptor}]: negative hits, and the rule {rule:?} takes none: it says give_back: false")]
+    GiveBack {
+        /// Which of the request's descriptors has negative hits.
+        descriptor: usize,
+        /// What metrics call the limit.
+        rule: String,
+    },
 }
 
 /// The rules that one request sees from start to end.
@@ -184,6 +205,9 @@ impl<S: Store> Limiter<S> {
         deadlines: Deadlines,
     ) -> Result<(Decision<'a>, Option<Turn>), DecideError> {
         let mut plan = Plan::new(&self.common.options.plan, &snapshot.rules, request);
+        if let Some((descriptor, limit)) = plan.refused_refund() {
+            return Err(DecideError::GiveBack { descriptor, rule: limit.label.to_string() });
+        }
         let mut permit = None;
         let decision = if plan.asked().is_empty() {
             plan.conclude(&Verdicts::new())

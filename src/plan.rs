@@ -27,6 +27,8 @@ pub struct Plan<'a> {
     domain_found: bool,
     statuses: Few<Status<'a>>,
     asked: Vec<Asked<'a>>,
+    /// A refund was asked of a limit that takes none: by this descriptor.
+    refused: Option<(usize, &'a RuleLimit)>,
 }
 
 /// What is asked of one limit, and why.
@@ -75,7 +77,7 @@ impl<'a> Plan<'a> {
     /// Matches every descriptor.
     pub fn new(options: &'a PlanOptions, rules: &'a Rules, request: &'a Request) -> Plan<'a> {
         let statuses = Few::with_capacity(request.descriptors.len());
-        let mut plan = Plan { options, domain_found: false, statuses, asked: Vec::new() };
+        let mut plan = Plan { options, domain_found: false, statuses, asked: Vec::new(), refused: None };
         let Some(domain) = rules.domain(&request.domain) else {
             plan.statuses.extend(request.descriptors.iter().map(|_| Status::NoLimit));
             return plan;
@@ -110,12 +112,15 @@ impl<'a> Plan<'a> {
     /// Asks every limit of a rule that no other takes the place of.
     fn ask_rule(&mut self, request: &'a Request, index: usize, rule: &'a Rule, matched: &[Option<&Rule>]) {
         for rule_limit in &rule.limits {
-            let LimitConfig { name, allowance, failure_mode, cost, penalty, lease, .. } = &rule_limit.config;
+            let LimitConfig { name, allowance, failure_mode, cost, penalty, lease, give_back, .. } = &rule_limit.config;
             let Allowance::Limited(limit) = *allowance else { continue };
             if is_replaced(name, matched) {
                 continue;
             }
             let descriptor = &request.descriptors[index];
+            if descriptor.ask.is_refund() && !give_back {
+                self.refused = self.refused.or(Some((index, rule_limit)));
+            }
             let shared_pattern = |level| rule.shared_pattern(level);
             let (prefix, domain) = (&self.options.key_prefix, &request.domain);
             let key = Key::new(prefix, domain, &descriptor.entries, shared_pattern, &limit, Origin::Rule);
@@ -166,6 +171,11 @@ impl<'a> Plan<'a> {
             check.caller.max_wait_ms = max_wait_ms;
         }
         self
+    }
+
+    /// A descriptor that refunds what its limit does not take back.
+    pub fn refused_refund(&self) -> Option<(usize, &'a RuleLimit)> {
+        self.refused
     }
 
     /// What the store's verdicts, one for each check, mean.
@@ -235,7 +245,7 @@ impl<'a> Plan<'a> {
 
 /// A limit that the client brings along counts as the rules do by default; or in a sliding window, where it is more than a log keeps.
 fn brought_along(algorithm: Algorithm, limit: Override) -> Result<Limit, LimitErrors> {
-    let limit = |algorithm| Limit::new(algorithm, limit.number, limit.unit.duration(), Options::default());
+    let limit = |algorithm| Limit::new(algorithm, limit.number, limit.period, Options::default());
     limit(algorithm).or_else(|_| limit(Algorithm::SlidingWindow))
 }
 

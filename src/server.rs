@@ -48,8 +48,8 @@ const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see
 /// # Errors
 /// Where it cannot start: wrong settings, wrong rules, a port in use.
 pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static) -> anyhow::Result<()> {
-    settings.check_headers()?;
-    settings.admin_token()?;
+    settings.answers.check_headers()?;
+    settings.listeners.admin_token()?;
     // First of all, so that no signal ends the process without its draining.
     let signals = Signals::new()?;
     let sources = settings.rules.sources()?;
@@ -60,12 +60,13 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
     let ports = Ports::open(&settings).await?;
     let workers = Workers::start(worker_threads(&settings)).context("cannot start the threads that answer calls")?;
 
-    let metrics = Arc::new(Metrics::new(settings.near_limit_ratio)?);
+    let metrics = Arc::new(Metrics::new(settings.answers.near_limit_ratio)?);
     metrics.observe_lost_log_lines(lost_log_lines)?;
     if loaded.is_none() {
         metrics.record_load_error();
     }
-    let most_bytes = settings.memory_store_size_in_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let most_bytes =
+        settings.requests.memory_store_size_in_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let memory = Arc::new(MemoryStore::new(SystemClock, most_bytes.unwrap_or_else(memory::default_bytes)));
     tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
     let parts = Parts { settings, signals, sources, fingerprint, loaded, ports, workers, metrics, memory };
@@ -104,7 +105,7 @@ fn load_first(sources: &Sources, settings: &Settings) -> anyhow::Result<Option<R
             warn_of(&warnings);
             Ok(Some(rules))
         }
-        Err(error) if settings.force_start_without_initial_config => {
+        Err(error) if settings.deciding.force_start_without_initial_config => {
             tracing::error!("the rules are refused, not serving until they are right:\n{error}");
             Ok(None)
         }
@@ -143,8 +144,8 @@ impl Ports {
             listener.with_context(|| format!("cannot listen on {host}:{port} ({settings})"))
         };
         Ok(Ports {
-            grpc: bind(&settings.grpc_host, settings.grpc_port, "GRPC_HOST, GRPC_PORT").await?,
-            http: bind(&settings.host, settings.port, "HOST, PORT").await?,
+            grpc: bind(&settings.listeners.grpc_host, settings.listeners.grpc_port, "GRPC_HOST, GRPC_PORT").await?,
+            http: bind(&settings.listeners.host, settings.listeners.port, "HOST, PORT").await?,
         })
     }
 }
@@ -169,11 +170,11 @@ impl Parts {
         let options = LimiterOptions {
             plan: PlanOptions {
                 key_prefix: settings.store.cache_key_prefix.clone(),
-                shadow_mode: settings.shadow_mode,
-                expected_replicas: settings.expected_replicas,
+                shadow_mode: settings.deciding.shadow_mode,
+                expected_replicas: settings.deciding.expected_replicas,
             },
             overload: settings.store.overload,
-            max_held_requests: settings.max_held_requests as usize,
+            max_held_requests: settings.requests.max_held_requests as usize,
         };
         let admin_runtime = workers.runtimes().into_iter().next().context("there is one worker at least")?;
         let first = Arc::clone(stores.first().context("there is one worker at least")?);
@@ -234,7 +235,7 @@ impl Parts {
         }));
 
         let http_address = ports.http.local_addr()?;
-        let counters = settings.admin_token()?.map(|token| Counters {
+        let counters = settings.listeners.admin_token()?.map(|token| Counters {
             limiter: Arc::clone(&limiter),
             runtime: admin_runtime,
             token,
@@ -256,23 +257,25 @@ impl Parts {
             signal = signals.next() => signal,
             () = workers.lost() => bail!(WORKER_LOST),
         };
-        tracing::info!(signal, drain = ?settings.drain_delay, "draining");
+        tracing::info!(signal, drain = ?settings.listeners.drain_delay, "draining");
         // No reload shall call it serving again.
         reload.abort();
         let _ = reload.await;
         serving.set(false).await;
         let drain = async {
-            tokio::time::sleep(settings.drain_delay).await;
+            tokio::time::sleep(settings.listeners.drain_delay).await;
             accepting.abort();
             let _ = accepting.await;
             stop.send_replace(true);
             tokio::spawn(async move {
                 // Who is held for longer is answered at least before connections are closed.
-                tokio::time::sleep(settings.shutdown_timeout / 10 * 9).await;
+                tokio::time::sleep(settings.listeners.shutdown_timeout / 10 * 9).await;
                 limiter.release_held();
             });
-            let finished =
-                tokio::time::timeout(settings.shutdown_timeout, async { tokio::join!(workers.drain(), http) }).await;
+            let finished = tokio::time::timeout(settings.listeners.shutdown_timeout, async {
+                tokio::join!(workers.drain(), http)
+            })
+            .await;
             first.close(tokio::time::Instant::now() + settings.store.redis_timeout).await;
             finished
         };
@@ -282,7 +285,7 @@ impl Parts {
                     http?;
                     tracing::info!("every request is answered: bye");
                 }
-                Err(_) => tracing::warn!(after = ?settings.shutdown_timeout, "connections are still open: closing them"),
+                Err(_) => tracing::warn!(after = ?settings.listeners.shutdown_timeout, "connections are still open: closing them"),
             },
             signal = signals.next() => tracing::warn!(signal, "a second signal: ending at once"),
             () = workers.lost() => bail!(WORKER_LOST),
@@ -293,34 +296,35 @@ impl Parts {
 
 fn worker_threads(settings: &Settings) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
-    settings.worker_threads.map_or_else(cores, usize::from)
+    settings.listeners.worker_threads.map_or_else(cores, usize::from)
 }
 
 fn connection_options(settings: &Settings) -> ConnectionOptions {
     ConnectionOptions {
-        max_age: settings.grpc_max_connection_age,
-        max_age_grace: settings.grpc_max_connection_age_grace,
-        max_message_bytes: settings.max_message_bytes as usize,
-        max_concurrent_streams: settings.grpc_max_concurrent_streams,
+        max_age: settings.listeners.grpc_max_connection_age,
+        max_age_grace: settings.listeners.grpc_max_connection_age_grace,
+        max_message_bytes: settings.requests.max_message_bytes as usize,
+        max_concurrent_streams: settings.listeners.grpc_max_concurrent_streams,
     }
 }
 
 fn service_options(settings: &Settings) -> ServiceOptions {
-    let headers = match (settings.limit_response_headers_enabled, settings.limit_response_headers_format) {
-        (false, _) => Headers::Off,
-        (true, HeaderFormat::Ietf) => Headers::Ietf,
-        (true, HeaderFormat::Separate) => Headers::Separate(HeaderNames {
-            limit: settings.limit_limit_header.clone(),
-            remaining: settings.limit_remaining_header.clone(),
-            reset: settings.limit_reset_header.clone(),
-        }),
-    };
+    let headers =
+        match (settings.answers.limit_response_headers_enabled, settings.answers.limit_response_headers_format) {
+            (false, _) => Headers::Off,
+            (true, HeaderFormat::Ietf) => Headers::Ietf,
+            (true, HeaderFormat::Separate) => Headers::Separate(HeaderNames {
+                limit: settings.answers.limit_limit_header.clone(),
+                remaining: settings.answers.limit_remaining_header.clone(),
+                reset: settings.answers.limit_reset_header.clone(),
+            }),
+        };
     ServiceOptions {
         limits: RequestLimits {
-            descriptors: settings.max_descriptors as usize,
-            entries: settings.max_entries as usize,
-            key_bytes: settings.max_key_bytes as usize,
-            value_bytes: settings.max_value_bytes as usize,
+            descriptors: settings.requests.max_descriptors as usize,
+            entries: settings.requests.max_entries as usize,
+            key_bytes: settings.requests.max_key_bytes as usize,
+            value_bytes: settings.requests.max_value_bytes as usize,
         },
         headers,
         store_timeout: settings.store.redis_timeout,

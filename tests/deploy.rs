@@ -168,6 +168,26 @@ fn istio_asks_the_service_that_kubernetes_has() {
 }
 
 #[test]
+fn the_namespace_of_istios_gateway_may_ask_and_others_may_not() {
+    let tollgate = documents("deploy/kubernetes/tollgate.yaml");
+    let istio = documents("deploy/istio/ingress-gateway.yaml");
+    let gateway = &object(&istio, "EnvoyFilter", "tollgate-filter")["metadata"];
+    let policy = &object(&tollgate, "NetworkPolicy", "tollgate")["spec"];
+    let pod = &object(&tollgate, "Deployment", "tollgate")["spec"]["template"];
+    assert_eq!(policy["podSelector"]["matchLabels"], pod["metadata"]["labels"]);
+    let ports = pod["spec"]["containers"][0]["ports"].as_array().unwrap();
+    let rules = policy["ingress"].as_array().unwrap();
+    assert_eq!(rules.len(), ports.len());
+    for port in ports {
+        let rule = rules.iter().find(|rule| rule["ports"][0]["port"] == port["name"]).unwrap();
+        match port["name"].as_str().unwrap() {
+            "grpc" => assert_eq!(values("values", &rule["from"]), [&Value::from(vec![gateway["namespace"].clone()])]),
+            _ => assert!(rule.get("from").is_none(), "{rule}"),
+        }
+    }
+}
+
+#[test]
 fn a_pod_has_time_to_drain_before_it_is_killed() {
     let tollgate = documents("deploy/kubernetes/tollgate.yaml");
     let pod = &object(&tollgate, "Deployment", "tollgate")["spec"]["template"]["spec"];

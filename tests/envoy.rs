@@ -1,11 +1,12 @@
-//! What a user of Envoy sees: `deploy/envoy/envoy.yaml` in a real Envoy, real Tollgates, a real Redis, and requests over HTTP.
+//! What a user of Envoy sees: `deploy/envoy/envoy.yaml` in a real Envoy, real Tollgates, a real Redis, and requests
+//! over HTTP.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 mod support;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use support::envoy::{Answer, Envoy};
 use support::redis::Redis;
@@ -72,6 +73,114 @@ fn the_headers_tell_the_limit_what_remains_and_when_it_is_whole_again() {
         assert!((55..=66).contains(&reset), "{answer:?}");
     }
     assert_eq!(envoy.get("/").header("x-ratelimit-limit"), None, "no limit, no header");
+}
+
+#[test]
+fn a_limit_of_several_units_is_told_in_seconds() {
+    let rules = "domain: shop\ndescriptors: [{key: user, rate_limit: {period: 5m, requests_per_unit: 10}}]";
+    let tollgate = Tollgate::start(rules, &[]);
+    let envoy = Envoy::start(tollgate.grpc_port);
+    assert_eq!(envoy.get_as("ann").header("x-ratelimit-limit"), Some("10, 10;w=300"));
+}
+
+/// One user for each way to be denied; all of them pass again after six seconds at most, two windows.
+const DENIALS: [(&str, &str); 9] = [
+    ("fixed", "algorithm: fixed_window"),
+    ("sliding", "algorithm: sliding_window"),
+    ("linear", "algorithm: sliding_window, weighting: linear"),
+    ("log", "algorithm: sliding_log"),
+    ("tokens", "algorithm: token_bucket"),
+    ("leaky", "algorithm: leaky_bucket"),
+    ("one", "algorithm: token_bucket, burst: 1"),
+    ("costly", "algorithm: sliding_window, segments: 1, cost: 2"),
+    ("banned", "algorithm: token_bucket, penalty: {after: 1, within: 1m, ban: 3s}"),
+];
+
+#[test]
+fn retry_after_passes_at_that_second_and_not_one_before() {
+    let mut rules = "domain: shop\ndescriptors:\n".to_owned();
+    for (user, options) in DENIALS {
+        let limit = format!("{{period: 3s, requests_per_unit: 2, {options}}}");
+        rules += &format!("- {{key: user, value: {user}, rate_limit: {limit}}}\n");
+    }
+    for (key, value, period) in [("user", "slow", 4), ("path", "/slow", 4), ("user", "quick", 2), ("path", "/quick", 2)]
+    {
+        let limit = format!("{{period: {period}s, requests_per_unit: 1, algorithm: token_bucket}}");
+        rules += &format!("- {{key: {key}, value: {value}, rate_limit: {limit}}}\n");
+    }
+    let tollgate = Tollgate::start(&rules, &[]);
+    let headers = "enable_x_ratelimit_headers: DRAFT_VERSION_03";
+    let both = format!("{headers}\n                      enable_retry_after_header: true");
+    let envoy = Envoy::start_with(tollgate.grpc_port, &[Envoy::PATIENT, (headers, &both)]);
+    // And where what has to be waited for is a slot that nobody gives back: one stream holds it.
+    let rules = "domain: shop\ndescriptors: \
+                 [{key: stream, rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: 3s}}]";
+    let slots = Tollgate::start(rules, &[]);
+    let key = ("descriptor_key: user }", "descriptor_key: stream }");
+    let slots_envoy = Envoy::start_with(slots.grpc_port, &[Envoy::PATIENT, (headers, &both), key]);
+    assert_eq!(slots_envoy.get_as("the-holder").status, 200);
+    std::thread::scope(|scope| {
+        scope.spawn(|| retry(&slots_envoy, "/", "waits-for-a-slot"));
+        // Of two limits, each of which Envoy may take for the tightest, both must let pass.
+        scope.spawn(|| retry(&envoy, "/slow", "quick"));
+        scope.spawn(|| retry(&envoy, "/quick", "slow"));
+        for (user, _) in DENIALS {
+            let envoy = &envoy;
+            scope.spawn(move || retry(envoy, "/", user));
+        }
+    });
+}
+
+/// Uses up what a user has and asks again and again, whatever the machine makes of the time between.
+fn retry(envoy: &Envoy, path: &str, user: &str) {
+    let ask = || envoy.ask(path, &[("x-user", user)]);
+    let (mut asked, mut told) = (Instant::now(), None);
+    wait_until("a denial", || {
+        asked = Instant::now();
+        told = ask().number("retry-after");
+        told.is_some()
+    });
+    // The denial lies between these two, and when it was told what it was told was true.
+    let (told, answered) = (Duration::from_secs(told.unwrap()), Instant::now());
+    assert!((Duration::from_secs(1)..=Duration::from_secs(6)).contains(&told), "{user}: {told:?}");
+    loop {
+        let sent = Instant::now();
+        let passes = ask().status == 200;
+        // The store counts whole milliseconds.
+        if sent >= answered + told + Duration::from_millis(2) {
+            assert!(passes, "{user}: {told:?} are over, and it is denied");
+        }
+        if Instant::now() + Duration::from_millis(2) < asked + told - Duration::from_secs(1) {
+            assert!(!passes, "{user}: told {told:?}, and a second before it passes");
+        }
+        if passes {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What a mesh does, and what it does with a client that it trusts: the id that comes along stays.
+const TRUSTING: (&str, &str) = ("use_remote_address: true", "preserve_external_request_id: true");
+
+#[test]
+fn requests_that_share_an_x_request_id_take_a_slot_each() {
+    let rules = "domain: shop\ndescriptors: [{key: route, value: reports, descriptors: [{key: stream, \
+                 rate_limit: {algorithm: concurrency, requests_per_unit: 3, hold: 1h}}]}]";
+    let tollgate = Tollgate::start(rules, &[]);
+    let slow = ("fixed_delay: 5s", "fixed_delay: 15s");
+    let envoy =
+        Envoy::start_from("deploy/envoy/concurrency.yaml", tollgate.grpc_port, &[Envoy::PATIENT, TRUSTING, slow]);
+    let same = [("x-request-id", "chosen-by-the-client"), ("x-stream", "chosen, too")];
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| assert_eq!(envoy.ask("/reports", &same).status, 200));
+        }
+        wait_until("three have slots", || tollgate.metric("tollgate_requests_total{outcome=\"ok\"}") == 3.0);
+        // And what is denied frees nobody's slot.
+        let denied: Vec<u16> = statuses((0..5).map(|_| envoy.ask("/reports", &same)));
+        assert_eq!(denied, [429; 5]);
+    });
 }
 
 #[test]

@@ -285,7 +285,7 @@ async fn a_failure_mode_is_the_limits_or_else_the_files_or_else_the_settings() {
     assert_eq!(ask(&by_file, "other", "ann").await.unwrap_err().code(), tonic::Code::Unavailable);
     // What a client brings along has the file's, too.
     let mut overriding = request("shop", &[&[("any", "ann")]]);
-    overriding.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 5, unit: 1 });
+    overriding.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 5, unit: 1, unit_multiplier: None });
     assert_eq!(by_file.ask(overriding.clone()).await.unwrap_err().code(), tonic::Code::Unavailable);
     assert_eq!(by_setting.ask(overriding).await.unwrap().overall_code(), Code::OverLimit);
 }

@@ -22,7 +22,8 @@ fn blocks(language: &str) -> Vec<String> {
 fn without_seconds(text: &str) -> String {
     let mut kept = String::new();
     for line in text.lines() {
-        kept.push_str(line.split(", resets in ").next().unwrap());
+        let words = ["resets in ", "try again in "].iter().find(|words| line.contains(**words));
+        kept.push_str(words.map_or(line, |words| line.split_inclusive(words).next().unwrap()));
         kept.push('\n');
     }
     kept
@@ -97,8 +98,19 @@ async fn the_commands_that_it_names_are_all_that_a_user_of_redis_needs() {
 fn what_it_points_to_is_there() {
     for link in readme().split("](").skip(1) {
         let target = link.split(')').next().unwrap();
-        if !target.starts_with("http") {
-            assert!(std::path::Path::new(target).exists(), "{target}");
+        if target.starts_with("http") {
+            continue;
+        }
+        let (path, section) = target.split_once('#').unwrap_or((target, ""));
+        assert!(std::path::Path::new(path).exists(), "{target}");
+        if !section.is_empty() {
+            let page = std::fs::read_to_string(path).unwrap();
+            let mut headings = page.lines().filter_map(|line| line.strip_prefix('#'));
+            let anchor = |heading: &str| {
+                let words = heading.trim_start_matches('#').trim().to_lowercase().replace(' ', "-");
+                words.chars().filter(|char| char.is_alphanumeric() || "-_".contains(*char)).collect::<String>()
+            };
+            assert!(headings.any(|heading| anchor(heading) == section), "{target}");
         }
     }
 }

@@ -42,6 +42,10 @@ descriptors:
     rate_limit: {name: per-vip, unit: hour, requests_per_unit: 100, replaces: [{name: per-user}]}
   - key: bytes
     rate_limit: {unit: hour, requests_per_unit: 100, count_denied: true}
+  - key: paid
+    rate_limits:
+      - {unit: hour, requests_per_unit: 100}
+      - {unit: day, requests_per_unit: 100, give_back: false}
 ";
 
 fn one(status: &RateLimitResponse) -> (Code, u32) {
@@ -56,7 +60,7 @@ fn with_hits(hits: u64, give_back: bool, entries: &[(&str, &str)]) -> RateLimitR
 }
 
 fn with_override(number: u32, unit: i32, entries: &[(&str, &str)]) -> RateLimitRequest {
-    let limit = Some(RateLimitOverride { requests_per_unit: number, unit });
+    let limit = Some(RateLimitOverride { requests_per_unit: number, unit, unit_multiplier: None });
     let descriptor = RateLimitDescriptor { limit, ..descriptor(entries) };
     RateLimitRequest { domain: "shop".into(), descriptors: vec![descriptor], hits_addend: 0 }
 }
@@ -73,7 +77,8 @@ async fn a_request_passes_up_to_the_limit_and_its_status_tells_all() {
     assert_eq!(response.overall_code(), Code::OverLimit);
     assert_eq!(one(&response), (Code::OverLimit, 0));
     let status = &response.statuses[0];
-    let limit = RateLimit { requests_per_unit: 5, unit: Unit::Hour.into(), name: "per-user".into() };
+    let limit =
+        RateLimit { requests_per_unit: 5, unit: Unit::Hour.into(), name: "per-user".into(), unit_multiplier: None };
     assert_eq!(status.current_limit, Some(limit));
     let reset = status.duration_until_reset.unwrap();
     assert!((1..=3_600 + 360).contains(&reset.seconds) && reset.nanos == 0, "{reset:?}");
@@ -103,10 +108,10 @@ async fn statuses_have_the_length_and_order_of_the_descriptors() {
             (Code::Ok, 4, Some(Unit::Hour)),
             (Code::Ok, 0, None),
             (Code::Ok, u32::MAX, None),
-            // 90 minutes have no name in the protocol.
-            (Code::Ok, 2, Some(Unit::Unknown)),
+            (Code::Ok, 2, Some(Unit::Minute)),
         ]
     );
+    assert_eq!(response.statuses[4].current_limit.as_ref().unwrap().unit_multiplier, Some(90));
 }
 
 #[tokio::test]
@@ -226,12 +231,70 @@ async fn a_denied_request_costs_nothing_to_any_descriptor() {
 }
 
 #[tokio::test]
+async fn of_a_limit_that_takes_no_give_backs_nobody_gets_any_and_nothing_of_the_request_is_charged() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let paid: &[(&str, &str)] = &[("paid", "ann")];
+    let left = async || one(&tollgate.ask(with_hits(0, false, paid)).await.unwrap());
+    tollgate.ask(with_hits(60, false, paid)).await.unwrap();
+    for hits in [1, 60, 1 << 53] {
+        let mut request = with_hits(hits, true, paid);
+        request.descriptors.insert(0, descriptor(&[("user", "ann")]));
+        let status = tollgate.ask(request).await.unwrap_err();
+        assert_eq!(status.code(), InvalidArgument, "{status:?}");
+        let message = "descriptors[1]: negative hits, and the rule \"paid#1\" takes none: it says give_back: false";
+        assert_eq!(status.message(), message);
+        assert_eq!(left().await, (Code::Ok, 40), "{hits}");
+    }
+    assert_eq!(one(&tollgate.ask(request("shop", &[&[("user", "ann")]])).await.unwrap()), (Code::Ok, 4));
+    assert_eq!(tollgate.metric("tollgate_requests_total{outcome=\"invalid\"}"), 3.0);
+}
+
+#[tokio::test]
+async fn an_override_may_be_for_several_units_and_is_counted_and_told_so() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let ask = async |number, unit: Unit, multiplier| {
+        let mut request = with_override(number, unit.into(), &[("anything", "at all")]);
+        request.descriptors[0].limit.as_mut().unwrap().unit_multiplier = multiplier;
+        tollgate.ask(request).await
+    };
+    for (unit, multiplier, told, times) in [
+        (Unit::Minute, Some(5), Unit::Minute, Some(5)),
+        (Unit::Minute, Some(60), Unit::Hour, None),
+        (Unit::Second, Some(90), Unit::Second, Some(90)),
+        (Unit::Day, Some(14), Unit::Week, Some(2)),
+        (Unit::Day, Some(366), Unit::Day, Some(366)),
+        (Unit::Year, Some(1), Unit::Year, None),
+        (Unit::Week, None, Unit::Week, None),
+    ] {
+        let response = ask(1, unit, multiplier).await.unwrap();
+        let limit =
+            RateLimit { requests_per_unit: 1, unit: told.into(), unit_multiplier: times, ..RateLimit::default() };
+        assert_eq!(response.statuses[0].current_limit, Some(limit), "{unit:?} {multiplier:?}");
+        // It is counted in its own period: neither a longer nor a shorter one knows of it, and one of the same length does.
+        assert_eq!(one(&response), (Code::Ok, 0), "{unit:?} {multiplier:?}");
+        assert_eq!(one(&ask(1, unit, multiplier).await.unwrap()), (Code::OverLimit, 0), "{unit:?} {multiplier:?}");
+    }
+    for (unit, multiplier, words) in [
+        (Unit::Minute, 0, "at least one minute and at most 366 days, not for 0 minutes"),
+        (Unit::Day, 367, "not for 367 days"),
+        (Unit::Year, 2, "not for 2 years"),
+        (Unit::Second, u32::MAX, "not for 4294967295 seconds"),
+        (Unit::Year, u32::MAX, "not for 4294967295 years"),
+    ] {
+        let status = ask(1, unit, Some(multiplier)).await.unwrap_err();
+        assert_eq!(status.code(), InvalidArgument, "{unit:?} {multiplier}");
+        assert!(status.message().starts_with("descriptors[0].limit.unit_multiplier: "), "{status:?}");
+        assert!(status.message().ends_with(words), "{status:?}");
+    }
+}
+
+#[tokio::test]
 async fn an_override_takes_the_place_of_the_rules() {
     let tollgate = Tollgate::start(RULES, &[]);
     let root: &[(&str, &str)] = &[("user", "root")];
     let response = tollgate.ask(with_override(2, 7, root)).await.unwrap();
     assert_eq!(one(&response), (Code::Ok, 1));
-    let limit = RateLimit { requests_per_unit: 2, unit: Unit::Week.into(), name: String::new() };
+    let limit = RateLimit { requests_per_unit: 2, unit: Unit::Week.into(), ..RateLimit::default() };
     assert_eq!(response.statuses[0].current_limit, Some(limit));
     tollgate.ask(with_override(2, 7, root)).await.unwrap();
     assert_eq!(one(&tollgate.ask(with_override(2, 7, root)).await.unwrap()).0, Code::OverLimit);
@@ -372,6 +435,40 @@ descriptors:
 }
 
 #[tokio::test]
+async fn a_denied_descriptor_tells_when_the_whole_request_passes_and_one_that_is_not_when_it_is_fresh() {
+    let rules = "domain: shop\ndescriptors:
+  - {key: soon, rate_limit: {unit: minute, requests_per_unit: 1, algorithm: token_bucket}}
+  - {key: late, rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket}}
+  - {key: half, rate_limit: {unit: hour, requests_per_unit: 4, algorithm: token_bucket}}
+  - {key: never, rate_limit: {unit: hour, requests_per_unit: 0, algorithm: fixed_window}}";
+    let tollgate = Tollgate::start(rules, &[]);
+    let entries = |keys: &[&'static str]| keys.iter().map(|key| [(*key, "x")]).collect::<Vec<_>>();
+    let seconds = async |keys: &[&'static str]| {
+        let entries = entries(keys);
+        let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entry| &entry[..]).collect();
+        let response = tollgate.ask(request("shop", &descriptors)).await.unwrap();
+        response.statuses.iter().map(|status| status.duration_until_reset.unwrap().seconds).collect::<Vec<_>>()
+    };
+    const DAY: i64 = 24 * 60 * 60;
+    // A test takes less than half a minute.
+    let is_about = |told: i64, right: i64| (right - 30..=right).contains(&told);
+    assert_eq!(
+        seconds(&["soon", "late", "half"]).await,
+        [60, DAY, 900],
+        "all of them pass, and tell when they are fresh"
+    );
+    assert!(is_about(seconds(&["soon"]).await[0], 60));
+    for order in [["soon", "late", "half"], ["late", "half", "soon"]] {
+        for (key, told) in order.iter().zip(seconds(&order).await) {
+            assert!(is_about(told, if *key == "half" { 900 } else { DAY }), "{order:?}: {key} tells {told}");
+        }
+    }
+    // What never passes has only its window to tell of, and nobody waits for the other then.
+    let told = seconds(&["never", "soon"]).await;
+    assert!((1..=60 * 60).contains(&told[0]) && is_about(told[1], 60), "{told:?}");
+}
+
+#[tokio::test]
 async fn several_limits_of_a_descriptor_must_all_pass_and_the_most_pressing_is_told() {
     let rules = "
 domain: sms
@@ -488,7 +585,7 @@ fn our_messages_are_envoys_on_the_wire() {
         domain: "shop".into(),
         descriptors: vec![RateLimitDescriptor {
             entries: vec![Entry { key: "user".into(), value: "ann".into() }],
-            limit: Some(RateLimitOverride { requests_per_unit: 7, unit: 3 }),
+            limit: Some(RateLimitOverride { requests_per_unit: 7, unit: 3, unit_multiplier: None }),
             hits_addend: Some(9),
             is_negative_hits: true,
         }],
@@ -501,6 +598,12 @@ fn our_messages_are_envoys_on_the_wire() {
     assert_eq!(descriptor.limit.map(|limit| (limit.requests_per_unit, limit.unit)), Some((7, 3)));
     assert_eq!(descriptor.hits_addend.map(|hits| hits.value), Some(9));
     assert_eq!(RateLimitRequest::decode(&*theirs.encode_to_vec()).unwrap(), ours, "nothing is lost on the way back");
+
+    // The published messages do not have it yet: fields 3 and 4, a message whose field 1 is the number.
+    let of_several = RateLimitOverride { unit_multiplier: Some(5), ..RateLimitOverride::default() };
+    assert_eq!(of_several.encode_to_vec(), [3 << 3 | 2, 2, 1 << 3, 5]);
+    let of_several = RateLimit { unit_multiplier: Some(5), ..RateLimit::default() };
+    assert_eq!(of_several.encode_to_vec(), [4 << 3 | 2, 2, 1 << 3, 5]);
 
     let theirs = envoy::RateLimitResponse {
         overall_code: 2,

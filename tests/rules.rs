@@ -8,6 +8,8 @@ mod files;
 mod matching;
 #[path = "rules/sources.rs"]
 mod sources;
+#[path = "rules/validating.rs"]
+mod validating;
 #[path = "rules/watching.rs"]
 mod watching;
 

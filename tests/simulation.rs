@@ -202,7 +202,7 @@ fn descriptor(rng: &mut fastrand::Rng, stream: &str) -> Descriptor {
     }
     let hits = [1, 1, 1, 1, 2, 3, 0, 9][rng.usize(..8)];
     // A client's own limit is another counter than the rule's.
-    let limit = (rng.u8(..) < 12).then_some(Override { number: 1_000, unit: Unit::Second });
+    let limit = if rng.u8(..) < 12 { Override::new(1_000, Unit::Second, 1) } else { None };
     Descriptor { entries, ask: Ask::take(hits).unwrap(), limit }
 }
 

@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use tollgate::algorithm::Algorithm;
 
@@ -47,13 +48,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
         "server",
         &["accept", "http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire", "worker"],
     ),
-    ("client", &[]),
-    ("ask", &["client", "counters", "descriptor", "wire"]),
-    ("health", &["client"]),
+    ("command", &["counters", "descriptor", "plan", "rules", "server", "settings", "store", "telemetry", "wire"]),
 ];
 
 /// Only these know the wire's types, and only these do I/O by `tokio::net`.
-const OUTSIDE: &[&str] = &["grpc", "wire", "server", "ask", "health", "client"];
+const OUTSIDE: &[&str] = &["grpc", "wire", "server", "command"];
 
 fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -119,6 +118,45 @@ fn the_core_knows_neither_the_wire_nor_the_clock() {
             for word in ["Instant", "SystemTime", "tokio", "std::fs", "async"] {
                 assert!(!code.contains(word), "{} uses {word}", path.display());
             }
+        }
+    }
+}
+
+#[test]
+fn the_command_line_is_a_matter_of_settings_and_command() {
+    for path in files("src", "rs") {
+        let (module, text) = (module(&path), source(&path));
+        for (name, homes) in [("clap", ["settings", "command"]), ("anyhow", ["server", "command"])] {
+            let is_used = text.contains(&format!("{name}::"));
+            assert!(!is_used || homes.contains(&&*module), "{} uses {name}", path.display());
+        }
+    }
+}
+
+/// That our own code needs no newer one is clippy's to see: `incompatible_msrv`.
+#[test]
+fn no_dependency_needs_a_newer_rust_than_we_declare() {
+    let cargo = |arguments: &[&str]| {
+        let output = Command::new(env!("CARGO")).args(arguments).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let version = |text: &str| {
+        let mut parts = text.split('.').map(|part| part.parse().unwrap()).collect::<Vec<u32>>();
+        parts.resize(3, 0);
+        parts
+    };
+    let declared = version(env!("CARGO_PKG_RUST_VERSION"));
+    // Of this platform alone: there are crates for others that have never been fetched here.
+    let rustc = cargo(&["version", "--verbose"]);
+    let host = rustc.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
+    let metadata = cargo(&["metadata", "--locked", "--format-version=1", "--filter-platform", host]);
+    let metadata: serde_json::Value = serde_json::from_str(&metadata).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    assert!(packages.len() > 100);
+    for package in packages {
+        if let Some(needed) = package["rust_version"].as_str() {
+            assert!(version(needed) <= declared, "{} {} needs {needed}", package["name"], package["version"]);
         }
     }
 }

@@ -17,6 +17,7 @@ pub fn of_one_level(rules: usize) -> Rules {
         allowance,
         failure_mode: FailureMode::Open,
         cost: 1,
+        give_back: true,
         penalty: None,
         lease: None,
         replaces: Vec::new(),

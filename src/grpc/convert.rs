@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::headers::{self, Headers};
-use crate::algorithm::Ask;
+use crate::algorithm::{Ask, Verdict};
 use crate::decision::{Decision, Limited, Status, most_pressing};
 use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
+use crate::wire::rate_limit_descriptor::RateLimitOverride;
 use crate::wire::rate_limit_response::rate_limit::Unit as WireUnit;
 use crate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
@@ -33,9 +34,14 @@ pub(super) enum InvalidRequest {
     #[error("{what} has {size} {unit}, more than the {most} that {setting} allows")]
     TooLarge { what: String, size: usize, unit: &'static str, most: usize, setting: &'static str },
     #[error(
-        "descriptors[{0}].limit.unit: must be 1 (second), 2 (minute), 3 (hour), 4 (day), 5 (month), 6 (year) or 7 (week), not {1}"
+        "descriptors[{0}].limit.unit: must be 1 (second), 2 (minute), 3 (hour), 4 (day), 5 (month), 6 (year) or \
+         7 (week), not {1}"
     )]
     Unit(usize, i32),
+    #[error(
+        "descriptors[{0}].limit.unit_multiplier: a limit is for at least one {1} and at most 366 days, not for {2} {1}s"
+    )]
+    Multiplier(usize, &'static str, u32),
     #[error("{0}: must be at most 2^53, not {1}")]
     Hits(String, u64),
 }
@@ -80,10 +86,12 @@ fn descriptor(
         .collect::<Result<_, _>>()?;
     let limit = match limit {
         None => None,
-        Some(limit) => Some(Override {
-            number: limit.requests_per_unit,
-            unit: unit(limit.unit).ok_or(InvalidRequest::Unit(i, limit.unit))?,
-        }),
+        Some(RateLimitOverride { requests_per_unit, unit, unit_multiplier }) => {
+            let unit = self::unit(unit).ok_or(InvalidRequest::Unit(i, unit))?;
+            let multiplier = unit_multiplier.unwrap_or(1);
+            let limit = Override::new(requests_per_unit, unit, multiplier);
+            Some(limit.ok_or(InvalidRequest::Multiplier(i, unit.name(), multiplier))?)
+        }
     };
     let number = hits_addend.unwrap_or(request_hits);
     let ask = if is_negative_hits { Ask::refund(number) } else { Ask::take(number) };
@@ -104,7 +112,7 @@ fn at_most(
     Err(InvalidRequest::TooLarge { what: what(), size, unit, most, setting })
 }
 
-/// An override's unit. Its enum has no week; the response's has, and the reference takes that number for one.
+/// An override's unit. Its enum has no week; the response's has, and `envoyproxy/ratelimit` takes that number for one.
 fn unit(number: i32) -> Option<Unit> {
     Some(match WireUnit::try_from(number).ok()? {
         WireUnit::Unknown => return None,
@@ -119,29 +127,36 @@ fn unit(number: i32) -> Option<Unit> {
 }
 
 pub(super) fn response(decision: &Decision<'_>, headers: &Headers) -> RateLimitResponse {
+    let retry_after = headers::retry_after(decision);
     RateLimitResponse {
         overall_code: code(decision.over_limit).into(),
-        statuses: decision.statuses.iter().map(|one| status(one, decision)).collect(),
+        statuses: decision.statuses.iter().map(|one| status(one, decision, retry_after)).collect(),
         response_headers_to_add: headers::of(decision, headers),
         ..RateLimitResponse::default()
     }
 }
 
-fn status(status: &Status<'_>, decision: &Decision<'_>) -> DescriptorStatus {
+/// `retry_after`: the seconds until the whole request passes, where it is denied and that can be told.
+fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>) -> DescriptorStatus {
     let mut answer = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     match status {
         Status::NoLimit => {}
         Status::Unlimited(_) => answer.limit_remaining = u32::MAX,
         Status::Limited(range) => {
             let limits = &decision.limits[range.clone()];
-            answer.code = code(limits.iter().any(Limited::shown_over)).into();
+            let over = limits.iter().any(Limited::shown_over);
+            answer.code = code(over).into();
             if let Some(limited) = most_pressing(limits) {
                 answer.current_limit = Some(current_limit(limited));
                 answer.limit_remaining = limited.remaining();
-                answer.duration_until_reset = limited.verdict().map(|verdict| prost_types::Duration {
-                    // Whole seconds, rounded up, as the reference answers: Envoy's own header cuts fractions off.
-                    seconds: i64::try_from(whole_seconds(verdict.reset_after_ms)).unwrap_or(i64::MAX),
-                    nanos: 0,
+                answer.duration_until_reset = limited.verdict().map(|verdict| {
+                    // Whole seconds, as `envoyproxy/ratelimit` answers: Envoy's own headers cut fractions off.
+                    let seconds = if over {
+                        retry_after.unwrap_or_else(|| until_passed(verdict))
+                    } else {
+                        whole_seconds(verdict.reset_after_ms)
+                    };
+                    prost_types::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
                 });
             }
         }
@@ -149,21 +164,28 @@ fn status(status: &Status<'_>, decision: &Decision<'_>) -> DescriptorStatus {
     answer
 }
 
+/// The seconds until this limit by itself lets the request pass; where it never does, until its counter is fresh.
+fn until_passed(verdict: Verdict) -> u64 {
+    whole_seconds(verdict.retry_after_ms.unwrap_or(verdict.reset_after_ms))
+}
+
 fn current_limit(limited: &Limited<'_>) -> RateLimit {
-    let unit = match limited.asked.check.limit.window().and_then(Unit::of) {
+    let period = limited.asked.check.limit.window().and_then(Unit::multiple_of);
+    let unit = match period {
         None => WireUnit::Unknown,
-        Some(Unit::Second) => WireUnit::Second,
-        Some(Unit::Minute) => WireUnit::Minute,
-        Some(Unit::Hour) => WireUnit::Hour,
-        Some(Unit::Day) => WireUnit::Day,
-        Some(Unit::Week) => WireUnit::Week,
-        Some(Unit::Month) => WireUnit::Month,
-        Some(Unit::Year) => WireUnit::Year,
+        Some((Unit::Second, _)) => WireUnit::Second,
+        Some((Unit::Minute, _)) => WireUnit::Minute,
+        Some((Unit::Hour, _)) => WireUnit::Hour,
+        Some((Unit::Day, _)) => WireUnit::Day,
+        Some((Unit::Week, _)) => WireUnit::Week,
+        Some((Unit::Month, _)) => WireUnit::Month,
+        Some((Unit::Year, _)) => WireUnit::Year,
     };
     RateLimit {
         requests_per_unit: limited.asked.check.limit.number(),
         unit: unit.into(),
         name: limited.asked.source.name().to_owned(),
+        unit_multiplier: period.map(|(_, multiplier)| multiplier).filter(|multiplier| *multiplier > 1),
     }
 }
 

@@ -18,13 +18,26 @@ pub enum Headers {
 }
 
 /// How the settings choose among [`Headers`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderFormat {
     /// Three headers, one for each figure.
     #[default]
     Separate,
     /// The two structured fields of the IETF draft.
     Ietf,
+}
+
+impl HeaderFormat {
+    /// Both.
+    pub const ALL: [HeaderFormat; 2] = [HeaderFormat::Separate, HeaderFormat::Ietf];
+
+    /// The name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            HeaderFormat::Separate => "separate",
+            HeaderFormat::Ietf => "ietf",
+        }
+    }
 }
 
 /// The names of separate headers.
@@ -77,9 +90,9 @@ fn limit_to_tell<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> 
 
 /// The seconds after which a denied request may pass; `None` where it passes now, or where that cannot be told.
 ///
-/// Every enforced limit must let it pass again, and one of the quotas if they have denied it. When someone gives a slot back that is in
-/// use, nobody knows; that it frees itself in the end is no time to wait for. When a ban ends is known.
-fn retry_after(decision: &Decision<'_>) -> Option<u64> {
+/// Every enforced limit must let it pass again, and one of the quotas if they have denied it. When someone gives a slot
+/// back that is in use, nobody knows; that it frees itself in the end is no time to wait for. When a ban ends is known.
+pub(super) fn retry_after(decision: &Decision<'_>) -> Option<u64> {
     if !decision.over_limit {
         return None;
     }

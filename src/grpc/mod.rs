@@ -93,6 +93,10 @@ impl<S: Store> Service<S> {
         let (decision, turn) =
             self.limiter.decide(&snapshot, &request, deadlines).await.map_err(|error| match error {
                 DecideError::Undecided(_) => Status::unavailable(error.to_string()),
+                DecideError::GiveBack { .. } => {
+                    self.metrics.record_invalid();
+                    Status::invalid_argument(error.to_string())
+                }
                 DecideError::Overloaded => Status::resource_exhausted(error.to_string()),
                 DecideError::DeadlineExceeded => Status::deadline_exceeded(error.to_string()),
                 DecideError::TooMuchWork(_) => {

@@ -213,7 +213,7 @@ mod tests {
         let descriptor = Descriptor {
             entries: vec![Entry { key: "user".into(), value: "ann".into() }],
             ask: Ask::Take(1),
-            limit: Some(Override { number: 5, unit: Unit::Minute }),
+            limit: Override::new(5, Unit::Minute, 1),
         };
         let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
         let decide =

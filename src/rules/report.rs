@@ -1,5 +1,6 @@
 //! What is wrong with rules files, and how it is told.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub struct Position {
 /// is room. Printed with one problem on each line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct RulesError {
-    /// At most a hundred, the first that were found; at least one of them is an error.
+    /// At most a hundred, the first of them; at least one of them is an error.
     pub problems: Vec<Problem>,
     /// How many more there are.
     pub more: usize,
@@ -85,7 +86,7 @@ const TOLD: usize = 100;
 /// Collects problems. All that looks at rules has one at hand, so that a mistake never hides the next one. Beyond a
 /// hundred it counts them.
 #[derive(Debug, Default)]
-pub(super) struct Report {
+pub struct Report {
     errors: First,
     warnings: First,
 }
@@ -93,21 +94,24 @@ pub(super) struct Report {
 /// The first problems, and how many there are.
 #[derive(Debug, Default)]
 struct First {
-    kept: Vec<Problem>,
+    /// By file and position, and where these are the same, as they were found.
+    kept: BTreeMap<(Arc<Path>, Option<Position>, usize), Problem>,
     all: usize,
 }
 
 impl First {
     fn add(&mut self, problem: Problem) {
         self.all += 1;
-        if self.kept.len() < TOLD {
-            self.kept.push(problem);
+        self.kept.insert((Arc::clone(&problem.file), problem.position, self.all), problem);
+        if self.kept.len() > TOLD {
+            self.kept.pop_last();
         }
     }
 }
 
 impl Report {
-    pub(super) fn add(&mut self, problem: Problem) {
+    /// Takes note of a problem.
+    pub fn add(&mut self, problem: Problem) {
         match problem.severity {
             Severity::Error => self.errors.add(problem),
             Severity::Warning => self.warnings.add(problem),
@@ -115,18 +119,20 @@ impl Report {
     }
 
     /// What concerns a file or folder as a whole.
-    pub(super) fn refuse(&mut self, file: &Path, message: String) {
+    pub fn refuse(&mut self, file: &Path, message: String) {
         let (severity, file) = (Severity::Error, file.into());
         self.add(Problem { severity, file, position: None, path: String::new(), message });
     }
 
     /// The warnings, where nothing worse has come up; the last of a hundred and more tells how many it leaves out.
-    pub(super) fn finish(self) -> Result<Vec<Problem>, RulesError> {
+    ///
+    /// # Errors
+    /// With the errors, otherwise, and with as many of the warnings as there is room for.
+    pub fn finish(self) -> Result<Vec<Problem>, RulesError> {
         let Report { errors, warnings } = self;
         let (failed, all) = (errors.all > 0, errors.all + warnings.all);
-        let mut problems = errors.kept;
-        problems.extend(warnings.kept);
-        problems.truncate(TOLD);
+        let mut problems: Vec<Problem> =
+            errors.kept.into_values().chain(warnings.kept.into_values()).take(TOLD).collect();
         let more = all - problems.len();
         problems.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
         if failed {
@@ -188,11 +194,11 @@ mod tests {
     #[test]
     fn of_a_million_mistakes_the_first_hundred_are_kept_and_all_are_counted() {
         let mut report = Report::default();
-        for line in 1..=1_000_000 {
+        for line in (1..=1_000_000).rev() {
             report.add(found(Severity::Warning, line));
             report.add(found(Severity::Error, line));
         }
-        assert!(report.errors.kept.capacity() + report.warnings.kept.capacity() < 4 * TOLD);
+        assert_eq!((report.errors.kept.len(), report.warnings.kept.len()), (TOLD, TOLD));
         let error = report.finish().unwrap_err();
         assert!(error.problems.iter().all(|problem| problem.severity == Severity::Error), "errors go first");
         let text = error.to_string();

@@ -1,4 +1,5 @@
-//! Settings of `envoyproxy/ratelimit` that have no counterpart here. A process that came with them must not silently run without.
+//! Settings of `envoyproxy/ratelimit` that have no counterpart here. A process that came with them must not silently
+//! run without.
 
 /// A variable that is set and that means something this process does not do.
 #[derive(Clone, Debug, PartialEq, Eq)]

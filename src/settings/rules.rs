@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::builder::{BoolishValueParser, PossibleValue, PossibleValuesParser, TypedValueParser as _};
 use clap::{ArgAction, Args};
 
-use super::SettingsError;
+use super::{SettingsError, named};
 use crate::algorithm::Algorithm;
 use crate::rules::load::{LoadOptions, Sources};
 use crate::rules::{Defaults, FailureMode};
@@ -17,7 +17,7 @@ pub struct RulesSettings {
     #[arg(long, env = "RULES", value_name = "PATH", value_delimiter = ',', help_heading = "Rules")]
     pub rules: Vec<PathBuf>,
 
-    /// Where the reference's layout begins: rules are read from ROOT/SUBDIRECTORY/APPDIRECTORY if this or
+    /// Where the layout of envoyproxy/ratelimit begins: rules are read from ROOT/SUBDIRECTORY/APPDIRECTORY if this or
     /// RUNTIME_SUBDIRECTORY is set. Unset: /srv/runtime_data/current.
     #[arg(long, env = "RUNTIME_ROOT", value_name = "PATH", help_heading = "Rules")]
     pub runtime_root: Option<PathBuf>,
@@ -44,11 +44,30 @@ pub struct Reading {
         value_parser = algorithm_parser())]
     pub default_algorithm: Algorithm,
 
-    /// What a limit that does not say answers when the store cannot: open lets pass, closed denies, local decides in this
-    /// process, error fails the call so that Envoy's failure_mode_deny decides.
+    /// What a limit that does not say answers when the store cannot: open lets pass, closed denies, local decides in
+    /// this process, error fails the call so that Envoy's failure_mode_deny decides.
     #[arg(long, env = "FAILURE_MODE", value_name = "MODE", default_value = "open", help_heading = "Rules",
-        value_parser = failure_mode_parser())]
+        value_parser = named(&FailureMode::ALL, FailureMode::name))]
     pub failure_mode: FailureMode,
+}
+
+/// What holds for all rules together.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Deciding {
+    /// Start even where the rules are wrong or missing: the health check says NOT_SERVING until they are right.
+    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", help_heading = "Rules", value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub force_start_without_initial_config: bool,
+
+    /// How many replicas share the traffic: failure mode local gives each its part of a limit.
+    #[arg(long, env = "EXPECTED_REPLICAS", value_name = "NUMBER", default_value = "1", help_heading = "Rules",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub expected_replicas: u32,
+
+    /// Deny nothing: what would have been denied is counted and reported in the statuses.
+    #[arg(long, env = "SHADOW_MODE", help_heading = "Rules", value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub shadow_mode: bool,
 }
 
 impl RulesSettings {
@@ -86,9 +105,4 @@ fn algorithm_parser() -> impl clap::builder::TypedValueParser<Value = Algorithm>
         let algorithm = found.ok_or("unknown algorithm")?;
         algorithm.no_default().map_or(Ok(algorithm), Err)
     })
-}
-
-fn failure_mode_parser() -> impl clap::builder::TypedValueParser<Value = FailureMode> {
-    PossibleValuesParser::new(FailureMode::ALL.map(FailureMode::name))
-        .try_map(|name| FailureMode::ALL.into_iter().find(|mode| mode.name() == name).ok_or("unknown failure mode"))
 }

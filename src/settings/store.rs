@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{SettingsError, positive_duration};
+use super::{SettingsError, named, positive_duration};
 use crate::limiter::Overload;
 use crate::store::redis::{RedisAddress, RedisConfig};
 
@@ -32,14 +32,14 @@ pub struct StoreSettings {
     #[arg(long, env = "REDIS_AUTH", value_name = "PASSWORD", hide_env_values = true, help_heading = "Store")]
     pub redis_auth: Option<String>,
 
-    /// Connections to Redis, in equal parts for the worker threads, one for each at least. A connection carries any number of requests at
-    /// once.
+    /// Connections to Redis, in equal parts for the worker threads, one for each at least. A connection carries any
+    /// number of requests at once.
     #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
         value_parser = clap::value_parser!(u16).range(1..=100))]
     pub redis_pool_size: u16,
 
-    /// How much memory may be taken for what Redis has just denied: until it would let it pass, and a second at most, it is denied without
-    /// asking Redis again. 0: Redis is always asked.
+    /// How much memory may be taken for what Redis has just denied: until it would let it pass, and a second at most,
+    /// it is denied without asking Redis again. 0: Redis is always asked.
     #[arg(
         long,
         env = "LOCAL_CACHE_SIZE_IN_BYTES",
@@ -49,19 +49,20 @@ pub struct StoreSettings {
     )]
     pub local_cache_size_in_bytes: u64,
 
-    /// How many decisions may wait for Redis, for each worker thread. Those beyond it are answered at once, as OVERLOAD says, and so is what
-    /// has waited for half of its time.
+    /// How many decisions may wait for Redis, for each worker thread. Those beyond it are answered at once, as OVERLOAD
+    /// says, and so is what has waited for half of its time.
     #[arg(long, env = "REDIS_QUEUE_SIZE", value_name = "NUMBER", default_value = "4096", help_heading = "Store",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub redis_queue_size: u32,
 
-    /// What a call meets that finds the queue for Redis full or too slow: failure-mode lets each limit answer by its failure mode, refuse fails the
-    /// call with RESOURCE_EXHAUSTED, unless all of its limits are in shadow mode.
-    #[arg(long, env = "OVERLOAD", value_name = "MODE", default_value = "failure-mode", help_heading = "Store")]
+    /// What a call meets that finds the queue for Redis full or too slow: failure-mode lets each limit answer by its
+    /// failure mode, refuse fails the call with RESOURCE_EXHAUSTED, unless all of its limits are in shadow mode.
+    #[arg(long, env = "OVERLOAD", value_name = "MODE", default_value = "failure-mode", help_heading = "Store",
+        value_parser = named(&Overload::ALL, Overload::name))]
     pub overload: Overload,
 
-    /// The longest that anything waits for Redis, connecting too. A call whose gRPC deadline is nearer waits for three quarters
-    /// of that at most, so that the failure mode answers in time.
+    /// The longest that anything waits for Redis, connecting too. A call whose gRPC deadline is nearer waits for three
+    /// quarters of that at most, so that the failure mode answers in time.
     #[arg(long, env = "REDIS_TIMEOUT", value_name = "DURATION", default_value = "100ms", help_heading = "Store",
         value_parser = positive_duration)]
     pub redis_timeout: Duration,

@@ -30,13 +30,26 @@ const WAITING_LINES: usize = 2_048;
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// How log lines look.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For eyes.
     #[default]
     Text,
     /// For machines: one JSON object a line.
     Json,
+}
+
+impl LogFormat {
+    /// Both.
+    pub const ALL: [LogFormat; 2] = [LogFormat::Text, LogFormat::Json];
+
+    /// The name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            LogFormat::Text => "text",
+            LogFormat::Json => "json",
+        }
+    }
 }
 
 /// Logs that are being written. When this is dropped, what waits is written, unless that takes longer than 1.5 s.

@@ -1,5 +1,5 @@
-//! Single files: `accepted/` loads clean, `warned/` loads and says something, `refused/` does not load. What a person then
-//! sees is in `snapshots/`.
+//! Single files: `accepted/` loads clean, `warned/` loads and says something, `refused/` does not load. What a person
+//! then sees is in `snapshots/`.
 
 use std::time::Duration;
 
@@ -172,6 +172,42 @@ fn aliases_that_multiply_fail_at_once_wherever_they_stand() {
     for bomb in [lists, merges, text] {
         let error = load_text(bomb).unwrap_err().to_string();
         assert!(error.contains("stand for more than 16 MiB"), "{error}");
+    }
+}
+
+#[test]
+fn of_many_mistakes_the_first_hundred_are_told_and_how_many_more_there_are() {
+    // What is wrong with the last key is found before all the others, and stands after them.
+    let text = format!("domain: d\ndescriptors: [{}]\nkye: 1", "{key: ''},".repeat(100_000));
+    let error = load_text(text).unwrap_err();
+    assert_eq!((error.problems.len(), error.more), (100, 99_901));
+    assert_eq!(error.problems[99].path, "descriptors[99].key");
+    let text = error.to_string();
+    assert!(text.len() < 20_000 && text.ends_with("and 99901 more"), "{text}");
+}
+
+#[test]
+fn no_mistake_takes_more_than_a_line() {
+    let long = "9".repeat(1 << 17);
+    for value in [
+        format!("{long}.5"),
+        format!("[{long}]"),
+        format!("'{long}'"),
+        format!("{long}m"),
+        format!("5{}", "m".repeat(1 << 17)),
+    ] {
+        for key in ["key", "value", "rate_limit", "share_threshold", "descriptors"] {
+            let text = format!("domain: d\ndescriptors: [{{key: k, {key}: {value}}}]");
+            let told = load_text(&text).err().map_or(0, |error| error.to_string().len());
+            assert!(told < 1_000, "{key}: {told} characters");
+        }
+        for key in
+            ["unit", "requests_per_unit", "period", "algorithm", "hold", "max_delay", "name", "penalty", "unlimited"]
+        {
+            let text = format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{{key}: {value}}}}}]");
+            let told = load_text(&text).err().map_or(0, |error| error.to_string().len());
+            assert!(told < 1_500, "{key}: {told} characters");
+        }
     }
 }
 

@@ -5,27 +5,20 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::document::MAX_BYTES;
-use super::domains::Domains;
-use super::report::{Position, Problem, Report, RulesError, Severity};
-use super::{Defaults, Rules};
+use super::yaml::{self, MAX_BYTES};
+use crate::rules::compiled::Rules;
+use crate::rules::report::{Position, Problem, Report, RulesError, Severity};
+use crate::rules::validate::Validation;
+
+pub use crate::rules::validate::LoadOptions;
 
 /// Files and folders that hold rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sources {
-    /// A file is read whatever its name is. Of a folder, everything below it that is called `*.yaml`, `*.yml` or `*.json`,
-    /// in the order of the paths; what begins with a dot is passed over, so a mounted Kubernetes ConfigMap, in which dot
-    /// folders hold what the names outside link to, counts each file once.
+    /// A file is read whatever its name is. Of a folder, everything below it that is called `*.yaml`, `*.yml` or
+    /// `*.json`, in the order of the paths; what begins with a dot is passed over, so a mounted Kubernetes ConfigMap,
+    /// in which dot folders hold what the names outside link to, counts each file once.
     pub paths: Vec<PathBuf>,
-}
-
-/// How files are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LoadOptions {
-    /// What holds where neither a limit nor its file says otherwise.
-    pub defaults: Defaults,
-    /// Several files of one domain add up. Otherwise the second one is refused.
-    pub merge_domains: bool,
 }
 
 /// Rules, ready for use.
@@ -44,13 +37,13 @@ pub struct Loaded {
 /// whatever is wrong in a file.
 pub fn load(sources: &Sources, options: &LoadOptions) -> Result<Loaded, RulesError> {
     let mut report = Report::default();
-    let mut domains = Domains::new(*options);
+    let mut validation = Validation::new(*options);
     for file in sources.files(&mut report) {
         if let Some(text) = read(&file, &mut report) {
-            domains.add(&file, &text, &mut report);
+            yaml::add(&file, &text, &mut validation, &mut report);
         }
     }
-    let configs = domains.finish(&mut report);
+    let configs = validation.finish(&mut report);
     let warnings = report.finish()?;
     Ok(Loaded { rules: Rules::new(configs), warnings })
 }
@@ -63,7 +56,7 @@ impl Sources {
     }
 
     /// Every file, once, in order.
-    pub(super) fn files(&self, report: &mut Report) -> Vec<PathBuf> {
+    pub(in crate::rules) fn files(&self, report: &mut Report) -> Vec<PathBuf> {
         let mut files = Vec::new();
         for path in &self.paths {
             match fs::metadata(path) {

@@ -1,19 +1,19 @@
 //! Loads the rules again when their files change.
 //!
-//! It looks at the files' metadata a few times a second. That one mechanism sees an edit in place, a rename, a deletion, a folder
-//! made anew and the symlink swap of a Kubernetes ConfigMap, on every file system. inotify does not: it follows the
-//! file and not the name, loses a folder that is replaced, sees nothing on most network file systems, and would need
-//! a case for each of these. A few dozen `stat` calls cost next to nothing.
+//! It looks at the files' metadata a few times a second. That one mechanism sees an edit in place, a rename, a
+//! deletion, a folder made anew and the symlink swap of a Kubernetes ConfigMap, on every file system. inotify does not:
+//! it follows the file and not the name, loses a folder that is replaced, sees nothing on most network file systems,
+//! and would need a case for each of these. A few dozen `stat` calls cost next to nothing.
 //!
-//! What it cannot see is a change that leaves a file's length, inode and both of its times as they were: one within the same
-//! tick of the file system's clock (some milliseconds) as the change before.
+//! What it cannot see is a change that leaves a file's length, inode and both of its times as they were: one within the
+//! same tick of the file system's clock (some milliseconds) as the change before.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use super::load::{LoadOptions, Loaded, Sources, load};
-use super::report::{Report, RulesError};
+use crate::rules::report::{Report, RulesError};
 
 /// How often the files are looked at.
 const INTERVAL: Duration = Duration::from_millis(250);
@@ -35,8 +35,8 @@ struct Stamp {
 }
 
 impl Fingerprint {
-    /// Of the files as they are now. Take it before the first [`load`], and give it to [`watch`], and no change in between is
-    /// missed.
+    /// Of the files as they are now. Take it before the first [`load`], and give it to [`watch`], and no change in
+    /// between is missed.
     pub fn of(sources: &Sources) -> Fingerprint {
         let mut report = Report::default();
         let files = sources.files(&mut report).into_iter().map(|path| {

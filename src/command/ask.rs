@@ -1,12 +1,13 @@
 //! `tollgate ask`: one question to a running service, and its answer for people or for scripts.
 
 use std::fmt::Write as _;
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
 
-use crate::client::{self, ServiceAddress};
+use super::client::{self, ServiceAddress};
 use crate::counters;
 use crate::descriptor::Entry;
 use crate::wire::rate_limit_response::rate_limit::Unit;
@@ -18,8 +19,8 @@ use crate::wire::{
 /// Ask a running service whether a request would pass; the question counts.
 ///
 /// Exits with 0 if the request passes, 2 if it is limited, and 1 if no answer could be had.
-#[derive(Args, Debug)]
-pub struct Ask {
+#[derive(Args)]
+pub(super) struct Ask {
     /// The entries of the descriptor; a lone + begins another descriptor.
     #[arg(value_name = "KEY=VALUE", required = true)]
     entries: Vec<String>,
@@ -28,18 +29,18 @@ pub struct Ask {
     #[arg(long, short)]
     domain: String,
 
-    /// How much to count; 0 only looks.
+    /// How much to count; 0 is a peek.
     #[arg(long, default_value = "1")]
     hits: u64,
 
-    /// Give the hits back instead of taking them.
+    /// Refund the hits instead of taking them.
     #[arg(long)]
     give_back: bool,
 
     #[command(flatten)]
     service: ServiceAddress,
 
-    /// How long to wait for the answer. A request that would be held for longer is limited.
+    /// How long to wait for the answer. A request that would be delayed for longer is limited.
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     timeout: Duration,
 
@@ -48,24 +49,12 @@ pub struct Ask {
     json: bool,
 }
 
-/// What to do with the answer.
-#[derive(Debug)]
-pub struct Answered {
-    /// For standard output.
-    pub text: String,
-    /// The request is limited.
-    pub limited: bool,
-}
-
-/// Asks.
-///
-/// # Errors
-/// Where the question is not well formed, or no answer could be had.
-pub async fn ask(ask: Ask) -> anyhow::Result<Answered> {
+#[tokio::main(flavor = "current_thread")]
+pub(super) async fn run(ask: Ask) -> anyhow::Result<ExitCode> {
     let descriptors = descriptors(&ask)?;
     let request = RateLimitRequest { domain: ask.domain.clone(), descriptors: descriptors.clone(), hits_addend: 0 };
     let mut request = tonic::Request::new(request);
-    // The service is told, too: as with Envoy, who would be held for longer is denied at once.
+    // The service is told, too: as with Envoy, a request that would be delayed for longer is denied at once.
     request.set_timeout(ask.timeout);
     let channel = client::connect(&ask.service, ask.timeout).await?;
     let response = RateLimitServiceClient::new(channel)
@@ -73,8 +62,11 @@ pub async fn ask(ask: Ask) -> anyhow::Result<Answered> {
         .await
         .map_err(|status| client::refusal(&status))?
         .into_inner();
-    let text = if ask.json { as_json(&response) } else { for_people(&descriptors, &response) };
-    Ok(Answered { text, limited: response.overall_code() == Code::OverLimit })
+    print!("{}", if ask.json { as_json(&response) } else { for_people(&descriptors, &response) });
+    Ok(match response.overall_code() {
+        Code::OverLimit => ExitCode::from(2),
+        _ => ExitCode::SUCCESS,
+    })
 }
 
 fn descriptors(ask: &Ask) -> anyhow::Result<Vec<RateLimitDescriptor>> {
@@ -114,14 +106,19 @@ fn status_for_people(status: &DescriptorStatus) -> String {
     let mut text = String::from(if status.code() == Code::OverLimit { "over the limit" } else { "within the limit" });
     let _ = write!(text, " of {}", limit.requests_per_unit);
     if limit.unit() != Unit::Unknown {
-        let _ = write!(text, " per {}", limit.unit().as_str_name().to_lowercase());
+        let unit = limit.unit().as_str_name().to_lowercase();
+        let _ = match limit.unit_multiplier {
+            Some(multiplier) if multiplier > 1 => write!(text, " per {multiplier} {unit}s"),
+            _ => write!(text, " per {unit}"),
+        };
     }
     if !limit.name.is_empty() {
         let _ = write!(text, " ({})", limit.name);
     }
     let _ = write!(text, ", {} left", status.limit_remaining);
     if let Some(reset) = &status.duration_until_reset {
-        let _ = write!(text, ", resets in {}s", reset.seconds);
+        let what = if status.code() == Code::OverLimit { "try again" } else { "resets" };
+        let _ = write!(text, ", {what} in {}s", reset.seconds);
     }
     text
 }
@@ -136,6 +133,7 @@ fn as_json(response: &RateLimitResponse) -> String {
                 "limit": status.current_limit.as_ref().map(|limit| json!({
                     "requests_per_unit": limit.requests_per_unit,
                     "unit": limit.unit().as_str_name(),
+                    "unit_multiplier": limit.unit_multiplier.unwrap_or(1),
                     "name": limit.name,
                 })),
                 "limit_remaining": status.limit_remaining,

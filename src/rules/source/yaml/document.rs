@@ -1,18 +1,18 @@
 //! A YAML text as a tree whose every node knows where it stands and whether it was quoted.
 //!
-//! The one place that knows the YAML library. It is `granit-parser`, the event parser inside `serde-saphyr`, and not a serde
-//! front end, because serde's data model loses what a rules file needs:
+//! The one place that knows the YAML library. It is `granit-parser`, the event parser inside `serde-saphyr`, and not a
+//! serde front end, because serde's data model loses what a rules file needs:
 //!
-//! - the position of every value, so that all mistakes of a file can be told together, each with its line and column. The
-//!   forks of the archived `serde_yaml` have none; `serde-saphyr` has them in a wrapper type;
-//! - the difference between `5` and `"5"`, and the text of `007`, `0x1F` or `yes` as it was written: `serde-saphyr` hands over
-//!   the number or truth value that it takes them for;
+//! - the position of every value, so that all mistakes of a file can be told together, each with its line and column.
+//!   The forks of the archived `serde_yaml` have none; `serde-saphyr` has them in a wrapper type;
+//! - the difference between `5` and `"5"`, and the text of `007`, `0x1F` or `yes` as it was written: `serde-saphyr`
+//!   hands over the number or truth value that it takes them for;
 //! - the first document, whatever follows it: `serde-saphyr` refuses a text that has a second one.
 //!
-//! (And it takes a third of the time that the same tree takes through `serde-saphyr`.) What a front end would add is little and
-//! stands here: aliases, merge keys (`<<`) and limits. An alias shares the node that it stands for, and what aliases stand for
-//! is added up and bounded, so "billion laughs" fail at once and take no memory. The parser bounds the depth of the tree, 255
-//! lists and mappings, and the recursion of whoever walks or drops it.
+//! (And it takes a third of the time that the same tree takes through `serde-saphyr`.) What a front end would add is
+//! little and stands here: aliases, merge keys (`<<`) and limits. An alias shares the node that it stands for, and what
+//! aliases stand for is added up and bounded, so "billion laughs" fail at once and take no memory. The parser bounds the
+//! depth of the tree, 255 lists and mappings, and so the recursion of all that walks or drops it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use std::rc::Rc;
 
 use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
-use super::report::Position;
+use crate::rules::report::Position;
 
 /// The longest rules file, in bytes; and the most that aliases may add to one.
 pub const MAX_BYTES: u64 = 16 * 1024 * 1024;

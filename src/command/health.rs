@@ -1,6 +1,7 @@
-//! `tollgate health`: asks a running service whether it is well, for places that have no gRPC client of their own, such as
-//! a container's health check.
+//! `tollgate health`: asks a running service whether it is well, for places that have no gRPC client of their own, such
+//! as a container's health check.
 
+use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
@@ -8,11 +9,11 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::client::{self, ServiceAddress};
+use super::client::{self, ServiceAddress};
 
 /// Ask a running service whether it answers by rules; exits with 0 if it is SERVING, and with 1 otherwise.
-#[derive(Args, Debug)]
-pub struct Health {
+#[derive(Args)]
+pub(super) struct Health {
     #[command(flatten)]
     service: ServiceAddress,
 
@@ -21,15 +22,14 @@ pub struct Health {
     timeout: Duration,
 }
 
-/// Whether the service answers by rules, as it says itself in gRPC's own health check.
-///
-/// # Errors
-/// Where no answer could be had.
-pub async fn health(health: Health) -> anyhow::Result<bool> {
+#[tokio::main(flavor = "current_thread")]
+pub(super) async fn run(health: Health) -> anyhow::Result<ExitCode> {
     let channel = client::connect(&health.service, health.timeout).await?;
     let response = HealthClient::new(channel)
         .check(HealthCheckRequest::default())
         .await
         .map_err(|status| client::refusal(&status))?;
-    Ok(response.into_inner().status() == ServingStatus::Serving)
+    let serving = response.into_inner().status() == ServingStatus::Serving;
+    println!("{}", if serving { "SERVING" } else { "NOT_SERVING" });
+    Ok(if serving { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

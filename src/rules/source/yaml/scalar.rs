@@ -1,4 +1,4 @@
-//! What an unquoted scalar means, in YAML 1.1 as the reference reads it.
+//! What an unquoted scalar means, in YAML 1.1 as `envoyproxy/ratelimit` reads it.
 
 /// What YAML takes a plain scalar for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,8 +7,8 @@ use clap::Args;
 use tonic::transport::{Channel, Endpoint};
 
 /// Where a running service is.
-#[derive(Args, Debug)]
-pub struct ServiceAddress {
+#[derive(Args)]
+pub(super) struct ServiceAddress {
     /// Where the service listens for gRPC. Unset: this machine, on the port that GRPC_PORT names or on 8081.
     #[arg(long, short, value_name = "HOST:PORT")]
     address: Option<String>,
@@ -22,7 +22,7 @@ pub struct ServiceAddress {
 ///
 /// # Errors
 /// Where the address is none, or nobody answers there.
-pub async fn connect(service: &ServiceAddress, timeout: Duration) -> anyhow::Result<Channel> {
+pub(super) async fn connect(service: &ServiceAddress, timeout: Duration) -> anyhow::Result<Channel> {
     let address = match &service.address {
         Some(address) => address.clone(),
         None => format!("localhost:{}", service.grpc_port),
@@ -37,6 +37,6 @@ pub async fn connect(service: &ServiceAddress, timeout: Duration) -> anyhow::Res
 }
 
 /// What a service says when it does not answer.
-pub fn refusal(status: &tonic::Status) -> anyhow::Error {
+pub(super) fn refusal(status: &tonic::Status) -> anyhow::Error {
     anyhow::anyhow!("{}: {}", status.code(), status.message())
 }

@@ -1,0 +1,64 @@
+//! `tollgate counter`: looks at counters in Redis without the service, or resets them.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+
+use crate::counters::{self, Action};
+use crate::plan::PlanOptions;
+use crate::rules::load;
+use crate::settings::{Reading, RulesSettings, StoreSettings};
+use crate::store::redis::RedisStore;
+use crate::telemetry::{self, LogFormat};
+
+#[derive(Subcommand)]
+pub(super) enum Command {
+    /// Show what the counters of a descriptor say; nothing is counted.
+    Get(Box<Which>),
+    /// Make the counters of a descriptor as fresh. A running service may deny for up to a second more what Redis has
+    /// just denied.
+    Reset(Box<Which>),
+}
+
+/// Which counters, by which rules, in which Redis: with the settings of the service they are the service's.
+#[derive(Args)]
+pub(super) struct Which {
+    /// The entries of the descriptor.
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    entries: Vec<String>,
+
+    /// The domain of the rules.
+    #[arg(long, short)]
+    domain: String,
+
+    #[command(flatten)]
+    rules: RulesSettings,
+
+    #[command(flatten)]
+    reading: Reading,
+
+    #[command(flatten)]
+    store: StoreSettings,
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(super) async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    let _logs = telemetry::init(&tracing::Level::WARN.into(), LogFormat::Text);
+    let (action, which) = match command {
+        Command::Get(which) => (Action::Get, which),
+        Command::Reset(which) => (Action::Reset, which),
+    };
+    let Some(redis) = which.store.redis()? else {
+        bail!("counters in memory are the service's own: set REDIS_URL, or ask the service itself (see ADMIN_API)");
+    };
+    let rules = load::load(&which.rules.sources()?, &which.reading.load_options())?.rules;
+    let timeout = redis.timeout;
+    let options = PlanOptions { key_prefix: redis.key_prefix.clone(), ..PlanOptions::default() };
+    let store = RedisStore::start(redis, Box::new(|_| {})).await?;
+    let descriptor = (which.domain.as_str(), counters::entries(&which.entries)?);
+    for counter in counters::act(action, &rules, &options, &store, descriptor, timeout).await? {
+        println!("{counter}");
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,5 @@
+//! Where rules come from.
+
+pub mod load;
+pub mod watch;
+pub(super) mod yaml;

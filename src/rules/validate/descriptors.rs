@@ -1,0 +1,141 @@
+//! The tree of descriptors.
+
+use std::collections::hash_map::{Entry, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use super::{Complaints, MAX_LEVELS, Names};
+use crate::descriptor::Role;
+use crate::rules::checked::{Allowance, Defaults, DescriptorConfig, RuleConfig};
+use crate::rules::config::{FieldPath, Raw, RawDescriptor};
+use crate::rules::report::Position;
+
+/// The key that a limit with holders stands on.
+const HOLDER_KEY: &str = "stream";
+
+/// Validates the descriptors of one origin.
+pub(super) struct Tree<'r> {
+    pub(super) complaints: Complaints<'r>,
+    /// What holds for a limit that does not say otherwise.
+    pub(super) defaults: Defaults,
+    pub(super) names: &'r mut Names,
+}
+
+/// The descriptors of one level by key and value, and where the first of each stands.
+pub(super) type Siblings = HashMap<(String, Option<String>), First>;
+
+#[derive(Debug)]
+pub(super) struct First {
+    origin: Arc<Path>,
+    position: Option<Position>,
+    index: usize,
+}
+
+impl Tree<'_> {
+    /// The descriptors of a list, of which others on the same level may have been validated.
+    pub(super) fn level(
+        &mut self,
+        list: &[Raw<RawDescriptor<'_>>],
+        path: FieldPath<'_>,
+        level: usize,
+        siblings: &mut Siblings,
+    ) -> Vec<DescriptorConfig> {
+        if level > MAX_LEVELS {
+            self.complaints.error(path, format!("descriptors may nest up to {MAX_LEVELS} levels deep"));
+            return Vec::new();
+        }
+        let mut configs = Vec::new();
+        for (index, raw) in list.iter().enumerate() {
+            let Some(config) = raw.get().and_then(|raw| self.descriptor(raw, path.item(index), level)) else {
+                continue;
+            };
+            self.check_unique(path, index, &config, siblings);
+            configs.push(config);
+        }
+        configs
+    }
+
+    fn descriptor(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, level: usize) -> Option<DescriptorConfig> {
+        let key = self.complaints.required_text(&raw.key, path.key("key")).map(str::to_owned);
+        let value = raw.value.get().filter(|value| !value.is_empty()).map(|value| value.clone().into_owned());
+        let share_threshold = raw.share_threshold.is_set();
+        if share_threshold && ![&key, &value].into_iter().flatten().any(|text| text.contains('*')) {
+            let message = "values share a threshold only where the key or the value has a wildcard (*)";
+            self.complaints.error(path.key("share_threshold"), message);
+        }
+        let role = self.role(raw, path);
+        let rule = self.rule(raw, path, role);
+        if let Some(rule) = &rule
+            && (key.as_deref() != Some(HOLDER_KEY) || value.is_some())
+        {
+            self.check_holders(rule, path);
+        }
+        let descriptors = match raw.descriptors.get() {
+            Some(list) => self.level(list, path.key("descriptors"), level + 1, &mut Siblings::new()),
+            None => Vec::new(),
+        };
+        Some(DescriptorConfig { key: key?, value, share_threshold, rule, descriptors })
+    }
+
+    /// A limit that has holders needs the key that names them.
+    fn check_holders(&mut self, rule: &RuleConfig, path: FieldPath<'_>) {
+        for config in &rule.limits {
+            if let Allowance::Limited(limit) = config.allowance
+                && limit.algorithm().has_holders()
+            {
+                let message = format!(
+                    "a {} limit stands on the key {HOLDER_KEY}, without a value: what comes there, an id of each \
+                     request's own, tells whose slot is given back; put {HOLDER_KEY} one level below what is limited",
+                    limit.algorithm()
+                );
+                self.complaints.error(path.key("rate_limit"), message);
+            }
+        }
+    }
+
+    /// Shadow wins over quota: what is never denied needs no quota.
+    fn role(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>) -> Role {
+        let mut found = Role::Enforced;
+        let roles = [("quota_mode", &raw.quota_mode, Role::Quota), ("shadow_mode", &raw.shadow_mode, Role::Shadow)];
+        for (key, _, role) in roles.into_iter().filter(|(_, flag, _)| flag.is_set()) {
+            found = role;
+            if raw.rate_limit.is_missing() && raw.rate_limits.is_missing() {
+                let message = "does nothing without a rate_limit beside it; it is not inherited";
+                self.complaints.warn(path.key(key), message);
+            }
+        }
+        found
+    }
+
+    fn check_unique(&mut self, list: FieldPath<'_>, index: usize, config: &DescriptorConfig, siblings: &mut Siblings) {
+        let path = list.item(index);
+        match siblings.entry((config.key.clone(), config.value.clone())) {
+            Entry::Vacant(entry) => {
+                let origin = self.complaints.origin;
+                entry.insert(First { origin: Arc::clone(origin.name()), position: origin.position(&path), index });
+            }
+            Entry::Occupied(entry) => {
+                let First { origin, position, index } = entry.get();
+                let position =
+                    position.map(|Position { line, column }| format!(":{line}:{column}")).unwrap_or_default();
+                let first = list.item(*index);
+                let message = format!("has the same key and value as {first} at {}{position}", origin.display());
+                self.complaints.error(path, message);
+            }
+        }
+    }
+
+    fn rule(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, role: Role) -> Option<RuleConfig> {
+        let limits = match (&raw.rate_limit, &raw.rate_limits) {
+            (Raw::Missing, Raw::Missing) => return None,
+            (limit, Raw::Missing) => vec![self.rate_limit(limit.get()?, path.key("rate_limit"))?],
+            (Raw::Missing, list) => self.rate_limits(list.get()?, path.key("rate_limits")),
+            _ => {
+                let message = "a descriptor has a rate_limit or rate_limits: remove one of the two";
+                self.complaints.error(path.key("rate_limits"), message);
+                return None;
+            }
+        };
+        Some(RuleConfig { role, limits })
+    }
+}

@@ -1,0 +1,254 @@
+//! Every refusal and warning that is no matter of how a source writes things down: raw domains become
+//! [`DomainConfig`]s.
+//!
+//! A mistake is reported by the path of its field, and validation goes on, to find the next one; a report that holds an
+//! error never becomes rules. What `envoyproxy/ratelimit` accepts is accepted here, with a warning where it does not do
+//! what it seems to.
+
+mod descriptors;
+mod limits;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use std::sync::Arc;
+
+use self::descriptors::{Siblings, Tree};
+use super::checked::{Defaults, DescriptorConfig, DomainConfig, FailureMode};
+use super::config::{FieldPath, Raw, RawDefaults, RawDomain, Text};
+use super::report::{Position, Problem, Report, Severity, nearest, quoted, unknown};
+use crate::algorithm::Algorithm;
+
+/// How deep descriptors may nest.
+pub const MAX_LEVELS: usize = 64;
+
+/// How often names are compared in search of near ones; enough for people, and soon over for machines.
+const COMPARISONS: usize = 100_000;
+
+/// How rules are read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// What holds where neither a limit nor its domain says otherwise.
+    pub defaults: Defaults,
+    /// Several files of one domain add up. Otherwise the second one is refused.
+    pub merge_domains: bool,
+}
+
+/// Where a raw domain comes from.
+pub trait Origin {
+    /// What messages call it: a file's path, a resource's name.
+    fn name(&self) -> &Arc<Path>;
+
+    /// Where a field stands in it; of a field that is missing, where it is missing. `None` where there are no
+    /// positions.
+    fn position(&self, path: &FieldPath<'_>) -> Option<Position>;
+}
+
+/// Validates domains, one part after the other.
+#[derive(Debug)]
+pub struct Validation {
+    options: LoadOptions,
+    domains: Vec<Domain>,
+    by_name: HashMap<String, usize>,
+}
+
+/// A domain, as far as its parts have been validated.
+#[derive(Debug)]
+struct Domain {
+    name: String,
+    /// The first that names it.
+    origin: Arc<Path>,
+    /// Of all its parts; where two differ, the first counts.
+    defaults: GivenDefaults,
+    descriptors: Vec<DescriptorConfig>,
+    /// The top level, to which several parts may add.
+    siblings: Siblings,
+    names: Names,
+}
+
+/// What limits are called, and what they call others.
+#[derive(Debug, Default)]
+struct Names {
+    given: BTreeSet<String>,
+    /// With the problem that it is where nobody has that name.
+    replaced: Vec<(String, Problem)>,
+}
+
+/// What `defaults` say.
+#[derive(Clone, Copy, Debug, Default)]
+struct GivenDefaults {
+    algorithm: Option<Algorithm>,
+    failure_mode: Option<FailureMode>,
+}
+
+impl Validation {
+    /// Nothing yet.
+    pub fn new(options: LoadOptions) -> Validation {
+        Validation { options, domains: Vec::new(), by_name: HashMap::new() }
+    }
+
+    /// Validates a domain, or a part of one. What is wrong with it goes to the report.
+    pub fn add(&mut self, origin: &dyn Origin, raw: &RawDomain<'_>, report: &mut Report) {
+        let settings = self.options.defaults;
+        let mut complaints = Complaints { origin, report };
+        let domain = self.domain(raw, &mut complaints);
+        let defaults = raw.defaults.get().map(|raw| defaults(raw, &mut complaints)).unwrap_or_default();
+        domain.defaults = domain.defaults.or(defaults);
+        let mut tree = Tree { complaints, defaults: defaults.or_settings(settings), names: &mut domain.names };
+        if let Some(descriptors) = raw.descriptors.get() {
+            let path = FieldPath::Root.key("descriptors");
+            domain.descriptors.extend(tree.level(descriptors, path, 1, &mut domain.siblings));
+        }
+    }
+
+    /// The domain that is added to. It is new, unless parts are to be merged.
+    fn domain(&mut self, raw: &RawDomain<'_>, complaints: &mut Complaints<'_>) -> &mut Domain {
+        let path = FieldPath::Root.key("domain");
+        let name = complaints.required_text(&raw.domain, path).unwrap_or_default();
+        if let Some(&index) = self.by_name.get(name) {
+            if self.options.merge_domains {
+                return &mut self.domains[index];
+            }
+            let first = self.domains[index].origin.display();
+            let hint = "one file holds a domain, unless MERGE_DOMAIN_CONFIG=true";
+            complaints.error(path, format!("{} is already the domain of {first}; {hint}", quoted(name)));
+        }
+        let index = self.domains.len();
+        if !name.is_empty() {
+            self.by_name.entry(name.to_owned()).or_insert(index);
+        }
+        self.domains.push(Domain {
+            name: name.to_owned(),
+            origin: Arc::clone(complaints.origin.name()),
+            defaults: GivenDefaults::default(),
+            descriptors: Vec::new(),
+            siblings: Siblings::new(),
+            names: Names::default(),
+        });
+        &mut self.domains[index]
+    }
+
+    /// Every domain. They are of no use where the report holds an error.
+    pub fn finish(self, report: &mut Report) -> Vec<DomainConfig> {
+        let settings = self.options.defaults;
+        let mut configs = Vec::with_capacity(self.domains.len());
+        for Domain { name, defaults, descriptors, names, .. } in self.domains {
+            warn_of_unknown(&name, names, report);
+            configs.push(DomainConfig { name, defaults: defaults.or_settings(settings), descriptors });
+        }
+        configs
+    }
+}
+
+/// A request has one domain, so only a rule of the same domain can be replaced.
+fn warn_of_unknown(domain: &str, names: Names, report: &mut Report) {
+    let given: Vec<_> = names.given.iter().map(String::as_str).collect();
+    let mut comparisons = 0;
+    for (name, problem) in names.replaced.into_iter().filter(|(name, _)| !names.given.contains(name)) {
+        comparisons += given.len();
+        let near = if comparisons <= COMPARISONS { nearest(&name, &given) } else { None };
+        let near = near.map(|near| format!(", did you mean {}?", quoted(near))).unwrap_or_default();
+        let message = format!("no rule of domain {} is named {}{near}", quoted(domain), quoted(&name));
+        report.add(Problem { message, ..problem });
+    }
+}
+
+fn defaults(raw: &RawDefaults<'_>, complaints: &mut Complaints<'_>) -> GivenDefaults {
+    let path = FieldPath::Root.key("defaults");
+    let algorithm = algorithm(&raw.algorithm, path, complaints);
+    let algorithm = algorithm.filter(|algorithm| match algorithm.no_default() {
+        Some(reason) => {
+            complaints.error(path.key("algorithm"), reason);
+            false
+        }
+        None => true,
+    });
+    GivenDefaults { algorithm, failure_mode: failure_mode(&raw.failure_mode, path, complaints) }
+}
+
+/// `of` is the mapping that the value stands in.
+fn algorithm(raw: &Raw<Text<'_>>, of: FieldPath<'_>, complaints: &mut Complaints<'_>) -> Option<Algorithm> {
+    complaints.choice(raw, of, "algorithm", Algorithm::ALL, Algorithm::name)
+}
+
+fn failure_mode(raw: &Raw<Text<'_>>, of: FieldPath<'_>, complaints: &mut Complaints<'_>) -> Option<FailureMode> {
+    complaints.choice(raw, of, "failure_mode", &FailureMode::ALL, FailureMode::name)
+}
+
+impl GivenDefaults {
+    fn or(self, other: GivenDefaults) -> GivenDefaults {
+        GivenDefaults {
+            algorithm: self.algorithm.or(other.algorithm),
+            failure_mode: self.failure_mode.or(other.failure_mode),
+        }
+    }
+
+    fn or_settings(self, settings: Defaults) -> Defaults {
+        Defaults {
+            algorithm: self.algorithm.unwrap_or(settings.algorithm),
+            failure_mode: self.failure_mode.unwrap_or(settings.failure_mode),
+        }
+    }
+}
+
+/// Where what is wrong with one origin goes to.
+struct Complaints<'r> {
+    origin: &'r dyn Origin,
+    report: &'r mut Report,
+}
+
+impl Complaints<'_> {
+    fn error(&mut self, path: FieldPath<'_>, message: impl Into<String>) {
+        let problem = self.problem(Severity::Error, path, message.into());
+        self.report.add(problem);
+    }
+
+    fn warn(&mut self, path: FieldPath<'_>, message: impl Into<String>) {
+        let problem = self.problem(Severity::Warning, path, message.into());
+        self.report.add(problem);
+    }
+
+    fn problem(&self, severity: Severity, path: FieldPath<'_>, message: String) -> Problem {
+        let (file, position) = (Arc::clone(self.origin.name()), self.origin.position(&path));
+        Problem { severity, file, position, path: path.to_string(), message }
+    }
+
+    /// A value that must be there; `hint` tells what is missing where it is not.
+    fn required<'v, T>(&mut self, raw: &'v Raw<T>, path: FieldPath<'_>, hint: &str) -> Option<&'v T> {
+        if raw.is_missing() {
+            self.error(path, format!("is missing: {hint}"));
+        }
+        raw.get()
+    }
+
+    /// A text that must be there and must not be empty.
+    fn required_text<'v>(&mut self, raw: &'v Raw<Text<'_>>, path: FieldPath<'_>) -> Option<&'v str> {
+        let text = match raw {
+            Raw::Missing => "",
+            Raw::Unreadable => return None,
+            Raw::Given(text) => text,
+        };
+        if text.is_empty() {
+            self.error(path, "is missing or empty");
+            return None;
+        }
+        Some(text)
+    }
+
+    /// The one of several that has this name.
+    fn choice<T: Copy>(
+        &mut self,
+        raw: &Raw<Text<'_>>,
+        of: FieldPath<'_>,
+        key: &str,
+        all: &[T],
+        name: fn(T) -> &'static str,
+    ) -> Option<T> {
+        let given = raw.get()?;
+        let found = all.iter().copied().find(|one| name(*one) == *given);
+        if found.is_none() {
+            let names: Vec<_> = all.iter().copied().map(name).collect();
+            self.error(of.key(key), unknown(key, given, &names));
+        }
+        found
+    }
+}

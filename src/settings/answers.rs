@@ -1,0 +1,82 @@
+//! What an answer carries, and how answers are counted.
+
+use clap::builder::BoolishValueParser;
+use clap::{ArgAction, Args};
+
+use super::{SettingsError, named};
+use crate::grpc::HeaderFormat;
+
+/// What an answer carries, and how answers are counted.
+#[derive(Args, Clone, Debug)]
+pub struct AnswerSettings {
+    /// Tell clients about their limit in response headers.
+    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", help_heading = "Answers", value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub limit_response_headers_enabled: bool,
+
+    /// In which form: separate sends a header for each figure, ietf the two structured fields of the IETF draft.
+    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_FORMAT", value_name = "FORMAT", default_value = "separate",
+        help_heading = "Answers", value_parser = named(&HeaderFormat::ALL, HeaderFormat::name))]
+    pub limit_response_headers_format: HeaderFormat,
+
+    /// The header for the limit.
+    #[arg(
+        long,
+        env = "LIMIT_LIMIT_HEADER",
+        value_name = "NAME",
+        default_value = "RateLimit-Limit",
+        help_heading = "Answers"
+    )]
+    pub limit_limit_header: String,
+
+    /// The header for what remains.
+    #[arg(
+        long,
+        env = "LIMIT_REMAINING_HEADER",
+        value_name = "NAME",
+        default_value = "RateLimit-Remaining",
+        help_heading = "Answers"
+    )]
+    pub limit_remaining_header: String,
+
+    /// The header for the seconds until nothing is used any more.
+    #[arg(
+        long,
+        env = "LIMIT_RESET_HEADER",
+        value_name = "NAME",
+        default_value = "RateLimit-Reset",
+        help_heading = "Answers"
+    )]
+    pub limit_reset_header: String,
+
+    /// A hit beyond this share of its limit counts as near the limit in the metrics.
+    #[arg(long, env = "NEAR_LIMIT_RATIO", value_name = "SHARE", default_value = "0.8", help_heading = "Answers",
+        value_parser = share)]
+    pub near_limit_ratio: f64,
+}
+
+impl AnswerSettings {
+    /// Whether the names of headers can be used.
+    ///
+    /// # Errors
+    /// Where one cannot.
+    pub fn check_headers(&self) -> Result<(), SettingsError> {
+        for (setting, name) in [
+            ("LIMIT_LIMIT_HEADER", &self.limit_limit_header),
+            ("LIMIT_REMAINING_HEADER", &self.limit_remaining_header),
+            ("LIMIT_RESET_HEADER", &self.limit_reset_header),
+        ] {
+            if axum::http::HeaderName::try_from(name.as_str()).is_err() {
+                return Err(SettingsError::HeaderName(setting, name.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("must be a number from 0 to 1".into()),
+    }
+}

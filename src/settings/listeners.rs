@@ -1,0 +1,84 @@
+//! Where the process listens, and how it comes and goes.
+
+use std::time::Duration;
+
+use clap::builder::BoolishValueParser;
+use clap::{ArgAction, Args};
+
+use super::{SettingsError, duration, positive_duration};
+
+/// Where the process listens, and how it comes and goes.
+#[derive(Args, Clone, Debug)]
+pub struct ListenerSettings {
+    /// Where gRPC listens.
+    #[arg(long, env = "GRPC_HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners")]
+    pub grpc_host: String,
+
+    /// And its port; 0 takes any that is free.
+    #[arg(long, env = "GRPC_PORT", value_name = "PORT", default_value = "8081", help_heading = "Listeners")]
+    pub grpc_port: u16,
+
+    /// Where HTTP (health and metrics) listens.
+    #[arg(long, env = "HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners")]
+    pub host: String,
+
+    /// And its port; 0 takes any that is free.
+    #[arg(long, env = "PORT", value_name = "PORT", default_value = "8080", help_heading = "Listeners")]
+    pub port: u16,
+
+    /// Show and reset counters over HTTP, at /counters, to clients that know ADMIN_TOKEN.
+    #[arg(long, env = "ADMIN_API", help_heading = "Listeners", value_parser = BoolishValueParser::new(),
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub admin_api: bool,
+
+    /// What they must send, as `Authorization: Bearer TOKEN`.
+    #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
+    pub admin_token: Option<String>,
+
+    /// A connection older than this is closed once its calls are answered, so that clients spread over new replicas.
+    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", value_name = "DURATION", default_value = "24h", help_heading = "Listeners",
+        value_parser = positive_duration)]
+    pub grpc_max_connection_age: Duration,
+
+    /// And after this much longer it is closed in any case.
+    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", value_name = "DURATION", default_value = "1h", help_heading = "Listeners",
+        value_parser = positive_duration)]
+    pub grpc_max_connection_age_grace: Duration,
+
+    /// Threads that answer calls; every connection belongs to one of them. Unset: one for each core that the process
+    /// may use.
+    #[arg(long, env = "WORKER_THREADS", value_name = "NUMBER", help_heading = "Listeners",
+        value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub worker_threads: Option<u16>,
+
+    /// How many calls a connection may have at once. Envoy opens one more connection for what is beyond it.
+    #[arg(long, env = "GRPC_MAX_CONCURRENT_STREAMS", value_name = "NUMBER", default_value = "1024", help_heading = "Listeners",
+        value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub grpc_max_concurrent_streams: u32,
+
+    /// On SIGTERM or SIGINT: how long requests are still taken after health has turned NOT_SERVING, for clients to go
+    /// elsewhere.
+    #[arg(long, env = "DRAIN_DELAY", value_name = "DURATION", default_value = "2s", help_heading = "Listeners",
+        value_parser = duration)]
+    pub drain_delay: Duration,
+
+    /// After that: the longest that requests on their way may take to finish. Those that are still delayed shortly
+    /// before its end pass then.
+    #[arg(long, env = "SHUTDOWN_TIMEOUT", value_name = "DURATION", default_value = "10s", help_heading = "Listeners",
+        value_parser = positive_duration)]
+    pub shutdown_timeout: Duration,
+}
+
+impl ListenerSettings {
+    /// What a client must send that may reset counters; `None`: none may.
+    ///
+    /// # Errors
+    /// Where the token is missing or too easy to guess.
+    pub fn admin_token(&self) -> Result<Option<String>, SettingsError> {
+        match &self.admin_token {
+            _ if !self.admin_api => Ok(None),
+            Some(token) if token.len() >= 16 => Ok(Some(token.clone())),
+            _ => Err(SettingsError::AdminToken),
+        }
+    }
+}

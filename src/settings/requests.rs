@@ -1,0 +1,44 @@
+//! What a request may be.
+
+use clap::Args;
+
+/// What a request may be.
+#[derive(Args, Clone, Debug)]
+pub struct RequestSettings {
+    /// The largest request in bytes.
+    #[arg(long, env = "MAX_MESSAGE_BYTES", value_name = "BYTES", default_value = "4194304", help_heading = "Requests",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_message_bytes: u32,
+
+    /// The most descriptors in a request.
+    #[arg(long, env = "MAX_DESCRIPTORS", value_name = "NUMBER", default_value = "100", help_heading = "Requests",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_descriptors: u32,
+
+    /// The most entries in a descriptor.
+    #[arg(long, env = "MAX_ENTRIES", value_name = "NUMBER", default_value = "100", help_heading = "Requests",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_entries: u32,
+
+    /// The longest key or domain in bytes.
+    #[arg(long, env = "MAX_KEY_BYTES", value_name = "BYTES", default_value = "4096", help_heading = "Requests",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_key_bytes: u32,
+
+    /// The longest value in bytes.
+    #[arg(long, env = "MAX_VALUE_BYTES", value_name = "BYTES", default_value = "1048576", help_heading = "Requests",
+        value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_value_bytes: u32,
+
+    /// The most that counters in this process's memory may take, without Redis or in failure mode `local`. Unset: half of
+    /// the memory that the process may use. At the bound the counters that are there go on, and a limit that needs a new
+    /// one answers by its failure mode.
+    #[arg(long, env = "MEMORY_STORE_SIZE_IN_BYTES", value_name = "BYTES", help_heading = "Requests",
+        value_parser = clap::value_parser!(u64).range(1..))]
+    pub memory_store_size_in_bytes: Option<u64>,
+
+    /// The most requests that are delayed at once (`leaky_bucket` with `max_delay`); one more is denied.
+    #[arg(long, env = "MAX_HELD_REQUESTS", value_name = "NUMBER", default_value = "10000", help_heading = "Requests",
+        value_parser = clap::value_parser!(u32))]
+    pub max_held_requests: u32,
+}

@@ -1,0 +1,255 @@
+//! Rules from anywhere: what another source than YAML says is refused in the same words, at the same paths.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
+use serde_json::{Map, Value, json};
+use tollgate::rules::config::{
+    FieldPath, Raw, RawDefaults, RawDescriptor, RawDomain, RawLease, RawLimit, RawPenalty, RawReplaces,
+};
+use tollgate::rules::report::{Position, Problem, Report};
+use tollgate::rules::validate::{Origin, Validation};
+
+use super::*;
+
+/// A source that has names and no lines.
+struct Resource(Arc<Path>);
+
+impl Origin for Resource {
+    fn name(&self) -> &Arc<Path> {
+        &self.0
+    }
+
+    fn position(&self, _: &FieldPath<'_>) -> Option<Position> {
+        None
+    }
+}
+
+fn validate(parts: &[(&str, RawDomain<'_>)], options: LoadOptions) -> Result<Rules, RulesError> {
+    let (mut report, mut validation) = (Report::default(), Validation::new(options));
+    for (name, raw) in parts {
+        validation.add(&Resource(Path::new(name).into()), raw, &mut report);
+    }
+    let configs = validation.finish(&mut report);
+    report.finish().map(|_| Rules::new(configs))
+}
+
+fn text<'a>(text: &'a str) -> Raw<Cow<'a, str>> {
+    Raw::Given(text.into())
+}
+
+fn domain<'a>(name: &'a str, key: &'a str, limit: RawLimit<'a>) -> RawDomain<'a> {
+    let descriptor =
+        RawDescriptor { key: text(key), rate_limit: Raw::Given(Box::new(limit)), ..RawDescriptor::default() };
+    RawDomain { domain: text(name), descriptors: Raw::Given(vec![Raw::Given(descriptor)]), ..RawDomain::default() }
+}
+
+fn five_a<'a>(unit: &'a str) -> RawLimit<'a> {
+    RawLimit { unit: text(unit), requests_per_unit: Raw::Given(5), ..RawLimit::default() }
+}
+
+#[test]
+fn what_any_source_says_becomes_rules() {
+    let rules = validate(&[("shop-resource", domain("shop", "user", five_a("minute")))], OPTIONS).unwrap();
+    assert_eq!(&*find(&rules, "shop", "user=ann").unwrap().path, "user");
+}
+
+#[test]
+fn a_mistake_is_named_by_its_path_and_in_the_words_that_a_file_gets() {
+    let raw = domain("shop", "user", five_a("minuets"));
+    let error = validate(&[("shop-resource", raw)], OPTIONS).unwrap_err().to_string();
+    let words = "descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?";
+    assert_eq!(error, format!("shop-resource: {words}"));
+    let file = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minuets, requests_per_unit: 5}}]";
+    assert!(load_text(file).unwrap_err().to_string().ends_with(words));
+}
+
+#[test]
+fn what_its_source_could_not_read_is_no_second_mistake() {
+    let limit = RawLimit { unit: Raw::Unreadable, requests_per_unit: Raw::Unreadable, ..RawLimit::default() };
+    let raw = RawDomain { domain: Raw::Unreadable, ..domain("", "user", limit) };
+    assert!(validate(&[("resource", raw)], OPTIONS).is_ok(), "the source has reported it, and here it did not");
+}
+
+#[test]
+fn parts_of_a_domain_that_have_no_lines_are_told_apart_by_their_names() {
+    let parts = [("a", domain("shop", "user", five_a("minute"))), ("b", domain("shop", "user", five_a("hour")))];
+    let error = validate(&parts, MERGED).unwrap_err().to_string();
+    assert_eq!(error, "b: descriptors[0]: has the same key and value as descriptors[0] at a");
+    let error = validate(&parts, OPTIONS).unwrap_err().to_string();
+    assert!(error.starts_with("b: domain: \"shop\" is already the domain of a;"), "{error}");
+}
+
+/// What a domain says, as JSON; the raw domain is made of it by [`raw`], without any file.
+fn drawn_domain() -> impl Strategy<Value = Value> {
+    let of = |choices: &'static [&'static str]| prop::sample::select(choices).prop_map(|text| json!(text));
+    let number = || prop_oneof![Just(0_u32), Just(1), 2..70_u32, Just(20_000), Just(u32::MAX)].prop_map(|n| json!(n));
+    let flag = || any::<bool>().prop_map(|flag| json!(flag));
+    let length = move || of(&["1ms", "1s", "90s", "2m", "15m", "1h", "367d", "0s", "half an hour", "5", ""]);
+    let name = move || of(&["", "a", "b", "stream"]);
+    let algorithm = move || {
+        of(&["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "concurrency", "tokens"])
+    };
+    let mode = move || of(&["open", "closed", "local", "error", "ajar"]);
+    let penalty = map([
+        ("after", number().boxed()),
+        ("within", length().boxed()),
+        ("ban", length().boxed()),
+        ("extend", flag().boxed()),
+    ]);
+    let lease = map([("size", number().boxed()), ("ttl", length().boxed())]);
+    let replaces = prop::collection::vec(map([("name", name().boxed())]), 0..3).prop_map(Value::from);
+    let limit = map([
+        ("name", name().boxed()),
+        ("unit", of(&["second", "Minute", "hour", "year", "minuets", ""]).boxed()),
+        ("requests_per_unit", number().boxed()),
+        ("unlimited", flag().boxed()),
+        ("replaces", replaces.boxed()),
+        ("period", length().boxed()),
+        ("algorithm", algorithm().boxed()),
+        ("cost", number().boxed()),
+        ("burst", number().boxed()),
+        ("max_delay", length().boxed()),
+        ("initial", of(&["full", "empty", "half"]).boxed()),
+        ("segments", number().boxed()),
+        ("weighting", of(&["strict", "linear", "heavy"]).boxed()),
+        ("hold", length().boxed()),
+        ("give_back", flag().boxed()),
+        ("penalty", penalty.boxed()),
+        ("lease", lease.boxed()),
+        ("failure_mode", mode().boxed()),
+        ("count_denied", flag().boxed()),
+    ]);
+    let limits = prop::collection::vec(limit.clone(), 0..3).prop_map(Value::from);
+    let node = move |children: proptest::strategy::BoxedStrategy<Value>| {
+        let keys = map([
+            ("key", name().boxed()),
+            ("value", of(&["", "*", "x", "x*"]).boxed()),
+            ("share_threshold", flag().boxed()),
+            ("shadow_mode", flag().boxed()),
+            ("quota_mode", flag().boxed()),
+            ("rate_limit", limit.clone().boxed()),
+            ("rate_limits", limits.clone().boxed()),
+            ("descriptors", children),
+        ]);
+        prop::collection::vec(keys, 0..3).prop_map(Value::from).boxed()
+    };
+    let descriptors = node(node(Just(json!([])).boxed()));
+    let defaults = map([("algorithm", algorithm().boxed()), ("failure_mode", mode().boxed())]);
+    map([("domain", name().boxed()), ("defaults", defaults.boxed()), ("descriptors", descriptors)])
+}
+
+/// Some of these keys.
+fn map<const N: usize>(
+    fields: [(&'static str, proptest::strategy::BoxedStrategy<Value>); N],
+) -> impl Strategy<Value = Value> + Clone {
+    let field = |(key, value): (&'static str, proptest::strategy::BoxedStrategy<Value>)| {
+        prop::option::weighted(0.5, value).prop_map(move |value| value.map(|value| (key.to_owned(), value))).boxed()
+    };
+    let fields: Vec<_> = fields.into_iter().map(field).collect();
+    fields.prop_map(|fields| Value::Object(fields.into_iter().flatten().collect())).boxed()
+}
+
+fn given<'v, T>(of: &'v Map<String, Value>, key: &str, read: impl FnOnce(&'v Value) -> T) -> Raw<T> {
+    of.get(key).map_or(Raw::Missing, |value| Raw::Given(read(value)))
+}
+
+fn words<'v>(of: &'v Map<String, Value>, key: &str) -> Raw<Cow<'v, str>> {
+    given(of, key, |value| value.as_str().unwrap().into())
+}
+
+fn number(of: &Map<String, Value>, key: &str) -> Raw<u32> {
+    given(of, key, |value| value.as_u64().unwrap().try_into().unwrap())
+}
+
+fn flag(of: &Map<String, Value>, key: &str) -> Raw<bool> {
+    given(of, key, |value| value.as_bool().unwrap())
+}
+
+fn list<'v, T>(of: &'v Map<String, Value>, key: &str, read: impl Fn(&'v Map<String, Value>) -> T) -> Raw<Vec<Raw<T>>> {
+    given(of, key, |value| {
+        value.as_array().unwrap().iter().map(|item| Raw::Given(read(item.as_object().unwrap()))).collect()
+    })
+}
+
+fn raw(of: &Map<String, Value>) -> RawDomain<'_> {
+    RawDomain {
+        domain: words(of, "domain"),
+        defaults: given(of, "defaults", |value| {
+            let of = value.as_object().unwrap();
+            RawDefaults { algorithm: words(of, "algorithm"), failure_mode: words(of, "failure_mode") }
+        }),
+        descriptors: list(of, "descriptors", raw_descriptor),
+    }
+}
+
+fn raw_descriptor(of: &Map<String, Value>) -> RawDescriptor<'_> {
+    RawDescriptor {
+        key: words(of, "key"),
+        value: words(of, "value"),
+        share_threshold: flag(of, "share_threshold"),
+        shadow_mode: flag(of, "shadow_mode"),
+        quota_mode: flag(of, "quota_mode"),
+        rate_limit: given(of, "rate_limit", |value| Box::new(raw_limit(value.as_object().unwrap()))),
+        rate_limits: list(of, "rate_limits", raw_limit),
+        descriptors: list(of, "descriptors", raw_descriptor),
+    }
+}
+
+fn raw_limit(of: &Map<String, Value>) -> RawLimit<'_> {
+    RawLimit {
+        name: words(of, "name"),
+        unit: words(of, "unit"),
+        requests_per_unit: number(of, "requests_per_unit"),
+        unlimited: flag(of, "unlimited"),
+        replaces: list(of, "replaces", |of| RawReplaces { name: words(of, "name") }),
+        period: words(of, "period"),
+        algorithm: words(of, "algorithm"),
+        cost: number(of, "cost"),
+        burst: number(of, "burst"),
+        max_delay: words(of, "max_delay"),
+        initial: words(of, "initial"),
+        segments: number(of, "segments"),
+        weighting: words(of, "weighting"),
+        hold: words(of, "hold"),
+        give_back: flag(of, "give_back"),
+        penalty: given(of, "penalty", |value| {
+            let of = value.as_object().unwrap();
+            let (within, ban) = (words(of, "within"), words(of, "ban"));
+            RawPenalty { after: number(of, "after"), within, ban, extend: flag(of, "extend") }
+        }),
+        lease: given(of, "lease", |value| {
+            let of = value.as_object().unwrap();
+            RawLease { size: number(of, "size"), ttl: words(of, "ttl") }
+        }),
+        failure_mode: words(of, "failure_mode"),
+        count_denied: flag(of, "count_denied"),
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn every_source_gets_the_same_words_at_the_same_paths(drawn in drawn_domain()) {
+        let (mut report, mut validation) = (Report::default(), Validation::new(OPTIONS));
+        validation.add(&Resource(Path::new("anywhere").into()), &raw(drawn.as_object().unwrap()), &mut report);
+        validation.finish(&mut report);
+        let from_anywhere = match report.finish() {
+            Ok(warnings) => (true, warnings),
+            Err(error) => (false, error.problems),
+        };
+        let from_a_file = match load_text(drawn.to_string()) {
+            Ok(loaded) => (true, loaded.warnings),
+            Err(error) => (false, error.problems),
+        };
+        let told = |(accepted, problems): (bool, Vec<Problem>)| {
+            // A file names the line of another descriptor, too.
+            let message = |text: &str| text.split(" at ").next().unwrap().to_owned();
+            let mut told: Vec<_> =
+                problems.iter().map(|problem| (problem.path.clone(), message(&problem.message))).collect();
+            told.sort();
+            (accepted, told)
+        };
+        proptest::prop_assert_eq!(told(from_anywhere), told(from_a_file));
+    }
+}
