@@ -1,17 +1,23 @@
-//! Requests travel to Redis together, and nothing is lost by it: each keeps its own deadline, a call that fails fails once, and what waits is
-//! bounded.
+//! Requests travel to Redis together, and nothing is lost by it: each keeps its own deadline, a call that fails fails
+//! once, and what waits is bounded.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 mod support;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use support::redis::Redis;
 use support::tollgate::{Tollgate, request};
 use support::wait_until_async;
+use tokio::time::Instant;
+use tollgate::algorithm::{Algorithm, Ask, Limit, Options};
+use tollgate::store::redis::{OnChange, RedisConfig, RedisStore};
+use tollgate::store::{Check, Key, Origin, Store as _, StoreError};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitRequest, RateLimitResponse};
 use tonic::Status;
@@ -211,4 +217,57 @@ async fn a_caller_that_goes_away_takes_nothing_with_it() {
     });
     redis.thaw();
     assert_eq!(staying.await.unwrap().unwrap().statuses[0].limit_remaining, 99_999);
+}
+
+fn take_one(name: &str) -> Check {
+    let limit = Limit::new(Algorithm::SlidingWindow, 1_000, Duration::from_secs(60), Options::default()).unwrap();
+    let key = Key::new("", name, &[], |_| None, &limit, Origin::Rule);
+    Check::new(key, limit, Ask::Take(1))
+}
+
+async fn store(redis: &Redis, on_change: OnChange) -> RedisStore {
+    let config = RedisConfig {
+        address: redis.url().parse().unwrap(),
+        connections: 1,
+        timeout: Duration::from_secs(30),
+        queue: 100,
+        key_prefix: String::new(),
+    };
+    RedisStore::start(config, on_change).await.unwrap()
+}
+
+/// Panics in the task that answers.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("a waker's panic, for the test");
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_panics_fails_its_own_requests_and_no_later_ones() {
+    let redis = Redis::start();
+    let store = store(&redis, Box::new(|_| {})).await;
+    let waker = Waker::from(Arc::new(Panics));
+    let (check, deadline) = ([take_one("ann")], Instant::now() + Duration::from_secs(60));
+    // More than there are calls at one time.
+    for _ in 0..10 {
+        let mut panics = Box::pin(store.check(&check, deadline));
+        assert!(panics.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        // It comes after the other in the same call, or in another.
+        let told = store.check(&check, deadline).await;
+        assert!(matches!(told, Ok(_) | Err(StoreError::Connection(_))), "{told:?}");
+    }
+    assert!(store.check(&check, deadline).await.unwrap()[0].unwrap().allowed());
+}
+
+#[tokio::test]
+async fn a_keeper_of_a_connection_that_panics_makes_it_anew() {
+    let redis = Redis::start();
+    let ups = AtomicU32::new(0);
+    let panics_once = move |up: bool| assert!(!up || ups.fetch_add(1, Ordering::Relaxed) > 0, "a panic, for the test");
+    let store = store(&redis, Box::new(panics_once)).await;
+    let decides = async || store.check(&[take_one("ann")], Instant::now() + Duration::from_secs(30)).await.is_ok();
+    wait_until_async("redis is asked", decides).await;
 }

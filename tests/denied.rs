@@ -22,7 +22,9 @@ descriptors:
 ";
 
 fn start(redis: &Redis, settings: &[&str]) -> Tollgate {
-    Tollgate::start(RULES, &[&[&*format!("REDIS_URL={}", redis.url())], settings].concat())
+    let tollgate = Tollgate::start(RULES, &[&[&*format!("REDIS_URL={}", redis.url())], settings].concat());
+    redis.forget_calls();
+    tollgate
 }
 
 /// Asks so often, and counts what passes.

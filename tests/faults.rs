@@ -1,13 +1,17 @@
-//! When Redis fails: every request is answered by its limits' failure modes, in time, and limits are back when Redis is.
+//! When Redis fails: every request is answered by its limits' failure modes, in time, and limits are back when Redis
+//! is.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 mod support;
 
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
+use serde_json::Value;
 use support::redis::Redis;
 use support::tollgate::{Tollgate, request};
 use support::wait_until_async;
@@ -16,7 +20,8 @@ use tollgate::wire::rate_limit_descriptor::RateLimitOverride;
 use tollgate::wire::rate_limit_response::Code;
 use tonic::Status;
 
-/// One rule for each failure mode, all with a limit of 4 (a token bucket that refills in a year, so that no window ends).
+/// One rule for each failure mode, all with a limit of 4 (a token bucket that refills in a year, so that no window
+/// ends).
 const RULES: &str = "
 domain: shop
 defaults: {algorithm: token_bucket}
@@ -314,35 +319,80 @@ async fn what_a_failure_mode_answers_is_not_counted_as_the_limits_own_word() {
     assert_eq!(tollgate.metric("tollgate_failure_mode_answers_total{mode=\"closed\"}"), 1.0);
 }
 
-/// Passes bytes on to Redis and back, each way with a delay, as a network does.
-fn far_away(redis: &Redis) -> String {
-    let (listener, address) = (TcpListener::bind("127.0.0.1:0").unwrap(), redis.tcp_address());
-    let far = listener.local_addr().unwrap().to_string();
-    let pass_on = |mut from: TcpStream, mut to: TcpStream| {
+/// Passes bytes on to Redis and back, as a network does.
+struct Network {
+    address: String,
+    connections: Arc<Mutex<Vec<Arc<Wire>>>>,
+}
+
+/// One connection.
+#[derive(Default)]
+struct Wire {
+    /// It takes bytes and passes none on.
+    is_cut: AtomicBool,
+    /// What the service has sent.
+    sent: Mutex<Vec<u8>>,
+}
+
+impl Wire {
+    fn carries(&self, text: &str) -> bool {
+        self.sent.lock().unwrap().windows(text.len()).any(|part| part == text.as_bytes())
+    }
+}
+
+impl Network {
+    /// With a delay, each way, by the number of the connection.
+    fn to(redis: &Redis, delay: impl Fn(usize) -> Duration + Send + 'static) -> Network {
+        let (listener, redis) = (TcpListener::bind("127.0.0.1:0").unwrap(), redis.tcp_address());
+        let address = listener.local_addr().unwrap().to_string();
+        let connections = Arc::new(Mutex::new(Vec::new()));
+        let made = Arc::clone(&connections);
         std::thread::spawn(move || {
-            let mut buffer = [0; 65_536];
-            while let Ok(read @ 1..) = from.read(&mut buffer) {
-                std::thread::sleep(Duration::from_millis(3));
-                if to.write_all(&buffer[..read]).is_err() {
-                    break;
-                }
+            for (number, near) in listener.incoming().map_while(Result::ok).enumerate() {
+                let Ok(far) = TcpStream::connect(&redis) else { continue };
+                let (wire, delay) = (Arc::<Wire>::default(), delay(number));
+                made.lock().unwrap().push(Arc::clone(&wire));
+                pass_on(near.try_clone().unwrap(), far.try_clone().unwrap(), Arc::clone(&wire), delay, true);
+                pass_on(far, near, wire, delay, false);
             }
         });
-    };
+        Network { address, connections }
+    }
+
+    fn wires(&self) -> Vec<Arc<Wire>> {
+        self.connections.lock().unwrap().clone()
+    }
+
+    /// The connection that has carried this.
+    async fn carrier(&self, text: &str) -> Arc<Wire> {
+        let find = || self.wires().into_iter().find(|wire| wire.carries(text));
+        wait_until_async("the service has asked", async || find().is_some()).await;
+        find().unwrap()
+    }
+}
+
+fn pass_on(mut from: TcpStream, mut to: TcpStream, wire: Arc<Wire>, delay: Duration, is_sent: bool) {
     std::thread::spawn(move || {
-        for near in listener.incoming().map_while(Result::ok) {
-            let Ok(far) = TcpStream::connect(&address) else { continue };
-            pass_on(near.try_clone().unwrap(), far.try_clone().unwrap());
-            pass_on(far, near);
+        let mut buffer = [0; 65_536];
+        while let Ok(read @ 1..) = from.read(&mut buffer) {
+            if is_sent {
+                wire.sent.lock().unwrap().extend_from_slice(&buffer[..read]);
+            }
+            std::thread::sleep(delay);
+            if !wire.is_cut.load(Ordering::Relaxed) && to.write_all(&buffer[..read]).is_err() {
+                break;
+            }
         }
+        // What one side has closed is closed for the other.
+        let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     });
-    far
 }
 
 #[tokio::test]
 async fn many_connections_to_a_redis_far_away() {
     let redis = Redis::start();
-    let url = format!("REDIS_URL={}", far_away(&redis));
+    let network = Network::to(&redis, |_| Duration::from_millis(3));
+    let url = format!("REDIS_URL={}", network.address);
     // One after the other they would take longer than any one of them may.
     let tollgate = Tollgate::start(RULES, &[&url, "REDIS_POOL_SIZE=100", "REDIS_TIMEOUT=500ms"]);
     assert_limits_are_back(&tollgate, "ann").await;
@@ -374,5 +424,247 @@ async fn a_lost_connection_is_made_anew_by_itself() {
     for round in 0..3 {
         redis.command::<i64>("CLIENT KILL TYPE normal SKIPME yes").await;
         assert_limits_are_back(&tollgate, &format!("round{round}")).await;
+    }
+}
+
+const CONNECTION: &str = "tollgate_store_errors_total{kind=\"connection\"}";
+const REFUSED: &str = "tollgate_store_errors_total{kind=\"refused\"}";
+const COUNTER: &str = "tollgate_store_errors_total{kind=\"counter\"}";
+
+/// How often checks of the service's own, and all that its connections are for, have called Redis, where this many
+/// calls were requests'.
+fn calls_for_nothing(redis: &Redis, requests: u32) -> u32 {
+    let calls = redis.calls();
+    // The test's own.
+    let others = calls.iter().filter(|(command, _)| command != "info" && !command.starts_with("config"));
+    let commands_of_script = ["time", "get", "set", "del"];
+    let calls: u32 =
+        others.filter(|(command, _)| !commands_of_script.contains(&&**command)).map(|(_, calls)| *calls).sum();
+    calls - requests
+}
+
+#[tokio::test]
+async fn while_nobody_asks_redis_is_left_alone() {
+    let redis = Redis::start();
+    let _tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", redis.url()), "REDIS_POOL_SIZE=8"]);
+    assert_eq!(redis.calls_of("script|load"), 1, "once for all connections");
+    redis.forget_calls();
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    // A call is 10 to 20 us; 50 us a second for each of them would be some 100.
+    let calls = calls_for_nothing(&redis, 0);
+    assert!(calls <= 16, "{calls} calls in 4 s for 8 connections: {:?}", redis.calls());
+    assert_eq!(redis.calls_of("script|load"), 0);
+    // A second service finds the script there.
+    let _other = start(&redis.url());
+    assert_eq!(redis.calls_of("script|load"), 0);
+}
+
+#[tokio::test]
+async fn a_hot_counter_that_is_damaged_costs_redis_its_own_calls_only() {
+    let redis = Redis::start();
+    let tollgate = start(&redis.url());
+    redis.command::<()>("LPUSH {shop|closed=ann}|tb1:31536000000 x").await;
+    redis.forget_calls();
+    let (start, mut asked) = (Instant::now(), 0);
+    while start.elapsed() < Duration::from_secs(3) {
+        assert_eq!(code(&tollgate, "closed", "ann").await, Code::OverLimit);
+        asked += 1;
+    }
+    assert_eq!(tollgate.metric(COUNTER), f64::from(asked), "the counter is damaged");
+    let calls = calls_for_nothing(&redis, asked);
+    assert!(calls <= 8, "{calls} calls besides those of {asked} requests");
+    assert_eq!(tollgate.metric("tollgate_store_up"), 1.0);
+}
+
+#[tokio::test]
+async fn a_caller_in_a_hurry_is_no_reason_to_suspect_redis() {
+    let redis = Redis::start();
+    let network = Network::to(&redis, |_| Duration::from_millis(300));
+    let url = format!("REDIS_URL={}", network.address);
+    let tollgate = Tollgate::start(RULES, &[&url, "REDIS_TIMEOUT=30s"]);
+    redis.forget_calls();
+    for _ in 0..10 {
+        let mut call = tonic::Request::new(request("shop", &[&[("closed", "ann")]]));
+        call.set_timeout(Duration::from_millis(100));
+        let _ = tollgate.client().await.should_rate_limit(call).await;
+    }
+    assert!(tollgate.metric(TIMEOUT) >= 5.0);
+    assert_eq!(code(&tollgate, "closed", "bob").await, Code::Ok, "a caller that has time is answered");
+    let calls = calls_for_nothing(&redis, 0);
+    assert!(calls <= 11, "{calls} calls for 11 requests");
+    assert_eq!(redis.calls_of("script|load"), 0);
+    assert_eq!(tollgate.metric("tollgate_store_up"), 1.0);
+}
+
+#[tokio::test]
+async fn a_service_that_was_stopped_does_not_take_redis_for_silent() {
+    let redis = Redis::start();
+    let network = Network::to(&redis, |_| Duration::from_millis(20));
+    let url = format!("REDIS_URL={}", network.address);
+    let tollgate = Tollgate::start(RULES, &[&url, "REDIS_TIMEOUT=2s", "REDIS_POOL_SIZE=1", "WORKER_THREADS=1"]);
+    redis.forget_calls();
+    let mut client = tollgate.client().await;
+    let call = tokio::spawn(async move { client.should_rate_limit(request("shop", &[&[("closed", "ann")]])).await });
+    network.carrier("closed=ann").await;
+    tollgate.signal("STOP");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    tollgate.signal("CONT");
+    // Its own deadline has passed, by any clock; what it has asked was answered long ago.
+    let _ = call.await.unwrap();
+    assert_eq!(code(&tollgate, "closed", "bob").await, Code::Ok);
+    // To replace a connection takes some four.
+    assert!(calls_for_nothing(&redis, 2) <= 1, "there was nothing to check");
+    assert!(tollgate.logged("redis is down").is_none());
+}
+
+#[tokio::test]
+async fn a_user_without_the_right_to_decide_is_a_redis_that_is_down_and_the_log_says_why() {
+    let in_script = ["executing the script can't run", "ACL failure in script"]; // before and after Redis 7.2
+    for (right, words) in [("evalsha", &["evalsha"][..]), ("set", &in_script)] {
+        let says_why = |told: &Value| words.iter().any(|words| told["error"].as_str().unwrap().contains(words));
+        let redis = Redis::start();
+        redis.command::<()>(&format!("ACL SETUSER toll on >gate ~* &* +@all -{right}")).await;
+        let tollgate = Tollgate::start(
+            RULES,
+            &[&format!("REDIS_URL={}", redis.url()), "REDIS_AUTH=toll:gate", "EXPECTED_REPLICAS=4"],
+        );
+        assert_eq!(tollgate.metric("tollgate_store_up"), 0.0);
+        assert_failure_modes(&tollgate, "during").await;
+        let told = tollgate.must_log("redis cannot be reached");
+        assert!(says_why(&told), "{told}");
+
+        redis.command::<()>(&format!("ACL SETUSER toll +{right}")).await;
+        assert_limits_are_back(&tollgate, "after").await;
+
+        // The same while it runs.
+        redis.command::<()>(&format!("ACL SETUSER toll -{right}")).await;
+        wait_until_down(&tollgate).await;
+        assert_failure_modes(&tollgate, "again").await;
+        let told = tollgate.must_log("redis is down");
+        assert!(says_why(&told), "{told}");
+        assert!(tollgate.metric(REFUSED) >= 1.0);
+    }
+}
+
+/// Asks over several connections, and counts what the store has not decided, until this ends.
+async fn ask_all_the_time(tollgate: &Tollgate, what: impl Future<Output = ()>) -> (u32, u32) {
+    let (asked, undecided) = (AtomicU32::new(0), AtomicU32::new(0));
+    let channels = futures_util::future::join_all((0..4).map(|_| tollgate.client())).await;
+    let load = futures_util::future::join_all((0..32).map(|i| {
+        let (mut client, asked, undecided) = (channels[i % 4].clone(), &asked, &undecided);
+        async move {
+            for n in 0.. {
+                let request = request("shop", &[&[("error", &format!("{i}-{n}"))]]);
+                let answer = client.should_rate_limit(request).await;
+                asked.fetch_add(1, Ordering::Relaxed);
+                undecided.fetch_add(answer.is_err().into(), Ordering::Relaxed);
+            }
+        }
+    }));
+    tokio::select! { _ = load => {} () = what => {} }
+    (asked.into_inner(), undecided.into_inner())
+}
+
+#[tokio::test]
+async fn of_several_connections_a_lost_one_concerns_only_the_calls_on_it() {
+    // Several of a thread's own, and one alone.
+    for threads in [2, 8] {
+        assert_a_lost_connection_concerns_only_the_calls_on_it(&format!("WORKER_THREADS={threads}")).await;
+    }
+}
+
+async fn assert_a_lost_connection_concerns_only_the_calls_on_it(threads: &str) {
+    let redis = Redis::start();
+    let tollgate = Tollgate::start(
+        RULES,
+        &[&format!("REDIS_URL={}", redis.url()), "REDIS_POOL_SIZE=8", threads, "REDIS_TIMEOUT=10s"],
+    );
+    let mut test = redis.connection().await;
+    let own: i64 = deadpool_redis::redis::cmd("CLIENT").arg("ID").query_async(&mut test).await.unwrap();
+    let mut clients = async || -> Vec<i64> {
+        let list: String = deadpool_redis::redis::cmd("CLIENT").arg("LIST").query_async(&mut test).await.unwrap();
+        let ids = list.lines().filter_map(|line| line.strip_prefix("id=")?.split(' ').next()?.parse().ok());
+        ids.filter(|id| *id != own).collect()
+    };
+    let before = clients().await;
+    assert_eq!(before.len(), 8);
+    let (asked, undecided) = ask_all_the_time(&tollgate, async {
+        for id in &before {
+            redis.command::<i64>(&format!("CLIENT KILL ID {id}")).await;
+            wait_until_async("it is made anew", async || {
+                let clients = clients().await;
+                !clients.contains(id) && clients.len() >= 8
+            })
+            .await;
+        }
+    })
+    .await;
+    // Of each worker one connection carries calls at a time, of which four are on their way at most.
+    assert!(undecided <= 8 * 4 * 32 / 8, "{undecided} of {asked} requests");
+    assert_eq!(f64::from(undecided), tollgate.metric(CONNECTION));
+    assert_eq!(tollgate.metric(DOWN), 0.0);
+    assert!(tollgate.logged("redis is down").is_none());
+    assert_eq!(tollgate.metric("tollgate_store_up"), 1.0);
+}
+
+#[tokio::test]
+async fn a_silent_connection_is_replaced_while_another_serves() {
+    let redis = Redis::start();
+    let network = Network::to(&redis, |_| Duration::ZERO);
+    let url = format!("REDIS_URL={}", network.address);
+    let tollgate = Tollgate::start(RULES, &[&url, "REDIS_POOL_SIZE=2", "WORKER_THREADS=1", "REDIS_TIMEOUT=500ms"]);
+    for round in 0..3 {
+        let name = format!("round{round}");
+        assert_eq!(code(&tollgate, "error", &name).await, Code::Ok);
+        let (wire, before) = (network.carrier(&name).await, network.wires().len());
+        wire.is_cut.store(true, Ordering::Relaxed);
+        assert_eq!(ask(&tollgate, "error", &name).await.unwrap_err().code(), tonic::Code::Unavailable);
+        wait_until_async("the others serve", async || ask(&tollgate, "error", &name).await.is_ok()).await;
+        wait_until_async("another is made", async || network.wires().len() > before).await;
+    }
+    assert!(tollgate.logged("redis is down").is_none());
+    assert_eq!(tollgate.metric(DOWN), 0.0);
+}
+
+#[tokio::test]
+async fn one_connection_that_is_silent_is_made_anew() {
+    let redis = Redis::start();
+    let network = Network::to(&redis, |_| Duration::ZERO);
+    let url = format!("REDIS_URL={}", network.address);
+    let tollgate = Tollgate::start(RULES, &[&url, "REDIS_POOL_SIZE=1", "WORKER_THREADS=1", "REDIS_TIMEOUT=1s"]);
+    assert_eq!(code(&tollgate, "error", "ann").await, Code::Ok);
+    network.carrier("error=ann").await.is_cut.store(true, Ordering::Relaxed);
+    wait_until_async("another serves", async || ask(&tollgate, "error", "ann").await.is_ok()).await;
+    // It was there before the old one was given up.
+    assert!(tollgate.logged("redis is down").is_none());
+}
+
+#[tokio::test]
+async fn what_is_taken_and_what_is_given_back_keep_their_order() {
+    let redis = Redis::start();
+    let network = Network::to(&redis, |number| Duration::from_millis(if number % 2 == 0 { 200 } else { 0 }));
+    let url = format!("REDIS_URL={}", network.address);
+    let tollgate = Tollgate::start(RULES, &[&url, "REDIS_POOL_SIZE=4", "WORKER_THREADS=1", "REDIS_TIMEOUT=30s"]);
+    let client = tollgate.client().await;
+    let pairs = (0..8).map(|n| {
+        let (client, network, name) = (client.clone(), &network, format!("user{n}"));
+        let ask = move |is_negative: bool, hits: u64| {
+            let mut request = request("shop", &[&[("error", &name)]]);
+            request.descriptors[0].hits_addend = Some(hits);
+            request.descriptors[0].is_negative_hits = is_negative;
+            let mut client = client.clone();
+            async move { client.should_rate_limit(request).await.unwrap().into_inner().statuses[0].limit_remaining }
+        };
+        async move {
+            let take = tokio::spawn(ask(false, 1));
+            // On its way, and not answered yet.
+            network.carrier(&format!("user{n}}}|")).await;
+            ask(true, 1).await;
+            assert_eq!(take.await.unwrap(), 3);
+            assert_eq!(ask(false, 0).await, 4, "user{n}");
+        }
+    });
+    for pair in pairs {
+        pair.await;
     }
 }

@@ -162,6 +162,15 @@ fn no_dependency_needs_a_newer_rust_than_we_declare() {
 }
 
 #[test]
+fn of_redis_only_its_store_knows() {
+    for path in files("src", "rs") {
+        if !path.starts_with("src/store/redis") {
+            assert!(!source(&path).contains("deadpool_redis"), "{} uses a Redis crate", path.display());
+        }
+    }
+}
+
+#[test]
 fn every_algorithm_is_one_pair_of_files() {
     let stems = |folder: &str, extension: &str| -> BTreeSet<String> {
         let stem = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();

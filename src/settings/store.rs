@@ -32,8 +32,8 @@ pub struct StoreSettings {
     #[arg(long, env = "REDIS_AUTH", value_name = "PASSWORD", hide_env_values = true, help_heading = "Store")]
     pub redis_auth: Option<String>,
 
-    /// Connections to Redis, in equal parts for the worker threads, one for each at least. A connection carries any
-    /// number of requests at once.
+    /// Connections to Redis, in equal parts for the worker threads, one for each at least. One of them carries all calls
+    /// of a thread, so that they keep their order; the others take over at once when it is lost.
     #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
         value_parser = clap::value_parser!(u16).range(1..=100))]
     pub redis_pool_size: u16,

@@ -10,6 +10,7 @@ mod sharded;
 pub mod timed;
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -143,11 +144,11 @@ pub enum StoreError {
     #[error("the store is down")]
     Down,
     /// The connection broke.
-    #[error("connection lost")]
-    Connection(#[source] deadpool_redis::redis::RedisError),
-    /// It answered with an error.
-    #[error("the store refused")]
-    Refused(#[source] deadpool_redis::redis::RedisError),
+    #[error("connection lost: {0}")]
+    Connection(Arc<str>),
+    /// It answered that it does not do what it was asked.
+    #[error("the store refused: {0}")]
+    Refused(Arc<str>),
     /// It cannot read or write a counter that the request asks for: which, and why. That is not printed, because the
     /// name holds what clients send.
     #[error("a counter failed (LOG_LEVEL=debug names it)")]

@@ -116,6 +116,12 @@ impl Redis {
         self.calls().iter().find(|(called, _)| called == command).map_or(0, |(_, calls)| *calls)
     }
 
+    /// Counts calls from now on.
+    pub fn forget_calls(&self) {
+        let mut connection = Client::open(self.url()).unwrap().get_connection().unwrap();
+        deadpool_redis::redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut connection).unwrap();
+    }
+
     /// How often each command has been called, by clients and scripts.
     pub fn calls(&self) -> Vec<(String, u32)> {
         let mut connection = Client::open(self.url()).unwrap().get_connection().unwrap();

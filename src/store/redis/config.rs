@@ -1,5 +1,9 @@
 //! Where Redis is, and who we are to it. A password never leaves this type but to Redis.
+//!
+//! Addresses are read here and not by a URL library: `host:port` is none, a password may hold a slash, and a lone word
+//! before the `@` is a password.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -8,15 +12,16 @@ use std::time::Duration;
 
 use deadpool_redis::redis::io::tcp::TcpSettings;
 use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo};
+use percent_encoding::percent_decode_str;
 
 /// How to reach Redis, and for how long to wait.
 #[derive(Clone)]
 pub struct RedisConfig {
     /// Where it is.
     pub address: RedisAddress,
-    /// Connections that all requests share.
+    /// Connections, over all workers.
     pub connections: usize,
-    /// For every operation, connecting too.
+    /// How long Redis may be silent, and how long connecting may take.
     pub timeout: Duration,
     /// How many checks may wait, for each worker.
     pub queue: usize,
@@ -153,19 +158,13 @@ fn tcp(text: &str, default_port: Option<u16>) -> Result<Place, RedisAddressError
     if is_host { Ok(Place::Tcp(in_brackets.unwrap_or(host).to_owned(), port)) } else { Err(RedisAddressError::Form) }
 }
 
+/// A lone % is refused rather than taken for itself: it may be half of an escape.
 fn unescape(text: &str) -> Result<String, RedisAddressError> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.bytes();
-    while let Some(byte) = rest.next() {
-        if byte == b'%' {
-            let mut digit = || rest.next().and_then(|byte| char::from(byte).to_digit(16));
-            let (Some(high), Some(low)) = (digit(), digit()) else { return Err(RedisAddressError::Escape) };
-            bytes.push((high * 16 + low) as u8);
-        } else {
-            bytes.push(byte);
-        }
-    }
-    String::from_utf8(bytes).map_err(|_| RedisAddressError::Escape)
+    let is_escape = |rest: &str| {
+        rest.as_bytes().first_chunk().is_some_and(|[a, b]| (*a).is_ascii_hexdigit() && b.is_ascii_hexdigit())
+    };
+    let decoded = percent_decode_str(text).decode_utf8().ok().filter(|_| text.split('%').skip(1).all(is_escape));
+    decoded.map(Cow::into_owned).ok_or(RedisAddressError::Escape)
 }
 
 /// Without user and password.
@@ -250,6 +249,8 @@ mod tests {
             ("rediss://cache", RedisAddressError::Tls),
             ("redis://cache/x", RedisAddressError::Database),
             ("redis://a:%zz@cache", RedisAddressError::Escape),
+            ("redis://a:100%@cache", RedisAddressError::Escape),
+            ("redis://a:%ff@cache", RedisAddressError::Escape),
             ("unix://", RedisAddressError::Form),
         ] {
             assert_eq!(text.parse::<RedisAddress>(), Err(error), "{text}");

@@ -1,261 +1,205 @@
-//! The link to Redis: connections kept ready, and the word whether Redis can be asked at all.
+//! The link to a Redis: its connections, each of which stands for itself.
 //!
-//! A request never connects and never waits for a connection: either the link is up and the request goes out at once over a
-//! shared connection, together with others, or the link is down and the request is told so at once. One task, the
-//! keeper, looks after it: once a second, and whenever a request suspects something, it probes; when a probe fails the link is
-//! down, and the keeper connects anew until a probe passes.
+//! A request never connects and never waits for a connection: the worker's calls go out at once over one that is there,
+//! or the breaker is open and the request is told so at once. Each connection has a keeper, which makes it, checks it
+//! and makes it anew.
 //!
-//! So a Redis that is frozen costs requests two timeouts, the first request's and the probe's, until the link is known to be
-//! down, and then nothing.
+//! Silence is Redis's own: a reply that is outstanding for [`RedisConfig::timeout`], in time in which this process ran.
+//! A caller in a hurry is no reason to suspect anything, nor is a counter that Redis cannot read.
+//!
+//! A silent connection is suspect: calls go over others where there are any, while its keeper checks it and makes
+//! another beside it. The one that answers first serves. So a frozen Redis costs requests two timeouts, one until a
+//! connection is suspect and one until the checks have failed, and then nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
-use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{AsyncConnectionConfig, RedisError, pipe};
-use deadpool_redis::{Connection, Manager, Pool, PoolError, Runtime};
-use futures_util::future::try_join_all;
+use deadpool_redis::redis::AsyncConnectionConfig;
+use deadpool_redis::{Manager, Pool, Runtime};
 use tokio::runtime::Handle;
-use tokio::sync::Notify;
-use tokio::task::{JoinError, JoinHandle};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::sync::{Mutex, mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio::time::Duration;
 
-use super::{RedisConfig, script};
-use crate::telemetry::Throttle;
+use super::breaker::Breaker;
+use super::connection::{Connection, Fault, is_refusal};
+use super::keeper::Keeper;
+use super::script::{self, Group, Reply};
+use super::{OnChange, RedisConfig, StartError};
+use crate::algorithm::{Algorithm, Ask, Limit, Options};
+use crate::store::{Check, Key, Origin, StoreError};
 
-/// How often the keeper probes a link that is up and that nobody suspects.
-const HEARTBEAT: Duration = Duration::from_secs(1);
-/// The least time between two probes, however many requests suspect something.
-const PROBE_PAUSE: Duration = Duration::from_millis(20);
-/// The first pause between two attempts to connect, and the longest.
-const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
-/// How often a link that stays down is logged.
-const REMINDER: Duration = Duration::from_secs(30);
-
-/// Told whenever the link goes up or down.
-pub type OnChange = Box<dyn Fn(bool) + Send + Sync>;
-
+/// The connections to a Redis, and their keepers.
 pub(super) struct Link {
     shared: Arc<Shared>,
-    keeper: JoinHandle<()>,
+    keepers: Vec<AbortHandle>,
 }
 
-struct Shared {
-    /// `None` while the link is down.
-    connections: ArcSwapOption<Connections>,
-    suspicion: Notify,
-}
-
-/// Connections in use, by worker; the pool makes new ones only.
-type Connections = Vec<OfWorker>;
-
-/// The connections that live on the runtime of one worker.
-struct OfWorker {
-    ready: Vec<Connection>,
-    next: AtomicUsize,
-}
-
-/// Why a probe failed.
-#[derive(Debug, thiserror::Error)]
-enum ProbeError {
-    #[error("no answer within {0:?}")]
-    Timeout(Duration),
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-    #[error(transparent)]
-    Redis(#[from] RedisError),
-    #[error(transparent)]
-    Worker(#[from] JoinError),
+/// What they share.
+pub(super) struct Shared {
+    pub(super) config: RedisConfig,
+    /// Makes connections; none that is lost goes back to it.
+    pub(super) pool: Pool,
+    /// Those that serve or are suspect: so many for each worker, one worker after the other.
+    pub(super) slots: Vec<ArcSwapOption<Connection>>,
+    pub(super) for_each_worker: usize,
+    pub(super) breaker: Breaker,
+    /// Tells all keepers to check their connections.
+    pub(super) doubts: watch::Sender<()>,
+    /// What a check asks.
+    pub(super) check: Group,
+    /// How often the script has been loaded, and the lock under which it is.
+    pub(super) loads: AtomicU64,
+    pub(super) loading: Mutex<()>,
+    /// Under which a connection is made beside one that is suspect.
+    pub(super) replacing: Mutex<()>,
 }
 
 impl Link {
-    /// Starts the keeper on this runtime, and waits for its first attempt to connect on those, whatever comes of it.
+    /// Starts the keepers on these runtimes, and waits for the first attempt of each, whatever comes of it.
     pub(super) async fn start(
         config: RedisConfig,
         on_change: OnChange,
-        runtimes: Vec<Handle>,
-    ) -> Result<Link, RedisError> {
-        let connection_config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(config.timeout))
-            .set_response_timeout(Some(config.timeout));
-        let manager = Manager::new_with_config(config.connection_info(), connection_config)?;
-        let pool = Pool::builder(manager)
-            .max_size(config.connections.div_ceil(runtimes.len()) * runtimes.len())
-            .runtime(Runtime::Tokio1)
-            .wait_timeout(Some(config.timeout))
-            .create_timeout(Some(config.timeout))
-            .recycle_timeout(Some(config.timeout))
-            .build()
-            .map_err(|error| RedisError::from(std::io::Error::other(error)))?;
-        let shared = Arc::new(Shared { connections: ArcSwapOption::empty(), suspicion: Notify::new() });
-        let tried = Arc::new(Notify::new());
-        let keeper = Keeper {
+        runtimes: &[Handle],
+    ) -> Result<Link, StartError> {
+        let for_each_worker = config.connections.div_ceil(runtimes.len());
+        let connections = for_each_worker * runtimes.len();
+        let shared = Arc::new(Shared {
+            // One more for each, while it is made anew.
+            pool: pool(&config, connections * 2)?,
+            slots: (0..connections).map(|_| ArcSwapOption::empty()).collect(),
+            for_each_worker,
+            breaker: Breaker::new(config.to_string(), connections, on_change),
+            doubts: watch::Sender::new(()),
+            check: own_check(&config.key_prefix)?,
+            loads: AtomicU64::new(0),
+            loading: Mutex::new(()),
+            replacing: Mutex::new(()),
             config,
-            pool,
-            runtimes,
-            shared: Arc::clone(&shared),
-            on_change,
-            tried: Arc::clone(&tried),
-            ups: Throttle::default(),
-            downs: Throttle::default(),
+        });
+        let (tried, mut all_tried) = mpsc::channel(1);
+        let keeper = |slot| {
+            let keeper = Keeper::new(Arc::clone(&shared), slot, tried.clone());
+            runtimes[slot / for_each_worker].spawn(keeper.run()).abort_handle()
         };
-        let keeper = tokio::spawn(keeper.run());
-        tried.notified().await;
-        Ok(Link { shared, keeper })
-    }
-
-    /// A connection for this worker to ask over; `None` while Redis is known to be down.
-    pub(super) fn connection(&self, worker: usize) -> Option<MultiplexedConnection> {
-        let connections = self.shared.connections.load();
-        let OfWorker { ready, next } = &connections.as_ref()?[worker];
-        let turn = next.fetch_add(1, Ordering::Relaxed) % ready.len();
-        Some(MultiplexedConnection::clone(&ready[turn]))
+        let keepers = (0..connections).map(keeper).collect();
+        drop(tried);
+        let _: Option<()> = all_tried.recv().await;
+        Ok(Link { shared, keepers })
     }
 
     /// Redis is known to be down.
     pub(super) fn is_down(&self) -> bool {
-        self.shared.connections.load().is_none()
+        self.shared.breaker.is_open()
     }
 
-    /// Something went wrong with a request: the keeper shall look.
-    pub(super) fn suspect(&self) {
-        self.shared.suspicion.notify_one();
+    /// How long a reply may be outstanding.
+    pub(super) fn timeout(&self) -> Duration {
+        self.shared.config.timeout
+    }
+
+    /// A connection for the calls of this worker: one of its own, if any serves; suspect ones are better than none.
+    pub(super) fn choose(&self, worker: usize) -> Option<Arc<Connection>> {
+        let all = self.shared.slots.len();
+        self.find(worker, all, Connection::serves).or_else(|| self.find(worker, all, Connection::is_usable))
+    }
+
+    /// One of this worker's own that serves.
+    pub(super) fn own(&self, worker: usize) -> Option<Arc<Connection>> {
+        self.find(worker, self.shared.for_each_worker, Connection::serves)
+    }
+
+    /// The first of so many, from the worker's own on.
+    fn find(&self, worker: usize, count: usize, is: impl Fn(&Connection) -> bool) -> Option<Arc<Connection>> {
+        let Shared { slots, for_each_worker, .. } = &*self.shared;
+        let places = (0..count).map(|place| (worker * for_each_worker + place) % slots.len());
+        places.filter_map(|place| slots[place].load_full()).find(|connection| is(connection))
+    }
+
+    /// How often the script has been loaded.
+    pub(super) fn loads(&self) -> u64 {
+        self.shared.loads.load(Ordering::Relaxed)
+    }
+
+    /// Loads the script, unless that was done since it was loaded so often.
+    pub(super) async fn load(&self, connection: &Connection, loads: u64) -> Result<(), Fault> {
+        self.shared.load(connection, loads).await
+    }
+
+    /// A call over this connection has failed.
+    pub(super) fn note(&self, connection: &Connection, fault: &Fault) {
+        self.shared.note(connection, fault);
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.keepers.iter().for_each(AbortHandle::abort);
     }
 }
 
-struct Keeper {
-    config: RedisConfig,
-    pool: Pool,
-    /// The workers': their connections live on them.
-    runtimes: Vec<Handle>,
-    shared: Arc<Shared>,
-    on_change: OnChange,
-    /// Told after the first attempt to connect.
-    tried: Arc<Notify>,
-    /// A link that goes up and down all the time does not fill the logs.
-    ups: Throttle,
-    downs: Throttle,
+fn pool(config: &RedisConfig, size: usize) -> Result<Pool, StartError> {
+    let connection_config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(config.timeout))
+        // Silence is measured here.
+        .set_response_timeout(None);
+    let manager = Manager::new_with_config(config.connection_info(), connection_config).map_err(StartError::new)?;
+    let pool = Pool::builder(manager)
+        .max_size(size)
+        .runtime(Runtime::Tokio1)
+        .wait_timeout(Some(config.timeout))
+        .create_timeout(Some(config.timeout))
+        .build();
+    pool.map_err(StartError::new)
 }
 
-/// Since when Redis is down, and when that was last logged.
-struct Down {
-    since: Instant,
-    told: Instant,
+/// A check of a counter that is no request's: no domain is empty. It writes, so that a Redis that takes no writes is
+/// seen, and nobody comes near its limit.
+fn own_check(prefix: &str) -> Result<Group, StartError> {
+    let limit = Limit::new(Algorithm::FixedWindow, u32::MAX, Duration::from_secs(1), Options::default());
+    let limit = limit.map_err(|error| StartError::new(std::io::Error::other(error.to_string())))?;
+    let key = Key::new(prefix, "", &[], |_| None, &limit, Origin::Rule);
+    Ok(Group::new(&[Check::new(key, limit, Ask::Take(1))]))
 }
 
-impl Down {
-    fn now() -> Down {
-        Down { since: Instant::now(), told: Instant::now() }
-    }
-}
-
-impl Keeper {
-    async fn run(self) {
-        let mut down = None;
-        loop {
-            let connections = self.connect(&mut down).await;
-            self.shared.connections.store(Some(Arc::clone(&connections)));
-            (self.on_change)(true);
-            self.tried.notify_one();
-            if let Some(changes) = self.ups.admit() {
-                let down_ms = down.map(|down: Down| down.since.elapsed().as_millis());
-                tracing::info!(redis = %self.config, down_ms, changes, "redis is up: limits are decided there");
+impl Shared {
+    fn note(&self, connection: &Connection, fault: &Fault) {
+        match fault {
+            Fault::Silent(_) => {
+                connection.set_suspect(true);
+                self.doubts.send_replace(());
             }
+            Fault::Lost(cause) => connection.lose(cause),
+            Fault::Refused(_) | Fault::NoScript | Fault::Answer | Fault::Connect(_) => connection.note_refusal(),
+        }
+    }
 
-            let error = self.watch(&connections).await;
-            self.shared.connections.store(None);
-            (self.on_change)(false);
-            if let Some(changes) = self.downs.admit() {
-                tracing::error!(redis = %self.config, %error, changes, "redis is down: each limit answers by its failure mode");
+    async fn load(&self, connection: &Connection, loads: u64) -> Result<(), Fault> {
+        let _one_at_a_time = self.loading.lock().await;
+        if self.loads.load(Ordering::Relaxed) == loads {
+            connection.send(script::load()).wait(self.config.timeout).await?;
+            self.loads.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Whether Redis answers over this connection, and does what a decision needs.
+    pub(super) async fn check(&self, connection: &Connection) -> Result<(), Fault> {
+        let ask = || connection.send(script::call([&self.check])).wait(self.config.timeout);
+        let loads = self.loads.load(Ordering::Relaxed);
+        let reply = match ask().await {
+            Err(Fault::NoScript) => {
+                self.load(connection, loads).await?;
+                ask().await?
             }
-            down = Some(Down::now());
-            self.discard(connections);
-        }
-    }
-
-    /// Connects until a probe passes over every connection.
-    async fn connect(&self, down: &mut Option<Down>) -> Arc<Connections> {
-        let mut pause = RETRY_PAUSE.0;
-        loop {
-            let error = match self.try_connect().await {
-                Ok(connections) => return Arc::new(connections),
-                Err(error) => error,
-            };
-            match down {
-                None => {
-                    tracing::error!(redis = %self.config, %error, "redis cannot be reached: each limit answers by its failure mode");
-                    (self.on_change)(false);
-                    self.tried.notify_one();
-                    *down = Some(Down::now());
-                }
-                Some(down) if down.told.elapsed() > REMINDER => {
-                    tracing::warn!(redis = %self.config, %error, "redis is still down");
-                    down.told = Instant::now();
-                }
-                Some(_) => {}
-            }
-            sleep(pause).await;
-            pause = (pause * 2).min(RETRY_PAUSE.1);
-        }
-    }
-
-    async fn try_connect(&self) -> Result<Connections, ProbeError> {
-        let connections = try_join_all(self.runtimes.iter().map(|runtime| self.connect_on(runtime))).await?;
-        if let Err(error) = self.probe(&connections).await {
-            self.discard(Arc::new(connections));
-            return Err(error);
-        }
-        Ok(connections)
-    }
-
-    /// The part of one worker: what drives a connection runs where it was made.
-    async fn connect_on(&self, runtime: &Handle) -> Result<OfWorker, ProbeError> {
-        let part = self.config.connections.div_ceil(self.runtimes.len());
-        let pool = self.pool.clone();
-        let ready = runtime.spawn(async move { try_join_all((0..part).map(|_| pool.get())).await }).await??;
-        Ok(OfWorker { ready, next: AtomicUsize::new(0) })
-    }
-
-    /// Returns when a probe has failed.
-    async fn watch(&self, connections: &Connections) -> ProbeError {
-        loop {
-            let _ = timeout(HEARTBEAT, self.shared.suspicion.notified()).await;
-            if let Err(error) = self.probe(connections).await {
-                return error;
-            }
-            sleep(PROBE_PAUSE).await;
-        }
-    }
-
-    /// Asks for what a decision needs: the script, and a write.
-    async fn probe(&self, connections: &Connections) -> Result<(), ProbeError> {
-        let key = format!("{}|probe", self.config.key_prefix);
-        let mut probe = pipe();
-        probe.add_command(script::load()).cmd("SET").arg(key).arg(1).arg("PX").arg(1000);
-        let probe = &probe;
-        let ready = connections.iter().flat_map(|of_worker| &of_worker.ready);
-        let probe =
-            try_join_all(ready.map(|connection| async move {
-                probe.exec_async(&mut MultiplexedConnection::clone(connection)).await
-            }));
-        match timeout(self.config.timeout, probe).await {
-            Ok(result) => Ok(result.map(drop)?),
-            Err(_) => Err(ProbeError::Timeout(self.config.timeout)),
-        }
-    }
-
-    /// Closes connections for good: whatever was wrong with them, the pool shall not hand them out again.
-    fn discard(&self, connections: Arc<Connections>) {
-        if let Ok(connections) = Arc::try_unwrap(connections).map_err(drop) {
-            connections.into_iter().flat_map(|of_worker| of_worker.ready).map(Connection::take).for_each(drop);
+            reply => reply?,
+        };
+        match Reply::new(&reply, 1).and_then(|mut reply| reply.next(&self.check)) {
+            Err(StoreError::Counter(failure)) if is_refusal(&failure) => Err(Fault::Refused(failure)),
+            // Somebody else has written to the counter: Redis does its work all the same.
+            Ok(_) | Err(StoreError::Counter(_)) => Ok(()),
+            Err(_) => Err(Fault::Answer),
         }
     }
 }

@@ -1,0 +1,281 @@
+//! One connection to Redis, and the calls over it.
+
+use std::pin::Pin;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, ThreadId};
+
+use deadpool_redis::redis::aio::MultiplexedConnection;
+use deadpool_redis::redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value, cmd};
+use futures_util::FutureExt as _;
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::sync::Notify;
+use tokio::task::unconstrained;
+use tokio::time::{Duration, sleep};
+
+use crate::store::StoreError;
+
+/// In how many parts silence is waited for.
+const PARTS: u32 = 4;
+
+/// Why a connection, or a call over it, has failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    #[error("no answer within {0:?}")]
+    Silent(Duration),
+    #[error("connection lost: {0}")]
+    Lost(String),
+    #[error("Redis refuses what a decision needs: {0}")]
+    Refused(String),
+    /// A refusal as well; the script can be loaded.
+    #[error("Redis does not know the script")]
+    NoScript,
+    #[error("no reply of the script")]
+    Answer,
+    #[error("cannot connect: {0}")]
+    Connect(String),
+}
+
+impl From<Fault> for StoreError {
+    fn from(fault: Fault) -> StoreError {
+        match fault {
+            Fault::Silent(_) => StoreError::Timeout,
+            Fault::Lost(cause) => StoreError::Connection(cause.into()),
+            Fault::Refused(cause) => StoreError::Refused(cause.into()),
+            Fault::NoScript | Fault::Connect(_) => StoreError::Refused(fault.to_string().into()),
+            Fault::Answer => StoreError::Answer,
+        }
+    }
+}
+
+impl From<RedisError> for Fault {
+    fn from(error: RedisError) -> Fault {
+        if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
+            Fault::NoScript
+        } else if error.is_io_error() || error.is_connection_dropped() {
+            Fault::Lost(error.to_string())
+        } else {
+            Fault::Refused(error.to_string())
+        }
+    }
+}
+
+/// Why a counter failed, without its name: the script says `{…}|LIMIT: reason`.
+pub(super) fn reason(failure: &str) -> &str {
+    let behind_tag = failure.split_once('}').map_or(failure, |(_, rest)| rest);
+    behind_tag.split_once(": ").map_or(behind_tag, |(_, reason)| reason)
+}
+
+/// Whether the script could not do its work because of Redis, and not because of the counter: what an error of one of
+/// its commands reads.
+pub(super) fn is_refusal(failure: &str) -> bool {
+    const ERRORS: [&str; 9] = [
+        "OOM ",
+        "READONLY ",
+        "MISCONF ",
+        "NOREPLICAS ",
+        "MASTERDOWN ",
+        "CLUSTERDOWN ",
+        "NOPERM ",
+        // How versions before and after 7.2 say that the user may not run a command.
+        "The user executing the script can't run this command",
+        "ACL failure in script",
+    ];
+    ERRORS.iter().any(|error| failure.contains(error))
+}
+
+/// What calls go over, together with others.
+pub(super) struct Connection {
+    redis: MultiplexedConnection,
+    /// On whose runtime it lives.
+    worker: usize,
+    /// What drives it runs on this thread; `None` where it may run on several.
+    thread: Option<ThreadId>,
+    /// Redis has been silent.
+    is_suspect: AtomicBool,
+    /// It is of no use any more: why.
+    lost: OnceLock<String>,
+    /// Redis has answered over it since the keeper last looked.
+    answered: AtomicBool,
+    alarm: Notify,
+    refusal: Notify,
+}
+
+impl Connection {
+    /// One that has just been made, on the runtime of this worker, which is the one that this runs on.
+    pub(super) fn new(redis: MultiplexedConnection, worker: usize) -> Connection {
+        let one_thread = matches!(Handle::current().runtime_flavor(), RuntimeFlavor::CurrentThread);
+        Connection {
+            redis,
+            worker,
+            thread: one_thread.then(|| thread::current().id()),
+            is_suspect: AtomicBool::new(false),
+            lost: OnceLock::new(),
+            answered: AtomicBool::new(false),
+            alarm: Notify::new(),
+            refusal: Notify::new(),
+        }
+    }
+
+    /// On whose runtime it lives.
+    pub(super) fn worker(&self) -> usize {
+        self.worker
+    }
+
+    /// Nothing is known against it.
+    pub(super) fn serves(&self) -> bool {
+        self.is_usable() && !self.is_suspect()
+    }
+
+    /// It may be suspect.
+    pub(super) fn is_usable(&self) -> bool {
+        self.lost().is_none()
+    }
+
+    /// Redis has been silent over it.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.is_suspect.load(Ordering::Relaxed)
+    }
+
+    /// Why it is of no use any more.
+    pub(super) fn lost(&self) -> Option<&str> {
+        self.lost.get().map(String::as_str)
+    }
+
+    /// Redis has answered, and done what it was asked.
+    pub(super) fn note_answer(&self) {
+        self.answered.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there was an answer since this was asked.
+    pub(super) fn take_answered(&self) -> bool {
+        self.answered.swap(false, Ordering::Relaxed)
+    }
+
+    /// Redis has refused: the keeper shall check.
+    pub(super) fn note_refusal(&self) {
+        self.refusal.notify_one();
+    }
+
+    /// Redis is silent, and the keeper shall check; or, after a check, it is not.
+    pub(super) fn set_suspect(&self, is_suspect: bool) {
+        self.is_suspect.store(is_suspect, Ordering::Relaxed);
+        if is_suspect {
+            self.alarm.notify_one();
+        }
+    }
+
+    /// It is of no use any more: the keeper shall make another.
+    pub(super) fn lose(&self, cause: &str) {
+        self.lost.get_or_init(|| cause.to_owned());
+        self.alarm.notify_one();
+    }
+
+    /// Waits for what the keeper shall see at once.
+    pub(super) async fn alarm(&self) {
+        self.alarm.notified().await;
+    }
+
+    /// Waits for a refusal.
+    pub(super) async fn refusal(&self) {
+        self.refusal.notified().await;
+    }
+
+    /// Hands a command over: Redis gets the commands of a connection in the order in which they are handed over.
+    pub(super) fn send(&self, command: Cmd) -> Call {
+        let mut redis = self.redis.clone();
+        let reply = async move { redis.send_packed_command(&command).await?.extract_error() };
+        let mut call = Call { reply: Box::pin(reply), ready: None };
+        // The first poll hands it over, whatever budget the task has left; the next, in `wait`, is for the reply.
+        let polled = unconstrained(&mut call.reply).poll_unpin(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(ready) = polled {
+            call.ready = Some(ready);
+        }
+        call
+    }
+
+    /// A call that failed when it was handed over: what drives the connection has ended before, and has sent nothing of
+    /// it. Where that runs on another thread, it may have ended since.
+    pub(super) fn never_sent(&self, call: &Call) -> bool {
+        call.ready.as_ref().is_some_and(Result::is_err) && self.thread == Some(thread::current().id())
+    }
+
+    /// Whether Redis, or the network, has closed it. To know that nothing is sent: a command that nobody waits for is
+    /// left out.
+    pub(super) fn is_closed(&self) -> bool {
+        matches!(self.send(cmd("PING")).ready, Some(Err(_)))
+    }
+}
+
+/// A command on its way.
+pub(super) struct Call {
+    reply: Pin<Box<dyn Future<Output = Result<Value, RedisError>> + Send>>,
+    ready: Option<Result<Value, RedisError>>,
+}
+
+impl Call {
+    /// The reply, unless Redis is silent for so long.
+    pub(super) async fn wait(self, timeout: Duration) -> Result<Vec<u8>, Fault> {
+        let reply = match self.ready {
+            Some(ready) => ready,
+            None => tokio::select! {
+                biased;
+                reply = self.reply => reply,
+                () = silence(timeout) => return Err(Fault::Silent(timeout)),
+            },
+        };
+        match reply? {
+            Value::BulkString(reply) => Ok(reply),
+            _ => Err(Fault::Answer),
+        }
+    }
+}
+
+/// Passes when this process has run for so long: however long it did not, that counts as one part. So what it finds
+/// late on its own account, the reply among it, it has the time to find.
+async fn silence(timeout: Duration) {
+    for _ in 0..PARTS {
+        sleep(timeout / PARTS).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_the_process_did_not_run_is_a_part_of_silence_at_most() {
+        let mut silence = pin!(silence(Duration::from_millis(400)));
+        let mut is_over = || silence.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready();
+        for _ in 0..PARTS - 1 {
+            assert!(!is_over());
+            tokio::time::advance(Duration::from_secs(3_600)).await;
+        }
+        assert!(!is_over());
+        tokio::time::advance(Duration::from_millis(98)).await;
+        assert!(!is_over());
+        tokio::time::advance(Duration::from_millis(4)).await;
+        assert!(is_over());
+    }
+
+    #[test]
+    fn a_redis_that_refuses_is_told_from_a_counter_that_is_damaged() {
+        for refusal in [
+            "p|shop|ann|fw1000: OOM command not allowed when used memory > 'maxmemory'.",
+            "shop|ann|fw1000: @user_script: 180: -READONLY You can't write against a read only replica.",
+            "shop|ann|fw1000: NOPERM ACL failure in script: User bob has no permissions to run the 'set' command",
+            "shop|ann|fw1000: The user executing the script can't run this command or subcommand",
+        ] {
+            assert!(is_refusal(refusal), "{refusal}");
+        }
+        for damaged in [
+            "shop|OOM%20=x|fw1000: WRONGTYPE Operation against a key holding the wrong kind of value",
+            "shop|READONLY=x|fw1000: user_script:7: data string too short",
+        ] {
+            assert!(!is_refusal(damaged), "{damaged}");
+        }
+    }
+}

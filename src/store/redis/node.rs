@@ -1,0 +1,152 @@
+//! One Redis as one worker asks it: the link, which the workers share, and the worker's own queue.
+//!
+//! **Order.** What a request takes and what another gives back of the same counter reach Redis in the order in which
+//! they were asked, so that a refund does not come before what it refunds:
+//! - All calls of a worker go over one connection at a time. They are taken from the queue and handed to the connection
+//!   in one step, and a connection keeps its order, as Redis does.
+//! - A worker that has lost its connection goes on over another at once. The calls that were on their way have failed:
+//!   nobody knows what became of them, nor does order mean anything to them.
+//! - It comes back to a connection of its own while no call of its is on the way.
+//! - What two workers ask has an order only where one request is asked when another has been answered: Redis had
+//!   decided that by then, whatever the connections. A proxy that does not wait for the answer, because its client has
+//!   gone, sends both over one HTTP/2 connection, and so to one worker.
+//!
+//! Where somebody makes Redis forget the script (`SCRIPT FLUSH`), calls that are on their way at that moment go a
+//! second time, and may then be overtaken.
+
+use std::borrow::Borrow;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures_util::FutureExt as _;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout_at};
+
+use super::batch::{Batch, Request};
+use super::connection::{Call, Connection, Fault};
+use super::link::Link;
+use super::queue::{Permit, Queue};
+use super::script;
+use crate::store::{Check, StoreError, Verdicts};
+
+/// Calls on their way at one time. One alone would leave Redis idle while its answer travels; with four it has always
+/// something to do.
+const CALLS: usize = 4;
+
+pub(super) struct Node {
+    link: Arc<Link>,
+    worker: usize,
+    queue: Arc<Queue<Request>>,
+    /// The connection that calls go over. Its lock is held while a call is taken from the queue and handed over.
+    over: Mutex<Option<Arc<Connection>>>,
+}
+
+/// A call on its way.
+struct Sent {
+    batch: Batch,
+    connection: Arc<Connection>,
+    call: Call,
+    /// How often the script had been loaded before.
+    loads: u64,
+}
+
+impl Node {
+    pub(super) fn new(link: Arc<Link>, worker: usize, capacity: usize) -> Node {
+        Node { link, worker, queue: Arc::new(Queue::new(capacity, CALLS)), over: Mutex::default() }
+    }
+
+    /// Decides a request.
+    pub(super) async fn ask<C: Borrow<Check>>(
+        self: &Arc<Self>,
+        checks: &[C],
+        deadline: Instant,
+    ) -> Result<Verdicts, StoreError> {
+        if self.link.is_down() {
+            return Err(StoreError::Down);
+        }
+        let (request, answer) = Request::new(checks, deadline);
+        if let Some(permit) = self.queue.push(request).map_err(|_| StoreError::Overloaded)? {
+            tokio::spawn(Arc::clone(self).call_until_nothing_waits(permit));
+        }
+        match timeout_at(deadline, answer).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) => Err(StoreError::Connection("the task that made the call has ended".into())),
+            Err(_) => Err(StoreError::Timeout),
+        }
+    }
+
+    async fn call_until_nothing_waits(self: Arc<Self>, permit: Permit<Request>) {
+        let mut permit = Some(permit);
+        while permit.is_some() {
+            // A panic fails the requests of one call, and takes the permit from no other.
+            if AssertUnwindSafe(self.call(&mut permit)).catch_unwind().await.is_err() {
+                tracing::error!("a call to redis has panicked: its requests are answered by their failure modes");
+            }
+        }
+    }
+
+    /// Makes one call.
+    async fn call(&self, permit: &mut Option<Permit<Request>>) {
+        let Some(Sent { mut batch, connection, call, loads }) = self.send(permit) else { return };
+        let timeout = self.link.timeout();
+        let mut reply = call.wait(timeout).await;
+        // It has done nothing then.
+        if let Err(Fault::NoScript) = reply {
+            reply = match self.link.load(&connection, loads).await {
+                Ok(()) => {
+                    batch.leave_out_the_gone();
+                    connection.send(script::call(batch.groups())).wait(timeout).await
+                }
+                Err(fault) => Err(fault),
+            };
+        }
+        if let Err(fault) = &reply {
+            self.link.note(&connection, fault);
+        }
+        let failed = reply.is_err();
+        match batch.answer(reply.map_err(StoreError::from)) {
+            _ if failed => {}
+            Some(_) => connection.note_refusal(),
+            None => connection.note_answer(),
+        }
+    }
+
+    /// Takes what waits and hands it to a connection, to the next one where that turns out to be closed. `None` where
+    /// nothing waits.
+    fn send(&self, permit: &mut Option<Permit<Request>>) -> Option<Sent> {
+        let mut over = self.over.lock();
+        loop {
+            let go_home = self.choose(&mut over);
+            let batch = Permit::take(permit, |waiting| {
+                // The holders of the other permits go on for this one.
+                if go_home.is_some() && waiting.has_other_holders() { None } else { Batch::of(waiting, Instant::now()) }
+            })?;
+            if go_home.is_some() {
+                *over = go_home;
+            }
+            while let Some(connection) = over.clone() {
+                let loads = self.link.loads();
+                let call = connection.send(script::call(batch.groups()));
+                if !connection.never_sent(&call) {
+                    return Some(Sent { batch, connection, call, loads });
+                }
+                self.link.note(&connection, &Fault::Lost("Redis has closed it".to_owned()));
+                *over = self.link.choose(self.worker);
+            }
+            batch.answer(Err(StoreError::Down));
+        }
+    }
+
+    /// Sees to it that calls go over a connection that serves, if there is any. Gives the one of this worker's own that
+    /// they should go over as soon as no other call is on its way.
+    fn choose(&self, over: &mut Option<Arc<Connection>>) -> Option<Arc<Connection>> {
+        match over {
+            Some(connection) if connection.serves() && connection.worker() == self.worker => None,
+            Some(connection) if connection.serves() => self.link.own(self.worker),
+            _ => {
+                *over = self.link.choose(self.worker);
+                None
+            }
+        }
+    }
+}
