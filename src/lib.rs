@@ -38,8 +38,6 @@ pub mod metrics;
 pub mod telemetry;
 pub mod admin;
 pub mod settings;
-pub mod worker;
-pub mod accept;
 pub mod server;
 pub mod client;
 pub mod ask;

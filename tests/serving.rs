@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use support::tollgate::request;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tollgate::accept;
 use tollgate::grpc::{ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
+use tollgate::server::accept;
+use tollgate::server::workers::Workers;
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::{Check, Store, StoreError, Verdicts};
 use tollgate::wire::RateLimitServiceClient;
 use tollgate::wire::rate_limit_response::Code;
-use tollgate::worker::Workers;
 use tonic::transport::Endpoint;
 
 /// Panics where the user is `panic`, and lets `slow` wait for the semaphore.

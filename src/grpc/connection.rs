@@ -17,10 +17,10 @@ use tonic::server::NamedService;
 use tonic::service::Routes;
 
 use super::Service;
-use super::rounds::{self, Intake, Rounds};
+use super::executor::{self, Intake, Rounds};
+use crate::server::workers::Stop;
 use crate::store::Store;
 use crate::wire::RateLimitServiceServer;
-use crate::worker::Stop;
 
 /// A client that has been silent so long is asked whether it is there, and has so long to say so.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
@@ -31,7 +31,7 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// So many calls may be given up before they are begun: a proxy gives up all that is late in one go, and the 20 that hyper bears by default
 /// would cost it the connection, just when there is most to do. More than these do not come in one round, whose last read may go beyond it
 /// by a frame: a call that is given up has a frame for its headers, and one of four bytes.
-const GIVEN_UP: usize = (rounds::BYTES + MAX_FRAME) / (FRAME_HEADER + FRAME_HEADER + 4);
+const GIVEN_UP: usize = (executor::BYTES + MAX_FRAME) / (FRAME_HEADER + FRAME_HEADER + 4);
 const MAX_FRAME: usize = 16 * 1024;
 const FRAME_HEADER: usize = 9;
 

@@ -3,7 +3,7 @@
 mod connection;
 mod convert;
 mod headers;
-mod rounds;
+mod executor;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

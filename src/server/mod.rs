@@ -1,5 +1,8 @@
 //! The running process: builds the parts from the settings, opens the ports, reloads the rules, and drains on a signal.
 
+pub mod accept;
+pub mod workers;
+
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::sync::Arc;
@@ -14,7 +17,6 @@ use tonic::service::Routes;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::accept;
 use crate::admin::{self, Admin};
 use crate::grpc::{
     ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, Server, Service, ServiceOptions,
@@ -34,7 +36,7 @@ use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
 use crate::store::timed::{OnAnswer, Timed};
 use crate::wire;
-use crate::worker::Workers;
+use workers::Workers;
 
 /// The service's name in gRPC's health check; the empty name means the same.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
