@@ -77,6 +77,16 @@ pub struct Settings {
     #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
     pub admin_token: Option<String>,
 
+    /// How many connections HTTP may have at once; what is beyond is closed. Fewer where the limit on descriptors leaves less.
+    #[arg(long, env = "MAX_CONNECTIONS", value_name = "NUMBER", default_value = "256", help_heading = "Listeners",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_connections: u32,
+
+    /// The same for gRPC.
+    #[arg(long, env = "GRPC_MAX_CONNECTIONS", value_name = "NUMBER", default_value = "10000", help_heading = "Listeners",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub grpc_max_connections: u32,
+
     /// A connection older than this is closed once its calls are answered, so that clients spread over new replicas.
     #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", value_name = "DURATION", default_value = "24h", help_heading = "Listeners",
         value_parser = positive_duration)]
@@ -107,8 +117,8 @@ pub struct Settings {
         value_parser = positive_duration)]
     pub shutdown_timeout: Duration,
 
-    /// The largest request in bytes.
-    #[arg(long, env = "MAX_MESSAGE_BYTES", value_name = "BYTES", default_value = "4194304", help_heading = "Requests",
+    /// The largest request in bytes. What a connection's half-received requests take together is bounded by a megabyte, or by this.
+    #[arg(long, env = "MAX_MESSAGE_BYTES", value_name = "BYTES", default_value = "65536", help_heading = "Requests",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub max_message_bytes: u32,
 

@@ -22,6 +22,8 @@ pub enum LogFormat {
 /// Sends logs to standard error from now on. Of the libraries, warnings and errors only: at `debug` they tell of every frame.
 pub fn init(level: Level, format: LogFormat) {
     let levels = Targets::new().with_target("tollgate", level).with_default(level.min(Level::WARN));
+    // h2 warns of frames that make no sense: a client could fill a disk with them.
+    let levels = levels.with_target("h2", tracing_subscriber::filter::LevelFilter::OFF);
     let logs = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_target(false);
     let registry = tracing_subscriber::registry().with(levels);
     match format {

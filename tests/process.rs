@@ -586,3 +586,49 @@ async fn an_old_connection_is_closed_without_failing_a_request() {
     }
     assert!(answered > 0);
 }
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn with_few_descriptors_clients_leave_enough_for_redis_and_for_the_other_port() {
+    let mut redis = Redis::start();
+    let folder = tempfile::tempdir().unwrap();
+    let rules = RULES.replace("unit: year", "failure_mode: error, unit: year").replace(": 2}", ": 1000000}");
+    std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
+    let mut shell = std::process::Command::new("/bin/sh");
+    shell.env_clear().args(["-c", &format!("ulimit -Sn 64 && ulimit -Hn 128 && exec {}", tollgate::BINARY)]);
+    let settings =
+        [format!("RULES={}", folder.path().display()), format!("REDIS_URL={}", redis.url()), "WORKER_THREADS=1".into()];
+    let tollgate = Tollgate::start_by(shell, &settings.each_ref().map(String::as_str));
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", tollgate.pid())).unwrap();
+    let open_files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    assert_eq!(open_files.split_whitespace().filter(|word| *word == "128").count(), 2, "soft and hard: {open_files}");
+
+    let mut client = tollgate.client().await;
+    let ask = async |client: &mut RateLimitServiceClient<_>| {
+        client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await.is_ok()
+    };
+    assert!(ask(&mut client).await);
+    let flood = |port: u16, words: &[u8]| -> Vec<_> {
+        let connection = |_| {
+            let mut connection = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            // What is beyond the bound is closed already.
+            let _ = connection.write_all(words);
+            connection
+        };
+        (0..300).map(connection).collect()
+    };
+    let half_requests = flood(tollgate.http_port, b"GET /metrics HTTP/1.1\r\n");
+    wait_until("HTTP is full", || tollgate.logged("as many connections as may be").is_some());
+    let late = tollgate.client().await;
+    let idle = flood(tollgate.grpc_port, PREFACE);
+    wait_until("gRPC is full", || {
+        tollgate.logs().iter().filter(|line| line["protocol"] == "gRPC" && line["level"] == "WARN").count() > 0
+    });
+    assert!(ask(&mut { late }).await, "while HTTP is full gRPC is served");
+
+    redis.kill();
+    wait_until_async("Redis is missed", async || !ask(&mut client).await).await;
+    redis.restart();
+    wait_until_async("Redis is reached again", async || ask(&mut client).await).await;
+    drop((half_requests, idle));
+}

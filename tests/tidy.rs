@@ -25,7 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["algorithm", "counters", "descriptor", "metrics", "plan", "rules", "store", "telemetry", "waiting_room"],
     ),
     ("wire", &[]),
-    ("grpc", &["descriptor", "limiter", "metrics", "plan", "store", "server", "waiting_room", "wire"]),
+    ("grpc", &["descriptor", "limiter", "metrics", "plan", "store", "waiting_room", "wire"]),
     ("admin", &["counters", "descriptor", "limiter", "metrics", "store"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "rules", "store", "telemetry"]),

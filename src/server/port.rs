@@ -1,0 +1,185 @@
+//! A port, and a bound on its connections. What is beyond the bound is closed at once: the client learns it without waiting and goes elsewhere,
+//! and the descriptors of the other port, of Redis and of files stay free.
+
+use std::io;
+use std::net::{self, SocketAddr};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::telemetry::Bounded;
+
+/// How long to wait where the system gives no more connections.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Where one protocol listens.
+pub struct Port {
+    listener: TcpListener,
+    protocol: &'static str,
+    room: Arc<Semaphore>,
+    refusals: Bounded,
+    failures: Bounded,
+}
+
+/// Counts a connection of a port as open for as long as it is kept.
+pub type Permit = OwnedSemaphorePermit;
+
+impl Port {
+    /// Takes connections of this listener, so many at a time.
+    pub fn new(listener: TcpListener, protocol: &'static str, most: usize) -> Port {
+        let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        Port { listener, protocol, room, refusals: Bounded::default(), failures: Bounded::default() }
+    }
+
+    /// Where it listens.
+    ///
+    /// # Errors
+    /// Where the system does not tell.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// The next connection for which there is room.
+    pub async fn accept(&self) -> (TcpStream, Permit) {
+        loop {
+            match self.listener.accept().await {
+                Ok((connection, _)) => match Arc::clone(&self.room).try_acquire_owned() {
+                    // Without it, small answers wait for the ones before. Where it fails the client has gone.
+                    Ok(permit) if connection.set_nodelay(true).is_ok() => return (connection, permit),
+                    Ok(_) => {}
+                    Err(_) => self.refused(),
+                },
+                Err(error) => {
+                    if let Some(times) = self.failures.admit() {
+                        tracing::error!(%error, times, protocol = self.protocol, "cannot take a connection");
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Hands on each connection, free of this runtime, for ever. When it is dropped the port closes.
+    pub async fn hand_on(self, to: impl Fn(net::TcpStream, Permit)) -> ! {
+        loop {
+            let (connection, permit) = self.accept().await;
+            match connection.into_std() {
+                Ok(connection) => to(connection, permit),
+                Err(error) => tracing::debug!(%error, "a connection is lost"),
+            }
+        }
+    }
+
+    fn refused(&self) {
+        if let Some(times) = self.refusals.admit() {
+            tracing::warn!(
+                times,
+                protocol = self.protocol,
+                "as many connections as may be are open: others are closed"
+            );
+        }
+    }
+}
+
+/// For HTTP, whose connections stay on this runtime.
+impl axum::serve::Listener for Port {
+    type Io = Admitted;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Admitted, SocketAddr) {
+        loop {
+            let (connection, permit) = Port::accept(self).await;
+            if let Ok(client) = connection.peer_addr() {
+                return (Admitted { connection, _permit: permit }, client);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.address()
+    }
+}
+
+/// A connection that counts as open until it is dropped.
+pub struct Admitted {
+    connection: TcpStream,
+    _permit: Permit,
+}
+
+impl AsyncRead for Admitted {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_read(cx, buffer)
+    }
+}
+
+impl AsyncWrite for Admitted {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.connection).poll_write(cx, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.connection).poll_write_vectored(cx, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.connection.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    async fn port(most: usize) -> Port {
+        Port::new(TcpListener::bind("127.0.0.1:0").await.unwrap(), "test", most)
+    }
+
+    #[tokio::test]
+    async fn beyond_the_bound_a_connection_is_closed_at_once_and_room_comes_back() {
+        let port = port(2).await;
+        let address = port.address().unwrap();
+        let connect = || TcpStream::connect(address);
+        let (one, other) = (connect().await.unwrap(), connect().await.unwrap());
+        let (first, second) = (port.accept().await, port.accept().await);
+        let mut third = connect().await.unwrap();
+        let refused = async { third.read(&mut [0]).await.unwrap_or(0) };
+        tokio::select! {
+            _ = port.accept() => panic!("there is no room"),
+            read = refused => assert_eq!(read, 0, "closed"),
+        }
+        drop(first);
+        let fourth = connect().await.unwrap();
+        let accepted = port.accept().await;
+        assert_eq!(accepted.0.peer_addr().unwrap(), fourth.local_addr().unwrap());
+        drop((one, other, second));
+    }
+
+    #[tokio::test]
+    async fn when_it_is_dropped_the_port_closes() {
+        let port = port(1).await;
+        let address = port.address().unwrap();
+        let handing_on = tokio::spawn(async { port.hand_on(|_, _| {}).await });
+        handing_on.abort();
+        assert!(handing_on.await.is_err_and(|error| error.is_cancelled()));
+        assert!(TcpStream::connect(address).await.is_err(), "the port is closed");
+    }
+}
