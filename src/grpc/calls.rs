@@ -37,6 +37,8 @@ impl<S: Store> Calls<S> {
         request: http::Request<Incoming>,
     ) -> Result<http::Response<Body>, Infallible> {
         if let Some(status) = refusal(&request) {
+            // A client that is still sending would meet a stream that has ended.
+            let _ = message::receive(request, &self.session, self.max_message_bytes).await;
             return Ok(refused(status));
         }
         if !is_for(<RateLimitServiceServer<Service<S>>>::NAME, &request) {
