@@ -22,6 +22,8 @@ descriptors:
   - {key: user, rate_limit: {unit: year, requests_per_unit: 1000000000}}
 ";
 
+const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
+
 /// So much may memory grow.
 const GROWTH_KB: usize = 64 * 1024;
 /// And so much be logged.
@@ -71,6 +73,7 @@ impl Scene {
 
     fn check(&self, what: &str) {
         let grown = memory_kb(&self.tollgate).saturating_sub(self.before_kb);
+        println!("{what}: {grown} kB");
         assert!(grown < GROWTH_KB, "{what}: memory has grown by {grown} kB");
         let logged: usize = self.tollgate.logs().iter().map(|line| line.to_string().len()).sum();
         assert!(logged < LOG_BYTES, "{what}: {logged} bytes of log");
@@ -169,17 +172,21 @@ fn a_good_client_is_answered_during_every_flood_and_neither_memory_nor_log_grows
     scene.end();
 }
 
-/// Opens so many calls on a connection, and sends of each the prefix of a message of 64 KiB, so many bytes of it, and this behind. Waits until
-/// the service has read all that, or closes.
-fn half_messages(port: u16, calls: u32, bytes: usize, behind: &[u8]) -> TcpStream {
+/// What its prefix says of a message, and the prefix.
+fn message_length(message: &[u8]) -> usize {
+    5 + u32::from_be_bytes(message[1..5].try_into().unwrap()) as usize
+}
+
+/// Opens so many calls on a connection, each with these headers, this message and its flags, and this behind it. Waits until the service has read all
+/// that, or closes.
+fn open_calls(port: u16, calls: u32, headers: &[u8], (flags, message): (u8, &[u8]), behind: &[u8]) -> TcpStream {
     let mut connection = open(port, &[]);
     connection.set_write_timeout(Some(SOON)).unwrap();
-    let half = [&[0, 0, 1, 0, 0][..], &vec![7; bytes]].concat();
     for call in 0..calls {
         let stream = 2 * call + 1;
-        let begun = frame(HEADERS, END_HEADERS, stream, &self::call(RATE_LIMIT));
+        let begun = frame(HEADERS, END_HEADERS, stream, headers);
         // The service may go where too much is sent.
-        if connection.write_all(&[&begun, &frame(DATA, 0, stream, &half), behind].concat()).is_err() {
+        if connection.write_all(&[&begun, &frame(DATA, flags, stream, message), behind].concat()).is_err() {
             break;
         }
     }
@@ -189,14 +196,30 @@ fn half_messages(port: u16, calls: u32, bytes: usize, behind: &[u8]) -> TcpStrea
 }
 
 #[test]
-fn a_thousand_half_messages_on_each_of_ten_connections_take_less_than_64_mb() {
+fn a_thousand_open_calls_on_each_of_ten_connections_take_less_than_64_mb() {
+    // The prefix of a message of 64 KiB, and so many bytes of it.
+    let half = |bytes| [&[0, 0, 1, 0, 0][..], &vec![7; bytes]].concat();
     // What is behind a call fills the buffer that it was read in, which nothing of the call may keep.
     let padding = frame(200, 0, 0, &[0; 16_000]);
-    for (bytes, behind) in [(0, &[][..]), (100, &padding[..]), (6_000, &[]), (16_000, &[])] {
+    let rate_limit = call(RATE_LIMIT);
+    let many_headers = [rate_limit.clone(), b"\0\x01a\x01a".repeat(450)].concat();
+    let long_headers = [rate_limit.clone(), [&b"\0\x01a\x7e"[..], &[b'a'; 126]].concat().repeat(90)].concat();
+    for (what, headers, message, behind) in [
+        ("nothing but a prefix", &rate_limit, &half(0), &[][..]),
+        ("something in a full buffer", &rate_limit, &half(100), &padding),
+        ("a tenth", &rate_limit, &half(6_000), &[]),
+        ("a quarter", &rate_limit, &half(16_000), &[]),
+        ("many headers", &many_headers, &half(0), &[]),
+        ("long headers", &long_headers, &half(0), &[]),
+        ("half of a health check", &call("/grpc.health.v1.Health/Check"), &half(6_000), &[]),
+        ("a watch of health", &call("/grpc.health.v1.Health/Watch"), &vec![0; 5], &[]),
+        ("reflection", &call(REFLECTION), &half(100), &padding),
+    ] {
+        let flags = if message.len() == message_length(message) { END_STREAM } else { 0 };
         let scene = Scene::new(&["WORKER_THREADS=1"]);
         let connections: Vec<_> =
-            (0..10).map(|_| half_messages(scene.tollgate.grpc_port, 1_024, bytes, behind)).collect();
-        scene.check(&format!("half messages of {bytes} bytes, with {} behind", behind.len()));
+            (0..10).map(|_| open_calls(scene.tollgate.grpc_port, 1_024, headers, (flags, message), behind)).collect();
+        scene.check(what);
         drop(connections);
         scene.end();
     }
@@ -248,7 +271,6 @@ const NO_WINDOW: &[u8] = &[0, 4, 0, 0, 0, 0];
 #[test]
 fn nothing_but_requests_that_are_being_decided_holds_up_the_end() {
     const WATCH: &str = "/grpc.health.v1.Health/Watch";
-    const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
     let mut tollgate = Tollgate::start(RULES, &["SHUTDOWN_TIMEOUT=1h", "DRAIN_DELAY=0s"]);
     let empty_message = [0; 5];
     let begin = |settings: &[u8], path: &str, flags: u8, message: &[u8]| {

@@ -19,8 +19,8 @@ use super::session::{Held, Session};
 const MESSAGE_TIME: Duration = Duration::from_secs(10);
 /// And how long yet once the process drains.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
-/// What a header takes beside its name and its value; HTTP/2 counts as much (RFC 9113, section 6.5.2).
-const HEADER_OVERHEAD: usize = 32;
+/// What a header takes beside its name and its value: its place in a map.
+const HEADER_OVERHEAD: usize = 128;
 /// gRPC's prefix of a message: a flag, and its length.
 const PREFIX: usize = 5;
 

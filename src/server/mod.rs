@@ -173,7 +173,7 @@ impl Parts {
             let service = Service::new(limiter, Arc::clone(&metrics), options::service(&settings));
             Arc::new(Server::new(service, others.clone(), options::connection(&settings)))
         });
-        let grpc = serve_grpc(ports.grpc, Arc::clone(&workers), servers.collect());
+        let mut grpc = serve_grpc(ports.grpc, Arc::clone(&workers), servers.collect());
         let (stop, mut stopped) = watch::channel(false);
         let router = admin::router(Admin {
             serving: serving.flag(),
@@ -186,12 +186,15 @@ impl Parts {
             // An error means that the sender is gone: stop then, too.
             let _ = stopped.wait_for(|stop| *stop).await;
         });
-        let http = tokio::spawn(http.into_future());
+        let mut http = tokio::spawn(http.into_future());
         up.announce(http_address, store_name);
 
         let signal = tokio::select! {
             signal = signals.next() => signal,
             () = workers.lost() => bail!(WORKER_LOST),
+            // Neither ends by itself.
+            ended = &mut grpc => bail!("the gRPC port takes no more connections: {ended:?}"),
+            ended = &mut http => bail!("the HTTP port takes no more connections: {ended:?}"),
         };
         tracing::info!(signal, drain = ?settings.drain_delay, "draining");
         let timeout = settings.shutdown_timeout;
