@@ -82,7 +82,7 @@ pub struct Settings {
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: u32,
 
-    /// The same for gRPC.
+    /// How many connections gRPC may have at once; what is beyond is closed. Fewer where the limit on descriptors leaves less.
     #[arg(long, env = "GRPC_MAX_CONNECTIONS", value_name = "NUMBER", default_value = "10000", help_heading = "Listeners",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub grpc_max_connections: u32,

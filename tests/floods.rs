@@ -73,7 +73,6 @@ impl Scene {
 
     fn check(&self, what: &str) {
         let grown = memory_kb(&self.tollgate).saturating_sub(self.before_kb);
-        println!("{what}: {grown} kB");
         assert!(grown < GROWTH_KB, "{what}: memory has grown by {grown} kB");
         let logged: usize = self.tollgate.logs().iter().map(|line| line.to_string().len()).sum();
         assert!(logged < LOG_BYTES, "{what}: {logged} bytes of log");
@@ -113,8 +112,11 @@ fn flood(connection: &mut TcpStream, mut next: impl FnMut(u32) -> Vec<u8>, bytes
     }
 }
 
-/// What clients flood with, by the turn. Streams have odd numbers.
-const FLOODS: &[(&str, fn(u32) -> Vec<u8>)] = &[
+/// What comes next, by the turn.
+type Frames = fn(u32) -> Vec<u8>;
+
+/// What clients flood with. Streams have odd numbers.
+const FLOODS: &[(&str, Frames)] = &[
     ("reset", |turn| {
         let stream = 2 * turn + 1;
         [frame(HEADERS, END_HEADERS, stream, &call(RATE_LIMIT)), frame(RESET, 0, stream, &8_u32.to_be_bytes())].concat()
