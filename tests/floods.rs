@@ -11,9 +11,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use prost::Message as _;
 use support::SOON;
 use support::http2::*;
 use support::tollgate::{Tollgate, request};
+use tollgate::wire::RateLimitResponse;
 use tollgate::wire::rate_limit_response::Code;
 
 const RULES: &str = "
@@ -242,6 +244,37 @@ async fn a_message_that_does_not_come_whole_in_time_ends_its_call() {
 fn post(content_type: &str, path: &str) -> http::Request<()> {
     let request = http::Request::post(format!("http://localhost{path}"));
     request.header("content-type", content_type).body(()).unwrap()
+}
+
+#[tokio::test]
+async fn a_message_is_the_same_however_it_is_cut() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let connection = tokio::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(connection).await.unwrap();
+    tokio::spawn(connection);
+    let body = request("shop", &[&[("user", &"x".repeat(300))]]).encode_to_vec();
+    let message = [&[0], &(body.len() as u32).to_be_bytes()[..], &body].concat();
+    for (cut, ends_apart, waits) in [1, 4, 5, 6, 100, message.len()]
+        .into_iter()
+        .flat_map(|cut| [(cut, false, false), (cut, true, false), (cut, false, true), (cut, true, true)])
+    {
+        let (answer, mut stream) = client.send_request(post("application/grpc", RATE_LIMIT), false).unwrap();
+        let pieces: Vec<_> = message.chunks(cut).collect();
+        for (i, piece) in pieces.iter().enumerate() {
+            let last = i + 1 == pieces.len();
+            stream.send_data(piece.to_vec().into(), last && !ends_apart).unwrap();
+            if waits {
+                tokio::task::yield_now().await;
+            }
+        }
+        if ends_apart {
+            stream.send_data(Vec::new().into(), true).unwrap();
+        }
+        let answer = tokio::time::timeout(SOON, answer).await.unwrap().unwrap();
+        let answer = tokio::time::timeout(SOON, answer.into_body().data()).await.unwrap().expect("an answer").unwrap();
+        let code = RateLimitResponse::decode(&answer[5..]).unwrap().overall_code();
+        assert_eq!(code, Code::Ok, "{cut} {ends_apart} {waits}");
+    }
 }
 
 #[tokio::test]

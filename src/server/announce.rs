@@ -40,8 +40,31 @@ impl Serving {
     }
 }
 
+/// What is said of the process when it is up.
+pub(super) struct Up {
+    grpc: SocketAddr,
+    rules: usize,
+    domains: usize,
+    example: Option<String>,
+}
+
+impl Up {
+    pub(super) fn new(rules: Option<&Rules>, grpc: SocketAddr) -> Up {
+        let (count, domains) = rules.map_or((0, 0), |rules| (rules.rules().len(), rules.domains()));
+        Up { grpc, rules: count, domains, example: rules.and_then(|rules| example(rules, grpc)) }
+    }
+
+    pub(super) fn announce(self, http: SocketAddr, store: &str) {
+        let Up { grpc, rules, domains, example } = self;
+        tracing::info!(%grpc, %http, store, rules, domains, version = env!("CARGO_PKG_VERSION"), "tollgate is up");
+        if let Some(example) = example {
+            tracing::info!("try: {example}");
+        }
+    }
+}
+
 /// A command that asks this process about the first of its rules.
-pub(super) fn example(rules: &Rules, grpc: SocketAddr) -> Option<String> {
+fn example(rules: &Rules, grpc: SocketAddr) -> Option<String> {
     let rule = rules.rules().first()?;
     let entries: Vec<String> = rule
         .path

@@ -3,22 +3,19 @@
 mod announce;
 mod descriptors;
 mod drain;
+mod grpc;
+mod listeners;
 mod options;
 pub mod port;
 mod reload;
 mod signals;
 pub mod workers;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tonic::service::Routes;
-use tonic_health::pb::health_server::{Health, HealthServer};
 
 use crate::admin::{self, Admin};
 use crate::grpc::{Server, Service};
@@ -33,20 +30,15 @@ use crate::store::lease::Leases;
 use crate::store::memory::MemoryStore;
 use crate::store::redis::RedisStore;
 use crate::store::timed::{OnAnswer, Timed};
-use crate::wire;
-use announce::Serving;
-use descriptors::Shares;
+use announce::{Serving, Up};
 use drain::Running;
-use port::Port;
+use listeners::Ports;
 use reload::Origin;
 use signals::Signals;
 use workers::Workers;
 
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
 const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
-
-/// A request for health or reflection is a name, and no longer than this.
-const MAX_NAME_BYTES: usize = 4 * 1024;
 
 /// Serves until SIGTERM or SIGINT, and then until requests that are being decided are answered.
 ///
@@ -114,28 +106,6 @@ async fn tend(memory: Arc<MemoryStore>, metrics: Arc<Metrics>) {
     tokio::join!(memory.sweep(), count);
 }
 
-/// The listeners, open before anything says so.
-struct Ports {
-    grpc: Port,
-    http: Port,
-}
-
-impl Ports {
-    async fn open(settings: &Settings, workers: usize, to_redis: usize) -> anyhow::Result<Ports> {
-        let limit = descriptors::raise_limit();
-        let wanted = options::connections(settings);
-        let shares = Shares::of(limit, wanted, workers, to_redis);
-        shares.tell(wanted, limit);
-        let bind = async |host: &str, port, settings: &str| {
-            let listener = TcpListener::bind((host, port)).await;
-            listener.with_context(|| format!("cannot listen on {host}:{port} ({settings})"))
-        };
-        let grpc = bind(&settings.grpc_host, settings.grpc_port, "GRPC_HOST, GRPC_PORT").await?;
-        let http = bind(&settings.host, settings.port, "HOST, PORT").await?;
-        Ok(Ports { grpc: Port::new(grpc, "gRPC", shares.grpc), http: Port::new(http, "HTTP", shares.http) })
-    }
-}
-
 /// Everything but the store, whose type differs.
 struct Parts {
     settings: Settings,
@@ -167,13 +137,13 @@ impl Parts {
         let reload = reload::reload(origin, Arc::clone(&limiter), Arc::clone(&metrics), serving.clone());
         let reload = tokio::spawn(reload);
         let workers = Arc::new(workers);
-        let others = others(health)?;
+        let others = grpc::others(health)?;
         let servers = stores.into_iter().map(|store| {
             let limiter = Arc::new(limiter.with_store(store));
             let service = Service::new(limiter, Arc::clone(&metrics), options::service(&settings));
             Arc::new(Server::new(service, others.clone(), options::connection(&settings)))
         });
-        let mut grpc = serve_grpc(ports.grpc, Arc::clone(&workers), servers.collect());
+        let mut grpc = grpc::serve(ports.grpc, Arc::clone(&workers), servers.collect());
         let (stop, mut stopped) = watch::channel(false);
         let router = admin::router(Admin {
             serving: serving.flag(),
@@ -210,59 +180,4 @@ impl Parts {
         }
         Ok(())
     }
-}
-
-/// What is said of the process when it is up.
-struct Up {
-    grpc: SocketAddr,
-    rules: usize,
-    domains: usize,
-    example: Option<String>,
-}
-
-impl Up {
-    fn new(rules: Option<&Rules>, grpc: SocketAddr) -> Up {
-        let (count, domains) = rules.map_or((0, 0), |rules| (rules.rules().len(), rules.domains()));
-        Up { grpc, rules: count, domains, example: rules.and_then(|rules| announce::example(rules, grpc)) }
-    }
-
-    fn announce(self, http: SocketAddr, store: &str) {
-        let Up { grpc, rules, domains, example } = self;
-        tracing::info!(%grpc, %http, store, rules, domains, version = env!("CARGO_PKG_VERSION"), "tollgate is up");
-        if let Some(example) = example {
-            tracing::info!("try: {example}");
-        }
-    }
-}
-
-/// Health and reflection.
-fn others(health: HealthServer<impl Health>) -> anyhow::Result<Routes> {
-    let reflection = || {
-        tonic_reflection::server::Builder::configure()
-            .register_encoded_file_descriptor_set(wire::DESCRIPTORS)
-            .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
-    };
-    Ok(Routes::new(health.max_decoding_message_size(MAX_NAME_BYTES))
-        .add_service(reflection().build_v1()?.max_decoding_message_size(MAX_NAME_BYTES))
-        .add_service(reflection().build_v1alpha()?.max_decoding_message_size(MAX_NAME_BYTES))
-        .prepare())
-}
-
-/// Serves each connection on the worker that has the fewest.
-fn serve_grpc<S: Store>(port: Port, workers: Arc<Workers>, servers: Vec<Arc<Server<S>>>) -> JoinHandle<()> {
-    tokio::spawn(async move {
-        let serve = move |connection, permit| {
-            workers.run(|worker, mut stop| {
-                let server = Arc::clone(&servers[worker]);
-                async move {
-                    let _permit = permit;
-                    match TcpStream::from_std(connection) {
-                        Ok(connection) => server.serve(connection, stop.requested()).await,
-                        Err(error) => tracing::debug!(%error, "a connection is lost"),
-                    }
-                }
-            });
-        };
-        port.hand_on(serve).await;
-    })
 }
