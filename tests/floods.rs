@@ -247,6 +247,41 @@ fn post(content_type: &str, path: &str) -> http::Request<()> {
 }
 
 #[tokio::test]
+async fn what_is_half_received_has_a_budget_and_gives_it_back() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let connection = tokio::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).await.unwrap();
+    let (mut client, connection) = h2::client::handshake(connection).await.unwrap();
+    tokio::spawn(connection);
+    let half = [&[0, 0, 1, 0, 0][..], &[7; 60_000]].concat();
+    for _ in 0..3 {
+        // More than a megabyte, and far more in all than one budget.
+        let mut calls = Vec::new();
+        for _ in 0..30 {
+            client = client.ready().await.unwrap();
+            let (answer, mut stream) = client.send_request(post("application/grpc", RATE_LIMIT), false).unwrap();
+            stream.send_data(half.clone().into(), false).unwrap();
+            calls.push((Box::pin(answer), stream));
+        }
+        let answers = calls.iter_mut().map(|(answer, _)| answer.as_mut());
+        let (first, ..) = futures_util::future::select_all(answers).await;
+        let exhausted = (tonic::Code::ResourceExhausted as i32).to_string();
+        assert_eq!(first.unwrap().headers()["grpc-status"], exhausted.as_str());
+        // To let them go resets those that are left.
+        drop(calls);
+        let whole = request("shop", &[&[("user", &"x".repeat(4_000))]]).encode_to_vec();
+        let whole = [&[0], &(whole.len() as u32).to_be_bytes()[..], &whole].concat();
+        let (answer, mut stream) = client.send_request(post("application/grpc", RATE_LIMIT), false).unwrap();
+        for piece in whole.chunks(100) {
+            stream.send_data(piece.to_vec().into(), false).unwrap();
+            tokio::task::yield_now().await;
+        }
+        stream.send_data(Vec::new().into(), true).unwrap();
+        let answer = tokio::time::timeout(SOON, answer).await.unwrap().unwrap();
+        assert!(answer.headers().get("grpc-status").is_none(), "{answer:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_message_is_the_same_however_it_is_cut() {
     let tollgate = Tollgate::start(RULES, &[]);
     let connection = tokio::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).await.unwrap();
