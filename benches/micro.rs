@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher};
 use prost::Message as _;
-use tollgate::algorithm::{Algorithm, Limit, Options, State};
-use tollgate::descriptor::{Entry, Hits, Role};
+use tollgate::algorithm::{Algorithm, Ask, Caller, Limit, Options};
+use tollgate::descriptor::Entry;
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::redis::script::{self, Group};
-use tollgate::store::{Check, Key};
+use tollgate::store::{Check, Key, Origin};
 use tollgate::wire::rate_limit_response::rate_limit::Unit;
 use tollgate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
@@ -34,8 +34,8 @@ fn limit(algorithm: Algorithm) -> Limit {
 }
 
 fn check(user: usize, limit: Limit) -> Check {
-    let key = Key::new("", "bench", &entries(user), |_| None, &limit);
-    Check { key, limit, hits: Hits::take(1).expect("it is few"), role: Role::Enforced, descriptor: user, lease: None }
+    let key = Key::new("", "bench", &entries(user), |_| None, &limit, Origin::Rule);
+    Check { descriptor: user, ..Check::new(key, limit, Ask::Take(1)) }
 }
 
 /// One request among so many rules of one level.
@@ -54,7 +54,7 @@ fn matching(bencher: Bencher<'_, '_>, rules: usize) {
 fn key(bencher: Bencher<'_, '_>, levels: usize) {
     let entries: Vec<Entry> = (0..levels).flat_map(entries).collect();
     let limit = limit(Algorithm::SlidingWindow);
-    bencher.bench(|| Key::new("", black_box("bench"), black_box(&entries), |_| None, &limit));
+    bencher.bench(|| Key::new("", black_box("bench"), black_box(&entries), |_| None, &limit, Origin::Rule));
 }
 
 /// One decision on a counter that ten have hit, on the clock's next tick.
@@ -64,14 +64,13 @@ fn decide(bencher: Bencher<'_, '_>, algorithm: &Algorithm) {
     let mut now = 1_700_000_000_000;
     let mut state = None;
     for holder in 0..10 {
-        if let Some(change) = limit.held_by(holder).decide(1, state.as_ref(), now).change {
-            state = Some(State::after(state.take(), change));
-        }
+        let caller = Caller { holder, ..Caller::default() };
+        state = limit.decide(Ask::Take(1), caller, state.as_ref(), now).effect.apply(state.take());
     }
-    let limit = limit.held_by(10);
+    let caller = Caller { holder: 10, ..Caller::default() };
     bencher.bench_local(|| {
         now += 1;
-        limit.decide(black_box(1), state.as_ref(), now)
+        limit.decide(black_box(Ask::Take(1)), caller, state.as_ref(), now)
     });
 }
 

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tollgate::algorithm::{Algorithm, Limit, Options, State, Weighting};
+use tollgate::algorithm::{Algorithm, Ask, Caller, Limit, Options, Outcome, Weighting};
 
 /// The limit: so many in a period of so many milliseconds.
 const NUMBER: u32 = 100;
@@ -125,11 +125,9 @@ fn hostile() -> Vec<u64> {
 fn through_limit(limit: &Limit, arrivals: &[u64]) -> Vec<u64> {
     let mut state = None;
     let passes = |now: &u64| {
-        let outcome = limit.decide(1, state.as_ref(), *now);
-        if let Some(change) = outcome.change {
-            state = Some(State::after(state.take(), change));
-        }
-        outcome.verdict.allowed.then_some(now + outcome.verdict.delay_ms)
+        let Outcome { effect, verdict } = limit.decide(Ask::Take(1), Caller::default(), state.as_ref(), *now);
+        state = effect.apply(state.take());
+        verdict.allowed.then_some(now + verdict.delay_ms)
     };
     arrivals.iter().filter_map(passes).collect()
 }

@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Client, cmd, pipe};
-use tollgate::algorithm::{Algorithm, Limit, Options, State};
-use tollgate::descriptor::{Entry, Hits, Role};
+use tollgate::algorithm::{Algorithm, Ask, Caller, Limit, Options, State};
+use tollgate::descriptor::Entry;
 use tollgate::store::redis::script::{self, Group};
-use tollgate::store::{Check, Key};
+use tollgate::store::{Check, Key, Origin};
 
 /// Enough for every hit that a counter gets here, and few enough that it does not forget them at once.
 const NUMBER: u32 = 1_000;
@@ -76,8 +76,8 @@ async fn by_size(redis: &mut MultiplexedConnection) {
         let [room, full] = [size + 1_000, size].map(|number| limit(algorithm, number, SIZED_PERIOD));
         let counters = (ENTRIES / size).clamp(10, 1_000);
         let asked = |limit: Limit, hits: u32| -> Vec<Check> {
-            let hits = Hits::take(hits.into()).unwrap();
-            (0..counters).map(|i| Check { hits, ..check(limit, format!("size-{size}-{i}")) }).collect()
+            let ask = Ask::Take(hits.into());
+            (0..counters).map(|i| Check { ask, ..check(limit, format!("size-{size}-{i}")) }).collect()
         };
         let (one, state) = (asked(room, 1), used(room, size));
         for check in &one {
@@ -96,9 +96,9 @@ fn used(limit: Limit, size: u32) -> State {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     let mut state = None;
     for entry in 0..size {
-        let limit = limit.held_by(entry.into());
-        let change = limit.decide(1, state.as_ref(), now - u64::from(size - entry)).change;
-        state = Some(State::after(state, change.unwrap()));
+        let caller = Caller { holder: entry.into(), ..Caller::default() };
+        let then = now - u64::from(size - entry);
+        state = limit.decide(Ask::Take(1), caller, state.as_ref(), then).effect.apply(state.take());
     }
     state.unwrap()
 }
@@ -134,8 +134,8 @@ fn check(limit: Limit, user: String) -> Check {
     // The last entry tells the holder, where there are any, and is no part of the counter's name.
     let entries = [("user", user), ("stream", String::new())].map(|(key, value)| Entry { key: key.into(), value });
     let of_counter = if limit.algorithm().has_holders() { &entries[..] } else { &entries[..1] };
-    let key = Key::new("", "cost", of_counter, |_| None, &limit);
-    Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
+    let key = Key::new("", "cost", of_counter, |_| None, &limit, Origin::Rule);
+    Check::new(key, limit, Ask::Take(1))
 }
 
 /// Microseconds of Redis's own processor time for each decision.
@@ -156,7 +156,7 @@ async fn cpu_us(redis: &mut MultiplexedConnection, checks: &[Check], in_a_call: 
 /// What a counter holds in Redis, its name and time to live included.
 async fn counter_bytes(redis: &mut MultiplexedConnection, check: &Check) -> u64 {
     // So much that it does not forget it at once.
-    let many = Check { hits: Hits::take(u64::from(NUMBER) / 4).unwrap(), ..check.clone() };
+    let many = Check { ask: Ask::Take(u64::from(NUMBER) / 4), ..check.clone() };
     script::call(&[Group::new(&[many])]).exec_async(redis).await.unwrap();
     memory(redis, check).await
 }

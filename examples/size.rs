@@ -17,10 +17,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use tollgate::algorithm::{Algorithm, Limit, Options};
-use tollgate::descriptor::{Entry, Hits, Role};
+use tollgate::algorithm::{Algorithm, Ask, Limit, Options};
+use tollgate::descriptor::Entry;
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::{Check, Key};
+use tollgate::store::{Check, Key, Origin};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -75,7 +75,7 @@ fn bytes_per_counter(algorithm: &str, counters: usize) -> usize {
     let store = MemoryStore::default();
     let before = resident();
     for i in 0..counters {
-        store.decide(&[check(i, limit)]);
+        store.decide(&[check(i, limit)]).unwrap();
     }
     assert_eq!(store.len(), counters);
     (resident() - before) / counters
@@ -143,7 +143,7 @@ struct Longest {
 impl Longest {
     fn decide(&mut self, store: &MemoryStore, check: Check) {
         let before = Took::now();
-        black_box(store.decide(&[check]));
+        let _ = black_box(store.decide(&[check]));
         let (decided, again) = (Took::now(), Took::now());
         self.decision.grow(before, decided);
         self.nothing.grow(decided, again);
@@ -196,8 +196,8 @@ fn limit(algorithm: Algorithm, period: Duration) -> Limit {
 fn check(user: usize, limit: Limit) -> Check {
     let mut entries = rules::entries(user);
     entries.push(Entry { key: "stream".into(), value: "1".into() });
-    let key = Key::new("", "bench", &entries, |_| None, &limit);
-    Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
+    let key = Key::new("", "bench", &entries, |_| None, &limit, Origin::Rule);
+    Check::new(key, limit, Ask::Take(1))
 }
 
 /// The bytes of this process that are in memory.

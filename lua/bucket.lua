@@ -1,8 +1,9 @@
 -- What the two buckets have in common: hits fill it, the number leaks per period, evenly and without end; what does not fit into the
 -- burst may wait for max_delay. A bucket begins full, or empty where it is to be `kept` for so long when it is full.
 -- The twin of src/algorithm/bucket.rs.
--- state: '<ddd' at (ms since the epoch), missing (whole hits; more than the burst waits, or is debt), fraction (in 1/period of a hit)
-local function bucket(state, hits, number, period, count_denied, now, burst, deepest, refill, max_delay, kept)
+-- state: '<dddd' at (ms since the epoch), missing (whole hits; more than the burst waits, or is debt), fraction (in 1/period of a hit),
+-- until (ms since the epoch; from then on it is as fresh)
+local function bucket(state, hits, denied, number, period, count_denied, now, burst, deepest, refill, max_delay, kept)
   local most = count_denied and deepest + number or deepest
   -- How long so many hits and the fraction take to leak.
   local function leak(hits, fraction)
@@ -16,22 +17,21 @@ local function bucket(state, hits, number, period, count_denied, now, burst, dee
   local set_back = false
   local missing = 0
   local fraction = 0
+  local until_ = 0
   local unseen = true
-  -- For how long it has been full.
-  local idle = 0
+  local at
+  local stored_missing, stored_fraction
   if state then
-    local at
-    at, missing, fraction = struct.unpack('<ddd', state)
-    time, set_back = hold(now, at, period)
+    at, missing, fraction, until_ = struct.unpack('<dddd', state)
+    stored_missing, stored_fraction = missing, fraction
+    unseen = now >= until_
+  end
+  if not unseen then
+    time, set_back = steady(now, at, period)
     if missing >= most then
       missing, fraction = most, 0
     end
     local elapsed = set_back and 0 or time - at
-    unseen = false
-    if kept > 0 then
-      idle = math.max(elapsed - leak(missing, fraction), 0)
-      unseen = idle >= kept
-    end
     if elapsed >= refill then
       missing, fraction = 0, 0
     else
@@ -49,19 +49,21 @@ local function bucket(state, hits, number, period, count_denied, now, burst, dee
         missing, fraction = 0, 0
       end
     end
-  end
-  if unseen and kept > 0 then
+  elseif kept > 0 then
     missing, fraction = burst, 0
+  else
+    missing, fraction = 0, 0
   end
 
-  -- What leaks while a request is held.
+  -- What leaks while a request is delayed.
   local queue, part = mul_div(max_delay, number, period)
   local capacity = burst + queue
   -- Negative where there is debt.
   local room = capacity - missing - (fraction > part and 1 or 0)
-  local allowed = hits < 0 or hits <= room
+  local allowed = hits < 0 or (not denied and hits <= room)
   local begins = unseen and kept > 0 and hits > 0
-  local charged = hits ~= 0 and (allowed or count_denied)
+  -- Of a number of 0 nothing is kept, not even denials.
+  local charged = hits ~= 0 and number > 0 and (allowed or count_denied)
   local retry_after = allowed and 0 or NEVER
   if charged then
     local sum = missing + hits
@@ -73,24 +75,43 @@ local function bucket(state, hits, number, period, count_denied, now, burst, dee
       missing = sum
     end
   end
-  if not allowed and hits <= capacity then
+  if not allowed and not denied and hits <= capacity then
     local over = missing + hits - burst
     retry_after = time - now + leak(over, fraction) - max_delay
   end
 
+  local empties = leak(missing, fraction)
+  local is_empty = missing == 0 and fraction == 0
+  -- A limit that has become slower needs it for longer than was stored.
+  local outlives = hits > 0 and not unseen and not is_empty and time + empties > until_
   local changed = charged or begins or set_back
-  local reset_after = leak(missing, fraction)
-  if kept > 0 and changed then
-    reset_after = reset_after + kept
-  elseif kept > 0 then
-    reset_after = unseen and 0 or reset_after + kept - idle
+  if changed or outlives then
+    -- To forget one that begins empty gives nothing away.
+    local owed = kept > 0 and 0 or missing + (fraction > 0 and 1 or 0)
+    until_ = time + math.max(empties + kept, math.min(REMEMBERED, owed * period))
   end
-  reset_after = reset_after > 0 and time - now + reset_after or 0
+  local reset_after
+  if kept == 0 then
+    reset_after = is_empty and 0 or math.min(time - now + empties, until_ - now)
+  elseif unseen and not changed then
+    reset_after = 0
+  else
+    reset_after = until_ - now
+  end
+  if not unseen and retry_after ~= NEVER then
+    retry_after = math.min(retry_after, until_ - now)
+  end
   local delay = 0
   if allowed and hits > 0 and missing >= burst then
     delay = leak(missing - burst, fraction)
   end
   room = capacity - missing - (fraction > part and 1 or 0)
-  local stored = changed and struct.pack('<ddd', time, missing, fraction)
-  return stored, allowed, math.max(room, 0), reset_after, retry_after, false, delay
+  local stored = false
+  if changed then
+    stored = struct.pack('<dddd', time, missing, fraction, until_)
+  elseif outlives then
+    -- What is missing may be more than the present limit cares for, and another may care.
+    stored = struct.pack('<dddd', at, stored_missing, stored_fraction, until_)
+  end
+  return stored, until_ > time and until_ - now or 0, allowed, math.max(room, 0), reset_after, retry_after, false, delay
 end

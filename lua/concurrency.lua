@@ -1,81 +1,131 @@
--- Concurrency: no more than the number in progress at once; a slot is given back by its holder, or frees itself after the period.
--- The twin of src/algorithm/concurrency.rs. There may be thousands of slots, so that they stay packed: none is looked at in vain.
--- state: '<I4' used (the hits of all slots), then for each slot, the newest last, '<ddI4' holder, at (ms since the epoch), hits
-algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied, now, holder)
+-- Concurrency: no more than the number in progress at once; a slot is released by its holder, or expires after the period; a denied take
+-- swallows its own release. The twin of src/algorithm/concurrency.rs. There may be thousands of slots, so that they stay packed: none is
+-- unpacked in vain.
+-- state: '<I4I4' used (the hits of all slots), how many slots there are, then for each slot, the newest last, '<ddI4' holder, at (ms since
+-- the epoch), hits; and then the same for each holder that was denied
+algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, count_denied, now, holder)
   local layout, size = '<ddI4', 20
+  -- So long, and so many, denied takes are remembered.
+  local DENIED, MAX_DENIED = 10000, 100
   -- Time is cut to milliseconds: one more, lest a slot be free before it was held for the whole of the period.
   local held = period + 1
+  local remembered = math.min(DENIED, period) + 1
   local time = now
   local set_back = false
   local used = 0
-  local slots = state and string.sub(state, 5) or ''
-  if #slots > 0 then
-    local _, newest = struct.unpack(layout, slots, #slots - size + 1)
-    time, set_back = hold(now, newest, period)
-    used = struct.unpack('<I4', state)
-    if set_back then
-      -- Every slot is as old as the old clock left it.
-      local back = newest - now
-      local moved = {}
-      for from = 1, #slots, size do
-        local slot_holder, at, slot_hits = struct.unpack(layout, slots, from)
-        moved[#moved + 1] = struct.pack(layout, slot_holder, math.max(at - back, 0), slot_hits)
-      end
-      slots = table.concat(moved)
+  local slots, denied = '', ''
+  local mark = struct.pack('<d', holder)
+
+  local function newest_of(list)
+    if #list == 0 then
+      return 0
     end
-    local over = 0
-    while over < #slots do
-      local _, at, slot_hits = struct.unpack(layout, slots, over + 1)
-      if at + held > time then
+    local _, at = struct.unpack(layout, list, #list - size + 1)
+    return at
+  end
+  local function moved_back(list, back)
+    local moved = {}
+    for from = 1, #list, size do
+      local one, at, one_hits = struct.unpack(layout, list, from)
+      moved[#moved + 1] = struct.pack(layout, one, math.max(at - back, 0), one_hits)
+    end
+    return table.concat(moved)
+  end
+  -- What is not older than `most`, and the hits of the rest.
+  local function without_old(list, most)
+    local over, gone = 0, 0
+    while over < #list do
+      local _, at, one_hits = struct.unpack(layout, list, over + 1)
+      if at + most > time then
         break
       end
       over = over + size
-      used = used - slot_hits
+      gone = gone + one_hits
     end
-    slots = string.sub(slots, over + 1)
+    return string.sub(list, over + 1), gone
+  end
+  -- Where this holder stands in a list, from one place on.
+  local function find(list, its_mark, from)
+    local at = string.find(list, its_mark, from, true)
+    -- The same bytes may stand across others.
+    while at and at % size ~= 1 do
+      at = string.find(list, its_mark, at + 1, true)
+    end
+    return at
   end
 
-  local allowed = hits < 0 or used + hits <= number
-  local charged = false
+  if state then
+    local stored, count = struct.unpack('<I4I4', state)
+    used = stored
+    slots, denied = string.sub(state, 9, 8 + count * size), string.sub(state, 9 + count * size)
+    local newest = math.max(newest_of(slots), newest_of(denied))
+    time, set_back = steady(now, newest, period)
+    if set_back then
+      -- All of them are as old as the old clock left them.
+      slots, denied = moved_back(slots, newest - now), moved_back(denied, newest - now)
+    end
+    local gone
+    slots, gone = without_old(slots, held)
+    used = used - gone
+    denied = without_old(denied, remembered)
+  end
+
+  local allowed = hits < 0 or (not by_others and used + hits <= number)
+  local changed = set_back
   if hits > 0 and allowed then
     slots = slots .. struct.pack(layout, holder, time, hits)
     used = used + hits
-    charged = true
-  elseif hits == -9007199254740992 then
-    -- All that can be given back: a reset by hand, which frees every slot, whoever holds it.
-    charged = #slots > 0
-    slots = ''
-    used = 0
-  elseif hits < 0 then
-    local own = {}
-    local mark = struct.pack('<d', holder)
-    local from = string.find(slots, mark, 1, true)
-    while from do
-      -- The same bytes may stand across others.
-      if from % size == 1 then
-        own[#own + 1] = from
+    changed = true
+  elseif hits > 0 then
+    local all = hits
+    local known = find(denied, mark, 1)
+    if known then
+      local _, _, before = struct.unpack(layout, denied, known)
+      all = all + before
+      denied = string.sub(denied, 1, known - 1) .. string.sub(denied, known + size)
+    end
+    denied = denied .. struct.pack(layout, holder, time, math.min(all, MAX_COUNT))
+    if #denied > MAX_DENIED * size then
+      for from = 1, #denied, size do
+        if not find(slots, string.sub(denied, from, from + 7), 1) then
+          denied = string.sub(denied, 1, from - 1) .. string.sub(denied, from + size)
+          break
+        end
       end
-      from = string.find(slots, mark, from + 1, true)
     end
+    changed = true
+  elseif hits < 0 then
     local owed = -hits
-    for i = #own, 1, -1 do
-      local _, at, slot_hits = struct.unpack(layout, slots, own[i])
-      local given = math.min(owed, slot_hits)
-      local rest = given < slot_hits and struct.pack(layout, holder, at, slot_hits - given) or ''
-      slots = string.sub(slots, 1, own[i] - 1) .. rest .. string.sub(slots, own[i] + size)
-      used = used - given
-      owed = owed - given
-      charged = charged or given > 0
+    local function release(list)
+      local own = {}
+      local from = find(list, mark, 1)
+      while from do
+        own[#own + 1] = from
+        from = find(list, mark, from + size)
+      end
+      local released = 0
+      for i = #own, 1, -1 do
+        local _, at, one_hits = struct.unpack(layout, list, own[i])
+        local given = math.min(owed, one_hits)
+        local rest = given < one_hits and struct.pack(layout, holder, at, one_hits - given) or ''
+        list = string.sub(list, 1, own[i] - 1) .. rest .. string.sub(list, own[i] + size)
+        owed = owed - given
+        released = released + given
+      end
+      return list, released
     end
+    local swallowed, released
+    denied, swallowed = release(denied)
+    slots, released = release(slots)
+    used = used - released
+    changed = changed or swallowed > 0 or released > 0
   end
 
-  local reset_after = 0
-  if #slots > 0 then
-    local _, newest = struct.unpack(layout, slots, #slots - size + 1)
-    reset_after = newest + held - now
-  end
+  local free = #slots > 0 and newest_of(slots) + held - now or 0
+  local forgotten = #denied > 0 and newest_of(denied) + remembered - now or 0
+  local reset_after = math.max(free, forgotten)
   local retry_after = allowed and 0 or NEVER
-  if not allowed and hits <= number then
+  if not allowed and not by_others and hits <= number then
     local younger = used
     local from = 1
     repeat
@@ -85,6 +135,6 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
       retry_after = at + held - now
     until younger + hits <= number
   end
-  local changed = charged or set_back
-  return changed and struct.pack('<I4', used) .. slots, allowed, math.max(number - used, 0), reset_after, retry_after
+  local packed = changed and struct.pack('<I4I4', used, #slots / size) .. slots .. denied
+  return packed, reset_after, allowed, math.max(number - used, 0), reset_after, retry_after
 end

@@ -1,6 +1,6 @@
 -- Fixed window: one count for each window aligned to the clock. The twin of src/algorithm/fixed_window.rs.
 -- state: '<dI4' window (ms since the epoch), count
-algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied, now)
+algorithms[#algorithms + 1] = function(state, hits, denied, number, period, count_denied, now)
   local window = now - now % period
   local count = 0
   local set_back = false
@@ -8,7 +8,7 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
   if state then
     local state_window, state_count = struct.unpack('<dI4', state)
     local time
-    time, set_back = hold(now, state_window, period)
+    time, set_back = steady(now, state_window, period)
     if set_back then
       count = state_count
     else
@@ -20,7 +20,7 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
     end
   end
 
-  local allowed = hits < 0 or count + hits <= number
+  local allowed = hits < 0 or (not denied and count + hits <= number)
   local charged = hits ~= 0 and (allowed or count_denied)
   if charged then
     count = add(count, hits)
@@ -34,5 +34,5 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
     retry_after = NEVER
   end
   local changed = charged or set_back
-  return changed and struct.pack('<dI4', window, count), allowed, math.max(number - count, 0), reset_after, retry_after, lasting
+  return changed and struct.pack('<dI4', window, count), reset_after, allowed, math.max(number - count, 0), reset_after, retry_after, lasting
 end

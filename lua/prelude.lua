@@ -1,12 +1,13 @@
 -- Decides the requests of a call, one after the other, all at the same time. Each is a group of checks, decided together.
 --
--- This text, bucket.lua, the algorithms beside it in the order of Algorithm::SCRIPT, and decide.lua make one script.
+-- This text, bucket.lua, penalty.lua, the algorithms beside them in the order of Algorithm::ALL, and decide.lua make one script.
 --
--- KEYS[i]  the counter of check i
--- ARGV[1]  the checks, one after the other, each packed '<BBBdddddddd': algorithm (1 is the first), flags (0 enforced, 1 quota, 2 shadow;
---          and 4 if it is of the same rule as the check before, 8 if the next check is of the same request), count_denied (0 or 1),
---          hits (negative: given back), number, period (ms), and five figures of the algorithm's own
--- reply    a string, for each check '<BI4ddd': allowed (0 or 1; 2 where its request could not be decided), remaining, reset_after (ms),
+-- KEYS[i]  the counters, in the order of the checks: that of its limit, and behind it that of its penalty where it has one
+-- ARGV[1]  the checks, one after the other, each packed '<BBBBdddddddd': algorithm (1 is the first); flags (0 enforced, 1 quota, 2 shadow;
+--          and 4 if it is of the same rule as the check before, 8 if the next check is of the same request); count_denied (0 or 1);
+--          extras (1 if a penalty follows, and 2 if it is a reset); hits (negative: refunded), number, period (ms), and five figures of the
+--          algorithm's own; and where a penalty follows, '<dddd' after, within (ms), ban (ms), extend (0 or 1)
+-- reply    a string, for each counter '<BI4ddd': allowed (0 or 1; 2 where its request could not be decided), remaining, reset_after (ms),
 --          retry_after (ms; -1: it can never pass), delay (ms); and behind them, if a request could not be decided, why the last of them
 --
 -- Lua computes in doubles: every number here is whole and below 2^53. Redis prints a number that it is given with 17 digits, so that
@@ -14,10 +15,13 @@
 
 local NEVER = -1
 local MAX_COUNT = 4294967295
+-- REMEMBERED_MS of src/algorithm/mod.rs.
+local REMEMBERED = 3600000
 
--- function(state, hits, number, period, count_denied, now, figure, figure, figure, figure, figure)
---   -> state (false: unchanged), allowed, remaining, reset_after, retry_after, lasting (it expires when it did before; or nothing),
---      delay (or nothing)
+-- function(state, hits, denied, number, period, count_denied, now, figure, figure, figure, figure, figure)
+--   denied: another limit of the request denies it, so that nothing is taken
+--   -> state (false: unchanged), ttl (ms; 0: as a fresh one it need not be kept), allowed, remaining, reset_after, retry_after,
+--      lasting (it expires when it did before; or nothing), delay (or nothing)
 local algorithms = {}
 
 -- The algorithms whose state is a list; of the others it is a string, or nil.
@@ -53,11 +57,11 @@ local function write_list(list, ttl)
 end
 
 -- What a counter's clock reads at `now`, when it last read `at`; and whether it was set back.
--- A clock that stepped back stands still until it has caught up, unless that is more than `patience` away.
-local function hold(now, at, patience)
+-- A clock that stepped back stands still until it has caught up, unless that is more than `most` away.
+local function steady(now, at, most)
   if at <= now then
     return now, false
-  elseif at - now <= patience then
+  elseif at - now <= most then
     return at, false
   else
     return now, true

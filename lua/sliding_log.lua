@@ -1,7 +1,7 @@
 -- Sliding log: every admitted hit with its time; exact in both directions. The twin of src/algorithm/sliding_log.rs.
 -- state: a list, see open_list in prelude.lua; each item is '<ddI4' at (ms since the epoch), sum (of all hits up to these), hits
 lists[#algorithms + 1] = true
-algorithms[#algorithms + 1] = function(log, hits, number, period, count_denied, now)
+algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_denied, now)
   local layout = '<ddI4'
   local most = count_denied and 2 * number or number
   -- Time is cut to milliseconds: one more, lest a hit be forgotten before the whole of the period has passed.
@@ -45,7 +45,7 @@ algorithms[#algorithms + 1] = function(log, hits, number, period, count_denied, 
   local oldest = log.first
   if log.stop > log.first then
     local newest, newest_sum = get(log.stop - 1)
-    time, set_back = hold(now, newest, period)
+    time, set_back = steady(now, newest, period)
     total = newest_sum
     local clock = set_back and newest or time
     oldest = search(oldest, clock - held, 0)
@@ -64,7 +64,7 @@ algorithms[#algorithms + 1] = function(log, hits, number, period, count_denied, 
     end
   end
 
-  local allowed = hits < 0 or total - base + hits <= number
+  local allowed = hits < 0 or (not denied and total - base + hits <= number)
   -- Of a number of 0 nothing is kept, not even denials.
   local charged = hits ~= 0 and (allowed or (count_denied and number > 0))
   if charged and hits > 0 then
@@ -106,11 +106,11 @@ algorithms[#algorithms + 1] = function(log, hits, number, period, count_denied, 
   local used = total - base
   local reset_after = used > 0 and get(log.stop - 1) + held - now or 0
   local retry_after = allowed and 0 or NEVER
-  if not allowed and hits <= number then
+  if not allowed and not denied and hits <= number then
     -- So many of the oldest hits have to leave.
     local leaving = used + hits - number
     retry_after = get(search(oldest, -1, base + leaving)) + held - now
   end
   local changed = charged or set_back
-  return changed and log, allowed, math.max(number - used, 0), reset_after, retry_after
+  return changed and log, reset_after, allowed, math.max(number - used, 0), reset_after, retry_after
 end

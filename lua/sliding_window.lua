@@ -2,9 +2,9 @@
 -- part of it that is not left yet (linear). The twin of src/algorithm/sliding_window.rs.
 -- state: '<dd' index (of the newest segment, counted from the epoch), sum (of all counts), then 'I4' a count for the newest segment and
 -- each of the `segments` before it
-algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied, now, segment, segments, linear)
+algorithms[#algorithms + 1] = function(state, hits, denied, number, period, count_denied, now, segment, segments, linear)
   local index = math.floor(now / segment)
-  if hits >= 0 and linear == 0 then
+  if hits >= 0 and linear == 0 and not denied then
     -- The short way, of most requests: what matters of the counts is mostly their sum.
     local stored, sum, newest = -math.huge, 0, 0
     if state then
@@ -31,7 +31,8 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
       end
       sum = sum + hits
       state = struct.pack('<ddI4', index, sum, newest + hits) .. older
-      return state, true, number - sum, (index + segments + 1) * segment - now, 0, newest > 0
+      local reset_after = (index + segments + 1) * segment - now
+      return state, reset_after, true, number - sum, reset_after, 0, newest > 0
     elseif left >= 0 and (hits == 0 or not count_denied) then
       -- Nothing is charged. A count is gone when its segment lies wholly outside the window: the newest tells when all are.
       local function gone(age)
@@ -60,7 +61,7 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
         until younger + hits <= number
         retry_after = gone(age)
       end
-      return false, allowed, math.max(number - sum, 0), reset_after, retry_after
+      return false, 0, allowed, math.max(number - sum, 0), reset_after, retry_after
     end
   end
 
@@ -72,7 +73,7 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
   local stored
   if state then
     stored = {struct.unpack(layout, state)}
-    index, set_back = hold(index, stored[1], segments)
+    index, set_back = steady(index, stored[1], segments)
     left = set_back and 0 or index - stored[1]
   end
   for age = 0, segments do
@@ -100,7 +101,7 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
     return sum
   end
 
-  local allowed = hits < 0 or used() + hits <= number
+  local allowed = hits < 0 or (not denied and used() + hits <= number)
   local charged = hits ~= 0 and (allowed or count_denied)
   if charged and hits > 0 then
     counts[1] = add(counts[1], hits)
@@ -128,7 +129,7 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
       -- A count of this age is gone when its segment lies wholly outside the window.
       reset_after = (index + segments + 1 - age) * segment - now
       local slack = number - hits - younger
-      if retry_after == NEVER and slack >= 0 then
+      if retry_after == NEVER and not denied and slack >= 0 then
         -- With linear weighting it weighs no more than the slack so long before.
         local early = linear == 0 and 0 or mul_div(segment, slack, count)
         retry_after = reset_after - early
@@ -136,5 +137,5 @@ algorithms[#algorithms + 1] = function(state, hits, number, period, count_denied
     end
   end
   local changed = charged or set_back
-  return changed and struct.pack(layout, index, sum, unpack(counts)), allowed, math.max(number - used(), 0), reset_after, retry_after
+  return changed and struct.pack(layout, index, sum, unpack(counts)), reset_after, allowed, math.max(number - used(), 0), reset_after, retry_after
 end

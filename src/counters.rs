@@ -1,17 +1,19 @@
 //! Looking at counters and resetting them by hand.
 //!
-//! Both are requests like any other: a look takes no hits, and a reset gives back more than there can be. So what is shown is
+//! Both go the way of any request: as a peek, or as a reset, which no client can ask for. So what is shown is
 //! what the next request would meet, in every store and of every algorithm. What other processes hold of a counter by a lease, or know to be
 //! denied, a reset does not reach: they use it up, or deny for a second more at most.
 
 use std::fmt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::Serialize;
+use tokio::time::Instant;
 
-use crate::algorithm::{Limit, Verdict};
-use crate::descriptor::{Descriptor, Entry, Hits, Request, Unit};
-use crate::plan::{Answer, Plan, PlanOptions};
+use crate::algorithm::{Ask, Limit, Verdict};
+use crate::decision::Answer;
+use crate::descriptor::{Descriptor, Entry, Request, Unit};
+use crate::plan::{Plan, PlanOptions, Source};
 use crate::rules::Rules;
 use crate::store::{Store, StoreError};
 
@@ -75,39 +77,46 @@ pub fn entries(words: &[String]) -> Result<Vec<Entry>, CounterError> {
 /// Looks at the counters of a descriptor, after resetting them if that is the action.
 ///
 /// # Errors
-/// Where no counter is meant, or the store cannot tell within `patience`.
+/// Where no counter is meant, or the store cannot tell within `timeout`.
 pub async fn act<S: Store>(
     action: Action,
     rules: &Rules,
     options: &PlanOptions,
     store: &S,
     (domain, entries): (&str, Vec<Entry>),
-    patience: Duration,
+    timeout: Duration,
 ) -> Result<Vec<Counter>, CounterError> {
-    let hits = match action {
-        Action::Get => Hits::default(),
-        Action::Reset => Hits::RESET,
+    let ask = match action {
+        Action::Get => Ask::Peek,
+        Action::Reset => Ask::Reset,
     };
-    let descriptor = Descriptor { entries, hits, limit: None };
+    let descriptor = Descriptor { entries, ask, limit: None };
     let request = Request { domain: domain.to_owned(), descriptors: vec![descriptor] };
     let plan = Plan::new(options, rules, &request);
     if rules.domain(domain).is_none() {
         return Err(CounterError::NoDomain(domain.to_owned()));
     }
-    if plan.checks().is_empty() {
+    if plan.asked().is_empty() {
         return Err(CounterError::NoLimit);
     }
-    let limits = plan.checks().iter().filter(|check| !check.limit.is_penalty());
-    let keys: Vec<String> = limits.map(|check| check.key.to_string()).collect();
-    let verdicts = store.check(plan.checks(), Instant::now() + patience).await?;
-    if action == Action::Reset {
-        tracing::warn!(counters = ?keys, "counters are reset by hand");
-    }
+    let keys: Vec<String> = plan.asked().iter().map(|asked| asked.check.key.to_string()).collect();
+    let verdicts = store.check(plan.asked(), Instant::now() + timeout).await?;
     let decision = plan.conclude(&verdicts);
+    if action == Action::Reset {
+        let labels = decision.limits.iter().filter_map(|limited| match limited.asked.source {
+            Source::Rule(_, limit) => Some(&*limit.label),
+            Source::Override(_) => None,
+        });
+        let rules: Vec<&str> = labels.collect();
+        // Their names hold values of the descriptor, which are for `debug` alone.
+        let hashes: Vec<_> = keys.iter().map(|key| blake3::hash(key.as_bytes()).to_hex()).collect();
+        tracing::warn!(domain, ?rules, ?hashes, "counters are reset by hand");
+        tracing::debug!(counters = ?keys, "these counters are reset");
+    }
     let counters = keys.into_iter().zip(&decision.limits).filter_map(|(key, limited)| match limited.answer {
         Answer::Store(verdict) => Some(Counter {
-            banned_ms: limited.banned_ms,
-            ..counter(key, limited.source.name(), &limited.limit, verdict)
+            banned_ms: verdict.banned_ms(),
+            ..counter(key, limited.asked.source.name(), &limited.asked.check.limit, verdict.together())
         }),
         _ => None,
     });

@@ -1,6 +1,6 @@
 //! What a client asks about. These types know nothing of gRPC; whoever makes them has checked the request's size.
 
-use crate::algorithm::MAX_HITS;
+use crate::algorithm::Ask;
 
 /// One call: a domain, and descriptors that must all pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub struct Request {
 pub struct Descriptor {
     /// Its path down the tree of rules.
     pub entries: Vec<Entry>,
-    /// What it takes or gives back.
-    pub hits: Hits,
+    /// What it takes or refunds.
+    pub ask: Ask,
     /// A limit that the client brings along, in place of the configured one.
     pub limit: Option<Override>,
 }
@@ -38,37 +38,6 @@ pub struct Override {
     pub number: u32,
     /// The length of its window.
     pub unit: Unit,
-}
-
-/// How many hits a descriptor takes (0 only looks), or gives back: from -2^53 to 2^53.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hits(i64);
-
-impl Hits {
-    /// More than any counter holds is given back: it is as fresh.
-    pub const RESET: Hits = Hits(-(MAX_HITS as i64));
-
-    /// Hits that are taken; `None` beyond 2^53.
-    pub fn take(hits: u64) -> Option<Hits> {
-        i64::try_from(hits).ok().filter(|_| hits <= MAX_HITS).map(Hits)
-    }
-
-    /// Hits that are given back; `None` beyond 2^53.
-    pub fn give_back(hits: u64) -> Option<Hits> {
-        Hits::take(hits).map(|Hits(hits)| Hits(-hits))
-    }
-
-    /// So many for each; at most 2^53, which no limit lets pass anyway.
-    #[must_use]
-    pub fn times(self, cost: u32) -> Hits {
-        let most = MAX_HITS as i64;
-        Hits(self.0.saturating_mul(cost.into()).clamp(-most, most))
-    }
-
-    /// Negative where they are given back.
-    pub fn get(self) -> i64 {
-        self.0
-    }
 }
 
 /// What a denial by one limit means for the request.

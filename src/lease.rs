@@ -18,7 +18,7 @@
 
 use std::time::Duration;
 
-use crate::algorithm::{Limit, Verdict};
+use crate::algorithm::{Limit, NoLease, Verdict};
 
 /// The shortest and the longest time that a lease may last.
 const TTL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(10));
@@ -56,9 +56,9 @@ pub enum LeaseError {
     /// What is taken belongs to someone.
     #[error("concurrency has no lease: a slot belongs to the stream that takes it")]
     Holders,
-    /// What is taken in advance would have to wait its turn.
-    #[error("a limit with max_delay has no lease: each request waits for a turn of its own")]
-    Turns,
+    /// What is taken in advance would have to be delayed.
+    #[error("a limit with max_delay has no lease: each request has a delay of its own")]
+    Delay,
 }
 
 impl LeaseError {
@@ -67,7 +67,7 @@ impl LeaseError {
         match self {
             LeaseError::ZeroSize | LeaseError::Size(_) => Some("size"),
             LeaseError::Ttl | LeaseError::Period(_) => Some("ttl"),
-            LeaseError::CountDenied | LeaseError::Holders | LeaseError::Turns => None,
+            LeaseError::CountDenied | LeaseError::Holders | LeaseError::Delay => None,
         }
     }
 }
@@ -78,14 +78,11 @@ impl Lease {
     /// # Errors
     /// Where the limit cannot have it.
     pub fn new(size: u32, ttl: Duration, limit: &Limit) -> Result<Lease, LeaseError> {
-        if limit.algorithm().has_holders() {
-            return Err(LeaseError::Holders);
-        }
-        if limit.options().max_delay.is_some() {
-            return Err(LeaseError::Turns);
-        }
-        if limit.count_denied() {
-            return Err(LeaseError::CountDenied);
+        match limit.no_lease() {
+            None => {}
+            Some(NoLease::Holders) => return Err(LeaseError::Holders),
+            Some(NoLease::Delay) => return Err(LeaseError::Delay),
+            Some(NoLease::CountDenied) => return Err(LeaseError::CountDenied),
         }
         if size == 0 {
             return Err(LeaseError::ZeroSize);

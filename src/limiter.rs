@@ -1,16 +1,19 @@
 //! The straight line of a request: match, plan, ask the store, conclude, record; and wait, where a limit says so.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 use crate::counters::{self, Action, Counter, CounterError};
+use crate::decision::{Decision, Refund};
 use crate::descriptor::{Entry, Request, Role};
 use crate::metrics::{Metrics, RuleMetrics};
-use crate::plan::{Decision, GiveBack, Plan, PlanOptions};
+use crate::plan::{Asked, Plan, PlanOptions};
 use crate::rules::Rules;
 use crate::store::memory::MemoryStore;
 use crate::store::{Check, Store, StoreError, Verdicts};
@@ -18,7 +21,11 @@ use crate::telemetry;
 use crate::waiting_room::{Turn, WaitingRoom};
 
 /// How long the store has to take back what a request has taken that waits no longer.
-const GIVE_BACK_TIMEOUT: Duration = Duration::from_secs(1);
+const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The most work that one request may ask of the store, where a small counter is 1. It is decided in one go, and this many hold Redis up for some
+/// milliseconds.
+pub const MAX_WORK: u64 = 1_280;
 
 /// Decides requests by the rules in force.
 pub struct Limiter<S> {
@@ -36,8 +43,8 @@ type InForce = ArcSwap<Arc<Snapshot>>;
 pub struct Deadlines {
     /// The store has until then.
     pub store: Instant,
-    /// And what would be held for longer than until then is denied; `None`: its caller has time.
-    pub turn: Option<Instant>,
+    /// The caller has until then; `None`: it has time. What would be delayed for longer is denied.
+    pub caller: Option<Instant>,
 }
 
 /// What the limiters of all workers have in common.
@@ -49,7 +56,7 @@ struct Common {
     local: Arc<MemoryStore>,
     metrics: Arc<Metrics>,
     waiting_room: WaitingRoom,
-    reports: telemetry::Bounded,
+    reports: telemetry::Throttle,
 }
 
 /// What holds for every request.
@@ -82,6 +89,15 @@ pub enum DecideError {
     /// The store has no room, and such requests are refused.
     #[error("too many requests wait for the rate limit store")]
     Overloaded,
+    /// The caller's deadline is over, and the store has not been asked.
+    #[error("the deadline is over before the rate limit store was asked")]
+    DeadlineExceeded,
+    /// To decide it would hold all others up.
+    #[error(
+        "the request is too much work ({0}, and {MAX_WORK} is the most): ask for fewer descriptors at once whose limits keep much, \
+         which are sliding_log, concurrency and penalty of large numbers"
+    )]
+    TooMuchWork(u64),
 }
 
 /// The rules that one request sees from start to end.
@@ -111,7 +127,7 @@ impl<S: Store> Limiter<S> {
             waiting_room: WaitingRoom::new(options.max_held_requests, Arc::clone(&metrics)),
             options,
             metrics,
-            reports: telemetry::Bounded::default(),
+            reports: telemetry::Throttle::default(),
         };
         let in_force = Arc::new(InForce::default());
         common.in_force.lock().push(Arc::clone(&in_force));
@@ -131,11 +147,10 @@ impl<S: Store> Limiter<S> {
         let snapshot = Snapshot { metrics: RuleMetrics::new(&rules), rules };
         let snapshot = Arc::new(snapshot);
         let all = self.common.in_force.lock();
-        let old = self.snapshot();
         for in_force in &*all {
             in_force.store(Arc::new(Arc::clone(&snapshot)));
         }
-        self.common.metrics.record_load(&snapshot.rules, &old.rules);
+        self.common.metrics.record_load(&snapshot.rules);
     }
 
     /// The rules in force. To take them writes nothing that another worker writes or reads.
@@ -158,7 +173,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Decides a request. What passes, but not yet, passes when its turn has come; if that is dropped before, what it has taken is
-    /// given back.
+    /// refunded.
     ///
     /// # Errors
     /// See [`DecideError`].
@@ -169,32 +184,49 @@ impl<S: Store> Limiter<S> {
         deadlines: Deadlines,
     ) -> Result<(Decision<'a>, Option<Turn>), DecideError> {
         let mut plan = Plan::new(&self.common.options.plan, &snapshot.rules, request);
-        let mut decision = if plan.checks().is_empty() {
-            plan.conclude(&[])
+        let mut permit = None;
+        let decision = if plan.asked().is_empty() {
+            plan.conclude(&Verdicts::new())
         } else {
-            if let Some(latest) = deadlines.turn {
-                plan = plan.within(latest.saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            if deadlines.caller.is_some_and(|deadline| deadline <= now) {
+                return Err(DecideError::DeadlineExceeded);
             }
-            match self.ask(plan.checks(), deadlines.store).await {
+            let work = plan.asked().iter().map(|asked| asked.check.work()).sum();
+            if work > MAX_WORK {
+                return Err(DecideError::TooMuchWork(work));
+            }
+            if let Some(deadline) = deadlines.caller {
+                plan = plan.within(deadline.saturating_duration_since(now));
+            }
+            if plan.may_delay() {
+                // Before anything is charged: without a permit nothing is delayed, and what would have to be is denied.
+                permit = self.common.waiting_room.enter();
+                plan = if permit.is_some() { plan } else { plan.within(Duration::ZERO) };
+            }
+            match self.ask(plan.asked(), deadlines.store).await {
                 Ok(verdicts) => plan.conclude(&verdicts),
-                Err(StoreError::Overloaded) if self.refuses(plan.checks()) => {
+                Err(StoreError::Overloaded) if self.refuses(plan.asked()) => {
                     self.common.metrics.record_overloaded();
                     return Err(DecideError::Overloaded);
                 }
                 Err(error) => self.decide_without_store(plan, error)?,
             }
         };
-        let turn = if decision.delay.is_zero() { None } else { self.seat(&mut decision) };
+        let turn = permit.filter(|_| !decision.delay.is_zero()).map(|permit| {
+            let (limiter, taken) = (self.clone(), decision.refund(self.common.options.plan.expected_replicas));
+            permit.wait_until(Instant::now() + decision.delay, move || limiter.refund(taken))
+        });
         self.common.metrics.record(&snapshot.metrics, &decision);
         Ok((decision, turn))
     }
 
     /// Where the store has no room. What denies nobody fails nobody's call.
-    fn refuses(&self, checks: &[Check]) -> bool {
-        self.common.options.overload == Overload::Refuse && checks.iter().any(|check| check.role != Role::Shadow)
+    fn refuses(&self, asked: &[Asked<'_>]) -> bool {
+        self.common.options.overload == Overload::Refuse && asked.iter().any(|asked| asked.check.role != Role::Shadow)
     }
 
-    async fn ask(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
+    async fn ask<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
         let verdicts = self.store.check(checks, deadline).await;
         if let Err(error) = &verdicts {
             self.common.metrics.record_store_error(error);
@@ -202,27 +234,17 @@ impl<S: Store> Limiter<S> {
         verdicts
     }
 
-    /// Lets a request wait that has just been decided, or denies it where there is no seat.
-    fn seat(&self, decision: &mut Decision<'_>) -> Option<Turn> {
-        let limiter = self.clone();
-        let taken = decision.give_back(&self.common.options.plan);
-        let turn = self.common.waiting_room.enter(Instant::now() + decision.delay, move || limiter.give_back(taken));
-        if turn.is_none() {
-            decision.refuse_to_hold();
-        }
-        turn
-    }
-
     /// As if the request had not been. Nobody waits for that.
-    fn give_back(self, GiveBack { to_store, to_memory }: GiveBack) {
+    fn refund(self, Refund { to_store, to_memory }: Refund) {
         if !to_memory.is_empty() {
-            self.common.local.decide(&to_memory);
+            // A refund needs no room.
+            let _ = self.common.local.decide(&to_memory);
         }
         // Where there is no runtime any more, the process ends.
         if !to_store.is_empty()
             && let Ok(runtime) = Handle::try_current()
         {
-            runtime.spawn(async move { self.ask(&to_store, Instant::now() + GIVE_BACK_TIMEOUT).await });
+            runtime.spawn(async move { self.ask(&to_store, Instant::now() + REFUND_TIMEOUT).await });
         }
     }
 
@@ -232,6 +254,7 @@ impl<S: Store> Limiter<S> {
     }
 
     fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, DecideError> {
+        tracing::debug!(?error, "the store could not decide a request");
         if let Some(since_last) = self.common.reports.admit() {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
@@ -240,7 +263,8 @@ impl<S: Store> Limiter<S> {
                 "the store could not decide: failure modes answered"
             );
         }
-        plan.conclude_without_store(|checks| self.common.local.decide(checks)).map_err(|_| {
+        let known = |check: &Check| self.store.known_denial(check);
+        plan.conclude_without_store(known, |checks| self.common.local.decide(checks)).map_err(|_| {
             self.common.metrics.record_unavailable();
             DecideError::Undecided(error)
         })

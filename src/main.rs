@@ -12,9 +12,10 @@ use tollgate::counters::{self, Action};
 use tollgate::health::{self, Health};
 use tollgate::plan::PlanOptions;
 use tollgate::rules::load::{self, Sources};
+use tollgate::server;
 use tollgate::settings::{self, Reading, RulesSettings, Settings, StoreSettings};
 use tollgate::store::redis::RedisStore;
-use tollgate::{server, telemetry};
+use tollgate::telemetry::{self, LogFormat, Logs};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -152,10 +153,21 @@ fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
     arguments
 }
 
+/// Says why it cannot serve in the log, which waits for no reader.
+fn serve(settings: Settings) -> anyhow::Result<ExitCode> {
+    let logs = telemetry::init(&settings.log_level, settings.log_format);
+    Ok(match serve_with(settings, &logs) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
 /// What serves has threads of its own; this one looks after them.
 #[tokio::main(flavor = "current_thread")]
-async fn serve(settings: Settings) -> anyhow::Result<ExitCode> {
-    telemetry::init(settings.log_level, settings.log_format);
+async fn serve_with(settings: Settings, logs: &Logs) -> anyhow::Result<()> {
     let mut refused = Vec::new();
     for unsupported in settings::unsupported(|name| std::env::var(name).ok()) {
         let line = format!("{}: {}", unsupported.setting, unsupported.advice);
@@ -168,8 +180,7 @@ async fn serve(settings: Settings) -> anyhow::Result<ExitCode> {
     if !refused.is_empty() {
         bail!("the environment asks for what is not there:\n{}", refused.join("\n"));
     }
-    server::serve(settings).await?;
-    Ok(ExitCode::SUCCESS)
+    server::serve(settings, logs.lost()).await
 }
 
 fn check(check: &Check) -> anyhow::Result<ExitCode> {
@@ -207,7 +218,7 @@ async fn health(question: Health) -> anyhow::Result<ExitCode> {
 
 #[tokio::main(flavor = "current_thread")]
 async fn counter(action: Action, which: Box<Which>) -> anyhow::Result<ExitCode> {
-    telemetry::init(tracing::Level::WARN, telemetry::LogFormat::Text);
+    let _logs = telemetry::init(&tracing::Level::WARN.into(), LogFormat::Text);
     let Some(redis) = which.store.redis()? else {
         bail!("counters in memory are the service's own: set REDIS_URL, or ask the service itself (see ADMIN_API)");
     };

@@ -1,21 +1,18 @@
-//! Which counters a request touches, and what their verdicts mean for it. Pure: the store is asked by someone else.
+//! Which counters a request touches, and what their failure modes answer. Pure: the store is asked by someone else.
 
-use std::ops::Range;
+use std::borrow::Borrow;
 use std::time::Duration;
 
-use smallvec::SmallVec;
-
-use crate::algorithm::{Algorithm, Limit, LimitErrors, Options, Verdict};
-use crate::descriptor::{Hits, Override, Request, Role};
-use crate::lease::Lease;
-use crate::rules::{Allowance, Domain, FailureMode, Rule, RuleLimit, Rules};
-use crate::store::group::Votes;
-use crate::store::{self, Check, Key, Verdicts};
+use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options};
+use crate::decision::{Answer, Decision, Few, Limited, Status};
+use crate::descriptor::{Override, Request, Role};
+use crate::rules::{Allowance, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
+use crate::store::{self, Check, CheckVerdict, Key, Origin, Penalized, StoreError, Verdicts};
 
 /// What holds for every request.
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
-    /// In front of every counter's name.
+    /// In front of every counter's name; without braces.
     pub key_prefix: String,
     /// No request is denied; what would have been is counted and reported.
     pub shadow_mode: bool,
@@ -29,22 +26,26 @@ pub struct Plan<'a> {
     options: &'a PlanOptions,
     domain_found: bool,
     statuses: Few<Status<'a>>,
-    /// How many limits are asked.
-    limits: usize,
-    /// What each check is asked for.
-    reasons: Few<Reason<'a>>,
-    checks: Vec<Check>,
+    asked: Vec<Asked<'a>>,
 }
 
-/// A list of what is small and mostly one or two: it needs no allocation then.
-type Few<T> = SmallVec<[T; 2]>;
+/// What is asked of one limit, and why.
+#[derive(Clone, Debug)]
+pub struct Asked<'a> {
+    /// The question.
+    pub check: Check,
+    /// Where the limit comes from.
+    pub source: Source<'a>,
+    /// What a denial means by its rule; for the check it means nothing where no request is denied.
+    pub role: Role,
+    /// What it answers when the store cannot.
+    pub failure_mode: FailureMode,
+}
 
-/// Why a counter is asked.
-#[derive(Clone, Copy, Debug)]
-struct Reason<'a> {
-    source: Source<'a>,
-    role: Role,
-    failure_mode: FailureMode,
+impl Borrow<Check> for Asked<'_> {
+    fn borrow(&self) -> &Check {
+        &self.check
+    }
 }
 
 /// Where a limit comes from.
@@ -66,173 +67,6 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The whole answer.
-#[derive(Debug)]
-pub struct Decision<'a> {
-    /// The request is denied.
-    pub over_limit: bool,
-    /// It would be denied, but nothing is in shadow mode.
-    pub spared: bool,
-    /// The rules know the domain.
-    pub domain_found: bool,
-    /// One for each descriptor, in its order.
-    pub statuses: Few<Status<'a>>,
-    /// What every limit says, in the order of the descriptors.
-    pub limits: Vec<Limited<'a>>,
-    /// How long the request is to be held before it passes; zero where it is denied.
-    pub delay: Duration,
-}
-
-/// What takes back the hits of a request that was admitted and does not pass after all.
-#[derive(Debug, Default)]
-pub struct GiveBack {
-    /// To be asked of the store.
-    pub to_store: Vec<Check>,
-    /// To be asked of this process's memory, which decided because the store could not.
-    pub to_memory: Vec<Check>,
-}
-
-/// The answer to one descriptor.
-#[derive(Debug)]
-pub enum Status<'a> {
-    /// No rule applies.
-    NoLimit,
-    /// A rule says that nothing is limited.
-    Unlimited(&'a Rule),
-    /// These of the limits have been asked; there is one at least.
-    Limited(Range<usize>),
-}
-
-impl<'a> Decision<'a> {
-    /// For each descriptor that is limited, what its limits say.
-    pub fn limited(&self) -> impl Iterator<Item = &[Limited<'a>]> {
-        self.statuses.iter().filter_map(|status| match status {
-            Status::Limited(range) => Some(&self.limits[range.clone()]),
-            Status::NoLimit | Status::Unlimited(_) => None,
-        })
-    }
-
-    /// What gives back all that the request has taken, but of limits that count denials.
-    pub fn give_back(&self, options: &PlanOptions) -> GiveBack {
-        let mut give_back = GiveBack::default();
-        for limited in self.limits.iter().filter(|limited| !limited.over() && !limited.limit.count_denied()) {
-            let Limited { key, limit, hits, .. } = limited;
-            let Some(hits) = u64::try_from(hits.get()).ok().filter(|hits| *hits > 0).and_then(Hits::give_back) else {
-                continue;
-            };
-            let check = Check { key: key.clone(), limit: *limit, hits, role: Role::Shadow, descriptor: 0, lease: None };
-            match limited.answer {
-                Answer::Store(_) => give_back.to_store.push(check),
-                Answer::Local(_) => {
-                    give_back.to_memory.push(Check { limit: limit.divided_by(options.expected_replicas), ..check });
-                }
-                Answer::FailedOpen | Answer::FailedClosed => {}
-            }
-        }
-        give_back
-    }
-
-    /// Denies a request that would have to be held and cannot. Its turn is when it would have been.
-    pub fn refuse_to_hold(&mut self) {
-        self.over_limit = true;
-        self.delay = Duration::ZERO;
-        for limited in self.limits.iter_mut().filter(|limited| limited.role != Role::Shadow) {
-            if let Answer::Store(verdict) | Answer::Local(verdict) = &mut limited.answer
-                && verdict.delay_ms > 0
-            {
-                let retry_after_ms = Some(verdict.delay_ms);
-                *verdict = Verdict { allowed: false, remaining: 0, retry_after_ms, delay_ms: 0, ..*verdict };
-            }
-        }
-    }
-}
-
-/// The one of a descriptor's limits to tell of: of those that are over, the one that takes longest; or else the one with the
-/// least remaining.
-pub fn most_pressing<'l, 'a>(limits: &'l [Limited<'a>]) -> Option<&'l Limited<'a>> {
-    // What can never pass takes longest.
-    let wait = |limited: &Limited<'_>| limited.verdict().and_then(|verdict| verdict.retry_after_ms).unwrap_or(u64::MAX);
-    let over = limits.iter().filter(|limited| limited.over()).max_by_key(|limited| wait(limited));
-    over.or_else(|| limits.iter().min_by_key(|limited| limited.remaining()))
-}
-
-/// What one limit says.
-#[derive(Clone, Debug)]
-pub struct Limited<'a> {
-    /// Its counter.
-    pub key: Key,
-    /// Where the limit comes from.
-    pub source: Source<'a>,
-    /// The limit.
-    pub limit: Limit,
-    /// What was asked of it, its cost included.
-    pub hits: Hits,
-    /// What a denial means.
-    pub role: Role,
-    /// Its answer, that of its penalty included.
-    pub answer: Answer,
-    /// How long a ban still lasts, where its penalty has brought one.
-    pub banned_ms: Option<u64>,
-}
-
-/// Who answered for a limit, and what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Answer {
-    /// The store.
-    Store(Verdict),
-    /// This process alone, because the store could not.
-    Local(Verdict),
-    /// Nobody could tell; the failure mode lets pass.
-    FailedOpen,
-    /// Nobody could tell; the failure mode denies.
-    FailedClosed,
-}
-
-impl Answer {
-    /// What a limit says under its penalty, and how long a ban still lasts.
-    fn under(self, penalty: Answer) -> (Answer, Option<u64>) {
-        let ban = |penalty: Verdict| penalty.retry_after_ms.filter(|_| !penalty.allowed);
-        match (self, penalty) {
-            (Answer::Store(own), Answer::Store(penalty)) => (Answer::Store(own.under(penalty)), ban(penalty)),
-            (Answer::Local(own), Answer::Local(penalty)) => (Answer::Local(own.under(penalty)), ban(penalty)),
-            (own, _) => (own, None),
-        }
-    }
-}
-
-impl Limited<'_> {
-    /// The limit is exceeded, whatever that means for the request.
-    pub fn over(&self) -> bool {
-        match self.answer {
-            Answer::Store(verdict) | Answer::Local(verdict) => !verdict.allowed,
-            Answer::FailedOpen => false,
-            Answer::FailedClosed => true,
-        }
-    }
-
-    /// The limit is exceeded and not in shadow mode: the descriptor's status is `OVER_LIMIT`.
-    pub fn shown_over(&self) -> bool {
-        self.over() && self.role != Role::Shadow
-    }
-
-    /// How many more hits would pass. Where a limit is not enforced because it cannot be, as many as it allows.
-    pub fn remaining(&self) -> u32 {
-        match self.answer {
-            Answer::Store(verdict) | Answer::Local(verdict) => verdict.remaining,
-            Answer::FailedOpen => self.limit.capacity(),
-            Answer::FailedClosed => 0,
-        }
-    }
-
-    /// The counter's verdict, where one could be had.
-    pub fn verdict(&self) -> Option<Verdict> {
-        match self.answer {
-            Answer::Store(verdict) | Answer::Local(verdict) => Some(verdict),
-            Answer::FailedOpen | Answer::FailedClosed => None,
-        }
-    }
-}
-
 /// A limit that the store could not decide is in failure mode `error`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Undecided;
@@ -240,14 +74,8 @@ pub struct Undecided;
 impl<'a> Plan<'a> {
     /// Matches every descriptor.
     pub fn new(options: &'a PlanOptions, rules: &'a Rules, request: &'a Request) -> Plan<'a> {
-        let mut plan = Plan {
-            options,
-            domain_found: false,
-            statuses: Few::with_capacity(request.descriptors.len()),
-            limits: 0,
-            reasons: Few::new(),
-            checks: Vec::new(),
-        };
+        let statuses = Few::with_capacity(request.descriptors.len());
+        let mut plan = Plan { options, domain_found: false, statuses, asked: Vec::new() };
         let Some(domain) = rules.domain(&request.domain) else {
             plan.statuses.extend(request.descriptors.iter().map(|_| Status::NoLimit));
             return plan;
@@ -262,29 +90,16 @@ impl<'a> Plan<'a> {
             })
             .collect();
         // Most rules have one limit.
-        let limits = matched.iter().flatten().count();
-        plan.checks.reserve_exact(limits);
-        plan.reasons.reserve_exact(limits);
+        plan.asked.reserve_exact(matched.iter().flatten().count());
         for (index, (descriptor, rule)) in request.descriptors.iter().zip(&matched).enumerate() {
-            let begin = plan.limits;
+            let begin = plan.asked.len();
             match (descriptor.limit, rule) {
-                (Some(limit), _) => {
-                    let limit = brought_along(domain.defaults.algorithm, limit);
-                    let reason = Reason {
-                        source: Source::Override(domain),
-                        role: Role::Enforced,
-                        failure_mode: domain.defaults.failure_mode,
-                    };
-                    // Any number in any unit is a limit.
-                    if let Ok(limit) = limit {
-                        plan.ask(request, index, (limit, None, None), descriptor.hits, reason);
-                    }
-                }
+                (Some(limit), _) => plan.ask_override(request, index, domain, limit),
                 (None, Some(rule)) => plan.ask_rule(request, index, rule, &matched),
                 (None, None) => {}
             }
             plan.statuses.push(match rule {
-                _ if plan.limits > begin => Status::Limited(begin..plan.limits),
+                _ if plan.asked.len() > begin => Status::Limited(begin..plan.asked.len()),
                 Some(rule) if is_unlimited(rule) => Status::Unlimited(rule),
                 _ => Status::NoLimit,
             });
@@ -295,151 +110,126 @@ impl<'a> Plan<'a> {
     /// Asks every limit of a rule that no other takes the place of.
     fn ask_rule(&mut self, request: &'a Request, index: usize, rule: &'a Rule, matched: &[Option<&Rule>]) {
         for rule_limit in &rule.limits {
-            let config = &rule_limit.config;
-            let Allowance::Limited(limit) = config.allowance else { continue };
-            if is_replaced(&config.name, matched) {
+            let LimitConfig { name, allowance, failure_mode, cost, penalty, lease, .. } = &rule_limit.config;
+            let Allowance::Limited(limit) = *allowance else { continue };
+            if is_replaced(name, matched) {
                 continue;
             }
-            let hits = request.descriptors[index].hits.times(config.cost);
+            let descriptor = &request.descriptors[index];
+            let shared_pattern = |level| rule.shared_pattern(level);
+            let (prefix, domain) = (&self.options.key_prefix, &request.domain);
+            let key = Key::new(prefix, domain, &descriptor.entries, shared_pattern, &limit, Origin::Rule);
+            let penalty = penalty.map(|penalty| Penalized { key: key.of_penalty(&penalty), penalty });
+            let holder = if limit.algorithm().has_holders() { store::holder(&descriptor.entries) } else { 0 };
+            let check = Check {
+                penalty,
+                caller: Caller { holder, ..Caller::default() },
+                role: if self.options.shadow_mode { Role::Shadow } else { rule.role },
+                descriptor: index,
+                lease: *lease,
+                ..Check::new(key, limit, descriptor.ask.times(*cost))
+            };
             let source = Source::Rule(rule, rule_limit);
-            self.ask(
-                request,
-                index,
-                (limit, config.penalty, config.lease),
-                hits,
-                Reason { source, role: rule.role, failure_mode: config.failure_mode },
-            );
+            self.asked.push(Asked { check, source, role: rule.role, failure_mode: *failure_mode });
         }
     }
 
-    fn ask(
-        &mut self,
-        request: &'a Request,
-        index: usize,
-        (limit, penalty, lease): (Limit, Option<Limit>, Option<Lease>),
-        hits: Hits,
-        reason: Reason<'a>,
-    ) {
-        let shared_pattern = |level| match reason.source {
-            Source::Rule(rule, _) => rule.shared_pattern(level),
-            Source::Override(_) => None,
-        };
-        let entries = &request.descriptors[index].entries;
-        let key = Key::new(&self.options.key_prefix, &request.domain, entries, shared_pattern, &limit);
-        let role = if self.options.shadow_mode { Role::Shadow } else { reason.role };
-        let limit = if limit.algorithm().has_holders() { limit.held_by(store::holder(entries)) } else { limit };
-        self.limits += 1;
-        // A give-back is neither denied nor banned; but a reset, which is one of all there can be, is a pardon.
-        let penalty = penalty.filter(|_| hits.get() >= 0 || hits == Hits::RESET);
-        let penalty = penalty.map(|limit| Check {
-            key: key.of_penalty(&limit),
-            limit,
-            hits,
-            role,
-            descriptor: index,
-            lease: None,
-        });
-        self.checks.push(Check { key, limit, hits, role, descriptor: index, lease });
-        self.reasons.push(reason);
-        if let Some(penalty) = penalty {
-            self.checks.push(penalty);
-            self.reasons.push(reason);
-        }
+    /// Asks the limit that a request brings along.
+    fn ask_override(&mut self, request: &'a Request, index: usize, domain: &'a Domain, limit: Override) {
+        // Any number in any unit is a limit.
+        let Ok(limit) = brought_along(domain.defaults.algorithm, limit) else { return };
+        let descriptor = &request.descriptors[index];
+        let (prefix, name) = (&self.options.key_prefix, &request.domain);
+        let key = Key::new(prefix, name, &descriptor.entries, |_| None, &limit, Origin::Override);
+        let role = if self.options.shadow_mode { Role::Shadow } else { Role::Enforced };
+        let check = Check { role, descriptor: index, ..Check::new(key, limit, descriptor.ask) };
+        let failure_mode = domain.defaults.failure_mode;
+        self.asked.push(Asked { check, source: Source::Override(domain), role: Role::Enforced, failure_mode });
     }
 
-    /// The same for a caller who waits no longer than this for a turn.
+    /// What to ask the store.
+    pub fn asked(&self) -> &[Asked<'a>] {
+        &self.asked
+    }
+
+    /// Whether the answer may be to delay the request.
+    pub fn may_delay(&self) -> bool {
+        let takes = self.asked.iter().filter(|asked| asked.check.ask.taken() > 0);
+        takes.into_iter().any(|Asked { check, .. }| check.limit.max_delay_ms(check.caller) > 0)
+    }
+
+    /// The same for a caller that waits no longer than this.
     #[must_use]
-    pub fn within(mut self, patience: Duration) -> Plan<'a> {
-        let patience_ms = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        for check in &mut self.checks {
-            check.limit = check.limit.within(patience_ms);
+    pub fn within(mut self, max_wait: Duration) -> Plan<'a> {
+        let max_wait_ms = u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX);
+        for Asked { check, .. } in &mut self.asked {
+            check.caller.max_wait_ms = max_wait_ms;
         }
         self
     }
 
-    /// What to ask the store.
-    pub fn checks(&self) -> &[Check] {
-        &self.checks
-    }
-
     /// What the store's verdicts, one for each check, mean.
-    pub fn conclude(self, verdicts: &[Verdict]) -> Decision<'a> {
-        let answers = verdicts.iter().map(|verdict| Answer::Store(*verdict));
+    pub fn conclude(self, verdicts: &Verdicts) -> Decision<'a> {
+        let answers = verdicts.iter().map(|verdict| verdict.map_or(Answer::Skipped, Answer::Store));
         self.decision(answers)
     }
 
-    /// What the failure modes answer where the store could not; `decide` decides checks in this process.
+    /// What the failure modes answer where the store could not: `known` tells what it is known to deny, `decide` decides checks in this process.
     ///
-    /// The request is still one group: what is decided here is not charged if a limit that fails closed denies it.
+    /// The request is still one group: what is decided here is not charged if a limit that fails closed denies it. Nobody is banned for
+    /// what the store could not decide: penalties rest.
     ///
     /// # Errors
     /// Where a limit wants the call to fail.
-    pub fn conclude_without_store(self, decide: impl FnOnce(&[Check]) -> Verdicts) -> Result<Decision<'a>, Undecided> {
-        let mode = |(reason, check): (&Reason<'_>, &Check)| match reason.failure_mode {
+    pub fn conclude_without_store(
+        self,
+        known: impl Fn(&Check) -> Option<CheckVerdict>,
+        decide: impl FnOnce(&[Check]) -> Result<Verdicts, StoreError>,
+    ) -> Result<Decision<'a>, Undecided> {
+        let mode = |Asked { check, failure_mode, .. }: &Asked<'_>| match failure_mode {
             // What denies nobody fails nobody's call.
             FailureMode::Error if check.role == Role::Shadow => FailureMode::Open,
-            // A give-back always passes.
-            FailureMode::Closed if check.hits.get() < 0 => FailureMode::Open,
-            mode => mode,
+            // A refund always passes.
+            FailureMode::Closed if check.ask.is_refund() => FailureMode::Open,
+            mode => *mode,
         };
-        let modes: Vec<FailureMode> = self.reasons.iter().zip(&self.checks).map(mode).collect();
+        let modes: Vec<FailureMode> = self.asked.iter().map(mode).collect();
         if modes.contains(&FailureMode::Error) {
             return Err(Undecided);
         }
-        let local = |(check, mode): (&Check, &FailureMode)| match mode {
-            // Nobody is punished for what the store could not decide.
-            FailureMode::Closed if check.limit.is_penalty() => Check { hits: Hits::default(), ..check.clone() },
-            FailureMode::Local => {
-                Check { limit: check.limit.divided_by(self.options.expected_replicas), ..check.clone() }
-            }
-            FailureMode::Closed => Check { limit: check.limit.closed(), ..check.clone() },
-            FailureMode::Open | FailureMode::Error => Check { hits: Hits::default(), ..check.clone() },
+        let answer = |(asked, mode): (&Asked<'_>, &FailureMode)| match (known(&asked.check), mode) {
+            (Some(verdict), _) => Some(Answer::Known(verdict)),
+            (None, FailureMode::Closed) => Some(Answer::FailedClosed),
+            (None, FailureMode::Local) => None,
+            (None, FailureMode::Open | FailureMode::Error) => Some(Answer::FailedOpen),
         };
+        let mut answers: Vec<Option<Answer>> = self.asked.iter().zip(&modes).map(answer).collect();
         // Where every limit fails open or closed, there is nothing to count.
-        let verdicts = if modes.contains(&FailureMode::Local) {
-            decide(&self.checks.iter().zip(&modes).map(local).collect::<Vec<_>>())
-        } else {
-            Verdicts::new()
-        };
-        let mut verdicts = verdicts.into_iter();
-        let answers: Vec<Answer> = modes
-            .into_iter()
-            .map(|mode| match (mode, verdicts.next()) {
-                (FailureMode::Local, Some(verdict)) => Answer::Local(verdict),
-                (FailureMode::Closed, _) => Answer::FailedClosed,
-                _ => Answer::FailedOpen,
-            })
-            .collect();
-        Ok(self.decision(answers.into_iter()))
+        if answers.contains(&None) {
+            let replicas = self.options.expected_replicas;
+            let local = |(Asked { check, .. }, answer): (&Asked<'_>, &Option<Answer>)| {
+                let check = Check { penalty: None, ..check.clone() };
+                match answer {
+                    None => Check { limit: check.limit.divided_by(replicas), ..check },
+                    Some(Answer::FailedOpen) => Check { ask: Ask::Peek, ..check },
+                    Some(_) => Check { limit: check.limit.closed(), ask: Ask::Take(1), ..check },
+                }
+            };
+            let checks: Vec<Check> = self.asked.iter().zip(&answers).map(local).collect();
+            // Without room for its counter a limit cannot be decided here either.
+            let verdicts = decide(&checks).unwrap_or_default();
+            let mut verdicts = verdicts.into_iter();
+            for answer in &mut answers {
+                let verdict = verdicts.next().flatten();
+                answer.get_or_insert(verdict.map_or(Answer::FailedOpen, Answer::Local));
+            }
+        }
+        Ok(self.decision(answers.into_iter().flatten()))
     }
 
     fn decision(self, answers: impl Iterator<Item = Answer>) -> Decision<'a> {
-        let mut votes = Votes::default();
-        let asked = self.reasons.into_iter().zip(self.checks);
-        let mut limits: Vec<Limited<'a>> = Vec::with_capacity(self.limits);
-        for ((Reason { source, role, .. }, Check { key, limit, hits, descriptor, .. }), answer) in asked.zip(answers) {
-            let limited = Limited { key, source, limit, hits, role, answer, banned_ms: None };
-            match limits.last_mut() {
-                Some(before) if limit.is_penalty() => {
-                    (before.answer, before.banned_ms) = before.answer.under(answer);
-                    votes.add(role, descriptor, hits, before.over());
-                }
-                _ => {
-                    votes.add(role, descriptor, hits, limited.over());
-                    limits.push(limited);
-                }
-            }
-        }
-        let spared = votes.deny() && self.options.shadow_mode;
-        let over_limit = votes.deny() && !spared;
-        // What denies nobody holds nobody either.
-        let delays = limits.iter().filter(|limited| limited.role != Role::Shadow).filter_map(Limited::verdict);
-        let delay_ms = match delays.map(|verdict| verdict.delay_ms).max() {
-            Some(delay_ms) if !over_limit && !self.options.shadow_mode => delay_ms,
-            _ => 0,
-        };
-        let delay = Duration::from_millis(delay_ms);
-        Decision { over_limit, spared, domain_found: self.domain_found, statuses: self.statuses, limits, delay }
+        let limits = self.asked.into_iter().zip(answers).map(|(asked, answer)| Limited { asked, answer }).collect();
+        Decision::new(self.domain_found, self.statuses, limits, self.options.shadow_mode)
     }
 }
 

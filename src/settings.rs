@@ -10,12 +10,12 @@ mod store;
 
 use std::time::Duration;
 
-use clap::builder::{BoolishValueParser, PossibleValuesParser, TypedValueParser as _};
+use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 
 use crate::grpc::HeaderFormat;
 use crate::store::redis::RedisAddressError;
-use crate::telemetry::LogFormat;
+use crate::telemetry::{LogFormat, LogLevels};
 
 pub use page::page;
 pub use reference::{Unsupported, unsupported};
@@ -77,7 +77,7 @@ pub struct Settings {
     #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
     pub admin_token: Option<String>,
 
-    /// How many connections HTTP may have at once; what is beyond is closed. Fewer where the limit on descriptors leaves less.
+    /// How many connections HTTP may have at once; the oldest goes for one more. Fewer where the limit on descriptors leaves less.
     #[arg(long, env = "MAX_CONNECTIONS", value_name = "NUMBER", default_value = "256", help_heading = "Listeners",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: u32,
@@ -142,6 +142,12 @@ pub struct Settings {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub max_value_bytes: u32,
 
+    /// The most that counters in this process's memory may take, without Redis or in failure mode `local`. Unset: half of the memory that the
+    /// process may use. At the bound the counters that are there go on, and a limit that needs a new one answers by its failure mode.
+    #[arg(long, env = "MEMORY_STORE_SIZE_IN_BYTES", value_name = "BYTES", help_heading = "Requests",
+        value_parser = clap::value_parser!(u64).range(1..))]
+    pub memory_store_size_in_bytes: Option<u64>,
+
     /// The most requests that are held at once until their turn (`leaky_bucket` with `max_delay`); what would be one more is denied.
     #[arg(long, env = "MAX_HELD_REQUESTS", value_name = "NUMBER", default_value = "10000", help_heading = "Requests",
         value_parser = clap::value_parser!(u32))]
@@ -197,10 +203,10 @@ pub struct Settings {
         value_parser = share)]
     pub near_limit_ratio: f64,
 
-    /// The least important log lines to write: error, warn, info, debug (tells of every request, with its values) or trace.
-    #[arg(long, env = "LOG_LEVEL", value_name = "LEVEL", default_value = "info", ignore_case = true, help_heading = "Logs",
-        value_parser = level_parser())]
-    pub log_level: tracing::Level,
+    /// The least important log lines to write: error, warn, info, debug (tells of every request, with its values) or
+    /// trace. Libraries are silent unless they are named, each with its level: info,h2=warn,hyper=debug.
+    #[arg(long, env = "LOG_LEVEL", value_name = "LEVELS", default_value = "info", help_heading = "Logs")]
+    pub log_level: LogLevels,
 
     /// What log lines look like.
     #[arg(
@@ -270,17 +276,6 @@ impl Settings {
         }
         Ok(())
     }
-}
-
-/// The reference's levels, of which panic and fatal are errors here.
-fn level_parser() -> impl clap::builder::TypedValueParser<Value = tracing::Level> {
-    PossibleValuesParser::new(["trace", "debug", "info", "warn", "warning", "error", "fatal", "panic"]).try_map(
-        |name| match name.to_ascii_lowercase().as_str() {
-            "warning" => Ok(tracing::Level::WARN),
-            "fatal" | "panic" => Ok(tracing::Level::ERROR),
-            level => level.parse(),
-        },
-    )
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {

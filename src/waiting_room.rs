@@ -1,64 +1,76 @@
-//! Where requests wait that are admitted, but not before their turn: those of a `leaky_bucket` with `max_delay`.
+//! Where requests wait that are admitted, but not before their release time: those of a `leaky_bucket` with `max_delay`.
 //!
-//! The store has told each of them its turn, so that nobody here keeps an order, and all replicas together serve first who came
-//! first. Who waits costs a timer and a seat, and no thread. Seats are bounded; there is nothing to queue for one.
+//! The store has told each of them its time, so that nobody here keeps an order, and all replicas together serve first who came
+//! first. A request that waits costs a timer and a permit, and no thread. Permits are bounded, and taken before the store is asked: a request
+//! that finds none is never charged for a delay that it cannot have.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
 
 use crate::metrics::{Held, Metrics};
-use crate::telemetry::Bounded;
+use crate::telemetry::Throttle;
 
-/// The seats.
+/// The room.
 pub struct WaitingRoom {
-    seats: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
     closed: watch::Sender<bool>,
     metrics: Arc<Metrics>,
-    reports: Bounded,
+    reports: Throttle,
 }
 
-/// When a request may leave. One that is dropped before has left by itself: its caller waits no longer.
+/// The right to wait.
+pub struct Permit {
+    permit: OwnedSemaphorePermit,
+    closed: watch::Receiver<bool>,
+    metrics: Arc<Metrics>,
+}
+
+/// When a request may leave. If it is dropped before, its caller has left by itself.
 pub struct Turn {
     at: Instant,
     closed: watch::Receiver<bool>,
     metrics: Arc<Metrics>,
-    /// What to do when it leaves before its turn.
+    /// What to do when the request leaves before its time.
     give_up: Option<Box<dyn FnOnce() + Send>>,
-    _seat: OwnedSemaphorePermit,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl WaitingRoom {
-    /// With so many seats.
-    pub fn new(seats: usize, metrics: Arc<Metrics>) -> WaitingRoom {
-        let seats = Arc::new(Semaphore::new(seats.min(Semaphore::MAX_PERMITS)));
-        WaitingRoom { seats, closed: watch::Sender::new(false), metrics, reports: Bounded::default() }
+    /// With so many permits.
+    pub fn new(permits: usize, metrics: Arc<Metrics>) -> WaitingRoom {
+        let permits = Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
+        WaitingRoom { permits, closed: watch::Sender::new(false), metrics, reports: Throttle::default() }
     }
 
-    /// Takes a seat until `turn`; `None` where all are taken. Who gets none, or leaves before, gives up.
-    pub fn enter(&self, turn: Instant, give_up: impl FnOnce() + Send + 'static) -> Option<Turn> {
-        let Ok(seat) = Arc::clone(&self.seats).try_acquire_owned() else {
+    /// Takes a permit; `None` where all are taken.
+    pub fn enter(&self) -> Option<Permit> {
+        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
             self.metrics.record_held(Held::Refused);
             if let Some(requests) = self.reports.admit() {
-                tracing::warn!(requests, "as many requests are held as MAX_HELD_REQUESTS allows: denied");
+                tracing::warn!(
+                    requests,
+                    "as many requests are delayed as MAX_HELD_REQUESTS allows: nothing more is delayed"
+                );
             }
-            give_up();
             return None;
         };
-        self.metrics.add_held(1);
-        Some(Turn {
-            at: turn,
-            closed: self.closed.subscribe(),
-            metrics: Arc::clone(&self.metrics),
-            give_up: Some(Box::new(give_up)),
-            _seat: seat,
-        })
+        Some(Permit { permit, closed: self.closed.subscribe(), metrics: Arc::clone(&self.metrics) })
     }
 
-    /// From now on it is everybody's turn.
+    /// From now on every request may leave.
     pub fn close(&self) {
         self.closed.send_replace(true);
+    }
+}
+
+impl Permit {
+    /// To wait until this time. A request that leaves before gives up.
+    pub fn wait_until(self, at: Instant, give_up: impl FnOnce() + Send + 'static) -> Turn {
+        let Permit { permit, closed, metrics } = self;
+        metrics.add_held(1);
+        Turn { at, closed, metrics, give_up: Some(Box::new(give_up)), _permit: permit }
     }
 }
 
@@ -66,7 +78,7 @@ impl Turn {
     /// Waits for it: never less, and more by what the timer is late, a millisecond or two.
     pub async fn come(mut self) {
         let held = tokio::select! {
-            () = tokio::time::sleep_until(self.at.into()) => Held::Passed,
+            () = tokio::time::sleep_until(self.at) => Held::Passed,
             // An error means that the room is gone: so is the service.
             _ = self.closed.wait_for(|closed| *closed) => Held::Released,
         };
@@ -107,10 +119,11 @@ mod tests {
 
         fn enter(&self, ms: u64) -> Option<Turn> {
             let gave_up = Arc::clone(&self.gave_up);
-            let turn = tokio::time::Instant::now() + Duration::from_millis(ms);
-            self.room.enter(turn.into_std(), move || {
+            let at = Instant::now() + Duration::from_millis(ms);
+            let turn = self.room.enter()?.wait_until(at, move || {
                 gave_up.fetch_add(1, Ordering::Relaxed);
-            })
+            });
+            Some(turn)
         }
 
         fn gave_up(&self) -> usize {
@@ -153,11 +166,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_finds_no_seat_gives_up_at_once() {
+    async fn there_is_no_permit_beyond_the_bound() {
         let scene = Scene::new(2);
-        let _seated = [scene.enter(1_000).unwrap(), scene.enter(1_000).unwrap()];
+        let _waiting = [scene.enter(1_000).unwrap(), scene.enter(1_000).unwrap()];
         assert!(scene.enter(1).is_none());
-        assert_eq!(scene.gave_up(), 1);
+        assert_eq!(scene.gave_up(), 0, "it has nothing to give up");
         assert!(scene.shows("tollgate_held_requests_total{outcome=\"refused\"} 1"));
     }
 

@@ -4,18 +4,17 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tollgate::algorithm::{Algorithm, Limit, Options};
-use tollgate::descriptor::{Hits, Role};
+use tollgate::algorithm::{Algorithm, Ask, Limit, Options};
 use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
 use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::{Check, Key, Store as _};
+use tollgate::store::{Check, Key, Origin, Store as _};
 use tollgate::wire::rate_limit_descriptor::Entry;
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitService};
@@ -86,7 +85,7 @@ fn an_idle_counter_takes_at_most_150_bytes_and_a_rule_a_thousand() {
         let store = MemoryStore::default();
         let info = allocation_counter::measure(|| {
             for i in 0..COUNTERS {
-                store.decide(&[check(&format!("user-{i}"), limit)]);
+                store.decide(&[check(&format!("user-{i}"), limit)]).unwrap();
             }
         });
         assert_eq!(store.len(), COUNTERS);
@@ -109,24 +108,24 @@ fn an_idle_counter_takes_at_most_150_bytes_and_a_rule_a_thousand() {
 }
 
 fn check(name: &str, limit: Limit) -> Check {
-    let key = Key::new("", name, &[], |_| None, &limit);
-    Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
+    let key = Key::new("", name, &[], |_| None, &limit, Origin::Rule);
+    Check::new(key, limit, Ask::Take(1))
 }
 
 /// What is taken when so many denials have come, each of a name of its own that grows by so many bytes from one to the last.
 fn taken_by_denials(setting: usize, denials: usize, growth: usize) -> usize {
     // Nothing is kept in the store itself: it is closed.
     let limit = Limit::new(Algorithm::SlidingWindow, 0, Duration::from_secs(60), Options::default()).unwrap();
-    let cache = DeniedCache::new(MemoryStore::default(), Arc::new(Denials::new(setting, Box::new(|| {}))));
+    let cache = DeniedCache::new(MemoryStore::default(), Arc::new(Denials::new(setting as u64, Box::new(|| {}))));
     let info = allocation_counter::measure(|| {
         for i in 0..denials {
             let name = format!("{i:09}{}", "x".repeat(growth * i / denials));
             let verdicts = cache
-                .check(&[check(&name, limit)], Instant::now())
+                .check(&[check(&name, limit)], tokio::time::Instant::now())
                 .now_or_never()
                 .expect("memory answers at once")
                 .unwrap();
-            assert!(!verdicts[0].allowed);
+            assert!(!verdicts[0].unwrap().allowed());
         }
     });
     usize::try_from(info.bytes_current).unwrap()
@@ -139,7 +138,7 @@ fn what_is_known_to_be_denied_takes_no_more_than_the_setting_says_and_not_before
         for growth in [0, 150] {
             let taken = taken_by_denials(setting, setting / 100, growth);
             assert!(taken <= setting, "{taken} bytes of {setting}, names grow by {growth}");
-            assert!(growth > 0 || taken > setting / 2, "{taken} bytes of {setting} only");
+            assert!(growth > 0 || taken > setting / 5 * 2, "{taken} bytes of {setting} only");
         }
     }
     let taken = taken_by_denials(16 << 20, 100, 0);

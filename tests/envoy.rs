@@ -116,9 +116,10 @@ fn while_redis_hangs_tollgate_answers_before_envoys_patience_ends() {
     redis.freeze();
     wait_until("logins are refused", || envoy.get("/login").status == 429);
     wait_until("users are let pass, by Tollgate", || {
-        let answer = envoy.get_as("ann");
+        let answer = envoy.get_as("bob");
         answer.status == 200 && answer.is_decided()
     });
+    assert_eq!(envoy.get_as("ann").status, 429, "but for those who are known to be over");
 
     redis.thaw(); // with all that was in it
     wait_until("logins pass again", || envoy.get("/login").status == 200);

@@ -199,7 +199,7 @@ async fn a_port_that_refuses() {
 async fn a_counter_that_somebody_else_has_written() {
     let redis = Redis::start();
     let tollgate = start(&redis.url());
-    redis.command::<()>("LPUSH shop|closed=ann|tb31536000000 x").await;
+    redis.command::<()>("LPUSH {shop|closed=ann}|tb1:31536000000 x").await;
     assert_eq!(code(&tollgate, "closed", "ann").await, Code::OverLimit);
     assert_limits_are_back(&tollgate, "bob").await;
     assert!(tollgate.metric("tollgate_store_errors_total{kind=\"counter\"}") >= 1.0);

@@ -4,321 +4,25 @@
 
 mod support;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::borrow::Borrow;
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::{FutureExt as _, join_all};
-use proptest::prelude::*;
-use support::limits::bound;
 use support::redis::Redis;
 use support::tollgate::{Tollgate, request};
 use support::wait_until_async;
-use tollgate::algorithm::{Algorithm, Limit, MAX_PERIOD, Options, State, Verdict};
-use tollgate::descriptor::{Hits, Role};
-use tollgate::lease::{Account, Lease, LeaseError, Question};
+use tokio::time::Instant;
+use tollgate::algorithm::{Algorithm, Ask, Limit, MAX_PERIOD, Options, Verdict};
+use tollgate::lease::{Account, Lease, LeaseError};
 use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::lease::Leases;
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::redis::{RedisConfig, RedisStore};
-use tollgate::store::{Check, Key, Store, StoreError, Verdicts};
+use tollgate::store::{Check, Key, Origin, Store, StoreError, Verdicts};
 use tollgate::wire::rate_limit_response::Code;
-
-/// Milliseconds since the epoch, some day in 2026, on the counter's clock.
-const START: u64 = 1_784_000_000_123;
-
-/// Processes that lease from one counter, with everything that takes time between them.
-struct World {
-    limit: Limit,
-    lease: Lease,
-    processes: Vec<Process>,
-    state: Option<State>,
-    /// What is to happen, the earliest first; of what happens at one time, what was planned first.
-    plan: BinaryHeap<Reverse<(u64, usize)>>,
-    happens: Vec<Event>,
-    now: u64,
-    delays: Box<dyn Iterator<Item = u64>>,
-    /// When how many hits were decided to pass.
-    admitted: Vec<(u64, u64)>,
-    charged: u64,
-    given_back: u64,
-    questions: usize,
-}
-
-#[derive(Default)]
-struct Process {
-    account: Option<Account>,
-    waiting: Vec<u64>,
-    busy: bool,
-    /// Charged in advance, or given back, by a question that has no answer yet.
-    on_its_way: u64,
-    /// Its clock, by which it differs from the others.
-    since: Duration,
-}
-
-#[derive(Clone)]
-enum Event {
-    Request {
-        process: usize,
-        hits: u64,
-    },
-    /// The counter decides what has been asked.
-    Decide {
-        process: usize,
-        ask: Ask,
-    },
-    Answer {
-        process: usize,
-        ask: Ask,
-        verdict: Verdict,
-    },
-    Tend {
-        process: usize,
-    },
-}
-
-#[derive(Clone)]
-enum Ask {
-    Together(Question, Vec<u64>),
-    Alone(u64),
-}
-
-impl World {
-    fn new(limit: Limit, lease: Lease, processes: usize, delays: Vec<u64>) -> World {
-        let process = |i| Process { since: Duration::from_millis(1_000 * i as u64), ..Process::default() };
-        World {
-            limit,
-            lease,
-            processes: (0..processes).map(process).collect(),
-            state: None,
-            plan: BinaryHeap::new(),
-            happens: Vec::new(),
-            now: 0,
-            delays: Box::new(delays.into_iter().cycle()),
-            admitted: Vec::new(),
-            charged: 0,
-            given_back: 0,
-            questions: 0,
-        }
-    }
-
-    fn after(&mut self, wait: u64, event: Event) {
-        self.plan.push(Reverse((self.now + wait, self.happens.len())));
-        self.happens.push(event);
-    }
-
-    fn later(&mut self, event: Event) {
-        let delay = self.delays.next().unwrap();
-        self.after(delay, event);
-    }
-
-    /// Until nothing happens any more.
-    fn run(&mut self) {
-        while let Some(Reverse((at, event))) = self.plan.pop() {
-            self.now = at;
-            match self.happens[event].clone() {
-                Event::Request { process, hits } => self.request(process, hits),
-                Event::Decide { process, ask } => self.decide(process, ask),
-                Event::Answer { process, ask, verdict } => self.answer(process, ask, verdict),
-                Event::Tend { process } => self.tend(process),
-            }
-            for process in &self.processes {
-                assert!(process.held() + process.on_its_way <= u64::from(self.lease.size()));
-            }
-            let held: u64 = self.processes.iter().map(|process| process.held() + process.on_its_way).sum();
-            let passed: u64 = self.admitted.iter().map(|(_, hits)| hits).sum();
-            assert_eq!(
-                self.charged,
-                passed + held + self.given_back,
-                "no hit is lost, and none passes that is not charged"
-            );
-        }
-    }
-
-    fn time(&self, process: usize) -> Duration {
-        self.processes[process].since + Duration::from_millis(self.now)
-    }
-
-    fn request(&mut self, process: usize, hits: u64) {
-        let now = self.time(process);
-        let (limit, lease) = (self.limit, self.lease);
-        let of = &mut self.processes[process];
-        let account = of.account.get_or_insert_with(|| Account::new(limit, lease, now));
-        if account.spend(hits, now).is_some() {
-            self.admitted.push((self.now, hits));
-            return;
-        }
-        of.waiting.push(hits);
-        if !of.busy {
-            self.round(process);
-        }
-    }
-
-    fn tend(&mut self, process: usize) {
-        let now = self.time(process);
-        let of = &mut self.processes[process];
-        let Some(account) = &of.account else { return };
-        if account.is_idle(now) && !of.busy {
-            of.account = None;
-        } else if account.is_over(now) && !of.busy {
-            self.round(process);
-        }
-    }
-
-    fn round(&mut self, process: usize) {
-        let now = self.time(process);
-        let of = &mut self.processes[process];
-        let account = of.account.as_mut().unwrap();
-        let mut waiting = std::mem::take(&mut of.waiting);
-        waiting.retain(|hits| match account.spend(*hits, now) {
-            Some(_) => {
-                self.admitted.push((self.now, *hits));
-                false
-            }
-            None => true,
-        });
-        of.busy = !waiting.is_empty() || account.is_over(now);
-        if !of.busy {
-            return;
-        }
-        let question = account.question(waiting.iter().sum(), now);
-        of.on_its_way = question.give_back.into();
-        if question.is_empty() {
-            of.busy = false;
-            waiting.into_iter().for_each(|hits| self.later(Event::Decide { process, ask: Ask::Alone(hits) }));
-        } else {
-            self.later(Event::Decide { process, ask: Ask::Together(question, waiting) });
-        }
-    }
-
-    fn decide(&mut self, process: usize, ask: Ask) {
-        let verdict = match &ask {
-            Ask::Alone(hits) => {
-                let verdict = self.take(*hits as i64);
-                if verdict.allowed {
-                    self.charged += hits;
-                    self.admitted.push((self.now, *hits));
-                }
-                verdict
-            }
-            Ask::Together(question, waiting) => {
-                self.questions += 1;
-                let mut verdict = self.take(-i64::from(question.give_back));
-                self.given_back += u64::from(question.give_back);
-                self.processes[process].on_its_way = 0;
-                if question.take > 0 {
-                    verdict = self.take(question.take.into());
-                }
-                if question.take > 0 && verdict.allowed {
-                    let hits = waiting.iter().sum();
-                    self.charged += u64::from(question.take);
-                    self.processes[process].on_its_way = u64::from(question.take) - hits;
-                    self.admitted.push((self.now, hits));
-                }
-                verdict
-            }
-        };
-        self.later(Event::Answer { process, ask, verdict });
-    }
-
-    fn take(&mut self, hits: i64) -> Verdict {
-        let outcome = self.limit.decide(hits, self.state.as_ref(), START + self.now);
-        if let Some(change) = outcome.change {
-            self.state = Some(State::after(self.state.take(), change));
-        }
-        outcome.verdict
-    }
-
-    fn answer(&mut self, process: usize, ask: Ask, verdict: Verdict) {
-        let now = self.time(process);
-        let limit = self.limit;
-        let of = &mut self.processes[process];
-        let Some(account) = &mut of.account else { return };
-        match ask {
-            Ask::Alone(_) => account.note(&limit, verdict, now),
-            Ask::Together(question, waiting) => {
-                of.on_its_way = 0;
-                if account.answered(&question, verdict, now).is_none() {
-                    waiting.into_iter().for_each(|hits| self.later(Event::Decide { process, ask: Ask::Alone(hits) }));
-                }
-                self.round(process);
-            }
-        }
-    }
-
-    /// The most that has passed in any interval of one period.
-    fn most(&self) -> u64 {
-        let mut admitted = self.admitted.clone();
-        admitted.sort_unstable();
-        let (mut most, mut sum, mut first) = (0, 0, 0);
-        for (at, hits) in &admitted {
-            sum += hits;
-            while admitted[first].0 + self.limit.period_ms() < *at {
-                sum -= admitted[first].1;
-                first += 1;
-            }
-            most = most.max(sum);
-        }
-        most
-    }
-}
-
-impl Process {
-    fn held(&self) -> u64 {
-        self.account.as_ref().map_or(0, |account| account.held().into())
-    }
-}
-
-/// Limits that leave room for leases, and leases that are large for them.
-fn terms() -> impl Strategy<Value = (Limit, Lease)> {
-    let algorithms = Algorithm::ALL.iter().copied().filter(|algorithm| !algorithm.has_holders());
-    let algorithm = prop::sample::select(algorithms.collect::<Vec<_>>());
-    (algorithm, 8..400_u32, 20..300_u64, 1..200_u32, 1..=300_u64).prop_filter_map(
-        "no such lease",
-        |(algorithm, number, period, size, ttl)| {
-            let options = Options { count_denied: Some(false), ..Options::default() };
-            let limit = Limit::new(algorithm, number, Duration::from_millis(period), options).unwrap();
-            Lease::new(size, Duration::from_millis(ttl.min(period)), &limit).ok().map(|lease| (limit, lease))
-        },
-    )
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(2_000))]
-
-    #[test]
-    fn no_interval_admits_more_than_the_bound_and_what_all_processes_hold(
-        (limit, lease) in terms(),
-        processes in 1..5_usize,
-        delays in prop::collection::vec(prop_oneof![4 => 0..3_u64, 1 => 0..40_u64], 1..30),
-        requests in prop::collection::vec(
-            (0..5_usize, prop_oneof![8 => Just(1_u64), 2 => 1..5_u64, 1 => 5..60_u64], prop_oneof![6 => Just(0_u64), 3 => 0..3_u64, 1 => 0..60_u64]),
-            1..800,
-        ),
-    ) {
-        let mut world = World::new(limit, lease, processes, delays);
-        let mut at = 0;
-        for (process, hits, wait) in requests {
-            at += wait;
-            world.after(at, Event::Request { process: process % processes, hits });
-            world.after(at + lease.ttl().as_millis() as u64, Event::Tend { process: process % processes });
-        }
-        world.run();
-        let most = bound(&limit, 1) + processes as u64 * u64::from(lease.size());
-        prop_assert!(world.most() <= most, "{} in a period, {} at the most", world.most(), most);
-
-        // At the end everything is given back: the counter has been charged with what has passed, and with nothing else.
-        for process in 0..processes {
-            world.after(lease.ttl().as_millis() as u64, Event::Tend { process });
-        }
-        world.run();
-        let passed: u64 = world.admitted.iter().map(|(_, hits)| hits).sum();
-        prop_assert_eq!(world.charged - world.given_back, passed);
-    }
-}
 
 fn sliding_log(number: u32, period_ms: u64) -> Limit {
     Limit::new(Algorithm::SlidingLog, number, Duration::from_millis(period_ms), Options::default()).unwrap()
@@ -326,39 +30,6 @@ fn sliding_log(number: u32, period_ms: u64) -> Limit {
 
 fn lease(size: u32, ttl_ms: u64, limit: &Limit) -> Lease {
     Lease::new(size, Duration::from_millis(ttl_ms), limit).unwrap()
-}
-
-#[test]
-fn the_bound_is_reached_and_so_cannot_be_lower() {
-    let limit = sliding_log(1_000, 1_000);
-    let mut world = World::new(limit, lease(50, 100, &limit), 2, vec![0]);
-    for process in [0, 1] {
-        // After so much demand the next request takes a lease, which is used up only in its last moment.
-        for (at, hits) in [(0, 25), (1, 1), (99, 50)] {
-            world.after(at, Event::Request { process, hits });
-        }
-    }
-    // And everything else then and as soon as the log has forgotten.
-    for (at, hits) in [(99, 1_000 - 2 * 76), (1_001, 2 * 25), (1_002, 2 * 51)] {
-        world.after(at, Event::Request { process: 0, hits });
-    }
-    world.run();
-    assert_eq!(world.most(), 1_000 + 2 * 50);
-}
-
-#[test]
-fn a_hot_key_is_asked_for_once_in_fifty_and_a_cold_one_never_in_advance() {
-    let limit = sliding_log(100_000, 60_000);
-    for (wait, most) in [(0, 10_000 / 50 + 10), (1, 10_000 / 50 + 10), (150, 0)] {
-        let mut world = World::new(limit, lease(50, 100, &limit), 1, vec![0, 1]);
-        for i in 0..10_000 {
-            world.after(i * wait, Event::Request { process: 0, hits: 1 });
-            world.after(i * wait + 100, Event::Tend { process: 0 });
-        }
-        world.run();
-        assert!(world.questions <= most, "{} questions where a request comes every {wait} ms", world.questions);
-        assert_eq!(world.charged - world.given_back, 10_000);
-    }
 }
 
 #[test]
@@ -407,7 +78,7 @@ struct Watched<S> {
 }
 
 impl<S: Store> Store for Watched<S> {
-    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
+    async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         // So that others come while it is asked.
         tokio::task::yield_now().await;
@@ -455,7 +126,7 @@ impl Desk {
 
     /// What the store says that remains.
     fn remaining(&self, check: &Check) -> u32 {
-        self.memory.decide(&[taking(0, check)])[0].remaining
+        own(self.memory.decide(&[taking(0, check)])).remaining
     }
 
     fn asked(&self) -> u64 {
@@ -465,22 +136,21 @@ impl Desk {
 
 fn leased(name: &str, number: u32) -> Check {
     let limit = Limit::new(Algorithm::SlidingWindow, number, MAX_PERIOD, Options::default()).unwrap();
-    Check {
-        key: Key::new("", name, &[], |_| None, &limit),
-        limit,
-        hits: Hits::take(1).unwrap(),
-        role: Role::Enforced,
-        descriptor: 0,
-        lease: Some(lease(50.min(number), 10_000, &limit)),
-    }
+    let key = Key::new("", name, &[], |_| None, &limit, Origin::Rule);
+    Check { lease: Some(lease(50.min(number), 10_000, &limit)), ..Check::new(key, limit, Ask::Take(1)) }
 }
 
 fn taking(hits: u64, check: &Check) -> Check {
-    Check { hits: Hits::take(hits).unwrap(), ..check.clone() }
+    Check { ask: Ask::take(hits).unwrap(), ..check.clone() }
 }
 
 async fn ask<S: Store>(store: &S, check: &Check) -> Verdict {
-    store.check(from_ref(check), soon()).await.unwrap()[0]
+    own(store.check(from_ref(check), soon()).await)
+}
+
+/// What the limit of the first check says.
+fn own(verdicts: Result<Verdicts, StoreError>) -> Verdict {
+    verdicts.unwrap()[0].unwrap().own
 }
 
 fn soon() -> Instant {
@@ -541,7 +211,7 @@ async fn a_reset_finds_nothing_held_and_leaves_nothing_behind() {
     let desk = Desk::new();
     let check = leased("ann", 1_000);
     desk.warm_up(&check).await;
-    let reset = Check { hits: Hits::RESET, ..check.clone() };
+    let reset = Check { ask: Ask::Reset, ..check.clone() };
     assert_eq!(desk.ask(&reset).await.remaining, 1_000);
     assert_eq!(desk.ask(&check).await.remaining, 999);
     tokio::time::sleep(Duration::from_secs(21)).await;
@@ -549,10 +219,10 @@ async fn a_reset_finds_nothing_held_and_leaves_nothing_behind() {
 
     desk.warm_up(&check).await;
     let passed = 1_000 - desk.ask(&check).await.remaining;
-    let give_back = Check { hits: Hits::give_back(3).unwrap(), ..check.clone() };
+    let give_back = Check { ask: Ask::Refund(3), ..check.clone() };
     // Beside another, in one request.
     let both = [give_back, leased("bob", 5)];
-    assert_eq!(desk.leases.check(&both, soon()).await.unwrap()[0].remaining, 1_000 - passed + 3);
+    assert_eq!(own(desk.leases.check(&both, soon()).await).remaining, 1_000 - passed + 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -566,11 +236,11 @@ async fn a_known_denial_ends_with_the_lease_that_it_is_for() {
     for _ in 0..10 {
         ask(&leases, &ann).await;
     }
-    let left = memory.decide(&[taking(0, &ann)])[0].remaining;
-    assert!(left < 990 && memory.decide(&[taking(left.into(), &ann)])[0].allowed, "the rest is taken by others");
+    let left = own(memory.decide(&[taking(0, &ann)])).remaining;
+    assert!(left < 990 && own(memory.decide(&[taking(left.into(), &ann)])).allowed, "the rest is taken by others");
     // A request of several limits goes around the lease.
     let both = [ann.clone(), bob];
-    assert!(!leases.check(&both, soon()).await.unwrap()[0].allowed);
+    assert!(!own(leases.check(&both, soon()).await).allowed);
     tokio::time::sleep(Duration::from_secs(11)).await;
     assert!(ask(&leases, &ann).await.allowed, "what was held has been given back");
 }
@@ -583,7 +253,7 @@ async fn requests_of_several_limits_and_looks_ask_the_store() {
     let (asked, left) = (desk.asked(), desk.remaining(&ann));
     for passes in [true, true, false] {
         let verdicts = desk.leases.check(&[ann.clone(), bob.clone()], soon()).await.unwrap();
-        assert_eq!(verdicts.iter().all(|verdict| verdict.allowed), passes);
+        assert_eq!(verdicts.iter().flatten().all(|verdict| verdict.allowed()), passes);
     }
     assert_eq!(desk.ask(&taking(0, &ann)).await.remaining, left - 2);
     assert_eq!(desk.asked(), asked + 4);
@@ -686,7 +356,11 @@ async fn exactly_the_limit_passes_through_processes_that_lease_from_one_counter(
         let burst = algorithm.options().contains(&"burst").then_some(1_000);
         let options = Options { count_denied: Some(false), burst, ..Options::default() };
         let limit = Limit::new(*algorithm, 1_000, MAX_PERIOD, options).unwrap();
-        let check = Check { key: Key::new("", algorithm.name(), &[], |_| None, &limit), limit, ..leased("", 1_000) };
+        let check = Check {
+            key: Key::new("", algorithm.name(), &[], |_| None, &limit, Origin::Rule),
+            limit,
+            ..leased("", 1_000)
+        };
         let processes = [Arc::new(redis_leases(&redis, 2).await), Arc::new(redis_leases(&redis, 2).await)];
         let [first, second] = &processes;
         let (first, second) = tokio::join!(crowd(first, &check, 16, 100), crowd(second, &check, 16, 100));

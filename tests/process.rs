@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, Read as _, Write as _};
 use std::process::Output;
 use std::time::Duration;
 
@@ -258,6 +258,18 @@ fn check_reports_like_the_start_and_strict_minds_warnings() {
 }
 
 #[test]
+fn of_many_mistakes_the_first_hundred_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let mistakes = "  - {key: user, rate_limit: {unit: minuets, requests_per_unit: 5}}\n".repeat(10_000);
+    std::fs::write(folder.path().join("a.yaml"), format!("domain: shop\ndescriptors:\n{mistakes}")).unwrap();
+    let path = folder.path().to_str().unwrap();
+    for said in [refusal(&["check", path], &[]), refusal(&["--rules", path], &[])] {
+        assert!(said.contains("a.yaml:3:") && said.contains("unknown unit \"minuets\""), "{said}");
+        assert!(said.contains(" more") && said.len() < 32 * 1024, "{} bytes: {said}", said.len());
+    }
+}
+
+#[test]
 fn check_reads_rules_as_the_service_would() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.yaml"), RULES.replace("unit: year", "burst: 5, unit: year")).unwrap();
@@ -346,6 +358,7 @@ async fn metrics_tell_what_was_decided_with_labels_from_rules_only() {
         "shadow_hits_total",
     ];
     assert_eq!(hits.map(rule), [3.0, 2.0, 1.0, 1.0, 0.0]);
+    assert_eq!(["rule_requests_total", "over_limit_rule_requests_total"].map(rule), [3.0, 1.0]);
     for (series, value) in [
         ("requests_total{outcome=\"ok\"}", 4.0),
         ("requests_total{outcome=\"over_limit\"}", 1.0),
@@ -375,6 +388,59 @@ async fn metrics_tell_what_was_decided_with_labels_from_rules_only() {
 }
 
 #[tokio::test]
+async fn no_single_request_spoils_the_metrics_of_a_rule() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let rule = |name: &str| tollgate.metric(&format!("tollgate_{name}{{domain=\"shop\",rule=\"user\"}}"));
+    for hits in [1 << 53, u64::MAX, 1 << 40] {
+        let mut asked = request("shop", &[&[("user", "ann")]]);
+        asked.descriptors[0].hits_addend = Some(hits);
+        // Some are refused as invalid, and none of those is counted.
+        let _ = tollgate.ask(asked).await;
+    }
+    let (hits, requests) = (rule("hits_total"), rule("rule_requests_total"));
+    assert!((1.0..=3.0).contains(&requests), "{requests}");
+    assert!(hits <= requests * f64::from(u32::MAX), "{hits}");
+    assert!(tollgate.passes("shop", &[("user", "bob")]).await);
+    assert_eq!(rule("hits_total"), hits + 1.0, "one more is seen");
+    assert_eq!(rule("rule_requests_total"), requests + 1.0);
+    assert_eq!(rule("within_limit_hits_total"), 1.0);
+    // A look at a counter is a request, too.
+    let mut look = request("shop", &[&[("user", "bob")]]);
+    look.descriptors[0].hits_addend = Some(0);
+    tollgate.ask(look).await.unwrap();
+    assert_eq!((rule("hits_total"), rule("rule_requests_total")), (hits + 1.0, requests + 2.0));
+}
+
+#[tokio::test]
+async fn a_large_scrape_is_shared_and_then_made_anew() {
+    let rules = (0..1_000)
+        .map(|rule| format!("  - {{key: user, value: u{rule}, rate_limit: {{unit: day, requests_per_unit: 5}}}}\n"));
+    let tollgate = Tollgate::start(&format!("domain: shop\ndescriptors:\n{}", rules.collect::<String>()), &[]);
+    for hundred in 0..10 {
+        let users: Vec<String> = (0..100).map(|user| format!("u{}", hundred * 100 + user)).collect();
+        let entries: Vec<[(&str, &str); 1]> = users.iter().map(|user| [("user", user.as_str())]).collect();
+        let descriptors: Vec<&[(&str, &str)]> = entries.iter().map(|entries| &entries[..]).collect();
+        tollgate.ask(request("shop", &descriptors)).await.unwrap();
+    }
+    let first = || tollgate.metric("tollgate_hits_total{domain=\"shop\",rule=\"user=u0\"}");
+    let mut before = 0.0;
+    wait_until_async("a request between two scrapes is not seen at once", async || {
+        before = first();
+        tollgate.passes("shop", &[("user", "u0")]).await;
+        first() == before
+    })
+    .await;
+    wait_until("it is seen later", || first() > before);
+    let body = tollgate.get("/metrics").1;
+    assert_eq!(body.lines().filter(|line| line.starts_with("tollgate_hits_total{")).count(), 1_000);
+    assert_eq!(body.matches("# HELP tollgate_hits_total ").count(), 1);
+    let zipped = ureq::get(format!("http://127.0.0.1:{}/metrics", tollgate.http_port));
+    let mut zipped = zipped.header("Accept-Encoding", "gzip").call().unwrap();
+    assert_eq!(zipped.headers()["content-encoding"], "gzip");
+    assert!(zipped.body_mut().read_to_vec().unwrap().len() < body.len() / 5);
+}
+
+#[tokio::test]
 async fn series_of_rules_that_are_gone_go_with_them() {
     let tollgate = Tollgate::start(RULES, &[]);
     tollgate.passes("shop", &[("user", "ann")]).await;
@@ -383,17 +449,35 @@ async fn series_of_rules_that_are_gone_go_with_them() {
     wait_until("the series are gone", || !tollgate.get("/metrics").1.contains("rule=\"user\""));
 }
 
-#[test]
-fn logs_tell_no_values_above_debug() {
-    let runtime = tokio::runtime::Runtime::new().unwrap();
+#[tokio::test]
+async fn logs_tell_no_values_above_debug() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
     for (level, told) in [("info", false), ("debug", true)] {
-        let tollgate = Tollgate::start(RULES, &[&format!("LOG_LEVEL={level}")]);
-        runtime.block_on(tollgate.passes("shop", &[("user", "crimson")]));
-        let tells = || format!("{:?}", tollgate.logs()).contains("crimson");
+        let settings = [&url, "ADMIN_API=true", "ADMIN_TOKEN=a token of some length", &format!("LOG_LEVEL={level}")];
+        let tollgate = Tollgate::start(RULES, &settings);
+        tollgate.passes("shop", &[("user", "crimson")]).await;
+        tollgate.ask(request("", &[&[("user", "crimson")]])).await.unwrap_err();
+        let counter = format!("http://127.0.0.1:{}/counters?domain=shop&user=crimson", tollgate.http_port);
+        let reset = ureq::delete(counter).header("Authorization", "Bearer a token of some length").call();
+        assert_eq!(reset.unwrap().status(), 200);
+        tollgate.must_log("counters are reset by hand");
+
+        // A counter that somebody has written to.
+        tollgate.passes("shop", &[("user", "crimson")]).await;
+        for name in redis.command::<Vec<String>>("KEYS *crimson*").await {
+            redis.command::<()>(&format!("DEL {name}")).await;
+            redis.command::<()>(&format!("HSET {name} x y")).await;
+        }
+        tollgate.passes("shop", &[("user", "crimson")]).await;
+        tollgate.must_log("the store could not decide: failure modes answered");
+        redis.command::<()>("FLUSHALL").await;
+
+        let tells = |name: &str| format!("{:?}", tollgate.logs()).contains(name);
         if told {
-            wait_until("the value is logged", tells);
+            wait_until("the name of the damaged counter is logged", || tells("Counter(\\\"{shop|user=crimson"));
         } else {
-            assert!(!tells(), "{level}");
+            assert!(!tells("crimson"), "{:?}", tollgate.logs());
         }
     }
 }
@@ -618,7 +702,7 @@ async fn with_few_descriptors_clients_leave_enough_for_redis_and_for_the_other_p
         (0..300).map(connection).collect()
     };
     let half_requests = flood(tollgate.http_port, b"GET /metrics HTTP/1.1\r\n");
-    wait_until("HTTP is full", || tollgate.logged("as many connections as may be").is_some());
+    assert_eq!(tollgate.get("/healthcheck").0, 200, "the oldest goes for a new one");
     let late = tollgate.client().await;
     let idle = flood(tollgate.grpc_port, PREFACE);
     wait_until("gRPC is full", || {
@@ -631,4 +715,112 @@ async fn with_few_descriptors_clients_leave_enough_for_redis_and_for_the_other_p
     redis.restart();
     wait_until_async("Redis is reached again", async || ask(&mut client).await).await;
     drop((half_requests, idle));
+}
+
+/// A service whose standard error and output are one pipe, which is read up to the line that says that it is up, and no
+/// further.
+fn start_unread(settings: &[(&str, &str)]) -> (std::process::Child, std::io::BufReader<std::io::PipeReader>, [u16; 2]) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut command = tollgate::command();
+    command.env("LOG_FORMAT", "json").env("GRPC_PORT", "0").env("PORT", "0").envs(settings.iter().copied());
+    let process = command.stdout(writer.try_clone().unwrap()).stderr(writer).spawn().unwrap();
+    drop(command);
+    let mut reader = std::io::BufReader::new(reader);
+    let up = loop {
+        let mut line = String::new();
+        assert_ne!(reader.read_line(&mut line).unwrap(), 0, "it ended");
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        if line["message"] == "tollgate is up" {
+            break line;
+        }
+    };
+    let port = |field: &str| up[field].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
+    (process, reader, [port("grpc"), port("http")])
+}
+
+#[tokio::test]
+async fn a_log_that_nobody_reads_holds_up_no_request_and_no_signal() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.yaml"), RULES).unwrap();
+    let rules = folder.path().to_str().unwrap();
+    let settings = [("RULES", rules), ("LOG_LEVEL", "debug"), ("DRAIN_DELAY", "0s")];
+    let (mut process, unread, [grpc, http]) = start_unread(&settings);
+    let mut client = RateLimitServiceClient::connect(format!("http://127.0.0.1:{grpc}")).await.unwrap();
+    // Each makes a line of its own of 16 KiB: what waits and what the pipe holds are full after some 2,000.
+    let long = "x".repeat(50_000);
+    for _ in 0..3_000 {
+        client.should_rate_limit(request("shop", &[&[("user", &long)]])).await.unwrap();
+    }
+    let metrics = format!("http://127.0.0.1:{http}/metrics");
+    let metrics = ureq::get(metrics).call().unwrap().body_mut().read_to_string().unwrap();
+    let lost = metrics.lines().find_map(|line| line.strip_prefix("tollgate_log_lines_lost_total ")).unwrap();
+    assert!(lost.parse::<u64>().unwrap() > 100, "{lost}");
+    drop(client);
+    support::signal(&process, "TERM");
+    wait_until("it ends", || process.try_wait().unwrap().is_some());
+    assert_eq!(process.wait().unwrap().code(), Some(0));
+    drop(unread);
+}
+
+#[test]
+fn a_start_that_fails_ends_though_nobody_reads_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let mistakes = "  - {key: user, rate_limit: {unit: minuets, requests_per_unit: 5}}\n".repeat(5_000);
+    std::fs::write(folder.path().join("a.yaml"), format!("domain: shop\ndescriptors:\n{mistakes}")).unwrap();
+    // What is full from the start, because its reader has fallen asleep.
+    let (reader, mut full) = std::os::unix::net::UnixStream::pair().unwrap();
+    full.set_nonblocking(true).unwrap();
+    while full.write(&[b'x'; 1_024]).is_ok() {}
+    full.set_nonblocking(false).unwrap();
+    let mut command = tollgate::command();
+    let command = command.env("RULES", folder.path()).stderr(std::os::fd::OwnedFd::from(full));
+    let mut process = command.spawn().unwrap();
+    wait_until("it ends", || process.try_wait().unwrap().is_some());
+    assert_eq!(process.wait().unwrap().code(), Some(1));
+    drop(reader);
+}
+
+#[test]
+fn what_a_client_makes_a_library_say_is_not_logged() {
+    /// An answer to a PING that nobody has sent: h2 warns of each.
+    const PING_ACK: &[u8] = b"\0\0\x08\x06\x01\0\0\0\0ofnobody";
+
+    let flood = |tollgate: &Tollgate| {
+        let mut connection = std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).unwrap();
+        connection.set_read_timeout(Some(support::SOON)).unwrap();
+        // It has read them all when it answers a PING that comes last, unless it has closed the connection.
+        let _ = connection.write_all(&[PREFACE, &PING_ACK.repeat(1_000), b"\0\0\x08\x06\0\0\0\0\0lastping"].concat());
+        let (mut said, mut buffer) = (Vec::new(), [0; 1_024]);
+        while !said.windows(8).any(|bytes| bytes == b"lastping") {
+            match connection.read(&mut buffer) {
+                Ok(length @ 1..) => said.extend(&buffer[..length]),
+                _ => break,
+            }
+        }
+    };
+    let tollgate = Tollgate::start(RULES, &["LOG_LEVEL=debug"]);
+    let before = tollgate.logs().len();
+    flood(&tollgate);
+    assert_eq!(tollgate.logs().len(), before, "{:?}", tollgate.logs().last());
+
+    let tollgate = Tollgate::start(RULES, &["LOG_LEVEL=error,tollgate=info,h2=warn"]);
+    let before = tollgate.logs().len();
+    flood(&tollgate);
+    wait_until("h2 was asked for, and warns", || tollgate.logs().len() > before);
+}
+
+#[test]
+fn half_requests_do_not_stay_on_the_http_port() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let connect = || {
+        let mut connection = std::net::TcpStream::connect(("127.0.0.1", tollgate.http_port)).unwrap();
+        connection.set_read_timeout(Some(support::SOON)).unwrap();
+        connection.write_all(b"GET /healthcheck HTTP/1.1\r\nHost: ").unwrap();
+        connection
+    };
+    let halves: Vec<_> = std::iter::repeat_with(connect).take(64).collect();
+    assert_eq!(tollgate.get("/healthcheck").0, 200);
+    for mut half in halves {
+        half.read_to_end(&mut Vec::new()).expect("the service closes the connection");
+    }
 }

@@ -4,17 +4,19 @@
 
 mod support;
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::borrow::Borrow;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use support::tollgate::request;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tollgate::grpc::{ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
+use tollgate::http::{self, Counters, Port};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
-use tollgate::server::port::Port;
+use tollgate::server::port;
 use tollgate::server::workers::Workers;
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::{Check, Store, StoreError, Verdicts};
@@ -29,14 +31,61 @@ struct Fragile {
 }
 
 impl Store for Fragile {
-    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
-        let name = checks[0].key.as_str();
+    async fn check<C: Borrow<Check> + Sync>(
+        &self,
+        checks: &[C],
+        deadline: tokio::time::Instant,
+    ) -> Result<Verdicts, StoreError> {
+        let name = checks[0].borrow().key.as_str();
         assert!(!name.contains("user=panic"), "a panic in a call, for the test");
         if name.contains("user=slow") {
             drop(self.slow.acquire().await);
         }
         self.counters.check(checks, deadline).await
     }
+}
+
+/// Notes on which threads it is asked.
+#[derive(Default)]
+struct Noting {
+    counters: MemoryStore,
+    threads: Mutex<Vec<String>>,
+}
+
+impl Store for Noting {
+    async fn check<C: Borrow<Check> + Sync>(
+        &self,
+        checks: &[C],
+        deadline: tokio::time::Instant,
+    ) -> Result<Verdicts, StoreError> {
+        self.threads.lock().unwrap().push(std::thread::current().name().unwrap_or_default().to_owned());
+        self.counters.check(checks, deadline).await
+    }
+}
+
+#[tokio::test]
+async fn what_an_admin_asks_a_worker_does() {
+    const TOKEN: &str = "a token of some length";
+
+    let rules = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    std::fs::write(&rules, "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]")
+        .unwrap();
+    let sources = Sources { paths: vec![rules.path().to_owned()] };
+    let (store, metrics) = (Arc::new(Noting::default()), Arc::new(Metrics::new(0.8).unwrap()));
+    let limiter = Limiter::new(LimiterOptions::default(), Arc::clone(&store), Arc::default(), Arc::clone(&metrics));
+    limiter.put_in_force(load::load(&sources, &LoadOptions::default()).unwrap().rules);
+    let workers = Workers::start(2).unwrap();
+    let runtime = workers.runtimes()[0].clone();
+    let (limiter, store_timeout) = (Arc::new(limiter), support::SOON);
+    let counters = Some(Counters { limiter, runtime, token: TOKEN.to_owned(), store_timeout });
+    let router = http::router(Port { serving: Arc::default(), metrics, counters });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}/counters?domain=shop&user=ann", listener.local_addr().unwrap());
+    tokio::spawn(http::serve(listener, router, Arc::new(Semaphore::new(8)), std::future::pending()));
+
+    let get = || ureq::get(address).header("Authorization", format!("Bearer {TOKEN}")).call().unwrap().status();
+    assert_eq!(tokio::task::spawn_blocking(get).await.unwrap(), 200);
+    assert_eq!(*store.threads.lock().unwrap(), ["worker-0"]);
 }
 
 #[tokio::test]
@@ -64,7 +113,7 @@ async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let workers = Arc::new(Workers::start(1).unwrap());
-    tokio::spawn(Port::new(listener, "gRPC", 10).hand_on(move |connection, permit| {
+    tokio::spawn(port::Port::new(listener, "gRPC", 10).hand_on(move |connection, permit| {
         workers.run(|_, mut stop| {
             let server = Arc::clone(&server);
             async move {

@@ -179,7 +179,7 @@ async fn so_many_are_held_and_one_more_is_denied_and_not_charged() {
     assert!(answer.response_headers_to_add.iter().any(|header| header.key == "Retry-After"));
     until_remaining(&tollgate, "slow", 1).await;
     assert_eq!(held(&tollgate, "refused"), 1.0);
-    tollgate.must_log("as many requests are held as MAX_HELD_REQUESTS allows");
+    tollgate.must_log("as many requests are delayed as MAX_HELD_REQUESTS allows");
     call.0.abort();
     until_held(&tollgate, 0.0);
     let _call = Call::start(&tollgate, "slow").await;

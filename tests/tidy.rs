@@ -15,21 +15,33 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lease", &["algorithm"]),
     ("rules", &["algorithm", "descriptor", "lease"]),
     ("store", &["algorithm", "descriptor", "lease", "telemetry"]),
-    ("plan", &["algorithm", "descriptor", "lease", "rules", "store"]),
-    ("metrics", &["descriptor", "plan", "rules", "store"]),
+    ("plan", &["algorithm", "decision", "descriptor", "rules", "store"]),
+    ("decision", &["algorithm", "descriptor", "plan", "rules", "store"]),
+    ("metrics", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
     ("telemetry", &[]),
-    ("counters", &["algorithm", "descriptor", "plan", "rules", "store"]),
+    ("counters", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
     ("waiting_room", &["metrics", "telemetry"]),
     (
         "limiter",
-        &["algorithm", "counters", "descriptor", "metrics", "plan", "rules", "store", "telemetry", "waiting_room"],
+        &[
+            "algorithm",
+            "counters",
+            "decision",
+            "descriptor",
+            "metrics",
+            "plan",
+            "rules",
+            "store",
+            "telemetry",
+            "waiting_room",
+        ],
     ),
     ("wire", &[]),
-    ("grpc", &["descriptor", "limiter", "metrics", "plan", "store", "waiting_room", "wire"]),
-    ("admin", &["counters", "descriptor", "limiter", "metrics", "store"]),
+    ("grpc", &["algorithm", "decision", "descriptor", "limiter", "metrics", "store", "waiting_room", "wire"]),
+    ("http", &["counters", "descriptor", "limiter", "metrics", "store", "telemetry"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "rules", "store", "telemetry"]),
-    ("server", &["admin", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"]),
+    ("server", &["grpc", "http", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"]),
     ("client", &[]),
     ("ask", &["client", "counters", "descriptor", "wire"]),
     ("health", &["client"]),
@@ -98,7 +110,7 @@ fn the_core_knows_neither_the_wire_nor_the_clock() {
         if !OUTSIDE.contains(&module.as_str()) && module != "lib" {
             assert!(!code.contains("tonic"), "{} speaks gRPC", path.display());
         }
-        if ["algorithm", "descriptor", "lease", "plan"].contains(&module.as_str()) {
+        if ["algorithm", "descriptor", "lease", "plan", "decision"].contains(&module.as_str()) {
             for word in ["Instant", "SystemTime", "tokio", "std::fs", "async"] {
                 assert!(!code.contains(word), "{} uses {word}", path.display());
             }
@@ -112,10 +124,10 @@ fn every_algorithm_is_one_pair_of_files() {
         let stem = |path: PathBuf| path.file_stem().unwrap().to_str().unwrap().to_owned();
         files(folder, extension).into_iter().map(stem).collect()
     };
-    let names: BTreeSet<String> = Algorithm::SCRIPT.iter().map(|algorithm| algorithm.name().to_owned()).collect();
-    let rust: BTreeSet<String> =
-        &stems("src/algorithm", "rs") - &BTreeSet::from(["mod", "bucket", "limit"].map(str::to_owned));
-    let lua = &stems("lua", "lua") - &BTreeSet::from(["prelude", "bucket", "decide"].map(str::to_owned));
+    let names: BTreeSet<String> = Algorithm::ALL.iter().map(|algorithm| algorithm.name().to_owned()).collect();
+    let rust: BTreeSet<String> = &stems("src/algorithm", "rs")
+        - &BTreeSet::from(["mod", "ask", "bucket", "limit", "penalty"].map(str::to_owned));
+    let lua = &stems("lua", "lua") - &BTreeSet::from(["prelude", "bucket", "decide", "penalty"].map(str::to_owned));
     assert_eq!(rust, names);
     assert_eq!(lua, names);
 }

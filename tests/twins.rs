@@ -10,20 +10,20 @@ use std::collections::HashMap;
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{FromRedisValue, Script, Value, cmd, from_redis_value, pipe};
 use proptest::prelude::*;
-use support::limits::{Change, any_change, any_limit, any_penalty, memory_ms, patience_ms, small_limit};
+use support::limits::{Change, any_change, any_limit, any_penalty, ask, max_wait_ms, memory_ms, small_limit};
 use support::redis::Redis;
-use tollgate::algorithm::{Algorithm, Limit, MAX_HITS, Outcome, State};
-use tollgate::descriptor::{Hits, Role};
+use tollgate::algorithm::{Algorithm, Ask, Caller, Effect, Limit, MAX_HITS, Outcome, Penalty, State};
+use tollgate::descriptor::Role;
 use tollgate::store::redis::script::{self, Group, Reply};
-use tollgate::store::{Check, Key, Verdicts, group};
+use tollgate::store::{Check, CheckVerdict, Key, Origin, Penalized, Verdicts, group};
 
 const START: u64 = 1_784_000_000_123;
 
 /// One call: how far the clock moves, and for each request in it what is asked of which counter, by whom.
 type Step = (Move, Vec<Vec<Asked>>);
 
-/// A counter, how its limit may have been changed, who holds what is taken of it, how long they would wait, hits and role.
-type Asked = (usize, Option<Change>, u64, u64, i64, Role);
+/// A counter, how its limit may have been changed, for whom it is asked, hits (`None`: a reset) and role.
+type Asked = (usize, Option<Change>, Caller, Option<i64>, Role);
 
 #[derive(Clone, Copy, Debug)]
 enum Move {
@@ -40,35 +40,47 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     ];
     let hits = prop_oneof![
         6 => 1..4_i64, 2 => 4..40_i64, 1 => Just(0), 2 => -5..0_i64,
-        1 => 0..=MAX_HITS as i64, 1 => -(MAX_HITS as i64)..=0, 1 => Just(Hits::RESET.get()), 1 => 0..=u32::MAX as i64,
+        1 => 0..=MAX_HITS as i64, 1 => -(MAX_HITS as i64)..=0, 1 => Just(-(MAX_HITS as i64)), 1 => 0..=u32::MAX as i64,
     ];
+    let hits = prop::option::weighted(0.97, hits);
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
     let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
     let change = prop::option::weighted(0.1, any_change());
-    let request = prop::collection::vec((0..3_usize, change, holder, patience_ms(), hits, role), 1..5);
+    let caller = (holder, max_wait_ms()).prop_map(|(holder, max_wait_ms)| Caller { holder, max_wait_ms });
+    let request = prop::collection::vec((0..3_usize, change, caller, hits, role), 1..5);
     prop::collection::vec((moves, prop::collection::vec(request, 1..4)), 1..25)
 }
 
 /// A limit, and the penalty behind it.
-type Penalized = (Limit, Option<Limit>);
+type Limited = (Limit, Option<Penalty>);
 
-/// The checks of a request. Each descriptor has up to two limits, which share its role and whether it gives back.
-fn checks(limits: &[Penalized], asked: &[Asked]) -> Vec<Check> {
-    let checks = |(i, (counter, change, holder, patience, hits, _)): (usize, &Asked)| {
+/// The checks of a request. Each descriptor has up to two limits, which share its role and whether it refunds.
+fn checks(limits: &[Limited], asked: &[Asked]) -> Vec<Check> {
+    let check = |(i, (counter, change, caller, hits, _)): (usize, &Asked)| {
         let (descriptor, (.., first, role)) = (i / 2, &asked[i - i % 2]);
-        let (first, role) = (*first, *role);
         let (limit, penalty) = limits[counter % limits.len()];
-        let limit =
-            change.as_ref().and_then(|change| change.of(&limit)).unwrap_or(limit).held_by(*holder).within(*patience);
-        let hits =
-            if first < 0 { Hits::give_back(hits.unsigned_abs().max(1)) } else { Hits::take(hits.unsigned_abs()) };
-        let key = Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit);
-        let hits = hits.unwrap();
-        let penalty =
-            penalty.map(|limit| Check { key: key.of_penalty(&limit), limit, hits, role, descriptor, lease: None });
-        [Some(Check { key, limit, hits, role, descriptor, lease: None }), penalty]
+        let limit = change.as_ref().and_then(|change| change.of(&limit)).unwrap_or(limit);
+        let wants = match (first, hits) {
+            (None, _) => Ask::Reset,
+            (Some(first), hits) if *first < 0 => ask(-(hits.unwrap_or(1).abs().max(1))),
+            (_, hits) => ask(hits.unwrap_or(1).abs()),
+        };
+        let key = Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit, Origin::Rule);
+        let penalty = penalty.map(|penalty| Penalized { key: key.of_penalty(&penalty), penalty });
+        Check { penalty, caller: *caller, role: *role, descriptor, ..Check::new(key, limit, wants) }
     };
-    asked.iter().enumerate().flat_map(checks).flatten().collect()
+    asked.iter().enumerate().map(check).collect()
+}
+
+/// The counters of a request, and whether each is a list.
+fn counters(checks: &[Check]) -> Vec<(&Key, bool)> {
+    let mut counters = Vec::new();
+    for check in checks {
+        counters.push((&check.key, check.limit.algorithm() == Algorithm::SlidingLog));
+        counters.extend(check.penalized().map(|penalized| (&penalized.key, false)));
+    }
+    assert!(counters.iter().map(|(key, _)| *key).eq(group::keys(checks)));
+    counters
 }
 
 /// The script behind the clock of `support/clock.lua`.
@@ -89,20 +101,19 @@ impl Lua {
         cmd("FLUSHDB").exec_async(&mut self.connection).await.unwrap();
     }
 
-    /// The verdicts on all requests of a call, and for each check its counter's bytes and when it expires.
+    /// The verdicts on all requests of a call, and for each of their counters its bytes and when it expires.
     async fn decide(&mut self, requests: &[Vec<Check>], now: u64) -> (Verdicts, Vec<(Option<Vec<u8>>, Option<u64>)>) {
-        let checks = requests.iter().flatten();
         let mut pipe = pipe();
         pipe.cmd("SET").arg("clock").arg(now).ignore();
         let groups: Vec<Group> = requests.iter().map(|checks| Group::new(checks)).collect();
         pipe.add_command(script::call_by(&self.sha1, &groups));
-        for check in checks.clone() {
-            let key = check.key.as_str();
-            match check.limit.algorithm() {
-                Algorithm::SlidingLog => pipe.cmd("LRANGE").arg(key).arg(0).arg(-1),
-                _ => pipe.cmd("GET").arg(key),
-            };
-            pipe.cmd("HGET").arg("expiry").arg(key);
+        for (key, is_list) in requests.iter().flat_map(|checks| counters(checks)) {
+            if is_list {
+                pipe.cmd("LRANGE").arg(key.as_str()).arg(0).arg(-1);
+            } else {
+                pipe.cmd("GET").arg(key.as_str());
+            }
+            pipe.cmd("HGET").arg("expiry").arg(key.as_str());
         }
         let mut values: Vec<Value> = pipe.query_async(&mut self.connection).await.unwrap();
         let stored = values.split_off(1);
@@ -116,8 +127,9 @@ impl Lua {
             };
             (bytes, read(ttl))
         });
-        let count = checks.count();
-        (Reply::new(&reply, count).unwrap().verdicts(0..count).unwrap(), stored.collect())
+        let mut reply = Reply::new(&reply, groups.iter().map(Group::counters).sum()).unwrap();
+        let verdicts = groups.iter().flat_map(|group| reply.next(group).unwrap()).collect();
+        (verdicts, stored.collect())
     }
 }
 
@@ -133,27 +145,29 @@ struct Twin {
 }
 
 impl Twin {
-    fn state(&self, check: &Check) -> Option<&State> {
-        self.counters.get(&check.key).map(|(state, _)| state)
+    fn state(&self, key: &Key) -> Option<&State> {
+        self.counters.get(key).map(|(state, _)| state)
     }
 
     fn decide(&mut self, checks: &[Check], now: u64) -> Verdicts {
-        let (verdicts, changes) = group::decide(checks, now, |i| self.state(&checks[i]));
-        if let [check] = checks {
-            let Outcome { change, verdict } = group::decide_alone(check, now, self.state(check));
-            let changes_alone: Vec<_> = change.into_iter().map(|change| (0, change, verdict.reset_after_ms)).collect();
-            assert_eq!((&verdicts[..], &changes), (&[verdict][..], &changes_alone), "a check alone is a group of one");
+        let keys: Vec<&Key> = group::keys(checks).collect();
+        let (verdicts, effects) = group::decide(checks, now, |i| self.state(keys[i]));
+        if let ([check], [_]) = (checks, &keys[..]) {
+            let Outcome { effect, verdict } = group::decide_alone(check, now, self.state(&check.key));
+            let alone: Vec<_> =
+                Some(effect).filter(|effect| *effect != Effect::None).map(|effect| (0, effect)).into_iter().collect();
+            let verdict = Some(CheckVerdict { own: verdict, ban: None });
+            assert_eq!((&verdicts[..], &effects), (&[verdict][..], &alone), "a check alone is a group of one");
         }
-        let mut emptied = Vec::new();
-        for (i, change, reset_after_ms) in changes {
-            emptied.extend((reset_after_ms == 0).then_some(&checks[i].key));
-            let state = self.counters.remove(&checks[i].key).map(|(state, _)| state);
-            self.counters.insert(checks[i].key.clone(), (State::after(state, change), now + reset_after_ms));
-        }
-        // As fresh ones they go; the others stay beyond their end, where nothing may depend on it.
-        for key in emptied {
-            if self.counters.get(key).is_some_and(|(_, expires_at)| *expires_at == now) {
-                self.counters.remove(key);
+        // What has expired stays, and nothing may depend on it.
+        for (i, effect) in effects {
+            let state = self.counters.remove(keys[i]).map(|(state, _)| state);
+            let expires_at = match effect {
+                Effect::Changed { expires_after_ms, .. } => now + expires_after_ms,
+                Effect::None | Effect::Forgotten => now,
+            };
+            if let Some(state) = effect.apply(state) {
+                self.counters.insert(keys[i].clone(), (state, expires_at));
             }
         }
         verdicts
@@ -188,11 +202,12 @@ fn rust_and_lua_agree_at_every_step() {
             let (verdicts, stored) = runtime.block_on(lua.decide(&requests, now));
             let twins: Verdicts = requests.iter().flat_map(|checks| rust.decide(checks, now)).collect();
             prop_assert_eq!(verdicts, twins, "at {}: {:?}", now, requests);
-            for (check, (bytes, expiry)) in requests.iter().flatten().zip(stored) {
-                let twin = rust.counters.get(&check.key);
-                prop_assert_eq!(bytes, twin.map(|(state, _)| state.pack()), "at {}: {:?}", now, check);
+            let asked = requests.iter().flat_map(|checks| counters(checks));
+            for ((key, _), (bytes, expiry)) in asked.zip(stored) {
+                let twin = rust.counters.get(key);
+                prop_assert_eq!(bytes, twin.map(|(state, _)| state.pack()), "at {}: {:?}", now, key);
                 if let Some((_, expires_at)) = twin {
-                    prop_assert_eq!(expiry, Some(*expires_at), "at {}: {:?}", now, check);
+                    prop_assert_eq!(expiry, Some(*expires_at), "at {}: {:?}", now, key);
                 }
             }
         }

@@ -5,10 +5,10 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tollgate::algorithm::{Algorithm, Limit, Options};
-use tollgate::descriptor::{Entry, Hits, Role};
+use tollgate::algorithm::{Algorithm, Ask, Limit, Options};
+use tollgate::descriptor::Entry;
 use tollgate::store::redis::{RedisConfig, RedisStore};
-use tollgate::store::{Check, Key, Store as _};
+use tollgate::store::{Check, Key, Origin, Store as _};
 
 use crate::bare::Bare;
 use crate::cost::{Cost, median, memory};
@@ -256,8 +256,8 @@ fn store_loop(stage: &Stage, redis: &Redis, checks: &[Check]) -> u64 {
             while start.elapsed() < stage.run {
                 let turn = next.fetch_add(1, Ordering::Relaxed) as usize;
                 let check = std::slice::from_ref(&checks[turn % checks.len()]);
-                let verdicts = store.check(check, Instant::now() + Duration::from_secs(10)).await.unwrap();
-                assert!(verdicts[0].allowed);
+                let verdicts = store.check(check, tokio::time::Instant::now() + Duration::from_secs(10)).await.unwrap();
+                assert!(verdicts[0].unwrap().allowed());
             }
         };
         futures_util::future::join_all((0..IN_FLIGHT).map(|_| task())).await;
@@ -282,9 +282,9 @@ fn checks(users: usize) -> Vec<Check> {
         Limit::new(Algorithm::SlidingWindow, 4_000_000_000, Duration::from_secs(60), Options::default()).unwrap();
     let check = |user: usize| {
         let entries = rules::entries(user);
-        let key = Key::new("", "bench", &entries, |_| None, &limit);
+        let key = Key::new("", "bench", &entries, |_| None, &limit, Origin::Rule);
         // Of one descriptor each, as if each were of another request.
-        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: user, lease: None }
+        Check { descriptor: user, ..Check::new(key, limit, Ask::Take(1)) }
     };
     (0..users).map(check).collect()
 }

@@ -1,7 +1,7 @@
 //! What the two buckets have in common. The twin of `lua/bucket.lua`.
 //!
 //! A bucket has a hole through which the number leaks per period, evenly and without end. Hits fill it; they pass at once as long as
-//! it holds them, that is up to the burst. What may wait (`max_delay`) passes if it would fit that much later: until then it is held.
+//! it holds them, that is up to the burst. What may wait (`max_delay`) passes if it would fit that much later: until then it is delayed.
 //! A token bucket is the same seen from the other side: what has not leaked yet is what is *missing* from it.
 //!
 //! At most number + burst leaves in an interval of one period, or number + hits where one request takes more than the burst. What is
@@ -13,14 +13,18 @@
 //! leave evenly.
 //!
 //! A bucket that is to begin empty begins to fill with the first request, even a denied one: when that was must be known. When it is
-//! full it is kept for as long again as it takes to fill, and then forgotten: who has been away for longer begins with an empty
-//! one, as a newcomer does.
+//! full it is kept for as long again as it takes to fill, and then forgotten: a client that has been away for longer begins with an
+//! empty one, as a newcomer does.
 //!
 //! Where denials count, a bucket goes into debt, by at most the number: as with the windows, usage that has happened keeps others
 //! out for at most a period. A changed number is in force from the last charge on, because that is when the leak was last
 //! worked out.
+//!
+//! How long a bucket takes to fill depends on the number, which a rule may change. So a bucket stores until when it is remembered: until
+//! it is full at the present number, and at least for one period for each hit that is missing, as a limit of 1 would need, up to
+//! [`REMEMBERED_MS`]. From then on it is as fresh, deleted or not.
 
-use super::{FIGURES, Limit, LimitError, MAX_REFILL_MS, Verdict, hold, mul_div};
+use super::{Attempt, Caller, FIGURES, Limit, LimitError, MAX_REFILL_MS, REMEMBERED_MS, Verdict, mul_div, steady};
 
 /// What passes at once, what may wait, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +36,7 @@ pub(super) struct Bucket {
     deepest: u64,
     /// How long the deepest debt takes to be paid and the bucket to be as fresh.
     refill_ms: u64,
-    /// How long a request may be held. A caller of less patience has less of it; the rest is the limit's, whoever calls.
+    /// How long a request may be delayed. A caller whose deadline is nearer has less of it; the rest is the limit's, whoever calls.
     max_delay_ms: u64,
     /// How long a full bucket is kept that has begun empty; 0 where buckets begin full.
     kept_ms: u64,
@@ -47,18 +51,20 @@ pub struct State {
     missing: u64,
     /// And this many `1/period_ms` of a hit.
     fraction: u64,
+    /// From then on it is as fresh, in milliseconds since the epoch.
+    until: u64,
 }
 
 pub(super) fn decide(
     limit: &Limit,
     bucket: &Bucket,
-    hits: i64,
+    Attempt { hits, denied, caller }: Attempt,
     state: Option<&State>,
     now: u64,
-) -> (Option<State>, Verdict) {
+) -> (Option<(State, u64)>, Verdict) {
     let (number, period) = (u64::from(limit.number), limit.period_ms);
     let Bucket { burst, deepest, refill_ms, max_delay_ms, kept_ms, .. } = *bucket;
-    let burst = u64::from(burst);
+    let (burst, max_delay_ms) = (u64::from(burst), max_delay_ms.min(caller.max_wait_ms));
     let most = if limit.count_denied() { deepest + number } else { deepest };
     // How long so many hits and the fraction take to leak.
     let leak = |hits: u64, fraction: u64| {
@@ -72,21 +78,15 @@ pub(super) fn decide(
     let mut set_back = false;
     let mut missing = 0;
     let mut fraction = 0;
-    let mut unseen = true;
-    // For how long it has been full.
-    let mut idle = 0;
-    if let Some(state) = state {
-        (time, set_back) = hold(now, state.at, period);
-        (missing, fraction) = (state.missing, state.fraction);
+    let mut until = 0;
+    let unseen = state.is_none_or(|state| now >= state.until);
+    if let Some(state) = state.filter(|_| !unseen) {
+        (time, set_back) = steady(now, state.at, period);
+        (missing, fraction, until) = (state.missing, state.fraction, state.until);
         if missing >= most {
             (missing, fraction) = (most, 0);
         }
         let elapsed = if set_back { 0 } else { time - state.at };
-        unseen = false;
-        if kept_ms > 0 {
-            idle = elapsed.saturating_sub(leak(missing, fraction));
-            unseen = idle >= kept_ms;
-        }
         if elapsed >= refill_ms {
             (missing, fraction) = (0, 0);
         } else {
@@ -104,19 +104,19 @@ pub(super) fn decide(
                 (missing, fraction) = (0, 0);
             }
         }
-    }
-    if unseen && kept_ms > 0 {
+    } else if kept_ms > 0 {
         (missing, fraction) = (burst, 0);
     }
 
-    // What leaks while a request is held.
+    // What leaks while a request is delayed.
     let (queue, part) = mul_div(max_delay_ms, number, period);
     let capacity = burst + queue;
     // Negative where there is debt.
     let room = |missing: u64, fraction: u64| capacity as i64 - missing as i64 - i64::from(fraction > part);
-    let allowed = hits < 0 || hits <= room(missing, fraction);
+    let allowed = hits < 0 || (!denied && hits <= room(missing, fraction));
     let begins = unseen && kept_ms > 0 && hits > 0;
-    let charged = hits != 0 && (allowed || limit.count_denied());
+    // Of a number of 0 nothing is kept, not even denials.
+    let charged = hits != 0 && number > 0 && (allowed || limit.count_denied());
     let mut retry_after_ms = if allowed { Some(0) } else { None };
     if charged {
         let sum = missing as i64 + hits;
@@ -128,26 +128,45 @@ pub(super) fn decide(
             missing = sum as u64;
         }
     }
-    if !allowed && hits <= capacity as i64 {
+    if !allowed && !denied && hits <= capacity as i64 {
         let over = (missing as i64 + hits - burst as i64) as u64;
         retry_after_ms = Some(time - now + leak(over, fraction) - max_delay_ms);
     }
 
+    let empties_ms = leak(missing, fraction);
+    let is_empty = missing == 0 && fraction == 0;
+    // A limit that has become slower needs it for longer than was stored.
+    let outlives = hits > 0 && !unseen && !is_empty && time + empties_ms > until;
     let changed = charged || begins || set_back;
-    let mut reset_after_ms = leak(missing, fraction);
-    if kept_ms > 0 && changed {
-        reset_after_ms += kept_ms;
-    } else if kept_ms > 0 {
-        reset_after_ms = if unseen { 0 } else { reset_after_ms + kept_ms - idle };
+    if changed || outlives {
+        // To forget one that begins empty gives nothing away.
+        let owed = if kept_ms > 0 { 0 } else { missing + u64::from(fraction > 0) };
+        let remembered = REMEMBERED_MS.min(owed.saturating_mul(period));
+        until = time + (empties_ms + kept_ms).max(remembered);
+    }
+    let reset_after_ms = match kept_ms {
+        0 if is_empty => 0,
+        0 => (time - now + empties_ms).min(until - now),
+        _ if unseen && !changed => 0,
+        _ => until - now,
+    };
+    if !unseen {
+        retry_after_ms = retry_after_ms.map(|ms| ms.min(until - now));
     }
     let verdict = Verdict {
         allowed,
         remaining: u32::try_from(room(missing, fraction).max(0)).unwrap_or(u32::MAX),
-        reset_after_ms: if reset_after_ms > 0 { time - now + reset_after_ms } else { 0 },
+        reset_after_ms,
         retry_after_ms,
         delay_ms: if allowed && hits > 0 && missing >= burst { leak(missing - burst, fraction) } else { 0 },
     };
-    (changed.then_some(State { at: time, missing, fraction }), verdict)
+    let state = match state {
+        // What is missing may be more than the present limit cares for, and another may care.
+        Some(state) if outlives && !changed => Some(State { until, ..*state }),
+        _ if changed => Some(State { at: time, missing, fraction, until }),
+        _ => None,
+    };
+    (state.map(|state| (state, if until > time { until - now } else { 0 })), verdict)
 }
 
 impl Bucket {
@@ -174,29 +193,26 @@ impl Bucket {
         Bucket { kept_ms: if number == 0 { 0 } else { kept_ms.max(1) }, ..self }
     }
 
-    /// The same for a caller who waits no longer than this.
-    pub(super) fn within(self, patience_ms: u64) -> Bucket {
-        Bucket { max_delay_ms: self.max_delay_ms.min(patience_ms), ..self }
-    }
-
-    pub(super) fn max_delay_ms(&self) -> u64 {
-        self.max_delay_ms
-    }
-
     pub(super) fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    pub(super) fn arguments(&self) -> [u64; FIGURES] {
-        [u64::from(self.burst), self.deepest, self.refill_ms, self.max_delay_ms, self.kept_ms]
+    pub(super) fn figures(&self, caller: Caller) -> [u64; FIGURES] {
+        let max_delay_ms = self.max_delay_ms.min(caller.max_wait_ms);
+        [u64::from(self.burst), self.deepest, self.refill_ms, max_delay_ms, self.kept_ms]
     }
 }
 
 impl State {
+    pub(super) fn heap_bytes(&self) -> usize {
+        0
+    }
+
     pub(super) fn pack(&self) -> Vec<u8> {
         let mut bytes = (self.at as f64).to_le_bytes().to_vec();
         bytes.extend((self.missing as f64).to_le_bytes());
         bytes.extend((self.fraction as f64).to_le_bytes());
+        bytes.extend((self.until as f64).to_le_bytes());
         bytes
     }
 }

@@ -1,19 +1,25 @@
-//! Concurrency: no more than the number in progress at once. Hits take slots, negative hits give them back.
+//! Concurrency: no more than the number in progress at once. A stream takes a slot when it begins and releases it when it ends.
 //!
-//! Every slot has a holder, and only its holder gives it back. That a count of what is in progress stays right hangs on this.
-//! Give-backs get lost (a proxy is killed), come late (after the slot has freed itself), and come from requests that never got a slot
-//! (Envoy sends one for every stream, the refused ones too). Without holders it could not be told whose slot a give-back means:
+//! Every slot has a holder, and only its holder releases it. That a count of what is in progress stays right hangs on this.
+//! Releases get lost (a proxy is killed), come late (after the slot has expired), and come from streams that never got a slot
+//! (Envoy sends one for every stream, the denied ones too). Without holders nobody could tell whose slot a release means:
 //! - if it freed the oldest, what a killed proxy has leaked would live on as the youngest for as long as there is traffic;
-//! - if it freed the newest, long-running slots at the bottom would free themselves while others still stand on them, and a limit
+//! - if it freed the newest, long-running slots at the bottom would expire while others still stand on them, and a limit
 //!   that is always used up would let in its number anew with every `hold`.
 //!
-//! No rule in between does better: five leaked slots and fast requests look just like no leak and slower requests. With
-//! holders a give-back that has nothing to give back changes nothing, and a denial need not be charged.
+//! No rule in between does better: five leaked slots and fast streams look just like no leak and slower streams.
 //!
-//! A slot that is not given back frees itself `hold` after it was taken, to the millisecond, and never before. What is kept is one entry for
-//! each request in progress, so that the number is bounded. Hits of one holder come back newest first. A reset by hand frees all.
+//! The name of a holder may repeat: a mesh hands a request id on, and a client may choose its own. So a denied take is remembered for a
+//! while, and swallows the release that Envoy sends for it, lest that frees the slot of another stream of the same name. Those of holders
+//! that have a slot are all remembered; of the others the last [`MAX_DENIED`].
+//!
+//! A slot that nobody releases expires `hold` after it was taken, to the millisecond, and never before. What is kept is one entry for
+//! each stream in progress, so that the number is bounded. Hits of one holder are released newest first.
 
-use super::{FIGURES, Limit, LimitError, LimitErrors, MAX_HITS, Options, Verdict, figures, hold, push_number};
+use super::{
+    Attempt, Caller, FIGURES, Limit, LimitError, LimitErrors, NoLease, Options, Traits, Verdict, figures, push_number,
+    steady,
+};
 
 /// `hold` is the period of such a limit.
 pub(super) const OPTIONS: &[&str] = &["hold"];
@@ -22,29 +28,35 @@ pub(super) const OPTIONS: &[&str] = &["hold"];
 /// 100, 27 µs; 1,000, 180 µs; 10,000, 1.7 ms. (A sliding window, beside it: 14 µs.)
 pub(super) const MAX_NUMBER: u32 = 10_000;
 
-/// All that can be given back: a reset by hand, which frees every slot, whoever holds it.
-const RESET: i64 = -(MAX_HITS as i64);
+/// So long a denied take is remembered; its release comes within milliseconds. A hold that is shorter makes it shorter.
+const DENIED_MS: u64 = 10_000;
 
-/// Who asks.
+/// So many denied takes are remembered of holders that have no slot.
+const MAX_DENIED: usize = 100;
+
+pub(super) const TRAITS: Traits =
+    Traits { code: "co1", has_holders: true, no_lease: Some(NoLease::Holders), denials_last: false };
+
+/// It has none beyond number and period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Parameters {
-    pub(super) holder: u64,
-}
+pub(super) struct Parameters;
 
-/// The slots that are taken.
+/// The slots that are taken, and the takes that were denied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// The hits of all of them.
+    /// The hits of all slots.
     used: u32,
     /// The newest last.
-    slots: Vec<Slot>,
+    slots: Vec<Held>,
+    /// The newest last, and of each holder one.
+    denied: Vec<Held>,
 }
 
-/// What one request holds.
+/// What one holder took at one time, or what one holder was denied and when last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Slot {
+struct Held {
     holder: u64,
-    /// When it was taken, in milliseconds since the epoch.
+    /// When it was, in milliseconds since the epoch.
     at: u64,
     hits: u32,
 }
@@ -53,61 +65,81 @@ pub use self::State as Change;
 
 pub(super) fn decide(
     limit: &Limit,
-    parameters: &Parameters,
-    hits: i64,
+    _: &Parameters,
+    Attempt { hits, denied: by_others, caller: Caller { holder, .. } }: Attempt,
     state: Option<&State>,
     now: u64,
-) -> (Option<State>, Verdict) {
-    let Parameters { holder } = *parameters;
+) -> (Option<(State, u64)>, Verdict) {
     // Time is cut to milliseconds: one more, lest a slot be free before it was held for the whole of the period.
     let held = limit.period_ms + 1;
+    let remembered = DENIED_MS.min(limit.period_ms) + 1;
     let mut time = now;
     let mut set_back = false;
     let mut used = 0;
     // Room for just one more: most counters hold a few, and there may be many counters.
     let mut slots = Vec::with_capacity(state.map_or(0, |state| state.slots.len()) + 1);
-    if let Some(state) = state
-        && let Some(newest) = state.slots.last()
-    {
-        (time, set_back) = hold(now, newest.at, limit.period_ms);
+    let mut denied = Vec::new();
+    if let Some(state) = state {
+        let newest = |list: &[Held]| list.last().map_or(0, |newest| newest.at);
+        let newest = newest(&state.slots).max(newest(&state.denied));
+        (time, set_back) = steady(now, newest, limit.period_ms);
         used = state.used;
         slots.extend_from_slice(&state.slots);
+        denied.extend_from_slice(&state.denied);
         if set_back {
-            // Every slot is as old as the old clock left it.
-            let back = newest.at - now;
-            slots.iter_mut().for_each(|slot| slot.at = slot.at.saturating_sub(back));
+            // All of them are as old as the old clock left them.
+            let back = newest - now;
+            slots.iter_mut().chain(&mut denied).for_each(|one| one.at = one.at.saturating_sub(back));
         }
         let over = slots.iter().take_while(|slot| slot.at + held <= time).count();
         used -= slots.drain(..over).map(|slot| slot.hits).sum::<u32>();
+        let over = denied.iter().take_while(|one| one.at + remembered <= time).count();
+        denied.drain(..over);
     }
 
     let number = limit.number;
-    let allowed = hits < 0 || i64::from(used) + hits <= i64::from(number);
-    let mut charged = false;
+    let allowed = hits < 0 || (!by_others && i64::from(used) + hits <= i64::from(number));
+    let mut changed = set_back;
     if hits > 0 && allowed {
-        let hits = hits as u32;
-        slots.push(Slot { holder, at: time, hits });
-        used += hits;
-        charged = true;
-    } else if hits == RESET {
-        charged = !slots.is_empty();
-        slots.clear();
-        used = 0;
-    } else if hits < 0 {
-        let mut owed = -hits;
-        for slot in slots.iter_mut().rev().filter(|slot| slot.holder == holder) {
-            let given = owed.min(slot.hits.into()) as u32;
-            slot.hits -= given;
-            used -= given;
-            owed -= i64::from(given);
-            charged |= given > 0;
+        slots.push(Held { holder, at: time, hits: hits as u32 });
+        used += hits as u32;
+        changed = true;
+    } else if hits > 0 {
+        let known = denied.iter().position(|one| one.holder == holder).map(|place| denied.remove(place));
+        let before = known.map_or(0, |one| i64::from(one.hits));
+        let hits = u32::try_from(before + hits).unwrap_or(u32::MAX);
+        denied.push(Held { holder, at: time, hits });
+        let strange = |one: &Held| slots.iter().all(|slot| slot.holder != one.holder);
+        if denied.len() > MAX_DENIED
+            && let Some(place) = denied.iter().position(strange)
+        {
+            denied.remove(place);
         }
-        slots.retain(|slot| slot.hits > 0);
+        changed = true;
+    } else if hits < 0 {
+        let mut owed = hits.unsigned_abs();
+        let mut release = |list: &mut Vec<Held>| {
+            let mut released = 0;
+            for one in list.iter_mut().rev().filter(|one| one.holder == holder) {
+                let hits = owed.min(one.hits.into()) as u32;
+                one.hits -= hits;
+                released += hits;
+                owed -= u64::from(hits);
+            }
+            list.retain(|one| one.hits > 0);
+            released
+        };
+        let swallowed = release(&mut denied);
+        let released = release(&mut slots);
+        used -= released;
+        changed |= swallowed > 0 || released > 0;
     }
 
-    let reset_after_ms = slots.last().map_or(0, |slot| slot.at + held - now);
+    let free = slots.last().map_or(0, |slot| slot.at + held - now);
+    let forgotten = denied.last().map_or(0, |one| one.at + remembered - now);
+    let reset_after_ms = free.max(forgotten);
     let mut retry_after_ms = if allowed { Some(0) } else { None };
-    if !allowed && hits <= i64::from(number) {
+    if !allowed && !by_others && hits <= i64::from(number) {
         let mut younger = used;
         let enough = slots.iter().find(|slot| {
             younger -= slot.hits;
@@ -117,7 +149,7 @@ pub(super) fn decide(
     }
     let remaining = number.saturating_sub(used);
     let verdict = Verdict { allowed, remaining, reset_after_ms, retry_after_ms, delay_ms: 0 };
-    ((charged || set_back).then_some(State { used, slots }), verdict)
+    (changed.then_some((State { used, slots, denied }, reset_after_ms)), verdict)
 }
 
 impl Parameters {
@@ -126,11 +158,11 @@ impl Parameters {
             (number > MAX_NUMBER).then_some(LimitError::Slots),
             (options.count_denied == Some(true)).then_some(LimitError::SlotsOfDenied),
         ])?;
-        Ok(Parameters { holder: 0 })
+        Ok(Parameters)
     }
 
-    pub(super) fn arguments(&self) -> [u64; FIGURES] {
-        figures(&[self.holder])
+    pub(super) fn figures(&self, caller: Caller) -> [u64; FIGURES] {
+        figures(&[caller.holder])
     }
 
     pub(super) fn capacity(&self, limit: &Limit) -> u32 {
@@ -138,15 +170,24 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        name.push_str("co");
         push_number(name, limit.period_ms);
+    }
+
+    /// Its slots are copied, see [`MAX_NUMBER`].
+    pub(super) fn work(&self, limit: &Limit) -> u64 {
+        3 + u64::from(limit.number) / 16
     }
 }
 
 impl State {
+    pub(super) fn heap_bytes(&self) -> usize {
+        (self.slots.len() + self.denied.len()) * size_of::<Held>()
+    }
+
     pub(super) fn pack(&self) -> Vec<u8> {
         let mut bytes = self.used.to_le_bytes().to_vec();
-        for Slot { holder, at, hits } in &self.slots {
+        bytes.extend((self.slots.len() as u32).to_le_bytes());
+        for Held { holder, at, hits } in self.slots.iter().chain(&self.denied) {
             bytes.extend((*holder as f64).to_le_bytes());
             bytes.extend((*at as f64).to_le_bytes());
             bytes.extend(hits.to_le_bytes());

@@ -3,9 +3,11 @@
 //! At most twice the number passes in an interval of one period: at the end of one window, and at the start of the next.
 //! This is what `envoyproxy/ratelimit` does, counted denials included.
 
-use super::{FIGURES, Limit, LimitErrors, Options, Verdict, add, hold, push_number};
+use super::{Attempt, Caller, FIGURES, Limit, LimitErrors, Options, Traits, Verdict, add, push_number, steady};
 
 pub(super) const OPTIONS: &[&str] = &[];
+
+pub(super) const TRAITS: Traits = Traits { code: "fw1", has_holders: false, no_lease: None, denials_last: true };
 
 /// Nothing beyond number and period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,17 +26,17 @@ pub use self::State as Change;
 pub(super) fn decide(
     limit: &Limit,
     _: &Parameters,
-    hits: i64,
+    Attempt { hits, denied, .. }: Attempt,
     state: Option<&State>,
     now: u64,
-) -> (Option<State>, Verdict) {
+) -> (Option<(State, u64)>, Verdict) {
     let period = limit.period_ms;
     let mut window = now - now % period;
     let mut count = 0;
     let mut set_back = false;
     if let Some(state) = state {
         let time;
-        (time, set_back) = hold(now, state.window, period);
+        (time, set_back) = steady(now, state.window, period);
         if set_back {
             count = state.count;
         } else {
@@ -46,7 +48,7 @@ pub(super) fn decide(
     }
 
     let number = limit.number;
-    let allowed = hits < 0 || i64::from(count) + hits <= i64::from(number);
+    let allowed = hits < 0 || (!denied && i64::from(count) + hits <= i64::from(number));
     let charged = hits != 0 && (allowed || limit.count_denied());
     if charged {
         count = add(count, hits);
@@ -66,7 +68,7 @@ pub(super) fn decide(
         },
         delay_ms: 0,
     };
-    ((charged || set_back).then_some(State { window, count }), verdict)
+    ((charged || set_back).then_some((State { window, count }, reset_after_ms)), verdict)
 }
 
 impl Parameters {
@@ -74,7 +76,7 @@ impl Parameters {
         Ok(Parameters)
     }
 
-    pub(super) fn arguments(&self) -> [u64; FIGURES] {
+    pub(super) fn figures(&self, _: Caller) -> [u64; FIGURES] {
         [0; FIGURES]
     }
 
@@ -83,12 +85,19 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        name.push_str("fw");
         push_number(name, limit.period_ms);
+    }
+
+    pub(super) fn work(&self, _: &Limit) -> u64 {
+        1
     }
 }
 
 impl State {
+    pub(super) fn heap_bytes(&self) -> usize {
+        0
+    }
+
     pub(super) fn pack(&self) -> Vec<u8> {
         let mut bytes = (self.window as f64).to_le_bytes().to_vec();
         bytes.extend(self.count.to_le_bytes());

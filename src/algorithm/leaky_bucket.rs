@@ -7,11 +7,15 @@
 //! next, and those two, the newcomer and one who waits already, may leave together.
 
 use super::bucket::{self, Bucket};
-use super::{FIGURES, Limit, LimitError, LimitErrors, MAX_DELAY, Options, Verdict, push_number};
+use super::{
+    Attempt, Caller, FIGURES, Limit, LimitError, LimitErrors, MAX_DELAY, Options, Traits, Verdict, push_number,
+};
 
 pub use super::bucket::{State, State as Change};
 
 pub(super) const OPTIONS: &[&str] = &["burst", "max_delay"];
+
+pub(super) const TRAITS: Traits = Traits { code: "lb1", has_holders: false, no_lease: None, denials_last: true };
 
 /// A bucket in which hits wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,11 +24,11 @@ pub(super) struct Parameters(Bucket);
 pub(super) fn decide(
     limit: &Limit,
     parameters: &Parameters,
-    hits: i64,
+    attempt: Attempt,
     state: Option<&State>,
     now: u64,
-) -> (Option<State>, Verdict) {
-    bucket::decide(limit, &parameters.0, hits, state, now)
+) -> (Option<(State, u64)>, Verdict) {
+    bucket::decide(limit, &parameters.0, attempt, state, now)
 }
 
 impl Parameters {
@@ -38,17 +42,8 @@ impl Parameters {
         Ok(Parameters(bucket?))
     }
 
-    /// For a caller who waits no longer than this.
-    pub(super) fn within(self, patience_ms: u64) -> Self {
-        Parameters(self.0.within(patience_ms))
-    }
-
-    pub(super) fn max_delay_ms(&self) -> u64 {
-        self.0.max_delay_ms()
-    }
-
-    pub(super) fn arguments(&self) -> [u64; FIGURES] {
-        self.0.arguments()
+    pub(super) fn figures(&self, caller: Caller) -> [u64; FIGURES] {
+        self.0.figures(caller)
     }
 
     pub(super) fn capacity(&self, _: &Limit) -> u32 {
@@ -56,7 +51,10 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        name.push_str("lb");
         push_number(name, limit.period_ms);
+    }
+
+    pub(super) fn work(&self, _: &Limit) -> u64 {
+        1
     }
 }

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, FIGURES, Parameters, concurrency, penalty, sliding_log};
+use super::{Algorithm, Caller, FIGURES, NoLease, Parameters, concurrency, sliding_log};
 
 /// The longest period a limit may have: 366 days.
 pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-/// The longest that a request may be held: longer than anybody waits for an answer.
+/// The longest that a request may be delayed: longer than anybody waits for an answer.
 pub const MAX_DELAY: Duration = Duration::from_secs(60);
 
 /// The longest time that an empty bucket may need to fill: a thousand years.
@@ -20,7 +20,7 @@ pub struct Options {
     pub count_denied: Option<bool>,
     /// Of a bucket: how much passes at once.
     pub burst: Option<u32>,
-    /// Of a leaky bucket: how long a request is held at most that does not fit at once.
+    /// Of a leaky bucket: how long a request is delayed at most that does not fit at once.
     pub max_delay: Option<Duration>,
     /// Of a token bucket: what a new one holds.
     pub initial: Option<Initial>,
@@ -28,24 +28,18 @@ pub struct Options {
     pub segments: Option<u32>,
     /// Of a sliding window: what the segment counts that is partly left.
     pub weighting: Option<Weighting>,
-    /// Of a penalty: how long a ban lasts. It has no default.
-    pub ban: Option<Duration>,
-    /// Of a penalty: a request during a ban begins it anew.
-    pub extend: Option<bool>,
 }
 
 impl Options {
     /// The names of the options that are given, but for `count_denied`.
     fn given(&self) -> impl Iterator<Item = &'static str> {
-        let Options { count_denied: _, burst, max_delay, initial, segments, weighting, ban, extend } = self;
+        let Options { count_denied: _, burst, max_delay, initial, segments, weighting } = self;
         let given = [
             ("burst", burst.is_some()),
             ("max_delay", max_delay.is_some()),
             ("initial", initial.is_some()),
             ("segments", segments.is_some()),
             ("weighting", weighting.is_some()),
-            ("ban", ban.is_some()),
-            ("extend", extend.is_some()),
         ];
         given.into_iter().filter_map(|(name, given)| given.then_some(name))
     }
@@ -141,7 +135,7 @@ pub enum LimitError {
     #[error("an empty bucket of this burst would take more than a thousand years to fill: lower the burst")]
     EndlessRefill,
     /// Shorter than a millisecond, over [`MAX_DELAY`], or with a fraction of a millisecond.
-    #[error("max_delay is a whole number of milliseconds, from 1ms to 60s; without it no request is held")]
+    #[error("max_delay is a whole number of milliseconds, from 1ms to 60s; without it no request is delayed")]
     MaxDelay,
     /// More wait than can be counted.
     #[error("more than 4294967295 hits would fit into a max_delay of this length: lower it")]
@@ -161,15 +155,6 @@ pub enum LimitError {
     /// More slots than are kept.
     #[error("concurrency keeps every slot that is taken: it has at most {} slots", concurrency::MAX_NUMBER)]
     Slots,
-    /// The period in which a penalty counts denials, out of the same range.
-    #[error("within is a whole number of milliseconds, from 1ms to 366d")]
-    Within,
-    /// The length of a ban, out of the same range.
-    #[error("ban is a whole number of milliseconds, from 1ms to 366d")]
-    Ban,
-    /// Bans for nothing, or more denials than are kept.
-    #[error("after must be from 1 to {}: the time of each denial is kept", penalty::MAX_NUMBER)]
-    Denials,
     /// Denials that take slots.
     #[error("concurrency counts what is in progress, and a denied request never is: remove count_denied")]
     SlotsOfDenied,
@@ -185,9 +170,6 @@ impl LimitError {
             LimitError::MaxDelay | LimitError::EndlessQueue => "max_delay",
             LimitError::Segments => "segments",
             LimitError::Hold => "hold",
-            LimitError::Within => "within",
-            LimitError::Ban => "ban",
-            LimitError::Denials => "after",
             LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
             LimitError::SlotsOfDenied => "count_denied",
         }
@@ -219,8 +201,7 @@ impl Limit {
     /// With all that is wrong: a value out of range, or an option that does not belong to the algorithm.
     pub fn new(algorithm: Algorithm, number: u32, period: Duration, options: Options) -> Result<Limit, LimitErrors> {
         let wrong_period = (!is_period(period)).then_some(match algorithm {
-            Algorithm::Concurrency => LimitError::Hold,
-            Algorithm::Penalty => LimitError::Within,
+            algorithm if algorithm.has_holders() => LimitError::Hold,
             _ => LimitError::Period,
         });
         // With any other in its place the rest can be looked at.
@@ -238,23 +219,10 @@ impl Limit {
         Err(LimitErrors(errors))
     }
 
-    /// A penalty for those whom a limit denies `after` times `within`.
-    ///
-    /// # Errors
-    /// With each of these that is out of range.
-    pub fn penalty(after: u32, within: Duration, ban: Duration, extend: bool) -> Result<Limit, LimitErrors> {
-        // Its hits tell what has happened: none is ever taken back.
-        let options = Options { ban: Some(ban), extend: Some(extend), count_denied: Some(true), ..Options::default() };
-        Limit::new(Algorithm::Penalty, after, within, options)
-    }
-
     /// The same limit for one of `parts` processes that count each for itself: its number and burst divided, but at least 1.
-    /// A burst that would then take a thousand years to fill is left out. A penalty stays as it is: nobody is banned for less.
+    /// A burst that would then take a thousand years to fill is left out.
     #[must_use]
     pub fn divided_by(&self, parts: u32) -> Limit {
-        if self.is_penalty() {
-            return *self;
-        }
         let share = |number: u32| (number / parts.max(1)).max(number.min(1));
         let options = Options { burst: self.options.burst.map(share), ..self.options };
         let without_burst = Options { burst: None, ..options };
@@ -269,33 +237,8 @@ impl Limit {
         self.with(0, Options { count_denied: Some(false), ..self.options }).unwrap_or(*self)
     }
 
-    /// The same limit as this holder asks it, a number up to 2^53. Only concurrency cares: what one holder has taken, no other
-    /// gives back.
-    #[must_use]
-    pub fn held_by(mut self, holder: u64) -> Limit {
-        if let Parameters::Concurrency(parameters) = &mut self.parameters {
-            parameters.holder = holder;
-        }
-        self
-    }
-
-    /// The same limit for a caller who waits no longer than this: what would have to be held longer is denied, and nothing of it
-    /// charged. Only a leaky bucket with a `max_delay` cares.
-    #[must_use]
-    pub fn within(mut self, patience_ms: u64) -> Limit {
-        if let Parameters::LeakyBucket(parameters) = &mut self.parameters {
-            *parameters = parameters.within(patience_ms);
-        }
-        self
-    }
-
     fn with(&self, number: u32, options: Options) -> Result<Limit, LimitErrors> {
-        let limit = Limit::new(self.algorithm(), number, self.period(), options)?;
-        Ok(match self.parameters {
-            Parameters::Concurrency(concurrency::Parameters { holder }) => limit.held_by(holder),
-            Parameters::LeakyBucket(parameters) => limit.within(parameters.max_delay_ms()),
-            _ => limit,
-        })
+        Limit::new(self.algorithm(), number, self.period(), options)
     }
 
     /// What it says beyond its number and period.
@@ -333,29 +276,32 @@ impl Limit {
         self.options.count_denied.unwrap_or(self.algorithm() == Algorithm::FixedWindow)
     }
 
-    /// How much work a decision is at the most, where one of a small counter is 1.
+    /// How much work a decision is at the most, measured, where one of a small counter is 1.
     pub fn work(&self) -> u64 {
-        // Of what a counter is at its fullest, measured.
-        let in_one = match self.algorithm() {
-            // Its slots are copied, see `concurrency::MAX_NUMBER`.
-            Algorithm::Concurrency => 16,
-            // Its denials are copied.
-            Algorithm::Penalty => 12,
-            // Its entries are searched, by halves, in a list that is walked.
-            Algorithm::SlidingLog => return 6 + u64::from(self.number) / 10_000,
-            _ => return 1,
-        };
-        1 + u64::from(self.number) / in_one
+        self.parameters.work(self)
     }
 
-    /// It counts the denials of the limit before it.
-    pub fn is_penalty(&self) -> bool {
-        self.algorithm() == Algorithm::Penalty
+    /// Why none of its hits can be taken in advance, where it is so.
+    pub fn no_lease(&self) -> Option<NoLease> {
+        let delays = self.options.max_delay.map(|_| NoLease::Delay);
+        let counts = self.count_denied().then_some(NoLease::CountDenied);
+        self.algorithm().traits().no_lease.or(delays).or(counts)
     }
 
-    /// It is a penalty whose bans begin anew with every request.
-    pub fn extends(&self) -> bool {
-        self.options.extend.unwrap_or(false)
+    /// A denial holds for the same request until it says that the request passes, unless something is refunded; and it leaves no trace, so
+    /// that nobody needs to ask meanwhile.
+    pub fn denials_last(&self) -> bool {
+        self.algorithm().traits().denials_last && !self.count_denied()
+    }
+
+    /// A denied request is no matter to it, not even the first.
+    pub fn ignores_denied(&self) -> bool {
+        self.denials_last() && self.options.initial != Some(Initial::Empty)
+    }
+
+    /// How long a request of this caller may be delayed, in milliseconds.
+    pub fn max_delay_ms(&self, caller: Caller) -> u64 {
+        self.options.max_delay.map_or(0, |delay| delay.as_millis() as u64).min(caller.max_wait_ms)
     }
 
     /// The most that can be admitted at one moment: the number, or the burst of a bucket and what may wait for its turn.
@@ -364,13 +310,15 @@ impl Limit {
     }
 
     /// The algorithm's own figures, as the Lua twin takes them.
-    pub fn arguments(&self) -> [u64; FIGURES] {
-        self.parameters.arguments()
+    pub fn figures(&self, caller: Caller) -> [u64; FIGURES] {
+        self.parameters.figures(caller)
     }
 
-    /// Appends what of the limit is part of a counter's name: the algorithm and its window, but not the number, so that
-    /// a changed number goes on with the same counter.
+    /// Appends what of the limit is part of a counter's name: the algorithm with the version of its layout, and its window; but not the number,
+    /// so that a changed number goes on with the same counter.
     pub fn identity(&self, name: &mut String) {
+        name.push_str(self.algorithm().traits().code);
+        name.push(':');
         self.parameters.identity(self, name);
     }
 }

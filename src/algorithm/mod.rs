@@ -7,6 +7,7 @@
 //! Nothing here reads a clock, does I/O, or knows of requests. Time is a count of whole milliseconds; every number stays whole
 //! and below 2^53, because the Lua twin computes in doubles.
 
+mod ask;
 mod bucket;
 pub mod concurrency;
 pub mod fixed_window;
@@ -19,14 +20,27 @@ pub mod token_bucket;
 
 use std::fmt;
 
+pub use ask::{Ask, Caller, MAX_HITS};
 pub use limit::{Initial, Limit, LimitError, LimitErrors, MAX_DELAY, MAX_PERIOD, Options, Weighting};
 use limit::{MAX_REFILL_MS, is_period};
-
-/// The most hits that one request may take or give back: 2^53, up to which a double holds every whole number.
-pub const MAX_HITS: u64 = 1 << 53;
+pub use penalty::{Event, Penalty, PenaltyError};
 
 /// How many figures of its own an algorithm may hand to its Lua twin.
 pub const FIGURES: usize = 5;
+
+/// So long a counter remembers what the present limit could forget already, so that a slower limit or a longer ban finds it: after a rule has
+/// changed, a counter that was charged within this time, or that a request has taken from since, goes on as if the limit had always been so.
+const REMEMBERED_MS: u64 = 60 * 60 * 1000;
+
+/// What a request means to a counter, as the algorithms take it.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
+    /// Taken if positive, refunded if negative; a peek takes 0.
+    hits: i64,
+    /// Another limit of the request denies it: nothing is taken, whatever this one would say.
+    denied: bool,
+    caller: Caller,
+}
 
 macro_rules! algorithms {
     ($($variant:ident $module:ident)*) => {
@@ -38,8 +52,8 @@ macro_rules! algorithms {
         )* }
 
         impl Algorithm {
-            /// All that the Lua script knows; its place here is its number there.
-            pub const SCRIPT: &'static [Algorithm] = &[$(Algorithm::$variant),*];
+            /// Every algorithm; its place here is its number in the Lua script.
+            pub const ALL: &'static [Algorithm] = &[$(Algorithm::$variant),*];
 
             /// The name in rules, metrics and file names.
             pub const fn name(self) -> &'static str {
@@ -54,6 +68,11 @@ macro_rules! algorithms {
             /// The options that a limit of this algorithm may have, by their names in rules.
             pub const fn options(self) -> &'static [&'static str] {
                 match self { $(Algorithm::$variant => $module::OPTIONS),* }
+            }
+
+            /// What it declares beside its options.
+            const fn traits(self) -> Traits {
+                match self { $(Algorithm::$variant => $module::TRAITS),* }
             }
 
             fn parameters(self, number: u32, period_ms: u64, options: &Options) -> Result<Parameters, LimitErrors> {
@@ -72,8 +91,8 @@ macro_rules! algorithms {
                 match self { $(Parameters::$variant(_) => Algorithm::$variant),* }
             }
 
-            fn arguments(&self) -> [u64; FIGURES] {
-                match self { $(Parameters::$variant(parameters) => parameters.arguments()),* }
+            fn figures(&self, caller: Caller) -> [u64; FIGURES] {
+                match self { $(Parameters::$variant(parameters) => parameters.figures(caller)),* }
             }
 
             fn capacity(&self, limit: &Limit) -> u32 {
@@ -83,24 +102,46 @@ macro_rules! algorithms {
             fn identity(&self, limit: &Limit, name: &mut String) {
                 match self { $(Parameters::$variant(parameters) => parameters.identity(limit, name)),* }
             }
+
+            fn work(&self, limit: &Limit) -> u64 {
+                match self { $(Parameters::$variant(parameters) => parameters.work(limit)),* }
+            }
         }
 
         /// What a counter remembers.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum State { $(
-            #[doc = concat!("Of a [`", stringify!($module), "`] counter.")]
-            $variant($module::State),
-        )* }
+        pub enum State {
+            $(
+                #[doc = concat!("Of a [`", stringify!($module), "`] counter.")]
+                $variant($module::State),
+            )*
+            /// Of a [`penalty`].
+            Penalty(penalty::State),
+        }
 
         impl State {
             /// The counter as the Lua twin packs it.
             pub fn pack(&self) -> Vec<u8> {
-                match self { $(State::$variant(state) => state.pack()),* }
+                match self {
+                    $(State::$variant(state) => state.pack(),)*
+                    State::Penalty(state) => state.pack(),
+                }
+            }
+
+            /// What it takes beside itself, in bytes.
+            pub fn heap_bytes(&self) -> usize {
+                match self {
+                    $(State::$variant(state) => state.heap_bytes(),)*
+                    State::Penalty(state) => state.heap_bytes(),
+                }
             }
 
             /// What a counter never seen becomes.
             pub fn begin(change: Change) -> State {
-                match change { $(Change::$variant(change) => State::$variant(Becomes::begin(change))),* }
+                match change {
+                    $(Change::$variant(change) => State::$variant(Becomes::begin(change)),)*
+                    Change::Penalty(change) => State::Penalty(change),
+                }
             }
 
             /// What a counter becomes, seen before or not.
@@ -127,25 +168,36 @@ macro_rules! algorithms {
 
         /// What a decision makes of a counter.
         #[derive(Clone, Debug, PartialEq, Eq)]
-        pub enum Change { $(
-            #[doc = concat!("Of a [`", stringify!($module), "`] counter.")]
-            $variant($module::Change),
-        )* }
+        pub enum Change {
+            $(
+                #[doc = concat!("Of a [`", stringify!($module), "`] counter.")]
+                $variant($module::Change),
+            )*
+            /// Of a [`penalty`].
+            Penalty(penalty::State),
+        }
+
+        impl Change {
+            /// What the counter then takes beside itself, in bytes.
+            pub fn heap_bytes(&self) -> usize {
+                match self {
+                    $(Change::$variant(change) => change.heap_bytes(),)*
+                    Change::Penalty(change) => change.heap_bytes(),
+                }
+            }
+        }
 
         impl Limit {
-            /// Decides whether `hits` may pass at `now`, and what the counter then is.
-            ///
-            /// `state` is what the counter last was, `None` for a counter never seen. Negative hits are given back.
-            /// A state of another algorithm counts as none: a counter's name tells the algorithm, so none ever comes.
-            pub fn decide(&self, hits: i64, state: Option<&State>, now: u64) -> Outcome {
+            fn decide_attempt(&self, attempt: Attempt, state: Option<&State>, now: u64) -> Outcome {
                 match &self.parameters { $(
                     Parameters::$variant(parameters) => {
+                        // A counter's name tells the algorithm, so that no other ever comes.
                         let state = match state {
                             Some(State::$variant(state)) => Some(state),
                             _ => None,
                         };
-                        let (change, verdict) = $module::decide(self, parameters, hits, state, now);
-                        Outcome { change: change.map(Change::$variant), verdict }
+                        let (change, verdict) = $module::decide(self, parameters, attempt, state, now);
+                        Outcome { effect: Effect::of(change, Change::$variant), verdict }
                     }
                 )* }
             }
@@ -160,29 +212,67 @@ algorithms! {
     TokenBucket token_bucket
     LeakyBucket leaky_bucket
     Concurrency concurrency
-    Penalty penalty
+}
+
+/// What an algorithm declares of itself.
+#[derive(Clone, Copy, Debug)]
+struct Traits {
+    /// Where it stands in a counter's name, with the version of the layout of its state: another layout is another counter.
+    code: &'static str,
+    /// What is taken is held by a stream, which releases it: the number is for what is in progress, not for a length of time.
+    has_holders: bool,
+    /// Why a limit of it cannot be leased, where it cannot.
+    no_lease: Option<NoLease>,
+    /// A denial tells until when the same request is denied, unless something is refunded.
+    denials_last: bool,
+}
+
+/// Why hits of a limit cannot be taken in advance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoLease {
+    /// What is taken belongs to a stream.
+    Holders,
+    /// Each request has a delay of its own.
+    Delay,
+    /// To ask for a lease in vain would be charged.
+    CountDenied,
 }
 
 impl Algorithm {
-    /// Every algorithm that a limit can have: all but the last, the penalty.
-    pub const ALL: &'static [Algorithm] = match Algorithm::SCRIPT.split_last() {
-        Some((Algorithm::Penalty, all)) => all,
-        _ => panic!("the penalty is the last"),
-    };
-
-    /// What is taken is held by someone, who gives it back: the number is for what is in progress, not for a length of time.
+    /// What is taken is held by a stream, which releases it: the number is for what is in progress, not for a length of time.
     pub const fn has_holders(self) -> bool {
-        matches!(self, Algorithm::Concurrency)
+        self.traits().has_holders
     }
 
     /// Why a limit that does not name its algorithm cannot have this one.
     pub const fn no_default(self) -> Option<&'static str> {
-        match self {
-            Algorithm::Concurrency => {
-                Some("concurrency is no default: it counts slots that streams hold, and other limits have a unit")
-            }
-            _ => None,
+        if self.has_holders() {
+            return Some("concurrency is no default: it counts slots that streams hold, and other limits have a unit");
         }
+        None
+    }
+}
+
+impl Limit {
+    /// Decides what `ask` means at `now`, and what becomes of the counter.
+    ///
+    /// `state` is what the counter last was, `None` for a counter never seen.
+    pub fn decide(&self, ask: Ask, caller: Caller, state: Option<&State>, now: u64) -> Outcome {
+        let attempt = Attempt { hits: ask.hits(), denied: false, caller };
+        if ask == Ask::Reset {
+            let Outcome { verdict, .. } = self.decide_attempt(attempt, None, now);
+            return Outcome { effect: state.map_or(Effect::None, |_| Effect::Forgotten), verdict };
+        }
+        self.decide_attempt(attempt, state, now)
+    }
+
+    /// The same for a request that another limit denies: nothing is taken. Only what counts denials is charged, refunds happen, and the counter
+    /// remembers what it must of a denied request.
+    pub fn decide_denied(&self, ask: Ask, caller: Caller, state: Option<&State>, now: u64) -> Outcome {
+        if ask == Ask::Reset {
+            return self.decide(ask, caller, state, now);
+        }
+        self.decide_attempt(Attempt { hits: ask.hits(), denied: true, caller }, state, now)
     }
 }
 
@@ -197,7 +287,7 @@ pub struct Verdict {
     pub reset_after_ms: u64,
     /// The same request passes then and not a millisecond before; zero if it passes now, `None` if it never can.
     pub retry_after_ms: Option<u64>,
-    /// So long what passes is to be held, first come first served; zero but for a leaky bucket with a `max_delay`.
+    /// So long what passes is delayed, first come first served; zero but for a leaky bucket with a `max_delay`.
     pub delay_ms: u64,
 }
 
@@ -222,10 +312,47 @@ impl Verdict {
 /// A verdict, and what it does to the counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// What the counter becomes; `None` where nothing has changed. It may be forgotten after `verdict.reset_after_ms`.
-    pub change: Option<Change>,
+    /// What becomes of the counter.
+    pub effect: Effect,
     /// What to tell the caller.
     pub verdict: Verdict,
+}
+
+/// What becomes of a counter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// It stays as it is.
+    None,
+    /// It cannot be told from a fresh one, whatever limit asks it: it need not be kept.
+    Forgotten,
+    /// It changes.
+    Changed {
+        /// Into what.
+        change: Change,
+        /// After this it is as fresh, whatever limit asks it then: it may be deleted, or not.
+        expires_after_ms: u64,
+    },
+}
+
+impl Effect {
+    /// What a counter is after it, which before was this.
+    #[must_use]
+    pub fn apply(self, state: Option<State>) -> Option<State> {
+        match self {
+            Effect::None => state,
+            Effect::Forgotten => None,
+            Effect::Changed { change, .. } => Some(State::after(state, change)),
+        }
+    }
+
+    /// Of a change, and of how long it is remembered.
+    fn of<C>(change: Option<(C, u64)>, wrap: fn(C) -> Change) -> Effect {
+        match change {
+            None => Effect::None,
+            Some((_, 0)) => Effect::Forgotten,
+            Some((change, expires_after_ms)) => Effect::Changed { change: wrap(change), expires_after_ms },
+        }
+    }
 }
 
 /// What makes a counter's next state of the one before. Most states are small and made anew, so that they are their own change.
@@ -256,11 +383,11 @@ impl fmt::Display for Algorithm {
 ///
 /// A clock that steps back (a failover to a host whose clock is behind) must neither give away what time has not yet
 /// restored nor hold a counter for as long as the step was. So the counter's time stands still until the clock has caught up,
-/// unless that is more than `patience` away: then the counter goes on from `now`, with what it has counted.
-fn hold(now: u64, at: u64, patience: u64) -> (u64, bool) {
+/// unless that is more than `most` away: then the counter goes on from `now`, with what it has counted.
+fn steady(now: u64, at: u64, most: u64) -> (u64, bool) {
     if at <= now {
         (now, false)
-    } else if at - now <= patience {
+    } else if at - now <= most {
         (at, false)
     } else {
         (now, true)

@@ -8,10 +8,15 @@
 //! Where denials count, a log holds up to twice the number: as with a token bucket, usage beyond the number keeps others out until
 //! it has left, and usage beyond twice the number is not kept.
 
-use super::{Becomes, FIGURES, Limit, LimitError, LimitErrors, Options, Verdict, hold, push_number};
 use std::collections::VecDeque;
 
+use super::{
+    Attempt, Becomes, Caller, FIGURES, Limit, LimitError, LimitErrors, Options, Traits, Verdict, push_number, steady,
+};
+
 pub(super) const OPTIONS: &[&str] = &[];
+
+pub(super) const TRAITS: Traits = Traits { code: "sl1", has_holders: false, no_lease: None, denials_last: true };
 
 /// The largest number: in Redis each entry takes 22 bytes.
 ///
@@ -59,10 +64,10 @@ struct Log<'s> {
 pub(super) fn decide(
     limit: &Limit,
     _: &Parameters,
-    hits: i64,
+    Attempt { hits, denied, .. }: Attempt,
     state: Option<&State>,
     now: u64,
-) -> (Option<Change>, Verdict) {
+) -> (Option<(Change, u64)>, Verdict) {
     let number = u64::from(limit.number);
     let most = if limit.count_denied() { 2 * number } else { number };
     // Time is cut to milliseconds: one more, lest a hit be forgotten before the whole of the period has passed.
@@ -76,7 +81,7 @@ pub(super) fn decide(
     let mut oldest = log.change.first;
     if log.change.end > log.change.first {
         let newest = log.get(log.change.end - 1);
-        (time, set_back) = hold(now, newest.at, limit.period_ms);
+        (time, set_back) = steady(now, newest.at, limit.period_ms);
         total = newest.sum;
         let clock = if set_back { newest.at } else { time };
         oldest = log.search(oldest, |entry| entry.at + held > clock);
@@ -95,7 +100,7 @@ pub(super) fn decide(
         }
     }
 
-    let allowed = hits < 0 || (total - base) as i64 + hits <= number as i64;
+    let allowed = hits < 0 || (!denied && (total - base) as i64 + hits <= number as i64);
     // Of a number of 0 nothing is kept, not even denials.
     let charged = hits != 0 && (allowed || (limit.count_denied() && number > 0));
     if charged && hits > 0 {
@@ -135,7 +140,7 @@ pub(super) fn decide(
     let reset_after_ms = if used > 0 { log.get(log.change.end - 1).at + held - now } else { 0 };
     let retry_after_ms = if allowed {
         Some(0)
-    } else if hits > number as i64 {
+    } else if hits > number as i64 || denied {
         None
     } else {
         // So many of the oldest hits have to leave.
@@ -145,7 +150,10 @@ pub(super) fn decide(
     };
     let remaining = u32::try_from(number.saturating_sub(used)).unwrap_or(u32::MAX);
     let changed = charged || set_back;
-    (changed.then_some(log.change), Verdict { allowed, remaining, reset_after_ms, retry_after_ms, delay_ms: 0 })
+    (
+        changed.then_some((log.change, reset_after_ms)),
+        Verdict { allowed, remaining, reset_after_ms, retry_after_ms, delay_ms: 0 },
+    )
 }
 
 impl Log<'_> {
@@ -213,12 +221,18 @@ impl Becomes<State> for Change {
     }
 }
 
+impl Change {
+    pub(super) fn heap_bytes(&self) -> usize {
+        (self.end - self.first) * size_of::<Entry>()
+    }
+}
+
 impl Parameters {
     pub(super) fn new(number: u32, _: u64, _: &Options) -> Result<Self, LimitErrors> {
         if number > MAX_NUMBER { Err(LimitError::LogNumber.into()) } else { Ok(Parameters) }
     }
 
-    pub(super) fn arguments(&self) -> [u64; FIGURES] {
+    pub(super) fn figures(&self, _: Caller) -> [u64; FIGURES] {
         [0; FIGURES]
     }
 
@@ -227,12 +241,20 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        name.push_str("sl");
         push_number(name, limit.period_ms);
+    }
+
+    /// Its entries are searched, by halves, in a list that is walked.
+    pub(super) fn work(&self, limit: &Limit) -> u64 {
+        6 + u64::from(limit.number) / 10_000
     }
 }
 
 impl State {
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.entries.len() * size_of::<Entry>()
+    }
+
     pub(super) fn pack(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.entries.len() * 20);
         for Entry { at, sum, hits } in &self.entries {

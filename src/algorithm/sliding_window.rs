@@ -11,11 +11,13 @@
 use smallvec::SmallVec;
 
 use super::{
-    Becomes, FIGURES, Limit, LimitError, LimitErrors, Options, Verdict, Weighting, add, figures, hold, mul_div,
-    push_number,
+    Attempt, Becomes, Caller, FIGURES, Limit, LimitError, LimitErrors, Options, Traits, Verdict, Weighting, add,
+    figures, mul_div, push_number, steady,
 };
 
 pub(super) const OPTIONS: &[&str] = &["segments", "weighting"];
+
+pub(super) const TRAITS: Traits = Traits { code: "sw1", has_holders: false, no_lease: None, denials_last: true };
 
 /// How many segments a period is cut into by default, and the most.
 const SEGMENTS: u32 = 10;
@@ -61,14 +63,14 @@ pub enum Change {
 pub(super) fn decide(
     limit: &Limit,
     parameters: &Parameters,
-    hits: i64,
+    Attempt { hits, denied, .. }: Attempt,
     state: Option<&State>,
     now: u64,
-) -> (Option<Change>, Verdict) {
+) -> (Option<(Change, u64)>, Verdict) {
     let Parameters { segment_ms: segment, segments, weighting } = *parameters;
     let number = i64::from(limit.number);
     let mut index = now / segment;
-    if hits > 0 && weighting == Weighting::Strict && state.is_none_or(|state| state.index <= index) {
+    if hits > 0 && !denied && weighting == Weighting::Strict && state.is_none_or(|state| state.index <= index) {
         // The short way, of most requests: they pass, and what matters of the counts is their sum.
         let sum = state.map_or(0, |state| state.sum_at(index)) as i64 + hits;
         if sum <= number {
@@ -80,7 +82,7 @@ pub(super) fn decide(
                 retry_after_ms: Some(0),
                 delay_ms: 0,
             };
-            return (Some(change), verdict);
+            return (Some((change, verdict.reset_after_ms)), verdict);
         }
     }
 
@@ -88,7 +90,7 @@ pub(super) fn decide(
     let mut counts = Counts::from_elem(0, oldest + 1);
     let mut set_back = false;
     if let Some(state) = state {
-        (index, set_back) = hold(index, state.index, segments);
+        (index, set_back) = steady(index, state.index, segments);
         let left = if set_back { 0 } else { index - state.index };
         for age in left..=segments {
             counts[age as usize] = state.counts[(age - left) as usize];
@@ -110,7 +112,7 @@ pub(super) fn decide(
     };
     let used = |counts: &[u32]| counts[..oldest].iter().copied().map(i64::from).sum::<i64>() + weigh(counts[oldest]);
 
-    let allowed = hits < 0 || used(&counts) + hits <= number;
+    let allowed = hits < 0 || (!denied && used(&counts) + hits <= number);
     let charged = hits != 0 && (allowed || limit.count_denied());
     if charged && hits > 0 {
         counts[0] = add(counts[0], hits);
@@ -136,7 +138,7 @@ pub(super) fn decide(
         // A count of this age is gone when its segment lies wholly outside the window.
         reset_after_ms = (index + segments + 1 - age) * segment - now;
         let slack = number - hits - younger;
-        if retry_after_ms.is_none() && slack >= 0 {
+        if retry_after_ms.is_none() && !denied && slack >= 0 {
             let early = match weighting {
                 Weighting::Strict => 0,
                 // It weighs no more than the slack so long before.
@@ -152,14 +154,32 @@ pub(super) fn decide(
         retry_after_ms,
         delay_ms: 0,
     };
-    ((charged || set_back).then_some(Change::Other(State { index, counts })), verdict)
+    ((charged || set_back).then_some((Change::Other(State { index, counts }), reset_after_ms)), verdict)
 }
 
 impl State {
+    pub(super) fn heap_bytes(&self) -> usize {
+        spilled_bytes(self.counts.len())
+    }
+
     /// The sum of what will be left of the counts when this segment is the newest.
     fn sum_at(&self, index: u64) -> u64 {
         let left = self.counts.len().saturating_sub((index - self.index) as usize);
         self.counts[..left].iter().copied().map(u64::from).sum()
+    }
+}
+
+/// What so many counts take beside the counter.
+fn spilled_bytes(counts: usize) -> usize {
+    if counts > SEGMENTS as usize + 1 { counts * size_of::<u32>() } else { 0 }
+}
+
+impl Change {
+    pub(super) fn heap_bytes(&self) -> usize {
+        match self {
+            Change::Taken { segments, .. } => spilled_bytes(segments + 1),
+            Change::Other(state) => state.heap_bytes(),
+        }
     }
 }
 
@@ -201,7 +221,7 @@ impl Parameters {
         Ok(Parameters { segment_ms, segments: period_ms.div_ceil(segment_ms), weighting })
     }
 
-    pub(super) fn arguments(&self) -> [u64; FIGURES] {
+    pub(super) fn figures(&self, _: Caller) -> [u64; FIGURES] {
         figures(&[self.segment_ms, self.segments, u64::from(self.weighting == Weighting::Linear)])
     }
 
@@ -210,10 +230,13 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        name.push_str("sw");
         push_number(name, limit.period_ms);
         name.push('/');
         push_number(name, self.segments);
+    }
+
+    pub(super) fn work(&self, _: &Limit) -> u64 {
+        1
     }
 }
 

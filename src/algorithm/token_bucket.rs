@@ -3,11 +3,13 @@
 //! At most number + burst passes in an interval of one period. See `bucket` for how it counts.
 
 use super::bucket::{self, Bucket};
-use super::{FIGURES, Initial, Limit, LimitErrors, Options, Verdict, push_number};
+use super::{Attempt, Caller, FIGURES, Initial, Limit, LimitErrors, Options, Traits, Verdict, push_number};
 
 pub use super::bucket::{State, State as Change};
 
 pub(super) const OPTIONS: &[&str] = &["burst", "initial"];
+
+pub(super) const TRAITS: Traits = Traits { code: "tb1", has_holders: false, no_lease: None, denials_last: true };
 
 /// A bucket in which nobody waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,11 +18,11 @@ pub(super) struct Parameters(Bucket);
 pub(super) fn decide(
     limit: &Limit,
     parameters: &Parameters,
-    hits: i64,
+    attempt: Attempt,
     state: Option<&State>,
     now: u64,
-) -> (Option<State>, Verdict) {
-    bucket::decide(limit, &parameters.0, hits, state, now)
+) -> (Option<(State, u64)>, Verdict) {
+    bucket::decide(limit, &parameters.0, attempt, state, now)
 }
 
 impl Parameters {
@@ -34,8 +36,8 @@ impl Parameters {
         }))
     }
 
-    pub(super) fn arguments(&self) -> [u64; FIGURES] {
-        self.0.arguments()
+    pub(super) fn figures(&self, caller: Caller) -> [u64; FIGURES] {
+        self.0.figures(caller)
     }
 
     pub(super) fn capacity(&self, _: &Limit) -> u32 {
@@ -43,7 +45,10 @@ impl Parameters {
     }
 
     pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        name.push_str("tb");
         push_number(name, limit.period_ms);
+    }
+
+    pub(super) fn work(&self, _: &Limit) -> u64 {
+        1
     }
 }

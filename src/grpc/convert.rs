@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::headers::{self, Headers};
-use crate::descriptor::{Descriptor, Entry, Hits, Override, Request, Unit};
-use crate::plan::{Decision, Limited, Status, most_pressing};
+use crate::algorithm::Ask;
+use crate::decision::{Decision, Limited, Status, most_pressing};
+use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use crate::wire::rate_limit_response::rate_limit::Unit as WireUnit;
 use crate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
@@ -85,9 +86,9 @@ fn descriptor(
         }),
     };
     let number = hits_addend.unwrap_or(request_hits);
-    let hits = if is_negative_hits { Hits::give_back(number) } else { Hits::take(number) };
-    let hits = hits.ok_or_else(|| InvalidRequest::Hits(format!("descriptors[{i}].hits_addend"), number))?;
-    Ok(Descriptor { entries, hits, limit })
+    let ask = if is_negative_hits { Ask::refund(number) } else { Ask::take(number) };
+    let ask = ask.ok_or_else(|| InvalidRequest::Hits(format!("descriptors[{i}].hits_addend"), number))?;
+    Ok(Descriptor { entries, ask, limit })
 }
 
 fn at_most(
@@ -149,7 +150,7 @@ fn status(status: &Status<'_>, decision: &Decision<'_>) -> DescriptorStatus {
 }
 
 fn current_limit(limited: &Limited<'_>) -> RateLimit {
-    let unit = match limited.limit.window().and_then(Unit::of) {
+    let unit = match limited.asked.check.limit.window().and_then(Unit::of) {
         None => WireUnit::Unknown,
         Some(Unit::Second) => WireUnit::Second,
         Some(Unit::Minute) => WireUnit::Minute,
@@ -159,7 +160,11 @@ fn current_limit(limited: &Limited<'_>) -> RateLimit {
         Some(Unit::Month) => WireUnit::Month,
         Some(Unit::Year) => WireUnit::Year,
     };
-    RateLimit { requests_per_unit: limited.limit.number(), unit: unit.into(), name: limited.source.name().to_owned() }
+    RateLimit {
+        requests_per_unit: limited.asked.check.limit.number(),
+        unit: unit.into(),
+        name: limited.asked.source.name().to_owned(),
+    }
 }
 
 fn code(over_limit: bool) -> Code {

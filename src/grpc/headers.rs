@@ -1,8 +1,8 @@
 //! The headers that tell a client about its limit; Envoy adds them to its response.
 
 use super::convert::whole_seconds;
+use crate::decision::{self, Decision, Limited};
 use crate::descriptor::Role;
-use crate::plan::{self, Decision, Limited};
 use crate::wire::HeaderValue;
 
 /// Which headers an answer carries.
@@ -42,7 +42,7 @@ pub struct HeaderNames {
 pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue> {
     let Some(limited) = limit_to_tell(decision) else { return Vec::new() };
     // A bucket may hold more than the number: what remains is then told against that.
-    let (capacity, remaining) = (limited.limit.capacity(), limited.remaining());
+    let (capacity, remaining) = (limited.asked.check.limit.capacity(), limited.remaining());
     let reset = limited.verdict().map(|verdict| whole_seconds(verdict.reset_after_ms));
     let mut values = match headers {
         Headers::Off => return Vec::new(),
@@ -53,8 +53,9 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
             values
         }
         Headers::Ietf => {
-            let name = quoted(limited.source.name());
-            let window = limited.limit.window().map(|_| whole_seconds(limited.limit.period_ms()));
+            let name = quoted(limited.asked.source.name());
+            let window =
+                limited.asked.check.limit.window().map(|_| whole_seconds(limited.asked.check.limit.period_ms()));
             let window = window.map(|window| format!(";w={window}")).unwrap_or_default();
             let reset = reset.map(|reset| format!(";t={reset}")).unwrap_or_default();
             vec![
@@ -69,8 +70,8 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
 
 /// The limit to tell of: of the last descriptor that is over, or else the first with the least remaining.
 fn limit_to_tell<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> {
-    let told = || decision.limited().filter_map(plan::most_pressing);
-    let over = told().filter(|limited| limited.shown_over() && limited.role != Role::Quota).last();
+    let told = || decision.limited().filter_map(decision::most_pressing);
+    let over = told().filter(|limited| limited.shown_over() && limited.role() != Role::Quota).last();
     over.or_else(|| told().min_by_key(|limited| limited.remaining()))
 }
 
@@ -84,9 +85,9 @@ fn retry_after(decision: &Decision<'_>) -> Option<u64> {
     }
     let (mut longest, mut quotas) = (0, Vec::new());
     for limits in decision.limited() {
-        match limits[0].role {
+        match limits[0].role() {
             Role::Enforced => longest = longest.max(wait(limits)?),
-            Role::Quota if limits[0].hits.get() >= 0 => quotas.push(wait(limits)),
+            Role::Quota if !limits[0].asked.check.ask.is_refund() => quotas.push(wait(limits)),
             Role::Quota | Role::Shadow => {}
         }
     }
@@ -101,9 +102,9 @@ fn wait(limits: &[Limited<'_>]) -> Option<u64> {
     let mut longest = 0;
     for limited in limits.iter().filter(|limited| limited.over()) {
         let retry_after_ms = limited.verdict()?.retry_after_ms?;
-        longest = longest.max(match limited.limit.window() {
+        longest = longest.max(match limited.asked.check.limit.window() {
             Some(_) => retry_after_ms,
-            None => limited.banned_ms?,
+            None => limited.banned_ms()?,
         });
     }
     Some(longest)

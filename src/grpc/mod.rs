@@ -10,8 +10,9 @@ mod preface;
 mod session;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use tokio::time::Instant;
 use tonic::codegen::http::HeaderName;
 use tonic::{Request, Response, Status};
 
@@ -73,10 +74,10 @@ impl<S: Store> Service<S> {
     fn deadlines(&self, start: Instant, timeout: Option<Duration>) -> Deadlines {
         let store_timeout = self.options.store_timeout;
         match timeout {
-            None => Deadlines { store: start + store_timeout, turn: None },
+            None => Deadlines { store: start + store_timeout, caller: None },
             Some(timeout) => Deadlines {
                 store: start + store_timeout.min(timeout / 4 * 3),
-                turn: start.checked_add(timeout - MAX_ANSWER_TIME.min(timeout / 4)),
+                caller: start.checked_add(timeout - MAX_ANSWER_TIME.min(timeout / 4)),
             },
         }
     }
@@ -97,6 +98,11 @@ impl<S: Store> Service<S> {
             self.limiter.decide(&snapshot, &request, deadlines).await.map_err(|error| match error {
                 DecideError::Undecided(_) => Status::unavailable(error.to_string()),
                 DecideError::Overloaded => Status::resource_exhausted(error.to_string()),
+                DecideError::DeadlineExceeded => Status::deadline_exceeded(error.to_string()),
+                DecideError::TooMuchWork(_) => {
+                    self.metrics.record_invalid();
+                    Status::invalid_argument(error.to_string())
+                }
             })?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");
         Ok((convert::response(&decision, &self.options.headers), turn))

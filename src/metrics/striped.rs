@@ -1,5 +1,6 @@
-//! What every request counts, for each thread apart, and added up when it is asked for: cores that wrote to one place would wait for each
-//! other. It is for what the process has once. Apart for each limit, it would take the memory of all limits as many times as there are cores.
+//! What every request counts, for each thread apart, and added up when it is asked for: cores that wrote to one place
+//! would wait for each other. It is for what the process has once. Apart for each limit, it would take the memory of
+//! all limits as many times as there are cores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +9,8 @@ use std::thread::available_parallelism;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Histogram, Metric, MetricFamily};
 
-/// A metric without labels that vary, once for each core. Threads take them in the order in which they first count something.
+/// A metric without labels that vary, once for each core. Threads take them in the order in which they first count
+/// something.
 #[derive(Debug)]
 pub(super) struct Striped<M>(Arc<[M]>);
 

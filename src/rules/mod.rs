@@ -18,7 +18,7 @@ use std::sync::Arc;
 // Its hash is fast, and not made to withstand those who choose the names: these come from the rules alone.
 use hashbrown::HashMap;
 
-use crate::algorithm::{Algorithm, Limit};
+use crate::algorithm::{Algorithm, Limit, Penalty};
 use crate::descriptor::{Entry, Role};
 use crate::lease::Lease;
 
@@ -69,7 +69,7 @@ pub struct LimitConfig {
     /// Every hit counts so many.
     pub cost: u32,
     /// What happens to those whom it denies again and again.
-    pub penalty: Option<Limit>,
+    pub penalty: Option<Penalty>,
     /// What a process may take in advance, to serve a hot key from memory.
     pub lease: Option<Lease>,
     /// Limits of these names do not apply to a request that this one applies to.

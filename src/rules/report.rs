@@ -38,13 +38,14 @@ pub struct Position {
     pub column: usize,
 }
 
-/// Why rules were refused: every problem of every file, ordered by file and position, warnings among them.
-/// Printed with one problem on each line.
+/// Why rules were refused: the problems of all files, ordered by file and position, warnings among them as far as there
+/// is room. Printed with one problem on each line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", lines(.problems))]
 pub struct RulesError {
-    /// At least one of them is an error.
+    /// At most a hundred, the first that were found; at least one of them is an error.
     pub problems: Vec<Problem>,
+    /// How many more there are.
+    pub more: usize,
 }
 
 impl fmt::Display for Problem {
@@ -63,15 +64,54 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Collects problems. All that looks at rules has one at hand, so that a mistake never hides the next one.
+impl fmt::Display for RulesError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.problems.iter().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            problem.fmt(f)?;
+        }
+        match self.more {
+            0 => Ok(()),
+            more => write!(f, "\nand {more} more"),
+        }
+    }
+}
+
+/// So many problems are told at most: a file can have a million, and nobody reads more than the first.
+const TOLD: usize = 100;
+
+/// Collects problems. All that looks at rules has one at hand, so that a mistake never hides the next one. Beyond a
+/// hundred it counts them.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    problems: Vec<Problem>,
+    errors: First,
+    warnings: First,
+}
+
+/// The first problems, and how many there are.
+#[derive(Debug, Default)]
+struct First {
+    kept: Vec<Problem>,
+    all: usize,
+}
+
+impl First {
+    fn add(&mut self, problem: Problem) {
+        self.all += 1;
+        if self.kept.len() < TOLD {
+            self.kept.push(problem);
+        }
+    }
 }
 
 impl Report {
     pub(super) fn add(&mut self, problem: Problem) {
-        self.problems.push(problem);
+        match problem.severity {
+            Severity::Error => self.errors.add(problem),
+            Severity::Warning => self.warnings.add(problem),
+        }
     }
 
     /// What concerns a file or folder as a whole.
@@ -80,18 +120,24 @@ impl Report {
         self.add(Problem { severity, file, position: None, path: String::new(), message });
     }
 
-    /// The warnings, where nothing worse has come up.
-    pub(super) fn finish(mut self) -> Result<Vec<Problem>, RulesError> {
-        self.problems.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
-        if self.problems.iter().any(|problem| problem.severity == Severity::Error) {
-            return Err(RulesError { problems: self.problems });
+    /// The warnings, where nothing worse has come up; the last of a hundred and more tells how many it leaves out.
+    pub(super) fn finish(self) -> Result<Vec<Problem>, RulesError> {
+        let Report { errors, warnings } = self;
+        let (failed, all) = (errors.all > 0, errors.all + warnings.all);
+        let mut problems = errors.kept;
+        problems.extend(warnings.kept);
+        problems.truncate(TOLD);
+        let more = all - problems.len();
+        problems.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
+        if failed {
+            return Err(RulesError { problems, more });
         }
-        Ok(self.problems)
+        if let (Some(last), 1..) = (problems.last().cloned(), more) {
+            let message = format!("and {more} more warnings, there or in other files");
+            problems.push(Problem { position: None, path: String::new(), message, ..last });
+        }
+        Ok(problems)
     }
-}
-
-fn lines(problems: &[Problem]) -> String {
-    problems.iter().map(Problem::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// `unknown unit "minuets", did you mean "minute"?`, or the list of what there is where nothing is near.
@@ -128,4 +174,57 @@ pub(super) fn escaped(text: &str) -> String {
     };
     let quoted = format!("{shown:?}");
     format!("{}{rest}", &quoted[1..quoted.len() - 1])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(severity: Severity, line: usize) -> Problem {
+        let position = Some(Position { line, column: 1 });
+        Problem { severity, file: Path::new("a.yaml").into(), position, path: String::new(), message: "wrong".into() }
+    }
+
+    #[test]
+    fn of_a_million_mistakes_the_first_hundred_are_kept_and_all_are_counted() {
+        let mut report = Report::default();
+        for line in 1..=1_000_000 {
+            report.add(found(Severity::Warning, line));
+            report.add(found(Severity::Error, line));
+        }
+        assert!(report.errors.kept.capacity() + report.warnings.kept.capacity() < 4 * TOLD);
+        let error = report.finish().unwrap_err();
+        assert!(error.problems.iter().all(|problem| problem.severity == Severity::Error), "errors go first");
+        let text = error.to_string();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!((lines.len(), lines[0], lines[99]), (101, "a.yaml:1:1: wrong", "a.yaml:100:1: wrong"));
+        assert_eq!(lines[100], "and 1999900 more");
+    }
+
+    #[test]
+    fn warnings_fill_what_errors_leave_and_stand_at_their_places() {
+        let mut report = Report::default();
+        for line in 1..=60 {
+            report.add(found(Severity::Warning, line));
+        }
+        for line in 31..=90 {
+            report.add(found(Severity::Error, line));
+        }
+        let error = report.finish().unwrap_err();
+        let severities: Vec<_> = error.problems.iter().map(|problem| problem.severity).collect();
+        assert_eq!((error.problems.len(), error.more), (100, 20));
+        assert_eq!((severities[0], severities[99]), (Severity::Warning, Severity::Error));
+        assert!(error.problems.is_sorted_by_key(|problem| problem.position));
+    }
+
+    #[test]
+    fn too_many_warnings_are_counted_too() {
+        let mut report = Report::default();
+        for line in 1..=150 {
+            report.add(found(Severity::Warning, line));
+        }
+        let warnings = report.finish().unwrap();
+        let told = "warning: a.yaml: and 50 more warnings, there or in other files";
+        assert_eq!((warnings.len(), warnings[100].to_string().as_str()), (101, told));
+    }
 }

@@ -13,7 +13,7 @@ use super::document::Value;
 use super::fields::{self, Fields, File, Spot, kind};
 use super::report::{Position, unknown};
 use super::{Allowance, Defaults, DescriptorConfig, FailureMode, LimitConfig, RuleConfig};
-use crate::algorithm::{Algorithm, Initial, Limit, LimitError, LimitErrors, Options, Weighting};
+use crate::algorithm::{Algorithm, Initial, Limit, LimitError, LimitErrors, Options, Penalty, Weighting};
 use crate::descriptor::{Role, Unit};
 use crate::lease::Lease;
 
@@ -273,7 +273,7 @@ impl Tree<'_> {
         }
     }
 
-    fn penalty(&mut self, spot: Spot<'_>) -> Option<Limit> {
+    fn penalty(&mut self, spot: Spot<'_>) -> Option<Penalty> {
         let fields = self.file.fields(&spot, &fields::PENALTY)?;
         let file = &mut self.file;
         let after = file.required(&fields, "after", "how many denials bring a ban, such as 5");
@@ -284,7 +284,13 @@ impl Tree<'_> {
         let extend = file.is_set(&fields, "extend");
         let is_whole = after.is_some() && within.is_some() && ban.is_some();
         let (after, [within, ban]) = (after.unwrap_or(1), [within, ban].map(|length| length.unwrap_or(ANY_LENGTH)));
-        self.readable(&fields, Limit::penalty(after, within, ban, extend), is_whole)
+        match Penalty::new(after, within, ban, extend) {
+            Ok(penalty) => is_whole.then_some(penalty),
+            Err(errors) => {
+                errors.iter().for_each(|error| self.file.error(fields.place(error.key()), error.to_string()));
+                None
+            }
+        }
     }
 
     fn lease(&mut self, spot: Spot<'_>, limit: Option<&Limit>, has_penalty: bool) -> Option<Lease> {
@@ -382,7 +388,6 @@ impl Tree<'_> {
             weighting: fields
                 .get("weighting")
                 .and_then(|spot| self.file.choice(spot, "weighting", &Weighting::ALL, Weighting::name)),
-            ..Options::default()
         };
         let (is_whole, number) = (number.is_some() && period.is_some(), number.unwrap_or(1));
         let limit = Limit::new(algorithm?, number, period.unwrap_or(ANY_LENGTH), options);

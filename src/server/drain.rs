@@ -1,10 +1,11 @@
 //! The end: health turns, the ports close, what is being decided is answered, and Redis hears the last of it. Nothing else is waited for.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::announce::Serving;
 use super::workers::Workers;
@@ -12,16 +13,13 @@ use crate::limiter::Limiter;
 use crate::settings::Settings;
 use crate::store::Store;
 
-/// So long a request over HTTP may take yet: metrics are written in less, and no client is waited for that has sent half of one.
-const HTTP_TIME: Duration = Duration::from_secs(2);
-
 /// All that runs.
 pub(super) struct Running<S> {
     pub(super) settings: Settings,
     pub(super) serving: Serving,
     pub(super) reload: JoinHandle<()>,
     pub(super) grpc: JoinHandle<()>,
-    pub(super) http: JoinHandle<std::io::Result<()>>,
+    pub(super) http: JoinHandle<()>,
     /// Tells HTTP to end.
     pub(super) stop: watch::Sender<bool>,
     pub(super) workers: Arc<Workers>,
@@ -31,7 +29,7 @@ pub(super) struct Running<S> {
 
 impl<S: Store> Running<S> {
     /// Ends it. `false`: requests were not answered within the time for a shutdown.
-    pub(super) async fn drain(mut self) -> anyhow::Result<bool> {
+    pub(super) async fn drain(self) -> anyhow::Result<bool> {
         // No reload shall call it serving again.
         self.reload.abort();
         let _ = self.reload.await;
@@ -48,14 +46,11 @@ impl<S: Store> Running<S> {
             tokio::time::sleep(timeout / 10 * 9).await;
             limiter.release_held();
         });
-        let http = tokio::time::timeout(HTTP_TIME, &mut self.http);
-        let finished = tokio::time::timeout(timeout, async { tokio::join!(self.workers.drain(), http) }).await;
-        self.http.abort();
+        let finished = tokio::time::timeout(timeout, async { tokio::join!(self.workers.drain(), self.http) }).await;
         self.store.close(Instant::now() + self.settings.store.redis_timeout).await;
-        let answered = finished.is_ok();
-        if let Ok(((), Ok(http))) = finished {
-            http??;
+        match finished {
+            Ok(((), http)) => http.map(|()| true).context("the HTTP port"),
+            Err(_) => Ok(false),
         }
-        Ok(answered)
     }
 }

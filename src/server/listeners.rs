@@ -11,7 +11,8 @@ use crate::settings::Settings;
 /// The listeners, open before anything says so.
 pub(super) struct Ports {
     pub(super) grpc: Port,
-    pub(super) http: Port,
+    /// And how many connections it may have.
+    pub(super) http: (TcpListener, usize),
 }
 
 impl Ports {
@@ -26,6 +27,6 @@ impl Ports {
         };
         let grpc = bind(&settings.grpc_host, settings.grpc_port, "GRPC_HOST, GRPC_PORT").await?;
         let http = bind(&settings.host, settings.port, "HOST, PORT").await?;
-        Ok(Ports { grpc: Port::new(grpc, "gRPC", shares.grpc), http: Port::new(http, "HTTP", shares.http) })
+        Ok(Ports { grpc: Port::new(grpc, "gRPC", shares.grpc), http: (http, shares.http) })
     }
 }

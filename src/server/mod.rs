@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 
-use crate::admin::{self, Admin};
 use crate::grpc::{Server, Service};
+use crate::http::{self, Counters, Port};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::rules::Rules;
@@ -27,7 +27,7 @@ use crate::settings::Settings;
 use crate::store::Store;
 use crate::store::denied::{Denials, DeniedCache};
 use crate::store::lease::Leases;
-use crate::store::memory::MemoryStore;
+use crate::store::memory::{self, MemoryStore, SystemClock};
 use crate::store::redis::RedisStore;
 use crate::store::timed::{OnAnswer, Timed};
 use announce::{Serving, Up};
@@ -40,11 +40,11 @@ use workers::Workers;
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
 const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
 
-/// Serves until SIGTERM or SIGINT, and then until requests that are being decided are answered.
+/// Serves until SIGTERM or SIGINT, and then until requests that are being decided are answered. The metrics tell how many log lines are lost.
 ///
 /// # Errors
 /// Where it cannot start: wrong settings, wrong rules, a port in use.
-pub async fn serve(settings: Settings) -> anyhow::Result<()> {
+pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static) -> anyhow::Result<()> {
     settings.check_headers()?;
     settings.admin_token()?;
     // First of all, so that no signal ends the process without its draining.
@@ -60,10 +60,12 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
     let workers = Workers::start(threads).context("cannot start the threads that answer calls")?;
 
     let metrics = Arc::new(Metrics::new(settings.near_limit_ratio)?);
+    metrics.observe_lost_log_lines(lost_log_lines)?;
     if loaded.is_none() {
         metrics.record_load_error();
     }
-    let memory = Arc::new(MemoryStore::default());
+    let most_bytes = settings.memory_store_size_in_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let memory = Arc::new(MemoryStore::new(SystemClock, most_bytes.unwrap_or_else(memory::default_bytes)));
     tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
     let parts = Parts { settings, signals, origin, loaded, ports, workers, metrics, memory };
     let metrics = Arc::clone(&parts.metrics);
@@ -82,7 +84,7 @@ pub async fn serve(settings: Settings) -> anyhow::Result<()> {
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
             let timed = |store| Timed::new(Arc::new(store), Arc::clone(&on_answer));
             let metrics = Arc::clone(&parts.metrics);
-            let bytes = usize::try_from(parts.settings.store.local_cache_size_in_bytes).unwrap_or(usize::MAX);
+            let bytes = parts.settings.store.local_cache_size_in_bytes;
             let denials = Arc::new(Denials::new(bytes, Box::new(move || metrics.record_denied_cache_hit())));
             let cached = |store| DeniedCache::new(timed(store), Arc::clone(&denials));
             let stores = stores.into_iter().map(cached).collect();
@@ -100,7 +102,7 @@ async fn tend(memory: Arc<MemoryStore>, metrics: Arc<Metrics>) {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         loop {
             ticks.tick().await;
-            metrics.set_memory_counters(memory.len());
+            metrics.set_memory(memory.len(), memory.bytes());
         }
     };
     tokio::join!(memory.sweep(), count);
@@ -122,7 +124,8 @@ impl Parts {
     /// Each worker has a store of its own; all lead to the same counters.
     async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
         let Parts { settings, mut signals, origin, loaded, ports, workers, metrics, memory } = self;
-        let (grpc_address, http_address) = (ports.grpc.address()?, ports.http.address()?);
+        let (grpc_address, http_address) = (ports.grpc.address()?, ports.http.0.local_addr()?);
+        let admin_runtime = workers.runtimes().into_iter().next().context("there is one worker at least")?;
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter =
             Arc::new(Limiter::new(options::limiter(&settings), Arc::clone(&store), memory, Arc::clone(&metrics)));
@@ -145,18 +148,18 @@ impl Parts {
         });
         let mut grpc = grpc::serve(ports.grpc, Arc::clone(&workers), servers.collect());
         let (stop, mut stopped) = watch::channel(false);
-        let router = admin::router(Admin {
-            serving: serving.flag(),
-            metrics,
+        let counters = settings.admin_token()?.map(|token| Counters {
             limiter: Arc::clone(&limiter),
-            token: settings.admin_token()?,
+            runtime: admin_runtime,
+            token,
             store_timeout: settings.store.redis_timeout,
         });
-        let http = axum::serve(ports.http, router).with_graceful_shutdown(async move {
+        let router = http::router(Port { serving: serving.flag(), metrics, counters });
+        let (listener, most) = ports.http;
+        let mut http = tokio::spawn(http::serve(listener, router, Arc::new(Semaphore::new(most)), async move {
             // An error means that the sender is gone: stop then, too.
             let _ = stopped.wait_for(|stop| *stop).await;
-        });
-        let mut http = tokio::spawn(http.into_future());
+        }));
         up.announce(http_address, store_name);
 
         let signal = tokio::select! {

@@ -3,16 +3,13 @@
 
 use std::io;
 use std::net::{self, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::telemetry::Bounded;
+use crate::telemetry::Throttle;
 
 /// How long to wait where the system gives no more connections.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -22,8 +19,8 @@ pub struct Port {
     listener: TcpListener,
     protocol: &'static str,
     room: Arc<Semaphore>,
-    refusals: Bounded,
-    failures: Bounded,
+    refusals: Throttle,
+    failures: Throttle,
 }
 
 /// Counts a connection of a port as open for as long as it is kept.
@@ -33,7 +30,7 @@ impl Port {
     /// Takes connections of this listener, so many at a time.
     pub fn new(listener: TcpListener, protocol: &'static str, most: usize) -> Port {
         let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        Port { listener, protocol, room, refusals: Bounded::default(), failures: Bounded::default() }
+        Port { listener, protocol, room, refusals: Throttle::default(), failures: Throttle::default() }
     }
 
     /// Where it listens.
@@ -83,63 +80,6 @@ impl Port {
                 "as many connections as may be are open: others are closed"
             );
         }
-    }
-}
-
-/// For HTTP, whose connections stay on this runtime.
-impl axum::serve::Listener for Port {
-    type Io = Admitted;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Admitted, SocketAddr) {
-        loop {
-            let (connection, permit) = Port::accept(self).await;
-            if let Ok(client) = connection.peer_addr() {
-                return (Admitted { connection, _permit: permit }, client);
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.address()
-    }
-}
-
-/// A connection that counts as open until it is dropped.
-pub struct Admitted {
-    connection: TcpStream,
-    _permit: Permit,
-}
-
-impl AsyncRead for Admitted {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_read(cx, buffer)
-    }
-}
-
-impl AsyncWrite for Admitted {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.connection).poll_write(cx, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.connection).poll_write_vectored(cx, parts)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.connection.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.connection).poll_shutdown(cx)
     }
 }
 

@@ -15,8 +15,9 @@ pub struct StoreSettings {
     #[arg(long, env = "BACKEND_TYPE", value_name = "STORE", help_heading = "Store")]
     pub backend_type: Option<Backend>,
 
-    /// In front of every counter's name, to share a Redis with others.
-    #[arg(long, env = "CACHE_KEY_PREFIX", value_name = "TEXT", default_value = "", help_heading = "Store")]
+    /// In front of every counter's name, to share a Redis with others. Without braces, which mean a slot to a Redis Cluster.
+    #[arg(long, env = "CACHE_KEY_PREFIX", value_name = "TEXT", default_value = "", help_heading = "Store",
+        value_parser = key_prefix)]
     pub cache_key_prefix: String,
 
     /// Where Redis is: host:port, redis://user:password@host:port/database or unix:///path.
@@ -117,4 +118,12 @@ impl StoreSettings {
             _ => address,
         })
     }
+}
+
+/// The first braces of a counter's name are those around its descriptor.
+fn key_prefix(text: &str) -> Result<String, String> {
+    if text.contains(['{', '}']) {
+        return Err("must have no braces: they mean a slot to a Redis Cluster".into());
+    }
+    Ok(text.to_owned())
 }

@@ -1,39 +1,52 @@
-//! Denials that are known: what the store has just denied is denied here, until the moment when the store would let it pass. So whoever goes
-//! on asking for the same costs the store nothing.
+//! Denials that are known: what the store has denied stays denied here until the moment when the store would let it pass.
+//!
+//! While the store can be asked, a denial answers for it for [`FRESH`] at most: a client that goes on asking for the same costs the store
+//! nothing. While it cannot be asked, a denial holds to its end ([`Store::known_denial`]): neither load nor a store that goes away opens a limit
+//! that is known to be used up.
 //!
 //! Nothing is denied that the store would let pass. A denial says when the same request passes again, to the millisecond; it is counted from
 //! when the store was asked, on this process's own clock. It holds for as many hits, because others may pass or must wait for longer, and for
-//! the very limit that denied. A give-back or a reset through this process ends it; one through another process, also by `tollgate counter
-//! reset`, is seen within [`KNOWN`], because nothing is known for longer.
+//! the very limit that denied. A refund or a reset through this process ends it. One through another process, also by `tollgate counter
+//! reset`, is seen within [`FRESH`] while the store can be asked.
 //!
-//! Of a counter one denial is known. One that still holds is not replaced by one of more hits: so who asks for one hit costs nothing, whatever
+//! Of a counter one denial is known. A fresh one is not replaced by one of more hits: so a client that asks for one hit costs nothing, whatever
 //! others ask for.
 //!
 //! How long to wait is told as the store said it. For a request of several hits that may have become longer, if others have taken fewer; and
-//! for a caller who could not be held for as long as others, if such have passed.
+//! for a caller that could not be delayed for as long as others, if such have passed.
 //!
-//! A request is denied here only if all of its limits are known to deny: then the store would charge none of them, and could say
-//! nothing else. So a limit that counts denials is always asked, and one with a penalty until there is a ban, because it counts them,
-//! too; and so is concurrency, whose slots come back at any moment. Of a counter that a request asks twice nothing is known: it
+//! A request is denied here if a limit is known to deny it, and nothing of the rest is a matter of a denied request: then the store would charge
+//! nothing. So a limit that counts denials is always asked, and one with a penalty until there is a ban, because it counts them,
+//! too; and so is concurrency, whose slots are released at any moment. Of a counter that a request asks twice nothing is known: it
 //! may be denied for what the same request would have taken before.
 //!
-//! Leases stand before it: what they hold they spend first, what they give back is seen here, and what they ask for in advance is a question
+//! Leases stand before it: what they hold they spend first, what they refund is seen here, and what they ask for in advance is a question
 //! like any other, of so many hits.
 
-mod shard;
-
+use std::borrow::Borrow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use shard::Shard;
+use quick_cache::Weighter;
+use quick_cache::sync::Cache;
+use tokio::time::Instant;
 
-use super::sharded::{SHARDS, Sharded};
-use super::{Check, Key, Store, StoreError, Verdicts};
-use crate::algorithm::{Initial, Limit, Verdict};
-use crate::descriptor::{Hits, Role};
+use super::sharded::Sharded;
+use super::{Check, CheckVerdict, Key, Store, StoreError, Verdicts, group::Votes};
+use crate::algorithm::{Ask, Caller, Initial, Limit, Penalty, Verdict};
+use crate::descriptor::Role;
 
-/// The longest that a denial is known.
-const KNOWN: Duration = Duration::from_secs(1);
+/// The longest that a denial answers for a store that can be asked: so late this process sees what others refund.
+const FRESH: Duration = Duration::from_secs(1);
+/// The longest that a denial is known: what is further away is as good as for ever.
+const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
+/// What the cache takes for a denial beside itself and its name: its share of a table and of queues.
+const OVERHEAD: u64 = 64;
+/// As they grow, half of their room may be empty.
+const GROWTH: u64 = 2;
+
+/// What a denial takes beside its name, in bytes.
+const ONE: u64 = GROWTH * (size_of::<(Key, Denial)>() as u64 + OVERHEAD);
 
 /// A store in front of which known denials are answered.
 pub struct DeniedCache<S> {
@@ -43,30 +56,37 @@ pub struct DeniedCache<S> {
 
 /// What is known to be denied, for all stores of a process that lead to the same counters.
 pub struct Denials {
-    shards: Sharded<Shard>,
-    /// What each of them may take.
-    shard_bytes: usize,
+    /// `None` where there is no room for any.
+    cache: Option<Cache<Key, Denial, Bytes>>,
+    /// When something was refunded to a counter of each part last: an answer to what was asked before may not be true any more.
+    refunded: Sharded<Option<Instant>>,
     on_hit: Box<dyn Fn() + Send + Sync>,
 }
 
-/// What a limit and its penalty have said.
-#[derive(Clone, Copy)]
+/// What a check was told.
+#[derive(Clone, Copy, Debug)]
 struct Denial {
     limit: Limit,
-    penalty: Option<Limit>,
-    hits: Hits,
-    verdict: Verdict,
-    ban: Option<Verdict>,
+    penalty: Option<Penalty>,
+    ask: Ask,
+    caller: Caller,
+    verdict: CheckVerdict,
     /// When the store was asked.
     asked: Instant,
+    /// Until then it need not be asked again.
+    fresh_until: Instant,
+    /// Until then the same is denied.
     until: Instant,
 }
 
-/// A limit's check, and that of its penalty.
-#[derive(Clone, Copy)]
-struct Unit<'c> {
-    check: &'c Check,
-    penalty: Option<&'c Check>,
+/// What a denial takes, in bytes.
+#[derive(Clone)]
+struct Bytes;
+
+impl Weighter<Key, Denial> for Bytes {
+    fn weight(&self, key: &Key, _: &Denial) -> u64 {
+        key.as_str().len() as u64 + ONE
+    }
 }
 
 impl<S> DeniedCache<S> {
@@ -77,13 +97,10 @@ impl<S> DeniedCache<S> {
 }
 
 impl<S: Store> Store for DeniedCache<S> {
-    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
+    async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
         let denials = &*self.denials;
-        if denials.shard_bytes == 0 {
-            return self.store.check(checks, deadline).await;
-        }
         let asked = Instant::now();
-        if let Some(verdicts) = denials.known(checks, asked) {
+        if let Some(verdicts) = denials.fresh(checks, asked) {
             (denials.on_hit)();
             return Ok(verdicts);
         }
@@ -94,134 +111,171 @@ impl<S: Store> Store for DeniedCache<S> {
         Ok(verdicts)
     }
 
+    fn known_denial(&self, check: &Check) -> Option<CheckVerdict> {
+        self.denials.known(check, Instant::now()).or_else(|| self.store.known_denial(check))
+    }
+
     async fn close(&self, deadline: Instant) {
         self.store.close(deadline).await;
     }
 }
 
-/// Forgets what is known of counters that something is given back to, when it goes.
-struct Forget<'c> {
+/// Forgets what is known of counters that something is refunded to, when it is dropped.
+struct Forget<'c, C: Borrow<Check>> {
     denials: &'c Denials,
-    checks: &'c [Check],
+    checks: &'c [C],
 }
 
-impl Drop for Forget<'_> {
+impl<C: Borrow<Check>> Drop for Forget<'_, C> {
     fn drop(&mut self) {
-        for check in self.checks.iter().filter(|check| gives_back(check)) {
+        for check in self.checks.iter().map(Borrow::borrow).filter(|check| gives(check)) {
             self.denials.forget(&check.key, Instant::now());
         }
     }
 }
 
 impl Denials {
-    /// Knows nothing yet, and never more than fits these bytes; without any it stays so. `on_hit` is told of each request that is denied here.
-    pub fn new(bytes: usize, on_hit: Box<dyn Fn() + Send + Sync>) -> Denials {
-        Denials { shards: Sharded::default(), shard_bytes: bytes / SHARDS, on_hit }
+    /// Knows nothing yet, and never more than about fits these bytes; without any it stays so. `on_hit` is told of each request that is denied
+    /// here.
+    pub fn new(bytes: u64, on_hit: Box<dyn Fn() + Send + Sync>) -> Denials {
+        // Without an estimate of how many there will be: room is taken when it is needed.
+        let cache = (bytes > ONE).then(|| Cache::with_weighter(0, bytes, Bytes));
+        Denials { cache, refunded: Sharded::default(), on_hit }
     }
 
-    /// What the store would say, if it is known to deny all of it.
-    fn known(&self, checks: &[Check], now: Instant) -> Option<Verdicts> {
-        let mut verdicts = Verdicts::new();
-        for unit in units(checks) {
-            let denial = self.shards.of(&unit.check.key).lock().get(&unit.check.key)?;
-            if !denial.denies(unit, now) || unit.is_repeated(checks) {
+    /// What the store would say, if it is known to deny the request and would charge nothing.
+    fn fresh<C: Borrow<Check>>(&self, checks: &[C], now: Instant) -> Option<Verdicts> {
+        let cache = self.cache.as_ref()?;
+        let mut votes = Votes::default();
+        let mut verdicts = Verdicts::with_capacity(checks.len());
+        let (mut all_known, mut rest_ignores) = (true, true);
+        for check in checks.iter().map(Borrow::borrow) {
+            let denial =
+                cache.get(&check.key).filter(|denial| denial.answers(check, now) && !is_repeated(check, checks));
+            votes.add(check.role, check, denial.is_some());
+            if denial.is_none() {
+                all_known = false;
+                rest_ignores &= ignores_denied(check);
+            }
+            verdicts.push(denial.map(|denial| denial.later(now)));
+            if !all_known && !rest_ignores {
                 return None;
             }
-            verdicts.push(denial.later(denial.verdict, now));
-            verdicts.extend(denial.ban.map(|ban| denial.later(ban, now)));
         }
-        (verdicts.len() == checks.len() && !checks.is_empty()).then_some(verdicts)
+        (!checks.is_empty() && (all_known || votes.deny())).then_some(verdicts)
     }
 
-    /// Remembers the denials among these verdicts, unless something has been given back since they were asked for.
-    fn learn(&self, checks: &[Check], verdicts: &[Verdict], asked: Instant) {
-        let mut verdicts = verdicts.iter().copied();
-        for unit in units(checks) {
-            let verdict = verdicts.next();
-            let ban = unit.penalty.and_then(|_| verdicts.next());
-            let Some(denial) = verdict.and_then(|verdict| Denial::new(unit, verdict, ban, asked)) else { continue };
-            if unit.is_repeated(checks) {
+    /// A denial that holds while the store cannot be asked: of as many hits, or of fewer.
+    fn known(&self, check: &Check, now: Instant) -> Option<CheckVerdict> {
+        let denial = self.cache.as_ref()?.get(&check.key)?;
+        let at_least = matches!(check.ask, Ask::Take(_) | Ask::Peek) && denial.ask.taken() <= check.ask.taken();
+        let waits_no_longer = check.limit.max_delay_ms(check.caller) <= check.limit.max_delay_ms(denial.caller);
+        (at_least && waits_no_longer && now < denial.until && denial.is_of(check)).then(|| denial.later(now))
+    }
+
+    /// Remembers the denials among these verdicts, unless something has been refunded since they were asked for.
+    fn learn<C: Borrow<Check>>(&self, checks: &[C], verdicts: &Verdicts, asked: Instant) {
+        let Some(cache) = &self.cache else { return };
+        for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts) {
+            let Some(denial) = verdict.and_then(|verdict| Denial::new(check, verdict, asked)) else { continue };
+            // A refund is told under the same lock: it comes before, or it finds what is inserted here.
+            let refunded = self.refunded.of(&check.key).lock();
+            let is_late = refunded.is_some_and(|at| at >= asked);
+            if is_late
+                || is_repeated(check, checks)
+                || cache.get(&check.key).is_some_and(|known| known.goes_before(&denial))
+            {
                 continue;
             }
-            self.shards.of(&unit.check.key).lock().learn(&unit.check.key, denial, self.shard_bytes);
+            cache.insert(check.key.clone(), denial);
         }
     }
 
-    /// Something has been given back to this counter.
+    /// Something has been refunded to this counter.
     fn forget(&self, key: &Key, now: Instant) {
-        self.shards.of(key).lock().forget(key, now);
-    }
-}
-
-impl Unit<'_> {
-    /// Its request asks its counter several times.
-    fn is_repeated(&self, checks: &[Check]) -> bool {
-        checks.iter().filter(|check| check.key == self.check.key).count() > 1
+        let Some(cache) = &self.cache else { return };
+        let mut refunded = self.refunded.of(key).lock();
+        *refunded = (*refunded).max(Some(now));
+        cache.remove(key);
     }
 }
 
 impl Denial {
-    /// What is to be remembered of a unit's verdicts.
-    fn new(
-        Unit { check, penalty }: Unit<'_>,
-        verdict: Verdict,
-        ban: Option<Verdict>,
-        asked: Instant,
-    ) -> Option<Denial> {
-        if check.limit.count_denied() || check.limit.algorithm().has_holders() || check.hits.get() < 0 {
+    /// What is to be remembered of a check's verdict.
+    fn new(check: &Check, verdict: CheckVerdict, asked: Instant) -> Option<Denial> {
+        let together = verdict.together();
+        // When a slot is released, nobody can tell.
+        if together.allowed || check.limit.algorithm().has_holders() || check.ask.is_refund() || check.ask == Ask::Reset
+        {
             return None;
         }
-        let (denied, wait_ms) = match (penalty, ban) {
-            // In shadow mode a ban denies nobody: the limit is charged.
-            (Some(penalty), Some(ban)) => {
-                (!ban.allowed && !penalty.limit.extends() && check.role != Role::Shadow, ban.retry_after_ms)
-            }
-            _ => (!verdict.allowed, verdict.retry_after_ms),
-        };
-        // A bucket that begins empty does so with a denied request, too, and again when it has been forgotten: then the store must be asked.
-        let begins_ms = (check.limit.options().initial == Some(Initial::Empty)).then_some(verdict.reset_after_ms);
         // The store's clock is cut to milliseconds: it may have been nearly one later than it said.
         let wait = |ms: u64| Duration::from_millis(ms.saturating_sub(1));
-        let wait = [wait_ms, begins_ms].into_iter().flatten().map(wait).fold(KNOWN, Duration::min);
-        let penalty = penalty.map(|penalty| penalty.limit);
-        let (limit, hits, until) = (check.limit, check.hits, asked + wait);
-        denied.then_some(Denial { limit, penalty, hits, verdict, ban, asked, until })
+        let until = asked + together.retry_after_ms.map_or(LONGEST, wait).min(LONGEST);
+        let asks_no_more = match (&check.penalty, verdict.ban) {
+            // In shadow mode a ban denies nobody: the limit is charged.
+            (Some(penalized), Some(ban)) => !ban.allowed && !penalized.penalty.extends() && check.role != Role::Shadow,
+            _ => !verdict.own.allowed,
+        };
+        // What is over first: a ban outlasts a denial that came with it, and then the limit is to be asked.
+        let ends = [verdict.ban.filter(|ban| !ban.allowed), Some(verdict.own).filter(|own| !own.allowed)];
+        let ends = ends.into_iter().flatten().next().and_then(|verdict| verdict.retry_after_ms);
+        // A bucket that begins empty does so with a denied request, too, and again when it has been forgotten: then the store must be asked.
+        let begins_ms = (check.limit.options().initial == Some(Initial::Empty)).then_some(verdict.own.reset_after_ms);
+        let fresh = [ends, begins_ms].into_iter().flatten().map(wait).fold(FRESH, Duration::min);
+        let is_fresh = asks_no_more && check.limit.denials_last();
+        let fresh_until = if is_fresh { asked + fresh } else { asked };
+        let penalty = check.penalty.as_ref().map(|penalized| penalized.penalty);
+        let Check { limit, ask, caller, .. } = *check;
+        Some(Denial { limit, penalty, ask, caller, verdict, asked, fresh_until, until })
     }
 
-    fn denies(&self, Unit { check, penalty }: Unit<'_>, now: Instant) -> bool {
-        now < self.until
-            && check.hits == self.hits
-            && check.limit == self.limit
-            && penalty.map(|penalty| penalty.limit) == self.penalty
+    /// The store need not be asked.
+    fn answers(&self, check: &Check, now: Instant) -> bool {
+        let waits_as_long = || check.limit.max_delay_ms(check.caller) == check.limit.max_delay_ms(self.caller);
+        now < self.fresh_until && check.ask == self.ask && self.is_of(check) && waits_as_long()
     }
 
-    /// It stays where the other would take its place: it still denies, and fewer hits, which are asked for more often. A look, which takes none,
-    /// comes last.
+    /// It is of the same limit.
+    fn is_of(&self, check: &Check) -> bool {
+        check.limit == self.limit && check.penalty.as_ref().map(|penalized| penalized.penalty) == self.penalty
+    }
+
+    /// It stays where the other would take its place: it is still fresh, and of fewer hits, which are asked for more often. A peek comes last.
     fn goes_before(&self, other: &Denial) -> bool {
-        let rank = |denial: &Denial| denial.hits.get().checked_sub(1).filter(|rank| *rank >= 0).unwrap_or(i64::MAX);
+        let rank = |denial: &Denial| denial.ask.taken().checked_sub(1).unwrap_or(u64::MAX);
         let same_terms = (self.limit, self.penalty) == (other.limit, other.penalty);
-        same_terms && other.asked < self.until && rank(self) < rank(other)
+        same_terms && other.asked < self.fresh_until && rank(self) < rank(other)
     }
 
-    /// A verdict of then, as it reads now.
-    fn later(&self, verdict: Verdict, now: Instant) -> Verdict {
+    /// The verdict of then, as it reads now.
+    fn later(&self, now: Instant) -> CheckVerdict {
         let elapsed_ms = u64::try_from(now.duration_since(self.asked).as_millis()).unwrap_or(u64::MAX);
-        Verdict {
+        let later = |verdict: Verdict| Verdict {
             reset_after_ms: verdict.reset_after_ms.saturating_sub(elapsed_ms),
             retry_after_ms: verdict.retry_after_ms.map(|ms| ms.saturating_sub(elapsed_ms)),
             ..verdict
-        }
+        };
+        CheckVerdict { own: later(self.verdict.own), ban: self.verdict.ban.map(later) }
     }
 }
 
-fn gives_back(check: &Check) -> bool {
-    check.hits.get() < 0 && !check.limit.algorithm().has_holders()
+/// The check brings hits back, or wipes the counter.
+fn gives(check: &Check) -> bool {
+    (check.ask.is_refund() || check.ask == Ask::Reset) && !check.limit.algorithm().has_holders()
 }
 
-/// The checks, each limit with its penalty.
-fn units(checks: &[Check]) -> impl Iterator<Item = Unit<'_>> {
-    let limits = checks.iter().enumerate().filter(|(_, check)| !check.limit.is_penalty());
-    limits.map(|(i, check)| Unit { check, penalty: checks.get(i + 1).filter(|next| next.limit.is_penalty()) })
+/// A take that is no matter to its counter where the request is denied, nor to those who watch a limit in shadow mode.
+fn ignores_denied(check: &Check) -> bool {
+    matches!(check.ask, Ask::Take(_))
+        && check.limit.ignores_denied()
+        && check.penalty.is_none()
+        && check.role != Role::Shadow
+}
+
+/// The request asks the counter several times.
+fn is_repeated<C: Borrow<Check>>(check: &Check, checks: &[C]) -> bool {
+    checks.iter().filter(|other| (*other).borrow().key == check.key).count() > 1
 }
 
 #[cfg(test)]
@@ -231,8 +285,11 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use std::slice::from_ref;
+
     use crate::algorithm::{Algorithm, Options};
     use crate::store::memory::{Clock, MemoryStore};
+    use crate::store::{Origin, Penalized};
 
     /// Milliseconds since the epoch, set by hand in microseconds.
     #[derive(Clone, Default)]
@@ -245,10 +302,26 @@ mod tests {
     }
 
     fn check(name: &str, limit: Limit, hits: i64) -> Check {
-        let key = Key::new("", name, &[], |_| None, &limit);
+        let key = Key::new("", name, &[], |_| None, &limit, Origin::Rule);
         let amount = hits.unsigned_abs();
-        let hits = if hits < 0 { Hits::give_back(amount) } else { Hits::take(amount) };
-        Check { key, limit, hits: hits.unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
+        let ask = if hits < 0 { Ask::refund(amount) } else { Ask::take(amount) };
+        Check::new(key, limit, ask.unwrap())
+    }
+
+    fn memory(clock: &HandClock) -> MemoryStore<HandClock> {
+        MemoryStore::new(clock.clone(), usize::MAX)
+    }
+
+    /// What a store says that denies for so long.
+    fn denied(retry_after_ms: u64) -> Verdicts {
+        let own = Verdict {
+            allowed: false,
+            remaining: 0,
+            reset_after_ms: retry_after_ms + 100,
+            retry_after_ms: Some(retry_after_ms),
+            delay_ms: 0,
+        };
+        Verdicts::from([Some(CheckVerdict { own, ban: None })])
     }
 
     fn limit(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Limit {
@@ -256,16 +329,16 @@ mod tests {
     }
 
     fn unbounded() -> Denials {
-        Denials::new(usize::MAX, Box::new(|| {}))
+        Denials::new(1 << 30, Box::new(|| {}))
     }
 
-    /// What is asked of which counter and with how much patience, how long after the request before, and how long the way to the store is, in
+    /// What is asked of which counter and with what wait at the most, how long after the request before, and how long the way to the store is, in
     /// microseconds.
     fn steps() -> impl Strategy<Value = Vec<(usize, i64, u64, u64, u64)>> {
         let hits = prop_oneof![6 => 1..4_i64, 1 => Just(0), 1 => -3..0_i64, 1 => 4..40_i64];
         let wait = prop_oneof![4 => 0..300_u64, 3 => 0..5_000_u64, 1 => 0..100_000_u64];
-        let patience_ms = prop::sample::select(vec![u64::MAX, 20, 0]);
-        prop::collection::vec((0..3_usize, hits, patience_ms, wait, 0..2_000_u64), 1..150)
+        let max_wait_ms = prop::sample::select(vec![u64::MAX, 20, 0]);
+        prop::collection::vec((0..3_usize, hits, max_wait_ms, wait, 0..2_000_u64), 1..150)
     }
 
     proptest! {
@@ -277,51 +350,107 @@ mod tests {
             begin in 0..1_000_000_u64, steps in steps()
         ) {
             let clock = HandClock::default();
-            let store = MemoryStore::new(clock.clone());
+            let store = memory(&clock);
             let denials = unbounded();
-            let limits: Vec<(Limit, Option<Limit>)> = algorithms.into_iter().map(|(algorithm, number, period_ms, after, is_empty)| {
+            let limits: Vec<(Limit, Option<Penalty>)> = algorithms.into_iter().map(|(algorithm, number, period_ms, after, is_empty)| {
                 let [within, ban] = [period_ms * 3, period_ms * 2].map(Duration::from_millis);
-                let penalty = after.map(|after| Limit::penalty(after, within, ban, after == 3).unwrap());
+                let penalty = after.map(|after| Penalty::new(after, within, ban, after == 3).unwrap());
                 let max_delay = algorithm.options().contains(&"max_delay").then_some(Duration::from_millis(40));
                 let initial = (is_empty && algorithm.options().contains(&"initial")).then_some(Initial::Empty);
                 (limit(algorithm, number, period_ms, Options { max_delay, initial, ..Options::default() }), penalty)
             }).collect();
             let origin = Instant::now();
             let mut now = begin;
-            for (which, hits, patience_ms, wait, way) in steps {
+            for (which, hits, max_wait_ms, wait, way) in steps {
                 now += wait;
                 clock.0.store(now, Ordering::Relaxed);
                 let (limit, penalty) = limits[which];
-                let mut checks = vec![check(&format!("c{which}"), limit.within(patience_ms), hits)];
-                checks.extend(penalty.filter(|_| hits >= 0).map(|penalty| check(&format!("p{which}"), penalty, hits)));
+                let asked = check(&format!("c{which}"), limit, hits);
+                let penalty = penalty.map(|penalty| Penalized { key: asked.key.of_penalty(&penalty), penalty });
+                let caller = Caller { max_wait_ms, ..Caller::default() };
+                let checks = vec![Check { penalty, caller, ..asked }];
                 let at = |now: u64| origin + Duration::from_micros(now);
-                match denials.known(&checks, at(now)) {
+                // What is known while the store cannot be asked is so, however long ago it was.
+                if let Some(known) = denials.known(&checks[0], at(now)) {
+                    let said = store.decide(&[Check { ask: Ask::Peek, ..checks[0].clone() }]).unwrap()[0].unwrap();
+                    let passes = said.allowed() && u64::from(said.together().remaining) >= checks[0].ask.taken();
+                    prop_assert!(!known.allowed() && !passes, "{:?} is let pass: {:?}", checks, said);
+                }
+                match denials.fresh(&checks, at(now)) {
                     Some(known) => {
                         // To ask now changes nothing: or else it would not have been known.
-                        let said = store.decide(&checks);
-                        let of_limit = |verdicts: &[Verdict]| match *verdicts {
-                            [own, ban] => own.under(ban),
-                            _ => verdicts[0],
-                        };
-                        let (known, said) = (of_limit(&known), of_limit(&said));
+                        let said = store.decide(&checks).unwrap();
+                        let [known, said] = [known, said].map(|verdicts| verdicts[0].unwrap().together());
                         prop_assert!(!known.allowed && !said.allowed, "{:?} is let pass", checks);
                         prop_assert_eq!(known.retry_after_ms.is_none(), said.retry_after_ms.is_none());
                         if let Some((known_ms, said_ms)) = known.retry_after_ms.zip(said.retry_after_ms) {
                             // Where nobody else can have passed meanwhile it is the same, but for the way and the cut to milliseconds.
                             prop_assert!(known_ms <= said_ms + 3, "{:?}, {:?}", known, said);
-                            let others_pass = hits > 1 || patience_ms < u64::MAX;
+                            let others_pass = hits > 1 || max_wait_ms < u64::MAX;
                             prop_assert!(others_pass || known_ms + 3 >= said_ms, "{:?}, {:?}", known, said);
                         }
                     }
                     None => {
                         clock.0.store(now + way, Ordering::Relaxed);
-                        let verdicts = store.decide(&checks);
+                        let verdicts = store.decide(&checks).unwrap();
                         denials.learn(&checks, &verdicts, at(now));
                         now += way;
-                        for check in checks.iter().filter(|check| gives_back(check)) {
+                        for check in checks.iter().filter(|check| gives(check)) {
                             denials.forget(&check.key, at(now));
                         }
                     }
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
+        /// Requests of two counters, of which one is often known to be over: the answer is the store's, and the store is charged as if it had
+        /// been asked.
+        #[test]
+        fn a_request_that_one_known_denial_denies_is_denied_and_charged_to_none(
+            algorithms in prop::collection::vec((prop::sample::select(Algorithm::ALL), 0..5_u32, any::<bool>(), any::<bool>()), 2),
+            steps in prop::collection::vec((0..3_usize, 1..3_i64, 0..60_000_u64, prop::sample::select(vec![Role::Enforced, Role::Quota, Role::Shadow])), 1..80)
+        ) {
+            let clock = HandClock::default();
+            let (store, twin) = (memory(&clock), memory(&clock));
+            let denials = unbounded();
+            let limits: Vec<Limit> = algorithms.into_iter().map(|(algorithm, number, is_empty, counts)| {
+                let initial = (is_empty && algorithm.options().contains(&"initial")).then_some(Initial::Empty);
+                let count_denied = (!algorithm.has_holders()).then_some(counts);
+                limit(algorithm, number, 100, Options { initial, count_denied, ..Options::default() })
+            }).collect();
+            let (origin, mut now) = (Instant::now(), 0);
+            for (which, hits, wait, role) in steps {
+                now += wait;
+                clock.0.store(now, Ordering::Relaxed);
+                let of = |i: usize| Check { descriptor: i, role: if i == 0 { role } else { Role::Enforced }, ..check(&format!("c{i}"), limits[i], hits) };
+                let checks = match which {
+                    2 => vec![of(0), of(1)],
+                    one => vec![of(one)],
+                };
+                let at = origin + Duration::from_micros(now);
+                let said = twin.decide(&checks).unwrap();
+                let denied = |verdicts: &Verdicts| {
+                    let mut votes = Votes::default();
+                    checks.iter().zip(verdicts).for_each(|(check, verdict)| votes.add(check.role, check, verdict.is_some_and(|verdict| !verdict.allowed())));
+                    votes.deny()
+                };
+                let answer = denials.fresh(&checks, at).unwrap_or_else(|| {
+                    let verdicts = store.decide(&checks).unwrap();
+                    denials.learn(&checks, &verdicts, at);
+                    verdicts
+                });
+                prop_assert_eq!(denied(&answer), denied(&said), "{:?}: {:?}, {:?}", checks, answer, said);
+                for (told, said) in answer.iter().zip(&said).filter_map(|(told, said)| told.zip(*said)) {
+                    prop_assert_eq!(told.allowed(), said.allowed());
+                }
+                for i in 0..2 {
+                    let peek = [Check { ask: Ask::Peek, ..of(i) }];
+                    let [asked, unasked] = [&twin, &store].map(|store| store.decide(&peek).unwrap()[0].unwrap());
+                    prop_assert_eq!(asked.own.remaining, unasked.own.remaining);
                 }
             }
         }
@@ -331,15 +460,9 @@ mod tests {
     fn a_denial_is_known_until_the_request_passes_again() {
         let (denials, origin) = (unbounded(), Instant::now());
         let asked = check("ann", limit(Algorithm::SlidingLog, 1, 500, Options::default()), 1);
-        let verdict =
-            Verdict { allowed: false, remaining: 0, reset_after_ms: 400, retry_after_ms: Some(300), delay_ms: 0 };
-        denials.learn(std::slice::from_ref(&asked), &[verdict], origin);
-        let known =
-            |check: &Check, ms: u64| denials.known(std::slice::from_ref(check), origin + Duration::from_millis(ms));
-        assert_eq!(
-            known(&asked, 100),
-            Some(Verdicts::from([Verdict { reset_after_ms: 300, retry_after_ms: Some(200), ..verdict }]))
-        );
+        denials.learn(from_ref(&asked), &denied(300), origin);
+        let known = |check: &Check, ms: u64| denials.fresh(from_ref(check), origin + Duration::from_millis(ms));
+        assert_eq!(known(&asked, 100), Some(denied(200)));
         assert!(known(&asked, 298).is_some() && known(&asked, 299).is_none());
         for other in [
             check("ann", asked.limit, 2),
@@ -349,33 +472,59 @@ mod tests {
         ] {
             assert!(known(&other, 100).is_none(), "{other:?}");
         }
-        assert!(denials.known(&[asked.clone(), check("bob", asked.limit, 1)], origin).is_none(), "all must be known");
+        // Of two, one that denies is enough, and the other is not asked.
+        let both = [asked.clone(), Check { descriptor: 1, ..check("bob", asked.limit, 1) }];
+        assert_eq!(denials.fresh(&both, origin).unwrap()[1], None);
+        let shadow = [asked.clone(), Check { role: Role::Shadow, ..both[1].clone() }];
+        assert!(denials.fresh(&shadow, origin).is_none(), "what a limit in shadow mode says is to be seen");
+    }
+
+    #[test]
+    fn while_the_store_cannot_be_asked_a_denial_holds_to_its_end_and_a_refund_ends_it() {
+        let origin = Instant::now();
+        let counted = Options { count_denied: Some(true), ..Options::default() };
+        for options in [Options::default(), counted] {
+            let denials = unbounded();
+            let asked = check("ann", limit(Algorithm::SlidingLog, 1, 60_000, options), 2);
+            denials.learn(from_ref(&asked), &denied(50_000), origin);
+            let at = |ms| origin + Duration::from_millis(ms);
+            let known = |check: &Check, ms| denials.known(check, at(ms)).map(|verdict| verdict.own.retry_after_ms);
+            assert!(denials.fresh(from_ref(&asked), at(1_000)).is_none());
+            assert_eq!(known(&asked, 20_000), Some(Some(30_000)));
+            assert_eq!((known(&asked, 49_998).is_some(), known(&asked, 49_999)), (true, None));
+            let of = |hits| check("ann", asked.limit, hits);
+            assert_eq!([1, 2, 3, 0].map(|hits| known(&of(hits), 20_000).is_some()), [false, true, true, false]);
+            denials.forget(&asked.key, at(20_000));
+            assert_eq!(known(&asked, 20_000), None);
+        }
+        let denials = unbounded();
+        let stream = check("ann", limit(Algorithm::Concurrency, 1, 60_000, Options::default()), 1);
+        denials.learn(from_ref(&stream), &denied(50_000), origin);
+        assert!(denials.known(&stream, origin).is_none(), "a slot is released at any moment");
     }
 
     #[test]
     fn a_counter_that_is_asked_twice_in_a_request_is_not_known_to_deny_the_next_one() {
-        let (denials, store) = (unbounded(), MemoryStore::new(HandClock::default()));
+        let (denials, store) = (unbounded(), memory(&HandClock::default()));
         let once = check("ann", limit(Algorithm::SlidingLog, 1, 500, Options::default()), 1);
         let twice = [once.clone(), once.clone()];
-        denials.learn(&twice, &store.decide(&twice), Instant::now());
-        assert!(denials.known(std::slice::from_ref(&once), Instant::now()).is_none());
-        assert!(store.decide(std::slice::from_ref(&once))[0].allowed);
+        denials.learn(&twice, &store.decide(&twice).unwrap(), Instant::now());
+        assert!(denials.fresh(from_ref(&once), Instant::now()).is_none());
+        assert!(store.decide(from_ref(&once)).unwrap()[0].unwrap().allowed());
         // Nor is what is known of one enough for two, which wait for longer.
-        denials.learn(std::slice::from_ref(&once), &store.decide(std::slice::from_ref(&once)), Instant::now());
-        assert!(denials.known(std::slice::from_ref(&once), Instant::now()).is_some());
-        assert!(denials.known(&twice, Instant::now()).is_none());
+        denials.learn(from_ref(&once), &store.decide(from_ref(&once)).unwrap(), Instant::now());
+        assert!(denials.fresh(from_ref(&once), Instant::now()).is_some());
+        assert!(denials.fresh(&twice, Instant::now()).is_none());
     }
 
     #[test]
     fn of_one_counter_the_denial_of_the_fewest_hits_is_known() {
         let (denials, origin) = (unbounded(), Instant::now());
         let limited = limit(Algorithm::SlidingLog, 1, 500, Options::default());
-        let denied =
-            Verdict { allowed: false, remaining: 0, reset_after_ms: 400, retry_after_ms: Some(300), delay_ms: 0 };
         let at = |ms| origin + Duration::from_millis(ms);
-        let learn = |limit, hits, ms| denials.learn(&[check("ann", limit, hits)], &[denied], at(ms));
+        let learn = |limit, hits, ms| denials.learn(&[check("ann", limit, hits)], &denied(300), at(ms));
         let known = |limit, ms| {
-            [0, 1, 2, 3].into_iter().find(|hits| denials.known(&[check("ann", limit, *hits)], at(ms)).is_some())
+            [0, 1, 2, 3].into_iter().find(|hits| denials.fresh(&[check("ann", limit, *hits)], at(ms)).is_some())
         };
         for (hits, expected) in [(0, 0), (3, 3), (2, 2), (3, 2), (1, 1), (2, 1), (0, 1)] {
             learn(limited, hits, 0);
@@ -393,44 +542,38 @@ mod tests {
     fn an_answer_from_before_a_give_back_is_not_believed() {
         let (denials, origin) = (unbounded(), Instant::now());
         let asked = [check("ann", limit(Algorithm::SlidingLog, 1, 500, Options::default()), 1)];
-        let denied =
-            [Verdict { allowed: false, remaining: 0, reset_after_ms: 400, retry_after_ms: Some(300), delay_ms: 0 }];
         denials.forget(&asked[0].key, origin);
-        denials.learn(&asked, &denied, origin);
-        assert!(denials.known(&asked, origin).is_none());
+        denials.learn(&asked, &denied(300), origin);
+        assert!(denials.fresh(&asked, origin).is_none());
         let later = origin + Duration::from_millis(1);
-        denials.learn(&asked, &denied, later);
-        assert!(denials.known(&asked, later).is_some());
+        denials.learn(&asked, &denied(300), later);
+        assert!(denials.fresh(&asked, later).is_some());
         // One that is told late is still the later one.
         denials.forget(&asked[0].key, later);
         denials.forget(&asked[0].key, origin);
-        denials.learn(&asked, &denied, later);
-        assert!(denials.known(&asked, later).is_none());
+        denials.learn(&asked, &denied(300), later);
+        assert!(denials.fresh(&asked, later).is_none());
     }
 
     #[test]
     fn a_give_back_elsewhere_is_no_reason_not_to_believe_an_answer() {
         let (denials, origin) = (unbounded(), Instant::now());
         let one = limit(Algorithm::SlidingLog, 1, 500, Options::default());
-        let denied =
-            [Verdict { allowed: false, remaining: 0, reset_after_ms: 400, retry_after_ms: Some(300), delay_ms: 0 }];
         let asked: Vec<Check> = (0..1_000).map(|i| check(&format!("user{i}"), one, 1)).collect();
         denials.forget(&check("ann", one, -1).key, origin);
-        asked.iter().for_each(|asked| denials.learn(std::slice::from_ref(asked), &denied, origin));
-        let known = asked.iter().filter(|asked| denials.known(std::slice::from_ref(*asked), origin).is_some()).count();
+        asked.iter().for_each(|asked| denials.learn(from_ref(asked), &denied(300), origin));
+        let known = asked.iter().filter(|asked| denials.fresh(from_ref(*asked), origin).is_some()).count();
         assert!((900..1_000).contains(&known), "{known} of a thousand, of which a few are in the same shard");
     }
 
     #[test]
     fn without_room_for_any_nothing_is_known() {
         let one = limit(Algorithm::SlidingLog, 1, 500, Options::default());
-        let denied =
-            [Verdict { allowed: false, remaining: 0, reset_after_ms: 400, retry_after_ms: Some(300), delay_ms: 0 }];
-        for bytes in [1, 64, 6_400] {
+        for bytes in [0, 1, 64] {
             let denials = Denials::new(bytes, Box::new(|| {}));
             let asked = [check("ann", one, 1)];
-            denials.learn(&asked, &denied, Instant::now());
-            assert!(denials.known(&asked, Instant::now()).is_none());
+            denials.learn(&asked, &denied(300), Instant::now());
+            assert!(denials.fresh(&asked, Instant::now()).is_none());
         }
     }
 
@@ -445,8 +588,8 @@ mod tests {
             let cache = DeniedCache::new(MemoryStore::default(), Arc::new(Denials::new(bytes, on_hit)));
             let closed = check("closed", limit(Algorithm::SlidingWindow, 0, 60_000, Options::default()), 1);
             for _ in 0..10 {
-                let verdicts = cache.check(std::slice::from_ref(&closed), Instant::now()).await.unwrap();
-                assert!(!verdicts[0].allowed);
+                let verdicts = cache.check(from_ref(&closed), Instant::now()).await.unwrap();
+                assert!(!verdicts[0].unwrap().allowed());
             }
             assert_eq!(told.load(Ordering::Relaxed), expected);
         }

@@ -1,16 +1,21 @@
-//! The checks of a request are one group: unless the whole of it passes, only give-backs and limits that count denials are
-//! charged. A penalty is told what became of the check before it. The twin of `lua/decide.lua`.
+//! The checks of a request are one group: unless the whole of it passes, nothing is taken; only refunds happen, and limits that count
+//! denials are charged. A penalty is told what its limit has said. The twin of `lua/decide.lua`.
+//!
+//! The counters of a group have places: that of the first check's limit, that of its penalty where it is asked, that of the next check's
+//! limit, and so on.
+
+use std::borrow::Borrow;
 
 use smallvec::SmallVec;
 
-use super::{Check, Verdicts};
-use crate::algorithm::{Change, Limit, MAX_HITS, Outcome, State, Verdict, penalty};
-use crate::descriptor::{Hits, Role};
+use super::{Check, CheckVerdict, Key, Verdicts};
+use crate::algorithm::{Ask, Effect, Event, Outcome, State, Verdict};
+use crate::descriptor::Role;
 
 /// What the checks of a request make of it together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Votes {
-    refused: bool,
+    denied: bool,
     /// Rules in quota mode, and how many of them are over.
     quotas: u32,
     quotas_over: u32,
@@ -19,21 +24,21 @@ pub struct Votes {
 }
 
 impl Votes {
-    /// Adds a check of this role, for this descriptor. Those of one descriptor come one after the other.
-    pub fn add(&mut self, role: Role, descriptor: usize, hits: Hits, over: bool) {
+    /// Adds a check, of which a denial means this. Those of one descriptor come one after the other.
+    pub fn add(&mut self, role: Role, check: &Check, over: bool) {
         match role {
-            Role::Enforced => self.refused |= over,
-            // Giving back needs no quota.
-            Role::Quota if hits.get() >= 0 => {
+            Role::Enforced => self.denied |= over,
+            // A refund needs no quota.
+            Role::Quota if !check.ask.is_refund() => {
                 let known_over = match self.last {
-                    Some((last, known_over)) if last == descriptor => known_over,
+                    Some((last, known_over)) if last == check.descriptor => known_over,
                     _ => {
                         self.quotas += 1;
                         false
                     }
                 };
                 self.quotas_over += u32::from(over && !known_over);
-                self.last = Some((descriptor, over || known_over));
+                self.last = Some((check.descriptor, over || known_over));
             }
             Role::Quota | Role::Shadow => {}
         }
@@ -41,114 +46,108 @@ impl Votes {
 
     /// An enforced check is over its limit, or every rule in quota mode is.
     pub fn deny(self) -> bool {
-        self.refused || (self.quotas > 0 && self.quotas_over == self.quotas)
+        self.denied || (self.quotas > 0 && self.quotas_over == self.quotas)
     }
 }
 
-/// What the counters of a group are to become, in this order: for each change, the index of a check that names the counter, and how
-/// long it is then to be remembered.
-pub type Changes = Vec<(usize, Change, u64)>;
+/// What becomes of the counters of a group, by their places, in this order. A counter may come several times.
+pub type Effects = Vec<(usize, Effect)>;
 
-/// Decides a check that is all of its group: nothing can take back what it does.
-pub fn decide_alone(check: &Check, now: u64, state: Option<&State>) -> Outcome {
-    check.limit.decide(asked(check, None), state, now)
+/// The names of the counters of a group, by their places.
+pub fn keys<C: Borrow<Check>>(checks: &[C]) -> impl Iterator<Item = &Key> {
+    checks
+        .iter()
+        .map(Borrow::borrow)
+        .flat_map(|check| std::iter::once(&check.key).chain(check.penalized().map(|penalized| &penalized.key)))
 }
 
-/// Decides `checks` at `now`, where the counter of check `i` is `state(i)`.
-pub fn decide<'a>(checks: &[Check], now: u64, state: impl Fn(usize) -> Option<&'a State>) -> (Verdicts, Changes) {
-    // Decides check `i` of `hits` on what the counter will be after the checks before it.
-    let decide = |i: usize, hits: i64, pending: &mut Changes| {
-        let altered = altered(state(i), pending.iter().filter(|(other, ..)| checks[*other].key == checks[i].key));
-        let Outcome { change, verdict } = checks[i].limit.decide(hits, altered.as_ref().or_else(|| state(i)), now);
-        if let Some(change) = change {
-            pending.push((i, change, verdict.reset_after_ms));
-        }
-        verdict
-    };
+/// Decides a check without penalty that is all of its group: nothing can take back what it does.
+pub fn decide_alone(check: &Check, now: u64, state: Option<&State>) -> Outcome {
+    check.limit.decide(check.ask, check.caller, state, now)
+}
 
-    let mut pending = Vec::with_capacity(checks.len());
+/// Decides `checks` at `now`, where `state` is what the counter at a place last was.
+pub fn decide<'s, C: Borrow<Check>>(
+    checks: &[C],
+    now: u64,
+    state: impl Fn(usize) -> Option<&'s State>,
+) -> (Verdicts, Effects) {
+    let mut group = Group { keys: keys(checks).collect(), state, effects: Vec::with_capacity(checks.len()) };
     let mut verdicts = Verdicts::with_capacity(checks.len());
     let mut votes = Votes::default();
     let mut taken = false;
-    for (i, check) in checks.iter().enumerate() {
-        let verdict = decide(i, asked(check, verdicts.last()), &mut pending);
-        votes.add(check.role, check.descriptor, check.hits, !verdict.allowed);
-        taken |= verdict.allowed && check.hits.get() > 0 && !check.limit.count_denied();
-        verdicts.push(verdict);
+    let mut place = 0;
+    for check in checks.iter().map(Borrow::borrow) {
+        let own = group.decide(place, |state| check.limit.decide(check.ask, check.caller, state, now));
+        let ban = group.decide_penalty(place + 1, check, own, now);
+        place += check.counters();
+        let verdict = CheckVerdict { own, ban };
+        votes.add(check.role, check, !verdict.allowed());
+        taken |= own.allowed && check.ask.taken() > 0 && !check.limit.count_denied();
+        verdicts.push(Some(verdict));
+    }
+    if !taken || !votes.deny() {
+        return (verdicts, group.effects);
     }
 
-    if taken && votes.deny() {
-        pending.clear();
-        for (i, check) in checks.iter().enumerate() {
-            let hits = asked(check, i.checked_sub(1).map(|before| &verdicts[before]));
-            let charged = match hits {
-                _ if check.limit.count_denied() || hits < 0 => hits,
-                // More than ever passes: that costs nothing, but a bucket that begins empty begins with a denied request, too.
-                1.. if !verdicts[i].allowed => MAX_HITS as i64,
-                _ => 0,
-            };
-            let Verdict { remaining, reset_after_ms, .. } = decide(i, charged, &mut pending);
-            verdicts[i] = Verdict { remaining, reset_after_ms, ..verdicts[i] };
-        }
+    // Anew, from before the first check: now it is known that the request is denied.
+    group.effects.clear();
+    place = 0;
+    for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts.iter_mut().flatten()) {
+        let Verdict { remaining, reset_after_ms, .. } =
+            group.decide(place, |state| check.limit.decide_denied(check.ask, check.caller, state, now));
+        group.decide_penalty(place + 1, check, verdict.own, now);
+        place += check.counters();
+        verdict.own = Verdict { remaining, reset_after_ms, ..verdict.own };
     }
-    if votes.deny() {
-        for i in 0..checks.len() {
-            let of_counter = |other: usize| checks[other].key == checks[i].key;
-            let is_first =
-                !verdicts[i].allowed && !(0..i).any(|before| !verdicts[before].allowed && of_counter(before));
-            if is_first && let Some(retry_after_ms) = retry_together(checks, i, &state, now) {
-                for denied in (i..checks.len()).filter(|other| of_counter(*other)) {
-                    if !verdicts[denied].allowed {
-                        verdicts[denied].retry_after_ms = retry_after_ms;
-                    }
-                }
+    (verdicts, group.effects)
+}
+
+/// A group that is being decided.
+struct Group<'g, F> {
+    keys: SmallVec<[&'g Key; 8]>,
+    state: F,
+    effects: Effects,
+}
+
+impl<'s, F: Fn(usize) -> Option<&'s State>> Group<'_, F> {
+    /// Decides on what the counter at this place will be after the checks before.
+    fn decide(&mut self, place: usize, decide: impl FnOnce(Option<&State>) -> Outcome) -> Verdict {
+        let altered = self.altered(place);
+        let before = match &altered {
+            Some(state) => state.as_ref(),
+            None => (self.state)(place),
+        };
+        let Outcome { effect, verdict } = decide(before);
+        if !matches!(effect, Effect::None) {
+            self.effects.push((place, effect));
+        }
+        verdict
+    }
+
+    /// Decides on the penalty of a check, whose limit has said this.
+    fn decide_penalty(&mut self, place: usize, check: &Check, own: Verdict, now: u64) -> Option<Verdict> {
+        let penalty = check.penalized()?.penalty;
+        if check.ask == Ask::Reset {
+            let is_known = self.altered(place).map_or_else(|| (self.state)(place).is_some(), |state| state.is_some());
+            if is_known {
+                self.effects.push((place, Effect::Forgotten));
             }
         }
+        let event = match (check.ask, own.allowed) {
+            (Ask::Take(_), true) => Event::Passed,
+            (Ask::Take(_), false) => Event::Denied,
+            _ => Event::Peeked,
+        };
+        Some(self.decide(place, |state| penalty.decide(event, state, now)))
     }
-    (verdicts, pending)
-}
 
-/// When all checks of the counter of check `i` pass, which is asked several times: each of them on what those before it have taken.
-/// `None` where it is asked once, or something is given back to it, which nobody will do again.
-fn retry_together<'a>(
-    checks: &[Check],
-    i: usize,
-    state: &impl Fn(usize) -> Option<&'a State>,
-    now: u64,
-) -> Option<Option<u64>> {
-    let together = || checks.iter().filter(|check| check.key == checks[i].key);
-    if together().count() < 2 || checks[i].limit.is_penalty() || together().any(|check| check.hits.get() < 0) {
-        return None;
+    /// A counter after some effects of its group; `None` where there are none, and `Some(None)` where it was forgotten.
+    fn altered(&self, place: usize) -> Option<Option<State>> {
+        let of_counter = self.effects.iter().filter(|(other, _)| self.keys[*other] == self.keys[place]);
+        of_counter.fold(None, |altered, (_, effect)| {
+            let before = altered.unwrap_or_else(|| (self.state)(place).cloned());
+            Some(effect.clone().apply(before))
+        })
     }
-    let mut hits = 0;
-    // Of equal limits the last waits for as long as any.
-    let mut lasts: SmallVec<[(&Limit, i64); 2]> = SmallVec::new();
-    for check in together() {
-        hits = (hits + check.hits.get()).min(MAX_HITS as i64);
-        match lasts.iter_mut().find(|(limit, _)| **limit == check.limit) {
-            Some((_, last)) => *last = hits,
-            None => lasts.push((&check.limit, hits)),
-        }
-    }
-    // What can never pass never passes.
-    Some(lasts.iter().try_fold(0, |longest: u64, (limit, hits)| {
-        let wait = limit.decide(*hits, state(i), now).verdict.retry_after_ms?;
-        Some(longest.max(wait))
-    }))
-}
-
-/// The hits of a check, where the one before it came to this verdict.
-fn asked(check: &Check, before: Option<&Verdict>) -> i64 {
-    match check.hits.get() {
-        1.. if check.limit.is_penalty() => match before {
-            Some(Verdict { allowed: false, .. }) => penalty::DENIED,
-            _ => penalty::PASSED,
-        },
-        hits => hits,
-    }
-}
-
-/// A counter after some of the changes of its group; `None` where there are none.
-fn altered<'c>(state: Option<&State>, changes: impl Iterator<Item = &'c (usize, Change, u64)>) -> Option<State> {
-    changes.fold(None, |altered, (_, change, _)| Some(State::after(altered.or_else(|| state.cloned()), change.clone())))
 }

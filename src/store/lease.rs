@@ -10,19 +10,20 @@
 //! [`Store::close`]. Of so many counters only is there a lease at one time ([`COUNTERS`]); a request of one more asks the store for itself.
 //! What a process holds that is killed, or that the store did not take back, counts as used until its window has passed.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::slice::from_ref;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use smallvec::smallvec;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::sharded::{SHARDS, Sharded};
-use super::{Check, Key, Store, StoreError, Verdicts};
-use crate::algorithm::{Limit, Verdict};
-use crate::descriptor::{Hits, Role};
+use super::{Check, CheckVerdict, Key, Store, StoreError, Verdicts};
+use crate::algorithm::{Ask, Limit, Verdict};
 use crate::lease::{Account, Lease, Question};
 
 /// How long the store may take for hits to be given back that nobody waits for.
@@ -129,7 +130,7 @@ impl<S: Store> Leases<S> {
             return Ok(verdict);
         }
         let verdicts = self.store.check(from_ref(check), deadline).await?;
-        let verdict = *verdicts.first().ok_or(StoreError::Answer)?;
+        let verdict = own(&verdicts)?;
         self.book.note(check, verdict);
         Ok(verdict)
     }
@@ -148,7 +149,7 @@ impl<S: Store> Leases<S> {
             // A task of its own: others may come to wait for it, and this caller may go away.
             tokio::spawn(self.clone().ask(key.clone(), round));
         }
-        match tokio::time::timeout_at(deadline.into(), answer).await {
+        match tokio::time::timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),
         }
@@ -167,12 +168,11 @@ impl<S: Store> Leases<S> {
         let Round { question, limit, waiting } = round;
         let most_patient = waiting.iter().map(|waiting| waiting.deadline).max();
         let deadline = most_patient.unwrap_or_else(|| Instant::now() + PATIENCE);
-        let check =
-            |hits| Check { key: key.clone(), limit: *limit, hits, role: Role::Enforced, descriptor: 0, lease: None };
-        let give_back = Hits::give_back(question.give_back.into()).filter(|_| question.give_back > 0);
-        let take = Hits::take(question.take.into()).filter(|_| question.take > 0);
-        let checks: Vec<Check> = give_back.into_iter().chain(take).map(check).collect();
-        self.store.check(&checks, deadline).await?.pop().ok_or(StoreError::Answer)
+        let refund = Some(question.give_back.into()).filter(|hits| *hits > 0).map(Ask::Refund);
+        let take = Some(question.take.into()).filter(|hits| *hits > 0).map(Ask::Take);
+        let asks = refund.into_iter().chain(take);
+        let checks: Vec<Check> = asks.map(|ask| Check::new(key.clone(), *limit, ask)).collect();
+        own(&self.store.check(&checks, deadline).await?)
     }
 
     /// Gives back what is held when it ends, until the counter is not in use any more.
@@ -187,6 +187,12 @@ impl<S: Store> Leases<S> {
     }
 }
 
+/// What the limit of the last check says.
+fn own(verdicts: &Verdicts) -> Result<Verdict, StoreError> {
+    let last = verdicts.last().copied().flatten();
+    last.map(|verdict| verdict.own).ok_or(StoreError::Answer)
+}
+
 impl<S> Clone for Leases<S> {
     fn clone(&self) -> Self {
         Leases { store: Arc::clone(&self.store), book: Arc::clone(&self.book) }
@@ -194,19 +200,26 @@ impl<S> Clone for Leases<S> {
 }
 
 impl<S: Store> Store for Leases<S> {
-    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
+    async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
         if let [check] = checks
-            && let Some(lease) = check.lease
-            && let Ok(hits @ 1..) = u64::try_from(check.hits.get())
+            && let check = check.borrow()
+            && let (Some(lease), Ask::Take(hits)) = (check.lease, check.ask)
         {
             // Apart: a request without a lease need not carry the room that this takes.
-            return Ok(smallvec![Box::pin(self.decide(check, lease, hits, deadline)).await?]);
+            let own = Box::pin(self.decide(check, lease, hits, deadline)).await?;
+            return Ok(smallvec![Some(CheckVerdict { own, ban: None })]);
         }
-        // What is given back to a counter must not find a part of it here.
-        for check in checks.iter().filter(|check| check.lease.is_some() && check.hits.get() < 0) {
-            Box::pin(self.end(&check.key, deadline)).await?;
+        // What is refunded to a counter must not find a part of it here.
+        for check in checks.iter().map(Borrow::borrow) {
+            if check.lease.is_some() && matches!(check.ask, Ask::Refund(_) | Ask::Reset) {
+                Box::pin(self.end(&check.key, deadline)).await?;
+            }
         }
         self.store.check(checks, deadline).await
+    }
+
+    fn known_denial(&self, check: &Check) -> Option<CheckVerdict> {
+        self.store.known_denial(check)
     }
 
     async fn close(&self, deadline: Instant) {
@@ -388,6 +401,7 @@ mod tests {
 
     use super::*;
     use crate::algorithm::{Algorithm, Options};
+    use crate::store::Origin;
 
     fn book() -> Book {
         Book::new(1_000, Box::new(|| {}))
@@ -395,10 +409,9 @@ mod tests {
 
     fn check(name: &str) -> (Check, Lease) {
         let limit = Limit::new(Algorithm::SlidingWindow, 1_000, Duration::from_secs(60), Options::default()).unwrap();
-        let key = Key::new("", name, &[], |_| None, &limit);
+        let key = Key::new("", name, &[], |_| None, &limit, Origin::Rule);
         let lease = Lease::new(50, Duration::from_secs(10), &limit).unwrap();
-        let hits = Hits::take(1).unwrap();
-        (Check { key, limit, hits, role: Role::Enforced, descriptor: 0, lease: Some(lease) }, lease)
+        (Check { lease: Some(lease), ..Check::new(key, limit, Ask::Take(1)) }, lease)
     }
 
     fn remaining(remaining: u32) -> Verdict {

@@ -1,9 +1,12 @@
 //! How long the store takes, where it is asked: what stands before it, a lease or a known denial, answers without it.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use super::{Check, Store, StoreError, Verdicts};
+use tokio::time::Instant;
+
+use super::{Check, CheckVerdict, Store, StoreError, Verdicts};
 
 /// A store of which each answer is told.
 pub struct Timed<S> {
@@ -22,11 +25,15 @@ impl<S> Timed<S> {
 }
 
 impl<S: Store> Store for Timed<S> {
-    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
+    async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
         let asked = Instant::now();
         let verdicts = self.store.check(checks, deadline).await;
         (self.on_answer)(verdicts.as_ref().err(), asked.elapsed());
         verdicts
+    }
+
+    fn known_denial(&self, check: &Check) -> Option<CheckVerdict> {
+        self.store.known_denial(check)
     }
 
     async fn close(&self, deadline: Instant) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Initial, Limit, MAX_DELAY, MAX_PERIOD, Options, Weighting};
+use tollgate::algorithm::{Algorithm, Ask, Caller, Initial, Limit, MAX_DELAY, MAX_PERIOD, Options, Penalty, Weighting};
 
 /// Numbers at which arithmetic likes to break, and any others.
 fn number() -> impl Strategy<Value = u32> {
@@ -35,7 +35,6 @@ fn options() -> impl Strategy<Value = Options> {
             initial,
             segments,
             weighting,
-            ..Options::default()
         })
 }
 
@@ -53,7 +52,6 @@ fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> 
         initial: options.initial.filter(|_| has("initial")),
         segments: options.segments.filter(|_| has("segments")),
         weighting: options.weighting.filter(|_| has("weighting")),
-        ..options
     };
     Limit::new(algorithm, number, Duration::from_millis(period_ms), options).ok()
 }
@@ -99,26 +97,31 @@ pub fn any_change() -> impl Strategy<Value = Change> {
 }
 
 /// Any penalty.
-pub fn any_penalty() -> impl Strategy<Value = Limit> {
+pub fn any_penalty() -> impl Strategy<Value = Penalty> {
     (1..8_u32, period_ms(), period_ms(), any::<bool>()).prop_map(|(after, within, ban, extend)| {
-        Limit::penalty(after, Duration::from_millis(within), Duration::from_millis(ban), extend).unwrap()
+        Penalty::new(after, Duration::from_millis(within), Duration::from_millis(ban), extend).unwrap()
     })
 }
 
 /// The longest that a counter of this limit remembers anything.
 pub fn memory_ms(limit: &Limit) -> u64 {
-    let [first, second, third, _, fifth] = limit.arguments();
+    let [first, second, third, _, fifth] = limit.figures(Caller::default());
     match limit.algorithm() {
         Algorithm::FixedWindow => limit.period_ms(),
         Algorithm::SlidingWindow => first * (second + 1),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => third + fifth,
         Algorithm::SlidingLog | Algorithm::Concurrency => limit.period_ms() + 1,
-        Algorithm::Penalty => first.max(limit.period_ms() + 1),
     }
 }
 
-/// How long a caller is ready to wait for a turn, in milliseconds.
-pub fn patience_ms() -> impl Strategy<Value = u64> {
+/// What a request of so many hits asks; negative ones are refunded.
+pub fn ask(hits: i64) -> Ask {
+    let amount = hits.unsigned_abs();
+    if hits < 0 { Ask::refund(amount) } else { Ask::take(amount) }.unwrap()
+}
+
+/// How long a caller waits at the most, in milliseconds.
+pub fn max_wait_ms() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(u64::MAX), 2 => 0..200_u64, 1 => 0..=MAX_DELAY.as_millis() as u64]
 }
 
@@ -127,12 +130,11 @@ pub fn bound(limit: &Limit, hits: u64) -> u64 {
     let number = u64::from(limit.number());
     match limit.algorithm() {
         Algorithm::FixedWindow => 2 * number,
-        Algorithm::SlidingWindow if limit.arguments()[2] == 1 => 2 * number,
-        // Of a penalty: denials, the last of which brings a ban.
-        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency | Algorithm::Penalty => number,
+        Algorithm::SlidingWindow if limit.figures(Caller::default())[2] == 1 => 2 * number,
+        Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency => number,
         Algorithm::TokenBucket => number + u64::from(limit.capacity()),
         Algorithm::LeakyBucket => {
-            let [burst, _, _, max_delay_ms, _] = limit.arguments();
+            let [burst, _, _, max_delay_ms, _] = limit.figures(Caller::default());
             // Those who wait leave in whole milliseconds, and a request leaves as a whole.
             let together =
                 if max_delay_ms > 0 { hits.max(burst) - burst + number.div_ceil(limit.period_ms()) } else { 0 };

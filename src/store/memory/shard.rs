@@ -1,12 +1,18 @@
-//! The counters of one shard: found by name, and walked by position, to expire them a few at a time.
+//! The counters of one shard: found by name, and by when they are due to be looked at, to expire them a few at a time.
+//!
+//! A counter is due when it was to expire as it was added or last looked at. Mostly it has been used since, and is then due when it is to expire
+//! now. So a decision does not touch this order, and nobody walks over counters that have long to live.
 //!
 //! They lie in pages, so that a shard grows and shrinks by a page, and nothing is copied. The list of an `IndexMap`, which was here before,
 //! is copied when it is full, to one with room for as many again or nearly; and what it was stays with the allocator. A page that is emptied is a spare:
 //! under a steady churn of counters no page is allocated or freed.
 
+use std::collections::BTreeSet;
+
 use hashbrown::HashTable;
 
-use crate::algorithm::{Change, State};
+use super::Sums;
+use crate::algorithm::{Change, Effect, State};
 
 /// What a page takes.
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -24,8 +30,34 @@ pub(super) struct Shard {
     spares: Vec<Page>,
     /// The fewest spares that there were since [`Shard::unneeded`].
     fewest_spares: usize,
-    /// Where the sweep goes on.
-    hand: usize,
+    /// When each counter is to be looked at.
+    dues: BTreeSet<Due>,
+}
+
+/// When the counter at a place is to be looked at, in steps of [`DUE_MS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Due {
+    step: u32,
+    place: u32,
+}
+
+/// About a second: how much later than it could a counter leaves.
+const DUE_MS: u64 = 1 << 10;
+
+impl Due {
+    /// The first step that is wholly behind this time.
+    fn step(expires_at: u64) -> u32 {
+        u32::try_from(expires_at / DUE_MS + 1).unwrap_or(u32::MAX)
+    }
+}
+
+/// What a sweep has removed.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Swept {
+    pub(super) counters: usize,
+    pub(super) bytes: usize,
+    /// Nothing more is due.
+    pub(super) is_done: bool,
 }
 
 /// Has room for [`PAGE`] counters.
@@ -50,16 +82,26 @@ pub(super) struct Name {
 pub(super) struct Counter {
     pub(super) state: State,
     /// In milliseconds since the epoch.
-    pub(super) expires_at: u64,
+    expires_at: u64,
+    /// When it is to be looked at.
+    due: u32,
 }
 
 impl Counter {
     /// A decision makes this of it.
-    pub(super) fn alter(&mut self, change: Change, expires_at: u64) {
+    fn alter(&mut self, change: Change, expires_at: u64) {
         self.state.alter(change);
         self.expires_at = expires_at;
     }
+
+    /// About what it takes, in all.
+    fn bytes(&self) -> usize {
+        COUNTER_BYTES + self.state.heap_bytes()
+    }
 }
+
+/// What a counter takes that has nothing beside itself: its place in a page, in the table, and in the order of what is due.
+pub(super) const COUNTER_BYTES: usize = size_of::<Entry>() + 8 + 12;
 
 impl Shard {
     /// How many counters there are.
@@ -77,25 +119,25 @@ impl Shard {
         &self.pages[place / PAGE][place % PAGE].counter
     }
 
-    pub(super) fn at_mut(&mut self, place: usize) -> &mut Counter {
-        &mut self.pages[place / PAGE][place % PAGE].counter
-    }
-
     /// Adds a counter, whose name has none yet.
-    pub(super) fn add(&mut self, name: Name, state: State, expires_at: u64) {
+    fn add(&mut self, name: Name, state: State, expires_at: u64) {
         let place = u32::try_from(self.len()).expect("no machine has the memory for 2^32 counters in each shard");
         if self.pages.last().is_none_or(|page| page.len() == PAGE) {
             let page = self.spares.pop().unwrap_or_else(|| Vec::with_capacity(PAGE));
             self.fewest_spares = self.fewest_spares.min(self.spares.len());
             self.pages.push(page);
         }
-        self.pages.last_mut().expect("one has room").push(Entry { name, counter: Counter { state, expires_at } });
+        let due = Due::step(expires_at);
+        self.dues.insert(Due { step: due, place });
+        self.pages.last_mut().expect("one has room").push(Entry { name, counter: Counter { state, expires_at, due } });
         self.places.insert_unique(name.low, place, |place| entry(&self.pages, *place).name.low);
     }
 
     /// Removes the counter at this place, and puts the last one there.
-    pub(super) fn remove(&mut self, place: usize) {
-        let (last, name) = (self.len() - 1, entry(&self.pages, place as u32).name);
+    fn remove(&mut self, place: usize) {
+        let Entry { name, counter: Counter { due, .. } } = *entry(&self.pages, place as u32);
+        let last = self.len() - 1;
+        self.dues.remove(&Due { step: due, place: place as u32 });
         let page = self.pages.last_mut().expect("there is a counter");
         let moved = page.pop().expect("no page is empty");
         if page.is_empty() {
@@ -107,29 +149,70 @@ impl Shard {
         if place < last {
             let its_place = self.places.find_mut(moved.name.low, |other| *other as usize == last);
             *its_place.expect("every counter has a place") = place as u32;
+            self.dues.remove(&Due { step: moved.counter.due, place: last as u32 });
+            self.dues.insert(Due { step: moved.counter.due, place: place as u32 });
             self.pages[place / PAGE][place % PAGE] = moved;
         }
     }
 
-    /// Looks at the next few counters, removes those that have expired, and tells how many.
-    pub(super) fn sweep(&mut self, most: usize, now: u64) -> usize {
-        let before = self.len();
-        for _ in 0..most.min(before) {
-            if self.hand >= self.len() {
-                self.hand = 0;
+    /// Does to the counter of this name what a decision makes of it, and to the sums what that does to them.
+    pub(super) fn apply(&mut self, name: Name, effect: Effect, now: u64, sums: &mut Sums) {
+        let found = self.find(name);
+        self.apply_at(found, name, effect, now, sums);
+    }
+
+    /// The same where its place has been found already.
+    pub(super) fn apply_at(&mut self, found: Option<usize>, name: Name, effect: Effect, now: u64, sums: &mut Sums) {
+        match (found, effect) {
+            (_, Effect::None) | (None, Effect::Forgotten) => {}
+            (Some(place), Effect::Forgotten) => {
+                sums.remove(self.at(place).bytes());
+                self.remove(place);
             }
-            if self.at(self.hand).expires_at <= now {
-                self.remove(self.hand);
-            } else {
-                self.hand += 1;
+            (Some(place), Effect::Changed { change, expires_after_ms }) => {
+                let counter = &mut self.pages[place / PAGE][place % PAGE].counter;
+                let before = counter.bytes();
+                counter.alter(change, now + expires_after_ms);
+                let after = counter.bytes();
+                sums.grown += after;
+                sums.shrunk += before;
+            }
+            (None, Effect::Changed { change, expires_after_ms }) => {
+                self.add(name, State::begin(change), now + expires_after_ms);
+                sums.add(self.at(self.len() - 1).bytes());
             }
         }
-        before - self.len()
+    }
+
+    /// Looks at the next few counters that are due, removes those that have expired, and tells how many there were and what they took; and
+    /// whether that is all that is due.
+    pub(super) fn sweep(&mut self, most: usize, now: u64) -> Swept {
+        let mut swept = Swept::default();
+        let step = u32::try_from(now / DUE_MS).unwrap_or(u32::MAX);
+        for _ in 0..most {
+            let Some(due) = self.dues.first().copied().filter(|due| due.step <= step) else {
+                return Swept { is_done: true, ..swept };
+            };
+            let place = due.place as usize;
+            let Entry { counter, .. } = &mut self.pages[place / PAGE][place % PAGE];
+            if counter.expires_at <= now {
+                swept.counters += 1;
+                swept.bytes += counter.bytes();
+                self.remove(place);
+            } else {
+                counter.due = Due::step(counter.expires_at);
+                let next = Due { step: counter.due, ..due };
+                self.dues.pop_first();
+                self.dues.insert(next);
+            }
+        }
+        swept
     }
 
     /// Makes the table smaller if most of it is empty, and tells how many bytes that gave back.
     pub(super) fn shrink(&mut self) -> usize {
-        if self.places.capacity() <= 64 || self.len() >= self.places.capacity() / 4 {
+        // Not its capacity, which tells of removed entries as if they were there.
+        if self.places.num_buckets() <= 64 || self.len() >= self.places.num_buckets() / 4 {
             return 0;
         }
         let before = self.places.allocation_size();
@@ -169,7 +252,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Limit, Options};
+    use crate::algorithm::{Algorithm, Ask, Caller, Effect, Limit, Options};
 
     /// A shard with so many pages of counters, which expire at 1.
     fn shard(pages: usize) -> Shard {
@@ -181,13 +264,15 @@ mod tests {
     fn fill(shard: &mut Shard, pages: usize) {
         let limit = Limit::new(Algorithm::FixedWindow, 5, Duration::from_secs(1), Options::default()).unwrap();
         for low in (shard.len()..).take(pages * PAGE) {
-            let change = limit.decide(1, None, 0).change.unwrap();
+            let Effect::Changed { change, .. } = limit.decide(Ask::Take(1), Caller::default(), None, 0).effect else {
+                panic!("a first hit is counted")
+            };
             shard.add(Name { high: 0, low: low as u64 }, State::begin(change), 1);
         }
     }
 
     fn empty(shard: &mut Shard) {
-        shard.sweep(usize::MAX, 1);
+        shard.sweep(usize::MAX, DUE_MS);
         assert_eq!((shard.len(), shard.pages.len()), (0, 0));
     }
 
@@ -212,6 +297,36 @@ mod tests {
         assert_eq!(shard.unneeded(5).len(), 5, "no more than asked for");
         assert_eq!(shard.unneeded(100).len(), 5);
         assert_eq!((shard.unneeded(100).len(), shard.bytes()), (0, shard.places.allocation_size()));
+    }
+
+    #[test]
+    fn a_counter_that_was_used_again_is_looked_at_when_it_is_to_expire_then() {
+        let mut shard = shard(1);
+        let all = shard.len();
+        let (kept, gone) = (Name { high: 0, low: 0 }, Name { high: 0, low: 1 });
+        let place = shard.find(kept).unwrap();
+        shard.pages[place / PAGE][place % PAGE].counter.expires_at = 10 * DUE_MS;
+        shard.remove(shard.find(gone).unwrap());
+        let swept = shard.sweep(usize::MAX, DUE_MS);
+        assert_eq!((swept.counters, swept.is_done, shard.len(), shard.dues.len()), (all - 2, true, 1, 1));
+        assert_eq!(shard.sweep(usize::MAX, 10 * DUE_MS).counters, 0);
+        assert_eq!(shard.sweep(usize::MAX, 11 * DUE_MS).counters, 1);
+        assert_eq!((shard.len(), shard.dues.len()), (0, 0));
+    }
+
+    #[test]
+    fn nobody_looks_at_a_counter_that_has_long_to_live() {
+        let mut shard = Shard::default();
+        fill(&mut shard, 1);
+        let far = shard.len() as u64;
+        let limit = Limit::new(Algorithm::FixedWindow, 5, Duration::from_secs(1), Options::default()).unwrap();
+        let Effect::Changed { change, .. } = limit.decide(Ask::Take(1), Caller::default(), None, 0).effect else {
+            panic!("a first hit is counted")
+        };
+        shard.add(Name { high: 0, low: far }, State::begin(change), u64::MAX / 2);
+        // One more than there are of the others: it finds nothing to look at.
+        assert!(shard.sweep(far as usize + 1, DUE_MS).is_done);
+        assert_eq!(shard.len(), 1);
     }
 
     #[test]

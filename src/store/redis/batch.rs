@@ -10,11 +10,12 @@
 //!
 //! A call that fails fails for those in it, once: nothing is sent a second time.
 
+use std::borrow::Borrow;
 use std::collections::VecDeque;
-use std::time::Instant;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
+use tokio::time::Instant;
 
 use super::script::{Group, Reply};
 use crate::store::{Check, StoreError, Verdicts};
@@ -68,16 +69,16 @@ impl Queue {
     ///
     /// # Errors
     /// [`StoreError::Overloaded`] where too many wait.
-    pub(super) fn push(
+    pub(super) fn push<C: Borrow<Check>>(
         &self,
-        checks: &[Check],
+        checks: &[C],
         deadline: Instant,
         start: impl FnOnce(),
     ) -> Result<oneshot::Receiver<Answer>, StoreError> {
         let (answer, answered) = oneshot::channel();
         let now = Instant::now();
         let goes_by = now + deadline.saturating_duration_since(now) / 2;
-        let work = checks.iter().map(|check| check.limit.work()).sum();
+        let work = checks.iter().map(|check| check.borrow().work()).sum();
         let request = Request { group: Group::new(checks), work, goes_by, answer };
         let mut waiting = self.waiting.lock();
         if waiting.checks + checks.len() > self.capacity && !waiting.requests.is_empty() {
@@ -142,14 +143,11 @@ impl Batch {
 
     /// Tells each request its part of the reply, or why there is none.
     pub(super) fn answer(self, reply: Result<Vec<u8>, StoreError>) {
-        let checks = self.groups().map(Group::checks).sum();
-        let reply = reply.and_then(|reply| Reply::new(&reply, checks));
-        let mut end = 0;
+        let counters = self.groups().map(Group::counters).sum();
+        let mut reply = reply.and_then(|reply| Reply::new(&reply, counters));
         for request in self.0 {
-            let begin = end;
-            end += request.group.checks();
-            let part = match &reply {
-                Ok(reply) => reply.verdicts(begin..end),
+            let part = match &mut reply {
+                Ok(reply) => reply.next(&request.group),
                 Err(error) => Err(error.clone()),
             };
             // Who has gone meanwhile is not there to be told.
@@ -163,14 +161,12 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Limit, Options};
-    use crate::descriptor::{Hits, Role};
-    use crate::store::Key;
+    use crate::algorithm::{Algorithm, Ask, Limit, Options, Penalty};
+    use crate::store::{Key, Origin, Penalized};
 
     fn check(algorithm: Algorithm) -> Check {
         let limit = Limit::new(algorithm, 5_000, Duration::from_secs(1), Options::default()).unwrap();
-        let key = Key::new("", "test", &[], |_| None, &limit);
-        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
+        Check::new(Key::new("", "test", &[], |_| None, &limit, Origin::Rule), limit, Ask::Take(1))
     }
 
     fn soon() -> Instant {
@@ -225,11 +221,12 @@ mod tests {
     fn penalties_of_many_denials_go_in_smaller_parts() {
         let queue = Queue::new(1_000);
         let minute = Duration::from_secs(60);
-        let penalty = Limit::penalty(1_000, minute, minute, false).unwrap();
+        let penalty = Penalty::new(1_000, minute, minute, false).unwrap();
         let limited = check(Algorithm::SlidingWindow);
-        let checks = [limited.clone(), Check { key: limited.key.of_penalty(&penalty), limit: penalty, ..limited }];
+        let penalty = Some(Penalized { key: limited.key.of_penalty(&penalty), penalty });
+        let checks = [Check { penalty, ..limited }];
         let _answers: Vec<_> = (0..10).map(|_| queue.push(&checks, soon(), || {}).unwrap()).collect();
-        assert_eq!(sizes(queue.next()), [2]);
+        assert_eq!(sizes(queue.next()), [1]);
     }
 
     #[test]
@@ -298,8 +295,9 @@ mod tests {
         let reply = [answer(1, 7), answer(1, 8), answer(0, 9)].concat();
         queue.next().unwrap().answer(Ok(reply));
         let told = answers.into_iter().map(|answer| answer.blocking_recv().unwrap().unwrap());
-        let told: Vec<Vec<(bool, u32)>> =
-            told.map(|part| part.iter().map(|verdict| (verdict.allowed, verdict.remaining)).collect()).collect();
+        let told: Vec<Vec<(bool, u32)>> = told
+            .map(|part| part.iter().flatten().map(|verdict| (verdict.own.allowed, verdict.own.remaining)).collect())
+            .collect();
         assert_eq!(told, [vec![(true, 7)], vec![(true, 8), (false, 9)]]);
     }
 
@@ -310,10 +308,24 @@ mod tests {
         let reply = [&answer(1, 7)[..], &answer(2, 0), &answer(2, 0), &answer(1, 8), b"KEY: it is damaged"].concat();
         queue.next().unwrap().answer(Ok(reply));
         let [first, second, third] = answers.try_into().unwrap();
-        assert_eq!(first.blocking_recv().unwrap().unwrap()[0].remaining, 7);
+        assert_eq!(first.blocking_recv().unwrap().unwrap()[0].unwrap().own.remaining, 7);
         let error = second.blocking_recv().unwrap().unwrap_err();
         assert!(matches!(&error, StoreError::Counter(failure) if failure == "KEY: it is damaged"), "{error:?}");
-        assert_eq!(third.blocking_recv().unwrap().unwrap()[0].remaining, 8);
+        assert_eq!(third.blocking_recv().unwrap().unwrap()[0].unwrap().own.remaining, 8);
+    }
+
+    #[test]
+    fn what_is_no_verdict_is_an_error_and_no_denial() {
+        let odd = |times: [f64; 3]| [&[1, 0, 0, 0, 0][..], &times.map(f64::to_le_bytes).concat()].concat();
+        for reply in
+            [answer(0xFF, 7), answer(3, 7), odd([f64::NAN, 0.0, 0.0]), odd([0.0, -2.0, 0.0]), odd([0.0, 0.0, 0.5])]
+        {
+            let queue = Queue::new(1_000);
+            let (answers, _) = push(&queue, &[1], Algorithm::SlidingWindow);
+            queue.next().unwrap().answer(Ok(reply));
+            let answer = answers.into_iter().next().unwrap().blocking_recv().unwrap();
+            assert!(matches!(answer, Err(StoreError::Answer)), "{answer:?}");
+        }
     }
 
     #[test]

@@ -23,7 +23,7 @@ use tokio::task::{JoinError, JoinHandle};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{RedisConfig, script};
-use crate::telemetry::Bounded;
+use crate::telemetry::Throttle;
 
 /// How often the keeper probes a link that is up and that nobody suspects.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -98,8 +98,8 @@ impl Link {
             shared: Arc::clone(&shared),
             on_change,
             tried: Arc::clone(&tried),
-            ups: Bounded::default(),
-            downs: Bounded::default(),
+            ups: Throttle::default(),
+            downs: Throttle::default(),
         };
         let keeper = tokio::spawn(keeper.run());
         tried.notified().await;
@@ -141,8 +141,8 @@ struct Keeper {
     /// Told after the first attempt to connect.
     tried: Arc<Notify>,
     /// A link that goes up and down all the time does not fill the logs.
-    ups: Bounded,
-    downs: Bounded,
+    ups: Throttle,
+    downs: Throttle,
 }
 
 /// Since when Redis is down, and when that was last logged.

@@ -5,12 +5,13 @@ mod config;
 mod link;
 pub mod script;
 
+use std::borrow::Borrow;
 use std::sync::Arc;
-use std::time::Instant;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{ErrorKind, RedisError, ServerErrorKind};
 use tokio::runtime::Handle;
+use tokio::time::Instant;
 
 pub use config::{RedisAddress, RedisAddressError, RedisConfig};
 pub use link::OnChange;
@@ -58,14 +59,14 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    async fn check(&self, checks: &[Check], deadline: Instant) -> Result<Verdicts, StoreError> {
+    async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
         let RedisStore(shared) = self;
         if shared.link.is_down() {
             return Err(StoreError::Down);
         }
         let start = || drop(tokio::spawn(Arc::clone(shared).call()));
         let answer = shared.queue.push(checks, deadline, start)?;
-        let answer = match tokio::time::timeout_at(deadline.into(), answer).await {
+        let answer = match tokio::time::timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => answer,
             // In time, but nobody answers: the process is about to end.
             Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),

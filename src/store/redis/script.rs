@@ -1,19 +1,21 @@
 //! The Lua script: one text made of `lua/`, its arguments and its reply.
 
-use std::ops::Range;
+use std::borrow::Borrow;
 use std::sync::LazyLock;
 
 use deadpool_redis::redis::{Cmd, Script, cmd};
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, FIGURES, Verdict};
+use crate::algorithm::{Algorithm, Ask, FIGURES, MAX_HITS, Verdict, penalty};
 use crate::descriptor::Role;
-use crate::store::{Check, StoreError, Verdicts};
+use crate::store::{Check, CheckVerdict, StoreError, Verdicts, group};
 
-/// The whole script: the prelude, what the buckets share, every algorithm in the order of [`Algorithm::SCRIPT`], and the group's decision.
+/// The whole script: the prelude, what the buckets share, the penalty, every algorithm in the order of [`Algorithm::ALL`], and the group's
+/// decision.
 pub static SOURCE: LazyLock<String> = LazyLock::new(|| {
-    let algorithms = Algorithm::SCRIPT.iter().map(|algorithm| algorithm.lua());
-    let mut parts = vec![include_str!("../../../lua/prelude.lua"), include_str!("../../../lua/bucket.lua")];
+    let algorithms = Algorithm::ALL.iter().map(|algorithm| algorithm.lua());
+    let mut parts =
+        vec![include_str!("../../../lua/prelude.lua"), include_str!("../../../lua/bucket.lua"), penalty::LUA];
     parts.extend(algorithms);
     parts.push(include_str!("../../../lua/decide.lua"));
     parts.join("\n")
@@ -21,9 +23,9 @@ pub static SOURCE: LazyLock<String> = LazyLock::new(|| {
 
 static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(&SOURCE).get_hash().to_owned());
 
-/// Bytes that ask one check: three flags, and hits, number, period and the algorithm's own figures as doubles.
-const QUESTION: usize = 3 + (3 + FIGURES) * 8;
-/// Bytes in the reply for one check: whether it is allowed, what remains, and three times as doubles.
+/// Bytes that ask one check, and more than ask for its penalty: four flags, and hits, number, period and the algorithm's own figures as doubles.
+const QUESTION: usize = 4 + (3 + FIGURES) * 8;
+/// Bytes in the reply for one counter: whether it is allowed, what remains, and three times as doubles.
 pub const ANSWER: usize = 1 + 4 + 3 * 8;
 /// In place of whether it is allowed, where the request of the check could not be decided.
 const UNDECIDED: u8 = 2;
@@ -34,26 +36,36 @@ pub struct Group {
     bytes: Vec<u8>,
     /// Where each key ends.
     keys: SmallVec<[usize; 4]>,
+    /// For each check, whether a penalty follows.
+    penalties: SmallVec<[bool; 4]>,
 }
 
 impl Group {
     /// Of these checks.
-    pub fn new(checks: &[Check]) -> Group {
-        let size = checks.iter().map(|check| check.key.as_str().len() + QUESTION).sum();
-        let (mut bytes, mut keys) = (Vec::with_capacity(size), SmallVec::with_capacity(checks.len()));
-        for check in checks {
-            bytes.extend_from_slice(check.key.as_str().as_bytes());
+    pub fn new<C: Borrow<Check>>(checks: &[C]) -> Group {
+        let keys_and_questions = group::keys(checks).map(|key| key.as_str().len() + QUESTION);
+        let size = keys_and_questions.sum();
+        let (mut bytes, mut keys) = (Vec::with_capacity(size), SmallVec::new());
+        for key in group::keys(checks) {
+            bytes.extend_from_slice(key.as_str().as_bytes());
             keys.push(bytes.len());
         }
-        for (i, check) in checks.iter().enumerate() {
-            let joined = i > 0 && checks[i - 1].descriptor == check.descriptor;
+        let mut penalties = SmallVec::with_capacity(checks.len());
+        for (i, check) in checks.iter().map(Borrow::borrow).enumerate() {
+            let joined = i > 0 && checks[i - 1].borrow().descriptor == check.descriptor;
             question(&mut bytes, check, joined, i + 1 < checks.len());
+            penalties.push(check.penalized().is_some());
         }
-        Group { bytes, keys }
+        Group { bytes, keys, penalties }
     }
 
     /// How many checks there are.
     pub fn checks(&self) -> usize {
+        self.penalties.len()
+    }
+
+    /// How many counters they ask.
+    pub fn counters(&self) -> usize {
         self.keys.len()
     }
 
@@ -65,6 +77,18 @@ impl Group {
     fn questions(&self) -> &[u8] {
         &self.bytes[self.keys.last().copied().unwrap_or(0)..]
     }
+
+    /// The verdicts, in what the script says of these counters.
+    fn verdicts(&self, answers: &[[u8; ANSWER]]) -> Result<Verdicts, StoreError> {
+        let mut answers = answers.iter();
+        let mut next = || verdict(answers.next().ok_or(StoreError::Answer)?);
+        let check = |penalty: &bool| {
+            let own = next()?;
+            let ban = if *penalty { Some(next()?) } else { None };
+            Ok(Some(CheckVerdict { own, ban }))
+        };
+        self.penalties.iter().map(check).collect()
+    }
 }
 
 /// The call that decides requests, one after the other.
@@ -75,10 +99,10 @@ pub fn call<'g>(groups: impl IntoIterator<Item = &'g Group, IntoIter: Clone>) ->
 /// The same for a script of this hash. Tests run the script behind a clock of theirs.
 pub fn call_by<'g>(sha1: &str, groups: impl IntoIterator<Item = &'g Group, IntoIter: Clone>) -> Cmd {
     let groups = groups.into_iter();
-    let checks: usize = groups.clone().map(Group::checks).sum();
-    let mut questions = Vec::with_capacity(checks * QUESTION);
+    let counters: usize = groups.clone().map(Group::counters).sum();
+    let mut questions = Vec::with_capacity(counters * QUESTION);
     let mut call = cmd("EVALSHA");
-    call.arg(sha1).arg(checks);
+    call.arg(sha1).arg(counters);
     for group in groups {
         for key in group.keys() {
             call.arg(key);
@@ -96,68 +120,84 @@ pub fn load() -> Cmd {
     load
 }
 
-/// One check as `lua/prelude.lua` unpacks it, `<BBBdddddddd`: `joined` to the one before if both are of one rule, and `followed` by another
-/// of the same request.
+/// One check as `lua/prelude.lua` unpacks it: `joined` to the one before if both are of one rule, and `followed` by another of the same
+/// request.
 fn question(questions: &mut Vec<u8>, check: &Check, joined: bool, followed: bool) {
-    let limit = &check.limit;
+    let Check { limit, ask, caller, .. } = check;
     let role = match check.role {
         Role::Enforced => 0,
         Role::Quota => 1,
         Role::Shadow => 2,
     };
+    let penalty = check.penalized().map(|penalized| penalized.penalty);
     let flags = role + if joined { 4 } else { 0 } + if followed { 8 } else { 0 };
-    questions.extend([limit.algorithm() as u8 + 1, flags, u8::from(limit.count_denied())]);
+    let extras = u8::from(penalty.is_some()) + if *ask == Ask::Reset { 2 } else { 0 };
+    questions.extend([limit.algorithm() as u8 + 1, flags, u8::from(limit.count_denied()), extras]);
     // Every one of them is whole and at most 2^53, so that nothing is rounded.
-    let figures = limit.arguments().map(|figure| figure as f64);
-    for value in
-        [check.hits.get() as f64, f64::from(limit.number()), limit.period_ms() as f64].into_iter().chain(figures)
-    {
+    let figures = limit.figures(*caller).map(|figure| figure as f64);
+    let values = [ask.hits() as f64, f64::from(limit.number()), limit.period_ms() as f64];
+    let penalty = penalty.map(|penalty| penalty.figures().map(|figure| figure as f64));
+    for value in values.into_iter().chain(figures).chain(penalty.into_iter().flatten()) {
         questions.extend(value.to_le_bytes());
     }
 }
 
-/// What the script says to all the checks of a call.
+/// What the script says to all the groups of a call.
 pub struct Reply {
     answers: Vec<[u8; ANSWER]>,
+    /// How many of them have been taken.
+    taken: usize,
     /// Why some of them are undecided; empty where none is.
     failure: String,
 }
 
 impl Reply {
-    /// The reply to so many checks.
+    /// The reply to groups of so many counters.
     ///
     /// # Errors
     /// [`StoreError::Answer`] where it is not the reply of the script.
-    pub fn new(bytes: &[u8], checks: usize) -> Result<Reply, StoreError> {
-        let (answers, failure) = bytes.split_at_checked(checks * ANSWER).ok_or(StoreError::Answer)?;
+    pub fn new(bytes: &[u8], counters: usize) -> Result<Reply, StoreError> {
+        let (answers, failure) = bytes.split_at_checked(counters * ANSWER).ok_or(StoreError::Answer)?;
         let (answers, _) = answers.as_chunks();
-        Ok(Reply { answers: answers.to_vec(), failure: String::from_utf8_lossy(failure).into_owned() })
+        Ok(Reply { answers: answers.to_vec(), taken: 0, failure: String::from_utf8_lossy(failure).into_owned() })
     }
 
-    /// The verdicts of a request, by the places of its checks.
+    /// The verdicts on the next group.
     ///
     /// # Errors
     /// Where it could not be decided.
-    pub fn verdicts(&self, checks: Range<usize>) -> Result<Verdicts, StoreError> {
-        let answers = self.answers.get(checks).ok_or(StoreError::Answer)?;
+    pub fn next(&mut self, group: &Group) -> Result<Verdicts, StoreError> {
+        let from = self.taken;
+        self.taken += group.counters();
+        let answers = self.answers.get(from..self.taken).ok_or(StoreError::Answer)?;
         if answers.iter().any(|[allowed, ..]| *allowed == UNDECIDED) {
             return Err(StoreError::Counter(self.failure.clone()));
         }
-        Ok(answers.iter().map(verdict).collect())
+        group.verdicts(answers)
     }
 }
 
-fn verdict(answer: &[u8; ANSWER]) -> Verdict {
+fn verdict(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
+    /// What the script says of a request that can never pass.
+    const NEVER: f64 = -1.0;
     let [allowed, a, b, c, d, times @ ..] = answer;
     let (times, _) = times.as_chunks::<8>();
-    // Whole numbers, each less than 2^53; negative means never.
-    let time =
-        |place: usize| Some(f64::from_le_bytes(times[place])).filter(|time| *time >= 0.0).map(|time| time as u64);
-    Verdict {
-        allowed: *allowed == 1,
+    let [reset_after, retry_after, delay] = *times else { return Err(StoreError::Answer) };
+    let time = |bytes: [u8; 8]| {
+        let time = f64::from_le_bytes(bytes);
+        // Whole numbers, each less than 2^53.
+        let is_time = time.fract() == 0.0 && (0.0..MAX_HITS as f64).contains(&time);
+        if is_time { Ok(time as u64) } else { Err(StoreError::Answer) }
+    };
+    Ok(Verdict {
+        allowed: match allowed {
+            0 => false,
+            1 => true,
+            _ => return Err(StoreError::Answer),
+        },
         remaining: u32::from_le_bytes([*a, *b, *c, *d]),
-        reset_after_ms: time(0).unwrap_or_default(),
-        retry_after_ms: time(1),
-        delay_ms: time(2).unwrap_or_default(),
-    }
+        reset_after_ms: time(reset_after)?,
+        retry_after_ms: if f64::from_le_bytes(retry_after) == NEVER { None } else { Some(time(retry_after)?) },
+        delay_ms: time(delay)?,
+    })
 }

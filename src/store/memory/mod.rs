@@ -2,24 +2,29 @@
 //!
 //! Counters are spread over shards, each behind its own lock. A request locks the shards of its counters in ascending order,
 //! decides, and lets go. Expired counters are garbage: every request sweeps a few of its shard's, and [`MemoryStore::sweep`]
-//! sweeps the idle shards, a few at a time, so that nobody ever waits for a full pass. What they leave behind is kept for the next ones, and what nobody
-//! needs for a second is given back by [`MemoryStore::sweep`] alone: a decision should not pay for
-//! what the system does about memory.
+//! sweeps the idle shards, a few at a time, so that nobody ever waits for a full pass. What they leave behind is kept for the next ones, and
+//! [`MemoryStore::sweep`] alone gives back what nobody needs for a second: a decision should not pay for what the system does about memory.
+//!
+//! What all counters take is bounded. At the bound the counters that are there go on, and a request that needs a new one, or a longer one, is
+//! told [`StoreError::Full`]: to forget others for it would open limits that are used up, just when somebody invents names.
 
+mod available;
 mod shard;
 
+use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher as _};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, MutexGuard};
 use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
 use smallvec::{SmallVec, smallvec};
+use tokio::time::Instant;
 
-use super::{Check, Key, Store, StoreError, Verdicts, group};
-use crate::algorithm::{Outcome, State, Verdict};
-use shard::{Name, PAGE_BYTES, Shard};
+use super::{Check, CheckVerdict, Key, Store, StoreError, Verdicts, group};
+use crate::algorithm::{Effect, Outcome, State};
+use shard::{COUNTER_BYTES, Name, PAGE_BYTES, Shard, Swept};
 
 /// Enough that cores seldom meet at one.
 const SHARDS: usize = 256;
@@ -58,28 +63,63 @@ pub struct MemoryStore<C = SystemClock> {
     /// Hashes names with a key that nobody outside knows, so that nobody can make two names meet.
     hash_key: [u8; 16],
     clock: C,
+    /// What all counters may take, in bytes.
+    most_bytes: usize,
+    /// What they take.
+    bytes: AtomicUsize,
     /// How many counters there are.
     counters: AtomicUsize,
 }
 
+/// What a decision or a sweep does to the sums.
+#[derive(Debug, Default)]
+struct Sums {
+    added: usize,
+    removed: usize,
+    grown: usize,
+    shrunk: usize,
+}
+
+impl Sums {
+    fn add(&mut self, bytes: usize) {
+        self.added += 1;
+        self.grown += bytes;
+    }
+
+    fn remove(&mut self, bytes: usize) {
+        self.removed += 1;
+        self.shrunk += bytes;
+    }
+
+    fn sweep(&mut self, swept: Swept) {
+        self.removed += swept.counters;
+        self.shrunk += swept.bytes;
+    }
+}
+
 impl<C: Clock> MemoryStore<C> {
-    /// An empty store on this clock.
-    pub fn new(clock: C) -> Self {
+    /// An empty store on this clock, whose counters may take so many bytes.
+    pub fn new(clock: C, most_bytes: usize) -> Self {
         let random = RandomState::new();
         let mut hash_key = [0; 16];
         for (half, part) in hash_key.chunks_exact_mut(8).enumerate() {
             part.copy_from_slice(&random.hash_one(half).to_le_bytes());
         }
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        MemoryStore { shards, hash_key, clock, counters: AtomicUsize::new(0) }
+        MemoryStore { shards, hash_key, clock, most_bytes, bytes: AtomicUsize::new(0), counters: AtomicUsize::new(0) }
     }
 
     /// Decides at once; see [`Store::check`].
-    pub fn decide(&self, checks: &[Check]) -> Verdicts {
-        if let [check] = checks {
-            return smallvec![self.decide_alone(check)];
+    ///
+    /// # Errors
+    /// [`StoreError::Full`] where there is no room for what the request needs; nothing of it is charged then.
+    pub fn decide<K: Borrow<Check>>(&self, checks: &[K]) -> Result<Verdicts, StoreError> {
+        if let [check] = checks
+            && check.borrow().counters() == 1
+        {
+            return Ok(smallvec![Some(self.decide_alone(check.borrow())?)]);
         }
-        let names: SmallVec<[Name; 8]> = checks.iter().map(|check| self.name(&check.key)).collect();
+        let names: SmallVec<[Name; 8]> = group::keys(checks).map(|key| self.name(key)).collect();
         let mut shards: SmallVec<[usize; 8]> = names.iter().map(|name| shard_of(*name)).collect();
         shards.sort_unstable();
         shards.dedup();
@@ -89,70 +129,56 @@ impl<C: Clock> MemoryStore<C> {
         let place = |name: &Name| shards.partition_point(|shard| *shard < shard_of(*name));
         // Read under the locks: whoever comes next to these counters reads no earlier time.
         let now = self.clock.now();
+        let mut sums = Sums::default();
+        for shard in &mut locked {
+            sums.sweep(shard.sweep(SWEEP_PER_CHECK, now));
+        }
 
         let state = |i: usize| {
             let shard = &locked[place(&names[i])];
             shard.find(names[i]).map(|place| &shard.at(place).state)
         };
-        let (verdicts, changes) = group::decide(checks, now, state);
-
-        let (mut added, mut removed) = (0, 0);
-        let mut emptied = Vec::new();
-        for (i, change, reset_after_ms) in changes {
-            let shard = &mut locked[place(&names[i])];
-            if reset_after_ms == 0 {
-                emptied.push(i);
+        let (verdicts, effects) = group::decide(checks, now, state);
+        let has_room = effects.iter().all(|(i, effect)| self.has_room(effect, state(*i)));
+        if has_room {
+            for (i, effect) in effects {
+                locked[place(&names[i])].apply(names[i], effect, now, &mut sums);
             }
-            match shard.find(names[i]) {
-                Some(place) => shard.at_mut(place).alter(change, now + reset_after_ms),
-                None => {
-                    shard.add(names[i], State::begin(change), now + reset_after_ms);
-                    added += 1;
-                }
-            }
-        }
-        // As fresh ones they need not be kept, unless a later check has taken of them.
-        for i in emptied {
-            let shard = &mut locked[place(&names[i])];
-            if let Some(place) = shard.find(names[i]).filter(|place| shard.at(*place).expires_at <= now) {
-                shard.remove(place);
-                removed += 1;
-            }
-        }
-        for shard in &mut locked {
-            removed += shard.sweep(SWEEP_PER_CHECK, now);
         }
         drop(locked);
-        self.count(added, removed);
-        verdicts
+        self.count(&sums);
+        if has_room { Ok(verdicts) } else { Err(StoreError::Full) }
     }
 
-    /// The same for one check: one name, one lock, one look-up.
-    fn decide_alone(&self, check: &Check) -> Verdict {
+    /// The same for one counter: one name, one lock, one look-up.
+    fn decide_alone(&self, check: &Check) -> Result<CheckVerdict, StoreError> {
         let name = self.name(&check.key);
         let mut shard = self.shards[shard_of(name)].lock();
         let now = self.clock.now();
-        let (mut added, mut removed) = (0, 0);
+        let mut sums = Sums::default();
+        sums.sweep(shard.sweep(SWEEP_PER_CHECK, now));
         let found = shard.find(name);
         let state = found.map(|place| &shard.at(place).state);
-        let Outcome { change, verdict } = group::decide_alone(check, now, state);
-        match (found, change, verdict.reset_after_ms) {
-            // As a fresh one it need not be kept.
-            (Some(place), Some(_), 0) => {
-                shard.remove(place);
-                removed += 1;
-            }
-            (Some(place), Some(change), reset_after_ms) => shard.at_mut(place).alter(change, now + reset_after_ms),
-            (None, Some(change), reset_after_ms @ 1..) => {
-                shard.add(name, State::begin(change), now + reset_after_ms);
-                added += 1;
-            }
-            (None, Some(_), 0) | (_, None, _) => {}
+        let Outcome { effect, verdict } = group::decide_alone(check, now, state);
+        let has_room = self.has_room(&effect, state);
+        if has_room {
+            shard.apply_at(found, name, effect, now, &mut sums);
         }
-        removed += shard.sweep(SWEEP_PER_CHECK, now);
         drop(shard);
-        self.count(added, removed);
-        verdict
+        self.count(&sums);
+        if has_room { Ok(CheckVerdict { own: verdict, ban: None }) } else { Err(StoreError::Full) }
+    }
+
+    /// There is room for what a counter becomes, or it needs no more than it has.
+    fn has_room(&self, effect: &Effect, state: Option<&State>) -> bool {
+        let Effect::Changed { change, .. } = effect else { return true };
+        self.bytes.load(Ordering::Relaxed) + COUNTER_BYTES <= self.most_bytes
+            || state.is_some_and(|state| change.heap_bytes() <= state.heap_bytes())
+    }
+
+    /// About what all counters take, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// How many counters there are.
@@ -188,12 +214,15 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     async fn sweep_shard(&self, shard: usize) {
-        let mut left = self.shards[shard].lock().len();
-        while left > 0 {
+        loop {
             let now = self.clock.now();
-            let removed = self.shards[shard].lock().sweep(SWEEP_AT_ONCE, now);
-            self.count(0, removed);
-            left = left.saturating_sub(SWEEP_AT_ONCE);
+            let swept = self.shards[shard].lock().sweep(SWEEP_AT_ONCE, now);
+            let mut sums = Sums::default();
+            sums.sweep(swept);
+            self.count(&sums);
+            if swept.is_done {
+                return;
+            }
             tokio::task::yield_now().await;
         }
     }
@@ -207,9 +236,12 @@ impl<C: Clock> MemoryStore<C> {
         table + pages.len() * PAGE_BYTES
     }
 
-    fn count(&self, added: usize, removed: usize) {
+    fn count(&self, Sums { added, removed, grown, shrunk }: &Sums) {
         if added != removed {
-            self.counters.fetch_add(added.wrapping_sub(removed), Ordering::Relaxed);
+            self.counters.fetch_add(added.wrapping_sub(*removed), Ordering::Relaxed);
+        }
+        if grown != shrunk {
+            self.bytes.fetch_add(grown.wrapping_sub(*shrunk), Ordering::Relaxed);
         }
     }
 
@@ -225,15 +257,21 @@ fn shard_of(name: Name) -> usize {
     name.high as usize % SHARDS
 }
 
+/// What counters may take where nobody says: half of the memory that the process may use; without bound where the system does not tell.
+pub fn default_bytes() -> usize {
+    available::available_memory().map_or(usize::MAX, |bytes| usize::try_from(bytes / 2).unwrap_or(usize::MAX))
+}
+
 impl Default for MemoryStore {
+    /// On the host's clock, without bound.
     fn default() -> Self {
-        MemoryStore::new(SystemClock)
+        MemoryStore::new(SystemClock, usize::MAX)
     }
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
-    async fn check(&self, checks: &[Check], _: Instant) -> Result<Verdicts, StoreError> {
-        Ok(self.decide(checks))
+    async fn check<K: Borrow<Check> + Sync>(&self, checks: &[K], _: Instant) -> Result<Verdicts, StoreError> {
+        self.decide(checks)
     }
 }
 
@@ -243,8 +281,8 @@ mod tests {
     use std::sync::atomic::AtomicU64;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Limit, Options};
-    use crate::descriptor::{Hits, Role};
+    use crate::algorithm::{Algorithm, Ask, Limit, Options};
+    use crate::store::Origin;
 
     #[derive(Clone, Default)]
     struct HandClock(Arc<AtomicU64>);
@@ -257,22 +295,21 @@ mod tests {
 
     fn check(domain: &str) -> Check {
         let limit = Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(1), Options::default()).unwrap();
-        let key = Key::new("", domain, &[], |_| None, &limit);
-        Check { key, limit, hits: Hits::take(1).unwrap(), role: Role::Enforced, descriptor: 0, lease: None }
+        Check::new(Key::new("", domain, &[], |_| None, &limit, Origin::Rule), limit, Ask::Take(1))
     }
 
     #[tokio::test(start_paused = true)]
     async fn expired_counters_leave_and_live_ones_stay() {
         let clock = HandClock::default();
         clock.0.store(1_000_000, Ordering::Relaxed);
-        let store = MemoryStore::new(clock.clone());
+        let store = MemoryStore::new(clock.clone(), usize::MAX);
         for i in 0..100_000 {
-            store.decide(&[check(&format!("old{i}"))]);
+            store.decide(&[check(&format!("old{i}"))]).unwrap();
         }
         assert_eq!(store.len(), 100_000);
-        clock.0.store(1_002_000, Ordering::Relaxed);
+        clock.0.store(1_004_000, Ordering::Relaxed);
         for i in 0..100 {
-            store.decide(&[check(&format!("new{i}"))]);
+            store.decide(&[check(&format!("new{i}"))]).unwrap();
         }
         let passes = async |passes| tokio::time::timeout(SWEEP_EVERY * passes, store.sweep()).await;
         let _ = passes(2).await;
@@ -285,11 +322,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_room_of_a_crowd_goes_back_a_little_at_a_time() {
         let clock = HandClock::default();
-        let store = MemoryStore::new(clock.clone());
+        let store = MemoryStore::new(clock.clone(), usize::MAX);
         for i in 0..500_000 {
-            store.decide(&[check(&format!("crowd{i}"))]);
+            store.decide(&[check(&format!("crowd{i}"))]).unwrap();
         }
-        clock.0.store(2_000, Ordering::Relaxed);
+        clock.0.store(4_000, Ordering::Relaxed);
         let held = || -> usize { store.shards.iter().map(|shard| shard.lock().bytes()).sum() };
         let (mut before, mut passes) = (held(), 0);
         assert!(before > 40 << 20, "a crowd of {before} bytes is too small to show it");
@@ -304,14 +341,44 @@ mod tests {
         assert!(store.is_empty());
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn at_its_bound_it_takes_no_new_counter_and_the_others_go_on() {
+        let clock = HandClock::default();
+        let store = MemoryStore::new(clock.clone(), 100 * COUNTER_BYTES);
+        let one = |name: &str| store.decide(&[check(name)]).map(|verdicts| verdicts[0].unwrap().own.remaining);
+        for i in 0..100 {
+            assert_eq!(one(&format!("user{i}")).unwrap(), 4);
+        }
+        assert_eq!((store.len(), store.bytes()), (100, 100 * COUNTER_BYTES));
+        assert!(matches!(one("late"), Err(StoreError::Full)));
+        assert_eq!(one("user7").unwrap(), 3);
+        let both = [check("user7"), check("late")];
+        assert!(matches!(store.decide(&both), Err(StoreError::Full)));
+        assert_eq!(one("user7").unwrap(), 2, "nothing of it is charged");
+        // A log that is there takes no more either.
+        let limit = Limit::new(Algorithm::SlidingLog, 1_000, Duration::from_secs(1), Options::default()).unwrap();
+        let log = MemoryStore::new(clock.clone(), 3 * COUNTER_BYTES);
+        let log_check = [Check::new(check("log").key, limit, Ask::Take(1))];
+        let kept = (0..1_000).take_while(|ms| {
+            clock.0.store(*ms, Ordering::Relaxed);
+            log.decide(&log_check).is_ok()
+        });
+        assert!((2..100).contains(&kept.count()));
+
+        clock.0.store(4_000, Ordering::Relaxed);
+        let _ = tokio::time::timeout(SWEEP_EVERY * 2, store.sweep()).await;
+        assert_eq!((store.len(), store.bytes()), (0, 0));
+        assert_eq!(one("late").unwrap(), 4);
+    }
+
     #[test]
     fn requests_alone_sweep_too() {
         let clock = HandClock::default();
-        let store = MemoryStore::new(clock.clone());
+        let store = MemoryStore::new(clock.clone(), usize::MAX);
         for second in 0..100 {
             clock.0.store(second * 1_000, Ordering::Relaxed);
             for i in 0..1_000 {
-                store.decide(&[check(&format!("{second}/{i}"))]);
+                store.decide(&[check(&format!("{second}/{i}"))]).unwrap();
             }
         }
         assert!(store.len() < 10_000, "{} counters are left of a hundred thousand", store.len());

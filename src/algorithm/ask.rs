@@ -1,0 +1,87 @@
+//! What a request wants of a counter, and for whom.
+
+/// The most hits that one request may take or refund: 2^53, up to which a double holds every whole number.
+pub const MAX_HITS: u64 = 1 << 53;
+
+/// What a request wants of a counter. No number has a meaning of its own: a reset is a reset, and no client can ask for one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ask {
+    /// So many hits, from 1 to 2^53.
+    Take(u64),
+    /// To see what the counter says; nothing changes.
+    #[default]
+    Peek,
+    /// To refund so many hits, from 1 to 2^53, or to release what they hold; the counter never goes below empty.
+    Refund(u64),
+    /// To make the counter as fresh, penalty and slots included: by hand alone.
+    Reset,
+}
+
+impl Ask {
+    /// To take so many hits; none is a peek. `None` beyond 2^53.
+    pub fn take(hits: u64) -> Option<Ask> {
+        match hits {
+            0 => Some(Ask::Peek),
+            1..=MAX_HITS => Some(Ask::Take(hits)),
+            _ => None,
+        }
+    }
+
+    /// To refund so many hits; none is a peek. `None` beyond 2^53.
+    pub fn refund(hits: u64) -> Option<Ask> {
+        Ask::take(hits).map(|ask| match ask {
+            Ask::Take(hits) => Ask::Refund(hits),
+            other => other,
+        })
+    }
+
+    /// So many for each hit; at most 2^53, which no limit lets pass anyway.
+    #[must_use]
+    pub fn times(self, cost: u32) -> Ask {
+        let times = |hits: u64| hits.saturating_mul(cost.into()).clamp(1, MAX_HITS);
+        match self {
+            Ask::Take(hits) => Ask::Take(times(hits)),
+            Ask::Refund(hits) => Ask::Refund(times(hits)),
+            Ask::Peek | Ask::Reset => self,
+        }
+    }
+
+    /// Negative where they are refunded; 0 where nothing is counted.
+    pub fn hits(self) -> i64 {
+        match self {
+            Ask::Take(hits) => hits as i64,
+            Ask::Refund(hits) => -(hits as i64),
+            Ask::Peek | Ask::Reset => 0,
+        }
+    }
+
+    /// The hits that are taken; 0 where nothing is.
+    pub fn taken(self) -> u64 {
+        match self {
+            Ask::Take(hits) => hits,
+            Ask::Peek | Ask::Refund(_) | Ask::Reset => 0,
+        }
+    }
+
+    /// Something is refunded or released.
+    pub fn is_refund(self) -> bool {
+        matches!(self, Ask::Refund(_))
+    }
+}
+
+/// For whom a counter is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// The stream that takes or releases a slot, as a number up to 2^53. Only concurrency cares.
+    pub holder: u64,
+    /// The caller waits no longer: what would be delayed for longer is denied, and nothing of it is charged. Only a leaky bucket with a
+    /// `max_delay` cares.
+    pub max_wait_ms: u64,
+}
+
+impl Default for Caller {
+    /// Nobody in particular, who has time.
+    fn default() -> Self {
+        Caller { holder: 0, max_wait_ms: u64::MAX }
+    }
+}

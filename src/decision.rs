@@ -1,0 +1,184 @@
+//! What the verdicts of a request's counters mean for it. Pure.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::algorithm::{Ask, Verdict};
+use crate::descriptor::Role;
+use crate::plan::Asked;
+use crate::rules::Rule;
+use crate::store::group::Votes;
+use crate::store::{Check, CheckVerdict};
+
+/// The whole answer.
+#[derive(Debug)]
+pub struct Decision<'a> {
+    /// The request is denied.
+    pub over_limit: bool,
+    /// It would be denied, but nothing is in shadow mode.
+    pub only_shadow: bool,
+    /// The rules know the domain.
+    pub domain_found: bool,
+    /// One for each descriptor, in its order.
+    pub statuses: Few<Status<'a>>,
+    /// What every limit says, in the order of the descriptors.
+    pub limits: Vec<Limited<'a>>,
+    /// How long the request is delayed before it passes; zero where it is denied.
+    pub delay: Duration,
+}
+
+/// A list of what is small and mostly one or two: it needs no allocation then.
+pub type Few<T> = SmallVec<[T; 2]>;
+
+/// The answer to one descriptor.
+#[derive(Debug)]
+pub enum Status<'a> {
+    /// No rule applies.
+    NoLimit,
+    /// A rule says that nothing is limited.
+    Unlimited(&'a Rule),
+    /// These of the limits have been asked; there is one at least.
+    Limited(Range<usize>),
+}
+
+/// What one limit says.
+#[derive(Debug)]
+pub struct Limited<'a> {
+    /// What was asked of it, and why.
+    pub asked: Asked<'a>,
+    /// Its answer.
+    pub answer: Answer,
+}
+
+/// Who answered for a limit, and what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The store.
+    Store(CheckVerdict),
+    /// The store could not be asked, and has denied the same before, until a time that has not come.
+    Known(CheckVerdict),
+    /// This process alone, because the store could not.
+    Local(CheckVerdict),
+    /// Nobody was asked: another limit of the request is known to deny it.
+    Skipped,
+    /// Nobody could tell; the failure mode lets pass.
+    FailedOpen,
+    /// Nobody could tell; the failure mode denies.
+    FailedClosed,
+}
+
+/// What takes back the hits of a request that was admitted and does not pass after all.
+#[derive(Debug, Default)]
+pub struct Refund {
+    /// To be asked of the store.
+    pub to_store: Vec<Check>,
+    /// To be asked of this process's memory, which decided because the store could not.
+    pub to_memory: Vec<Check>,
+}
+
+impl<'a> Decision<'a> {
+    /// What these answers mean; nobody is denied in global shadow mode.
+    pub(crate) fn new(
+        domain_found: bool,
+        statuses: Few<Status<'a>>,
+        limits: Vec<Limited<'a>>,
+        shadow_mode: bool,
+    ) -> Decision<'a> {
+        let mut votes = Votes::default();
+        for limited in &limits {
+            votes.add(limited.role(), &limited.asked.check, limited.over());
+        }
+        let only_shadow = votes.deny() && shadow_mode;
+        let over_limit = votes.deny() && !shadow_mode;
+        // What denies nobody delays nobody either.
+        let enforced = limits.iter().filter(|limited| limited.role() != Role::Shadow);
+        let delay_ms = enforced.filter_map(Limited::verdict).map(|verdict| verdict.delay_ms).max();
+        let delay_ms = delay_ms.filter(|_| !over_limit && !shadow_mode).unwrap_or(0);
+        let delay = Duration::from_millis(delay_ms);
+        Decision { over_limit, only_shadow, domain_found, statuses, limits, delay }
+    }
+
+    /// For each descriptor that is limited, what its limits say.
+    pub fn limited(&self) -> impl Iterator<Item = &[Limited<'a>]> {
+        self.statuses.iter().filter_map(|status| match status {
+            Status::Limited(range) => Some(&self.limits[range.clone()]),
+            Status::NoLimit | Status::Unlimited(_) => None,
+        })
+    }
+
+    /// What refunds all that the request has taken, but of limits that count denials. Among `replicas` processes local decisions are divided.
+    pub fn refund(&self, replicas: u32) -> Refund {
+        let mut refund = Refund::default();
+        for Limited { asked, answer } in self.limits.iter().filter(|limited| !limited.over()) {
+            let check = &asked.check;
+            let Ask::Take(hits) = check.ask else { continue };
+            if check.limit.count_denied() {
+                continue;
+            }
+            let check = Check { ask: Ask::Refund(hits), role: Role::Shadow, lease: None, ..check.clone() };
+            match answer {
+                Answer::Store(_) => refund.to_store.push(check),
+                Answer::Local(_) => refund.to_memory.push(Check { limit: check.limit.divided_by(replicas), ..check }),
+                Answer::Known(_) | Answer::Skipped | Answer::FailedOpen | Answer::FailedClosed => {}
+            }
+        }
+        refund
+    }
+}
+
+impl Limited<'_> {
+    /// What a denial means by its rule.
+    pub fn role(&self) -> Role {
+        self.asked.role
+    }
+
+    /// The limit is exceeded, or its penalty bans, whatever that means for the request.
+    pub fn over(&self) -> bool {
+        match self.answer {
+            Answer::Store(verdict) | Answer::Known(verdict) | Answer::Local(verdict) => !verdict.allowed(),
+            Answer::Skipped | Answer::FailedOpen => false,
+            Answer::FailedClosed => true,
+        }
+    }
+
+    /// The limit is exceeded and not in shadow mode: the descriptor's status is `OVER_LIMIT`.
+    pub fn shown_over(&self) -> bool {
+        self.over() && self.role() != Role::Shadow
+    }
+
+    /// How many more hits would pass. Where nobody has asked, as many as the limit allows.
+    pub fn remaining(&self) -> u32 {
+        match self.answer {
+            Answer::FailedClosed => 0,
+            _ => self.verdict().map_or_else(|| self.asked.check.limit.capacity(), |verdict| verdict.remaining),
+        }
+    }
+
+    /// What the limit and its penalty say together, where that could be had.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.check_verdict().map(|verdict| verdict.together())
+    }
+
+    /// How long a ban still lasts, where the penalty has brought one.
+    pub fn banned_ms(&self) -> Option<u64> {
+        self.check_verdict()?.banned_ms()
+    }
+
+    fn check_verdict(&self) -> Option<CheckVerdict> {
+        match self.answer {
+            Answer::Store(verdict) | Answer::Known(verdict) | Answer::Local(verdict) => Some(verdict),
+            Answer::Skipped | Answer::FailedOpen | Answer::FailedClosed => None,
+        }
+    }
+}
+
+/// The one of a descriptor's limits to tell of: of those that are over, the one that takes longest; or else the one with the
+/// least remaining.
+pub fn most_pressing<'l, 'a>(limits: &'l [Limited<'a>]) -> Option<&'l Limited<'a>> {
+    // What can never pass takes longest.
+    let wait = |limited: &Limited<'_>| limited.verdict().and_then(|verdict| verdict.retry_after_ms).unwrap_or(u64::MAX);
+    let over = limits.iter().filter(|limited| limited.over()).max_by_key(|limited| wait(limited));
+    over.or_else(|| limits.iter().min_by_key(|limited| limited.remaining()))
+}

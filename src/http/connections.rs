@@ -1,0 +1,265 @@
+//! The connections of the HTTP port. There are only so many at once, and none lasts: a client that sends half a
+//! request, sends none, or does not read the answer is closed, so that others get in.
+
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use indexmap::IndexMap;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::task::{self, AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+
+use crate::telemetry::Throttle;
+
+/// The head of a request must have come so long after the connection or the request before.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
+/// The largest head in bytes.
+const HEADER_BYTES: usize = 16 * 1024;
+/// A connection takes no more requests when it is that old, and is closed after the grace.
+const MAX_AGE: Duration = Duration::from_secs(60);
+/// For what is being answered then: 30 MB of metrics over a slow line.
+const GRACE: Duration = Duration::from_secs(30);
+/// The same when the port closes.
+const STOP_GRACE: Duration = Duration::from_secs(2);
+/// How long to wait where the system gives no more descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Answers requests until `stop`, and then for two seconds at most those that are on their way. Where all permits are
+/// taken, the oldest connection is closed for a new one: who asks and goes is served, however many stay.
+pub async fn serve(listener: TcpListener, router: Router, permits: Arc<Semaphore>, stop: impl Future<Output = ()>) {
+    let (stopping, stopped) = watch::channel(false);
+    let mut connections = Connections::default();
+    let reports = Throttle::default();
+    let mut stop = pin!(stop);
+    loop {
+        let taken = tokio::select! {
+            taken = connections.take(&listener, &permits) => taken,
+            () = &mut stop => break,
+        };
+        match taken {
+            Ok((stream, permit)) => {
+                let (router, stopped) = (router.clone(), stopped.clone());
+                connections.spawn(async move {
+                    answer(stream, router, stopped).await;
+                    drop(permit);
+                });
+            }
+            Err(error) => {
+                if let Some(times) = reports.admit() {
+                    tracing::error!(%error, times, "cannot take an HTTP connection");
+                }
+                sleep(PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    stopping.send_replace(true);
+    while connections.tasks.join_next().await.is_some() {}
+}
+
+/// Those that there are.
+#[derive(Default)]
+struct Connections {
+    tasks: JoinSet<()>,
+    /// The oldest first.
+    by_age: IndexMap<task::Id, AbortHandle>,
+}
+
+impl Connections {
+    fn spawn(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
+        let handle = self.tasks.spawn(connection);
+        self.by_age.insert(handle.id(), handle);
+    }
+
+    /// The next connection, with what allows it to be there.
+    async fn take(
+        &mut self,
+        listener: &TcpListener,
+        permits: &Arc<Semaphore>,
+    ) -> io::Result<(TcpStream, Option<OwnedSemaphorePermit>)> {
+        let (stream, _) = listener.accept().await?;
+        while let Some(ended) = self.tasks.try_join_next_with_id() {
+            let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
+            self.by_age.shift_remove(&id);
+        }
+        if permits.available_permits() == 0
+            && let Some((_, oldest)) = self.by_age.shift_remove_index(0)
+        {
+            oldest.abort();
+        }
+        // An error would mean that the semaphore is closed, which bounds nothing then.
+        Ok((stream, Arc::clone(permits).acquire_owned().await.ok()))
+    }
+}
+
+async fn answer(stream: TcpStream, router: Router, mut stopped: watch::Receiver<bool>) {
+    let mut server = http1::Builder::new();
+    server.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HEADER_BYTES);
+    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    let grace = tokio::select! {
+        // What has gone wrong concerns the client, which knows.
+        _ = connection.as_mut() => return,
+        () = sleep(MAX_AGE) => GRACE,
+        _ = stopped.wait_for(|stopped| *stopped) => STOP_GRACE,
+    };
+    connection.as_mut().graceful_shutdown();
+    tokio::select! {
+        _ = timeout(grace, connection.as_mut()) => {}
+        // While it is old already.
+        () = async { let _ = stopped.wait_for(|stopped| *stopped).await; sleep(STOP_GRACE).await } => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use axum::routing::any;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::oneshot;
+    use tokio::task::JoinHandle;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+    /// What no socket's buffers hold.
+    const LARGE: usize = 64 * 1024 * 1024;
+
+    struct Scene {
+        address: SocketAddr,
+        permits: Arc<Semaphore>,
+        stop: oneshot::Sender<()>,
+        served: JoinHandle<()>,
+    }
+
+    impl Scene {
+        async fn new(permits: usize) -> Scene {
+            let router = Router::new().route("/", any(async || "OK")).route("/large", any(async || vec![b'x'; LARGE]));
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let (stop, stopped) = oneshot::channel();
+            let stopped = async { drop(stopped.await) };
+            let permits = Arc::new(Semaphore::new(permits));
+            let served = tokio::spawn(serve(listener, router, Arc::clone(&permits), stopped));
+            Scene { address, permits, stop, served }
+        }
+
+        async fn client(&self, words: &[u8]) -> TcpStream {
+            let mut client = TcpStream::connect(self.address).await.unwrap();
+            client.write_all(words).await.unwrap();
+            client
+        }
+    }
+
+    /// Reads to the end of the connection.
+    async fn heard(mut client: TcpStream) -> Vec<u8> {
+        let mut heard = Vec::new();
+        // A connection that is closed by a reset is closed, too.
+        let _ = client.read_to_end(&mut heard).await;
+        heard
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn half_requests_are_closed() {
+        let scene = Scene::new(128).await;
+        let mut halves = Vec::new();
+        for number in 0..100 {
+            halves.push(scene.client(&REQUEST[..number % REQUEST.len()]).await);
+        }
+        let start = Instant::now();
+        for half in halves {
+            heard(half).await;
+        }
+        assert!(start.elapsed() < 2 * HEADER_TIMEOUT, "{:?}", start.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_fills_the_port_keeps_nobody_out() {
+        let scene = Scene::new(16).await;
+        let mut others = Vec::new();
+        for number in 0..100 {
+            others.push(scene.client(if number % 2 == 0 { b"GET" } else { REQUEST }).await);
+            if number % 10 == 0 {
+                let start = Instant::now();
+                let good = scene.client(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").await;
+                assert!(heard(good).await.starts_with(b"HTTP/1.1 200 OK\r\n"));
+                assert!(start.elapsed() < HEADER_TIMEOUT / 2, "{:?}", start.elapsed());
+            }
+        }
+        drop(others);
+        for _ in 0..100 {
+            assert!(heard(scene.client(REQUEST).await).await.starts_with(b"HTTP/1.1 200 OK\r\n"), "none is lost");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_and_then_is_silent_is_closed_and_who_asks_on_for_long_too() {
+        let scene = Scene::new(32).await;
+        let idle = scene.client(REQUEST).await;
+        let start = Instant::now();
+        assert!(heard(idle).await.starts_with(b"HTTP/1.1 200 OK\r\n"));
+        assert!(start.elapsed() < 2 * HEADER_TIMEOUT, "{:?}", start.elapsed());
+
+        let mut eager = scene.client(b"").await;
+        let (start, mut answers) = (Instant::now(), 0);
+        while eager.write_all(REQUEST).await.is_ok() && eager.read(&mut [0; 1_024]).await.unwrap_or(0) > 0 {
+            answers += 1;
+            sleep(HEADER_TIMEOUT / 2).await;
+        }
+        assert!(answers > 5, "{answers}");
+        assert!(start.elapsed() <= MAX_AGE + HEADER_TIMEOUT, "{:?}", start.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_read_the_answer_is_closed() {
+        let scene = Scene::new(1).await;
+        let stalled = scene.client(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let start = Instant::now();
+        while scene.permits.available_permits() == 1 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        while scene.permits.available_permits() == 0 {
+            sleep(Duration::from_secs(1)).await;
+        }
+        assert!(start.elapsed() <= MAX_AGE + GRACE + HEADER_TIMEOUT, "{:?}", start.elapsed());
+        assert!(heard(stalled).await.len() < LARGE);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_holds_up_the_end() {
+        let scene = Scene::new(32).await;
+        let clients = [
+            scene.client(b"").await,
+            scene.client(b"GET").await,
+            scene.client(REQUEST).await,
+            scene.client(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await,
+        ];
+        sleep(Duration::from_secs(1)).await;
+        let start = Instant::now();
+        scene.stop.send(()).unwrap();
+        scene.served.await.unwrap();
+        assert!(start.elapsed() <= 2 * STOP_GRACE, "{:?}", start.elapsed());
+        assert!(TcpStream::connect(scene.address).await.is_err(), "the port is closed");
+        drop(clients);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_head_without_end_is_refused() {
+        let scene = Scene::new(32).await;
+        let mut client = scene.client(b"GET / HTTP/1.1\r\n").await;
+        let start = Instant::now();
+        let line = format!("x: {}\r\n", "y".repeat(1_000));
+        while start.elapsed() < HEADER_TIMEOUT / 2 && client.write_all(line.as_bytes()).await.is_ok() {
+            tokio::task::yield_now().await;
+        }
+        assert!(start.elapsed() < HEADER_TIMEOUT / 2, "it is refused, and not by the timeout");
+    }
+}

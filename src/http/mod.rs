@@ -1,0 +1,37 @@
+//! The HTTP port: health for orchestrators, metrics for Prometheus, and counters for those who may mend them. Each has
+//! a router of its own; this one is of the whole port.
+
+mod connections;
+mod counters;
+mod health;
+mod metrics;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use axum::Router;
+
+use crate::metrics::Metrics;
+use crate::store::Store;
+
+pub use connections::serve;
+pub use counters::Counters;
+
+/// What the port tells of.
+pub struct Port<S> {
+    /// The process answers requests, by rules.
+    pub serving: Arc<AtomicBool>,
+    /// What it counts.
+    pub metrics: Arc<Metrics>,
+    /// Where counters can be looked at. `None`: nobody may.
+    pub counters: Option<Counters<S>>,
+}
+
+/// The paths of the port.
+pub fn router<S: Store>(port: Port<S>) -> Router {
+    let router = health::router(port.serving).merge(metrics::router(port.metrics));
+    match port.counters {
+        Some(counters) => router.merge(counters::router(counters)),
+        None => router,
+    }
+}

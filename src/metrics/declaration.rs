@@ -1,0 +1,211 @@
+//! Every metric, once, with its name and its meaning.
+
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+
+use super::by_rule::{ByRule, OfRule};
+use super::observed::Observed;
+use super::striped::Striped;
+use crate::rules::FailureMode;
+use crate::store::StoreError;
+
+/// In front of every name.
+pub(super) const NAMESPACE: &str = "tollgate";
+
+/// Upper bounds in seconds: from what memory takes to what a patient client waits.
+const SECONDS: [f64; 14] =
+    [0.00001, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
+
+/// The names and meanings of what each rule has, with the labels `domain` and `rule`.
+pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER] = [
+    (OfRule::Requests, "rule_requests_total", "Requests that asked the rule, once for each of their descriptors."),
+    (OfRule::OverLimitRequests, "over_limit_rule_requests_total", "Those of them that were over the rule's limit."),
+    (
+        OfRule::Hits,
+        "hits_total",
+        "Hits that a rule was asked about, at most 4294967295 for one descriptor of a request.",
+    ),
+    (OfRule::OverLimit, "over_limit_hits_total", "Hits over the rule's limit, where that could be decided."),
+    (OfRule::NearLimit, "near_limit_hits_total", "Hits within the limit, beyond NEAR_LIMIT_RATIO of it."),
+    (OfRule::WithinLimit, "within_limit_hits_total", "Hits within the rule's limit, where that could be decided."),
+    (OfRule::Shadow, "shadow_hits_total", "Hits over the limit of a rule in shadow mode, which passed."),
+    (
+        OfRule::Banned,
+        "banned_hits_total",
+        "Hits of those whom the rule's penalty bans, the denial that brings the ban among them; they are over its \
+         limit, too.",
+    ),
+];
+
+/// What the process counts.
+#[derive(Debug)]
+pub struct Metrics {
+    pub(super) registry: Registry,
+    pub(super) near_limit_ratio: f64,
+    pub(super) requests: Outcomes,
+    pub(super) request_seconds: Striped<Histogram>,
+    pub(super) descriptors: Matches,
+    pub(super) spared: IntCounter,
+    pub(super) by_rule: ByRule,
+    pub(super) store_seconds: Striped<Histogram>,
+    pub(super) store_errors: Known<&'static str, 8>,
+    pub(super) denied_cache_hits: Striped<IntCounter>,
+    pub(super) lease_decisions: Striped<IntCounter>,
+    pub(super) failure_answers: Known<FailureMode, 4>,
+    pub(super) held_requests: IntGauge,
+    pub(super) held: HeldOutcomes,
+    pub(super) store_up: IntGauge,
+    pub(super) memory_counters: IntGauge,
+    pub(super) memory_bytes: IntGauge,
+    pub(super) rules_loaded: IntGauge,
+    pub(super) domains_loaded: IntGauge,
+    pub(super) loads: IntCounterVec,
+}
+
+/// The counters of a label whose values are known from the start.
+#[derive(Debug)]
+pub(super) struct Known<K, const N: usize>(pub(super) [(K, IntCounter); N]);
+
+/// How a call ended.
+#[derive(Debug)]
+pub(super) struct Outcomes {
+    pub(super) ok: Striped<IntCounter>,
+    pub(super) over_limit: Striped<IntCounter>,
+    pub(super) invalid: Striped<IntCounter>,
+    pub(super) unavailable: Striped<IntCounter>,
+    pub(super) overloaded: Striped<IntCounter>,
+}
+
+/// How many of each.
+#[derive(Debug)]
+pub(super) struct HeldOutcomes {
+    pub(super) passed: IntCounter,
+    pub(super) left: IntCounter,
+    pub(super) refused: IntCounter,
+    pub(super) released: IntCounter,
+}
+
+/// What was found for a descriptor.
+#[derive(Debug)]
+pub(super) struct Matches {
+    pub(super) limited: Striped<IntCounter>,
+    pub(super) unlimited: Striped<IntCounter>,
+    pub(super) no_rule: Striped<IntCounter>,
+    pub(super) domain_not_found: Striped<IntCounter>,
+}
+
+impl Metrics {
+    /// All at zero. A hit is near its limit beyond this share of it.
+    ///
+    /// # Errors
+    /// Where two metrics have the same name.
+    pub fn new(near_limit_ratio: f64) -> prometheus::Result<Metrics> {
+        let registry = Registry::new_custom(Some(NAMESPACE.into()), None)?;
+        let counter = |name: &str, help: &str| -> prometheus::Result<IntCounter> {
+            let counter = IntCounter::new(name, help)?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok(counter)
+        };
+        let counters = |name: &str, help: &str, labels: &[&str]| -> prometheus::Result<IntCounterVec> {
+            let counters = IntCounterVec::new(Opts::new(name, help), labels)?;
+            registry.register(Box::new(counters.clone()))?;
+            Ok(counters)
+        };
+        let gauge = |name: &str, help: &str| -> prometheus::Result<IntGauge> {
+            let gauge = IntGauge::new(name, help)?;
+            registry.register(Box::new(gauge.clone()))?;
+            Ok(gauge)
+        };
+        let striped = |options: Opts| -> prometheus::Result<Striped<IntCounter>> {
+            let counter = Striped::new(|| IntCounter::with_opts(options.clone()))?;
+            registry.register(Box::new(counter.clone()))?;
+            Ok(counter)
+        };
+        let seconds = |name: &str, help: &str| -> prometheus::Result<Striped<Histogram>> {
+            let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
+            let histogram = Striped::new(|| Histogram::with_opts(options.clone()))?;
+            registry.register(Box::new(histogram.clone()))?;
+            Ok(histogram)
+        };
+
+        let requests = Opts::new("requests_total", "Calls to ShouldRateLimit by outcome.");
+        let requests = |outcome: &str| striped(requests.clone().const_label("outcome", outcome));
+        let descriptors = Opts::new("descriptors_total", "Descriptors asked about, by what the rules say.");
+        let descriptors = |matched: &str| striped(descriptors.clone().const_label("match", matched));
+        let held =
+            counters("held_requests_total", "Requests that were to be held, by what became of them.", &["outcome"])?;
+        let store_errors =
+            counters("store_errors_total", "Decisions that the store could not make, by reason.", &["kind"])?;
+        let failure_answers =
+            counters("failure_mode_answers_total", "Limits answered by their failure mode.", &["mode"])?;
+        let metrics = Metrics {
+            near_limit_ratio,
+            requests: Outcomes {
+                ok: requests("ok")?,
+                over_limit: requests("over_limit")?,
+                invalid: requests("invalid")?,
+                unavailable: requests("unavailable")?,
+                overloaded: requests("overloaded")?,
+            },
+            request_seconds: seconds(
+                "request_seconds",
+                "Time from a call's arrival to its answer, not counting that it was held.",
+            )?,
+            descriptors: Matches {
+                limited: descriptors("limited")?,
+                unlimited: descriptors("unlimited")?,
+                no_rule: descriptors("no_rule")?,
+                domain_not_found: descriptors("domain_not_found")?,
+            },
+            spared: counter("global_shadow_mode_total", "Calls that only SHADOW_MODE let pass.")?,
+            by_rule: ByRule::default(),
+            store_seconds: seconds(
+                "store_seconds",
+                "Time the store took to decide or to fail, its queue included; where a lease or the denied cache answers \
+                 it is not asked.",
+            )?,
+            store_errors: Known(StoreError::KINDS.map(|kind| (kind, store_errors.with_label_values(&[kind])))),
+            denied_cache_hits: striped(Opts::new(
+                "denied_cache_hits_total",
+                "Requests denied without asking Redis, which had just said so.",
+            ))?,
+            lease_decisions: striped(Opts::new(
+                "lease_decisions_total",
+                "Requests decided by a lease, without asking the store.",
+            ))?,
+            failure_answers: Known(
+                FailureMode::ALL.map(|mode| (mode, failure_answers.with_label_values(&[mode.name()]))),
+            ),
+            held_requests: gauge("held_requests", "Requests that are held until their turn.")?,
+            held: HeldOutcomes {
+                passed: held.with_label_values(&["passed"]),
+                left: held.with_label_values(&["left"]),
+                refused: held.with_label_values(&["refused"]),
+                released: held.with_label_values(&["released"]),
+            },
+            store_up: gauge("store_up", "1 while the store can be asked; 0 while it is known to be down and is not.")?,
+            memory_counters: gauge("memory_counters", "Counters in this process's memory.")?,
+            memory_bytes: gauge(
+                "memory_bytes",
+                "About what the counters in this process's memory take; bounded by MEMORY_STORE_SIZE_IN_BYTES.",
+            )?,
+            rules_loaded: gauge("rules_loaded", "Rules in force.")?,
+            domains_loaded: gauge("domains_loaded", "Domains in force.")?,
+            loads: counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?,
+            registry: registry.clone(),
+        };
+        let build = IntGaugeVec::new(Opts::new("build_info", "Always 1; the labels tell the version."), &["version"])?;
+        registry.register(Box::new(build.clone()))?;
+        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        Ok(metrics)
+    }
+
+    /// From now on they tell how many log lines are lost, which `lost` says.
+    ///
+    /// # Errors
+    /// Where they do already.
+    pub fn observe_lost_log_lines(&self, lost: impl Fn() -> u64 + Send + Sync + 'static) -> prometheus::Result<()> {
+        let options =
+            Opts::new("log_lines_lost_total", "Log lines that were dropped because standard error takes none.");
+        self.registry.register(Box::new(Observed::new(&options, lost)?))
+    }
+}

@@ -1,0 +1,13 @@
+//! What the process counts: every metric is declared once, with its meaning. Labels come from rules and settings, which
+//! are few; never from requests.
+
+mod by_rule;
+mod declaration;
+mod observed;
+mod prometheus_text;
+mod record;
+mod striped;
+
+pub use by_rule::RuleMetrics;
+pub use declaration::Metrics;
+pub use record::Held;

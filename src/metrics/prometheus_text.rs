@@ -1,0 +1,21 @@
+//! The metrics for Prometheus.
+
+use prometheus::{Encoder as _, TextEncoder};
+
+use super::declaration::Metrics;
+
+impl Metrics {
+    /// All of them in Prometheus' text format.
+    ///
+    /// # Errors
+    /// Where a metric cannot be written.
+    pub fn render(&self) -> prometheus::Result<Vec<u8>> {
+        let mut text = Vec::new();
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        for family in self.by_rule.families() {
+            TextEncoder::new().encode(&[family], &mut text)?;
+        }
+        text.shrink_to_fit();
+        Ok(text)
+    }
+}

@@ -1,0 +1,248 @@
+//! What happens to a request, and what is counted then.
+
+use std::time::Duration;
+
+use super::by_rule::{OfRule, RuleCounters, RuleMetrics};
+use super::declaration::{Known, Metrics};
+use crate::decision::{Answer, Decision, Limited, Status};
+use crate::descriptor::Role;
+use crate::rules::{FailureMode, Rules};
+use crate::store::StoreError;
+
+/// One descriptor of a request adds so many hits at most. It can ask for 2^53, beyond which Prometheus cannot tell one
+/// from none: what a thousand others have asked for would not be seen any more.
+const MAX_HITS: u64 = u32::MAX as u64;
+
+/// What became of a request that was to be held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// Its turn came.
+    Passed,
+    /// Its caller went away before.
+    Left,
+    /// There was no seat for it: it was denied.
+    Refused,
+    /// The process ended before its turn: it passed.
+    Released,
+}
+
+impl Metrics {
+    /// A call has been answered, or refused.
+    pub fn record_call(&self, took: Duration) {
+        self.request_seconds.mine().observe(took.as_secs_f64());
+    }
+
+    /// A request was decided.
+    pub fn record(&self, rules: &RuleMetrics, decision: &Decision<'_>) {
+        if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.mine().inc();
+        if decision.only_shadow {
+            self.spared.inc();
+        }
+        for status in &decision.statuses {
+            match status {
+                Status::NoLimit if decision.domain_found => self.descriptors.no_rule.mine().inc(),
+                Status::NoLimit => self.descriptors.domain_not_found.mine().inc(),
+                Status::Unlimited(_) => self.descriptors.unlimited.mine().inc(),
+                Status::Limited(_) => self.descriptors.limited.mine().inc(),
+            }
+        }
+        for limited in &decision.limits {
+            self.record_limited(rules, limited);
+        }
+    }
+
+    fn record_limited(&self, rules: &RuleMetrics, limited: &Limited<'_>) {
+        let answered_by = match limited.answer {
+            Answer::Store(_) | Answer::Known(_) | Answer::Skipped => None,
+            Answer::Local(_) => Some(FailureMode::Local),
+            Answer::FailedOpen => Some(FailureMode::Open),
+            Answer::FailedClosed => Some(FailureMode::Closed),
+        };
+        if let Some(mode) = answered_by {
+            self.failure_answers.inc(mode);
+        }
+        let ask = limited.asked.check.ask;
+        // What is refunded has been counted when it was taken.
+        if !ask.is_refund() {
+            self.by_rule.of(rules, limited.asked.source).record(
+                limited,
+                ask.taken().min(MAX_HITS),
+                self.near_limit_ratio,
+            );
+        }
+    }
+
+    /// A call was refused because the request is not valid.
+    pub fn record_invalid(&self) {
+        self.requests.invalid.mine().inc();
+    }
+
+    /// A call failed because the store could not decide and a limit wants it so.
+    pub fn record_unavailable(&self) {
+        self.requests.unavailable.mine().inc();
+        self.failure_answers.inc(FailureMode::Error);
+    }
+
+    /// A call failed because too many wait for the store.
+    pub fn record_overloaded(&self) {
+        self.requests.overloaded.mine().inc();
+    }
+
+    /// The store itself was asked, unless it turned out that it could not be.
+    pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
+        if !matches!(error, Some(StoreError::Down | StoreError::Overloaded)) {
+            self.store_seconds.mine().observe(took.as_secs_f64());
+        }
+    }
+
+    /// A decision could not be had.
+    pub fn record_store_error(&self, error: &StoreError) {
+        self.store_errors.inc(error.kind());
+    }
+
+    /// So many requests more are held, or fewer.
+    pub fn add_held(&self, requests: i64) {
+        self.held_requests.add(requests);
+    }
+
+    /// A request is no longer held, or could not be.
+    pub fn record_held(&self, held: Held) {
+        match held {
+            Held::Passed => &self.held.passed,
+            Held::Left => &self.held.left,
+            Held::Refused => &self.held.refused,
+            Held::Released => &self.held.released,
+        }
+        .inc();
+    }
+
+    /// A request was denied because the store was known to deny it.
+    pub fn record_denied_cache_hit(&self) {
+        self.denied_cache_hits.mine().inc();
+    }
+
+    /// A lease has decided a request, so that the store behind it was not asked.
+    pub fn record_lease(&self) {
+        self.lease_decisions.mine().inc();
+    }
+
+    /// The store went up or down.
+    pub fn set_store_up(&self, up: bool) {
+        self.store_up.set(i64::from(up));
+    }
+
+    /// So many counters are in memory, and take so much.
+    pub fn set_memory(&self, counters: usize, bytes: usize) {
+        self.memory_counters.set(i64::try_from(counters).unwrap_or(i64::MAX));
+        self.memory_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// New rules are in force: the series of rules that are gone go too.
+    pub fn record_load(&self, new: &Rules) {
+        self.loads.with_label_values(&["success"]).inc();
+        self.rules_loaded.set(i64::try_from(new.rules().len()).unwrap_or(i64::MAX));
+        self.domains_loaded.set(i64::try_from(new.domains()).unwrap_or(i64::MAX));
+        self.by_rule.keep(new);
+    }
+
+    /// Rules were refused.
+    pub fn record_load_error(&self) {
+        self.loads.with_label_values(&["error"]).inc();
+    }
+}
+
+impl RuleCounters {
+    fn record(&self, limited: &Limited<'_>, hits: u64, near_limit_ratio: f64) {
+        self.add(OfRule::Requests, 1);
+        self.add(OfRule::Hits, hits);
+        if limited.banned_ms().is_some() {
+            self.add(OfRule::Banned, hits);
+        }
+        // What a failure mode answers is no statement about the limit.
+        let Some(verdict) = limited.verdict() else { return };
+        if !verdict.allowed {
+            self.add(OfRule::OverLimitRequests, 1);
+            self.add(OfRule::OverLimit, hits);
+            if limited.role() == Role::Shadow {
+                self.add(OfRule::Shadow, hits);
+            }
+            return;
+        }
+        self.add(OfRule::WithinLimit, hits);
+        let capacity = limited.asked.check.limit.capacity();
+        let near = (f64::from(capacity) * near_limit_ratio).floor() as u64;
+        let used = u64::from(capacity.saturating_sub(verdict.remaining));
+        if used > near {
+            self.add(OfRule::NearLimit, (used - near).min(hits));
+        }
+    }
+}
+
+impl<K: PartialEq, const N: usize> Known<K, N> {
+    fn inc(&self, value: K) {
+        if let Some((_, counter)) = self.0.iter().find(|(known, _)| *known == value) {
+            counter.inc();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::algorithm::Ask;
+    use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
+    use crate::plan::{Plan, PlanOptions};
+    use crate::rules::{Defaults, DomainConfig};
+
+    /// The rules of a domain that has none of its own.
+    fn rules(domain: &str) -> Rules {
+        let config = DomainConfig { name: domain.into(), defaults: Defaults::default(), descriptors: Vec::new() };
+        Rules::new(vec![config])
+    }
+
+    /// The metrics of this name.
+    fn series(metrics: &Metrics, name: &str) -> Vec<String> {
+        let text = String::from_utf8(metrics.render().unwrap()).unwrap();
+        text.lines().filter(|line| line.starts_with(&format!("tollgate_{name}{{"))).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_clients_own_limit_is_looked_up_once_and_its_series_go_with_the_domain() {
+        let (metrics, options, shop) = (Metrics::new(0.8).unwrap(), PlanOptions::default(), rules("shop"));
+        let of_shop = RuleMetrics::new(&shop);
+        let descriptor = Descriptor {
+            entries: vec![Entry { key: "user".into(), value: "ann".into() }],
+            ask: Ask::Take(1),
+            limit: Some(Override { number: 5, unit: Unit::Minute }),
+        };
+        let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
+        let decide =
+            || Plan::new(&options, &shop, &request).conclude_without_store(|_| None, |_| unreachable!("it fails open"));
+        let ask = || metrics.record(&of_shop, &decide().unwrap());
+        ask();
+        ask();
+        let hits = "tollgate_hits_total{domain=\"shop\",rule=\"(override)\"} 2";
+        assert_eq!(series(&metrics, "hits_total"), [hits]);
+
+        metrics.record_load(&rules("mall"));
+        assert_eq!(series(&metrics, "hits_total"), [""; 0]);
+        // A request that is still under the old rules: looked up again, it would bring the series back.
+        ask();
+        assert_eq!(series(&metrics, "hits_total"), [""; 0]);
+    }
+
+    #[test]
+    fn every_kind_of_error_and_every_mode_is_counted_as_what_it_is() {
+        let metrics = Metrics::new(0.8).unwrap();
+        metrics.record_store_error(&StoreError::Down);
+        metrics.record_unavailable();
+        let counted = |name: &str| -> Vec<String> {
+            let all = series(&metrics, name);
+            all.into_iter().filter(|line| !line.ends_with(" 0")).collect()
+        };
+        assert_eq!(counted("store_errors_total"), ["tollgate_store_errors_total{kind=\"down\"} 1"]);
+        assert_eq!(counted("failure_mode_answers_total"), ["tollgate_failure_mode_answers_total{mode=\"error\"} 1"]);
+        assert_eq!(series(&metrics, "store_errors_total").len(), StoreError::KINDS.len());
+        assert_eq!(series(&metrics, "failure_mode_answers_total").len(), FailureMode::ALL.len());
+    }
+}

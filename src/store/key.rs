@@ -1,0 +1,210 @@
+//! Names of counters: `PREFIX{domain|key=value|key=value}|LIMIT`.
+
+use std::fmt;
+
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+use crate::algorithm::{Limit, Penalty};
+use crate::descriptor::Entry;
+
+/// A counter's name: two counters share a name only if they are the same counter, whatever bytes a client sends.
+///
+/// It reads `PREFIX{domain|key=value|key=value}|LIMIT`. The braces are Redis Cluster's hash tag: all counters of one descriptor lie in one
+/// slot. `LIMIT` names the algorithm, the version of its layout and its window; a limit that a request brings along has `override|` in front
+/// of it, and a counter of its own. In the tag, a byte that could be taken for a separator, or that is not printable ASCII, is escaped as
+/// `%` and two hexadecimal digits. A value that stands for all that match a pattern is marked by `~` in place of `=`, and so is the last value
+/// of a limit that has holders, which is no part of the name but tells the [`holder`]. A tag that would be long is replaced by its BLAKE3 hash.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key(String);
+
+/// Where a counter's limit comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The rules.
+    Rule,
+    /// The request.
+    Override,
+}
+
+impl Key {
+    /// The longest tag that is written out.
+    const MAX_TAG: usize = 180;
+
+    /// The counter of `limit` for these entries. `shared_pattern` tells, for each level, the pattern that stands for the value. The prefix has
+    /// no braces: the first ones of a name are the tag's.
+    pub fn new<'a>(
+        prefix: &str,
+        domain: &str,
+        entries: &[Entry],
+        shared_pattern: impl Fn(usize) -> Option<&'a str>,
+        limit: &Limit,
+        origin: Origin,
+    ) -> Key {
+        let mut name = String::with_capacity(96);
+        name.push_str(prefix);
+        name.push('{');
+        let tag = name.len();
+        escape(&mut name, domain);
+        for (level, entry) in entries.iter().enumerate() {
+            name.push('|');
+            escape(&mut name, &entry.key);
+            let is_holder = limit.algorithm().has_holders() && level + 1 == entries.len();
+            match shared_pattern(level).or(is_holder.then_some("*")) {
+                Some(pattern) => {
+                    name.push('~');
+                    escape(&mut name, pattern);
+                }
+                None => {
+                    name.push('=');
+                    escape(&mut name, &entry.value);
+                }
+            }
+        }
+        if name.len() > tag + Self::MAX_TAG {
+            let hash = blake3::hash(&name.as_bytes()[tag..]);
+            name.truncate(tag);
+            // No tag that is written out begins so: a domain is never empty.
+            name.push('|');
+            name.push_str(&hash.to_hex());
+        }
+        name.push_str("}|");
+        if origin == Origin::Override {
+            name.push_str("override|");
+        }
+        limit.identity(&mut name);
+        Key(name)
+    }
+
+    /// The counter of a penalty of the limit whose counter this is.
+    pub fn of_penalty(&self, penalty: &Penalty) -> Key {
+        let mut name = format!("{self}|");
+        penalty.identity(&mut name);
+        Key(name)
+    }
+
+    /// The name as it stands in Redis.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// The stream that asks, where a limit has holders: the last entry's value tells. Two values that came to the same number would be taken for
+/// one holder; among 2^53 they do not.
+pub fn holder(entries: &[Entry]) -> u64 {
+    let value = entries.last().map_or("", |entry| &entry.value);
+    let hash = blake3::hash(value.as_bytes());
+    let first = hash.as_bytes().iter().take(8).fold(0, |number, byte| number << 8 | u64::from(*byte));
+    first >> 11
+}
+
+/// What is escaped beside what is not ASCII: separators, and the braces, which mean a slot to a Redis Cluster.
+const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'|').add(b'=').add(b'~').add(b'{').add(b'}');
+
+fn escape(name: &mut String, text: &str) {
+    name.extend(utf8_percent_encode(text, ESCAPED));
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::algorithm::{Algorithm, Options};
+
+    fn limit() -> Limit {
+        Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(60), Options::default()).unwrap()
+    }
+
+    fn key(domain: &str, entries: &[(String, String)], shared: Option<usize>) -> Key {
+        prefixed("", domain, entries, shared)
+    }
+
+    fn prefixed(prefix: &str, domain: &str, entries: &[(String, String)], shared: Option<usize>) -> Key {
+        let entries: Vec<Entry> =
+            entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect();
+        Key::new(prefix, domain, &entries, |level| (shared == Some(level)).then_some("a*"), &limit(), Origin::Rule)
+    }
+
+    #[test]
+    fn a_short_name_can_be_read() {
+        let name = key("shop", &[("user".into(), "ann".into()), ("path".into(), "/pay now".into())], None);
+        assert_eq!(name.as_str(), "{shop|user=ann|path=/pay%20now}|sw1:60000/10");
+    }
+
+    #[test]
+    fn a_changed_number_keeps_the_counter_and_a_changed_window_does_not() {
+        let with = |algorithm, number, seconds| {
+            let limit = Limit::new(algorithm, number, Duration::from_secs(seconds), Options::default()).unwrap();
+            Key::new("", "shop", &[], |_| None, &limit, Origin::Rule)
+        };
+        for algorithm in Algorithm::ALL {
+            assert_eq!(with(*algorithm, 5, 60), with(*algorithm, 6, 60));
+            assert_ne!(with(*algorithm, 5, 60), with(*algorithm, 5, 61));
+            for other in Algorithm::ALL.iter().filter(|other| *other != algorithm) {
+                assert_ne!(with(*algorithm, 5, 60), with(*other, 5, 60));
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_value_is_bounded_and_still_told_apart() {
+        let long = |end: &str| key("shop", &[("user".into(), "x".repeat(1 << 20) + end)], None);
+        assert!(long("a").as_str().len() <= 90);
+        assert_ne!(long("a"), long("b"));
+    }
+
+    #[test]
+    fn a_limit_of_a_request_has_a_counter_of_its_own() {
+        let of = |origin| Key::new("", "shop", &[], |_| None, &limit(), origin);
+        assert_ne!(of(Origin::Rule), of(Origin::Override));
+        assert_eq!(of(Origin::Override).as_str(), "{shop}|override|sw1:60000/10");
+    }
+
+    #[test]
+    fn all_counters_of_a_descriptor_have_the_same_tag() {
+        let entries = [Entry { key: "user".into(), value: "}{".into() }];
+        let tag = |name: &str| name.split('{').nth(1).unwrap().split('}').next().unwrap().to_owned();
+        let minute = Duration::from_secs(60);
+        let penalty = Penalty::new(5, minute, minute, false).unwrap();
+        for algorithm in Algorithm::ALL.iter().filter(|algorithm| !algorithm.has_holders()) {
+            let limit = Limit::new(*algorithm, 5, minute, Options::default()).unwrap();
+            for origin in [Origin::Rule, Origin::Override] {
+                let own = Key::new("p:", "shop", &entries, |_| None, &limit, origin);
+                let all = [own.of_penalty(&penalty), own];
+                assert!(all.iter().all(|key| tag(key.as_str()) == "shop|user=%7D%7B"), "{all:?}");
+            }
+        }
+    }
+
+    proptest! {
+        /// Texts are drawn from the bytes that could confuse a name.
+        #[test]
+        fn different_counters_have_different_names(
+            counters in prop::collection::vec(
+                ("[ab|:]{0,2}", "[a|=~%_]{1,2}", prop::collection::vec(("[a|=~%_*\0é]{0,3}", "[a|=~%_*\0é]{0,3}"), 0..3), prop::option::of(0..2_usize)),
+                2..200,
+            )
+        ) {
+            let mut seen = HashMap::new();
+            for (prefix, domain, mut entries, shared) in counters {
+                let name = prefixed(&prefix, &domain, &entries, shared);
+                let shared = shared.filter(|level| *level < entries.len());
+                if let Some(level) = shared {
+                    entries[level].1 = "a*".into();
+                }
+                let counter = (prefix, domain, entries, shared);
+                let earlier = seen.entry(name).or_insert_with(|| counter.clone());
+                prop_assert_eq!(earlier, &counter);
+            }
+        }
+    }
+}

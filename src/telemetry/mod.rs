@@ -1,0 +1,96 @@
+//! Logs: where they go, what they look like, and how often one failure may be told.
+//!
+//! Nothing waits for a log line. A thread writes them; while nobody reads standard error, lines beyond a bound are lost
+//! and counted.
+
+mod levels;
+mod lines;
+mod throttle;
+
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, IsTerminal as _};
+use std::panic;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use self::lines::Shortened;
+
+pub use levels::{LogLevels, LogLevelsError};
+pub use throttle::Throttle;
+
+/// So many lines may wait until they are written: 32 MiB where each is as long as it can be.
+const WAITING_LINES: usize = 2_048;
+/// How long the end of the process may wait for lines to be written: a little more than `tracing_appender` waits
+/// itself.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(1_500);
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// For eyes.
+    #[default]
+    Text,
+    /// For machines: one JSON object a line.
+    Json,
+}
+
+/// Logs that are being written. When this is dropped, what waits is written, unless that takes longer than 1.5 s.
+#[must_use = "lines that wait are lost where nobody holds this"]
+pub struct Logs {
+    writer: Option<WorkerGuard>,
+    lost: ErrorCounter,
+}
+
+/// Sends logs to standard error from now on, those of panics among them.
+pub fn init(levels: &LogLevels, format: LogFormat) -> Logs {
+    let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_LINES).thread_name("logs");
+    let (writer, guard) = builder.finish(io::stderr());
+    let logs = Logs { lost: writer.error_counter(), writer: Some(guard) };
+    // On an error of its own it would write to standard error itself, and wait.
+    let layer = tracing_subscriber::fmt::layer().with_target(false).log_internal_errors(false);
+    let layer = layer.with_writer(Shortened { format, writer });
+    let registry = tracing_subscriber::registry().with(levels.targets());
+    match format {
+        LogFormat::Text => registry.with(layer.with_ansi(io::stderr().is_terminal())).init(),
+        LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
+    }
+    panic::set_hook(Box::new(|panic| {
+        // There is one where RUST_BACKTRACE asks for it.
+        let backtrace = Backtrace::capture();
+        let trace = match backtrace.status() {
+            BacktraceStatus::Captured => format!("\n{backtrace}"),
+            _ => String::new(),
+        };
+        tracing::error!(thread = thread::current().name(), "{panic}{trace}");
+    }));
+    logs
+}
+
+impl Logs {
+    /// Tells how many lines have been lost since the start, whenever it is asked.
+    pub fn lost(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
+        let lost = self.lost.clone();
+        move || u64::try_from(lost.dropped_lines()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Drop for Logs {
+    fn drop(&mut self) {
+        let writer = self.writer.take();
+        let (written, all) = mpsc::channel::<()>();
+        // Elsewhere, because it says so on standard output where it has waited in vain, and may wait for that.
+        let flush = thread::Builder::new().name("flush".into()).spawn(move || {
+            drop(writer);
+            drop(written);
+        });
+        if flush.is_ok() {
+            // Either way the process ends now.
+            let _ = all.recv_timeout(FLUSH_TIMEOUT);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Several replicas before a store that is slow, forgets, loses questions and answers, fails over and has a clock that steps: under a paused
+//! clock, drawn from one seed, which is one run and repeats. The whole way of a request is the real one, but for Redis; what it promises judges.
+//!
+//! `TOLLGATE_SIMULATION=FIRST..LAST cargo test --test simulation` runs other seeds than these, and more (`make simulate`).
+
+#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
+
+#[path = "simulation/judge.rs"]
+mod judge;
+#[path = "simulation/world.rs"]
+mod world;
+
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use judge::{Judge, Seen};
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep};
+use tollgate::algorithm::Ask;
+use tollgate::counters::Action;
+use tollgate::descriptor::{Descriptor, Entry, Override, Request, Unit};
+use tollgate::limiter::{Deadlines, Limiter, LimiterOptions, Overload};
+use tollgate::metrics::Metrics;
+use tollgate::plan::PlanOptions;
+use tollgate::rules::Rules;
+use tollgate::rules::load::{self, LoadOptions, Sources};
+use tollgate::store::Store as _;
+use tollgate::store::denied::{Denials, DeniedCache};
+use tollgate::store::lease::Leases;
+use tollgate::store::memory::MemoryStore;
+use world::{Faulty, Weather, World};
+
+/// What each seed draws from.
+const RULES: &str = "
+domain: sim
+descriptors:
+  - {key: window, rate_limit: {period: 1s, requests_per_unit: NUMBER, failure_mode: open}}
+  - {key: log, rate_limit: {algorithm: sliding_log, period: 1s, requests_per_unit: NUMBER, failure_mode: closed}}
+  - {key: bucket, rate_limit: {algorithm: token_bucket, period: 1s, requests_per_unit: NUMBER, burst: 6, failure_mode: local}}
+  - {key: hot, rate_limit: {algorithm: sliding_log, period: 2s, requests_per_unit: MANY, lease: {size: 10, ttl: 200ms}, failure_mode: error}}
+  - {key: counted, rate_limit: {algorithm: fixed_window, period: 1s, requests_per_unit: NUMBER}}
+  - {key: banned, rate_limit: {period: 100ms, requests_per_unit: 2, penalty: {after: 3, within: 10s, ban: 2s}}}
+  - {key: slow, rate_limit: {algorithm: leaky_bucket, period: 1s, requests_per_unit: NUMBER, max_delay: 300ms, failure_mode: open}}
+  - key: run
+    descriptors:
+      - {key: stream, rate_limit: {algorithm: concurrency, requests_per_unit: 3, hold: 1h, failure_mode: closed}}
+";
+
+/// The numbers of a rule, which change while a run goes on.
+const NUMBERS: [u32; 3] = [4, 2, 0];
+const KEYS: [&str; 8] = ["window", "log", "bucket", "hot", "counted", "banned", "slow", "run"];
+/// How long a replica waits for the store.
+const TIMEOUT: Duration = Duration::from_millis(100);
+
+/// A file of rules for each of [`NUMBERS`].
+static FILES: LazyLock<Vec<tempfile::NamedTempFile>> = LazyLock::new(|| {
+    let file = |number: &u32| {
+        let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+        let text = RULES.replace("NUMBER", &number.to_string()).replace("MANY", &(number * 20).max(10).to_string());
+        std::fs::write(&file, text).unwrap();
+        file
+    };
+    NUMBERS.iter().map(file).collect()
+});
+
+fn rules(version: usize) -> Rules {
+    let sources = Sources { paths: vec![FILES[version].path().to_owned()] };
+    load::load(&sources, &LoadOptions::default()).unwrap().rules
+}
+
+type Replica = Limiter<Leases<DeniedCache<Faulty>>>;
+
+/// One run.
+struct Run {
+    rng: fastrand::Rng,
+    world: Arc<Mutex<World>>,
+    judge: Arc<Mutex<Judge>>,
+    replicas: Vec<(Replica, Arc<Leases<DeniedCache<Faulty>>>)>,
+}
+
+impl Run {
+    fn new(seed: u64) -> Run {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let weather = Weather::draw(&mut rng);
+        let world = Arc::new(Mutex::new(World::new(weather, rng.fork())));
+        let replicas: Vec<_> = (0..rng.usize(1..4)).map(|_| Self::replica(&world)).collect();
+        let judge = Arc::new(Mutex::new(Judge::new(replicas.len(), weather)));
+        Run { rng, world, judge, replicas }
+    }
+
+    fn replica(world: &Arc<Mutex<World>>) -> (Replica, Arc<Leases<DeniedCache<Faulty>>>) {
+        let denials = Arc::new(Denials::new(1 << 20, Box::new(|| {})));
+        let store = DeniedCache::new(Faulty::new(Arc::clone(world)), denials);
+        let leases = Arc::new(Leases::around(vec![store], 1_000, Box::new(|| {})).pop().unwrap());
+        let plan = PlanOptions { key_prefix: String::new(), shadow_mode: false, expected_replicas: 1 };
+        let options = LimiterOptions { plan, overload: Overload::FailureMode, max_held_requests: 2 };
+        let metrics = Arc::new(Metrics::new(0.8).unwrap());
+        let limiter = Limiter::new(options, Arc::clone(&leases), Arc::new(MemoryStore::default()), metrics);
+        limiter.put_in_force(rules(0));
+        (limiter, leases)
+    }
+
+    /// So many requests, and what befalls them.
+    async fn go(mut self) -> Judge {
+        let mut version = 0;
+        let busy = self.rng.u64(1..60);
+        for number in 0..self.rng.u64(30..90) {
+            sleep(Duration::from_micros(self.rng.u64(0..busy * 2_000))).await;
+            match self.rng.u8(..) {
+                0..6 => {
+                    version = self.rng.usize(..NUMBERS.len());
+                    self.replicas.iter().for_each(|(limiter, _)| limiter.put_in_force(rules(version)));
+                }
+                6..10 => self.world.lock().fail_over(),
+                10..14 => self.world.lock().step_clock(),
+                14..17 => self.reset(),
+                _ => self.request(number, NUMBERS[version]),
+            }
+        }
+        // Until every request is answered and every stream has ended, and then the end of the processes.
+        sleep(Duration::from_secs(60)).await;
+        self.world.lock().calm_down();
+        for (_, leases) in &self.replicas {
+            leases.close(Instant::now() + Duration::from_secs(10)).await;
+        }
+        sleep(Duration::from_secs(60)).await;
+        let world = self.world.lock();
+        self.judge.lock().end(&world);
+        drop(world);
+        std::mem::replace(&mut *self.judge.lock(), Judge::new(0, Weather::default()))
+    }
+
+    /// A request that goes its own way.
+    fn request(&mut self, number: u64, in_force: u32) {
+        let rng = &mut self.rng;
+        let replica = rng.usize(..self.replicas.len());
+        let limiter = self.replicas[replica].0.clone();
+        // Names of streams repeat.
+        let stream = ["a", "b", "c"][rng.usize(..3)];
+        let mut descriptors = vec![descriptor(rng, stream)];
+        while rng.u8(..) < 60 {
+            descriptors.push(descriptor(rng, stream));
+        }
+        let timeout = [TIMEOUT, Duration::from_millis(20), Duration::ZERO][[0, 0, 0, 0, 0, 1, 1, 2][rng.usize(..8)]];
+        let refunds = descriptors.len() == 1 && rng.u8(..) < 40;
+        let lasts = Duration::from_millis(rng.u64(1..4_000));
+        let request = Request { domain: "sim".into(), descriptors };
+        let (judge, world) = (Arc::clone(&self.judge), Arc::clone(&self.world));
+        tokio::spawn(async move {
+            let sent = Instant::now();
+            judge.lock().sent(&request);
+            let snapshot = limiter.snapshot();
+            let deadlines = Deadlines { store: sent + timeout.min(TIMEOUT), caller: Some(sent + timeout) };
+            let decided = limiter.decide(&snapshot, &request, deadlines).await;
+            let seen = Seen { number, replica, in_force, sent, timeout, request: &request };
+            let passed = judge.lock().decided(&seen, &decided, &world.lock());
+            let decided_at_all = decided.is_ok();
+            if let Ok((_, Some(turn))) = decided {
+                turn.come().await;
+            }
+            let is_stream = request.descriptors.iter().any(|descriptor| descriptor.entries.len() > 1);
+            // Envoy lets a stream pass whose call has failed; what it then releases it never had, and in a mesh another may have the name.
+            if decided_at_all && (is_stream || (passed && refunds)) {
+                // Envoy sends a release for every stream, at its end; for the denied ones at once.
+                sleep(if passed { lasts } else { Duration::from_millis(1) }).await;
+                let mut refund = request.clone();
+                let wants = |descriptor: &Descriptor| {
+                    matches!(descriptor.ask, Ask::Take(_)) && (descriptor.entries.len() > 1 || (passed && refunds))
+                };
+                refund.descriptors.retain(wants);
+                refund.descriptors.iter_mut().for_each(|one| one.ask = Ask::refund(one.ask.taken()).unwrap());
+                judge.lock().refunds(replica, &refund, passed);
+                let deadlines = Deadlines { store: Instant::now() + TIMEOUT, caller: None };
+                let snapshot = limiter.snapshot();
+                let _ = limiter.decide(&snapshot, &refund, deadlines).await;
+                judge.lock().refunded(replica, &refund);
+            }
+        });
+    }
+
+    /// By hand.
+    fn reset(&mut self) {
+        let (key, value) = (KEYS[self.rng.usize(..7)], ["ann", "bob"][self.rng.usize(..2)]);
+        let replica = self.rng.usize(..self.replicas.len());
+        let (limiter, judge) = (self.replicas[replica].0.clone(), Arc::clone(&self.judge));
+        tokio::spawn(async move {
+            judge.lock().resets(key, value);
+            let entries = vec![Entry { key: key.into(), value: value.into() }];
+            let _ = limiter.counters(Action::Reset, ("sim", entries), TIMEOUT).await;
+            judge.lock().resets(key, value);
+        });
+    }
+}
+
+fn descriptor(rng: &mut fastrand::Rng, stream: &str) -> Descriptor {
+    let key = KEYS[rng.usize(..KEYS.len())];
+    let value = ["ann", "bob"][rng.usize(..2)];
+    let mut entries = vec![Entry { key: key.into(), value: value.into() }];
+    if key == "run" {
+        entries.push(Entry { key: "stream".into(), value: stream.into() });
+        return Descriptor { entries, ask: Ask::Take(1), limit: None };
+    }
+    let hits = [1, 1, 1, 1, 2, 3, 0, 9][rng.usize(..8)];
+    // A client's own limit is another counter than the rule's.
+    let limit = (rng.u8(..) < 12).then_some(Override { number: 1_000, unit: Unit::Second });
+    Descriptor { entries, ask: Ask::take(hits).unwrap(), limit }
+}
+
+/// What a seed comes to.
+fn run(seed: u64) -> Judge {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async { Run::new(seed).go().await })
+}
+
+fn seeds() -> std::ops::Range<u64> {
+    let text = std::env::var("TOLLGATE_SIMULATION").unwrap_or_else(|_| "0..10000".into());
+    let (first, last) = text.split_once("..").expect("FIRST..LAST");
+    first.parse().unwrap()..last.parse().unwrap()
+}
+
+#[test]
+fn whatever_befalls_the_store_and_the_replicas_every_promise_is_kept() {
+    let seeds = seeds();
+    let (next, total) = (std::sync::atomic::AtomicU64::new(seeds.start), Mutex::new(judge::Counts::default()));
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let start = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        break;
+                    }
+                    let judge = run(seed);
+                    assert!(judge.wrong.is_empty(), "seed {seed}: {:#?}", judge.wrong);
+                    total.lock().add(&judge.counts);
+                }
+            });
+        }
+    });
+    let total = total.into_inner();
+    println!("{} seeds in {:?}: {total:?}", seeds.end - seeds.start, start.elapsed());
+    // What never happens, nobody judges.
+    total.assert_everything_happened(seeds.end - seeds.start);
+}
+
+#[test]
+fn a_seed_is_one_run_and_repeats() {
+    for seed in 0..20 {
+        assert_eq!(run(seed).story, run(seed).story, "seed {seed}");
+    }
+}

@@ -1,0 +1,358 @@
+//! What is promised, held against what is seen.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tollgate::algorithm::Algorithm;
+use tollgate::decision::{Answer, Decision, Limited};
+use tollgate::descriptor::{Request, Role};
+use tollgate::limiter::DecideError;
+use tollgate::plan::Source;
+use tollgate::rules::FailureMode;
+use tollgate::store::Key;
+
+use super::TIMEOUT;
+use super::world::{Weather, World};
+
+/// So late an answer may be for the timers, which count milliseconds.
+const LATE: Duration = Duration::from_millis(3);
+/// How long a denial answers for a store that can be asked.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// How often what was seen.
+#[derive(Debug, Default)]
+pub struct Counts(HashMap<&'static str, u64>);
+
+/// What must happen in some run, or it is not tested.
+const EVERYTHING: [&str; 14] = [
+    "passed",
+    "denied",
+    "answered without the store",
+    "known denial",
+    "failed open",
+    "failed closed",
+    "decided here",
+    "undecided",
+    "deadline exceeded",
+    "skipped",
+    "banned",
+    "delayed",
+    "failover",
+    "clock step",
+];
+
+impl Counts {
+    pub fn add(&mut self, other: &Counts) {
+        other.0.iter().for_each(|(what, times)| *self.0.entry(what).or_default() += times);
+    }
+
+    fn see(&mut self, what: &'static str, times: u64) {
+        *self.0.entry(what).or_default() += times;
+    }
+
+    pub fn assert_everything_happened(&self, seeds: u64) {
+        let never = EVERYTHING.iter().filter(|what| self.0.get(*what).copied().unwrap_or(0) == 0);
+        let never: Vec<_> = never.collect();
+        assert!(seeds < 500 || never.is_empty(), "never seen: {never:?}");
+    }
+}
+
+/// A request and what is known of it.
+pub struct Seen<'s> {
+    pub number: u64,
+    pub replica: usize,
+    /// The number in the rules when it was sent.
+    pub in_force: u32,
+    pub sent: Instant,
+    pub timeout: Duration,
+    pub request: &'s Request,
+}
+
+/// What has passed a counter, and what may excuse it.
+#[derive(Default)]
+struct Counter {
+    /// When how many hits were let pass by the store or a lease.
+    passed: Vec<(Instant, u64)>,
+    /// The greatest number that was in force, and its period.
+    most: u64,
+    period: Duration,
+    algorithm: Option<Algorithm>,
+    /// Slots that are taken.
+    in_progress: u64,
+    /// When something was refunded or reset last, and through which replica; and all hits of that.
+    refunded: Vec<(Instant, Option<usize>)>,
+    refunded_hits: u64,
+}
+
+pub struct Judge {
+    replicas: usize,
+    weather: Weather,
+    counters: HashMap<Key, Counter>,
+    /// Hits on their way to an answer.
+    in_flight: u64,
+    most_in_flight: u64,
+    pub wrong: Vec<String>,
+    pub counts: Counts,
+    /// Every answer, in order.
+    pub story: Vec<String>,
+}
+
+impl Judge {
+    pub fn new(replicas: usize, weather: Weather) -> Judge {
+        Judge {
+            replicas,
+            weather,
+            counters: HashMap::new(),
+            in_flight: 0,
+            most_in_flight: 0,
+            wrong: Vec::new(),
+            counts: Counts::default(),
+            story: Vec::new(),
+        }
+    }
+
+    fn demand(&mut self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.wrong.push(what());
+        }
+    }
+
+    pub fn sent(&mut self, request: &Request) {
+        self.in_flight += hits(request);
+        self.most_in_flight = self.most_in_flight.max(self.in_flight);
+    }
+
+    /// Whether it passed.
+    pub fn decided<T>(
+        &mut self,
+        seen: &Seen<'_>,
+        decided: &Result<(Decision<'_>, Option<T>), DecideError>,
+        world: &World,
+    ) -> bool {
+        self.in_flight -= hits(seen.request);
+        let took = seen.sent.elapsed();
+        let told = match decided {
+            Ok((decision, turn)) => format!("{} {:?} {}", decision.over_limit, decision.delay, turn.is_some()),
+            Err(error) => error.to_string(),
+        };
+        self.story.push(format!("{} after {took:?}: {told}", seen.number));
+        self.demand(took <= seen.timeout.min(TIMEOUT) + LATE, || {
+            format!("{} was answered after {took:?}", seen.number)
+        });
+        let (decision, turn) = match decided {
+            Ok(decided) => decided,
+            Err(DecideError::Undecided(_)) => {
+                self.counts.see("undecided", 1);
+                let has_error_mode = seen.request.descriptors.iter().any(|one| one.entries[0].key == "hot");
+                self.demand(has_error_mode, || format!("{} fails without failure mode error", seen.number));
+                return false;
+            }
+            Err(DecideError::DeadlineExceeded) => {
+                self.counts.see("deadline exceeded", 1);
+                let is_short = seen.timeout < Duration::from_millis(1);
+                self.demand(is_short, || format!("{} had time", seen.number));
+                return false;
+            }
+            Err(error) => {
+                self.wrong.push(format!("{}: {error}", seen.number));
+                return false;
+            }
+        };
+        self.demand(seen.timeout > Duration::from_micros(1), || format!("{} had no time", seen.number));
+        self.counts.see(if decision.over_limit { "denied" } else { "passed" }, 1);
+        self.counts.see("delayed", u64::from(turn.is_some()));
+        // Which answer denies the request, it says itself.
+        let denied = decision.limits.iter().any(|limited| limited.over() && limited.role() == Role::Enforced);
+        self.demand(denied == decision.over_limit, || format!("{}: {decision:?}", seen.number));
+        for limited in &decision.limits {
+            self.limit(seen, decision, limited, took, world);
+        }
+        !decision.over_limit
+    }
+
+    fn limit(
+        &mut self,
+        seen: &Seen<'_>,
+        decision: &Decision<'_>,
+        limited: &Limited<'_>,
+        took: Duration,
+        world: &World,
+    ) {
+        let check = &limited.asked.check;
+        let mode = limited.asked.failure_mode;
+        if limited.banned_ms().is_some() {
+            self.counts.see("banned", 1);
+        }
+        if let Source::Rule(rule, _) = limited.asked.source
+            && matches!(&*rule.path, "window" | "log" | "bucket" | "counted" | "slow")
+        {
+            let number = check.limit.number();
+            self.demand(number == seen.in_force, || {
+                format!("{} is under {number}, not {}", seen.number, seen.in_force)
+            });
+        }
+        match limited.answer {
+            Answer::Store(verdict) => {
+                let (allowed, number) = (verdict.own.allowed, check.limit.number());
+                let passes_nothing = number == 0 && check.ask.taken() > 0;
+                self.demand(!(allowed && passes_nothing), || {
+                    format!("{} passes a limit of 0: {limited:?}", seen.number)
+                });
+                if !verdict.allowed() && took.is_zero() {
+                    self.counts.see("answered without the store", 1);
+                    self.known_denial(seen, limited, world, Some(FRESH));
+                }
+            }
+            Answer::Known(_) => {
+                self.counts.see("known denial", 1);
+                self.demand(limited.over(), || format!("{}: a known denial passes", seen.number));
+                self.known_denial(seen, limited, world, None);
+            }
+            Answer::Skipped => {
+                self.counts.see("skipped", 1);
+                self.demand(decision.over_limit, || format!("{} passes, and was not asked", seen.number));
+            }
+            Answer::Local(_) => {
+                self.counts.see("decided here", 1);
+                self.demand(mode == FailureMode::Local, || format!("{} was decided here", seen.number));
+            }
+            Answer::FailedOpen => {
+                self.counts.see("failed open", 1);
+                self.demand(mode == FailureMode::Open, || format!("{} fails open", seen.number));
+            }
+            Answer::FailedClosed => {
+                self.counts.see("failed closed", 1);
+                self.demand(mode == FailureMode::Closed && decision.over_limit, || {
+                    format!("{} fails closed", seen.number)
+                });
+            }
+        }
+        let counter = self.counters.entry(check.key.clone()).or_default();
+        counter.most = counter.most.max(check.limit.capacity().into());
+        counter.algorithm = Some(check.limit.algorithm());
+        counter.period = check.limit.period();
+        if matches!(limited.answer, Answer::Store(_)) && !decision.over_limit && check.ask.taken() > 0 {
+            counter.passed.push((Instant::now() + decision.delay, check.ask.taken()));
+            if check.limit.algorithm().has_holders() {
+                counter.in_progress += 1;
+                let (in_progress, most) = (counter.in_progress, counter.most);
+                let excused = !self.weather.is_calm() || self.weather.steps.is_some();
+                self.demand(in_progress <= most || excused, || format!("{}: {in_progress} in progress", seen.number));
+            }
+        }
+    }
+
+    /// The store would deny it, too, unless that has changed where this replica cannot know: `within` it would have heard of it.
+    fn known_denial(&mut self, seen: &Seen<'_>, limited: &Limited<'_>, world: &World, within: Option<Duration>) {
+        let check = &limited.asked.check;
+        let counter = self.counters.entry(check.key.clone()).or_default();
+        let unheard = |(at, by): &(Instant, Option<usize>)| {
+            *by != Some(seen.replica) && within.is_none_or(|within| at.elapsed() <= within + TIMEOUT)
+        };
+        let failed_over =
+            world.failed_over.is_some_and(|at| within.is_none_or(|within| at.elapsed() <= within + TIMEOUT));
+        // A take under way may refund: a lease that another replica lets go.
+        let leased = check.lease.is_some();
+        let excused = counter.refunded.iter().any(unheard) || failed_over || self.weather.steps.is_some() || leased;
+        let says = world.would_say(check);
+        self.demand(excused || !says.allowed(), || {
+            format!("{} is denied: {limited:?}; the store: {says:?}", seen.number)
+        });
+    }
+
+    /// What is refunded from now on; a stream that passed has ended.
+    pub fn refunds(&mut self, replica: usize, refund: &Request, passed: bool) {
+        for one in &refund.descriptors {
+            for (key, counter) in &mut self.counters {
+                if is_of(key, &one.entries[0].key, &one.entries[0].value) {
+                    counter.refunded.push((Instant::now(), Some(replica)));
+                    counter.refunded_hits += one.ask.hits().unsigned_abs();
+                    if counter.algorithm.is_some_and(Algorithm::has_holders) && passed {
+                        counter.in_progress = counter.in_progress.saturating_sub(1);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The answer is there.
+    pub fn refunded(&mut self, replica: usize, refund: &Request) {
+        for one in &refund.descriptors {
+            for (key, counter) in &mut self.counters {
+                if is_of(key, &one.entries[0].key, &one.entries[0].value) {
+                    counter.refunded.push((Instant::now(), Some(replica)));
+                }
+            }
+        }
+    }
+
+    /// Everything of a counter is taken back by hand.
+    pub fn resets(&mut self, key: &str, value: &str) {
+        for (name, counter) in &mut self.counters {
+            if is_of(name, key, value) {
+                counter.refunded.push((Instant::now(), None));
+                counter.refunded_hits += u64::MAX / 4;
+                counter.refunded_hits = counter.refunded_hits.min(u64::MAX / 4);
+            }
+        }
+    }
+
+    /// All is over.
+    pub fn end(&mut self, world: &World) {
+        self.counts.see("failover", world.failovers);
+        self.counts.see("clock step", world.steps);
+        let in_flight = self.in_flight;
+        self.demand(in_flight == 0, || format!("{in_flight} hits were never answered"));
+        let counters = std::mem::take(&mut self.counters);
+        for (key, counter) in &counters {
+            let passed: u64 = counter.passed.iter().map(|(_, hits)| hits).sum();
+            let taken = world.taken.get(key).copied().unwrap_or(0);
+            let is_leased = key.as_str().contains("hot=") && !key.as_str().contains("override");
+            let let_go = if is_leased { world.refunded.get(key).copied().unwrap_or(0) } else { 0 };
+            self.demand(passed + let_go <= taken, || {
+                format!("{key}: {passed} passed, {let_go} were let go, and only {taken} were charged")
+            });
+            // What is charged and not used has been refunded by the end.
+            let is_calm = self.weather.is_calm() && counter.refunded_hits == 0;
+            self.demand(!(is_calm && is_leased) || passed + let_go == taken, || {
+                format!("{key}: {taken} were charged, and {passed} passed and {let_go} were let go")
+            });
+            self.never_more(key, counter);
+        }
+    }
+
+    /// No interval of a period admits more than the bound, what the leases held, and what was on its way when it began.
+    fn never_more(&mut self, key: &Key, counter: &Counter) {
+        let Some(algorithm) = counter.algorithm.filter(|algorithm| !algorithm.has_holders()) else { return };
+        if self.weather.fails_over || self.weather.steps == Some(true) || counter.refunded_hits > u64::MAX / 8 {
+            return;
+        }
+        let doubled = matches!(algorithm, Algorithm::FixedWindow | Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let bound = counter.most * if doubled { 2 } else { 1 };
+        let leases = if key.as_str().contains("hot=") { 10 * self.replicas as u64 } else { 0 };
+        let bound = bound + leases + self.most_in_flight + counter.refunded_hits;
+        let mut passed = counter.passed.clone();
+        passed.sort_unstable();
+        let (mut sum, mut first) = (0, 0);
+        for (at, hits) in &passed {
+            sum += hits;
+            while passed[first].0 + counter.period < *at {
+                sum -= passed[first].1;
+                first += 1;
+            }
+            self.demand(sum <= bound, || format!("{key}: {sum} passed in a period, {bound} at the most"));
+        }
+    }
+}
+
+fn hits(request: &Request) -> u64 {
+    request.descriptors.iter().map(|descriptor| descriptor.ask.taken()).sum()
+}
+
+/// The counter is that of a rule, for this value.
+fn is_of(name: &Key, key: &str, value: &str) -> bool {
+    let tag = format!("{key}={value}");
+    let name = name.as_str();
+    !name.contains("override") && name.split(['{', '}', '|']).any(|part| part == tag)
+}

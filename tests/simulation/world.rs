@@ -1,0 +1,220 @@
+//! The store of a simulation: the real decisions, on a clock of its own, behind a way on which questions and answers get late or lost.
+
+use std::borrow::Borrow;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tollgate::algorithm::{Ask, Effect, State};
+use tollgate::store::group::{self, Votes};
+use tollgate::store::{Check, CheckVerdict, Key, Store, StoreError, Verdicts};
+
+/// Milliseconds since the epoch, some day in 2026, where every run begins.
+const START: u64 = 1_784_000_000_123;
+
+/// How often what happens, in 256ths of all calls, and what else may.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weather {
+    /// A question does not arrive.
+    pub lost_before: u8,
+    /// An answer does not.
+    pub lost_after: u8,
+    /// The longest way, in microseconds.
+    pub longest_us: u64,
+    /// What has expired is deleted, and not only forgotten.
+    pub deletes: bool,
+    /// A replica takes over that has not heard of the last writes.
+    pub fails_over: bool,
+    /// The store's clock steps forwards, or backwards.
+    pub steps: Option<bool>,
+}
+
+impl Weather {
+    pub fn draw(rng: &mut fastrand::Rng) -> Weather {
+        let lossy = rng.u8(..4) == 0;
+        Weather {
+            lost_before: if lossy { rng.u8(..80) } else { 0 },
+            lost_after: if lossy { rng.u8(..80) } else { 0 },
+            longest_us: [200, 2_000, 20_000, 200_000][rng.usize(..4)],
+            deletes: rng.bool(),
+            fails_over: rng.u8(..6) == 0,
+            steps: (rng.u8(..6) == 0).then(|| rng.bool()),
+        }
+    }
+
+    /// No question and no answer is lost, or comes too late.
+    pub fn is_calm(&self) -> bool {
+        self.lost_before == 0 && self.lost_after == 0 && self.longest_us < 10_000 && !self.fails_over
+    }
+}
+
+/// A counter, and when it expires.
+type Counters = HashMap<Key, (State, u64)>;
+
+pub struct World {
+    weather: Weather,
+    rng: fastrand::Rng,
+    begin: Instant,
+    /// How far the store's clock is ahead.
+    ahead_ms: i64,
+    counters: Counters,
+    /// As a replica of the store knows them.
+    replica: Counters,
+    /// The hits of what was charged to each counter, and of what leases have refunded.
+    pub taken: HashMap<Key, u64>,
+    pub refunded: HashMap<Key, u64>,
+    /// When a replica of the store took over last.
+    pub failed_over: Option<Instant>,
+    pub failovers: u64,
+    pub steps: u64,
+}
+
+impl World {
+    pub fn new(weather: Weather, rng: fastrand::Rng) -> World {
+        World {
+            weather,
+            rng,
+            begin: Instant::now(),
+            ahead_ms: 0,
+            counters: HashMap::new(),
+            replica: HashMap::new(),
+            taken: HashMap::new(),
+            refunded: HashMap::new(),
+            failed_over: None,
+            failovers: 0,
+            steps: 0,
+        }
+    }
+
+    pub fn fail_over(&mut self) {
+        if self.weather.fails_over {
+            self.counters = self.replica.clone();
+            self.failed_over = Some(Instant::now());
+            self.failovers += 1;
+        }
+    }
+
+    pub fn step_clock(&mut self) {
+        let by = i64::from(self.rng.u32(1..3_000));
+        match self.weather.steps {
+            None => return,
+            Some(true) => self.ahead_ms += by,
+            Some(false) => self.ahead_ms -= by,
+        }
+        self.steps += 1;
+    }
+
+    /// From now on nothing is lost.
+    pub fn calm_down(&mut self) {
+        self.weather = Weather { lost_before: 0, lost_after: 0, longest_us: 200, ..self.weather };
+    }
+
+    fn now(&self) -> u64 {
+        (START + self.begin.elapsed().as_millis() as u64).saturating_add_signed(self.ahead_ms)
+    }
+
+    /// What the store would say, if it were asked now.
+    pub fn would_say(&self, check: &Check) -> CheckVerdict {
+        let keys: Vec<&Key> = group::keys(std::slice::from_ref(check)).collect();
+        let state = |i: usize| self.counters.get(keys[i]).map(|(state, _)| state);
+        group::decide(&[check], self.now(), state).0[0].unwrap()
+    }
+
+    fn decide<C: Borrow<Check>>(&mut self, checks: &[C]) -> Verdicts {
+        let now = self.now();
+        if self.weather.deletes {
+            self.counters.retain(|_, (_, expires_at)| *expires_at > now);
+        }
+        let keys: Vec<Key> = group::keys(checks).cloned().collect();
+        let state = |i: usize| self.counters.get(&keys[i]).map(|(state, _)| state);
+        let (verdicts, effects) = group::decide(checks, now, state);
+        for (i, effect) in effects {
+            let expires_at = match effect {
+                Effect::Changed { expires_after_ms, .. } => now + expires_after_ms,
+                Effect::None | Effect::Forgotten => now,
+            };
+            let state = self.counters.remove(&keys[i]).map(|(state, _)| state);
+            if let Some(state) = effect.apply(state) {
+                self.counters.insert(keys[i].clone(), (state, expires_at));
+            }
+        }
+        self.count(checks, &verdicts);
+        if self.rng.u8(..) < 64 {
+            self.replica = self.counters.clone();
+        }
+        verdicts
+    }
+
+    fn count<C: Borrow<Check>>(&mut self, checks: &[C], verdicts: &Verdicts) {
+        let mut votes = Votes::default();
+        for (check, verdict) in checks.iter().zip(verdicts) {
+            votes.add(check.borrow().role, check.borrow(), !verdict.unwrap().allowed());
+        }
+        for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts) {
+            match check.ask {
+                Ask::Take(hits) if verdict.unwrap().allowed() && !votes.deny() => {
+                    *self.taken.entry(check.key.clone()).or_default() += hits;
+                }
+                // Clients and operators do not refund like this: they have no group of two.
+                Ask::Refund(hits) if check.lease.is_none() => {
+                    *self.refunded.entry(check.key.clone()).or_default() += hits;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// How long a way is, and whether what goes there arrives.
+    fn way(&mut self, lost: impl Fn(&Weather) -> u8) -> (Duration, bool) {
+        let mut way = Duration::from_micros(self.rng.u64(1..self.weather.longest_us.max(2)));
+        if self.rng.u8(..) > 20 {
+            way /= 20;
+        }
+        (way, self.rng.u8(..) >= lost(&self.weather))
+    }
+}
+
+/// The way of one replica of Tollgate to the store. What goes there keeps its order; answers need not.
+pub struct Faulty {
+    world: Arc<Mutex<World>>,
+    /// When what was sent last arrives.
+    arrives: Mutex<Instant>,
+}
+
+impl Faulty {
+    pub fn new(world: Arc<Mutex<World>>) -> Faulty {
+        Faulty { world, arrives: Mutex::new(Instant::now()) }
+    }
+}
+
+impl Store for Faulty {
+    async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
+        let checks: Vec<Check> = checks.iter().map(|check| check.borrow().clone()).collect();
+        let world = Arc::clone(&self.world);
+        let (answer, answered) = oneshot::channel();
+        let (way, arrives) = world.lock().way(|weather| weather.lost_before);
+        let at = {
+            let mut last = self.arrives.lock();
+            *last = (*last + Duration::from_millis(1)).max(Instant::now() + way);
+            *last
+        };
+        // What is on its way goes on, also where nobody waits for it any more.
+        tokio::spawn(async move {
+            sleep_until(at).await;
+            if !arrives {
+                return drop(answer.send(Err(StoreError::Down)));
+            }
+            let verdicts = world.lock().decide(&checks);
+            let (way, arrives) = world.lock().way(|weather| weather.lost_after);
+            sleep(way).await;
+            let _ = answer.send(if arrives { Ok(verdicts) } else { Err(StoreError::Timeout) });
+        });
+        match timeout_at(deadline, answered).await {
+            Ok(Ok(answer)) => answer,
+            Ok(Err(_)) | Err(_) => Err(StoreError::Timeout),
+        }
+    }
+}
