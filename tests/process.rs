@@ -790,7 +790,7 @@ fn what_a_client_makes_a_library_say_is_not_logged() {
         connection.set_read_timeout(Some(support::SOON)).unwrap();
         // It has read them all when it answers a PING that comes last, unless it has closed the connection.
         let _ = connection.write_all(&[PREFACE, &PING_ACK.repeat(1_000), b"\0\0\x08\x06\0\0\0\0\0lastping"].concat());
-        let (mut said, mut buffer) = (Vec::new(), [0; 1_024]);
+        let (mut said, mut buffer) = (Vec::<u8>::new(), [0; 1_024]);
         while !said.windows(8).any(|bytes| bytes == b"lastping") {
             match connection.read(&mut buffer) {
                 Ok(length @ 1..) => said.extend(&buffer[..length]),
