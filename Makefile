@@ -1,13 +1,13 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check deny bench bench-quick bench-overload image
+.PHONY: help run test e2e check deny bench bench-quick bench-overload image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
 
 help: ## say what there is to make
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## serve the example rules on this machine, in memory
 	cargo run --release -- --rules config/rules
@@ -15,6 +15,10 @@ run: ## serve the example rules on this machine, in memory
 test: ## run every test, with the Redis and the Envoy they need (installed at the first run)
 	scripts/test-tools.sh
 	cargo test --locked --no-fail-fast
+
+e2e: ## ask h2spec whether the gRPC port speaks HTTP/2 as its RFCs say (installs it at the first run; needs Go)
+	scripts/e2e-tools.sh
+	cargo test --locked --test floods -- --ignored
 
 check: ## what a review would say first: formatting and lints
 	cargo fmt --check

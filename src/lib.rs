@@ -39,7 +39,5 @@ pub mod metrics;
 pub mod telemetry;
 pub mod http;
 pub mod settings;
-pub mod worker;
-pub mod accept;
 pub mod server;
 pub mod command;

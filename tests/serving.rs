@@ -9,19 +9,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use support::tollgate::request;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tollgate::accept;
 use tollgate::grpc::{ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
 use tollgate::http::{self, Counters, Port};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
+use tollgate::server::port::Port as GrpcPort;
+use tollgate::server::workers::Workers;
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::{Check, Store, StoreError, Verdicts};
 use tollgate::wire::RateLimitServiceClient;
 use tollgate::wire::rate_limit_response::Code;
-use tollgate::worker::Workers;
 use tonic::transport::Endpoint;
 
 /// Panics where the user is `panic`, and lets `slow` wait for the semaphore.
@@ -113,10 +113,13 @@ async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let workers = Arc::new(Workers::start(1).unwrap());
-    tokio::spawn(accept::accept(listener, move |connection| {
-        workers.run(|_, stop| {
+    tokio::spawn(GrpcPort::new(listener, 10).hand_on(move |connection, permit| {
+        workers.run(|_, mut stop| {
             let server = Arc::clone(&server);
-            async move { server.serve(connection, stop).await }
+            async move {
+                server.serve(TcpStream::from_std(connection).unwrap(), stop.requested()).await;
+                drop(permit);
+            }
         });
     }));
 

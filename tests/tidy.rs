@@ -38,16 +38,11 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("wire", &[]),
-    ("grpc", &["algorithm", "decision", "descriptor", "limiter", "metrics", "store", "waiting_room", "wire", "worker"]),
+    ("grpc", &["algorithm", "decision", "descriptor", "limiter", "metrics", "store", "waiting_room", "wire"]),
     ("http", &["counters", "descriptor", "limiter", "metrics", "store", "telemetry"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "rules", "store", "telemetry"]),
-    ("worker", &[]),
-    ("accept", &["telemetry"]),
-    (
-        "server",
-        &["accept", "http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "wire", "worker"],
-    ),
+    ("server", &["http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"]),
     ("command", &["counters", "descriptor", "plan", "rules", "server", "settings", "store", "telemetry", "wire"]),
 ];
 

@@ -3,7 +3,11 @@
 mod connection;
 mod convert;
 mod headers;
-mod rounds;
+mod calls;
+mod executor;
+mod message;
+mod preface;
+mod session;
 
 use std::sync::Arc;
 use std::time::Duration;

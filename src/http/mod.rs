@@ -17,9 +17,6 @@ use crate::store::Store;
 pub use connections::serve;
 pub use counters::Counters;
 
-/// How many connections the port has at once, unless the process says otherwise.
-pub const MAX_CONNECTIONS: usize = 256;
-
 /// What the port tells of.
 pub struct Port<S> {
     /// The process answers requests, by rules.

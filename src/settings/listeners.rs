@@ -35,6 +35,18 @@ pub struct ListenerSettings {
     #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
     pub admin_token: Option<String>,
 
+    /// How many connections HTTP may have at once; at the bound the oldest goes for a new one. Fewer where the limit on
+    /// descriptors leaves less.
+    #[arg(long, env = "MAX_CONNECTIONS", value_name = "NUMBER", default_value = "256", help_heading = "Listeners",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub max_connections: u32,
+
+    /// How many connections gRPC may have at once; what is beyond is closed. Fewer where the limit on descriptors leaves
+    /// less.
+    #[arg(long, env = "GRPC_MAX_CONNECTIONS", value_name = "NUMBER", default_value = "10000", help_heading = "Listeners",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub grpc_max_connections: u32,
+
     /// A connection older than this is closed once its calls are answered, so that clients spread over new replicas.
     #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", value_name = "DURATION", default_value = "24h", help_heading = "Listeners",
         value_parser = positive_duration)]

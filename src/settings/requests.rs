@@ -5,8 +5,9 @@ use clap::Args;
 /// What a request may be.
 #[derive(Args, Clone, Debug)]
 pub struct RequestSettings {
-    /// The largest request in bytes.
-    #[arg(long, env = "MAX_MESSAGE_BYTES", value_name = "BYTES", default_value = "4194304", help_heading = "Requests",
+    /// The largest request in bytes. What a connection's half-received requests take together is bounded by a megabyte,
+    /// or by this.
+    #[arg(long, env = "MAX_MESSAGE_BYTES", value_name = "BYTES", default_value = "65536", help_heading = "Requests",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub max_message_bytes: u32,
 

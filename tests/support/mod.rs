@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "every test binary uses its part of this")]
 
 pub mod envoy;
+pub mod http2;
 pub mod limits;
 pub mod redis;
 pub mod tollgate;

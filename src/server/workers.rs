@@ -32,7 +32,7 @@ pub struct Stop(watch::Receiver<bool>);
 
 impl Stop {
     /// Waits until the job should end.
-    pub async fn told(&mut self) {
+    pub async fn requested(&mut self) {
         // An error means that the workers are gone: end then, too.
         let _ = self.0.wait_for(|stop| *stop).await;
     }
@@ -136,7 +136,7 @@ mod tests {
                 let _ = started.send(Job { worker, thread: std::thread::current().id(), _end: end });
                 tokio::select! {
                     _ = ended => {}
-                    () = stop.told() => {}
+                    () = stop.requested() => {}
                 }
             });
             self.started.1.recv().await.unwrap()

@@ -1,0 +1,92 @@
+//! The beginning of HTTP/2. A client that does not send it is let go: before it has come, hyper neither asks whether the client is there nor
+//! ends, so that silence, or a word and then silence, would use up connections and the time of a shutdown.
+
+use std::io;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+
+/// What a client sends first (RFC 9113, section 3.4).
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// How long a client may take to send it.
+const PREFACE_TIME: Duration = Duration::from_secs(10);
+
+/// Takes the preface off the connection. `false`: the client sent something else, or went, or took too long.
+pub(super) async fn take(connection: &mut (impl AsyncRead + Unpin)) -> bool {
+    let begun = matches!(tokio::time::timeout(PREFACE_TIME, begins_with_preface(connection)).await, Ok(Ok(true)));
+    if !begun {
+        // What has come and is not read would make of the end a reset, which tells a client less.
+        let _ = connection.read(&mut [0; 1024]).now_or_never();
+    }
+    begun
+}
+
+async fn begins_with_preface(connection: &mut (impl AsyncRead + Unpin)) -> io::Result<bool> {
+    let mut buffer = [0; PREFACE.len()];
+    let mut length = 0;
+    while length < PREFACE.len() {
+        let read = connection.read(&mut buffer[length..]).await?;
+        length += read;
+        if read == 0 || !PREFACE.starts_with(&buffer[..length]) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt as _;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Whether a client that sends these pieces, and then waits, is served; and after how long that is known.
+    async fn taken(pieces: &[&[u8]]) -> (bool, Duration) {
+        let (mut client, mut server) = tokio::io::duplex(64);
+        let start = Instant::now();
+        let send = async {
+            for piece in pieces {
+                client.write_all(piece).await.unwrap();
+                tokio::task::yield_now().await;
+            }
+        };
+        let (taken, ()) = tokio::join!(take(&mut server), send);
+        (taken, start.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_preface_may_come_in_pieces_and_nothing_after_it_is_read() {
+        for size in [1, 5, 24] {
+            assert_eq!(taken(&PREFACE.chunks(size).collect::<Vec<_>>()).await, (true, Duration::ZERO));
+        }
+        let (mut client, mut server) = tokio::io::duplex(64);
+        client.write_all(&[&PREFACE[..], b"more"].concat()).await.unwrap();
+        assert!(take(&mut server).await);
+        let mut more = [0; 4];
+        server.read_exact(&mut more).await.unwrap();
+        assert_eq!(&more, b"more");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_falls_silent_is_let_go_in_time_and_one_that_sends_something_else_at_once() {
+        for words in [&b""[..], b"P", &PREFACE[..23]] {
+            let (taken, after) = taken(&[words]).await;
+            assert!(!taken && after >= PREFACE_TIME && after < 2 * PREFACE_TIME, "{words:?}: {after:?}");
+        }
+        for words in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRINT", b"\x16\x03\x01"] {
+            assert_eq!(taken(&[words]).await, (false, Duration::ZERO), "{words:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_goes_within_the_preface_is_let_go_at_once() {
+        let (mut client, mut server) = tokio::io::duplex(64);
+        client.write_all(b"PRI").await.unwrap();
+        drop(client);
+        let start = Instant::now();
+        assert!(!take(&mut server).await);
+        assert_eq!(start.elapsed(), Duration::ZERO);
+    }
+}

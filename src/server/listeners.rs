@@ -1,0 +1,33 @@
+//! The listeners of both ports.
+
+use anyhow::Context as _;
+use tokio::net::TcpListener;
+
+use super::descriptors::{self, Shares};
+use super::options;
+use super::port::Port;
+use crate::settings::Settings;
+
+/// The listeners, open before anything says so.
+pub(super) struct Ports {
+    pub(super) grpc: Port,
+    pub(super) http: TcpListener,
+    /// So many connections HTTP may have at once.
+    pub(super) http_connections: usize,
+}
+
+impl Ports {
+    pub(super) async fn open(settings: &Settings, workers: usize, to_redis: usize) -> anyhow::Result<Ports> {
+        let limit = descriptors::raise_limit();
+        let wanted = options::connections(settings);
+        let shares = Shares::of(limit, wanted, workers, to_redis);
+        shares.tell(wanted, limit);
+        let bind = async |host: &str, port, settings: &str| {
+            let listener = TcpListener::bind((host, port)).await;
+            listener.with_context(|| format!("cannot listen on {host}:{port} ({settings})"))
+        };
+        let grpc = bind(&settings.listeners.grpc_host, settings.listeners.grpc_port, "GRPC_HOST, GRPC_PORT").await?;
+        let http = bind(&settings.listeners.host, settings.listeners.port, "HOST, PORT").await?;
+        Ok(Ports { grpc: Port::new(grpc, shares.grpc), http, http_connections: shares.http })
+    }
+}

@@ -1,0 +1,188 @@
+//! The running process: reads what it needs, builds the parts, announces itself, waits for a signal, and drains.
+
+mod announce;
+mod descriptors;
+mod drain;
+mod grpc;
+mod listeners;
+mod options;
+pub mod port;
+mod reload;
+mod signals;
+pub mod workers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use tokio::sync::{Semaphore, watch};
+
+use crate::grpc::{Server, Service};
+use crate::http::{self, Counters, Port};
+use crate::limiter::Limiter;
+use crate::metrics::Metrics;
+use crate::rules::Rules;
+use crate::rules::watch::Fingerprint;
+use crate::settings::Settings;
+use crate::store::Store;
+use crate::store::denied::{Denials, DeniedCache};
+use crate::store::lease::Leases;
+use crate::store::memory::{self, MemoryStore, SystemClock};
+use crate::store::redis::RedisStore;
+use crate::store::timed::{OnAnswer, Timed};
+use announce::{Serving, Up};
+use drain::Running;
+use listeners::Ports;
+use reload::Origin;
+use signals::Signals;
+use workers::Workers;
+
+/// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
+const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
+
+/// Serves until SIGTERM or SIGINT, and then until requests that are being decided are answered. The metrics tell how many
+/// log lines are lost.
+///
+/// # Errors
+/// Where it cannot start: wrong settings, wrong rules, a port in use.
+pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static) -> anyhow::Result<()> {
+    settings.answers.check_headers()?;
+    settings.listeners.admin_token()?;
+    // First of all, so that no signal ends the process without its draining.
+    let signals = Signals::new()?;
+    let sources = settings.rules.sources()?;
+    // Taken before the rules are read: a change from here on is noticed.
+    let seen = Fingerprint::of(&sources);
+    let loaded = reload::load_first(&sources, &settings)?;
+    let origin = Origin { sources, options: settings.reading.load_options(), seen };
+    let redis = settings.store.redis()?;
+    let threads = options::worker_threads(&settings);
+    let ports = Ports::open(&settings, threads, redis.as_ref().map_or(0, |redis| redis.connections)).await?;
+    let workers = Workers::start(threads).context("cannot start the threads that answer calls")?;
+
+    let metrics = Arc::new(Metrics::new(settings.answers.near_limit_ratio)?);
+    metrics.observe_lost_log_lines(lost_log_lines)?;
+    if loaded.is_none() {
+        metrics.record_load_error();
+    }
+    let most_bytes = settings.requests.memory_store_size_in_bytes;
+    let most_bytes = most_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    let memory = Arc::new(MemoryStore::new(SystemClock, most_bytes.unwrap_or_else(memory::default_bytes)));
+    tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
+    let parts = Parts { settings, signals, origin, loaded, ports, workers, metrics, memory };
+    let metrics = Arc::clone(&parts.metrics);
+    let on_answer: OnAnswer = Arc::new(move |error, took| metrics.record_store(error, took));
+    match redis {
+        None => {
+            parts.metrics.set_store_up(true);
+            let store = Arc::new(Timed::new(Arc::clone(&parts.memory), on_answer));
+            let stores = vec![store; parts.workers.runtimes().len()];
+            parts.run(stores, "memory").await
+        }
+        Some(config) => {
+            let (name, queue) = (config.to_string(), config.queue);
+            let metrics = Arc::clone(&parts.metrics);
+            let on_change = Box::new(move |up| metrics.set_store_up(up));
+            let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
+            let timed = |store| Timed::new(Arc::new(store), Arc::clone(&on_answer));
+            let metrics = Arc::clone(&parts.metrics);
+            let bytes = parts.settings.store.local_cache_size_in_bytes;
+            let denials = Arc::new(Denials::new(bytes, Box::new(move || metrics.record_denied_cache_hit())));
+            let cached = |store| DeniedCache::new(timed(store), Arc::clone(&denials));
+            let stores = stores.into_iter().map(cached).collect();
+            // Before the cache, which sees what leases give back: and what is held passes, whatever Redis has said to others.
+            let metrics = Arc::clone(&parts.metrics);
+            let stores = Leases::around(stores, queue, Box::new(move || metrics.record_lease()));
+            parts.run(stores.into_iter().map(Arc::new).collect(), &name).await
+        }
+    }
+}
+
+/// Keeps the memory store free of expired counters, and tells how many there are.
+async fn tend(memory: Arc<MemoryStore>, metrics: Arc<Metrics>) {
+    let count = async {
+        let mut ticks = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            ticks.tick().await;
+            metrics.set_memory(memory.len(), memory.bytes());
+        }
+    };
+    tokio::join!(memory.sweep(), count);
+}
+
+/// Everything but the store, whose type differs.
+struct Parts {
+    settings: Settings,
+    signals: Signals,
+    origin: Origin,
+    loaded: Option<Rules>,
+    ports: Ports,
+    workers: Workers,
+    metrics: Arc<Metrics>,
+    memory: Arc<MemoryStore>,
+}
+
+impl Parts {
+    /// Each worker has a store of its own; all lead to the same counters.
+    async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
+        let Parts { settings, mut signals, origin, loaded, ports, workers, metrics, memory } = self;
+        let (grpc_address, http_address) = (ports.grpc.address()?, ports.http.local_addr()?);
+        let store = Arc::clone(stores.first().context("there is one worker at least")?);
+        let limiter =
+            Arc::new(Limiter::new(options::limiter(&settings), Arc::clone(&store), memory, Arc::clone(&metrics)));
+        let (reporter, health) = tonic_health::server::health_reporter();
+        let serving = Serving::new(reporter).await;
+
+        let up = Up::new(loaded.as_ref(), grpc_address);
+        if let Some(rules) = loaded {
+            limiter.put_in_force(rules);
+            serving.set(true).await;
+        }
+        let reload = reload::reload(origin, Arc::clone(&limiter), Arc::clone(&metrics), serving.clone());
+        let reload = tokio::spawn(reload);
+        let admin_runtime = workers.runtimes().into_iter().next().context("there is one worker at least")?;
+        let workers = Arc::new(workers);
+        let others = grpc::others(health)?;
+        let servers = stores.into_iter().map(|store| {
+            let limiter = Arc::new(limiter.with_store(store));
+            let service = Service::new(limiter, Arc::clone(&metrics), options::service(&settings));
+            Arc::new(Server::new(service, others.clone(), options::connection(&settings)))
+        });
+        let mut grpc = grpc::serve(ports.grpc, Arc::clone(&workers), servers.collect());
+        let (stop, mut stopped) = watch::channel(false);
+        let counters = settings.listeners.admin_token()?.map(|token| Counters {
+            limiter: Arc::clone(&limiter),
+            runtime: admin_runtime,
+            token,
+            store_timeout: settings.store.redis_timeout,
+        });
+        let router = http::router(Port { serving: serving.flag(), metrics, counters });
+        let permits = Arc::new(Semaphore::new(ports.http_connections));
+        let mut http = tokio::spawn(http::serve(ports.http, router, permits, async move {
+            // An error means that the sender is gone: stop then, too.
+            let _ = stopped.wait_for(|stop| *stop).await;
+        }));
+        up.announce(http_address, store_name);
+
+        let signal = tokio::select! {
+            signal = signals.next() => signal,
+            () = workers.lost() => bail!(WORKER_LOST),
+            // Neither ends by itself.
+            ended = &mut grpc => bail!("the gRPC port takes no more connections: {ended:?}"),
+            ended = &mut http => bail!("the HTTP port takes no more connections: {ended:?}"),
+        };
+        tracing::info!(signal, drain = ?settings.listeners.drain_delay, "draining");
+        let timeout = settings.listeners.shutdown_timeout;
+        let lost = Arc::clone(&workers);
+        let running = Running { settings, serving, reload, grpc, http, stop, workers, limiter, store };
+        tokio::select! {
+            answered = running.drain() => match answered? {
+                true => tracing::info!("every request is answered: bye"),
+                false => tracing::warn!(after = ?timeout, "connections are still open: closing them"),
+            },
+            signal = signals.next() => tracing::warn!(signal, "a second signal: ending at once"),
+            () = lost.lost() => bail!(WORKER_LOST),
+        }
+        Ok(())
+    }
+}

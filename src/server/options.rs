@@ -1,0 +1,62 @@
+//! What the settings say, as the parts of the process take it.
+
+use std::num::NonZero;
+
+use super::descriptors::Shares;
+use crate::grpc::{ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, ServiceOptions};
+use crate::limiter::LimiterOptions;
+use crate::plan::PlanOptions;
+use crate::settings::Settings;
+
+pub(super) fn worker_threads(settings: &Settings) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
+    settings.listeners.worker_threads.map_or_else(cores, usize::from)
+}
+
+pub(super) fn connections(settings: &Settings) -> Shares {
+    Shares { grpc: settings.listeners.grpc_max_connections as usize, http: settings.listeners.max_connections as usize }
+}
+
+pub(super) fn limiter(settings: &Settings) -> LimiterOptions {
+    LimiterOptions {
+        plan: PlanOptions {
+            key_prefix: settings.store.cache_key_prefix.clone(),
+            shadow_mode: settings.deciding.shadow_mode,
+            expected_replicas: settings.deciding.expected_replicas,
+        },
+        overload: settings.store.overload,
+        max_held_requests: settings.requests.max_held_requests as usize,
+    }
+}
+
+pub(super) fn connection(settings: &Settings) -> ConnectionOptions {
+    ConnectionOptions {
+        max_age: settings.listeners.grpc_max_connection_age,
+        max_age_grace: settings.listeners.grpc_max_connection_age_grace,
+        max_message_bytes: settings.requests.max_message_bytes as usize,
+        max_concurrent_streams: settings.listeners.grpc_max_concurrent_streams,
+    }
+}
+
+pub(super) fn service(settings: &Settings) -> ServiceOptions {
+    let headers =
+        match (settings.answers.limit_response_headers_enabled, settings.answers.limit_response_headers_format) {
+            (false, _) => Headers::Off,
+            (true, HeaderFormat::Ietf) => Headers::Ietf,
+            (true, HeaderFormat::Separate) => Headers::Separate(HeaderNames {
+                limit: settings.answers.limit_limit_header.clone(),
+                remaining: settings.answers.limit_remaining_header.clone(),
+                reset: settings.answers.limit_reset_header.clone(),
+            }),
+        };
+    ServiceOptions {
+        limits: RequestLimits {
+            descriptors: settings.requests.max_descriptors as usize,
+            entries: settings.requests.max_entries as usize,
+            key_bytes: settings.requests.max_key_bytes as usize,
+            value_bytes: settings.requests.max_value_bytes as usize,
+        },
+        headers,
+        store_timeout: settings.store.redis_timeout,
+    }
+}
