@@ -1,10 +1,12 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench bench-quick bench-overload image
+.PHONY: help run test fuzz check bench bench-quick bench-overload image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
+# How long `make fuzz` runs each target.
+SECONDS ?= 300
 
 help: ## say what there is to make
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,6 +17,10 @@ run: ## serve the example rules on this machine, in memory
 test: ## run every test, with the Redis and the Envoy they need (installed at the first run)
 	scripts/test-tools.sh
 	cargo test --locked --no-fail-fast
+
+fuzz: ## damage rules, requests, addresses, replies and counters for five minutes each (SECONDS=300), one after the other
+	scripts/test-tools.sh
+	TOLLGATE_FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzzing -- --test-threads 1 --nocapture
 
 check: ## what a review would say first: formatting and lints
 	cargo fmt --check
