@@ -613,3 +613,53 @@ fn a_damaged_counter_fails_its_own_request_at_most() {
         assert_eq!(slow, 0, "Redis was held up by {damaged:?}");
     });
 }
+
+#[test]
+fn streams_of_one_name_do_not_hold_redis_up() {
+    const SLOTS: u32 = 10_000;
+    let server = Redis::start_with(&["--slowlog-log-slower-than", "1000000"]);
+    let mut redis = Client::open(server.url()).unwrap().get_connection().unwrap();
+    script::load().exec(&mut redis).unwrap();
+    let limit = Limit::new(Algorithm::Concurrency, SLOTS, Duration::from_secs(3_600), Options::default()).unwrap();
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as f64;
+    let slot = |holder: u32| [&f64::from(holder).to_le_bytes()[..], &now.to_le_bytes(), &1_u32.to_le_bytes()].concat();
+    let head = [SLOTS, SLOTS].map(u32::to_le_bytes).concat();
+    // All slots of one name; and a name for each, which has been denied too.
+    let one_name: Vec<u8> = (0..SLOTS).flat_map(|_| slot(1)).collect();
+    let names: Vec<u8> = (0..SLOTS).chain((0..SLOTS).rev()).flat_map(slot).collect();
+    for (slots, wants, free) in [(one_name.clone(), ask(-1), 1), (one_name, ask(-10_000), SLOTS), (names, ask(1), 0)] {
+        let check =
+            Check { caller: Caller { holder: 1, ..Caller::default() }, ..limited("stream", limit, None, wants) };
+        cmd("SET").arg(check.key.as_str()).arg([&head[..], &slots].concat()).exec(&mut redis).unwrap();
+        let group = Group::new(&[check]);
+        let reply: Vec<u8> = script::call([&group]).query(&mut redis).unwrap();
+        let verdict = Reply::new(&reply, 1).unwrap().next(&group).unwrap()[0].unwrap();
+        assert_eq!(verdict.own.remaining, free, "{wants:?}");
+    }
+    let slow: u32 = cmd("SLOWLOG").arg("LEN").query(&mut redis).unwrap();
+    assert_eq!(slow, 0, "Redis was held up for more than a second");
+}
+
+#[test]
+fn many_streams_of_few_names_are_the_same_in_redis_and_in_memory() {
+    let server = Redis::start();
+    let mut redis = Client::open(server.url()).unwrap().get_connection().unwrap();
+    script::load().exec(&mut redis).unwrap();
+    let limit = Limit::new(Algorithm::Concurrency, 120, Duration::from_secs(3_600), Options::default()).unwrap();
+    let (mut rng, memory) = (Rng::with_seed(1), MemoryStore::default());
+    for call in 0..3_000 {
+        // Mostly denied, so that more denials are remembered than there is room for.
+        let wants = ask(if rng.usize(..8) == 0 { -rng.i64(1..4) } else { rng.i64(1..3) });
+        let holder = rng.u64(..if call < 1_500 { 150 } else { 1_000 });
+        let check = Check { caller: Caller { holder, ..Caller::default() }, ..limited("stream", limit, None, wants) };
+        let group = Group::new(std::slice::from_ref(&check));
+        let reply: Vec<u8> = script::call([&group]).query(&mut redis).unwrap();
+        let there = Reply::new(&reply, 1).unwrap().next(&group).unwrap()[0].unwrap().own;
+        let here = memory.decide(&[check]).unwrap()[0].unwrap().own;
+        assert_eq!(
+            (there.allowed, there.remaining),
+            (here.allowed, here.remaining),
+            "call {call}: {wants:?} of {holder}"
+        );
+    }
+}
