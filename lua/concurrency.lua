@@ -109,7 +109,7 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
         own[#own + 1] = from
         from = find(list, mark, from + size)
       end
-      -- The newest first, until nothing is owed; and the list is made once, because to copy it for each of them takes seconds.
+      -- The newest first, until nothing is owed. The list is made once: to copy it for each of them takes seconds.
       local released, first = 0, #own + 1
       local rests = {}
       while owed > 0 and first > 1 do

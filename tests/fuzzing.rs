@@ -1,10 +1,11 @@
-//! Nothing that comes from outside breaks Tollgate: rules files, requests, addresses of Redis, replies of the script, and what stands in Redis
-//! where a counter should be. Every case is drawn from one seed, which repeats it; most are real ones that are damaged somewhere.
+//! Nothing that comes from outside breaks Tollgate: rules files, requests, addresses of Redis, replies of the script, and
+//! what stands in Redis where a counter should be. Every case is drawn from one seed, which repeats it (but for the clock
+//! of Redis); most are real ones that are damaged somewhere.
 //!
 //! `make fuzz` runs each target for five minutes; `TOLLGATE_FUZZ_SEED=N cargo test --test fuzzing NAME` runs one case again.
 //!
-//! Why without a fuzzer: libFuzzer and AFL need a nightly compiler for their view of what a case reaches. Without that view, on stable, bolero
-//! draws at random as this does, and brings 30 crates along. proptest shrinks, but its strategies cannot mutate a file.
+//! Why without a fuzzer: libFuzzer needs a nightly compiler to see what a case reaches. Without that view, on stable,
+//! bolero draws at random as this does, and is one more dependency; proptest's strategies cannot mutate a file.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
@@ -13,6 +14,7 @@ mod support;
 use std::any::Any;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
 use std::sync::{Arc, LazyLock, mpsc};
 use std::time::{Duration, Instant};
 
@@ -324,11 +326,8 @@ fn request(rng: &mut Rng, words: &[&str]) -> RateLimitRequest {
     };
     let descriptor = |rng: &mut Rng| RateLimitDescriptor {
         entries: (0..rng.usize(..3)).map(|_| Entry { key: of(rng, "key"), value: of(rng, "value") }).collect(),
-        limit: (rng.usize(..8) == 0).then(|| RateLimitOverride {
-            requests_per_unit: rng.u32(..) >> rng.u32(..32),
-            unit: rng.i32(-1..9),
-            ..RateLimitOverride::default()
-        }),
+        limit: (rng.usize(..8) == 0)
+            .then(|| RateLimitOverride { requests_per_unit: rng.u32(..) >> rng.u32(..32), unit: rng.i32(-1..9) }),
         hits_addend: (rng.usize(..4) == 0).then(|| hits(rng)),
         is_negative_hits: rng.usize(..6) == 0,
     };
@@ -591,7 +590,7 @@ fn a_damaged_counter_fails_its_own_request_at_most() {
             for check in &mut damaged {
                 check.ask = wants(rng);
             }
-            let groups = [&[before.clone()][..], &damaged, &[after.clone()]].map(Group::new);
+            let groups = [slice::from_ref(&before), &damaged, slice::from_ref(&after)].map(Group::new);
             let reply: Vec<u8> = script::call(&groups).query(&mut redis).unwrap();
             let mut reply = Reply::new(&reply, groups.iter().map(Group::counters).sum()).unwrap();
             for (i, group) in groups.iter().enumerate() {
@@ -653,7 +652,7 @@ fn many_streams_of_few_names_are_the_same_in_redis_and_in_memory() {
         let wants = ask(if rng.usize(..8) == 0 { -rng.i64(1..4) } else { rng.i64(1..3) });
         let holder = rng.u64(..if call < 1_500 { 150 } else { 1_000 });
         let check = Check { caller: Caller { holder, ..Caller::default() }, ..limited("stream", limit, None, wants) };
-        let group = Group::new(std::slice::from_ref(&check));
+        let group = Group::new(slice::from_ref(&check));
         let reply: Vec<u8> = script::call([&group]).query(&mut redis).unwrap();
         let there = Reply::new(&reply, 1).unwrap().next(&group).unwrap()[0].unwrap().own;
         let here = memory.decide(&[check]).unwrap()[0].unwrap().own;
