@@ -1,10 +1,12 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test e2e check deny bench bench-quick bench-overload image
+.PHONY: help run test simulate fuzz e2e check deny bench bench-quick bench-overload image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
+# How long `make fuzz` runs each target.
+SECONDS ?= 300
 
 help: ## say what there is to make
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -19,6 +21,10 @@ test: ## run every test, with the Redis and the Envoy they need (installed at th
 e2e: ## ask h2spec whether the gRPC port speaks HTTP/2 as its RFCs say (installs it at the first run; needs Go)
 	scripts/e2e-tools.sh
 	cargo test --locked --test floods -- --ignored
+
+fuzz: ## damage rules, requests, addresses, replies and counters for five minutes each (SECONDS=300), one after the other
+	scripts/test-tools.sh
+	TOLLGATE_FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzzing -- --test-threads 1 --nocapture
 
 check: ## what a review would say first: formatting and lints
 	cargo fmt --check

@@ -86,12 +86,18 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
     end
     denied = denied .. struct.pack(layout, holder, time, math.min(all, MAX_COUNT))
     if #denied > MAX_DENIED * size then
-      for from = 1, #denied, size do
-        if not find(slots, string.sub(denied, from, from + 7), 1) then
-          denied = string.sub(denied, 1, from - 1) .. string.sub(denied, from + size)
-          break
+      -- Mostly the oldest has no slot. Where it has, to search all slots for each of the others takes seconds.
+      local has_slot = {}
+      local from = 1
+      if find(slots, string.sub(denied, 1, 8), 1) then
+        for place = 1, #slots, size do
+          has_slot[string.sub(slots, place, place + 7)] = true
+        end
+        while from <= #denied and has_slot[string.sub(denied, from, from + 7)] do
+          from = from + size
         end
       end
+      denied = string.sub(denied, 1, from - 1) .. string.sub(denied, from + size)
     end
     changed = true
   elseif hits < 0 then
@@ -103,15 +109,26 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
         own[#own + 1] = from
         from = find(list, mark, from + size)
       end
-      local released = 0
-      for i = #own, 1, -1 do
-        local _, at, one_hits = struct.unpack(layout, list, own[i])
+      -- The newest first, until nothing is owed. The list is made once: to copy it for each of them takes seconds.
+      local released, first = 0, #own + 1
+      local rests = {}
+      while owed > 0 and first > 1 do
+        first = first - 1
+        local _, at, one_hits = struct.unpack(layout, list, own[first])
         local given = math.min(owed, one_hits)
-        local rest = given < one_hits and struct.pack(layout, holder, at, one_hits - given) or ''
-        list = string.sub(list, 1, own[i] - 1) .. rest .. string.sub(list, own[i] + size)
+        rests[first] = given < one_hits and struct.pack(layout, holder, at, one_hits - given) or ''
         owed = owed - given
         released = released + given
       end
+      if first > #own then
+        return list, 0
+      end
+      local parts = {string.sub(list, 1, own[first] - 1)}
+      for i = first, #own do
+        parts[#parts + 1] = rests[i]
+        parts[#parts + 1] = string.sub(list, own[i] + size, (own[i + 1] or #list + 1) - 1)
+      end
+      list = table.concat(parts)
       return list, released
     end
     local swallowed, released

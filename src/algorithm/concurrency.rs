@@ -16,6 +16,8 @@
 //! A slot that nobody releases expires `hold` after it was taken, to the millisecond, and never before. What is kept is one entry for
 //! each stream in progress, so that the number is bounded. Hits of one holder are released newest first.
 
+use std::collections::HashSet;
+
 use super::{
     Attempt, Caller, FIGURES, Limit, LimitError, LimitErrors, NoLease, Options, Traits, Verdict, figures, push_number,
     steady,
@@ -109,11 +111,16 @@ pub(super) fn decide(
         let before = known.map_or(0, |one| i64::from(one.hits));
         let hits = u32::try_from(before + hits).unwrap_or(u32::MAX);
         denied.push(Held { holder, at: time, hits });
-        let strange = |one: &Held| slots.iter().all(|slot| slot.holder != one.holder);
-        if denied.len() > MAX_DENIED
-            && let Some(place) = denied.iter().position(strange)
-        {
-            denied.remove(place);
+        if denied.len() > MAX_DENIED {
+            // Mostly the oldest has no slot. Where it has, to search all slots for each of the others takes long.
+            let oldest = denied[0].holder;
+            let place = if slots.iter().all(|slot| slot.holder != oldest) {
+                Some(0)
+            } else {
+                let holders: HashSet<u64> = slots.iter().map(|slot| slot.holder).collect();
+                denied.iter().position(|one| !holders.contains(&one.holder))
+            };
+            place.map(|place| denied.remove(place));
         }
         changed = true;
     } else if hits < 0 {
