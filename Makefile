@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench bench-quick bench-overload image
+.PHONY: help run test simulate check bench bench-quick bench-overload image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -15,6 +15,12 @@ run: ## serve the example rules on this machine, in memory
 test: ## run every test, with the Redis and the Envoy they need (installed at the first run)
 	scripts/test-tools.sh
 	cargo test --locked --no-fail-fast
+
+# Which seeds: one is one run, and repeats.
+SEEDS ?= 0..1000000
+
+simulate: ## run many drawn faults of Redis against every promise: SEEDS=0..1000000, some half an hour
+	TOLLGATE_SIMULATION=$(SEEDS) cargo test --locked --profile release --test simulation -- --nocapture
 
 check: ## what a review would say first: formatting and lints
 	cargo fmt --check

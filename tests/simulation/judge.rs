@@ -22,10 +22,14 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// How often what was seen.
 #[derive(Debug, Default)]
-pub struct Counts(HashMap<&'static str, u64>);
+pub struct Counts {
+    times: HashMap<&'static str, u64>,
+    /// How long the runs were, and how long requests came in them.
+    simulated: (Duration, Duration),
+}
 
 /// What must happen in some run, or it is not tested.
-const EVERYTHING: [&str; 14] = [
+const EVERYTHING: [&str; 15] = [
     "passed",
     "denied",
     "answered without the store",
@@ -40,19 +44,29 @@ const EVERYTHING: [&str; 14] = [
     "delayed",
     "failover",
     "clock step",
+    "compared without deletion",
 ];
 
 impl Counts {
     pub fn add(&mut self, other: &Counts) {
-        other.0.iter().for_each(|(what, times)| *self.0.entry(what).or_default() += times);
+        other.times.iter().for_each(|(what, times)| *self.times.entry(what).or_default() += times);
+        self.simulate(other.simulated.0, other.simulated.1);
+    }
+
+    pub fn simulate(&mut self, all: Duration, busy: Duration) {
+        self.simulated = (self.simulated.0 + all, self.simulated.1 + busy);
+    }
+
+    pub fn simulated(&self) -> (Duration, Duration) {
+        self.simulated
     }
 
     fn see(&mut self, what: &'static str, times: u64) {
-        *self.0.entry(what).or_default() += times;
+        *self.times.entry(what).or_default() += times;
     }
 
     pub fn assert_everything_happened(&self, seeds: u64) {
-        let never = EVERYTHING.iter().filter(|what| self.0.get(*what).copied().unwrap_or(0) == 0);
+        let never = EVERYTHING.iter().filter(|what| self.times.get(*what).copied().unwrap_or(0) == 0);
         let never: Vec<_> = never.collect();
         assert!(seeds < 500 || never.is_empty(), "never seen: {never:?}");
     }
@@ -110,6 +124,26 @@ impl Judge {
             counts: Counts::default(),
             story: Vec::new(),
         }
+    }
+
+    /// Of a run that did not come to its end.
+    pub fn of_panic() -> Judge {
+        let mut judge = Judge::new(0, Weather::default());
+        judge.wrong.push("it panicked".into());
+        judge
+    }
+
+    pub fn clock_steps(&self) -> bool {
+        self.weather.steps.is_some()
+    }
+
+    /// The other run differs in nothing but deletion at expiry.
+    pub fn compare(&mut self, other: &Judge) {
+        self.wrong.extend(other.wrong.iter().map(|wrong| format!("with deletion flipped: {wrong}")));
+        let differs = self.story.iter().zip(&other.story).find(|(one, other)| one != other);
+        let differs = differs.map(|(one, other)| format!("deletion at expiry makes {other:?} of {one:?}"));
+        self.wrong.extend(differs);
+        self.counts.see("compared without deletion", 1);
     }
 
     fn demand(&mut self, holds: bool, what: impl FnOnce() -> String) {
