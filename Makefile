@@ -19,7 +19,7 @@ test: ## run every test, with the Redis and the Envoy they need (installed at th
 # Which seeds: one is one run, and repeats.
 SEEDS ?= 0..1000000
 
-simulate: ## run many drawn faults of Redis against every promise: SEEDS=0..1000000, some half an hour
+simulate: ## run many drawn faults of Redis against every promise: SEEDS=0..1000000
 	TOLLGATE_SIMULATION=$(SEEDS) cargo test --locked --profile release --test simulation -- --nocapture
 
 check: ## what a review would say first: formatting and lints

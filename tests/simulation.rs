@@ -178,10 +178,11 @@ impl Run {
         let leaves = (rng.u8(..) < 40 && !is_stream).then(|| Duration::from_micros(rng.u64(0..100_000)));
         let request = Request { domain: "sim".into(), descriptors };
         let (judge, world) = (Arc::clone(&self.judge), Arc::clone(&self.world));
+        // Now, because the rules may change before the task begins.
+        let snapshot = limiter.snapshot();
         tokio::spawn(async move {
             let sent = Instant::now();
             judge.lock().sent(&request);
-            let snapshot = limiter.snapshot();
             let deadlines = Deadlines { store: sent + timeout.min(TIMEOUT), caller: Some(sent + timeout) };
             let gone = async {
                 match leaves {

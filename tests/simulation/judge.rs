@@ -219,7 +219,9 @@ impl Judge {
             Err(DecideError::Undecided(_)) => {
                 self.counts.see("undecided", 1);
                 let has_error_mode = seen.request.descriptors.iter().any(|one| one.entries[0].key == "hot");
-                self.demand(has_error_mode && !self.weather.shadow_mode, || format!("{} fails without failure mode error", seen.number));
+                self.demand(has_error_mode && !self.weather.shadow_mode, || {
+                    format!("{} fails without failure mode error", seen.number)
+                });
                 return false;
             }
             Err(DecideError::DeadlineExceeded) => {
@@ -236,11 +238,15 @@ impl Judge {
         self.demand(seen.timeout > Duration::from_micros(1), || format!("{} had no time", seen.number));
         self.counts.see(if decision.over_limit { "denied" } else { "passed" }, 1);
         self.counts.see("delayed", u64::from(turn.is_some()));
-        self.demand(!(self.weather.shadow_mode && decision.over_limit), || format!("{} is denied in shadow", seen.number));
+        self.demand(!(self.weather.shadow_mode && decision.over_limit), || {
+            format!("{} is denied in shadow", seen.number)
+        });
         // Which answer denies the request, it says itself.
         let denied = decision.limits.iter().any(|limited| limited.over() && limited.role() == Role::Enforced);
         let shadow_mode = self.weather.shadow_mode;
-        self.demand(denied == if shadow_mode { decision.only_shadow } else { decision.over_limit }, || format!("{}: {decision:?}", seen.number));
+        self.demand(denied == if shadow_mode { decision.only_shadow } else { decision.over_limit }, || {
+            format!("{}: {decision:?}", seen.number)
+        });
         for limited in &decision.limits {
             self.limit(seen, decision, limited, took, world);
         }
@@ -296,21 +302,25 @@ impl Judge {
             }
             Answer::FailedOpen => {
                 self.counts.see("failed open", 1);
-                self.demand(mode == FailureMode::Open || (self.weather.shadow_mode && mode == FailureMode::Error), || format!("{} fails open", seen.number));
+                self.demand(
+                    mode == FailureMode::Open || (self.weather.shadow_mode && mode == FailureMode::Error),
+                    || format!("{} fails open", seen.number),
+                );
             }
             Answer::FailedClosed => {
                 self.counts.see("failed closed", 1);
                 let denied = decision.over_limit || decision.only_shadow;
-                self.demand(mode == FailureMode::Closed && denied, || {
-                    format!("{} fails closed", seen.number)
-                });
+                self.demand(mode == FailureMode::Closed && denied, || format!("{} fails closed", seen.number));
             }
         }
         let counter = self.counters.entry(check.key.clone()).or_default();
         counter.most = counter.most.max(check.limit.capacity().into());
         counter.algorithm = Some(check.limit.algorithm());
         counter.period = check.limit.period();
-        if matches!(limited.answer, Answer::Store(verdict) if verdict.allowed()) && !decision.over_limit && check.ask.taken() > 0 {
+        if matches!(limited.answer, Answer::Store(verdict) if verdict.allowed())
+            && !decision.over_limit
+            && check.ask.taken() > 0
+        {
             counter.passed.push((Instant::now() + decision.delay, check.ask.taken()));
             if check.limit.algorithm().has_holders() {
                 counter.in_progress += 1;
@@ -333,8 +343,8 @@ impl Judge {
         // A take under way may refund: a lease that another replica lets go.
         let leased = check.lease.is_some();
         let refunding = counter.refunding.contains(&seen.replica);
-        let excused = refunding
-            || counter.refunded.iter().any(unheard) || failed_over || self.weather.steps.is_some() || leased;
+        let excused =
+            refunding || counter.refunded.iter().any(unheard) || failed_over || self.weather.steps.is_some() || leased;
         let says = world.would_say(check);
         self.demand(excused || !says.allowed(), || {
             format!("{} is denied: {limited:?}; the store: {says:?}", seen.number)
