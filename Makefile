@@ -26,6 +26,12 @@ fuzz: ## damage rules, requests, addresses, replies and counters for five minute
 	scripts/test-tools.sh
 	TOLLGATE_FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzzing -- --test-threads 1 --nocapture
 
+# Which seeds: one is one run, and repeats.
+SEEDS ?= 0..1000000
+
+simulate: ## run many drawn faults of Redis against every promise: SEEDS=0..1000000
+	TOLLGATE_SIMULATION=$(SEEDS) cargo test --locked --profile release --test simulation -- --nocapture
+
 check: ## what a review would say first: formatting and lints
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- --deny warnings

@@ -326,8 +326,11 @@ fn request(rng: &mut Rng, words: &[&str]) -> RateLimitRequest {
     };
     let descriptor = |rng: &mut Rng| RateLimitDescriptor {
         entries: (0..rng.usize(..3)).map(|_| Entry { key: of(rng, "key"), value: of(rng, "value") }).collect(),
-        limit: (rng.usize(..8) == 0)
-            .then(|| RateLimitOverride { requests_per_unit: rng.u32(..) >> rng.u32(..32), unit: rng.i32(-1..9) }),
+        limit: (rng.usize(..8) == 0).then(|| RateLimitOverride {
+            requests_per_unit: rng.u32(..) >> rng.u32(..32),
+            unit: rng.i32(-1..9),
+            unit_multiplier: rng.bool().then(|| rng.u32(..) >> rng.u32(..32)),
+        }),
         hits_addend: (rng.usize(..4) == 0).then(|| hits(rng)),
         is_negative_hits: rng.usize(..6) == 0,
     };

@@ -1,6 +1,6 @@
 //! What is promised, held against what is seen.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -22,10 +22,14 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// How often what was seen.
 #[derive(Debug, Default)]
-pub struct Counts(HashMap<&'static str, u64>);
+pub struct Counts {
+    times: HashMap<&'static str, u64>,
+    /// How long the runs were, and how long requests came in them.
+    simulated: (Duration, Duration),
+}
 
 /// What must happen in some run, or it is not tested.
-const EVERYTHING: [&str; 14] = [
+const EVERYTHING: [&str; 19] = [
     "passed",
     "denied",
     "answered without the store",
@@ -40,19 +44,33 @@ const EVERYTHING: [&str; 14] = [
     "delayed",
     "failover",
     "clock step",
+    "outage",
+    "in shadow mode",
+    "left",
+    "gave up",
+    "compared without deletion",
 ];
 
 impl Counts {
     pub fn add(&mut self, other: &Counts) {
-        other.0.iter().for_each(|(what, times)| *self.0.entry(what).or_default() += times);
+        other.times.iter().for_each(|(what, times)| *self.times.entry(what).or_default() += times);
+        self.simulate(other.simulated.0, other.simulated.1);
+    }
+
+    pub fn simulate(&mut self, all: Duration, busy: Duration) {
+        self.simulated = (self.simulated.0 + all, self.simulated.1 + busy);
+    }
+
+    pub fn simulated(&self) -> (Duration, Duration) {
+        self.simulated
     }
 
     fn see(&mut self, what: &'static str, times: u64) {
-        *self.0.entry(what).or_default() += times;
+        *self.times.entry(what).or_default() += times;
     }
 
     pub fn assert_everything_happened(&self, seeds: u64) {
-        let never = EVERYTHING.iter().filter(|what| self.0.get(*what).copied().unwrap_or(0) == 0);
+        let never = EVERYTHING.iter().filter(|what| self.times.get(*what).copied().unwrap_or(0) == 0);
         let never: Vec<_> = never.collect();
         assert!(seeds < 500 || never.is_empty(), "never seen: {never:?}");
     }
@@ -80,9 +98,13 @@ struct Counter {
     algorithm: Option<Algorithm>,
     /// Slots that are taken.
     in_progress: u64,
+    /// The hits that callers take back: by a refund, or by going away while they are delayed.
+    taken_back: u64,
     /// When something was refunded or reset last, and through which replica; and all hits of that.
     refunded: Vec<(Instant, Option<usize>)>,
     refunded_hits: u64,
+    /// Through which replicas refunds are under way: until there is an answer, what was known before is.
+    refunding: Vec<usize>,
 }
 
 pub struct Judge {
@@ -94,6 +116,8 @@ pub struct Judge {
     most_in_flight: u64,
     pub wrong: Vec<String>,
     pub counts: Counts,
+    /// What callers asked for that went away before there was an answer.
+    left: HashSet<(String, String)>,
     /// Every answer, in order.
     pub story: Vec<String>,
 }
@@ -108,8 +132,29 @@ impl Judge {
             most_in_flight: 0,
             wrong: Vec::new(),
             counts: Counts::default(),
+            left: HashSet::new(),
             story: Vec::new(),
         }
+    }
+
+    /// Of a run that did not come to its end.
+    pub fn of_panic() -> Judge {
+        let mut judge = Judge::new(0, Weather::default());
+        judge.wrong.push("it panicked".into());
+        judge
+    }
+
+    pub fn clock_steps(&self) -> bool {
+        self.weather.steps.is_some()
+    }
+
+    /// The other run differs in nothing but deletion at expiry.
+    pub fn compare(&mut self, other: &Judge) {
+        self.wrong.extend(other.wrong.iter().map(|wrong| format!("with deletion flipped: {wrong}")));
+        let differs = self.story.iter().zip(&other.story).find(|(one, other)| one != other);
+        let differs = differs.map(|(one, other)| format!("deletion at expiry makes {other:?} of {one:?}"));
+        self.wrong.extend(differs);
+        self.counts.see("compared without deletion", 1);
     }
 
     fn demand(&mut self, holds: bool, what: impl FnOnce() -> String) {
@@ -121,6 +166,35 @@ impl Judge {
     pub fn sent(&mut self, request: &Request) {
         self.in_flight += hits(request);
         self.most_in_flight = self.most_in_flight.max(self.in_flight);
+    }
+
+    /// The caller has gone before there was an answer.
+    pub fn left(&mut self, number: u64, request: &Request) {
+        self.in_flight -= hits(request);
+        self.counts.see("left", 1);
+        self.story.push(format!("{number} left"));
+        for one in &request.descriptors {
+            self.left.insert((one.entries[0].key.clone(), one.entries[0].value.clone()));
+        }
+    }
+
+    /// The caller has gone while the request was delayed: as if it had not been.
+    pub fn gives_up(&mut self, number: u64, decision: &Decision<'_>) {
+        self.counts.see("gave up", 1);
+        self.story.push(format!("{number} gave up"));
+        for Limited { asked, answer } in &decision.limits {
+            let hits = asked.check.ask.taken();
+            let Some(counter) = self.counters.get_mut(&asked.check.key) else { continue };
+            if !matches!(answer, Answer::Store(verdict) if verdict.allowed()) || hits == 0 {
+                continue;
+            }
+            if let Some(place) = counter.passed.iter().rposition(|(_, passed)| *passed == hits) {
+                counter.passed.remove(place);
+            }
+            counter.taken_back += hits;
+            counter.refunded_hits += hits;
+            counter.refunded.push((Instant::now(), None));
+        }
     }
 
     /// Whether it passed.
@@ -145,7 +219,9 @@ impl Judge {
             Err(DecideError::Undecided(_)) => {
                 self.counts.see("undecided", 1);
                 let has_error_mode = seen.request.descriptors.iter().any(|one| one.entries[0].key == "hot");
-                self.demand(has_error_mode, || format!("{} fails without failure mode error", seen.number));
+                self.demand(has_error_mode && !self.weather.shadow_mode, || {
+                    format!("{} fails without failure mode error", seen.number)
+                });
                 return false;
             }
             Err(DecideError::DeadlineExceeded) => {
@@ -162,9 +238,15 @@ impl Judge {
         self.demand(seen.timeout > Duration::from_micros(1), || format!("{} had no time", seen.number));
         self.counts.see(if decision.over_limit { "denied" } else { "passed" }, 1);
         self.counts.see("delayed", u64::from(turn.is_some()));
+        self.demand(!(self.weather.shadow_mode && decision.over_limit), || {
+            format!("{} is denied in shadow", seen.number)
+        });
         // Which answer denies the request, it says itself.
         let denied = decision.limits.iter().any(|limited| limited.over() && limited.role() == Role::Enforced);
-        self.demand(denied == decision.over_limit, || format!("{}: {decision:?}", seen.number));
+        let shadow_mode = self.weather.shadow_mode;
+        self.demand(denied == if shadow_mode { decision.only_shadow } else { decision.over_limit }, || {
+            format!("{}: {decision:?}", seen.number)
+        });
         for limited in &decision.limits {
             self.limit(seen, decision, limited, took, world);
         }
@@ -211,7 +293,8 @@ impl Judge {
             }
             Answer::Skipped => {
                 self.counts.see("skipped", 1);
-                self.demand(decision.over_limit, || format!("{} passes, and was not asked", seen.number));
+                let denied = decision.over_limit || decision.only_shadow;
+                self.demand(denied, || format!("{} passes, and was not asked", seen.number));
             }
             Answer::Local(_) => {
                 self.counts.see("decided here", 1);
@@ -219,20 +302,25 @@ impl Judge {
             }
             Answer::FailedOpen => {
                 self.counts.see("failed open", 1);
-                self.demand(mode == FailureMode::Open, || format!("{} fails open", seen.number));
+                self.demand(
+                    mode == FailureMode::Open || (self.weather.shadow_mode && mode == FailureMode::Error),
+                    || format!("{} fails open", seen.number),
+                );
             }
             Answer::FailedClosed => {
                 self.counts.see("failed closed", 1);
-                self.demand(mode == FailureMode::Closed && decision.over_limit, || {
-                    format!("{} fails closed", seen.number)
-                });
+                let denied = decision.over_limit || decision.only_shadow;
+                self.demand(mode == FailureMode::Closed && denied, || format!("{} fails closed", seen.number));
             }
         }
         let counter = self.counters.entry(check.key.clone()).or_default();
         counter.most = counter.most.max(check.limit.capacity().into());
         counter.algorithm = Some(check.limit.algorithm());
         counter.period = check.limit.period();
-        if matches!(limited.answer, Answer::Store(_)) && !decision.over_limit && check.ask.taken() > 0 {
+        if matches!(limited.answer, Answer::Store(verdict) if verdict.allowed())
+            && !decision.over_limit
+            && check.ask.taken() > 0
+        {
             counter.passed.push((Instant::now() + decision.delay, check.ask.taken()));
             if check.limit.algorithm().has_holders() {
                 counter.in_progress += 1;
@@ -254,7 +342,9 @@ impl Judge {
             world.failed_over.is_some_and(|at| within.is_none_or(|within| at.elapsed() <= within + TIMEOUT));
         // A take under way may refund: a lease that another replica lets go.
         let leased = check.lease.is_some();
-        let excused = counter.refunded.iter().any(unheard) || failed_over || self.weather.steps.is_some() || leased;
+        let refunding = counter.refunding.contains(&seen.replica);
+        let excused =
+            refunding || counter.refunded.iter().any(unheard) || failed_over || self.weather.steps.is_some() || leased;
         let says = world.would_say(check);
         self.demand(excused || !says.allowed(), || {
             format!("{} is denied: {limited:?}; the store: {says:?}", seen.number)
@@ -263,11 +353,13 @@ impl Judge {
 
     /// What is refunded from now on; a stream that passed has ended.
     pub fn refunds(&mut self, replica: usize, refund: &Request, passed: bool) {
-        for one in &refund.descriptors {
+        for one in refund.descriptors.iter().filter(|one| one.limit.is_none()) {
             for (key, counter) in &mut self.counters {
                 if is_of(key, &one.entries[0].key, &one.entries[0].value) {
                     counter.refunded.push((Instant::now(), Some(replica)));
+                    counter.refunding.push(replica);
                     counter.refunded_hits += one.ask.hits().unsigned_abs();
+                    counter.taken_back += one.ask.hits().unsigned_abs();
                     if counter.algorithm.is_some_and(Algorithm::has_holders) && passed {
                         counter.in_progress = counter.in_progress.saturating_sub(1);
                     }
@@ -276,12 +368,14 @@ impl Judge {
         }
     }
 
-    /// The answer is there.
-    pub fn refunded(&mut self, replica: usize, refund: &Request) {
-        for one in &refund.descriptors {
+    /// The answer is there; or the replica has not `heard` whether the store has done it, or will.
+    pub fn refunded(&mut self, replica: usize, refund: &Request, heard: bool) {
+        for one in refund.descriptors.iter().filter(|one| one.limit.is_none()) {
             for (key, counter) in &mut self.counters {
                 if is_of(key, &one.entries[0].key, &one.entries[0].value) {
-                    counter.refunded.push((Instant::now(), Some(replica)));
+                    counter.refunded.push((Instant::now(), heard.then_some(replica)));
+                    let under_way = counter.refunding.iter().position(|by| *by == replica);
+                    under_way.map(|place| counter.refunding.swap_remove(place));
                 }
             }
         }
@@ -302,6 +396,8 @@ impl Judge {
     pub fn end(&mut self, world: &World) {
         self.counts.see("failover", world.failovers);
         self.counts.see("clock step", world.steps);
+        self.counts.see("outage", world.outages);
+        self.counts.see("in shadow mode", u64::from(self.weather.shadow_mode));
         let in_flight = self.in_flight;
         self.demand(in_flight == 0, || format!("{in_flight} hits were never answered"));
         let counters = std::mem::take(&mut self.counters);
@@ -313,8 +409,18 @@ impl Judge {
             self.demand(passed + let_go <= taken, || {
                 format!("{key}: {passed} passed, {let_go} were let go, and only {taken} were charged")
             });
+            // What callers take back is taken back once.
+            let back = world.refunded.get(key).copied().unwrap_or(0);
+            let asked_back = counter.taken_back;
+            let is_own = !is_leased && !key.as_str().contains("override");
+            let is_calm = self.weather.is_calm();
+            let is_slow = key.as_str().contains("|slow=");
+            self.demand(!is_own || back <= asked_back && (!is_calm || !is_slow || back == asked_back), || {
+                format!("{key}: {back} were taken back, of {asked_back}")
+            });
+            let has_left = self.left.iter().any(|(one, value)| is_of(key, one, value));
             // What is charged and not used has been refunded by the end.
-            let is_calm = self.weather.is_calm() && counter.refunded_hits == 0;
+            let is_calm = is_calm && counter.refunded_hits == 0 && !has_left;
             self.demand(!(is_calm && is_leased) || passed + let_go == taken, || {
                 format!("{key}: {taken} were charged, and {passed} passed and {let_go} were let go")
             });

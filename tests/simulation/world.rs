@@ -28,6 +28,10 @@ pub struct Weather {
     pub deletes: bool,
     /// A replica takes over that has not heard of the last writes.
     pub fails_over: bool,
+    /// It is away for seconds.
+    pub outages: bool,
+    /// No request is denied.
+    pub shadow_mode: bool,
     /// The store's clock steps forwards, or backwards.
     pub steps: Option<bool>,
 }
@@ -41,13 +45,15 @@ impl Weather {
             longest_us: [200, 2_000, 20_000, 200_000][rng.usize(..4)],
             deletes: rng.bool(),
             fails_over: rng.u8(..6) == 0,
+            outages: rng.u8(..6) == 0,
+            shadow_mode: rng.u8(..12) == 0,
             steps: (rng.u8(..6) == 0).then(|| rng.bool()),
         }
     }
 
     /// No question and no answer is lost, or comes too late.
     pub fn is_calm(&self) -> bool {
-        self.lost_before == 0 && self.lost_after == 0 && self.longest_us < 10_000 && !self.fails_over
+        self.lost_before == 0 && self.lost_after == 0 && self.longest_us < 10_000 && !self.fails_over && !self.outages
     }
 }
 
@@ -70,6 +76,9 @@ pub struct World {
     pub failed_over: Option<Instant>,
     pub failovers: u64,
     pub steps: u64,
+    pub outages: u64,
+    /// Until then it is away.
+    away_until: Instant,
 }
 
 impl World {
@@ -86,6 +95,8 @@ impl World {
             failed_over: None,
             failovers: 0,
             steps: 0,
+            outages: 0,
+            away_until: Instant::now(),
         }
     }
 
@@ -95,6 +106,17 @@ impl World {
             self.failed_over = Some(Instant::now());
             self.failovers += 1;
         }
+    }
+
+    pub fn go_away(&mut self) {
+        if self.weather.outages {
+            self.away_until = Instant::now() + Duration::from_millis(self.rng.u64(100..3_000));
+            self.outages += 1;
+        }
+    }
+
+    fn is_away(&self) -> bool {
+        Instant::now() < self.away_until
     }
 
     pub fn step_clock(&mut self) {
@@ -204,7 +226,7 @@ impl Store for Faulty {
         // What is on its way goes on, also where nobody waits for it any more.
         tokio::spawn(async move {
             sleep_until(at).await;
-            if !arrives {
+            if !arrives || world.lock().is_away() {
                 return drop(answer.send(Err(StoreError::Down)));
             }
             let verdicts = world.lock().decide(&checks);
