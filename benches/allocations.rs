@@ -1,5 +1,5 @@
-//! How often one request allocates, in a process whose allocator counts: a decision by the memory store, and tonic's own part, which is
-//! the same request with a constant answer. `make bench` takes the difference.
+//! How often one request allocates, in a process whose allocator counts: a decision by the memory store, and tonic's
+//! own part, which is the same request with a constant answer. `make bench` takes the difference.
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 

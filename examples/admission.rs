@@ -1,8 +1,9 @@
 //! How much each algorithm admits, by simulation: the table of `docs/algorithms.md`.
 //!
-//! Every algorithm meets the same traffic as a log of exact times does, which never lets more than the number pass in any interval
-//! of one period and never refuses where that would hold. Two figures come of it: what the algorithm admits of what the log
-//! admits, and the most that it admits in any interval of one period, in multiples of the number.
+//! Every algorithm meets the same traffic as a log of exact times does, which never lets more than the number pass in
+//! any interval of one period and never refuses where that would hold. Two figures come of it: what the algorithm
+//! admits of what the log admits, and the most that it admits in any interval of one period, in multiples of the
+//! number.
 //!
 //! The traffic is drawn by a generator with a fixed seed, so that the table is the same everywhere.
 

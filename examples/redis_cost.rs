@@ -1,8 +1,8 @@
 //! What a decision costs Redis, and what a counter holds: the last two tables of `docs/algorithms.md`.
 //!
-//! `cargo run --release --example redis_cost -- redis://localhost:6379` asks that Redis, which should have nothing else to do, and
-//! writes counters that expire within minutes. With `sizes` after it only the second table is printed, of counters that grow with
-//! what they hold; it takes a few seconds.
+//! `cargo run --release --example redis_cost -- redis://localhost:6379` asks that Redis, which should have nothing else
+//! to do, and writes counters that expire within minutes. With `sizes` after it only the second table is printed, of
+//! counters that grow with what they hold; it takes a few seconds.
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
@@ -48,7 +48,8 @@ async fn main() {
 
 async fn by_algorithm(redis: &mut MultiplexedConnection) {
     println!(
-        "| | allowed, {TOGETHER} in a call | one in a call | denied, {TOGETHER} in a call | one in a call | bytes per counter |"
+        "| | allowed, {TOGETHER} in a call | one in a call | denied, {TOGETHER} in a call \
+         | one in a call | bytes per counter |"
     );
     println!("|---|---|---|---|---|---|");
     for algorithm in Algorithm::ALL {
@@ -91,7 +92,8 @@ async fn by_size(redis: &mut MultiplexedConnection) {
     }
 }
 
-/// A counter of so many entries, of one hit each and a millisecond apart. To ask for them would take as many milliseconds.
+/// A counter of so many entries, of one hit each and a millisecond apart. To ask for them would take as many
+/// milliseconds.
 fn used(limit: Limit, size: u32) -> State {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64;
     let mut state = None;

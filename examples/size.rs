@@ -1,8 +1,8 @@
 //! What a million counters and a million rules take: the figures of `docs/performance.md` about size.
 //!
-//! `cargo run --release --example size` counts bytes and times look-ups. `-- churn SECONDS PERIOD` adds 200,000 counters a second, each of a
-//! name never seen, that live for PERIOD seconds, and tells how many there were and how long one decision took at most: in processor
-//! time, because what else the machine does is no matter of ours.
+//! `cargo run --release --example size` counts bytes and times look-ups. `-- churn SECONDS PERIOD` adds 200,000
+//! counters a second, each of a name never seen, that live for PERIOD seconds, and tells how many there were and how
+//! long one decision took at most: in processor time, because what else the machine does is no matter of ours.
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
@@ -54,14 +54,16 @@ fn tables() {
         println!("| `{algorithm}` | {a} | {b} | {c} | {d} |");
     }
     println!(
-        "\n| rules of one level | bytes each | made in | found in, each in turn | the same again |\n|---|---|---|---|---|"
+        "\n| rules of one level | bytes each | made in | found in, each in turn | the same again |\n\
+         |---|---|---|---|---|"
     );
     for count in ["10", "10000", "1000000"] {
         println!("| {count} | {} |", alone(&["rules", count]));
     }
 }
 
-/// What this program prints with these arguments: in a process of its own, whose allocator has nothing left over from before.
+/// What this program prints with these arguments: in a process of its own, whose allocator has nothing left over from
+/// before.
 fn alone(arguments: &[&str]) -> String {
     let output = Command::new(std::env::current_exe().unwrap()).args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");

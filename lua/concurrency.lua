@@ -1,8 +1,8 @@
--- Concurrency: no more than the number in progress at once; a slot is released by its holder, or expires after the period; a denied take
--- swallows its own release. The twin of src/algorithm/concurrency.rs. There may be thousands of slots, so that they stay packed: none is
--- unpacked in vain.
--- state: '<I4I4' used (the hits of all slots), how many slots there are, then for each slot, the newest last, '<ddI4' holder, at (ms since
--- the epoch), hits; and then the same for each holder that was denied
+-- Concurrency: no more than the number in progress at once; a slot is released by its holder, or expires after the
+-- period; a denied take swallows its own release. The twin of src/algorithm/concurrency.rs. There may be thousands of
+-- slots, so that they stay packed: none is unpacked in vain.
+-- state: '<I4I4' used (the hits of all slots), how many slots there are, then for each slot, the newest last, '<ddI4'
+-- holder, at (ms since the epoch), hits; and then the same for each holder that was denied
 algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, count_denied, now, holder)
   local layout, size = '<ddI4', 20
   -- So long, and so many, denied takes are remembered.

@@ -1,5 +1,5 @@
--- The checks of a request are one group: unless the whole of it passes, nothing is taken; only refunds happen, and limits that count denials
--- are charged. The twin of src/store/group.rs.
+-- The checks of a request are one group: unless the whole of it passes, nothing is taken; only refunds happen, and
+-- limits that count denials are charged. The twin of src/store/group.rs.
 local CHECK, PENALTY, ANSWER = '<BBBBdddddddd', '<dddd', '<BI4ddd'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -46,7 +46,9 @@ local function pending_state(pending, key, algorithm)
 end
 
 -- Decides one check of a group.
-local function decide(pending, key, extras, denied, hits, algorithm, count_denied, number, period, figure1, figure2, figure3, figure4, figure5)
+local function decide(
+  pending, key, extras, denied, hits, algorithm, count_denied, number, period,
+  figure1, figure2, figure3, figure4, figure5)
   local old, found = pending_state(pending, key, algorithm)
   if extras >= 2 then
     if lists[algorithm] then
@@ -71,23 +73,27 @@ local function decide_penalty(pending, key, extras, hits, allowed, after, within
     old = nil
   end
   local event = hits > 0 and (allowed and 1 or 2) or 0
-  local state, ttl, unbanned, remaining, reset_after, retry_after = penalize(old, event, now, after, within, ban, extend)
+  local state, ttl, unbanned, remaining, reset_after, retry_after =
+    penalize(old, event, now, after, within, ban, extend)
   if state then
     pending[key] = {state = state, ttl = ttl}
   end
   return unbanned, remaining, reset_after, retry_after
 end
 
--- Decides a denied request anew, where something of it was taken: gives what its counters will be, and answers anew what remains of each.
+-- Decides a denied request anew, where something of it was taken: gives what its counters will be, and answers anew
+-- what remains of each.
 local function decide_denied(first, offset)
   local pending = {}
   local i = first
   repeat
-    local algorithm, flags, count_denied, extras, hits, number, period, figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
+    local algorithm, flags, count_denied, extras, hits, number, period,
+      figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
     local allowed, _, _, retry_after, delay = struct.unpack(ANSWER, answers[i])
     allowed = allowed == 1
     local _, remaining, reset_after = decide(
-      pending, KEYS[i], extras, true, hits, algorithm, count_denied, number, period, figure1, figure2, figure3, figure4, figure5)
+      pending, KEYS[i], extras, true, hits, algorithm, count_denied, number, period,
+      figure1, figure2, figure3, figure4, figure5)
     answer(i, allowed, remaining, reset_after, retry_after, delay)
     i, offset = i + 1, next_offset
     if extras % 2 == 1 then
@@ -105,9 +111,11 @@ local function decide_group(first, offset)
   local refused, quotas, quotas_over, over, taken = false, 0, 0, false, false
   local i, at = first, offset
   repeat
-    local algorithm, flags, count_denied, extras, hits, number, period, figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, at)
+    local algorithm, flags, count_denied, extras, hits, number, period,
+      figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, at)
     local allowed, remaining, reset_after, retry_after, delay = decide(
-      pending, KEYS[i], extras, false, hits, algorithm, count_denied, number, period, figure1, figure2, figure3, figure4, figure5)
+      pending, KEYS[i], extras, false, hits, algorithm, count_denied, number, period,
+      figure1, figure2, figure3, figure4, figure5)
     answer(i, allowed, remaining, reset_after, retry_after, delay)
     taken = taken or (allowed and hits > 0 and count_denied == 0)
     i, at = i + 1, next_offset
@@ -146,12 +154,14 @@ end
 local i, offset = 1, 1
 local function decide_all()
   while i <= #KEYS do
-    local algorithm, flags, count_denied, extras, hits, number, period, figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
+    local algorithm, flags, count_denied, extras, hits, number, period,
+      figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
     if flags < 8 and extras == 0 then
       -- One check alone, as in most requests: it decides for itself what it charges.
       local key = KEYS[i]
       local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[algorithm](
-        read(key, algorithm), hits, false, number, period, count_denied == 1, now, figure1, figure2, figure3, figure4, figure5)
+        read(key, algorithm), hits, false, number, period, count_denied == 1, now,
+        figure1, figure2, figure3, figure4, figure5)
       if state then
         write(key, state, ttl, lasting)
       end

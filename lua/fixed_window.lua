@@ -34,5 +34,6 @@ algorithms[#algorithms + 1] = function(state, hits, denied, number, period, coun
     retry_after = NEVER
   end
   local changed = charged or set_back
-  return changed and struct.pack('<dI4', window, count), reset_after, allowed, math.max(number - count, 0), reset_after, retry_after, lasting
+  return changed and struct.pack('<dI4', window, count),
+    reset_after, allowed, math.max(number - count, 0), reset_after, retry_after, lasting
 end

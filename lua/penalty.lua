@@ -1,7 +1,8 @@
--- Penalty: a client that a limit denies `after` times within a while is banned for a while. The twin of src/algorithm/penalty.rs.
--- It is asked behind its limit; event: 0 (the request only peeked), 1 (the limit let it pass), 2 (it denied it).
--- state: '<dd' since (ms since the epoch when a ban began; 0 where there is none), until (from then on it is as fresh), then 'd' for each
--- denial, the newest last
+-- Penalty: a client that a limit denies `after` times within a while is banned for a while. The twin of
+-- src/algorithm/penalty.rs. It is asked behind its limit; event: 0 (the request only peeked), 1 (the limit let it
+-- pass), 2 (it denied it).
+-- state: '<dd' since (ms since the epoch when a ban began; 0 where there is none), until (from then on it is as fresh),
+-- then 'd' for each denial, the newest last
 local function penalize(state, event, now, after, within, ban, extend)
   -- Time is cut to milliseconds: one more, lest a denial be forgotten before the whole of the period has passed.
   local held = within + 1

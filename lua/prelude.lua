@@ -1,17 +1,22 @@
--- Decides the requests of a call, one after the other, all at the same time. Each is a group of checks, decided together.
+-- Decides the requests of a call, one after the other, all at the same time. Each is a group of checks, decided
+-- together.
 --
--- This text, bucket.lua, penalty.lua, the algorithms beside them in the order of Algorithm::ALL, and decide.lua make one script.
+-- This text, bucket.lua, penalty.lua, the algorithms beside them in the order of Algorithm::ALL, and decide.lua make
+-- one script.
 --
--- KEYS[i]  the counters, in the order of the checks: that of its limit, and behind it that of its penalty where it has one
--- ARGV[1]  the checks, one after the other, each packed '<BBBBdddddddd': algorithm (1 is the first); flags (0 enforced, 1 quota, 2 shadow;
---          and 4 if it is of the same rule as the check before, 8 if the next check is of the same request); count_denied (0 or 1);
---          extras (1 if a penalty follows, and 2 if it is a reset); hits (negative: refunded), number, period (ms), and five figures of the
---          algorithm's own; and where a penalty follows, '<dddd' after, within (ms), ban (ms), extend (0 or 1)
--- reply    a string, for each counter '<BI4ddd': allowed (0 or 1; 2 where its request could not be decided), remaining, reset_after (ms),
---          retry_after (ms; -1: it can never pass), delay (ms); and behind them, if a request could not be decided, why the last of them
+-- KEYS[i]  the counters, in the order of the checks: that of its limit, and behind it that of its penalty where it has
+--          one
+-- ARGV[1]  the checks, one after the other, each packed '<BBBBdddddddd': algorithm (1 is the first); flags (0 enforced,
+--          1 quota, 2 shadow; and 4 if it is of the same rule as the check before, 8 if the next check is of the same
+--          request); count_denied (0 or 1); extras (1 if a penalty follows, and 2 if it is a reset); hits (negative:
+--          refunded), number, period (ms), and five figures of the algorithm's own; and where a penalty follows,
+--          '<dddd' after, within (ms), ban (ms), extend (0 or 1)
+-- reply    a string, for each counter '<BI4ddd': allowed (0 or 1; 2 where its request could not be decided), remaining,
+--          reset_after (ms), retry_after (ms; -1: it can never pass), delay (ms); and behind them, if a request could
+--          not be decided, why the last of them
 --
--- Lua computes in doubles: every number here is whole and below 2^53. Redis prints a number that it is given with 17 digits, so that
--- such a one may be given as it is.
+-- Lua computes in doubles: every number here is whole and below 2^53. Redis prints a number that it is given with 17
+-- digits, so that such a one may be given as it is.
 
 local NEVER = -1
 local MAX_COUNT = 4294967295
@@ -20,15 +25,15 @@ local REMEMBERED = 3600000
 
 -- function(state, hits, denied, number, period, count_denied, now, figure, figure, figure, figure, figure)
 --   denied: another limit of the request denies it, so that nothing is taken
---   -> state (false: unchanged), ttl (ms; 0: as a fresh one it need not be kept), allowed, remaining, reset_after, retry_after,
---      lasting (it expires when it did before; or nothing), delay (or nothing)
+--   -> state (false: unchanged), ttl (ms; 0: as a fresh one it need not be kept), allowed, remaining, reset_after,
+--      retry_after, lasting (it expires when it did before; or nothing), delay (or nothing)
 local algorithms = {}
 
 -- The algorithms whose state is a list; of the others it is a string, or nil.
 local lists = {}
 
--- A list in Redis as a check will have left it: what stands at the places from `first` to before `stop`, which are those that it had when it
--- was opened. Nothing is written before `write_list`.
+-- A list in Redis as a check will have left it: what stands at the places from `first` to before `stop`, which are
+-- those that it had when it was opened. Nothing is written before `write_list`.
 local function open_list(key)
   local stored = redis.call('LLEN', key)
   return {key = key, stored = stored, first = 0, stop = stored, set = {}}
@@ -68,7 +73,8 @@ local function steady(now, at, most)
   end
 end
 
--- a * b / c as whole quotient and remainder, exact where a and c are below 2^35 and b is below 2^34: b is taken in two parts.
+-- a * b / c as whole quotient and remainder, exact where a and c are below 2^35 and b is below 2^34: b is taken in two
+-- parts.
 local function mul_div(a, b, c)
   local low = b % 65536
   local high = (b - low) / 65536

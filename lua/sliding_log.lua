@@ -1,5 +1,6 @@
 -- Sliding log: every admitted hit with its time; exact in both directions. The twin of src/algorithm/sliding_log.rs.
--- state: a list, see open_list in prelude.lua; each item is '<ddI4' at (ms since the epoch), sum (of all hits up to these), hits
+-- state: a list, see open_list in prelude.lua; each item is '<ddI4' at (ms since the epoch), sum (of all hits up to
+-- these), hits
 lists[#algorithms + 1] = true
 algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_denied, now)
   local layout = '<ddI4'
@@ -15,8 +16,8 @@ algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_
   local function set(place, at, sum, hits)
     log.set[place] = struct.pack(layout, at, sum, hits)
   end
-  -- The first place from `from` on where an entry is younger than `at` (-1: of any age) and of a sum of at least `sum`; or the end.
-  -- It is mostly near to `from`: so the stride begins with one place, and doubles.
+  -- The first place from `from` on where an entry is younger than `at` (-1: of any age) and of a sum of at least `sum`;
+  -- or the end. It is mostly near to `from`: so the stride begins with one place, and doubles.
   local function search(from, at, sum)
     local function holds(place)
       local entry_at, entry_sum = get(place)

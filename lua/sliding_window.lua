@@ -1,8 +1,9 @@
--- Sliding window: a period cut into segments, each with a count; the segment that is partly left counts in full (strict), or for the
--- part of it that is not left yet (linear). The twin of src/algorithm/sliding_window.rs.
--- state: '<dd' index (of the newest segment, counted from the epoch), sum (of all counts), then 'I4' a count for the newest segment and
--- each of the `segments` before it
-algorithms[#algorithms + 1] = function(state, hits, denied, number, period, count_denied, now, segment, segments, linear)
+-- Sliding window: a period cut into segments, each with a count; the segment that is partly left counts in full
+-- (strict), or for the part of it that is not left yet (linear). The twin of src/algorithm/sliding_window.rs.
+-- state: '<dd' index (of the newest segment, counted from the epoch), sum (of all counts), then 'I4' a count for the
+-- newest segment and each of the `segments` before it
+algorithms[#algorithms + 1] = function(
+  state, hits, denied, number, period, count_denied, now, segment, segments, linear)
   local index = math.floor(now / segment)
   if hits >= 0 and linear == 0 and not denied then
     -- The short way, of most requests: what matters of the counts is mostly their sum.
@@ -34,7 +35,8 @@ algorithms[#algorithms + 1] = function(state, hits, denied, number, period, coun
       local reset_after = (index + segments + 1) * segment - now
       return state, reset_after, true, number - sum, reset_after, 0, newest > 0
     elseif left >= 0 and (hits == 0 or not count_denied) then
-      -- Nothing is charged. A count is gone when its segment lies wholly outside the window: the newest tells when all are.
+      -- Nothing is charged. A count is gone when its segment lies wholly outside the window: the newest tells when all
+      -- are.
       local function gone(age)
         return (index + segments + 1 - age) * segment - now
       end
@@ -137,5 +139,6 @@ algorithms[#algorithms + 1] = function(state, hits, denied, number, period, coun
     end
   end
   local changed = charged or set_back
-  return changed and struct.pack(layout, index, sum, unpack(counts)), reset_after, allowed, math.max(number - used(), 0), reset_after, retry_after
+  return changed and struct.pack(layout, index, sum, unpack(counts)),
+    reset_after, allowed, math.max(number - used(), 0), reset_after, retry_after
 end

@@ -1,8 +1,8 @@
 //! Looking at counters and resetting them by hand.
 //!
 //! Both go the way of any request: as a peek, or as a reset, which no client can ask for. So what is shown is
-//! what the next request would meet, in every store and of every algorithm. What other processes hold of a counter by a lease, or know to be
-//! denied, a reset does not reach: they use it up, or deny for a second more at most.
+//! what the next request would meet, in every store and of every algorithm. What other processes hold of a counter by a
+//! lease, or know to be denied, a reset does not reach: they use it up, or deny for a second more at most.
 
 use std::fmt;
 use std::time::Duration;

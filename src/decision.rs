@@ -108,7 +108,8 @@ impl<'a> Decision<'a> {
         })
     }
 
-    /// What refunds all that the request has taken, but of limits that count denials. Among `replicas` processes local decisions are divided.
+    /// What refunds all that the request has taken, but of limits that count denials. Among `replicas` processes local
+    /// decisions are divided.
     pub fn refund(&self, replicas: u32) -> Refund {
         let mut refund = Refund::default();
         for Limited { asked, answer } in self.limits.iter().filter(|limited| !limited.over()) {
@@ -174,8 +175,8 @@ impl Limited<'_> {
     }
 }
 
-/// The one of a descriptor's limits to tell of: of those that are over, the one that takes longest; or else the one with the
-/// least remaining.
+/// The one of a descriptor's limits to tell of: of those that are over, the one that takes longest; or else the one
+/// with the least remaining.
 pub fn most_pressing<'l, 'a>(limits: &'l [Limited<'a>]) -> Option<&'l Limited<'a>> {
     // What can never pass takes longest.
     let wait = |limited: &Limited<'_>| limited.verdict().and_then(|verdict| verdict.retry_after_ms).unwrap_or(u64::MAX);

@@ -1,18 +1,19 @@
-//! Leases: hits that a process takes from a counter in advance, so that it decides requests of a hot key without asking for each.
+//! Leases: hits that a process takes from a counter in advance, so that it decides requests of a hot key without asking
+//! for each.
 //!
-//! They are charged before they are used, so that never more pass than have been charged. What a lease stretches is time: a hit may be
-//! used up to `ttl` after it was charged. A process holds at most `size` of a counter, in use and on the way together. So in any interval of
-//! one period at most
+//! They are charged before they are used, so that never more pass than have been charged. What a lease stretches is
+//! time: a hit may be used up to `ttl` after it was charged. A process holds at most `size` of a counter, in use and on
+//! the way together. So in any interval of one period at most
 //!
 //! ```text
 //! what the limit admits without leases + processes x size
 //! ```
 //!
-//! pass: of what passes in the interval, the limit bounds what was charged in it, and what was charged before was held when the interval
-//! began. `tests/leases.rs` proves it for every algorithm, and shows that it is reached.
+//! pass: of what passes in the interval, the limit bounds what was charged in it, and what was charged before was held
+//! when the interval began. `tests/leases.rs` proves it for every algorithm, and shows that it is reached.
 //!
-//! A lease is as large as the demand is, and at most an eighth of what remains: near the limit leases get smaller and end, and each request
-//! asks the counter, exactly. What has not been used when a lease ends is given back.
+//! A lease is as large as the demand is, and at most an eighth of what remains: near the limit leases get smaller and
+//! end, and each request asks the counter, exactly. What has not been used when a lease ends is given back.
 //!
 //! This is the bookkeeping, without I/O and without a clock: `store::lease` has both.
 
@@ -50,7 +51,8 @@ pub enum LeaseError {
     Period(Duration),
     /// Asking for a lease would be charged even where there is none.
     #[error(
-        "a limit that counts denials has no lease: where there is none to be had, asking for it would be charged; write count_denied: false"
+        "a limit that counts denials has no lease: where there is none to be had, asking for it would be charged; \
+         write count_denied: false"
     )]
     CountDenied,
     /// What is taken belongs to someone.
@@ -111,7 +113,8 @@ impl Lease {
     }
 }
 
-/// What one process knows of a counter, and holds of it. Time is what has passed since a moment of the process's own choice.
+/// What one process knows of a counter, and holds of it. Time is what has passed since a moment of the process's own
+/// choice.
 ///
 /// One [`Question`] is asked at a time: so never more than the size of a lease is held.
 #[derive(Clone, Debug)]
@@ -193,7 +196,8 @@ impl Account {
         Some(Verdict { reset_after_ms: told.reset_after_ms.saturating_sub(elapsed_ms), ..self.with_held(told) })
     }
 
-    /// Whether a request of so many hits is to ask for itself, because nothing is held, and too little is known to remain for a lease.
+    /// Whether a request of so many hits is to ask for itself, because nothing is held, and too little is known to
+    /// remain for a lease.
     pub fn asks_alone(&mut self, hits: u64, now: Duration) -> bool {
         let alone = self.held == 0 && self.remaining() < PART;
         if alone {
@@ -202,7 +206,8 @@ impl Account {
         alone
     }
 
-    /// What to ask for requests of so many hits together. What is held goes with it: it is given back, to be charged anew.
+    /// What to ask for requests of so many hits together. What is held goes with it: it is given back, to be charged
+    /// anew.
     pub fn question(&mut self, hits: u64, now: Duration) -> Question {
         self.count(hits, now);
         let give_back = std::mem::take(&mut self.held);
@@ -216,8 +221,8 @@ impl Account {
         Question { give_back, take, lease, at: now, generation: self.generation }
     }
 
-    /// The counter's answer; for what was taken, if there was something. Tells what those are told whose hits pass; if they do not pass
-    /// together, or nothing was taken, each of them asks for himself.
+    /// The counter's answer; for what was taken, if there was something. Tells what those are told whose hits pass; if
+    /// they do not pass together, or nothing was taken, each of them asks for himself.
     pub fn answered(&mut self, question: &Question, verdict: Verdict, now: Duration) -> Option<Verdict> {
         let current = question.generation == self.generation;
         if current {

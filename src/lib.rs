@@ -20,7 +20,8 @@
 //! - A request sees one snapshot of the rules.
 //! - One request is one group: unless all of it passes, nothing of it is charged but what is charged by its nature.
 //! - No global state, no settings object passed down, no panic for an error, no second way to limit.
-//! - An algorithm is one pair of files of one name and one line in `algorithm`; every property, twin and store test picks it up.
+//! - An algorithm is one pair of files of one name and one line in `algorithm`; every property, twin and store test
+//!   picks it up.
 
 // In the order of reading.
 pub mod descriptor;

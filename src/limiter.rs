@@ -23,8 +23,8 @@ use crate::waiting_room::{Turn, WaitingRoom};
 /// How long the store has to take back what a request has taken that waits no longer.
 const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The most work that one request may ask of the store, where a small counter is 1. It is decided in one go, and this many hold Redis up for some
-/// milliseconds.
+/// The most work that one request may ask of the store, where a small counter is 1. It is decided in one go, and this
+/// many hold Redis up for some milliseconds.
 pub const MAX_WORK: u64 = 1_280;
 
 /// Decides requests by the rules in force.
@@ -34,8 +34,8 @@ pub struct Limiter<S> {
     in_force: Arc<InForce>,
 }
 
-/// The rules in force, as one worker takes them: what counts who is using them is its own, so that workers do not write to the same place for
-/// every request.
+/// The rules in force, as one worker takes them: what counts who is using them is its own, so that workers do not write
+/// to the same place for every request.
 type InForce = ArcSwap<Arc<Snapshot>>;
 
 /// How long a request may take.
@@ -107,8 +107,8 @@ pub enum DecideError {
     DeadlineExceeded,
     /// To decide it would hold all others up.
     #[error(
-        "the request is too much work ({0}, and {MAX_WORK} is the most): ask for fewer descriptors at once whose limits keep much, \
-         which are sliding_log, concurrency and penalty of large numbers"
+        "the request is too much work ({0}, and {MAX_WORK} is the most): ask for fewer descriptors at once \
+         whose limits keep much, which are sliding_log, concurrency and penalty of large numbers"
     )]
     TooMuchWork(u64),
     /// A limit says `give_back: false`.
@@ -193,8 +193,8 @@ impl<S: Store> Limiter<S> {
             .await
     }
 
-    /// Decides a request. What passes, but not yet, passes when its turn has come; if that is dropped before, what it has taken is
-    /// refunded.
+    /// Decides a request. What passes, but not yet, passes when its turn has come; if that is dropped before, what it
+    /// has taken is refunded.
     ///
     /// # Errors
     /// See [`DecideError`].

@@ -184,10 +184,11 @@ impl<'a> Plan<'a> {
         self.decision(answers)
     }
 
-    /// What the failure modes answer where the store could not: `known` tells what it is known to deny, `decide` decides checks in this process.
+    /// What the failure modes answer where the store could not: `known` tells what it is known to deny, `decide`
+    /// decides checks in this process.
     ///
-    /// The request is still one group: what is decided here is not charged if a limit that fails closed denies it. Nobody is banned for
-    /// what the store could not decide: penalties rest.
+    /// The request is still one group: what is decided here is not charged if a limit that fails closed denies it.
+    /// Nobody is banned for what the store could not decide: penalties rest.
     ///
     /// # Errors
     /// Where a limit wants the call to fail.
@@ -243,7 +244,8 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// A limit that the client brings along counts as the rules do by default; or in a sliding window, where it is more than a log keeps.
+/// A limit that the client brings along counts as the rules do by default; or in a sliding window, where it is more
+/// than a log keeps.
 fn brought_along(algorithm: Algorithm, limit: Override) -> Result<Limit, LimitErrors> {
     let limit = |algorithm| Limit::new(algorithm, limit.number, limit.period, Options::default());
     limit(algorithm).or_else(|_| limit(Algorithm::SlidingWindow))

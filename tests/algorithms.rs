@@ -162,7 +162,8 @@ proptest! {
 
     #[test]
     fn a_denied_request_of_several_checks_passes_when_the_longest_wait_is_over_and_not_a_millisecond_before(
-        limits in prop::collection::vec(small_limit(), 2), used in prop::collection::vec((0..2_usize, 1..6_i64, 0..40_u64), 0..20),
+        limits in prop::collection::vec(small_limit(), 2),
+        used in prop::collection::vec((0..2_usize, 1..6_i64, 0..40_u64), 0..20),
         asked in [0..6_u64, 0..6]
     ) {
         let asked: Vec<(usize, u64)> = asked.into_iter().enumerate().collect();
@@ -173,7 +174,8 @@ proptest! {
             counters.iter_mut().for_each(|counter| counter.now += wait);
             counters[which].take(hits);
         }
-        let checks: Vec<Check> = asked.iter().map(|(which, hits)| check(*which, counters[*which].limit, *hits)).collect();
+        let checks: Vec<Check> =
+            asked.iter().map(|(which, hits)| check(*which, counters[*which].limit, *hits)).collect();
         let mut states: Vec<Option<State>> = counters.iter().map(|counter| counter.state.clone()).collect();
         let now = counters[0].now;
         let (verdicts, effects) = group::decide(&checks, now, |i| states[i].as_ref());
@@ -187,7 +189,8 @@ proptest! {
         };
         let denied = || verdicts.iter().filter(|verdict| !verdict.allowed);
         let denies = |counter: usize| (0..checks.len()).any(|i| asked[i].0 == counter && !verdicts[i].allowed);
-        // What a limit that counts denials charges where only others deny, it may want to wait for: no check tells that.
+        // What a limit that counts denials charges where only others deny, it may want to wait for: no check tells
+        // that.
         let charged = |counter: &usize| counters[*counter].limit.count_denied() && !denies(*counter);
         if denied().next().is_none() || asked.iter().any(|(counter, _)| charged(counter)) {
             return Ok(());
@@ -224,8 +227,8 @@ proptest! {
         if counter.limit.count_denied() {
             prop_assert_eq!(counter.peek().remaining, 0);
         } else {
-            // A bucket that begins empty begins to fill with the first request, concurrency remembers who was denied, and a bucket is
-            // remembered for longer where the limit has become slower.
+            // A bucket that begins empty begins to fill with the first request, concurrency remembers who was denied,
+            // and a bucket is remembered for longer where the limit has become slower.
             prop_assert_eq!(counter.peek().remaining, before.peek().remaining);
         }
     }
@@ -241,7 +244,8 @@ proptest! {
         // A bucket that begins empty may have been forgotten, and be known again.
         let begins_empty = limit.options().initial == Some(Initial::Empty);
         prop_assert!(after.remaining <= before.remaining || begins_empty);
-        prop_assert!(begins_empty || after.reset_after_ms <= memory_ms(&limit) + limit.period_ms() + 2 * limit.period_ms() / 10 + 2);
+        let longest = memory_ms(&limit) + limit.period_ms() + 2 * limit.period_ms() / 10 + 2;
+        prop_assert!(begins_empty || after.reset_after_ms <= longest);
         // Asking in vain meanwhile does not put off the end, where denials do not count.
         if limit.count_denied() {
             return Ok(());
@@ -316,7 +320,8 @@ proptest! {
         let options = Options { burst: None, ..old.options() };
         let new = Limit::new(old.algorithm(), number, old.period(), options).unwrap();
         let mut counter = counter;
-        // What a bucket has restored since its last charge is restored at the new rate; so charge it, or rather the contrary.
+        // What a bucket has restored since its last charge is restored at the new rate; so charge it, or rather the
+        // contrary.
         counter.take(-1);
         let changed = Counter { limit: new, ..counter.clone() };
         let (before, after) = (counter.peek(), changed.peek());
@@ -373,13 +378,15 @@ proptest! {
         }
     }
 
-    /// The generic cell rate algorithm, in fractions of a millisecond that nothing is lost of, is another way to say the same.
+    /// The generic cell rate algorithm, in fractions of a millisecond that nothing is lost of, is another way to say
+    /// the same.
     #[test]
     fn a_leaky_bucket_lets_go_when_an_exact_queue_does(
         (number, period, burst) in (1..40_u32, 1..150_u64, 1..20_u32), max_delay in 1..400_u64,
         steps in prop::collection::vec((1..6_i64, prop_oneof![3 => 0..2_u64, 2 => 0..10_u64, 1 => 0..200_u64]), 1..120)
     ) {
-        let options = Options { burst: Some(burst), max_delay: Some(Duration::from_millis(max_delay)), ..Options::default() };
+        let delay = Some(Duration::from_millis(max_delay));
+        let options = Options { burst: Some(burst), max_delay: delay, ..Options::default() };
         let limit = Limit::new(Algorithm::LeakyBucket, number, Duration::from_millis(period), options).unwrap();
         let mut counter = Counter::new(limit, START);
         // Time is told in 1/number of a millisecond: when the bucket will be empty.
@@ -409,7 +416,8 @@ proptest! {
         number in 1..12_u32, period in 1..150_u64,
         steps in prop::collection::vec((-3..6_i64, prop_oneof![3 => 0..2_u64, 2 => 0..10_u64, 1 => 0..200_u64]), 1..150)
     ) {
-        let limit = Limit::new(Algorithm::SlidingLog, number, Duration::from_millis(period), Options::default()).unwrap();
+        let period_of = Duration::from_millis(period);
+        let limit = Limit::new(Algorithm::SlidingLog, number, period_of, Options::default()).unwrap();
         let mut counter = Counter::new(limit, START);
         let mut admitted: Vec<u64> = Vec::new();
         for (hits, wait) in steps {
@@ -421,7 +429,8 @@ proptest! {
                 // What is no longer in the period cannot be given back.
                 admitted.truncate(admitted.len() - in_period.min(-hits) as usize);
             } else {
-                prop_assert_eq!(verdict.allowed, in_period + hits <= i64::from(number), "{} in the period, {} more", in_period, hits);
+                let fits = in_period + hits <= i64::from(number);
+                prop_assert_eq!(verdict.allowed, fits, "{} in the period, {} more", in_period, hits);
                 admitted.extend((0..hits).filter(|_| verdict.allowed).map(|_| now));
             }
         }
@@ -537,7 +546,10 @@ proptest! {
     #[test]
     fn a_ban_does_not_depend_on_expiry(
         penalties in prop::collection::vec((1..5_u32, 1..400_u64, any::<bool>()), 1..4), within in 1..100_u64,
-        steps in prop::collection::vec((0..4_usize, 0..3_usize, prop_oneof![6 => 0..200_i64, 1 => 0..8_000_000_i64, 1 => -300..0_i64]), 1..60)
+        steps in prop::collection::vec(
+            (0..4_usize, 0..3_usize, prop_oneof![6 => 0..200_i64, 1 => 0..8_000_000_i64, 1 => -300..0_i64]),
+            1..60,
+        )
     ) {
         let penalties: Vec<Penalty> =
             penalties.into_iter().map(|(after, ban, extend)| penalty(after, within, ban * ban * 100, extend)).collect();
@@ -689,7 +701,8 @@ proptest! {
     }
 }
 
-/// A request: how long after the one before, how long until it ends, what it takes, and whether its give-back gets lost.
+/// A request: how long after the one before, how long until it ends, what it takes, and whether its give-back gets
+/// lost.
 type Stream = (u64, u64, i64, bool);
 
 fn streams() -> impl Strategy<Value = Vec<Stream>> {
@@ -702,8 +715,11 @@ proptest! {
 
     /// However long it is busy, whatever gets lost, comes late or comes from a stream that was refused.
     #[test]
-    fn concurrency_counts_what_is_in_progress_and_nothing_else(number in 1..12_u32, hold in 1..150_u64, streams in streams()) {
-        let limit = Limit::new(Algorithm::Concurrency, number, Duration::from_millis(hold), Options::default()).unwrap();
+    fn concurrency_counts_what_is_in_progress_and_nothing_else(
+        number in 1..12_u32, hold in 1..150_u64, streams in streams()
+    ) {
+        let period = Duration::from_millis(hold);
+        let limit = Limit::new(Algorithm::Concurrency, number, period, Options::default()).unwrap();
         let mut counter = Counter::new(limit, START);
         // When it was admitted, what it took, and its end.
         let mut in_progress: Vec<(u64, i64, Option<u64>)> = Vec::new();

@@ -1,5 +1,5 @@
-//! How often a decision asks the allocator: by a budget, because every time costs as much as finding a rule does. And how much of its memory is
-//! taken, where a setting says how much may be.
+//! How often a decision asks the allocator: by a budget, because every time costs as much as finding a rule does. And
+//! how much of its memory is taken, where a setting says how much may be.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
@@ -112,7 +112,8 @@ fn check(name: &str, limit: Limit) -> Check {
     Check::new(key, limit, Ask::Take(1))
 }
 
-/// What is taken when so many denials have come, each of a name of its own that grows by so many bytes from one to the last.
+/// What is taken when so many denials have come, each of a name of its own that grows by so many bytes from one to the
+/// last.
 fn taken_by_denials(setting: usize, denials: usize, growth: usize) -> usize {
     // Nothing is kept in the store itself: it is closed.
     let limit = Limit::new(Algorithm::SlidingWindow, 0, Duration::from_secs(60), Options::default()).unwrap();

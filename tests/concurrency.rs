@@ -1,5 +1,5 @@
-//! So many requests at once and no more: `deploy/envoy/concurrency.yaml` in a real Envoy, in front of a service that answers when it
-//! is told to.
+//! So many requests at once and no more: `deploy/envoy/concurrency.yaml` in a real Envoy, in front of a service that
+//! answers when it is told to.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 

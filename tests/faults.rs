@@ -278,7 +278,9 @@ async fn a_failure_mode_is_the_limits_or_else_the_files_or_else_the_settings() {
     let redis = Redis::stopped();
     let rules = |defaults: &str| {
         format!(
-            "domain: shop\n{defaults}descriptors:\n  - {{key: own, rate_limit: {{unit: day, requests_per_unit: 4, failure_mode: open}}}}\n  - {{key: other, rate_limit: {{unit: day, requests_per_unit: 4}}}}\n"
+            "domain: shop\n{defaults}descriptors:\n\
+             - {{key: own, rate_limit: {{unit: day, requests_per_unit: 4, failure_mode: open}}}}\n\
+             - {{key: other, rate_limit: {{unit: day, requests_per_unit: 4}}}}\n"
         )
     };
     let url = format!("REDIS_URL={}", redis.url());

@@ -1,4 +1,5 @@
-//! Clients that mean no good, on the gRPC port: whatever one sends, another is answered meanwhile, and neither memory nor the log grows.
+//! Clients that mean no good, on the gRPC port: whatever one sends, another is answered meanwhile, and neither memory
+//! nor the log grows.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
@@ -181,8 +182,8 @@ fn message_length(message: &[u8]) -> usize {
     5 + u32::from_be_bytes(message[1..5].try_into().unwrap()) as usize
 }
 
-/// Opens so many calls on a connection, each with these headers, this message and its flags, and this behind it. Waits until the service has read all
-/// that, or closes.
+/// Opens so many calls on a connection, each with these headers, this message and its flags, and this behind it. Waits
+/// until the service has read all that, or closes.
 fn open_calls(port: u16, calls: u32, headers: &[u8], (flags, message): (u8, &[u8]), behind: &[u8]) -> TcpStream {
     let mut connection = open(port, &[]);
     connection.set_write_timeout(Some(SOON)).unwrap();

@@ -1,4 +1,5 @@
-//! Leases take work off Redis, and cost what is said of them and no more: the bound on what passes, and what is told of it.
+//! Leases take work off Redis, and cost what is said of them and no more: the bound on what passes, and what is told of
+//! it.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
@@ -380,7 +381,8 @@ domain: shop
 descriptors:
   - {key: hot, rate_limit: {unit: year, requests_per_unit: 100000, lease: {size: 50, ttl: 10s}}}
   - {key: near, rate_limit: {unit: year, requests_per_unit: 1000, lease: {size: 50, ttl: 10s}}}
-  - {key: closed, rate_limit: {unit: year, requests_per_unit: 100000, failure_mode: closed, lease: {size: 50, ttl: 10s}}}
+  - key: closed
+    rate_limit: {unit: year, requests_per_unit: 100000, failure_mode: closed, lease: {size: 50, ttl: 10s}}
   - {key: brief, rate_limit: {unit: year, requests_per_unit: 1000, lease: {size: 50, ttl: 100ms}}}
 ";
 

@@ -1,4 +1,5 @@
-//! More than can be answered in time: a proxy that gives up what is late loses nothing but that, and what a connection may have is bounded.
+//! More than can be answered in time: a proxy that gives up what is late loses nothing but that, and what a connection
+//! may have is bounded.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 

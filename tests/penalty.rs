@@ -1,4 +1,5 @@
-//! Who is denied again and again is banned: everywhere at once, for as long as the rule says, and not for what is none of their doing.
+//! Who is denied again and again is banned: everywhere at once, for as long as the rule says, and not for what is none
+//! of their doing.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
@@ -17,13 +18,18 @@ defaults: {algorithm: token_bucket}
 descriptors:
   - {key: user, rate_limit: {period: 100ms, requests_per_unit: 2, penalty: {after: 3, within: 1h, ban: 1d}}}
   - {key: brief, rate_limit: {period: 1ms, requests_per_unit: 2, penalty: {after: 1, within: 1h, ban: 200ms}}}
-  - {key: shadow, shadow_mode: true, rate_limit: {period: 1ms, requests_per_unit: 2, penalty: {after: 1, within: 1h, ban: 1d}}}
-  - {key: closed, rate_limit: {unit: year, requests_per_unit: 1000, failure_mode: closed, penalty: {after: 1, within: 1h, ban: 1d}}}
+  - key: shadow
+    shadow_mode: true
+    rate_limit: {period: 1ms, requests_per_unit: 2, penalty: {after: 1, within: 1h, ban: 1d}}
+  - key: closed
+    rate_limit: {unit: year, requests_per_unit: 1000, failure_mode: closed, penalty: {after: 1, within: 1h, ban: 1d}}
   - key: team
     value: blue-*
     share_threshold: true
     rate_limit: {period: 100ms, requests_per_unit: 2, penalty: {after: 3, within: 1h, ban: 1d}}
-  - {key: team, value: red-*, rate_limit: {period: 100ms, requests_per_unit: 2, penalty: {after: 3, within: 1h, ban: 1d}}}
+  - key: team
+    value: red-*
+    rate_limit: {period: 100ms, requests_per_unit: 2, penalty: {after: 3, within: 1h, ban: 1d}}
   - key: report
     descriptors:
       - key: stream

@@ -270,7 +270,8 @@ async fn an_override_may_be_for_several_units_and_is_counted_and_told_so() {
         let limit =
             RateLimit { requests_per_unit: 1, unit: told.into(), unit_multiplier: times, ..RateLimit::default() };
         assert_eq!(response.statuses[0].current_limit, Some(limit), "{unit:?} {multiplier:?}");
-        // It is counted in its own period: neither a longer nor a shorter one knows of it, and one of the same length does.
+        // It is counted in its own period: neither a longer nor a shorter one knows of it, and one of the same length
+        // does.
         assert_eq!(one(&response), (Code::Ok, 0), "{unit:?} {multiplier:?}");
         assert_eq!(one(&ask(1, unit, multiplier).await.unwrap()), (Code::OverLimit, 0), "{unit:?} {multiplier:?}");
     }
@@ -538,7 +539,9 @@ async fn a_give_back_is_no_quota_that_would_let_pass() {
 #[tokio::test]
 async fn a_bucket_remembers_usage_that_has_happened_beyond_what_it_holds() {
     let rules = "domain: d
-descriptors: [{key: tokens, rate_limit: {period: 90m, requests_per_unit: 100, algorithm: token_bucket, count_denied: true}}]";
+descriptors:
+- key: tokens
+  rate_limit: {period: 90m, requests_per_unit: 100, algorithm: token_bucket, count_denied: true}";
     let tollgate = Tollgate::start(rules, &["LIMIT_RESPONSE_HEADERS_ENABLED=true"]);
     let take = async |hits| {
         let request = RateLimitRequest { domain: "d".into(), ..with_hits(hits, false, &[("tokens", "ann")]) };

@@ -1,6 +1,8 @@
-//! A `leaky_bucket` with `max_delay` holds answers until it is their turn: over the wire, over two processes, and behind a real Envoy.
+//! A `leaky_bucket` with `max_delay` holds answers until it is their turn: over the wire, over two processes, and
+//! behind a real Envoy.
 //!
-//! No assertion here says that something comes early enough, which a busy machine could break; that nothing comes too early says enough.
+//! No assertion here says that something comes early enough, which a busy machine could break; that nothing comes too
+//! early says enough.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
@@ -275,7 +277,9 @@ async fn behind_envoy_a_burst_of_twenty_leaves_evenly_spaced() {
     let rules = "
 domain: shop
 descriptors:
-  - {key: upstream, value: legacy, rate_limit: {unit: second, requests_per_unit: 10, algorithm: leaky_bucket, max_delay: 20s}}
+  - key: upstream
+    value: legacy
+    rate_limit: {unit: second, requests_per_unit: 10, algorithm: leaky_bucket, max_delay: 20s}
 ";
     let (tollgate, service) = (Tollgate::start(rules, &[]), Service::start());
     let stand_in = "endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 10001 } } }";

@@ -1,7 +1,9 @@
-//! Several replicas before a store that is slow, forgets, loses questions and answers, fails over and has a clock that steps: under a paused
-//! clock, drawn from one seed, which is one run and repeats. The whole way of a request is the real one, but for Redis; what it promises judges.
+//! Several replicas before a store that is slow, forgets, loses questions and answers, fails over and has a clock that
+//! steps: under a paused clock, drawn from one seed, which is one run and repeats. The whole way of a request is the
+//! real one, but for Redis; what it promises judges.
 //!
-//! `TOLLGATE_SIMULATION=FIRST..LAST cargo test --test simulation` runs other seeds than these, and more (`make simulate`).
+//! `TOLLGATE_SIMULATION=FIRST..LAST cargo test --test simulation` runs other seeds than these, and more
+//! (`make simulate`).
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
@@ -38,12 +40,20 @@ domain: sim
 descriptors:
   - {key: window, rate_limit: {period: 1s, requests_per_unit: NUMBER, failure_mode: open}}
   - {key: log, rate_limit: {algorithm: sliding_log, period: 1s, requests_per_unit: NUMBER, failure_mode: closed}}
-  - {key: bucket, rate_limit: {algorithm: token_bucket, period: 1s, requests_per_unit: NUMBER, burst: 6, failure_mode: local}}
-  - {key: hot, rate_limit: {algorithm: sliding_log, period: 2s, requests_per_unit: MANY, lease: {size: 10, ttl: 200ms}, failure_mode: error}}
+  - key: bucket
+    rate_limit: {algorithm: token_bucket, period: 1s, requests_per_unit: NUMBER, burst: 6, failure_mode: local}
+  - key: hot
+    rate_limit:
+      {algorithm: sliding_log, period: 2s, requests_per_unit: MANY, lease: {size: 10, ttl: 200ms}, failure_mode: error}
   - {key: counted, rate_limit: {algorithm: fixed_window, period: 1s, requests_per_unit: NUMBER}}
   - {key: banned, rate_limit: {period: 100ms, requests_per_unit: 2, penalty: {after: 3, within: 10s, ban: 2s}}}
-  - {key: slow, rate_limit: {algorithm: leaky_bucket, period: 200ms, requests_per_unit: NUMBER, max_delay: 300ms, failure_mode: open}}
-  - {key: both, rate_limits: [{algorithm: sliding_log, period: 1s, requests_per_unit: NUMBER}, {algorithm: fixed_window, period: 3s, requests_per_unit: MANY}]}
+  - key: slow
+    rate_limit:
+      {algorithm: leaky_bucket, period: 200ms, requests_per_unit: NUMBER, max_delay: 300ms, failure_mode: open}
+  - key: both
+    rate_limits:
+      - {algorithm: sliding_log, period: 1s, requests_per_unit: NUMBER}
+      - {algorithm: fixed_window, period: 3s, requests_per_unit: MANY}
   - key: run
     descriptors:
       - {key: stream, rate_limit: {algorithm: concurrency, requests_per_unit: 3, hold: 1h, failure_mode: closed}}
@@ -206,7 +216,8 @@ impl Run {
                     () = &mut gone => return judge.lock().gives_up(number, &decision),
                 }
             }
-            // Envoy lets a stream pass whose call has failed; what it then releases it never had, and in a mesh another may have the name.
+            // Envoy lets a stream pass whose call has failed; what it then releases it never had, and in a mesh another
+            // may have the name.
             if decided_at_all && (is_stream || (passed && refunds)) {
                 // Envoy sends a release for every stream, at its end; for the denied ones at once.
                 sleep(if passed { lasts } else { Duration::from_millis(1) }).await;
@@ -262,7 +273,8 @@ fn run(seed: u64, flipped: bool) -> Judge {
     runtime.block_on(async { Run::new(seed, flipped).go().await })
 }
 
-/// The same, and what is wrong with it; of some seeds also what a second run says, where deletion at expiry makes the difference.
+/// The same, and what is wrong with it; of some seeds also what a second run says, where deletion at expiry makes the
+/// difference.
 fn judged(seed: u64) -> Judge {
     let run = |flipped| {
         let judge = std::panic::catch_unwind(|| run(seed, flipped));
@@ -318,7 +330,8 @@ fn whatever_befalls_the_store_and_the_replicas_every_promise_is_kept() {
     let (all, busy) = total.simulated();
     let times = |simulated: Duration| simulated.as_secs_f64() / took.as_secs_f64();
     println!(
-        "{} seeds in {took:.1?}: {:.0} simulated seconds, {:.0} times real time; with requests {:.0}, {:.0} times: {total:?}",
+        "{} seeds in {took:.1?}: {:.0} simulated seconds, {:.0} times real time; with requests {:.0}, \
+         {:.0} times: {total:?}",
         seeds.end.saturating_sub(seeds.start),
         all.as_secs_f64(),
         times(all),

@@ -134,7 +134,8 @@ async fn exactly_the_limit_passes_however_many_ask_at_once<S: Store>(store: Arc<
 async fn exactly_the_limit_passes_over_requests_of_several_counters<S: Store>(store: Arc<S>) {
     for algorithm in Algorithm::ALL {
         let checks: Vec<Check> = (0..6).map(|i| check(&format!("{algorithm}/{i}"), limit(*algorithm, 20))).collect();
-        // Each request takes two counters, in any order; locks must neither lose a hit nor wait for each other for ever.
+        // Each request takes two counters, in any order; locks must neither lose a hit nor wait for each other for
+        // ever.
         let tasks: Vec<_> = (0..300)
             .map(|i| {
                 let (a, b) = (i % 6, (i / 6 + 1 + i) % 6);
@@ -278,7 +279,8 @@ async fn exactly_the_limit_passes_through_two_processes_on_one_redis() {
             let unit = if algorithm.has_holders() { "hold: 366d" } else { "unit: year" };
             let burst = if algorithm.options().contains(&"burst") { "burst: 5, " } else { "" };
             format!(
-                "  - key: {algorithm}\n    descriptors:\n    - key: stream\n      rate_limit: {{{unit}, {burst}requests_per_unit: 5, algorithm: {algorithm}}}\n"
+                "  - key: {algorithm}\n    descriptors:\n    - key: stream\n      rate_limit: {{{unit}, {burst}\
+                 requests_per_unit: 5, algorithm: {algorithm}}}\n"
             )
         })
         .collect();

@@ -180,6 +180,23 @@ fn every_algorithm_is_one_pair_of_files() {
 }
 
 #[test]
+fn no_line_is_wider_than_rustfmt_makes_it() {
+    let settings = fs::read_to_string("rustfmt.toml").unwrap();
+    let width: usize = settings.lines().find_map(|line| line.strip_prefix("max_width = ")).unwrap().parse().unwrap();
+    let rust = ["src", "tests", "benches", "examples"].map(|folder| files(folder, "rs"));
+    let mut wrong = Vec::new();
+    for path in rust.into_iter().flatten().chain(files("lua", "lua")).chain(files("tests/support", "lua")) {
+        for (number, line) in source(&path).lines().enumerate() {
+            let columns = line.chars().count();
+            if columns > width {
+                wrong.push(format!("{}:{}: {columns} columns", path.display(), number + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
 fn lua_declares_its_variables_and_never_prints_numbers_by_concatenation() {
     for path in files("lua", "lua") {
         for (number, line) in source(&path).lines().enumerate() {

@@ -1,5 +1,5 @@
-//! The server to compare with: the same service by tonic as it comes, which answers every request the same, on the runtime that
-//! is the cheapest for it. What Tollgate costs beyond this is its own.
+//! The server to compare with: the same service by tonic as it comes, which answers every request the same, on the
+//! runtime that is the cheapest for it. What Tollgate costs beyond this is its own.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Child;

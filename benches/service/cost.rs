@@ -1,4 +1,5 @@
-//! What processes have used, by the system's own account: unlike the time that passes, it does not depend on who else is there.
+//! What processes have used, by the system's own account: unlike the time that passes, it does not depend on who else
+//! is there.
 
 use std::collections::HashMap;
 use std::fs;
@@ -63,8 +64,8 @@ impl Cost {
         self.done as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// How much of a core each had, and how long its threads waited for one that others were on. What had nine tenths or more
-    /// was saturated.
+    /// How much of a core each had, and how long its threads waited for one that others were on. What had nine tenths
+    /// or more was saturated.
     pub fn busy(&self) -> String {
         let percent = |time: Duration| time.as_secs_f64() / self.elapsed.as_secs_f64() * 100.0;
         let tell = |Used { name, account }: &Used| {

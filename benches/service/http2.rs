@@ -1,9 +1,10 @@
 //! A client for unary calls of one method, by the least of HTTP/2 that it takes.
 //!
-//! It costs a quarter of what the cheapest server costs, so that it saturates one on another core and leaves Redis room beside it.
-//! It sends what Envoy sends: the same headers, named once on a connection and then by their numbers in its table, and a message in
-//! one frame. It does not read headers: an answer is a message, and a call that ends without one has failed. Nor does it count
-//! flow control: it allows the server everything, and a call's message is far less than a window.
+//! It costs a quarter of what the cheapest server costs, so that it saturates one on another core and leaves Redis room
+//! beside it. It sends what Envoy sends: the same headers, named once on a connection and then by their numbers in its
+//! table, and a message in one frame. It does not read headers: an answer is a message, and a call that ends without
+//! one has failed. Nor does it count flow control: it allows the server everything, and a call's message is far less
+//! than a window.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -12,7 +13,8 @@ use std::time::Duration;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// What is sent with each call beside `:method` and `:scheme`: the place of its name in HPACK's static table, or 0 and the name.
+/// What is sent with each call beside `:method` and `:scheme`: the place of its name in HPACK's static table, or 0 and
+/// the name.
 const HEADERS: &[(u8, &str, &str)] = &[
     (4, ":path", METHOD),
     (1, ":authority", "tollgate"),
@@ -85,7 +87,8 @@ impl<T> Connection<T> {
         self.calls.len() < self.most
     }
 
-    /// Puts a call with this message, its gRPC prefix included, on the way; [`Connection::flush`] sends it. Tells its number.
+    /// Puts a call with this message, its gRPC prefix included, on the way; [`Connection::flush`] sends it. Tells its
+    /// number.
     pub fn call(&mut self, message: &[u8], tag: T) -> u32 {
         let id = self.next_stream;
         self.next_stream += 2;
@@ -130,8 +133,8 @@ impl<T> Connection<T> {
         Ok(())
     }
 
-    /// Reads once, gives every message that has come to `answer`, with its gRPC prefix, and every call that has ended to `end`, with
-    /// whether it was answered.
+    /// Reads once, gives every message that has come to `answer`, with its gRPC prefix, and every call that has ended
+    /// to `end`, with whether it was answered.
     ///
     /// # Errors
     /// Where the server ends the connection.

@@ -25,7 +25,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Before anything is measured.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// What every request is limited by: a user, and as many more things as it has descriptors. Only `refused` may never pass.
+/// What every request is limited by: a user, and as many more things as it has descriptors. Only `refused` may never
+/// pass.
 pub const RULES: &str = "
 domain: bench
 descriptors:
@@ -171,7 +172,8 @@ impl<'a> Closed<'a> {
     }
 }
 
-/// An open loop: calls go out when they are due, whatever became of those before, and their time counts from then. It spins.
+/// An open loop: calls go out when they are due, whatever became of those before, and their time counts from then. It
+/// spins.
 pub fn open_loop(port: u16, calls: &[Call], per_second: u32, run: Duration) -> Latencies {
     let mut connection = Connection::open(port, PATIENCE).unwrap();
     connection.never_wait().unwrap();

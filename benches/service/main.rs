@@ -14,7 +14,8 @@
 //! redis_loop  the client to compare with: nothing but pipelined calls
 //! ```
 //!
-//! Both sides of a comparison run in turn, in one run on one machine, so that ratios hold where absolute figures do not.
+//! Both sides of a comparison run in turn, in one run on one machine, so that ratios hold where absolute figures do
+//! not.
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 

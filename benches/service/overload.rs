@@ -1,10 +1,12 @@
-//! What becomes of more load than can be served: goodput and latency over the load that is offered, the memory of the server meanwhile, and
-//! how it ends. `make bench-overload` prints the tables of `docs/performance.md` and draws its picture.
+//! What becomes of more load than can be served: goodput and latency over the load that is offered, the memory of the
+//! server meanwhile, and how it ends. `make bench-overload` prints the tables of `docs/performance.md` and draws its
+//! picture.
 //!
-//! The load is an open loop of one thread that does what Envoys do. A call is due at its time, whatever became of those before, and its
-//! [`DEADLINE`] counts from then; a call that is late is given up, and the server told so. Each thread of an Envoy has a connection, and opens
-//! another where the server wants no more calls on those that it has. Its circuit breaker lets so many calls
-//! be on their way (`max_requests`); what is more fails in Envoy, and is never sent. Only what is decided in time is goodput: an answer by a failure mode is none.
+//! The load is an open loop of one thread that does what Envoys do. A call is due at its time, whatever became of those
+//! before, and its [`DEADLINE`] counts from then; a call that is late is given up, and the server told so. Each thread
+//! of an Envoy has a connection, and opens another where the server wants no more calls on those that it has. Its
+//! circuit breaker lets so many calls be on their way (`max_requests`); what is more fails in Envoy, and is never sent.
+//! Only what is decided in time is goodput: an answer by a failure mode is none.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -138,7 +140,8 @@ impl Scenario {
         let promised = offers.iter().find(|offer| offer.factor == PROMISED).unwrap().goodput();
         let held = if promised >= peak * KEPT { "held" } else { "**not held**" };
         println!(
-            "\nAt {PROMISED} times the load {:.2} of the peak: {held}. Memory: {} MB before the first and {} MB {REST:?} after the last. {ended}",
+            "\nAt {PROMISED} times the load {:.2} of the peak: {held}. Memory: {} MB before the first and \
+             {} MB {REST:?} after the last. {ended}",
             promised / peak,
             idle >> 20,
             after >> 20,

@@ -67,7 +67,8 @@ impl Panel {
     }
 }
 
-/// Both diagrams and what their lines mean. Those of scenarios of which nothing is promised are dashed: their names are in `dashed`.
+/// Both diagrams and what their lines mean. Those of scenarios of which nothing is promised are dashed: their names are
+/// in `dashed`.
 pub fn picture(curves: &[Curve], deadline: Duration, dashed: &[&str]) -> String {
     let mut svg = String::new();
     draw(&mut svg, curves, deadline, dashed).expect("a string takes everything");
@@ -96,7 +97,8 @@ fn draw(svg: &mut String, curves: &[Curve], deadline: Duration, dashed: &[&str])
     writeln!(svg, "<title>Goodput and latency over the load that is offered</title>")?;
     writeln!(
         svg,
-        "<style>text{{font:13px sans-serif;fill:#24292f}}.title{{font-weight:bold}}.grid{{stroke:#8886;stroke-width:1}}rect{{fill:#fff}}\
+        "<style>text{{font:13px sans-serif;fill:#24292f}}.title{{font-weight:bold}}\
+         .grid{{stroke:#8886;stroke-width:1}}rect{{fill:#fff}}\
          @media(prefers-color-scheme:dark){{text{{fill:#d0d7de}}rect{{fill:#0d1117}}}}</style>"
     )?;
     writeln!(svg, r#"<rect width="100%" height="100%"/>"#)?;

@@ -39,8 +39,8 @@ pub enum Place {
 }
 
 impl Stage {
-    /// Under ten minutes. Runs are short and many: the speed of a machine that is not alone on its host drifts within seconds, and the sides of
-    /// a comparison shall have the same.
+    /// Under ten minutes. Runs are short and many: the speed of a machine that is not alone on its host drifts within
+    /// seconds, and the sides of a comparison shall have the same.
     pub fn full() -> Stage {
         Stage { run: Duration::from_secs(1), runs: 20, crowd: 1_000_000, rules: 1_000_000, cores: Cores::take() }
     }
@@ -107,8 +107,8 @@ impl fmt::Display for Stage {
         match &self.cores {
             Some(Cores { server, load, redis }) => write!(
                 f,
-                "The server is on core {server}, the load on {load}, Redis on {redis} (or on {server}, where no server takes part or the \
-                 load spins). "
+                "The server is on core {server}, the load on {load}, Redis on {redis} (or on {server}, where no server \
+                 takes part or the load spins). "
             )?,
             None => {
                 write!(f, "Nothing is pinned to a core, for want of `taskset` or of two cores: do not trust this. ")?

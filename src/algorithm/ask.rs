@@ -3,7 +3,8 @@
 /// The most hits that one request may take or refund: 2^53, up to which a double holds every whole number.
 pub const MAX_HITS: u64 = 1 << 53;
 
-/// What a request wants of a counter. No number has a meaning of its own: a reset is a reset, and no client can ask for one.
+/// What a request wants of a counter. No number has a meaning of its own: a reset is a reset, and no client can ask for
+/// one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ask {
     /// So many hits, from 1 to 2^53.
@@ -74,8 +75,8 @@ impl Ask {
 pub struct Caller {
     /// The stream that takes or releases a slot, as a number up to 2^53. Only concurrency cares.
     pub holder: u64,
-    /// The caller waits no longer: what would be delayed for longer is denied, and nothing of it is charged. Only a leaky bucket with a
-    /// `max_delay` cares.
+    /// The caller waits no longer: what would be delayed for longer is denied, and nothing of it is charged. Only a
+    /// leaky bucket with a `max_delay` cares.
     pub max_wait_ms: u64,
 }
 

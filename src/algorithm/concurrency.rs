@@ -1,20 +1,23 @@
-//! Concurrency: no more than the number in progress at once. A stream takes a slot when it begins and releases it when it ends.
+//! Concurrency: no more than the number in progress at once. A stream takes a slot when it begins and releases it when
+//! it ends.
 //!
-//! Every slot has a holder, and only its holder releases it. That a count of what is in progress stays right hangs on this.
-//! Releases get lost (a proxy is killed), come late (after the slot has expired), and come from streams that never got a slot
-//! (Envoy sends one for every stream, the denied ones too). Without holders nobody could tell whose slot a release means:
-//! - if it freed the oldest, what a killed proxy has leaked would live on as the youngest for as long as there is traffic;
-//! - if it freed the newest, long-running slots at the bottom would expire while others still stand on them, and a limit
-//!   that is always used up would let in its number anew with every `hold`.
+//! Every slot has a holder, and only its holder releases it. That a count of what is in progress stays right hangs on
+//! this. Releases get lost (a proxy is killed), come late (after the slot has expired), and come from streams that
+//! never got a slot (Envoy sends one for every stream, the denied ones too). Without holders nobody could tell whose
+//! slot a release means:
+//! - if it freed the oldest, what a killed proxy has leaked would live on as the youngest for as long as there is
+//!   traffic;
+//! - if it freed the newest, long-running slots at the bottom would expire while others still stand on them, and a
+//!   limit that is always used up would let in its number anew with every `hold`.
 //!
 //! No rule in between does better: five leaked slots and fast streams look just like no leak and slower streams.
 //!
-//! The name of a holder may repeat: a mesh hands a request id on, and a client may choose its own. So a denied take is remembered for a
-//! while, and swallows the release that Envoy sends for it, lest that frees the slot of another stream of the same name. Those of holders
-//! that have a slot are all remembered; of the others the last [`MAX_DENIED`].
+//! The name of a holder may repeat: a mesh hands a request id on, and a client may choose its own. So a denied take is
+//! remembered for a while, and swallows the release that Envoy sends for it, lest that frees the slot of another stream
+//! of the same name. Those of holders that have a slot are all remembered; of the others the last [`MAX_DENIED`].
 //!
-//! A slot that nobody releases expires `hold` after it was taken, to the millisecond, and never before. What is kept is one entry for
-//! each stream in progress, so that the number is bounded. Hits of one holder are released newest first.
+//! A slot that nobody releases expires `hold` after it was taken, to the millisecond, and never before. What is kept is
+//! one entry for each stream in progress, so that the number is bounded. Hits of one holder are released newest first.
 
 use std::collections::HashSet;
 
@@ -26,8 +29,8 @@ use super::{
 /// `hold` is the period of such a limit.
 pub(super) const OPTIONS: &[&str] = &["hold"];
 
-/// The most slots: each is 20 bytes, which Redis copies with every call. Measured in Redis, with so many taken: 10, 16 µs a call;
-/// 100, 27 µs; 1,000, 180 µs; 10,000, 1.7 ms. (A sliding window, beside it: 14 µs.)
+/// The most slots: each is 20 bytes, which Redis copies with every call. Measured in Redis, with so many taken: 10, 16
+/// µs a call; 100, 27 µs; 1,000, 180 µs; 10,000, 1.7 ms. (A sliding window, beside it: 14 µs.)
 pub(super) const MAX_NUMBER: u32 = 10_000;
 
 /// So long a denied take is remembered; its release comes within milliseconds. A hold that is shorter makes it shorter.

@@ -1,7 +1,7 @@
 //! Fixed window: one count for each window aligned to the clock.
 //!
-//! At most twice the number passes in an interval of one period: at the end of one window, and at the start of the next.
-//! This is what `envoyproxy/ratelimit` does, counted denials included.
+//! At most twice the number passes in an interval of one period: at the end of one window, and at the start of the
+//! next. This is what `envoyproxy/ratelimit` does, counted denials included.
 
 use super::{Attempt, Caller, FIGURES, Limit, LimitErrors, Options, Traits, Verdict, add, push_number, steady};
 

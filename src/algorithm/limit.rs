@@ -145,7 +145,8 @@ pub enum LimitError {
     Segments,
     /// More hits than a log keeps.
     #[error(
-        "a sliding log keeps every hit: its number is at most {}; for more, take sliding_window with segments: 60, which keeps 61 counts",
+        "a sliding log keeps every hit: its number is at most {}; for more, take \
+         sliding_window with segments: 60, which keeps 61 counts",
         sliding_log::MAX_NUMBER
     )]
     LogNumber,
@@ -194,8 +195,8 @@ fn owners(option: &str) -> String {
 }
 
 impl Limit {
-    /// A limit of `number` hits in `period`, or for concurrency at once: then the period is how long a slot is held that is not
-    /// given back. Zero lets nothing pass.
+    /// A limit of `number` hits in `period`, or for concurrency at once: then the period is how long a slot is held
+    /// that is not given back. Zero lets nothing pass.
     ///
     /// # Errors
     /// With all that is wrong: a value out of range, or an option that does not belong to the algorithm.
@@ -219,8 +220,8 @@ impl Limit {
         Err(LimitErrors(errors))
     }
 
-    /// The same limit for one of `parts` processes that count each for itself: its number and burst divided, but at least 1.
-    /// A burst that would then take a thousand years to fill is left out.
+    /// The same limit for one of `parts` processes that count each for itself: its number and burst divided, but at
+    /// least 1. A burst that would then take a thousand years to fill is left out.
     #[must_use]
     pub fn divided_by(&self, parts: u32) -> Limit {
         let share = |number: u32| (number / parts.max(1)).max(number.min(1));
@@ -288,8 +289,8 @@ impl Limit {
         self.algorithm().traits().no_lease.or(delays).or(counts)
     }
 
-    /// A denial holds for the same request until it says that the request passes, unless something is refunded; and it leaves no trace, so
-    /// that nobody needs to ask meanwhile.
+    /// A denial holds for the same request until it says that the request passes, unless something is refunded; and it
+    /// leaves no trace, so that nobody needs to ask meanwhile.
     pub fn denials_last(&self) -> bool {
         self.algorithm().traits().denials_last && !self.count_denied()
     }
@@ -304,7 +305,8 @@ impl Limit {
         self.options.max_delay.map_or(0, |delay| delay.as_millis() as u64).min(caller.max_wait_ms)
     }
 
-    /// The most that can be admitted at one moment: the number, or the burst of a bucket and what may wait for its turn.
+    /// The most that can be admitted at one moment: the number, or the burst of a bucket and what may wait for its
+    /// turn.
     pub fn capacity(&self) -> u32 {
         self.parameters.capacity(self)
     }
@@ -314,8 +316,8 @@ impl Limit {
         self.parameters.figures(caller)
     }
 
-    /// Appends what of the limit is part of a counter's name: the algorithm with the version of its layout, and its window; but not the number,
-    /// so that a changed number goes on with the same counter.
+    /// Appends what of the limit is part of a counter's name: the algorithm with the version of its layout, and its
+    /// window; but not the number, so that a changed number goes on with the same counter.
     pub fn identity(&self, name: &mut String) {
         name.push_str(self.algorithm().traits().code);
         name.push(':');

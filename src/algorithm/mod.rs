@@ -4,8 +4,8 @@
 //! under the same names and agree to the bit: a counter in memory and a counter in Redis cannot be told apart.
 //! An algorithm joins by one line in `algorithms!` below; everything that lists algorithms follows from it.
 //!
-//! Nothing here reads a clock, does I/O, or knows of requests. Time is a count of whole milliseconds; every number stays whole
-//! and below 2^53, because the Lua twin computes in doubles.
+//! Nothing here reads a clock, does I/O, or knows of requests. Time is a count of whole milliseconds; every number
+//! stays whole and below 2^53, because the Lua twin computes in doubles.
 
 mod ask;
 mod bucket;
@@ -28,8 +28,9 @@ pub use penalty::{Event, Penalty, PenaltyError};
 /// How many figures of its own an algorithm may hand to its Lua twin.
 pub const FIGURES: usize = 5;
 
-/// So long a counter remembers what the present limit could forget already, so that a slower limit or a longer ban finds it: after a rule has
-/// changed, a counter that was charged within this time, or that a request has taken from since, goes on as if the limit had always been so.
+/// So long a counter remembers what the present limit could forget already, so that a slower limit or a longer ban
+/// finds it: after a rule has changed, a counter that was charged within this time, or that a request has taken from
+/// since, goes on as if the limit had always been so.
 const REMEMBERED_MS: u64 = 60 * 60 * 1000;
 
 /// What a request means to a counter, as the algorithms take it.
@@ -62,7 +63,9 @@ macro_rules! algorithms {
 
             /// The source of the Lua twin.
             pub const fn lua(self) -> &'static str {
-                match self { $(Algorithm::$variant => include_str!(concat!("../../lua/", stringify!($module), ".lua"))),* }
+                match self { $(
+                    Algorithm::$variant => include_str!(concat!("../../lua/", stringify!($module), ".lua")),
+                )* }
             }
 
             /// The options that a limit of this algorithm may have, by their names in rules.
@@ -77,7 +80,9 @@ macro_rules! algorithms {
 
             fn parameters(self, number: u32, period_ms: u64, options: &Options) -> Result<Parameters, LimitErrors> {
                 match self { $(
-                    Algorithm::$variant => $module::Parameters::new(number, period_ms, options).map(Parameters::$variant),
+                    Algorithm::$variant => {
+                        $module::Parameters::new(number, period_ms, options).map(Parameters::$variant)
+                    }
                 )* }
             }
         }
@@ -217,9 +222,11 @@ algorithms! {
 /// What an algorithm declares of itself.
 #[derive(Clone, Copy, Debug)]
 struct Traits {
-    /// Where it stands in a counter's name, with the version of the layout of its state: another layout is another counter.
+    /// Where it stands in a counter's name, with the version of the layout of its state: another layout is another
+    /// counter.
     code: &'static str,
-    /// What is taken is held by a stream, which releases it: the number is for what is in progress, not for a length of time.
+    /// What is taken is held by a stream, which releases it: the number is for what is in progress, not for a length of
+    /// time.
     has_holders: bool,
     /// Why a limit of it cannot be leased, where it cannot.
     no_lease: Option<NoLease>,
@@ -239,7 +246,8 @@ pub enum NoLease {
 }
 
 impl Algorithm {
-    /// What is taken is held by a stream, which releases it: the number is for what is in progress, not for a length of time.
+    /// What is taken is held by a stream, which releases it: the number is for what is in progress, not for a length of
+    /// time.
     pub const fn has_holders(self) -> bool {
         self.traits().has_holders
     }
@@ -266,8 +274,8 @@ impl Limit {
         self.decide_attempt(attempt, state, now)
     }
 
-    /// The same for a request that another limit denies: nothing is taken. Only what counts denials is charged, refunds happen, and the counter
-    /// remembers what it must of a denied request.
+    /// The same for a request that another limit denies: nothing is taken. Only what counts denials is charged, refunds
+    /// happen, and the counter remembers what it must of a denied request.
     pub fn decide_denied(&self, ask: Ask, caller: Caller, state: Option<&State>, now: u64) -> Outcome {
         if ask == Ask::Reset {
             return self.decide(ask, caller, state, now);
@@ -355,7 +363,8 @@ impl Effect {
     }
 }
 
-/// What makes a counter's next state of the one before. Most states are small and made anew, so that they are their own change.
+/// What makes a counter's next state of the one before. Most states are small and made anew, so that they are their own
+/// change.
 trait Becomes<S> {
     /// Of a counter never seen.
     fn begin(self) -> S;
@@ -382,8 +391,8 @@ impl fmt::Display for Algorithm {
 /// What a counter's clock reads at `now`, when it last read `at`; and whether it was set back.
 ///
 /// A clock that steps back (a failover to a host whose clock is behind) must neither give away what time has not yet
-/// restored nor hold a counter for as long as the step was. So the counter's time stands still until the clock has caught up,
-/// unless that is more than `most` away: then the counter goes on from `now`, with what it has counted.
+/// restored nor hold a counter for as long as the step was. So the counter's time stands still until the clock has
+/// caught up, unless that is more than `most` away: then the counter goes on from `now`, with what it has counted.
 fn steady(now: u64, at: u64, most: u64) -> (u64, bool) {
     if at <= now {
         (now, false)

@@ -1,11 +1,13 @@
-//! Penalty: a client that a limit denies `after` times within a while is banned for a while, whatever the limit would say meanwhile.
+//! Penalty: a client that a limit denies `after` times within a while is banned for a while, whatever the limit would
+//! say meanwhile.
 //!
-//! It is part of the check of its limit, and has a counter of its own beside it, which keeps the time of each denial. A ban ends `ban` after
-//! the denial that brought it. Requests meanwhile change nothing, or begin it anew where it is to be extended. A reset of the limit's
-//! counter is a pardon; a refund is none.
+//! It is part of the check of its limit, and has a counter of its own beside it, which keeps the time of each denial. A
+//! ban ends `ban` after the denial that brought it. Requests meanwhile change nothing, or begin it anew where it is to
+//! be extended. A reset of the limit's counter is a pardon; a refund is none.
 //!
-//! What is kept is when a ban began, not when it ends: a changed `ban` is in force at once. So the counter stores until when it is
-//! remembered: for as long as the ban lasts at present, and at least for [`REMEMBERED_MS`]. From then on it is as fresh, deleted or not.
+//! What is kept is when a ban began, not when it ends: a changed `ban` is in force at once. So the counter stores until
+//! when it is remembered: for as long as the ban lasts at present, and at least for [`REMEMBERED_MS`]. From then on it
+//! is as fresh, deleted or not.
 
 use std::time::Duration;
 
@@ -91,7 +93,8 @@ impl Penalty {
         Ok(Penalty { after, within_ms: within.as_millis() as u64, ban_ms: ban.as_millis() as u64, extend })
     }
 
-    /// Decides whether a request is banned that has come to this at `now`, and what becomes of the counter, which last was `state`.
+    /// Decides whether a request is banned that has come to this at `now`, and what becomes of the counter, which last
+    /// was `state`.
     pub fn decide(&self, event: Event, state: Option<&AnyState>, now: u64) -> Outcome {
         // A counter's name tells what it counts, so that no other ever comes.
         let state = match state {
@@ -182,7 +185,8 @@ impl Penalty {
         [self.after.into(), self.within_ms, self.ban_ms, self.extend.into()]
     }
 
-    /// Appends what of the penalty is part of its counter's name: the version of its layout, and the period in which denials are counted.
+    /// Appends what of the penalty is part of its counter's name: the version of its layout, and the period in which
+    /// denials are counted.
     pub fn identity(&self, name: &mut String) {
         name.push_str("pe1:");
         push_number(name, self.within_ms);

@@ -1,12 +1,13 @@
-//! Sliding log: every admitted hit with its time. Never more than the number passes in any interval of one period, and whatever would
-//! keep to that does pass; the other algorithms give up the one or the other to need less memory.
+//! Sliding log: every admitted hit with its time. Never more than the number passes in any interval of one period, and
+//! whatever would keep to that does pass; the other algorithms give up the one or the other to need less memory.
 //!
-//! An entry is kept for each millisecond in which something was admitted, so that memory grows with the number; hence the bound on it.
-//! Each entry carries the running sum of all hits: how many are in a stretch of the log is one subtraction, and what takes a search takes
-//! a binary one. A decision looks at a few entries and changes a few, however long the log is.
+//! An entry is kept for each millisecond in which something was admitted, so that memory grows with the number; hence
+//! the bound on it. Each entry carries the running sum of all hits: how many are in a stretch of the log is one
+//! subtraction, and what takes a search takes a binary one. A decision looks at a few entries and changes a few,
+//! however long the log is.
 //!
-//! Where denials count, a log holds up to twice the number: as with a token bucket, usage beyond the number keeps others out until
-//! it has left, and usage beyond twice the number is not kept.
+//! Where denials count, a log holds up to twice the number: as with a token bucket, usage beyond the number keeps
+//! others out until it has left, and usage beyond twice the number is not kept.
 
 use std::collections::VecDeque;
 
@@ -20,10 +21,10 @@ pub(super) const TRAITS: Traits = Traits { code: "sl1", has_holders: false, no_l
 
 /// The largest number: in Redis each entry takes 22 bytes.
 ///
-/// Measured as one decision in Redis 7.0 that is allowed and one that is denied, with a log of 10, 1,000 and 100,000 hits, and what
-/// the last of them takes: a list as here, 8.0 and 7.8, 8.2 and 14.1, 8.2 and 22.5 µs, 2.2 MB; a sorted set, 7.3 and 5.2, 7.1 and 5.0,
-/// 7.8 and 5.3 µs, 10.4 MB, and hits that weigh more than one are members of their own; one packed string, 5.7 and 3.9, 79 and 27,
-/// 7,100 and 2,300 µs, 2.1 MB.
+/// Measured as one decision in Redis 7.0 that is allowed and one that is denied, with a log of 10, 1,000 and 100,000
+/// hits, and what the last of them takes: a list as here, 8.0 and 7.8, 8.2 and 14.1, 8.2 and 22.5 µs, 2.2 MB; a sorted
+/// set, 7.3 and 5.2, 7.1 and 5.0, 7.8 and 5.3 µs, 10.4 MB, and hits that weigh more than one are members of their own;
+/// one packed string, 5.7 and 3.9, 79 and 27, 7,100 and 2,300 µs, 2.1 MB.
 pub(super) const MAX_NUMBER: u32 = 100_000;
 
 /// A log has no figures of its own.
@@ -89,7 +90,8 @@ pub(super) fn decide(
             let entry = log.get(oldest);
             base = entry.sum - entry.hits;
         } else {
-            // The sums begin anew with every empty log. Without one, a million hits a second would take 285 years to 2^53.
+            // The sums begin anew with every empty log. Without one, a million hits a second would take 285 years to
+            // 2^53.
             total = 0;
         }
         if set_back {

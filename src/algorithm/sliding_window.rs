@@ -1,12 +1,12 @@
 //! Sliding window: a period cut into segments, each with a count.
 //!
-//! With strict weighting the segment that is partly left still counts in full. So no interval of one period, wherever it
-//! begins, admits more than the number. The price: under steady overload a window is up to one segment longer than the
-//! period, and admits `number / (1 + 1 / segments)`.
+//! With strict weighting the segment that is partly left still counts in full. So no interval of one period, wherever
+//! it begins, admits more than the number. The price: under steady overload a window is up to one segment longer than
+//! the period, and admits `number / (1 + 1 / segments)`.
 //!
 //! With linear weighting that segment counts for the part of it that is not left yet, as if its hits had come evenly.
-//! Then the number passes on average; at the worst, when they all came at the segment's end, twice the number does. One segment
-//! with linear weighting is the estimate from two counters that content delivery networks use.
+//! Then the number passes on average; at the worst, when they all came at the segment's end, twice the number does. One
+//! segment with linear weighting is the estimate from two counters that content delivery networks use.
 
 use smallvec::SmallVec;
 
@@ -40,8 +40,8 @@ pub struct State {
     counts: Counts,
 }
 
-/// Those of the default lie in the counter itself: a million counters are then no million pieces of memory, which one thread takes and
-/// another gives back.
+/// Those of the default lie in the counter itself: a million counters are then no million pieces of memory, which one
+/// thread takes and another gives back.
 type Counts = SmallVec<[u32; SEGMENTS as usize + 1]>;
 
 /// What becomes of them.

@@ -1,5 +1,5 @@
-//! A call, from its headers to the service that answers it. Nearly every call is for the rate limit service, so that stands right behind
-//! hyper; what is asked now and then, health and reflection, goes through tonic's router.
+//! A call, from its headers to the service that answers it. Nearly every call is for the rate limit service, so that
+//! stands right behind hyper; what is asked now and then, health and reflection, goes through tonic's router.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -53,7 +53,8 @@ impl<S: Store> Calls<S> {
         }
     }
 
-    /// The answer to a call for health or reflection. When the process drains it ends, whether its client is done or not.
+    /// The answer to a call for health or reflection. When the process drains it ends, whether its client is done or
+    /// not.
     async fn other(&self, request: http::Request<Incoming>) -> Result<http::Response<Body>, Status> {
         let mut others = self.others.clone();
         let answer = if is_stream(&request) {

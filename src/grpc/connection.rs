@@ -1,8 +1,8 @@
-//! HTTP/2 over one connection. The rate limit service stands right behind hyper; tonic's own server would put a router and half a dozen layers
-//! in front, a tenth of the whole cost of a call.
+//! HTTP/2 over one connection. The rate limit service stands right behind hyper; tonic's own server would put a router
+//! and half a dozen layers in front, a tenth of the whole cost of a call.
 //!
-//! A connection is any pair of streams of bytes. What one client can make it take has a bound: its calls, its half-received and unread bytes,
-//! its headers, and the time to begin, to send a message, and to live.
+//! A connection is any pair of streams of bytes. What one client can make it take has a bound: its calls, its
+//! half-received and unread bytes, its headers, and the time to begin, to send a message, and to live.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,17 +26,20 @@ use crate::wire::RateLimitServiceServer;
 /// A client that has been silent so long is asked whether it is there, and has so long to say so.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 
-/// A client that is told to go says at once that it has heard it. One that has not by then is waited for only while its requests are decided.
+/// A client that is told to go says at once that it has heard it. One that has not by then is waited for only while its
+/// requests are decided.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// So many calls may be given up before they are begun: a proxy gives up all that is late in one go, and the 20 that hyper bears by default
-/// would cost it the connection, just when there is most to do. More than these do not come in one poll, whose last read may go beyond it
-/// by a frame: a call that is given up has a frame for its headers, and one of four bytes.
+/// So many calls may be given up before they are begun: a proxy gives up all that is late in one go, and the 20 that
+/// hyper bears by default would cost it the connection, just when there is most to do. More than these do not come in
+/// one poll, whose last read may go beyond it by a frame: a call that is given up has a frame for its headers, and one
+/// of four bytes.
 const GIVEN_UP: usize = (executor::BYTES + MAX_FRAME) / (FRAME_HEADER + FRAME_HEADER + 4);
 const MAX_FRAME: usize = 16 * 1024;
 const FRAME_HEADER: usize = 9;
 
-/// What a client may send of one call before it is read, HTTP/2's own default, and of all calls: what is read makes room for more.
+/// What a client may send of one call before it is read, HTTP/2's own default, and of all calls: what is read makes
+/// room for more.
 const STREAM_WINDOW: u32 = 65_535;
 const CONNECTION_WINDOW: u32 = 256 * 1024;
 /// So much of an answer waits for a client that does not read it; another message is made when it does.
@@ -71,8 +74,8 @@ impl<S: Store> Server<S> {
         Server { service, others, options }
     }
 
-    /// Serves a connection to its end. One that is old takes no new calls, and ends when those it has are answered. When `stop` comes it waits
-    /// for no more than the requests that are being decided.
+    /// Serves a connection to its end. One that is old takes no new calls, and ends when those it has are answered.
+    /// When `stop` comes it waits for no more than the requests that are being decided.
     pub async fn serve(
         &self,
         mut connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,

@@ -1,14 +1,17 @@
-//! A connection's own executor. It polls the connection and its calls in one task, and gives every poll a budget of bytes to read: some of
-//! what has come is read, the calls in it are begun, their answers go out together, and then other connections have their turn.
+//! A connection's own executor. It polls the connection and its calls in one task, and gives every poll a budget of
+//! bytes to read: some of what has come is read, the calls in it are begun, their answers go out together, and then
+//! other connections have their turn.
 //!
-//! Left alone, hyper reads all that there is, on every connection, and spawns a task for each call before any of them is answered. Under more
-//! load than can be answered that is up to a megabyte for each connection, thousands of calls: they need hundreds of megabytes, have left
-//! every cache when they run, every caller waits for all of them, and the backlog feeds itself.
+//! Left alone, hyper reads all that there is, on every connection, and spawns a task for each call before any of them
+//! is answered. Under more load than can be answered that is up to a megabyte for each connection, thousands of calls:
+//! they need hundreds of megabytes, have left every cache when they run, every caller waits for all of them, and the
+//! backlog feeds itself.
 //!
-//! The calls are `futures_util`'s `FuturesUnordered`. An executor of our own that used its wakers again saved 1 % of a request's instructions
-//! (callgrind: 46,704 for 47,275 with counters in memory, 50,237 for 50,771 with Redis, 32 calls in flight) and 3 % of its time on the
-//! processor (4.76 for 4.92 us in memory, means of six runs that differ by as much among themselves): too little to keep it. `futures-buffered`
-//! saves what ours did, 1 % and 3 %: too little for one more dependency.
+//! The calls are `futures_util`'s `FuturesUnordered`. An executor of our own that used its wakers again saved 1 % of a
+//! request's instructions (callgrind: 46,704 for 47,275 with counters in memory, 50,237 for 50,771 with Redis, 32 calls
+//! in flight) and 3 % of its time on the processor (4.76 for 4.92 us in memory, means of six runs that differ by as
+//! much among themselves): too little to keep it. `futures-buffered` saves what ours did, 1 % and 3 %: too little for
+//! one more dependency.
 
 use std::future::poll_fn;
 use std::io;

@@ -1,5 +1,5 @@
-//! A call's message is received whole before anything is done for it: nothing is reserved that its length only promises, what is half-received
-//! is counted against its connection's budget, and it has to be whole in time.
+//! A call's message is received whole before anything is done for it: nothing is reserved that its length only
+//! promises, what is half-received is counted against its connection's budget, and it has to be whole in time.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -126,7 +126,8 @@ impl Message {
     }
 }
 
-/// Puts the headers into memory of their own, and tells how much. As they come, each keeps all that was read from the connection with it.
+/// Puts the headers into memory of their own, and tells how much. As they come, each keeps all that was read from the
+/// connection with it.
 pub(super) fn detach(parts: &mut http::request::Parts) -> usize {
     let mut bytes = parts.uri.path().len();
     let mut detached = HeaderMap::with_capacity(parts.headers.len());
@@ -148,8 +149,8 @@ pub(super) fn detach(parts: &mut http::request::Parts) -> usize {
     bytes
 }
 
-/// A body that is read as it comes, of a call that has any number of messages. All of it counts against the connection's budget until the call
-/// ends.
+/// A body that is read as it comes, of a call that has any number of messages. All of it counts against the
+/// connection's budget until the call ends.
 pub(super) struct Counted {
     body: Incoming,
     held: Held,

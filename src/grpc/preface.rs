@@ -1,5 +1,6 @@
-//! The beginning of HTTP/2. A client that does not send it is let go: before it has come, hyper neither asks whether the client is there nor
-//! ends, so that silence, or a word and then silence, would use up connections and the time of a shutdown.
+//! The beginning of HTTP/2. A client that does not send it is let go: before it has come, hyper neither asks whether
+//! the client is there nor ends, so that silence, or a word and then silence, would use up connections and the time of
+//! a shutdown.
 
 use std::io;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! What the calls of one connection share: a budget of half-received bytes, how many of them are being decided, and whether the process drains.
+//! What the calls of one connection share: a budget of half-received bytes, how many of them are being decided, and
+//! whether the process drains.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

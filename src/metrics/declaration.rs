@@ -160,8 +160,8 @@ impl Metrics {
             by_rule: ByRule::default(),
             store_seconds: seconds(
                 "store_seconds",
-                "Time the store took to decide or to fail, its queue included; where a lease or the denied cache answers \
-                 it is not asked.",
+                "Time the store took to decide or to fail, its queue included; where a lease or the denied cache \
+                 answers it is not asked.",
             )?,
             store_errors: Known(StoreError::KINDS.map(|kind| (kind, store_errors.with_label_values(&[kind])))),
             denied_cache_hits: striped(Opts::new(

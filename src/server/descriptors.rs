@@ -1,5 +1,5 @@
-//! Descriptors of files, which connections are made of: the process takes as many as the system lets it have, and each port a share of them, so
-//! that clients of one leave some for the other, for Redis and for the files of rules.
+//! Descriptors of files, which connections are made of: the process takes as many as the system lets it have, and each
+//! port a share of them, so that clients of one leave some for the other, for Redis and for the files of rules.
 
 /// Standard streams, the listeners, the files of rules while they are read, and a margin.
 const PROCESS: usize = 32;
@@ -75,7 +75,8 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_kept_back_is_never_given(
-            limit in 0..100_000_usize, grpc in 1..20_000_usize, http in 1..20_000_usize, workers in 1..64_usize, redis in 0..100_usize
+            limit in 0..100_000_usize, grpc in 1..20_000_usize, http in 1..20_000_usize, workers in 1..64_usize,
+            redis in 0..100_usize
         ) {
             let shares = Shares::of(Some(limit), Shares { grpc, http }, workers, redis);
             prop_assert!(shares.grpc >= 1 && shares.http >= 1, "each port can be used");

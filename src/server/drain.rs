@@ -1,4 +1,5 @@
-//! The end: health turns, the ports close, what is being decided is answered, and Redis hears the last of it. Nothing else is waited for.
+//! The end: health turns, the ports close, what is being decided is answered, and Redis hears the last of it. Nothing
+//! else is waited for.
 
 use std::sync::Arc;
 

@@ -40,8 +40,8 @@ use workers::Workers;
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
 const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
 
-/// Serves until SIGTERM or SIGINT, and then until requests that are being decided are answered. The metrics tell how many
-/// log lines are lost.
+/// Serves until SIGTERM or SIGINT, and then until requests that are being decided are answered. The metrics tell how
+/// many log lines are lost.
 ///
 /// # Errors
 /// Where it cannot start: wrong settings, wrong rules, a port in use.
@@ -90,7 +90,8 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
             let denials = Arc::new(Denials::new(bytes, Box::new(move || metrics.record_denied_cache_hit())));
             let cached = |store| DeniedCache::new(timed(store), Arc::clone(&denials));
             let stores = stores.into_iter().map(cached).collect();
-            // Before the cache, which sees what leases give back: and what is held passes, whatever Redis has said to others.
+            // Before the cache, which sees what leases give back: and what is held passes, whatever Redis has said to
+            // others.
             let metrics = Arc::clone(&parts.metrics);
             let stores = Leases::around(stores, queue, Box::new(move || metrics.record_lease()));
             parts.run(stores.into_iter().map(Arc::new).collect(), &name).await

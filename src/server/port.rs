@@ -1,5 +1,5 @@
-//! A port, and a bound on its connections. What is beyond the bound is closed at once: the client learns it without waiting and goes elsewhere,
-//! and the descriptors of the other port, of Redis and of files stay free.
+//! A port, and a bound on its connections. What is beyond the bound is closed at once: the client learns it without
+//! waiting and goes elsewhere, and the descriptors of the other port, of Redis and of files stay free.
 
 use std::io;
 use std::net::{self, SocketAddr};

@@ -1,5 +1,5 @@
-//! The rules: read at the start, and again whenever they change, for as long as the process lives. Wrong ones leave the old in force, and so
-//! does a panic while they are read, which is told like any other mistake.
+//! The rules: read at the start, and again whenever they change, for as long as the process lives. Wrong ones leave the
+//! old in force, and so does a panic while they are read, which is told like any other mistake.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use crate::rules::watch::{self, Fingerprint};
 use crate::settings::Settings;
 use crate::store::Store;
 
-/// So long after a panic the rules are read again, whether they have changed or not: what changed meanwhile is not known.
+/// So long after a panic the rules are read again, whether they have changed or not: what changed meanwhile is not
+/// known.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// The rules to start with; `None` where they are wrong and the process shall start all the same.

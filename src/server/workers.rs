@@ -1,9 +1,10 @@
-//! One thread for each core, each with a runtime of its own: what belongs to a connection happens on one thread, so that no work is
-//! stolen, its memory stays with one core, and what has been answered together is written together. Workers share what a process has once:
-//! the counters in memory, leases, what is known to be denied, and the metrics of each limit.
+//! One thread for each core, each with a runtime of its own: what belongs to a connection happens on one thread, so
+//! that no work is stolen, its memory stays with one core, and what has been answered together is written together.
+//! Workers share what a process has once: the counters in memory, leases, what is known to be denied, and the metrics
+//! of each limit.
 //!
-//! A proxy opens few connections and keeps them for long, so a job goes to the worker with the fewest. `SO_REUSEPORT` would draw lots, and
-//! leave one core with three connections and another with none.
+//! A proxy opens few connections and keeps them for long, so a job goes to the worker with the fewest. `SO_REUSEPORT`
+//! would draw lots, and leave one core with three connections and another with none.
 
 use std::convert::Infallible;
 use std::io;
@@ -21,7 +22,8 @@ pub struct Workers {
 
 struct Worker {
     runtime: Handle,
-    /// Every job has a receiver: so there are as many jobs as receivers, all of them can be told to end, and it shows when none is left.
+    /// Every job has a receiver: so there are as many jobs as receivers, all of them can be told to end, and it shows
+    /// when none is left.
     stop: watch::Sender<bool>,
     /// The thread lives as long as this.
     _alive: oneshot::Sender<Infallible>,

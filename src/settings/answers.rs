@@ -10,7 +10,8 @@ use crate::grpc::HeaderFormat;
 #[derive(Args, Clone, Debug)]
 pub struct AnswerSettings {
     /// Tell clients about their limit in response headers.
-    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED", help_heading = "Answers", value_parser = BoolishValueParser::new(),
+    #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED",
+        help_heading = "Answers", value_parser = BoolishValueParser::new(),
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub limit_response_headers_enabled: bool,
 

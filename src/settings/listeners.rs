@@ -41,19 +41,22 @@ pub struct ListenerSettings {
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub max_connections: u32,
 
-    /// How many connections gRPC may have at once; what is beyond is closed. Fewer where the limit on descriptors leaves
-    /// less.
-    #[arg(long, env = "GRPC_MAX_CONNECTIONS", value_name = "NUMBER", default_value = "10000", help_heading = "Listeners",
+    /// How many connections gRPC may have at once; what is beyond is closed. Fewer where the limit on descriptors
+    /// leaves less.
+    #[arg(long, env = "GRPC_MAX_CONNECTIONS", value_name = "NUMBER", default_value = "10000",
+        help_heading = "Listeners",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub grpc_max_connections: u32,
 
     /// A connection older than this is closed once its calls are answered, so that clients spread over new replicas.
-    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", value_name = "DURATION", default_value = "24h", help_heading = "Listeners",
+    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE", value_name = "DURATION", default_value = "24h",
+        help_heading = "Listeners",
         value_parser = positive_duration)]
     pub grpc_max_connection_age: Duration,
 
     /// And after this much longer it is closed in any case.
-    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", value_name = "DURATION", default_value = "1h", help_heading = "Listeners",
+    #[arg(long, env = "GRPC_MAX_CONNECTION_AGE_GRACE", value_name = "DURATION", default_value = "1h",
+        help_heading = "Listeners",
         value_parser = positive_duration)]
     pub grpc_max_connection_age_grace: Duration,
 
@@ -64,7 +67,8 @@ pub struct ListenerSettings {
     pub worker_threads: Option<u16>,
 
     /// How many calls a connection may have at once. Envoy opens one more connection for what is beyond it.
-    #[arg(long, env = "GRPC_MAX_CONCURRENT_STREAMS", value_name = "NUMBER", default_value = "1024", help_heading = "Listeners",
+    #[arg(long, env = "GRPC_MAX_CONCURRENT_STREAMS", value_name = "NUMBER", default_value = "1024",
+        help_heading = "Listeners",
         value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub grpc_max_concurrent_streams: u32,
 

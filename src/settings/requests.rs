@@ -31,9 +31,9 @@ pub struct RequestSettings {
         value_parser = clap::value_parser!(u32).range(1..))]
     pub max_value_bytes: u32,
 
-    /// The most that counters in this process's memory may take, without Redis or in failure mode `local`. Unset: half of
-    /// the memory that the process may use. At the bound the counters that are there go on, and a limit that needs a new
-    /// one answers by its failure mode.
+    /// The most that counters in this process's memory may take, without Redis or in failure mode `local`. Unset: half
+    /// of the memory that the process may use. At the bound the counters that are there go on, and a limit that needs a
+    /// new one answers by its failure mode.
     #[arg(long, env = "MEMORY_STORE_SIZE_IN_BYTES", value_name = "BYTES", help_heading = "Requests",
         value_parser = clap::value_parser!(u64).range(1..))]
     pub memory_store_size_in_bytes: Option<u64>,

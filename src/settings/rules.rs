@@ -40,7 +40,8 @@ pub struct Reading {
     pub merge_domain_config: bool,
 
     /// How a limit counts that does not say. fixed_window makes a file behave as in envoyproxy/ratelimit.
-    #[arg(long, env = "DEFAULT_ALGORITHM", value_name = "NAME", default_value = "sliding_window", help_heading = "Rules",
+    #[arg(long, env = "DEFAULT_ALGORITHM", value_name = "NAME", default_value = "sliding_window",
+        help_heading = "Rules",
         value_parser = algorithm_parser())]
     pub default_algorithm: Algorithm,
 
@@ -55,7 +56,8 @@ pub struct Reading {
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Deciding {
     /// Start even where the rules are wrong or missing: the health check says NOT_SERVING until they are right.
-    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG", help_heading = "Rules", value_parser = BoolishValueParser::new(),
+    #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG",
+        help_heading = "Rules", value_parser = BoolishValueParser::new(),
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub force_start_without_initial_config: bool,
 

@@ -15,7 +15,8 @@ pub struct StoreSettings {
     #[arg(long, env = "BACKEND_TYPE", value_name = "STORE", help_heading = "Store")]
     pub backend_type: Option<Backend>,
 
-    /// In front of every counter's name, to share a Redis with others. Without braces, which mean a slot to a Redis Cluster.
+    /// In front of every counter's name, to share a Redis with others. Without braces, which mean a slot to a Redis
+    /// Cluster.
     #[arg(long, env = "CACHE_KEY_PREFIX", value_name = "TEXT", default_value = "", help_heading = "Store",
         value_parser = key_prefix)]
     pub cache_key_prefix: String,
@@ -32,8 +33,8 @@ pub struct StoreSettings {
     #[arg(long, env = "REDIS_AUTH", value_name = "PASSWORD", hide_env_values = true, help_heading = "Store")]
     pub redis_auth: Option<String>,
 
-    /// Connections to Redis, in equal parts for the worker threads, one for each at least. One of them carries all calls
-    /// of a thread, so that they keep their order; the others take over at once when it is lost.
+    /// Connections to Redis, in equal parts for the worker threads, one for each at least. One of them carries all
+    /// calls of a thread, so that they keep their order; the others take over at once when it is lost.
     #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
         value_parser = clap::value_parser!(u16).range(1..=100))]
     pub redis_pool_size: u16,

@@ -1,27 +1,30 @@
-//! Denials that are known: what the store has denied stays denied here until the moment when the store would let it pass.
+//! Denials that are known: what the store has denied stays denied here until the moment when the store would let it
+//! pass.
 //!
-//! While the store can be asked, a denial answers for it for [`FRESH`] at most: a client that goes on asking for the same costs the store
-//! nothing. While it cannot be asked, a denial holds to its end ([`Store::known_denial`]): neither load nor a store that goes away opens a limit
-//! that is known to be used up.
+//! While the store can be asked, a denial answers for it for [`FRESH`] at most: a client that goes on asking for the
+//! same costs the store nothing. While it cannot be asked, a denial holds to its end ([`Store::known_denial`]): neither
+//! load nor a store that goes away opens a limit that is known to be used up.
 //!
-//! Nothing is denied that the store would let pass. A denial says when the same request passes again, to the millisecond; it is counted from
-//! when the store was asked, on this process's own clock. It holds for as many hits, because others may pass or must wait for longer, and for
-//! the very limit that denied. A refund or a reset through this process ends it. One through another process, also by `tollgate counter
-//! reset`, is seen within [`FRESH`] while the store can be asked.
+//! Nothing is denied that the store would let pass. A denial says when the same request passes again, to the
+//! millisecond; it is counted from when the store was asked, on this process's own clock. It holds for as many hits,
+//! because others may pass or must wait for longer, and for the very limit that denied. A refund or a reset through
+//! this process ends it. One through another process, also by `tollgate counter reset`, is seen within [`FRESH`] while
+//! the store can be asked.
 //!
-//! Of a counter one denial is known. A fresh one is not replaced by one of more hits: so a client that asks for one hit costs nothing, whatever
-//! others ask for.
+//! Of a counter one denial is known. A fresh one is not replaced by one of more hits: so a client that asks for one hit
+//! costs nothing, whatever others ask for.
 //!
-//! How long to wait is told as the store said it. For a request of several hits that may have become longer, if others have taken fewer; and
-//! for a caller that could not be delayed for as long as others, if such have passed.
+//! How long to wait is told as the store said it. For a request of several hits that may have become longer, if others
+//! have taken fewer; and for a caller that could not be delayed for as long as others, if such have passed.
 //!
-//! A request is denied here if a limit is known to deny it, and nothing of the rest is a matter of a denied request: then the store would charge
-//! nothing. So a limit that counts denials is always asked, and one with a penalty until there is a ban, because it counts them,
-//! too; and so is concurrency, whose slots are released at any moment. Of a counter that a request asks twice nothing is known: it
-//! may be denied for what the same request would have taken before.
+//! A request is denied here if a limit is known to deny it, and nothing of the rest is a matter of a denied request:
+//! then the store would charge nothing. So a limit that counts denials is always asked, and one with a penalty until
+//! there is a ban, because it counts them, too; and so is concurrency, whose slots are released at any moment. Of a
+//! counter that a request asks twice nothing is known: it may be denied for what the same request would have taken
+//! before.
 //!
-//! Leases stand before it: what they hold they spend first, what they refund is seen here, and what they ask for in advance is a question
-//! like any other, of so many hits.
+//! Leases stand before it: what they hold they spend first, what they refund is seen here, and what they ask for in
+//! advance is a question like any other, of so many hits.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -58,7 +61,8 @@ pub struct DeniedCache<S> {
 pub struct Denials {
     /// `None` where there is no room for any.
     cache: Option<Cache<Key, Denial, Bytes>>,
-    /// When something was refunded to a counter of each part last: an answer to what was asked before may not be true any more.
+    /// When something was refunded to a counter of each part last: an answer to what was asked before may not be true
+    /// any more.
     refunded: Sharded<Option<Instant>>,
     on_hit: Box<dyn Fn() + Send + Sync>,
 }
@@ -135,8 +139,8 @@ impl<C: Borrow<Check>> Drop for Forget<'_, C> {
 }
 
 impl Denials {
-    /// Knows nothing yet, and never more than about fits these bytes; without any it stays so. `on_hit` is told of each request that is denied
-    /// here.
+    /// Knows nothing yet, and never more than about fits these bytes; without any it stays so. `on_hit` is told of each
+    /// request that is denied here.
     pub fn new(bytes: u64, on_hit: Box<dyn Fn() + Send + Sync>) -> Denials {
         // Without an estimate of how many there will be: room is taken when it is needed.
         let cache = (bytes > ONE).then(|| Cache::with_weighter(0, bytes, Bytes));
@@ -220,7 +224,8 @@ impl Denial {
         // What is over first: a ban outlasts a denial that came with it, and then the limit is to be asked.
         let ends = [verdict.ban.filter(|ban| !ban.allowed), Some(verdict.own).filter(|own| !own.allowed)];
         let ends = ends.into_iter().flatten().next().and_then(|verdict| verdict.retry_after_ms);
-        // A bucket that begins empty does so with a denied request, too, and again when it has been forgotten: then the store must be asked.
+        // A bucket that begins empty does so with a denied request, too, and again when it has been forgotten: then the
+        // store must be asked.
         let begins_ms = (check.limit.options().initial == Some(Initial::Empty)).then_some(verdict.own.reset_after_ms);
         let fresh = [ends, begins_ms].into_iter().flatten().map(wait).fold(FRESH, Duration::min);
         let is_fresh = asks_no_more && check.limit.denials_last();
@@ -241,7 +246,8 @@ impl Denial {
         check.limit == self.limit && check.penalty.as_ref().map(|penalized| penalized.penalty) == self.penalty
     }
 
-    /// It stays where the other would take its place: it is still fresh, and of fewer hits, which are asked for more often. A peek comes last.
+    /// It stays where the other would take its place: it is still fresh, and of fewer hits, which are asked for more
+    /// often. A peek comes last.
     fn goes_before(&self, other: &Denial) -> bool {
         let rank = |denial: &Denial| denial.ask.taken().checked_sub(1).unwrap_or(u64::MAX);
         let same_terms = (self.limit, self.penalty) == (other.limit, other.penalty);
@@ -332,8 +338,8 @@ mod tests {
         Denials::new(1 << 30, Box::new(|| {}))
     }
 
-    /// What is asked of which counter and with what wait at the most, how long after the request before, and how long the way to the store is, in
-    /// microseconds.
+    /// What is asked of which counter and with what wait at the most, how long after the request before, and how long
+    /// the way to the store is, in microseconds.
     fn steps() -> impl Strategy<Value = Vec<(usize, i64, u64, u64, u64)>> {
         let hits = prop_oneof![6 => 1..4_i64, 1 => Just(0), 1 => -3..0_i64, 1 => 4..40_i64];
         let wait = prop_oneof![4 => 0..300_u64, 3 => 0..5_000_u64, 1 => 0..100_000_u64];
@@ -346,19 +352,23 @@ mod tests {
 
         #[test]
         fn what_is_known_is_just_what_the_store_says(
-            algorithms in prop::collection::vec((prop::sample::select(Algorithm::ALL), 0..5_u32, 1..60_u64, prop::option::of(1..4_u32), any::<bool>()), 3),
+            algorithms in prop::collection::vec(
+                (prop::sample::select(Algorithm::ALL), 0..5_u32, 1..60_u64, prop::option::of(1..4_u32), any::<bool>()),
+                3,
+            ),
             begin in 0..1_000_000_u64, steps in steps()
         ) {
             let clock = HandClock::default();
             let store = memory(&clock);
             let denials = unbounded();
-            let limits: Vec<(Limit, Option<Penalty>)> = algorithms.into_iter().map(|(algorithm, number, period_ms, after, is_empty)| {
+            let of = |(algorithm, number, period_ms, after, is_empty): (Algorithm, _, _, Option<u32>, bool)| {
                 let [within, ban] = [period_ms * 3, period_ms * 2].map(Duration::from_millis);
                 let penalty = after.map(|after| Penalty::new(after, within, ban, after == 3).unwrap());
                 let max_delay = algorithm.options().contains(&"max_delay").then_some(Duration::from_millis(40));
                 let initial = (is_empty && algorithm.options().contains(&"initial")).then_some(Initial::Empty);
                 (limit(algorithm, number, period_ms, Options { max_delay, initial, ..Options::default() }), penalty)
-            }).collect();
+            };
+            let limits: Vec<(Limit, Option<Penalty>)> = algorithms.into_iter().map(of).collect();
             let origin = Instant::now();
             let mut now = begin;
             for (which, hits, max_wait_ms, wait, way) in steps {
@@ -384,7 +394,8 @@ mod tests {
                         prop_assert!(!known.allowed && !said.allowed, "{:?} is let pass", checks);
                         prop_assert_eq!(known.retry_after_ms.is_none(), said.retry_after_ms.is_none());
                         if let Some((known_ms, said_ms)) = known.retry_after_ms.zip(said.retry_after_ms) {
-                            // Where nobody else can have passed meanwhile it is the same, but for the way and the cut to milliseconds.
+                            // Where nobody else can have passed meanwhile it is the same, but for the way and the cut
+                            // to milliseconds.
                             prop_assert!(known_ms <= said_ms + 3, "{:?}, {:?}", known, said);
                             let others_pass = hits > 1 || max_wait_ms < u64::MAX;
                             prop_assert!(others_pass || known_ms + 3 >= said_ms, "{:?}, {:?}", known, said);
@@ -407,12 +418,23 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-        /// Requests of two counters, of which one is often known to be over: the answer is the store's, and the store is charged as if it had
-        /// been asked.
+        /// Requests of two counters, of which one is often known to be over: the answer is the store's, and the store
+        /// is charged as if it had been asked.
         #[test]
         fn a_request_that_one_known_denial_denies_is_denied_and_charged_to_none(
-            algorithms in prop::collection::vec((prop::sample::select(Algorithm::ALL), 0..5_u32, any::<bool>(), any::<bool>()), 2),
-            steps in prop::collection::vec((0..3_usize, 1..3_i64, 0..60_000_u64, prop::sample::select(vec![Role::Enforced, Role::Quota, Role::Shadow])), 1..80)
+            algorithms in prop::collection::vec(
+                (prop::sample::select(Algorithm::ALL), 0..5_u32, any::<bool>(), any::<bool>()),
+                2,
+            ),
+            steps in prop::collection::vec(
+                (
+                    0..3_usize,
+                    1..3_i64,
+                    0..60_000_u64,
+                    prop::sample::select(vec![Role::Enforced, Role::Quota, Role::Shadow]),
+                ),
+                1..80,
+            )
         ) {
             let clock = HandClock::default();
             let (store, twin) = (memory(&clock), memory(&clock));
@@ -426,7 +448,11 @@ mod tests {
             for (which, hits, wait, role) in steps {
                 now += wait;
                 clock.0.store(now, Ordering::Relaxed);
-                let of = |i: usize| Check { descriptor: i, role: if i == 0 { role } else { Role::Enforced }, ..check(&format!("c{i}"), limits[i], hits) };
+                let of = |i: usize| Check {
+                    descriptor: i,
+                    role: if i == 0 { role } else { Role::Enforced },
+                    ..check(&format!("c{i}"), limits[i], hits)
+                };
                 let checks = match which {
                     2 => vec![of(0), of(1)],
                     one => vec![of(one)],
@@ -435,7 +461,9 @@ mod tests {
                 let said = twin.decide(&checks).unwrap();
                 let denied = |verdicts: &Verdicts| {
                     let mut votes = Votes::default();
-                    checks.iter().zip(verdicts).for_each(|(check, verdict)| votes.add(check.role, check, verdict.is_some_and(|verdict| !verdict.allowed())));
+                    for (check, verdict) in checks.iter().zip(verdicts) {
+                        votes.add(check.role, check, verdict.is_some_and(|verdict| !verdict.allowed()));
+                    }
                     votes.deny()
                 };
                 let answer = denials.fresh(&checks, at).unwrap_or_else(|| {

@@ -1,8 +1,8 @@
-//! The checks of a request are one group: unless the whole of it passes, nothing is taken; only refunds happen, and limits that count
-//! denials are charged. A penalty is told what its limit has said. The twin of `lua/decide.lua`.
+//! The checks of a request are one group: unless the whole of it passes, nothing is taken; only refunds happen, and
+//! limits that count denials are charged. A penalty is told what its limit has said. The twin of `lua/decide.lua`.
 //!
-//! The counters of a group have places: that of the first check's limit, that of its penalty where it is asked, that of the next check's
-//! limit, and so on.
+//! The counters of a group have places: that of the first check's limit, that of its penalty where it is asked, that of
+//! the next check's limit, and so on.
 
 use std::borrow::Borrow;
 

@@ -9,11 +9,13 @@ use crate::descriptor::Entry;
 
 /// A counter's name: two counters share a name only if they are the same counter, whatever bytes a client sends.
 ///
-/// It reads `PREFIX{domain|key=value|key=value}|LIMIT`. The braces are Redis Cluster's hash tag: all counters of one descriptor lie in one
-/// slot. `LIMIT` names the algorithm, the version of its layout and its window; a limit that a request brings along has `override|` in front
-/// of it, and a counter of its own. In the tag, a byte that could be taken for a separator, or that is not printable ASCII, is escaped as
-/// `%` and two hexadecimal digits. A value that stands for all that match a pattern is marked by `~` in place of `=`, and so is the last value
-/// of a limit that has holders, which is no part of the name but tells the [`holder`]. A tag that would be long is replaced by its BLAKE3 hash.
+/// It reads `PREFIX{domain|key=value|key=value}|LIMIT`. The braces are Redis Cluster's hash tag: all counters of one
+/// descriptor lie in one slot. `LIMIT` names the algorithm, the version of its layout and its window; a limit that a
+/// request brings along has `override|` in front of it, and a counter of its own. In the tag, a byte that could be
+/// taken for a separator, or that is not printable ASCII, is escaped as `%` and two hexadecimal digits. A value that
+/// stands for all that match a pattern is marked by `~` in place of `=`, and so is the last value of a limit that has
+/// holders, which is no part of the name but tells the [`holder`]. A tag that would be long is replaced by its BLAKE3
+/// hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key(String);
 
@@ -30,8 +32,8 @@ impl Key {
     /// The longest tag that is written out.
     const MAX_TAG: usize = 180;
 
-    /// The counter of `limit` for these entries. `shared_pattern` tells, for each level, the pattern that stands for the value. The prefix has
-    /// no braces: the first ones of a name are the tag's.
+    /// The counter of `limit` for these entries. `shared_pattern` tells, for each level, the pattern that stands for
+    /// the value. The prefix has no braces: the first ones of a name are the tag's.
     pub fn new<'a>(
         prefix: &str,
         domain: &str,
@@ -88,8 +90,8 @@ impl Key {
     }
 }
 
-/// The stream that asks, where a limit has holders: the last entry's value tells. Two values that came to the same number would be taken for
-/// one holder; among 2^53 they do not.
+/// The stream that asks, where a limit has holders: the last entry's value tells. Two values that came to the same
+/// number would be taken for one holder; among 2^53 they do not.
 pub fn holder(entries: &[Entry]) -> u64 {
     let value = entries.last().map_or("", |entry| &entry.value);
     let hash = blake3::hash(value.as_bytes());
@@ -190,7 +192,12 @@ mod tests {
         #[test]
         fn different_counters_have_different_names(
             counters in prop::collection::vec(
-                ("[ab|:]{0,2}", "[a|=~%_]{1,2}", prop::collection::vec(("[a|=~%_*\0é]{0,3}", "[a|=~%_*\0é]{0,3}"), 0..3), prop::option::of(0..2_usize)),
+                (
+                    "[ab|:]{0,2}",
+                    "[a|=~%_]{1,2}",
+                    prop::collection::vec(("[a|=~%_*\0é]{0,3}", "[a|=~%_*\0é]{0,3}"), 0..3),
+                    prop::option::of(0..2_usize),
+                ),
                 2..200,
             )
         ) {

@@ -1,14 +1,16 @@
 //! A store around a store, which decides requests of a hot key by a [`lease`](crate::lease) where its limit has one.
 //!
-//! Only a request of one limit is decided so; one of several asks the store, which decides all of them together. What is leased belongs to
-//! the process: all its workers use it.
+//! Only a request of one limit is decided so; one of several asks the store, which decides all of them together. What
+//! is leased belongs to the process: all its workers use it.
 //!
-//! While the store is asked for a lease, other requests of the same counter wait, and then go together in the next question: one call at a
-//! time asks for a hot key, however many wait. Near the limit nobody waits: each request asks for itself, exactly.
+//! While the store is asked for a lease, other requests of the same counter wait, and then go together in the next
+//! question: one call at a time asks for a hot key, however many wait. Near the limit nobody waits: each request asks
+//! for itself, exactly.
 //!
-//! What is left of a lease at its end is given back, by a task that lives for as long as the counter is in use here, or by
-//! [`Store::close`]. Of so many counters only is there a lease at one time ([`COUNTERS`]); a request of one more asks the store for itself.
-//! What a process holds that is killed, or that the store did not take back, counts as used until its window has passed.
+//! What is left of a lease at its end is given back, by a task that lives for as long as the counter is in use here, or
+//! by [`Store::close`]. Of so many counters only is there a lease at one time ([`COUNTERS`]); a request of one more
+//! asks the store for itself. What a process holds that is killed, or that the store did not take back, counts as used
+//! until its window has passed.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -28,8 +30,9 @@ use crate::lease::{Account, Lease, Question};
 
 /// How long the store may take for hits to be given back that nobody waits for.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How many counters may be in use: each is kept for as long as a lease lasts at least, with a task and a timer, a kilobyte or two in all. A lease on
-/// a key that is another for each user is of no use, and shall not fill the memory either.
+/// How many counters may be in use: each is kept for as long as a lease lasts at least, with a task and a timer, a
+/// kilobyte or two in all. A lease on a key that is another for each user is of no use, and shall not fill the memory
+/// either.
 pub const COUNTERS: usize = 16_384;
 
 /// Told of every request that a lease decides, so that the store is not asked.
@@ -109,7 +112,8 @@ enum Chore {
 }
 
 impl<S: Store> Leases<S> {
-    /// Around these stores, one for each worker, which lead to the same counters. So many requests may wait for one counter.
+    /// Around these stores, one for each worker, which lead to the same counters. So many requests may wait for one
+    /// counter.
     pub fn around(stores: Vec<S>, queue: usize, on_decision: OnDecision) -> Vec<Leases<S>> {
         let book = Arc::new(Book::new(queue, on_decision));
         stores.into_iter().map(|store| Leases { store: Arc::new(store), book: Arc::clone(&book) }).collect()
@@ -307,7 +311,8 @@ impl Book {
         })
     }
 
-    /// Lets nothing more be used of what is held, or on its way. Who waits is told when it has been given back; `None` where nothing is.
+    /// Lets nothing more be used of what is held, or on its way. Who waits is told when it has been given back; `None`
+    /// where nothing is.
     fn end(&self, key: &Key, deadline: Instant) -> Option<Wait> {
         self.with_ledger(key, |ledger, answers| {
             let entry = ledger.entries.get_mut(key)?;
@@ -343,8 +348,8 @@ impl Entry {
         Wait { answer, round }
     }
 
-    /// What to ask for those who wait, and for a lease that is over; `None` where nothing is to be asked. Whoever can be told something
-    /// without asking is told.
+    /// What to ask for those who wait, and for a lease that is over; `None` where nothing is to be asked. Whoever can
+    /// be told something without asking is told.
     fn round(&mut self, book: &Book, answers: &mut Answers) -> Option<Round> {
         let now = book.now();
         let late = Instant::now();

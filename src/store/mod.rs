@@ -102,11 +102,12 @@ impl CheckVerdict {
 
 /// Counters, and the one way to ask them.
 pub trait Store: Send + Sync + 'static {
-    /// Decides `checks` as one group, and charges them: all of them if the request passes; otherwise only refunds and limits
-    /// that count denials. The verdicts come in the order of the checks.
+    /// Decides `checks` as one group, and charges them: all of them if the request passes; otherwise only refunds and
+    /// limits that count denials. The verdicts come in the order of the checks.
     ///
     /// # Errors
-    /// Where the store cannot tell before `deadline`. Whether anything was charged is then unknown; nothing is charged twice.
+    /// Where the store cannot tell before `deadline`. Whether anything was charged is then unknown; nothing is charged
+    /// twice.
     fn check<C: Borrow<Check> + Sync>(
         &self,
         checks: &[C],
@@ -124,8 +125,8 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// What a store says to a request; mostly it is asked one thing, and that needs no allocation. `None` for a check that was not asked, because
-/// the request is known to be denied by another.
+/// What a store says to a request; mostly it is asked one thing, and that needs no allocation. `None` for a check that
+/// was not asked, because the request is known to be denied by another.
 pub type Verdicts = SmallVec<[Option<CheckVerdict>; 1]>;
 
 /// Why a store could not decide.

@@ -6,8 +6,8 @@ use prost::Message;
 use tonic::codec::{self, BufferSettings};
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
-/// A request or an answer has some hundred bytes, and a buffer grows for one that has more. tonic sets 8 KiB aside for each of both, for
-/// which an allocator has no quick list.
+/// A request or an answer has some hundred bytes, and a buffer grows for one that has more. tonic sets 8 KiB aside for
+/// each of both, for which an allocator has no quick list.
 const BUFFER_BYTES: usize = 512;
 /// After so many bytes a stream of messages is sent on; a single message always is.
 const SEND_AFTER_BYTES: usize = 32 * 1024;

@@ -76,7 +76,8 @@ fn scalars_keep_their_text_and_numbers_are_read_as_yaml_1_1_has_them() {
 fn a_limit_wins_over_its_file_and_its_file_over_the_settings() {
     let text = "domain: d\ndefaults: {algorithm: token_bucket}\ndescriptors:\n\
                 - {key: a, rate_limit: {unit: minute, requests_per_unit: 5}}\n\
-                - {key: b, rate_limit: {unit: minute, requests_per_unit: 5, algorithm: fixed_window, failure_mode: closed}}";
+                - key: b\n\
+                \x20 rate_limit: {unit: minute, requests_per_unit: 5, algorithm: fixed_window, failure_mode: closed}";
     let rules = load_text(text).unwrap().rules;
     let (a, b) = (find(&rules, "d", "a=").unwrap(), find(&rules, "d", "b=").unwrap());
     assert_eq!((limit(a).algorithm(), a.limits[0].config.failure_mode), (Algorithm::TokenBucket, FailureMode::Open));
@@ -215,7 +216,10 @@ proptest::proptest! {
     #[test]
     fn no_text_however_broken_does_worse_than_be_refused(
         file in 0..2_usize,
-        edits in proptest::collection::vec((0..900_usize, 0..9_usize, "[-&*!|>'\"%@#?:,{}\\[\\] \n\t0-9a-z<~.]{0,4}"), 1..6),
+        edits in proptest::collection::vec(
+            (0..900_usize, 0..9_usize, "[-&*!|>'\"%@#?:,{}\\[\\] \n\t0-9a-z<~.]{0,4}"),
+            1..6,
+        ),
     ) {
         let path = ["tests/rules/accepted/reference.yaml", "tests/rules/accepted/anchors.yaml"][file];
         let mut text: Vec<char> = fs::read_to_string(path).unwrap().chars().collect();

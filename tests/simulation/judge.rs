@@ -331,7 +331,8 @@ impl Judge {
         }
     }
 
-    /// The store would deny it, too, unless that has changed where this replica cannot know: `within` it would have heard of it.
+    /// The store would deny it, too, unless that has changed where this replica cannot know: `within` it would have
+    /// heard of it.
     fn known_denial(&mut self, seen: &Seen<'_>, limited: &Limited<'_>, world: &World, within: Option<Duration>) {
         let check = &limited.asked.check;
         let counter = self.counters.entry(check.key.clone()).or_default();

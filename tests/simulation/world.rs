@@ -1,4 +1,5 @@
-//! The store of a simulation: the real decisions, on a clock of its own, behind a way on which questions and answers get late or lost.
+//! The store of a simulation: the real decisions, on a clock of its own, behind a way on which questions and answers
+//! get late or lost.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;

@@ -7,7 +7,14 @@ use tollgate::algorithm::{Algorithm, Ask, Caller, Initial, Limit, MAX_DELAY, MAX
 
 /// Numbers at which arithmetic likes to break, and any others.
 fn number() -> impl Strategy<Value = u32> {
-    prop_oneof![4 => 0..20_u32, 2 => 21..2_000_u32, 1 => any::<u32>(), 1 => Just(u32::MAX), 1 => Just(u32::MAX - 1), 1 => Just(1 << 16)]
+    prop_oneof![
+        4 => 0..20_u32,
+        2 => 21..2_000_u32,
+        1 => any::<u32>(),
+        1 => Just(u32::MAX),
+        1 => Just(u32::MAX - 1),
+        1 => Just(1 << 16)
+    ]
 }
 
 fn period_ms() -> impl Strategy<Value = u64> {
@@ -125,7 +132,8 @@ pub fn max_wait_ms() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(u64::MAX), 2 => 0..200_u64, 1 => 0..=MAX_DELAY.as_millis() as u64]
 }
 
-/// The most that may leave in any interval of one period, if nothing is given back and no request takes more than so many hits.
+/// The most that may leave in any interval of one period, if nothing is given back and no request takes more than so
+/// many hits.
 pub fn bound(limit: &Limit, hits: u64) -> u64 {
     let number = u64::from(limit.number());
     match limit.algorithm() {

@@ -33,8 +33,9 @@ impl Tree<'_> {
                     self.complaints.error(path, "among several limits none can be unlimited: remove it")
                 }
                 Allowance::Limited(limit) if limit.algorithm().has_holders() => {
-                    let message = "among several limits none can count what is in progress: beside the key stream the \
-                                   others would count each request for itself; let them stand on a descriptor without it";
+                    let message = "among several limits none can count what is in progress: beside the key stream \
+                                   the others would count each request for itself; let them stand on a descriptor \
+                                   without it";
                     self.complaints.error(path, message);
                 }
                 Allowance::Limited(_) if config.lease.is_some() => {

@@ -1,12 +1,14 @@
 //! Counters in this process's memory: as exact as in Redis, for one process, until it ends.
 //!
-//! Counters are spread over shards, each behind its own lock. A request locks the shards of its counters in ascending order,
-//! decides, and lets go. Expired counters are garbage: every request sweeps a few of its shard's, and [`MemoryStore::sweep`]
-//! sweeps the idle shards, a few at a time, so that nobody ever waits for a full pass. What they leave behind is kept for the next ones, and
-//! [`MemoryStore::sweep`] alone gives back what nobody needs for a second: a decision should not pay for what the system does about memory.
+//! Counters are spread over shards, each behind its own lock. A request locks the shards of its counters in ascending
+//! order, decides, and lets go. Expired counters are garbage: every request sweeps a few of its shard's, and
+//! [`MemoryStore::sweep`] sweeps the idle shards, a few at a time, so that nobody ever waits for a full pass. What they
+//! leave behind is kept for the next ones, and [`MemoryStore::sweep`] alone gives back what nobody needs for a second:
+//! a decision should not pay for what the system does about memory.
 //!
-//! What all counters take is bounded. At the bound the counters that are there go on, and a request that needs a new one, or a longer one, is
-//! told [`StoreError::Full`]: to forget others for it would open limits that are used up, just when somebody invents names.
+//! What all counters take is bounded. At the bound the counters that are there go on, and a request that needs a new
+//! one, or a longer one, is told [`StoreError::Full`]: to forget others for it would open limits that are used up, just
+//! when somebody invents names.
 
 mod available;
 mod shard;
@@ -34,9 +36,10 @@ const SWEEP_PER_CHECK: usize = 2;
 const SWEEP_AT_ONCE: usize = 256;
 /// How long one pass of [`MemoryStore::sweep`] over all counters takes.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How many bytes [`MemoryStore::sweep`] gives back to the allocator for each shard, on average: 16 MiB in a pass. mimalloc hands to the system
-/// at one go what became free within a second, on a thread that frees or fills one of its pages. Mostly that is the sweep's, but it may be one that
-/// decides, and each MiB takes it some fifth of a millisecond.
+/// How many bytes [`MemoryStore::sweep`] gives back to the allocator for each shard, on average: 16 MiB in a pass.
+/// mimalloc hands to the system at one go what became free within a second, on a thread that frees or fills one of its
+/// pages. Mostly that is the sweep's, but it may be one that decides, and each MiB takes it some fifth of a
+/// millisecond.
 const GIVE_BACK: usize = (16 << 20) / SHARDS;
 
 /// The time in milliseconds since the Unix epoch.
@@ -257,7 +260,8 @@ fn shard_of(name: Name) -> usize {
     name.high as usize % SHARDS
 }
 
-/// What counters may take where nobody says: half of the memory that the process may use; without bound where the system does not tell.
+/// What counters may take where nobody says: half of the memory that the process may use; without bound where the
+/// system does not tell.
 pub fn default_bytes() -> usize {
     available::available_memory().map_or(usize::MAX, |bytes| usize::try_from(bytes / 2).unwrap_or(usize::MAX))
 }

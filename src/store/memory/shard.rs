@@ -1,11 +1,13 @@
 //! The counters of one shard: found by name, and by when they are due to be looked at, to expire them a few at a time.
 //!
-//! A counter is due when it was to expire as it was added or last looked at. Mostly it has been used since, and is then due when it is to expire
-//! now. So a decision does not touch this order, and nobody walks over counters that have long to live.
+//! A counter is due when it was to expire as it was added or last looked at. Mostly it has been used since, and is then
+//! due when it is to expire now. So a decision does not touch this order, and nobody walks over counters that have long
+//! to live.
 //!
-//! They lie in pages, so that a shard grows and shrinks by a page, and nothing is copied. The list of an `IndexMap`, which was here before,
-//! is copied when it is full, to one with room for as many again or nearly; and what it was stays with the allocator. A page that is emptied is a spare:
-//! under a steady churn of counters no page is allocated or freed.
+//! They lie in pages, so that a shard grows and shrinks by a page, and nothing is copied. The list of an `IndexMap`,
+//! which was here before, is copied when it is full, to one with room for as many again or nearly; and what it was
+//! stays with the allocator. A page that is emptied is a spare: under a steady churn of counters no page is allocated
+//! or freed.
 
 use std::collections::BTreeSet;
 
@@ -100,7 +102,8 @@ impl Counter {
     }
 }
 
-/// What a counter takes that has nothing beside itself: its place in a page, in the table, and in the order of what is due.
+/// What a counter takes that has nothing beside itself: its place in a page, in the table, and in the order of what is
+/// due.
 pub(super) const COUNTER_BYTES: usize = size_of::<Entry>() + 8 + 12;
 
 impl Shard {
@@ -184,8 +187,8 @@ impl Shard {
         }
     }
 
-    /// Looks at the next few counters that are due, removes those that have expired, and tells how many there were and what they took; and
-    /// whether that is all that is due.
+    /// Looks at the next few counters that are due, removes those that have expired, and tells how many there were and
+    /// what they took; and whether that is all that is due.
     pub(super) fn sweep(&mut self, most: usize, now: u64) -> Swept {
         let mut swept = Swept::default();
         let step = u32::try_from(now / DUE_MS).unwrap_or(u32::MAX);
@@ -221,7 +224,8 @@ impl Shard {
         before - self.places.allocation_size()
     }
 
-    /// The spares, up to so many, that nobody has needed since this was asked before. The caller may free them without the lock.
+    /// The spares, up to so many, that nobody has needed since this was asked before. The caller may free them without
+    /// the lock.
     pub(super) fn unneeded(&mut self, most: usize) -> Vec<Page> {
         let kept = self.spares.len() - self.fewest_spares.min(most);
         let unneeded = self.spares.split_off(kept);

@@ -124,7 +124,10 @@ impl Breaker {
         *state = State::open();
         self.set_open(true);
         if let Some(changes) = self.openings.admit() {
-            tracing::error!(redis = self.redis, %error, changes, "redis is down: each limit answers by its failure mode");
+            tracing::error!(
+                redis = self.redis, %error, changes,
+                "redis is down: each limit answers by its failure mode"
+            );
         }
     }
 
@@ -136,7 +139,10 @@ impl Breaker {
             State::Untried(_) => {
                 *state = State::open();
                 self.set_open(true);
-                tracing::error!(redis = self.redis, %error, "redis cannot be reached: each limit answers by its failure mode");
+                tracing::error!(
+                    redis = self.redis, %error,
+                    "redis cannot be reached: each limit answers by its failure mode"
+                );
             }
             State::Open { told, .. } => {
                 if told.elapsed() > REMINDER {

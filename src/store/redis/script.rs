@@ -10,8 +10,8 @@ use crate::algorithm::{Algorithm, Ask, FIGURES, MAX_HITS, Verdict, penalty};
 use crate::descriptor::Role;
 use crate::store::{Check, CheckVerdict, StoreError, Verdicts, group};
 
-/// The whole script: the prelude, what the buckets share, the penalty, every algorithm in the order of [`Algorithm::ALL`], and the group's
-/// decision.
+/// The whole script: the prelude, what the buckets share, the penalty, every algorithm in the order of
+/// [`Algorithm::ALL`], and the group's decision.
 pub static SOURCE: LazyLock<String> = LazyLock::new(|| {
     let algorithms = Algorithm::ALL.iter().map(|algorithm| algorithm.lua());
     let mut parts =
@@ -23,7 +23,8 @@ pub static SOURCE: LazyLock<String> = LazyLock::new(|| {
 
 static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(&SOURCE).get_hash().to_owned());
 
-/// Bytes that ask one check, and more than ask for its penalty: four flags, and hits, number, period and the algorithm's own figures as doubles.
+/// Bytes that ask one check, and more than ask for its penalty: four flags, and hits, number, period and the
+/// algorithm's own figures as doubles.
 const QUESTION: usize = 4 + (3 + FIGURES) * 8;
 /// Bytes in the reply for one counter: whether it is allowed, what remains, and three times as doubles.
 pub const ANSWER: usize = 1 + 4 + 3 * 8;
@@ -120,8 +121,8 @@ pub fn load() -> Cmd {
     load
 }
 
-/// One check as `lua/prelude.lua` unpacks it: `joined` to the one before if both are of one rule, and `followed` by another of the same
-/// request.
+/// One check as `lua/prelude.lua` unpacks it: `joined` to the one before if both are of one rule, and `followed` by
+/// another of the same request.
 fn question(questions: &mut Vec<u8>, check: &Check, joined: bool, followed: bool) {
     let Check { limit, ask, caller, .. } = check;
     let role = match check.role {

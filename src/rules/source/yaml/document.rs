@@ -11,8 +11,8 @@
 //!
 //! (And it takes a third of the time that the same tree takes through `serde-saphyr`.) What a front end would add is
 //! little and stands here: aliases, merge keys (`<<`) and limits. An alias shares the node that it stands for, and what
-//! aliases stand for is added up and bounded, so "billion laughs" fail at once and take no memory. The parser bounds the
-//! depth of the tree, 255 lists and mappings, and so the recursion of all that walks or drops it.
+//! aliases stand for is added up and bounded, so "billion laughs" fail at once and take no memory. The parser bounds
+//! the depth of the tree, 255 lists and mappings, and so the recursion of all that walks or drops it.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

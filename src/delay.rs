@@ -1,8 +1,9 @@
-//! Where requests wait that are admitted, but not before their release time: those of a `leaky_bucket` with `max_delay`.
+//! Where requests wait that are admitted, but not before their release time: those of a `leaky_bucket` with
+//! `max_delay`.
 //!
-//! The store has told each of them its time, so that nobody here keeps an order, and all replicas together serve first who came
-//! first. A request that waits costs a timer and a permit, and no thread. Permits are bounded, and taken before the store is asked: a request
-//! that finds none is never charged for a delay that it cannot have.
+//! The store has told each of them its time, so that nobody here keeps an order, and all replicas together serve first
+//! who came first. A request that waits costs a timer and a permit, and no thread. Permits are bounded, and taken
+//! before the store is asked: a request that finds none is never charged for a delay that it cannot have.
 
 use std::sync::Arc;
 
