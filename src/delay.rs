@@ -1,58 +1,58 @@
-//! Where requests wait that are admitted, but not before their release time: those of a `leaky_bucket` with
-//! `max_delay`.
+//! Delayed requests: those that are admitted, but not before their release time, by a `leaky_bucket` with `max_delay`.
 //!
-//! The store has told each of them its time, so that nobody here keeps an order, and all replicas together serve first
-//! who came first. A request that waits costs a timer and a permit, and no thread. Permits are bounded, and taken
-//! before the store is asked: a request that finds none is never charged for a delay that it cannot have.
+//! The store has decided the release time of each, so nothing here keeps an order, and all replicas together release
+//! first come, first served. A delayed request costs a timer and a permit, and no thread. Permits are bounded. A
+//! request takes one before the store is asked: a request without a permit is never charged for a delay that it cannot
+//! have.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
-use crate::metrics::{Held, Metrics};
+use crate::metrics::{Delayed, Metrics};
 use crate::telemetry::Throttle;
 
-/// The room.
-pub struct WaitingRoom {
+/// The delayed requests of a process.
+pub struct DelayQueue {
     permits: Arc<Semaphore>,
     closed: watch::Sender<bool>,
     metrics: Arc<Metrics>,
     reports: Throttle,
 }
 
-/// The right to wait.
+/// The right to be delayed.
 pub struct Permit {
     permit: OwnedSemaphorePermit,
     closed: watch::Receiver<bool>,
     metrics: Arc<Metrics>,
 }
 
-/// When a request may leave. If it is dropped before, its caller has left by itself.
-pub struct Turn {
-    at: Instant,
+/// The delay of one request. Dropped before the release time, it counts as cancelled: the caller has gone away.
+pub struct Delay {
+    release_time: Instant,
     closed: watch::Receiver<bool>,
     metrics: Arc<Metrics>,
-    /// What to do when the request leaves before its time.
-    give_up: Option<Box<dyn FnOnce() + Send>>,
+    /// What to do when the delay is cancelled.
+    on_cancel: Option<Box<dyn FnOnce() + Send>>,
     _permit: OwnedSemaphorePermit,
 }
 
-impl WaitingRoom {
-    /// With so many permits.
-    pub fn new(permits: usize, metrics: Arc<Metrics>) -> WaitingRoom {
+impl DelayQueue {
+    /// A queue of so many permits.
+    pub fn new(permits: usize, metrics: Arc<Metrics>) -> DelayQueue {
         let permits = Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
-        WaitingRoom { permits, closed: watch::Sender::new(false), metrics, reports: Throttle::default() }
+        DelayQueue { permits, closed: watch::Sender::new(false), metrics, reports: Throttle::default() }
     }
 
     /// Takes a permit; `None` where all are taken.
-    pub fn enter(&self) -> Option<Permit> {
+    pub fn try_acquire(&self) -> Option<Permit> {
         let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-            self.metrics.record_held(Held::Refused);
+            self.metrics.record_delayed(Delayed::NoPermit);
             if let Some(requests) = self.reports.admit() {
                 tracing::warn!(
                     requests,
-                    "as many requests are delayed as MAX_HELD_REQUESTS allows: nothing more is delayed"
+                    "as many requests are delayed as MAX_DELAYED_REQUESTS allows: nothing more is delayed"
                 );
             }
             return None;
@@ -60,40 +60,40 @@ impl WaitingRoom {
         Some(Permit { permit, closed: self.closed.subscribe(), metrics: Arc::clone(&self.metrics) })
     }
 
-    /// From now on every request may leave.
+    /// Releases every delayed request, now and from now on.
     pub fn close(&self) {
         self.closed.send_replace(true);
     }
 }
 
 impl Permit {
-    /// To wait until this time. A request that leaves before gives up.
-    pub fn wait_until(self, at: Instant, give_up: impl FnOnce() + Send + 'static) -> Turn {
+    /// Delays a request until its release time. `on_cancel` runs if the caller goes away before.
+    pub fn delay_until(self, release_time: Instant, on_cancel: impl FnOnce() + Send + 'static) -> Delay {
         let Permit { permit, closed, metrics } = self;
-        metrics.add_held(1);
-        Turn { at, closed, metrics, give_up: Some(Box::new(give_up)), _permit: permit }
+        metrics.add_delayed(1);
+        Delay { release_time, closed, metrics, on_cancel: Some(Box::new(on_cancel)), _permit: permit }
     }
 }
 
-impl Turn {
-    /// Waits for it: never less, and more by what the timer is late, a millisecond or two.
-    pub async fn come(mut self) {
-        let held = tokio::select! {
-            () = tokio::time::sleep_until(self.at) => Held::Passed,
-            // An error means that the room is gone: so is the service.
-            _ = self.closed.wait_for(|closed| *closed) => Held::Released,
+impl Delay {
+    /// Waits for the release time: never less, and as much more as the timer is late, a millisecond or two.
+    pub async fn wait(mut self) {
+        let outcome = tokio::select! {
+            () = tokio::time::sleep_until(self.release_time) => Delayed::Passed,
+            // An error means that the queue is gone: so is the service.
+            _ = self.closed.wait_for(|closed| *closed) => Delayed::Released,
         };
-        self.give_up = None;
-        self.metrics.record_held(held);
+        self.on_cancel = None;
+        self.metrics.record_delayed(outcome);
     }
 }
 
-impl Drop for Turn {
+impl Drop for Delay {
     fn drop(&mut self) {
-        self.metrics.add_held(-1);
-        if let Some(give_up) = self.give_up.take() {
-            self.metrics.record_held(Held::Left);
-            give_up();
+        self.metrics.add_delayed(-1);
+        if let Some(on_cancel) = self.on_cancel.take() {
+            self.metrics.record_delayed(Delayed::Cancelled);
+            on_cancel();
         }
     }
 }
@@ -105,30 +105,30 @@ mod tests {
 
     use super::*;
 
-    /// A room, and how many have given up.
+    /// A queue, and how many of its delays were cancelled.
     struct Scene {
-        room: WaitingRoom,
-        gave_up: Arc<AtomicUsize>,
+        queue: DelayQueue,
+        cancelled: Arc<AtomicUsize>,
         metrics: Arc<Metrics>,
     }
 
     impl Scene {
-        fn new(seats: usize) -> Scene {
+        fn new(permits: usize) -> Scene {
             let metrics = Arc::new(Metrics::new(0.8).unwrap());
-            Scene { room: WaitingRoom::new(seats, Arc::clone(&metrics)), gave_up: Arc::default(), metrics }
+            Scene { queue: DelayQueue::new(permits, Arc::clone(&metrics)), cancelled: Arc::default(), metrics }
         }
 
-        fn enter(&self, ms: u64) -> Option<Turn> {
-            let gave_up = Arc::clone(&self.gave_up);
+        fn delay(&self, ms: u64) -> Option<Delay> {
+            let cancelled = Arc::clone(&self.cancelled);
             let at = Instant::now() + Duration::from_millis(ms);
-            let turn = self.room.enter()?.wait_until(at, move || {
-                gave_up.fetch_add(1, Ordering::Relaxed);
+            let delay = self.queue.try_acquire()?.delay_until(at, move || {
+                cancelled.fetch_add(1, Ordering::Relaxed);
             });
-            Some(turn)
+            Some(delay)
         }
 
-        fn gave_up(&self) -> usize {
-            self.gave_up.load(Ordering::Relaxed)
+        fn cancelled(&self) -> usize {
+            self.cancelled.load(Ordering::Relaxed)
         }
 
         fn shows(&self, line: &str) -> bool {
@@ -138,52 +138,52 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn everybody_waits_for_the_turn_and_not_a_millisecond_less() {
+    async fn a_request_is_released_at_its_time_and_not_a_millisecond_before() {
         let scene = Scene::new(3);
         let start = tokio::time::Instant::now();
-        let [late, early, past] = [30, 10, 0].map(|ms| scene.enter(ms).unwrap());
-        assert!(scene.shows("tollgate_held_requests 3"));
-        let left = async |turn: Turn| {
-            turn.come().await;
+        let [late, early, past] = [30, 10, 0].map(|ms| scene.delay(ms).unwrap());
+        assert!(scene.shows("tollgate_delayed_requests 3"));
+        let left = async |delay: Delay| {
+            delay.wait().await;
             start.elapsed().as_millis()
         };
         let (late, early, past) = tokio::join!(left(late), left(early), left(past));
         // The timer counts whole milliseconds.
         assert!((30..=31).contains(&late) && (10..=11).contains(&early) && past <= 1, "{past}, {early}, {late}");
-        assert_eq!(scene.gave_up(), 0);
-        assert!(scene.shows("tollgate_held_requests 0"));
-        assert!(scene.shows("tollgate_held_requests_total{outcome=\"passed\"} 3"));
+        assert_eq!(scene.cancelled(), 0);
+        assert!(scene.shows("tollgate_delayed_requests 0"));
+        assert!(scene.shows("tollgate_delayed_requests_total{outcome=\"passed\"} 3"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_leaves_before_the_turn_gives_up_and_the_seat_is_free() {
+    async fn a_caller_that_goes_away_cancels_its_delay_and_frees_the_permit() {
         let scene = Scene::new(1);
-        let turn = scene.enter(1_000).unwrap();
-        assert!(tokio::time::timeout(Duration::from_millis(10), turn.come()).await.is_err());
-        assert_eq!(scene.gave_up(), 1);
-        assert!(scene.shows("tollgate_held_requests_total{outcome=\"left\"} 1"));
-        drop(scene.enter(1_000).unwrap());
-        assert_eq!(scene.gave_up(), 2);
+        let delay = scene.delay(1_000).unwrap();
+        assert!(tokio::time::timeout(Duration::from_millis(10), delay.wait()).await.is_err());
+        assert_eq!(scene.cancelled(), 1);
+        assert!(scene.shows("tollgate_delayed_requests_total{outcome=\"cancelled\"} 1"));
+        drop(scene.delay(1_000).unwrap());
+        assert_eq!(scene.cancelled(), 2);
     }
 
     #[tokio::test(start_paused = true)]
     async fn there_is_no_permit_beyond_the_bound() {
         let scene = Scene::new(2);
-        let _waiting = [scene.enter(1_000).unwrap(), scene.enter(1_000).unwrap()];
-        assert!(scene.enter(1).is_none());
-        assert_eq!(scene.gave_up(), 0, "it has nothing to give up");
-        assert!(scene.shows("tollgate_held_requests_total{outcome=\"refused\"} 1"));
+        let _waiting = [scene.delay(1_000).unwrap(), scene.delay(1_000).unwrap()];
+        assert!(scene.delay(1).is_none());
+        assert_eq!(scene.cancelled(), 0, "there is nothing to cancel");
+        assert!(scene.shows("tollgate_delayed_requests_total{outcome=\"no_permit\"} 1"));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn when_the_room_closes_all_may_go() {
+    async fn a_closed_queue_releases_all() {
         let scene = Scene::new(2);
-        let [first, second] = [scene.enter(60_000).unwrap(), scene.enter(60_000).unwrap()];
+        let [first, second] = [scene.delay(60_000).unwrap(), scene.delay(60_000).unwrap()];
         let start = tokio::time::Instant::now();
-        tokio::join!(first.come(), async { scene.room.close() });
-        second.come().await;
+        tokio::join!(first.wait(), async { scene.queue.close() });
+        second.wait().await;
         assert_eq!(start.elapsed(), Duration::ZERO);
-        assert_eq!(scene.gave_up(), 0);
-        assert!(scene.shows("tollgate_held_requests_total{outcome=\"released\"} 2"));
+        assert_eq!(scene.cancelled(), 0);
+        assert!(scene.shows("tollgate_delayed_requests_total{outcome=\"released\"} 2"));
     }
 }

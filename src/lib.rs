@@ -9,7 +9,7 @@
 //!          store        decides all checks together, in one round trip or none
 //!          plan         verdicts and failure modes become a Decision
 //!          metrics      records it
-//!          waiting_room holds what passes until its turn, where a limit says so
+//!          delay        keeps what passes until its release time, where a limit says so
 //! Envoy ◀─ grpc         the Decision becomes statuses, a code, headers
 //! ```
 //!
@@ -32,7 +32,7 @@ pub mod store;
 pub mod plan;
 pub mod decision;
 pub mod counters;
-pub mod waiting_room;
+pub mod delay;
 pub mod limiter;
 pub mod grpc;
 pub mod wire;

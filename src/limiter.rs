@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::counters::{self, Action, Counter, CounterError};
 use crate::decision::{Decision, Refund};
+use crate::delay::{Delay, DelayQueue};
 use crate::descriptor::{Entry, Request, Role};
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::plan::{Asked, Plan, PlanOptions};
@@ -18,7 +19,6 @@ use crate::rules::Rules;
 use crate::store::memory::MemoryStore;
 use crate::store::{Check, Store, StoreError, Verdicts};
 use crate::telemetry;
-use crate::waiting_room::{Turn, WaitingRoom};
 
 /// How long the store has to take back what a request has taken that waits no longer.
 const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -55,7 +55,7 @@ struct Common {
     /// Decides for limits in failure mode `local` while the store cannot.
     local: Arc<MemoryStore>,
     metrics: Arc<Metrics>,
-    waiting_room: WaitingRoom,
+    delays: DelayQueue,
     reports: telemetry::Throttle,
 }
 
@@ -66,8 +66,8 @@ pub struct LimiterOptions {
     pub plan: PlanOptions,
     /// Where the store has no room for it.
     pub overload: Overload,
-    /// How many may be held at once.
-    pub max_held_requests: usize,
+    /// How many may be delayed at once.
+    pub max_delayed_requests: usize,
 }
 
 /// What a request meets that the store has no room for.
@@ -145,7 +145,7 @@ impl<S: Store> Limiter<S> {
         let common = Common {
             in_force: Mutex::default(),
             local,
-            waiting_room: WaitingRoom::new(options.max_held_requests, Arc::clone(&metrics)),
+            delays: DelayQueue::new(options.max_delayed_requests, Arc::clone(&metrics)),
             options,
             metrics,
             reports: telemetry::Throttle::default(),
@@ -193,8 +193,8 @@ impl<S: Store> Limiter<S> {
             .await
     }
 
-    /// Decides a request. What passes, but not yet, passes when its turn has come; if that is dropped before, what it
-    /// has taken is refunded.
+    /// Decides a request. A request that passes later has a delay; if the delay is dropped before its release time,
+    /// what the request has taken is refunded.
     ///
     /// # Errors
     /// See [`DecideError`].
@@ -203,7 +203,7 @@ impl<S: Store> Limiter<S> {
         snapshot: &'a Snapshot,
         request: &'a Request,
         deadlines: Deadlines,
-    ) -> Result<(Decision<'a>, Option<Turn>), DecideError> {
+    ) -> Result<(Decision<'a>, Option<Delay>), DecideError> {
         let mut plan = Plan::new(&self.common.options.plan, &snapshot.rules, request);
         if let Some((descriptor, limit)) = plan.refused_refund() {
             return Err(DecideError::GiveBack { descriptor, rule: limit.label.to_string() });
@@ -225,7 +225,7 @@ impl<S: Store> Limiter<S> {
             }
             if plan.may_delay() {
                 // Before anything is charged: without a permit nothing is delayed, and what would have to be is denied.
-                permit = self.common.waiting_room.enter();
+                permit = self.common.delays.try_acquire();
                 plan = if permit.is_some() { plan } else { plan.within(Duration::ZERO) };
             }
             match self.ask(plan.asked(), deadlines.store).await {
@@ -237,12 +237,12 @@ impl<S: Store> Limiter<S> {
                 Err(error) => self.decide_without_store(plan, error)?,
             }
         };
-        let turn = permit.filter(|_| !decision.delay.is_zero()).map(|permit| {
+        let delay = permit.filter(|_| !decision.delay.is_zero()).map(|permit| {
             let (limiter, taken) = (self.clone(), decision.refund(self.common.options.plan.expected_replicas));
-            permit.wait_until(Instant::now() + decision.delay, move || limiter.refund(taken))
+            permit.delay_until(Instant::now() + decision.delay, move || limiter.refund(taken))
         });
         self.common.metrics.record(&snapshot.metrics, &decision);
-        Ok((decision, turn))
+        Ok((decision, delay))
     }
 
     /// Where the store has no room. What denies nobody fails nobody's call.
@@ -272,9 +272,9 @@ impl<S: Store> Limiter<S> {
         }
     }
 
-    /// Lets all go who are held, and whoever comes from now on: the process ends.
-    pub fn release_held(&self) {
-        self.common.waiting_room.close();
+    /// Releases all delayed requests, now and from now on: the process ends.
+    pub fn release_delayed(&self) {
+        self.common.delays.close();
     }
 
     fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, DecideError> {

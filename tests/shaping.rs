@@ -1,4 +1,4 @@
-//! A `leaky_bucket` with `max_delay` holds answers until it is their turn: over the wire, over two processes, and
+//! A `leaky_bucket` with `max_delay` delays answers until their release time: over the wire, over two processes, and
 //! behind a real Envoy.
 //!
 //! No assertion here says that something comes early enough, which a busy machine could break; that nothing comes too
@@ -63,25 +63,25 @@ impl Call {
 
 /// How many more would be admitted, by a question that counts nothing.
 async fn remaining(tollgate: &Tollgate, key: &str) -> u32 {
-    let mut look = asking(key);
-    look.descriptors[0].hits_addend = Some(0);
-    tollgate.ask(look).await.unwrap().statuses[0].limit_remaining
+    let mut peek = asking(key);
+    peek.descriptors[0].hits_addend = Some(0);
+    tollgate.ask(peek).await.unwrap().statuses[0].limit_remaining
 }
 
 async fn until_remaining(tollgate: &Tollgate, key: &str, hits: u32) {
     wait_until_async(&format!("{hits} remain"), async || remaining(tollgate, key).await == hits).await;
 }
 
-fn until_held(tollgate: &Tollgate, requests: f64) {
-    wait_until("requests are held", || tollgate.metric("tollgate_held_requests") == requests);
+fn until_delayed(tollgate: &Tollgate, requests: f64) {
+    wait_until("requests are delayed", || tollgate.metric("tollgate_delayed_requests") == requests);
 }
 
-fn held(tollgate: &Tollgate, outcome: &str) -> f64 {
-    tollgate.metric(&format!("tollgate_held_requests_total{{outcome=\"{outcome}\"}}"))
+fn delayed(tollgate: &Tollgate, outcome: &str) -> f64 {
+    tollgate.metric(&format!("tollgate_delayed_requests_total{{outcome=\"{outcome}\"}}"))
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_comes_first_is_served_first_over_all_processes_and_nobody_early() {
+async fn requests_leave_first_come_first_served_over_all_processes_and_none_early() {
     let redis = Redis::start();
     let settings = [&format!("REDIS_URL={}", redis.url()), "REDIS_TIMEOUT=30s"];
     let services = [(); 2].map(|()| Tollgate::start(RULES, &settings));
@@ -105,22 +105,22 @@ async fn who_comes_first_is_served_first_over_all_processes_and_nobody_early() {
     for (i, at) in (0..).zip(answered) {
         assert!(at + MILLISECOND >= GAP * i, "{i} was answered after {at:?}");
     }
-    assert!(services.iter().any(|service| held(service, "passed") > 0.0));
+    assert!(services.iter().any(|service| delayed(service, "passed") > 0.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_held_does_not_keep_others_waiting() {
+async fn a_delayed_request_does_not_keep_others_waiting() {
     let tollgate = Tollgate::start(RULES, &["WORKER_THREADS=1"]);
     assert!(tollgate.passes("shop", &[("slow", "ann")]).await);
-    let _held = [Call::start(&tollgate, "slow").await, Call::start(&tollgate, "slow").await];
-    until_held(&tollgate, 2.0);
+    let _delayed = [Call::start(&tollgate, "slow").await, Call::start(&tollgate, "slow").await];
+    until_delayed(&tollgate, 2.0);
     assert!(tollgate.passes("shop", &[("once", "ann")]).await);
     // More than max_delay can be is denied at once, and so is what another limit denies.
     assert!(!tollgate.passes("shop", &[("slow", "ann")]).await);
     let both = request("shop", &[&[("slow", "bob")], &[("once", "ann")]]);
     assert_eq!(tollgate.ask(both.clone()).await.unwrap().overall_code(), Code::OverLimit);
     assert_eq!(tollgate.ask(both).await.unwrap().overall_code(), Code::OverLimit);
-    assert_eq!(tollgate.metric("tollgate_held_requests"), 2.0);
+    assert_eq!(tollgate.metric("tollgate_delayed_requests"), 2.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -128,30 +128,30 @@ async fn of_several_limits_the_longest_delay_counts() {
     let tollgate = Tollgate::start(RULES, &[]);
     assert!(tollgate.passes("shop", &[("both", "ann")]).await);
     let _second = Call::start(&tollgate, "both").await;
-    until_held(&tollgate, 1.0);
+    until_delayed(&tollgate, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_caller_who_goes_away_gives_the_place_back() {
+async fn a_caller_that_goes_away_is_refunded() {
     let redis = Redis::start();
     let url = format!("REDIS_URL={}", redis.url());
     for settings in [&[][..], &[&url, "REDIS_TIMEOUT=30s"]] {
         let tollgate = Tollgate::start(RULES, settings);
         assert!(tollgate.passes("shop", &[("slow", "ann")]).await);
-        for round in 1..=3_u8 {
+        for call_number in 1..=3_u8 {
             let call = Call::start(&tollgate, "slow").await;
-            until_held(&tollgate, 1.0);
+            until_delayed(&tollgate, 1.0);
             assert_eq!(remaining(&tollgate, "slow").await, 1);
             call.0.abort();
             until_remaining(&tollgate, "slow", 2).await;
-            until_held(&tollgate, 0.0);
-            assert_eq!(held(&tollgate, "left"), f64::from(round));
+            until_delayed(&tollgate, 0.0);
+            assert_eq!(delayed(&tollgate, "cancelled"), f64::from(call_number));
         }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_cannot_wait_so_long_is_denied_at_once_and_not_charged() {
+async fn a_caller_that_cannot_wait_so_long_is_denied_at_once_and_not_charged() {
     let tollgate = Tollgate::start(RULES, &["LIMIT_RESPONSE_HEADERS_ENABLED=true"]);
     assert!(tollgate.passes("shop", &[("slow", "ann")]).await);
     let mut hurried = tonic::Request::new(asking("slow"));
@@ -159,10 +159,10 @@ async fn who_cannot_wait_so_long_is_denied_at_once_and_not_charged() {
     let answer = tollgate.client().await.should_rate_limit(hurried).await.unwrap().into_inner();
     assert_eq!(answer.overall_code(), Code::OverLimit);
     let retry_after = answer.response_headers_to_add.iter().find(|header| header.key == "Retry-After").unwrap();
-    // In so long it is the turn of those who wait for 20 seconds, less what the answer takes.
+    // Then a caller passes that waits for 20 seconds, less what the answer takes.
     assert!((1..=11).contains(&retry_after.value.parse().unwrap()), "{}", retry_after.value);
     assert_eq!(remaining(&tollgate, "slow").await, 2);
-    assert_eq!(tollgate.metric("tollgate_held_requests"), 0.0);
+    assert_eq!(tollgate.metric("tollgate_delayed_requests"), 0.0);
 
     let address = format!("127.0.0.1:{}", tollgate.grpc_port);
     let output = command().args(["ask", "--address", &address, "--domain", "shop", "slow=ann"]).output();
@@ -170,37 +170,37 @@ async fn who_cannot_wait_so_long_is_denied_at_once_and_not_charged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn so_many_are_held_and_one_more_is_denied_and_not_charged() {
-    let settings = ["MAX_HELD_REQUESTS=1", "LIMIT_RESPONSE_HEADERS_ENABLED=true"];
+async fn so_many_are_delayed_and_one_more_is_denied_and_not_charged() {
+    let settings = ["MAX_DELAYED_REQUESTS=1", "LIMIT_RESPONSE_HEADERS_ENABLED=true"];
     let tollgate = Tollgate::start(RULES, &settings);
     assert!(tollgate.passes("shop", &[("slow", "ann")]).await);
     let call = Call::start(&tollgate, "slow").await;
-    until_held(&tollgate, 1.0);
+    until_delayed(&tollgate, 1.0);
     let answer = tollgate.ask(asking("slow")).await.unwrap();
     assert_eq!((answer.overall_code(), answer.statuses[0].code()), (Code::OverLimit, Code::OverLimit));
     assert!(answer.response_headers_to_add.iter().any(|header| header.key == "Retry-After"));
     until_remaining(&tollgate, "slow", 1).await;
-    assert_eq!(held(&tollgate, "refused"), 1.0);
-    tollgate.must_log("as many requests are delayed as MAX_HELD_REQUESTS allows");
+    assert_eq!(delayed(&tollgate, "no_permit"), 1.0);
+    tollgate.must_log("as many requests are delayed as MAX_DELAYED_REQUESTS allows");
     call.0.abort();
-    until_held(&tollgate, 0.0);
+    until_delayed(&tollgate, 0.0);
     let _call = Call::start(&tollgate, "slow").await;
-    until_held(&tollgate, 1.0);
+    until_delayed(&tollgate, 1.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_denies_nobody_holds_nobody() {
+async fn what_denies_nobody_delays_nobody() {
     let tollgate = Tollgate::start(RULES, &[]);
     let everything = Tollgate::start(RULES, &["SHADOW_MODE=true"]);
     for _ in 0..5 {
         assert!(tollgate.passes("shop", &[("shadow", "ann")]).await);
         assert!(everything.passes("shop", &[("slow", "ann")]).await);
     }
-    assert_eq!(held(&tollgate, "passed") + held(&everything, "passed"), 0.0);
+    assert_eq!(delayed(&tollgate, "passed") + delayed(&everything, "passed"), 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_local_decision_holds_too_and_takes_back_what_it_has_charged() {
+async fn a_local_decision_delays_too_and_refunds_what_it_has_charged() {
     let rules = RULES.replace("max_delay: 1m", "max_delay: 1m, failure_mode: local");
     let redis = Redis::stopped();
     let url = format!("REDIS_URL={}", redis.url());
@@ -208,21 +208,21 @@ async fn a_local_decision_holds_too_and_takes_back_what_it_has_charged() {
     // Half of the number: one in a minute.
     assert!(tollgate.passes("shop", &[("slow", "ann")]).await);
     let call = Call::start(&tollgate, "slow").await;
-    until_held(&tollgate, 1.0);
+    until_delayed(&tollgate, 1.0);
     assert_eq!(remaining(&tollgate, "slow").await, 0);
     call.0.abort();
     until_remaining(&tollgate, "slow", 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn at_the_end_those_who_are_held_pass_each_in_turn() {
+async fn at_the_end_delayed_requests_pass_each_at_its_release_time() {
     let mut tollgate = Tollgate::start(RULES, &["DRAIN_DELAY=0s", "SHUTDOWN_TIMEOUT=60s"]);
     let mut client = tollgate.client().await;
     let start = Instant::now();
     let all = RateLimitRequest { hits_addend: 100, ..asking("fast") };
     // A hundred hits leave together, when the last of them may.
     let call = tokio::spawn(async move { client.should_rate_limit(all).await });
-    until_held(&tollgate, 1.0);
+    until_delayed(&tollgate, 1.0);
     tollgate.signal("TERM");
     assert_eq!(call.await.unwrap().unwrap().into_inner().overall_code(), Code::Ok);
     assert!(start.elapsed() + MILLISECOND >= GAP * 99);
@@ -231,11 +231,11 @@ async fn at_the_end_those_who_are_held_pass_each_in_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whose_turn_is_after_the_end_passes_before_it() {
+async fn a_request_with_a_release_time_after_the_end_passes_before_it() {
     let mut tollgate = Tollgate::start(RULES, &["DRAIN_DELAY=0s", "SHUTDOWN_TIMEOUT=2s"]);
     assert!(tollgate.passes("shop", &[("slow", "ann")]).await);
     let calls = [Call::start(&tollgate, "slow").await, Call::start(&tollgate, "slow").await];
-    until_held(&tollgate, 2.0);
+    until_delayed(&tollgate, 2.0);
     tollgate.signal("TERM");
     for call in calls {
         assert_eq!(call.code().await, Code::Ok);
@@ -284,9 +284,9 @@ descriptors:
     let (tollgate, service) = (Tollgate::start(rules, &[]), Service::start());
     let stand_in = "endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 10001 } } }";
     let changed = stand_in.replace("10001", &service.port.to_string());
-    let patient = ("timeout: 1s", "timeout: 60s");
+    let timeout = ("timeout: 1s", "timeout: 60s");
     let envoy =
-        Arc::new(Envoy::start_from("deploy/envoy/shaping.yaml", tollgate.grpc_port, &[patient, (stand_in, &changed)]));
+        Arc::new(Envoy::start_from("deploy/envoy/shaping.yaml", tollgate.grpc_port, &[timeout, (stand_in, &changed)]));
     let start = Instant::now();
     let calls: Vec<_> = (0..20)
         .map(|_| {
@@ -304,7 +304,7 @@ descriptors:
     for (i, at) in (0..).zip(arrivals.iter().map(|at| *at - start)) {
         assert!(at + MILLISECOND >= gap * i, "{i} arrived after {at:?}");
     }
-    assert!(held(&tollgate, "passed") > 0.0);
+    assert!(delayed(&tollgate, "passed") > 0.0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -312,9 +312,9 @@ async fn envoys_own_timeout_is_the_longest_that_it_waits() {
     let tollgate = Tollgate::start(&RULES.replace("{key: slow,", "{key: upstream, value: legacy,"), &[]);
     let envoy = Envoy::start_from("deploy/envoy/shaping.yaml", tollgate.grpc_port, &[("timeout: 1s", "timeout: 20s")]);
     assert_eq!(envoy.get("/legacy").status, 200);
-    // It would be its turn in half a minute.
+    // Its release time would be in half a minute.
     assert_eq!(envoy.get("/legacy").status, 429);
-    let mut look = request("shop", &[&[("upstream", "legacy")]]);
-    look.descriptors[0].hits_addend = Some(0);
-    assert_eq!(tollgate.ask(look).await.unwrap().statuses[0].limit_remaining, 2, "it is not charged");
+    let mut peek = request("shop", &[&[("upstream", "legacy")]]);
+    peek.descriptors[0].hits_addend = Some(0);
+    assert_eq!(tollgate.ask(peek).await.unwrap().statuses[0].limit_remaining, 2, "it is not charged");
 }

@@ -127,7 +127,7 @@ impl Run {
         let ways = Leases::around(vec![store(), store()], 1_000, Box::new(|| {}));
         let ways: Vec<Arc<Way>> = ways.into_iter().map(Arc::new).collect();
         let plan = PlanOptions { key_prefix: String::new(), shadow_mode, expected_replicas: 1 };
-        let options = LimiterOptions { plan, overload: Overload::FailureMode, max_held_requests: 2 };
+        let options = LimiterOptions { plan, overload: Overload::FailureMode, max_delayed_requests: 2 };
         let metrics = Arc::new(Metrics::new(0.8).unwrap());
         let first = Limiter::new(options, Arc::clone(&ways[0]), Arc::new(MemoryStore::default()), metrics);
         let second = first.with_store(Arc::clone(&ways[1]));
@@ -209,10 +209,10 @@ impl Run {
             let seen = Seen { number, replica, in_force, sent, timeout, request: &request };
             let passed = judge.lock().decided(&seen, &decided, &world.lock());
             let decided_at_all = decided.is_ok();
-            if let Ok((decision, Some(turn))) = decided {
+            if let Ok((decision, Some(delay))) = decided {
                 tokio::select! {
                     biased;
-                    () = turn.come() => {}
+                    () = delay.wait() => {}
                     () = &mut gone => return judge.lock().gives_up(number, &decision),
                 }
             }

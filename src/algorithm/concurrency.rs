@@ -52,14 +52,14 @@ pub struct State {
     /// The hits of all slots.
     used: u32,
     /// The newest last.
-    slots: Vec<Held>,
+    slots: Vec<Slot>,
     /// The newest last, and of each holder one.
-    denied: Vec<Held>,
+    denied: Vec<Slot>,
 }
 
 /// What one holder took at one time, or what one holder was denied and when last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Held {
+struct Slot {
     holder: u64,
     /// When it was, in milliseconds since the epoch.
     at: u64,
@@ -85,7 +85,7 @@ pub(super) fn decide(
     let mut slots = Vec::with_capacity(state.map_or(0, |state| state.slots.len()) + 1);
     let mut denied = Vec::new();
     if let Some(state) = state {
-        let newest = |list: &[Held]| list.last().map_or(0, |newest| newest.at);
+        let newest = |list: &[Slot]| list.last().map_or(0, |newest| newest.at);
         let newest = newest(&state.slots).max(newest(&state.denied));
         (time, set_back) = steady(now, newest, limit.period_ms);
         used = state.used;
@@ -106,14 +106,14 @@ pub(super) fn decide(
     let allowed = hits < 0 || (!by_others && i64::from(used) + hits <= i64::from(number));
     let mut changed = set_back;
     if hits > 0 && allowed {
-        slots.push(Held { holder, at: time, hits: hits as u32 });
+        slots.push(Slot { holder, at: time, hits: hits as u32 });
         used += hits as u32;
         changed = true;
     } else if hits > 0 {
         let known = denied.iter().position(|one| one.holder == holder).map(|place| denied.remove(place));
         let before = known.map_or(0, |one| i64::from(one.hits));
         let hits = u32::try_from(before + hits).unwrap_or(u32::MAX);
-        denied.push(Held { holder, at: time, hits });
+        denied.push(Slot { holder, at: time, hits });
         if denied.len() > MAX_DENIED {
             // Mostly the oldest has no slot. Where it has, to search all slots for each of the others takes long.
             let oldest = denied[0].holder;
@@ -128,7 +128,7 @@ pub(super) fn decide(
         changed = true;
     } else if hits < 0 {
         let mut owed = hits.unsigned_abs();
-        let mut release = |list: &mut Vec<Held>| {
+        let mut release = |list: &mut Vec<Slot>| {
             let mut released = 0;
             for one in list.iter_mut().rev().filter(|one| one.holder == holder) {
                 let hits = owed.min(one.hits.into()) as u32;
@@ -191,13 +191,13 @@ impl Parameters {
 
 impl State {
     pub(super) fn heap_bytes(&self) -> usize {
-        (self.slots.len() + self.denied.len()) * size_of::<Held>()
+        (self.slots.len() + self.denied.len()) * size_of::<Slot>()
     }
 
     pub(super) fn pack(&self) -> Vec<u8> {
         let mut bytes = self.used.to_le_bytes().to_vec();
         bytes.extend((self.slots.len() as u32).to_le_bytes());
-        for Held { holder, at, hits } in self.slots.iter().chain(&self.denied) {
+        for Slot { holder, at, hits } in self.slots.iter().chain(&self.denied) {
             bytes.extend((*holder as f64).to_le_bytes());
             bytes.extend((*at as f64).to_le_bytes());
             bytes.extend(hits.to_le_bytes());

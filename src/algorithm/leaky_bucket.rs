@@ -1,11 +1,12 @@
-//! Leaky bucket: the number leaks per period, evenly; what comes faster waits for its turn, up to `max_delay`, and is
+//! Leaky bucket: the number leaks per period, evenly; a request that comes faster is delayed, up to `max_delay`, and is
 //! denied beyond.
 //!
 //! It shapes traffic: with a burst of 1, which is the default, requests leave one by one at even intervals, first come
-//! first served. Without `max_delay` nobody waits, and what comes too early is denied. See `bucket` for how it counts.
+//! first served. Without `max_delay` none is delayed, and one that comes too early is denied. See `bucket` for how it
+//! counts.
 //!
-//! A turn that has been told stays as it was told. So the place that a caller gives back who has gone away is for
-//! whoever comes next, and those two, the newcomer and one who waits already, may leave together.
+//! A release time never changes once it is given. When a caller goes away its hits are refunded, and the next request
+//! takes its release time. So that request and one that is delayed already may leave together.
 
 use super::bucket::{self, Bucket};
 use super::{

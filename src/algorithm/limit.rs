@@ -305,8 +305,7 @@ impl Limit {
         self.options.max_delay.map_or(0, |delay| delay.as_millis() as u64).min(caller.max_wait_ms)
     }
 
-    /// The most that can be admitted at one moment: the number, or the burst of a bucket and what may wait for its
-    /// turn.
+    /// The most that can be admitted at one moment: the number, or the burst of a bucket and what may be delayed.
     pub fn capacity(&self) -> u32 {
         self.parameters.capacity(self)
     }

@@ -20,10 +20,10 @@ pub use connection::{ConnectionOptions, Server};
 pub use convert::RequestLimits;
 pub use headers::{HeaderFormat, HeaderNames, Headers};
 
+use crate::delay::Delay;
 use crate::limiter::{Deadlines, DecideError, Limiter};
 use crate::metrics::Metrics;
 use crate::store::Store;
-use crate::waiting_room::Turn;
 use crate::wire::{RateLimitRequest, RateLimitResponse, RateLimitService};
 
 /// The most that is kept back of the time of a caller who is held.
@@ -61,16 +61,16 @@ impl<S: Store> RateLimitService for Service<S> {
         let deadlines = self.deadlines(start, caller_timeout(&call));
         let answer = self.answer(call.into_inner(), deadlines).await;
         self.metrics.record_call(start.elapsed());
-        let (response, turn) = answer?;
-        if let Some(turn) = turn {
-            turn.come().await;
+        let (response, delay) = answer?;
+        if let Some(delay) = delay {
+            delay.wait().await;
         }
         Ok(Response::new(response))
     }
 }
 
 impl<S: Store> Service<S> {
-    /// A quarter of a caller's patience is kept back, for our answer to arrive in time.
+    /// A quarter of the caller's timeout is kept back, for our answer to arrive in time.
     fn deadlines(&self, start: Instant, timeout: Option<Duration>) -> Deadlines {
         let store_timeout = self.options.store_timeout;
         match timeout {
@@ -82,19 +82,19 @@ impl<S: Store> Service<S> {
         }
     }
 
-    /// The answer, and when it is its turn.
+    /// The answer, and its delay.
     async fn answer(
         &self,
         request: RateLimitRequest,
         deadlines: Deadlines,
-    ) -> Result<(RateLimitResponse, Option<Turn>), Status> {
+    ) -> Result<(RateLimitResponse, Option<Delay>), Status> {
         let request = convert::request(request, &self.options.limits).map_err(|invalid| {
             self.metrics.record_invalid();
             tracing::debug!(error = %invalid, "invalid request");
             Status::invalid_argument(invalid.to_string())
         })?;
         let snapshot = self.limiter.snapshot();
-        let (decision, turn) =
+        let (decision, delay) =
             self.limiter.decide(&snapshot, &request, deadlines).await.map_err(|error| match error {
                 DecideError::Undecided(_) => Status::unavailable(error.to_string()),
                 DecideError::GiveBack { .. } => {
@@ -109,7 +109,7 @@ impl<S: Store> Service<S> {
                 }
             })?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");
-        Ok((convert::response(&decision, &self.options.headers), turn))
+        Ok((convert::response(&decision, &self.options.headers), delay))
     }
 }
 

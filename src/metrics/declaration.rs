@@ -51,8 +51,8 @@ pub struct Metrics {
     pub(super) denied_cache_hits: Striped<IntCounter>,
     pub(super) lease_decisions: Striped<IntCounter>,
     pub(super) failure_answers: Known<FailureMode, 4>,
-    pub(super) held_requests: IntGauge,
-    pub(super) held: HeldOutcomes,
+    pub(super) delayed_requests: IntGauge,
+    pub(super) delayed: DelayedOutcomes,
     pub(super) store_up: IntGauge,
     pub(super) memory_counters: IntGauge,
     pub(super) memory_bytes: IntGauge,
@@ -77,10 +77,10 @@ pub(super) struct Outcomes {
 
 /// How many of each.
 #[derive(Debug)]
-pub(super) struct HeldOutcomes {
+pub(super) struct DelayedOutcomes {
     pub(super) passed: IntCounter,
-    pub(super) left: IntCounter,
-    pub(super) refused: IntCounter,
+    pub(super) cancelled: IntCounter,
+    pub(super) no_permit: IntCounter,
     pub(super) released: IntCounter,
 }
 
@@ -131,8 +131,11 @@ impl Metrics {
         let requests = |outcome: &str| striped(requests.clone().const_label("outcome", outcome));
         let descriptors = Opts::new("descriptors_total", "Descriptors asked about, by what the rules say.");
         let descriptors = |matched: &str| striped(descriptors.clone().const_label("match", matched));
-        let held =
-            counters("held_requests_total", "Requests that were to be held, by what became of them.", &["outcome"])?;
+        let delayed = counters(
+            "delayed_requests_total",
+            "Requests that were to be delayed, by what became of them.",
+            &["outcome"],
+        )?;
         let store_errors =
             counters("store_errors_total", "Decisions that the store could not make, by reason.", &["kind"])?;
         let failure_answers =
@@ -148,7 +151,7 @@ impl Metrics {
             },
             request_seconds: seconds(
                 "request_seconds",
-                "Time from a call's arrival to its answer, not counting that it was held.",
+                "Time from a call's arrival to its answer, its delay not counted.",
             )?,
             descriptors: Matches {
                 limited: descriptors("limited")?,
@@ -175,12 +178,12 @@ impl Metrics {
             failure_answers: Known(
                 FailureMode::ALL.map(|mode| (mode, failure_answers.with_label_values(&[mode.name()]))),
             ),
-            held_requests: gauge("held_requests", "Requests that are held until their turn.")?,
-            held: HeldOutcomes {
-                passed: held.with_label_values(&["passed"]),
-                left: held.with_label_values(&["left"]),
-                refused: held.with_label_values(&["refused"]),
-                released: held.with_label_values(&["released"]),
+            delayed_requests: gauge("delayed_requests", "Requests that are delayed now.")?,
+            delayed: DelayedOutcomes {
+                passed: delayed.with_label_values(&["passed"]),
+                cancelled: delayed.with_label_values(&["cancelled"]),
+                no_permit: delayed.with_label_values(&["no_permit"]),
+                released: delayed.with_label_values(&["released"]),
             },
             store_up: gauge("store_up", "1 while the store can be asked; 0 while it is known to be down and is not.")?,
             memory_counters: gauge("memory_counters", "Counters in this process's memory.")?,

@@ -10,4 +10,4 @@ mod striped;
 
 pub use by_rule::RuleMetrics;
 pub use declaration::Metrics;
-pub use record::Held;
+pub use record::Delayed;

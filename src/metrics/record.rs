@@ -13,16 +13,16 @@ use crate::store::StoreError;
 /// from none: what a thousand others have asked for would not be seen any more.
 const MAX_HITS: u64 = u32::MAX as u64;
 
-/// What became of a request that was to be held.
+/// What became of a request that was to be delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// Its turn came.
+pub enum Delayed {
+    /// Its release time came.
     Passed,
     /// Its caller went away before.
-    Left,
-    /// There was no seat for it: it was denied.
-    Refused,
-    /// The process ended before its turn: it passed.
+    Cancelled,
+    /// All permits were taken: where it would have been delayed, it was denied.
+    NoPermit,
+    /// The process ended before its release time: it passed.
     Released,
 }
 
@@ -100,18 +100,18 @@ impl Metrics {
         self.store_errors.inc(error.kind());
     }
 
-    /// So many requests more are held, or fewer.
-    pub fn add_held(&self, requests: i64) {
-        self.held_requests.add(requests);
+    /// So many requests more are delayed, or fewer.
+    pub fn add_delayed(&self, requests: i64) {
+        self.delayed_requests.add(requests);
     }
 
-    /// A request is no longer held, or could not be.
-    pub fn record_held(&self, held: Held) {
-        match held {
-            Held::Passed => &self.held.passed,
-            Held::Left => &self.held.left,
-            Held::Refused => &self.held.refused,
-            Held::Released => &self.held.released,
+    /// A request is no longer delayed, or could not be.
+    pub fn record_delayed(&self, delayed: Delayed) {
+        match delayed {
+            Delayed::Passed => &self.delayed.passed,
+            Delayed::Cancelled => &self.delayed.cancelled,
+            Delayed::NoPermit => &self.delayed.no_permit,
+            Delayed::Released => &self.delayed.released,
         }
         .inc();
     }

@@ -43,9 +43,9 @@ impl<S: Store> Running<S> {
         let timeout = self.settings.listeners.shutdown_timeout;
         let limiter = self.limiter;
         tokio::spawn(async move {
-            // A request that is held for longer is answered at least before connections are closed.
+            // A request that is delayed for longer is released before connections are closed.
             tokio::time::sleep(timeout / 10 * 9).await;
-            limiter.release_held();
+            limiter.release_delayed();
         });
         let finished = tokio::time::timeout(timeout, async { tokio::join!(self.workers.drain(), self.http) }).await;
         self.store.close(Instant::now() + self.settings.store.redis_timeout).await;

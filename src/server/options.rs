@@ -25,7 +25,7 @@ pub(super) fn limiter(settings: &Settings) -> LimiterOptions {
             expected_replicas: settings.deciding.expected_replicas,
         },
         overload: settings.store.overload,
-        max_held_requests: settings.requests.max_held_requests as usize,
+        max_delayed_requests: settings.requests.max_delayed_requests as usize,
     }
 }
 

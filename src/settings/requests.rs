@@ -39,7 +39,7 @@ pub struct RequestSettings {
     pub memory_store_size_in_bytes: Option<u64>,
 
     /// The most requests that are delayed at once (`leaky_bucket` with `max_delay`); one more is denied.
-    #[arg(long, env = "MAX_HELD_REQUESTS", value_name = "NUMBER", default_value = "10000", help_heading = "Requests",
+    #[arg(long, env = "MAX_DELAYED_REQUESTS", value_name = "NUMBER", default_value = "10000", help_heading = "Requests",
         value_parser = clap::value_parser!(u32))]
-    pub max_held_requests: u32,
+    pub max_delayed_requests: u32,
 }

@@ -207,14 +207,14 @@ impl Judge {
         self.in_flight -= hits(seen.request);
         let took = seen.sent.elapsed();
         let told = match decided {
-            Ok((decision, turn)) => format!("{} {:?} {}", decision.over_limit, decision.delay, turn.is_some()),
+            Ok((decision, delay)) => format!("{} {:?} {}", decision.over_limit, decision.delay, delay.is_some()),
             Err(error) => error.to_string(),
         };
         self.story.push(format!("{} after {took:?}: {told}", seen.number));
         self.demand(took <= seen.timeout.min(TIMEOUT) + LATE, || {
             format!("{} was answered after {took:?}", seen.number)
         });
-        let (decision, turn) = match decided {
+        let (decision, delay) = match decided {
             Ok(decided) => decided,
             Err(DecideError::Undecided(_)) => {
                 self.counts.see("undecided", 1);
@@ -237,7 +237,7 @@ impl Judge {
         };
         self.demand(seen.timeout > Duration::from_micros(1), || format!("{} had no time", seen.number));
         self.counts.see(if decision.over_limit { "denied" } else { "passed" }, 1);
-        self.counts.see("delayed", u64::from(turn.is_some()));
+        self.counts.see("delayed", u64::from(delay.is_some()));
         self.demand(!(self.weather.shadow_mode && decision.over_limit), || {
             format!("{} is denied in shadow", seen.number)
         });
