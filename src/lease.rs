@@ -1,21 +1,21 @@
 //! Leases: hits that a process takes from a counter in advance, so that it decides requests of a hot key without asking
 //! for each.
 //!
-//! They are charged before they are used, so that never more pass than have been charged. What a lease stretches is
-//! time: a hit may be used up to `ttl` after it was charged. A process holds at most `size` of a counter, in use and on
-//! the way together. So in any interval of one period at most
+//! Leased hits are charged before they are used, so never more pass than were charged. A lease stretches time: a hit
+//! may be used up to `ttl` after it was charged. A process holds at most `size` hits of a counter, those on their way
+//! included. So in any interval of one period at most
 //!
 //! ```text
 //! what the limit admits without leases + processes x size
 //! ```
 //!
-//! pass: of what passes in the interval, the limit bounds what was charged in it, and what was charged before was held
-//! when the interval began. `tests/leases.rs` proves it for every algorithm, and shows that it is reached.
+//! pass: the limit bounds the hits that were charged in the interval, and processes held the others when it began.
+//! `tests/leases.rs` proves it for every algorithm, and shows that the bound is reached.
 //!
-//! A lease is as large as the demand is, and at most an eighth of what remains: near the limit leases get smaller and
-//! end, and each request asks the counter, exactly. What has not been used when a lease ends is given back.
+//! A lease is as large as the demand, and at most an eighth of what remains: near the limit leases get smaller and end,
+//! and each request asks the counter, exactly. When a lease ends, the hits that are not used are refunded.
 //!
-//! This is the bookkeeping, without I/O and without a clock: `store::lease` has both.
+//! This file keeps the account, without I/O and without a clock: `store::lease` has both.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ pub enum LeaseError {
     /// Out of range.
     #[error("ttl must be from 1ms to 10s: so long may a hit be used after it was counted")]
     Ttl,
-    /// The counter would have forgotten what is given back.
+    /// The counter would have forgotten what is refunded.
     #[error("ttl must be no longer than the period, {}", humantime::format_duration(*.0))]
     Period(Duration),
     /// Asking for a lease would be charged even where there is none.
@@ -113,34 +113,33 @@ impl Lease {
     }
 }
 
-/// What one process knows of a counter, and holds of it. Time is what has passed since a moment of the process's own
-/// choice.
+/// What one process knows of a counter, and holds of it. Time counts from a moment that the process chooses.
 ///
-/// One [`Question`] is asked at a time: so never more than the size of a lease is held.
+/// One [`Question`] is asked at a time, so the process never holds more than the size of a lease.
 #[derive(Clone, Debug)]
 pub struct Account {
     limit: Limit,
     lease: Lease,
-    /// Goes up whenever what has been asked before shall not be used any more.
+    /// Goes up whenever the answers to earlier questions must not be used.
     generation: u64,
     /// Charged, and not used.
     held: u32,
-    /// From then on it is to be given back.
+    /// From then on it is to be refunded.
     ends: Duration,
-    /// What the counter has said last, and when.
-    told: Option<(Verdict, Duration)>,
-    /// The hits that have been asked for since a lease was last taken.
+    /// What the counter said last, and when.
+    last: Option<(Verdict, Duration)>,
+    /// The hits that requests have asked for since a lease was last taken.
     demand: u64,
-    /// When that was last.
+    /// When a request last asked.
     asked: Duration,
 }
 
-/// What to ask the counter, in one go: first to take back, then to charge.
+/// What to ask the counter, in one call: first a refund, then a take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Question {
-    /// Hits that were held and have not been used.
-    pub give_back: u32,
-    /// Hits of those who wait, and of a new lease; zero where there shall be none.
+    /// Hits that were held and not used.
+    pub refund: u32,
+    /// Hits of the requests that wait, and of a new lease; zero where there shall be none.
     pub take: u32,
     lease: u32,
     at: Duration,
@@ -148,17 +147,17 @@ pub struct Question {
 }
 
 impl Question {
-    /// There is nothing to give back and no lease to take: who waits asks for himself.
+    /// There is nothing to refund and no lease to take: each request that waits asks for itself.
     pub fn is_empty(&self) -> bool {
-        self.give_back == 0 && self.take == 0
+        self.refund == 0 && self.take == 0
     }
 }
 
 impl Account {
-    /// Of a counter that nothing is known of.
+    /// The account of a counter that nothing is known of.
     pub fn new(limit: Limit, lease: Lease, now: Duration) -> Account {
         let (generation, held, demand) = (0, 0, 0);
-        Account { limit, lease, generation, held, ends: now, told: None, demand, asked: now }
+        Account { limit, lease, generation, held, ends: now, last: None, demand, asked: now }
     }
 
     /// What the counter may admit.
@@ -171,7 +170,7 @@ impl Account {
         self.lease
     }
 
-    /// Goes on by these terms. Under others a lease ends.
+    /// Sets the terms. Where they change, a lease ends.
     pub fn set_terms(&mut self, limit: Limit, lease: Lease) {
         if (limit, lease) != (self.limit, self.lease) {
             (self.limit, self.lease) = (limit, lease);
@@ -179,25 +178,25 @@ impl Account {
         }
     }
 
-    /// A lease ends at once, also one that is on its way; and what is known of the counter does not hold any more.
+    /// Ends a lease at once, also one that is on its way, and forgets what is known of the counter.
     pub fn end(&mut self) {
         self.generation += 1;
         self.ends = Duration::ZERO;
-        self.told = None;
+        self.last = None;
     }
 
     /// Decides a request of so many hits by what is held, if that is enough.
     pub fn spend(&mut self, hits: u64, now: Duration) -> Option<Verdict> {
         let left = u32::try_from(hits).ok().filter(|_| now < self.ends).and_then(|hits| self.held.checked_sub(hits))?;
-        let (told, at) = self.told?;
+        let (last, at) = self.last?;
         self.held = left;
         self.count(hits, now);
         let elapsed_ms = u64::try_from((now - at).as_millis()).unwrap_or(u64::MAX);
-        Some(Verdict { reset_after_ms: told.reset_after_ms.saturating_sub(elapsed_ms), ..self.with_held(told) })
+        Some(Verdict { reset_after_ms: last.reset_after_ms.saturating_sub(elapsed_ms), ..self.with_held(last) })
     }
 
-    /// Whether a request of so many hits is to ask for itself, because nothing is held, and too little is known to
-    /// remain for a lease.
+    /// Whether a request of so many hits asks for itself, because nothing is held and too little is known to remain for
+    /// a lease.
     pub fn asks_alone(&mut self, hits: u64, now: Duration) -> bool {
         let alone = self.held == 0 && self.remaining() < PART;
         if alone {
@@ -206,11 +205,10 @@ impl Account {
         alone
     }
 
-    /// What to ask for requests of so many hits together. What is held goes with it: it is given back, to be charged
-    /// anew.
+    /// What to ask for requests of so many hits together. It refunds what is held, to be charged anew.
     pub fn question(&mut self, hits: u64, now: Duration) -> Question {
         self.count(hits, now);
-        let give_back = std::mem::take(&mut self.held);
+        let refund = std::mem::take(&mut self.held);
         let remaining = self.remaining();
         let demand = u32::try_from(self.demand.saturating_mul(2)).unwrap_or(u32::MAX);
         let lease = self.lease.size.min(demand).min(remaining / PART);
@@ -218,15 +216,15 @@ impl Account {
             Ok(take) if lease > 0 && hits > 0 && take <= remaining => (take, lease),
             _ => (0, 0),
         };
-        Question { give_back, take, lease, at: now, generation: self.generation }
+        Question { refund, take, lease, at: now, generation: self.generation }
     }
 
-    /// The counter's answer; for what was taken, if there was something. Tells what those are told whose hits pass; if
-    /// they do not pass together, or nothing was taken, each of them asks for himself.
+    /// Takes the counter's answer, of the take if there was one. Returns the answer to the requests that waited if all
+    /// of their hits pass together; otherwise, or if nothing was taken, each of them asks for itself.
     pub fn answered(&mut self, question: &Question, verdict: Verdict, now: Duration) -> Option<Verdict> {
         let current = question.generation == self.generation;
         if current {
-            self.told = Some((verdict, now));
+            self.last = Some((verdict, now));
         }
         if question.take == 0 || !verdict.allowed {
             return None;
@@ -240,15 +238,15 @@ impl Account {
         Some(self.with_held(verdict))
     }
 
-    /// What the counter has said to a request that asked it without a lease.
+    /// Notes what the counter said to a request that asked it without a lease.
     pub fn note(&mut self, limit: &Limit, verdict: Verdict, now: Duration) {
-        // What was said before a lease was taken would tell too much.
+        // An answer from before a lease was taken says that too much remains.
         if self.held == 0 && *limit == self.limit {
-            self.told = Some((verdict, now));
+            self.last = Some((verdict, now));
         }
     }
 
-    /// Something is held that may not be used any more.
+    /// Hits are held that must not be used any more.
     pub fn is_over(&self, now: Duration) -> bool {
         self.held > 0 && now >= self.ends
     }
@@ -258,19 +256,19 @@ impl Account {
         self.held
     }
 
-    /// Nothing is held, and nobody has asked for so long as a lease lasts: there is nothing to remember.
+    /// Nothing is held, and no request has asked for the length of a lease: there is nothing to remember.
     pub fn is_idle(&self, now: Duration) -> bool {
         self.held == 0 && now >= self.asked + self.lease.ttl
     }
 
-    /// When to look next whether it is over or idle.
-    pub fn look_again(&self) -> Duration {
+    /// When to check next whether it is over or idle.
+    pub fn next_check(&self) -> Duration {
         if self.held > 0 { self.ends } else { self.asked + self.lease.ttl }
     }
 
-    /// By what the counter has said last.
+    /// What remains, by what the counter said last.
     fn remaining(&self) -> u32 {
-        self.told.map_or(0, |(told, _)| told.remaining)
+        self.last.map_or(0, |(last, _)| last.remaining)
     }
 
     fn count(&mut self, hits: u64, now: Duration) {
@@ -280,8 +278,8 @@ impl Account {
         }
     }
 
-    /// What is held would pass, too.
-    fn with_held(&self, told: Verdict) -> Verdict {
-        Verdict { allowed: true, remaining: told.remaining.saturating_add(self.held), retry_after_ms: Some(0), ..told }
+    /// Adds the hits that are held: they would pass, too.
+    fn with_held(&self, last: Verdict) -> Verdict {
+        Verdict { allowed: true, remaining: last.remaining.saturating_add(self.held), retry_after_ms: Some(0), ..last }
     }
 }

@@ -1,16 +1,16 @@
 //! A store around a store, which decides requests of a hot key by a [`lease`](crate::lease) where its limit has one.
 //!
-//! Only a request of one limit is decided so; one of several asks the store, which decides all of them together. What
-//! is leased belongs to the process: all its workers use it.
+//! It decides a request of one limit; a request of several limits asks the store, which decides all of them together.
+//! A lease belongs to the process: all workers use it.
 //!
-//! While the store is asked for a lease, other requests of the same counter wait, and then go together in the next
-//! question: one call at a time asks for a hot key, however many wait. Near the limit nobody waits: each request asks
-//! for itself, exactly.
+//! While one call asks the store for a lease, other requests of the same counter wait and share the next call: one call
+//! at a time asks for a hot key, however many requests wait. Near the limit no request waits: each asks for itself,
+//! exactly.
 //!
-//! What is left of a lease at its end is given back, by a task that lives for as long as the counter is in use here, or
-//! by [`Store::close`]. Of so many counters only is there a lease at one time ([`COUNTERS`]); a request of one more
-//! asks the store for itself. What a process holds that is killed, or that the store did not take back, counts as used
-//! until its window has passed.
+//! When a lease ends, a task that lives for as long as the counter is in use here refunds what is left of it, or
+//! [`Store::close`] does. At most [`COUNTERS`] counters have leases at one time; a request of one more asks the store
+//! for itself. Hits count as used until their window has passed if the process that holds them is killed, or if the
+//! store does not take the refund.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -28,14 +28,13 @@ use super::{Check, CheckVerdict, Key, Store, StoreError, Verdicts};
 use crate::algorithm::{Ask, Limit, Verdict};
 use crate::lease::{Account, Lease, Question};
 
-/// How long the store may take for hits to be given back that nobody waits for.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How many counters may be in use: each is kept for as long as a lease lasts at least, with a task and a timer, a
-/// kilobyte or two in all. A lease on a key that is another for each user is of no use, and shall not fill the memory
-/// either.
+/// How long the store may take for a refund that no request waits for.
+const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
+/// How many counters may have leases. Each is kept at least for as long as a lease lasts, with a task and a timer, a
+/// kilobyte or two in all. A lease on a key that differs for each user is of no use, and must not fill the memory.
 pub const COUNTERS: usize = 16_384;
 
-/// Told of every request that a lease decides, so that the store is not asked.
+/// Is called for every request that a lease decides without the store.
 pub type OnDecision = Box<dyn Fn() + Send + Sync>;
 
 /// The leases of this process, as one worker sees them.
@@ -44,7 +43,7 @@ pub struct Leases<S> {
     book: Arc<Book>,
 }
 
-/// What the workers have in common.
+/// What the workers share.
 struct Book {
     ledgers: Sharded<Ledger>,
     /// How many requests may wait for one counter.
@@ -55,65 +54,66 @@ struct Book {
 
 #[derive(Default)]
 struct Ledger {
-    /// Those of its counters that are in use.
-    entries: HashMap<Key, Entry>,
-    /// No lease is taken any more.
+    /// Its counters that are in use.
+    counters: HashMap<Key, LeasedCounter>,
+    /// No more leases are taken.
     closed: bool,
 }
 
-struct Entry {
+struct LeasedCounter {
     account: Account,
     waiting: Vec<Waiting>,
-    /// A task is asking the store, and will ask for those who wait, too.
+    /// A task is asking the store, and will ask for the requests that wait, too.
     busy: bool,
 }
 
 struct Waiting {
-    /// Zero, where it waits for everything to be given back.
+    /// Zero, where it waits for a refund of all that is held.
     hits: u64,
     deadline: Instant,
     answer: oneshot::Sender<Answer>,
 }
 
-/// What a request is told that has waited: its verdict, or that it is to ask for itself.
+/// The answer to a request that has waited: a verdict, or `None` where it asks for itself.
 type Answer = Result<Option<Verdict>, StoreError>;
 
-/// One question to the store, and who waits for its answer.
-struct Round {
+/// One question to the store, and the requests that wait for its answer.
+struct Refill {
     question: Question,
     limit: Limit,
     waiting: Vec<Waiting>,
 }
 
-/// What a request meets.
+/// What the book has for a request.
 enum Found {
     Decided(Verdict),
     Waits(Wait),
+    /// The request asks for itself.
     Alone,
-    /// Alone, too; and the counter has not been in use.
+    /// It asks for itself, and the counter was not in use.
     New,
 }
 
 struct Wait {
     answer: oneshot::Receiver<Answer>,
-    /// There is nobody else who would ask the store.
-    round: Option<Round>,
+    /// To be asked by this request: no task is asking the store.
+    refill: Option<Refill>,
 }
 
-/// What those are to be told who have waited, once the ledger is unlocked: to wake thousands takes a while.
+/// Answers to requests that have waited, sent once the ledger is unlocked: to wake thousands takes a while.
 #[derive(Default)]
 struct Answers(Vec<(oneshot::Sender<Answer>, Answer)>);
 
-/// What is to be done for a counter.
+/// What the task of a counter does next.
 enum Chore {
     Sleep(tokio::time::Instant),
-    Ask(Round),
+    Ask(Refill),
     Forget,
 }
 
 impl<S: Store> Leases<S> {
-    /// Around these stores, one for each worker, which lead to the same counters. So many requests may wait for one
-    /// counter.
+    /// Leases around these stores, one for each worker, which lead to the same counters. `queue` requests may wait for
+    /// one counter.
     pub fn around(stores: Vec<S>, queue: usize, on_decision: OnDecision) -> Vec<Leases<S>> {
         let book = Arc::new(Book::new(queue, on_decision));
         stores.into_iter().map(|store| Leases { store: Arc::new(store), book: Arc::clone(&book) }).collect()
@@ -139,7 +139,7 @@ impl<S: Store> Leases<S> {
         Ok(verdict)
     }
 
-    /// Gives back what is held of a counter, also what is on its way.
+    /// Refunds what is held of a counter, also what is on its way.
     async fn end(&self, key: &Key, deadline: Instant) -> Result<(), StoreError> {
         if let Some(wait) = self.book.end(key, deadline) {
             self.wait(key, wait, deadline).await?;
@@ -148,10 +148,10 @@ impl<S: Store> Leases<S> {
     }
 
     async fn wait(&self, key: &Key, wait: Wait, deadline: Instant) -> Answer {
-        let Wait { answer, round } = wait;
-        if let Some(round) = round {
-            // A task of its own: others may come to wait for it, and this caller may go away.
-            tokio::spawn(self.clone().ask(key.clone(), round));
+        let Wait { answer, refill } = wait;
+        if let Some(refill) = refill {
+            // A task of its own: other requests may come to wait for it, and this caller may go away.
+            tokio::spawn(self.clone().ask(key.clone(), refill));
         }
         match tokio::time::timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => answer,
@@ -159,32 +159,32 @@ impl<S: Store> Leases<S> {
         }
     }
 
-    /// Asks for those who wait, until nobody does.
-    async fn ask(self, key: Key, round: Round) {
-        let mut next = Some(round);
-        while let Some(round) = next {
-            let told = self.put(&key, &round).await;
-            next = self.book.settle(&key, round, told);
+    /// Asks for the requests that wait, until none does.
+    async fn ask(self, key: Key, refill: Refill) {
+        let mut next = Some(refill);
+        while let Some(refill) = next {
+            let verdict = self.put(&key, &refill).await;
+            next = self.book.settle(&key, refill, verdict);
         }
     }
 
-    async fn put(&self, key: &Key, round: &Round) -> Result<Verdict, StoreError> {
-        let Round { question, limit, waiting } = round;
-        let most_patient = waiting.iter().map(|waiting| waiting.deadline).max();
-        let deadline = most_patient.unwrap_or_else(|| Instant::now() + PATIENCE);
-        let refund = Some(question.give_back.into()).filter(|hits| *hits > 0).map(Ask::Refund);
+    async fn put(&self, key: &Key, refill: &Refill) -> Result<Verdict, StoreError> {
+        let Refill { question, limit, waiting } = refill;
+        let latest = waiting.iter().map(|waiting| waiting.deadline).max();
+        let deadline = latest.unwrap_or_else(|| Instant::now() + REFUND_TIMEOUT);
+        let refund = Some(question.refund.into()).filter(|hits| *hits > 0).map(Ask::Refund);
         let take = Some(question.take.into()).filter(|hits| *hits > 0).map(Ask::Take);
         let asks = refund.into_iter().chain(take);
         let checks: Vec<Check> = asks.map(|ask| Check::new(key.clone(), *limit, ask)).collect();
         own(&self.store.check(&checks, deadline).await?)
     }
 
-    /// Gives back what is held when it ends, until the counter is not in use any more.
+    /// Refunds what is left of each lease that ends, until the counter is not in use any more.
     async fn tend(self, key: Key) {
         loop {
             match self.book.chore(&key) {
                 Chore::Sleep(until) => tokio::time::sleep_until(until).await,
-                Chore::Ask(round) => self.clone().ask(key.clone(), round).await,
+                Chore::Ask(refill) => self.clone().ask(key.clone(), refill).await,
                 Chore::Forget => return,
             }
         }
@@ -209,11 +209,11 @@ impl<S: Store> Store for Leases<S> {
             && let check = check.borrow()
             && let (Some(lease), Ask::Take(hits)) = (check.lease, check.ask)
         {
-            // Apart: a request without a lease need not carry the room that this takes.
+            // Boxed: the future of a request without a lease need not be as large as this one.
             let own = Box::pin(self.decide(check, lease, hits, deadline)).await?;
             return Ok(smallvec![Some(CheckVerdict { own, ban: None })]);
         }
-        // What is refunded to a counter must not find a part of it here.
+        // A refund to a counter must not find a part of the counter held here.
         for check in checks.iter().map(Borrow::borrow) {
             if check.lease.is_some() && matches!(check.ask, Ask::Refund(_) | Ask::Reset) {
                 Box::pin(self.end(&check.key, deadline)).await?;
@@ -231,14 +231,14 @@ impl<S: Store> Store for Leases<S> {
         for ledger in self.book.ledgers.iter() {
             let mut ledger = ledger.lock();
             ledger.closed = true;
-            keys.extend(ledger.entries.keys().cloned());
+            keys.extend(ledger.counters.keys().cloned());
         }
         let ended = join_all(keys.iter().map(|key| self.end(key, deadline))).await;
         let lost = ended.iter().filter(|ended| ended.is_err()).count();
         if lost > 0 {
             tracing::warn!(
                 counters = lost,
-                "leases could not be given back: they count as used until their windows have passed"
+                "leases could not be refunded: they count as used until their windows have passed"
             );
         }
         self.store.close(deadline).await;
@@ -254,7 +254,7 @@ impl Book {
         self.start.elapsed()
     }
 
-    /// Acts under the lock of the ledger that this counter is in, and then tells those who have waited.
+    /// Acts under the lock of the counter's ledger, and then answers the requests that have waited.
     fn with_ledger<T>(&self, key: &Key, act: impl FnOnce(&mut Ledger, &mut Answers) -> T) -> T {
         let mut answers = Answers::default();
         let done = act(&mut self.ledgers.of(key).lock(), &mut answers);
@@ -268,89 +268,89 @@ impl Book {
             if ledger.closed {
                 return Ok(Found::Alone);
             }
-            if let Some(entry) = ledger.entries.get_mut(&check.key) {
-                entry.account.set_terms(check.limit, lease);
-                if let Some(verdict) = entry.account.spend(hits, now) {
+            if let Some(counter) = ledger.counters.get_mut(&check.key) {
+                counter.account.set_terms(check.limit, lease);
+                if let Some(verdict) = counter.account.spend(hits, now) {
                     (self.on_decision)();
                     return Ok(Found::Decided(verdict));
                 }
-                // Near the limit there is nothing to wait for: so a flood over it costs little here.
-                if !entry.busy && entry.account.asks_alone(hits, now) {
+                // Near the limit there is nothing to wait for, so a flood over it costs little here.
+                if !counter.busy && counter.account.asks_alone(hits, now) {
                     return Ok(Found::Alone);
                 }
-                if entry.waiting.len() >= self.queue {
+                if counter.waiting.len() >= self.queue {
                     return Err(StoreError::Overloaded);
                 }
-                return Ok(Found::Waits(entry.wait(hits, deadline, self, answers)));
+                return Ok(Found::Waits(counter.wait(hits, deadline, self, answers)));
             }
-            if ledger.entries.len() >= COUNTERS / SHARDS {
+            if ledger.counters.len() >= COUNTERS / SHARDS {
                 return Ok(Found::Alone);
             }
             let mut account = Account::new(check.limit, lease, now);
             account.asks_alone(hits, now);
-            let entry = Entry { account, waiting: Vec::new(), busy: false };
-            ledger.entries.insert(check.key.clone(), entry);
+            let counter = LeasedCounter { account, waiting: Vec::new(), busy: false };
+            ledger.counters.insert(check.key.clone(), counter);
             Ok(Found::New)
         })
     }
 
-    /// What a request was told that has asked for itself.
+    /// Notes the answer to a request that asked for itself.
     fn note(&self, check: &Check, verdict: Verdict) {
-        if let Some(entry) = self.ledgers.of(&check.key).lock().entries.get_mut(&check.key) {
-            entry.account.note(&check.limit, verdict, self.now());
+        if let Some(counter) = self.ledgers.of(&check.key).lock().counters.get_mut(&check.key) {
+            counter.account.note(&check.limit, verdict, self.now());
         }
     }
 
-    /// The answer to a question. Tells what to ask next.
-    fn settle(&self, key: &Key, round: Round, told: Result<Verdict, StoreError>) -> Option<Round> {
+    /// Takes the answer to a question, and returns what to ask next.
+    fn settle(&self, key: &Key, refill: Refill, verdict: Result<Verdict, StoreError>) -> Option<Refill> {
         self.with_ledger(key, |ledger, answers| {
-            let entry = ledger.entries.get_mut(key)?;
-            let answer = told.map(|verdict| entry.account.answered(&round.question, verdict, self.now()));
-            answers.0.extend(round.waiting.into_iter().map(|waiting| (waiting.answer, answer.clone())));
-            entry.round(self, answers)
+            let counter = ledger.counters.get_mut(key)?;
+            let answer = verdict.map(|verdict| counter.account.answered(&refill.question, verdict, self.now()));
+            answers.0.extend(refill.waiting.into_iter().map(|waiting| (waiting.answer, answer.clone())));
+            counter.refill(self, answers)
         })
     }
 
-    /// Lets nothing more be used of what is held, or on its way. Who waits is told when it has been given back; `None`
-    /// where nothing is.
+    /// Ends the lease of a counter, also one that is on its way. The caller waits for the refund; `None` where there is
+    /// nothing to refund.
     fn end(&self, key: &Key, deadline: Instant) -> Option<Wait> {
         self.with_ledger(key, |ledger, answers| {
-            let entry = ledger.entries.get_mut(key)?;
-            entry.account.end();
-            (entry.busy || entry.account.held() > 0).then(|| entry.wait(0, deadline, self, answers))
+            let counter = ledger.counters.get_mut(key)?;
+            counter.account.end();
+            (counter.busy || counter.account.held() > 0).then(|| counter.wait(0, deadline, self, answers))
         })
     }
 
     fn chore(&self, key: &Key) -> Chore {
         self.with_ledger(key, |ledger, answers| {
-            let Some(entry) = ledger.entries.get_mut(key) else { return Chore::Forget };
+            let Some(counter) = ledger.counters.get_mut(key) else { return Chore::Forget };
             let now = self.now();
-            if entry.busy {
-                return Chore::Sleep(self.start + now + entry.account.lease().ttl());
+            if counter.busy {
+                return Chore::Sleep(self.start + now + counter.account.lease().ttl());
             }
-            if let Some(round) = entry.round(self, answers) {
-                return Chore::Ask(round);
+            if let Some(refill) = counter.refill(self, answers) {
+                return Chore::Ask(refill);
             }
-            if entry.account.is_idle(now) {
-                ledger.entries.remove(key);
+            if counter.account.is_idle(now) {
+                ledger.counters.remove(key);
                 return Chore::Forget;
             }
-            Chore::Sleep(self.start + entry.account.look_again())
+            Chore::Sleep(self.start + counter.account.next_check())
         })
     }
 }
 
-impl Entry {
+impl LeasedCounter {
     fn wait(&mut self, hits: u64, deadline: Instant, book: &Book, answers: &mut Answers) -> Wait {
         let (sender, answer) = oneshot::channel();
         self.waiting.push(Waiting { hits, deadline, answer: sender });
-        let round = if self.busy { None } else { self.round(book, answers) };
-        Wait { answer, round }
+        let refill = if self.busy { None } else { self.refill(book, answers) };
+        Wait { answer, refill }
     }
 
-    /// What to ask for those who wait, and for a lease that is over; `None` where nothing is to be asked. Whoever can
-    /// be told something without asking is told.
-    fn round(&mut self, book: &Book, answers: &mut Answers) -> Option<Round> {
+    /// What to ask for the requests that wait, and for a lease that is over; `None` where there is nothing to ask. It
+    /// answers the requests that need not ask.
+    fn refill(&mut self, book: &Book, answers: &mut Answers) -> Option<Refill> {
         let now = book.now();
         let late = Instant::now();
         let mut waiting = std::mem::take(&mut self.waiting);
@@ -381,7 +381,7 @@ impl Entry {
             return None;
         }
         self.busy = true;
-        Some(Round { question, limit: self.account.limit(), waiting: asking })
+        Some(Refill { question, limit: self.account.limit(), waiting: asking })
     }
 }
 
@@ -392,7 +392,7 @@ impl Answers {
 
     fn send(self) {
         for (waiting, answer) in self.0 {
-            // Who has gone meanwhile is not there to be told.
+            // The caller may have gone away meanwhile.
             let _ = waiting.send(answer);
         }
     }
@@ -425,10 +425,10 @@ mod tests {
 
     fn find(book: &Book, name: &str) -> Found {
         let (check, lease) = check(name);
-        book.find(&check, lease, 1, Instant::now() + PATIENCE).unwrap()
+        book.find(&check, lease, 1, Instant::now() + REFUND_TIMEOUT).unwrap()
     }
 
-    /// Looks, whenever it is woken, whether the ledger is free.
+    /// Checks, whenever it is woken, whether the ledger is free.
     struct Watch {
         book: Book,
         key: Key,
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_woken_while_the_ledger_is_locked() {
+    fn no_request_is_woken_while_the_ledger_is_locked() {
         let (ann, _) = check("ann");
         let watch =
             Arc::new(Watch { book: book(), key: ann.key.clone(), woken: AtomicU32::new(0), free: AtomicU32::new(0) });
@@ -453,19 +453,19 @@ mod tests {
         assert!(matches!(find(book, "ann"), Found::New));
         assert!(matches!(find(book, "ann"), Found::Alone), "nothing is known of it");
         book.note(&ann, remaining(999));
-        let mut rounds = Vec::new();
+        let mut refills = Vec::new();
         let mut answers = Vec::new();
         for _ in 0..3 {
-            let Found::Waits(Wait { mut answer, round, .. }) = find(book, "ann") else { panic!("there is no lease") };
+            let Found::Waits(Wait { mut answer, refill, .. }) = find(book, "ann") else { panic!("there is no lease") };
             let waker = Waker::from(Arc::clone(&watch));
             assert!(Pin::new(&mut answer).poll(&mut Context::from_waker(&waker)).is_pending());
-            rounds.extend(round);
+            refills.extend(refill);
             answers.push(answer);
         }
-        let round = rounds.pop().unwrap();
-        assert_eq!((rounds.len(), round.waiting.len()), (0, 1), "one asks for all");
-        // The first is told what the store says, the others are told by the lease.
-        book.settle(&ann.key, round, Ok(remaining(900)));
+        let refill = refills.pop().unwrap();
+        assert_eq!((refills.len(), refill.waiting.len()), (0, 1), "one asks for all");
+        // The store answers the first, the lease the others.
+        book.settle(&ann.key, refill, Ok(remaining(900)));
         assert!(answers.iter_mut().all(|answer| matches!(answer.try_recv(), Ok(Ok(Some(_))))));
         assert_eq!((watch.woken.load(Ordering::Relaxed), watch.free.load(Ordering::Relaxed)), (3, 3));
     }
@@ -479,7 +479,7 @@ mod tests {
         let refused = (0..).map(|i| format!("late{i}")).find(|name| matches!(find(&book, name), Found::Alone));
         let refused = refused.unwrap();
         // When one has not been asked for in the length of a lease, there is room for another.
-        let key = book.ledgers.of(&check(&refused).0.key).lock().entries.keys().next().cloned().unwrap();
+        let key = book.ledgers.of(&check(&refused).0.key).lock().counters.keys().next().cloned().unwrap();
         assert!(matches!(book.chore(&key), Chore::Sleep(_)));
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(matches!(book.chore(&key), Chore::Forget));
