@@ -73,7 +73,7 @@ async fn by_size(redis: &mut MultiplexedConnection) {
         "| | holds | allowed | denied | of half as many hits, denied | bytes per counter |\n|---|---|---|---|---|---|"
     );
     for (algorithm, size) in SIZES.iter().flat_map(|(algorithm, sizes)| sizes.iter().map(|size| (*algorithm, *size))) {
-        // The name does not tell the number: all of these ask the same counters.
+        // The name does not hold the number: all of these ask the same counters.
         let [room, full] = [size + 1_000, size].map(|number| limit(algorithm, number, SIZED_PERIOD));
         let counters = (ENTRIES / size).clamp(10, 1_000);
         let asked = |limit: Limit, hits: u32| -> Vec<Check> {
@@ -155,7 +155,7 @@ async fn cpu_us(redis: &mut MultiplexedConnection, checks: &[Check], in_a_call: 
     (cpu_seconds(redis).await - before) * 1e6 / decisions as f64
 }
 
-/// What a counter holds in Redis, its name and time to live included.
+/// What a counter holds in Redis, its name and TTL included.
 async fn counter_bytes(redis: &mut MultiplexedConnection, check: &Check) -> u64 {
     // So much that it does not forget it at once.
     let many = Check { ask: Ask::Take(u64::from(NUMBER) / 4), ..check.clone() };

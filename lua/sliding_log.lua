@@ -90,7 +90,7 @@ algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_
       set(oldest, at, sum, sum - base)
     end
   elseif charged then
-    -- The newest hits come back first: a give-back right after its charge leaves no trace.
+    -- Refunds take the newest hits first: a refund right after its charge leaves no trace.
     local left = math.max(total + hits, base)
     log.first = oldest
     if left == base then

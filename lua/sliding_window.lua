@@ -108,7 +108,7 @@ algorithms[#algorithms + 1] = function(
   if charged and hits > 0 then
     counts[1] = add(counts[1], hits)
   elseif charged then
-    -- The newest hits come back first: a give-back right after its charge leaves no trace.
+    -- Refunds take the newest hits first: a refund right after its charge leaves no trace.
     local owed = hits
     for i = 1, oldest do
       local kept = add(counts[i], owed)

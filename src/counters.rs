@@ -20,7 +20,7 @@ use crate::store::{Store, StoreError};
 /// What to do with the counters of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Look; nothing changes.
+    /// Peek; nothing changes.
     Get,
     /// Make them as fresh.
     Reset,
@@ -57,8 +57,8 @@ pub enum CounterError {
     /// No rule, or an unlimited one.
     #[error("no limit applies to this descriptor")]
     NoLimit,
-    /// The store cannot tell.
-    #[error("the store cannot tell")]
+    /// The store did not answer.
+    #[error("the store is unavailable")]
     Store(#[from] StoreError),
 }
 
@@ -74,10 +74,10 @@ pub fn entries(words: &[String]) -> Result<Vec<Entry>, CounterError> {
     words.iter().map(entry).collect()
 }
 
-/// Looks at the counters of a descriptor, after resetting them if that is the action.
+/// Peeks at the counters of a descriptor, after resetting them if that is the action.
 ///
 /// # Errors
-/// Where no counter is meant, or the store cannot tell within `timeout`.
+/// Where no counter is meant, or the store does not answer within `timeout`.
 pub async fn act<S: Store>(
     action: Action,
     rules: &Rules,

@@ -52,34 +52,34 @@ pub struct Limited<'a> {
     pub answer: Answer,
 }
 
-/// Who answered for a limit, and what.
+/// The answer for a limit, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The store.
     Store(CheckVerdict),
-    /// The store could not be asked, and has denied the same before, until a time that has not come.
+    /// The store was unavailable; it denied the same before, until a time that has not come.
     Known(CheckVerdict),
-    /// This process alone, because the store could not.
+    /// This process alone, because the store was unavailable.
     Local(CheckVerdict),
-    /// Nobody was asked: another limit of the request is known to deny it.
+    /// Not asked: another limit of the request is known to deny it.
     Skipped,
-    /// Nobody could tell; the failure mode lets pass.
+    /// The store was unavailable; the failure mode lets pass.
     FailedOpen,
-    /// Nobody could tell; the failure mode denies.
+    /// The store was unavailable; the failure mode denies.
     FailedClosed,
 }
 
-/// What takes back the hits of a request that was admitted and does not pass after all.
+/// The refund of a request that was admitted and does not pass after all.
 #[derive(Debug, Default)]
 pub struct Refund {
     /// To be asked of the store.
     pub to_store: Vec<Check>,
-    /// To be asked of this process's memory, which decided because the store could not.
+    /// To be asked of this process's memory, which decided while the store was unavailable.
     pub to_memory: Vec<Check>,
 }
 
 impl<'a> Decision<'a> {
-    /// What these answers mean; nobody is denied in global shadow mode.
+    /// What these answers mean; global shadow mode denies no request.
     pub(crate) fn new(
         domain_found: bool,
         statuses: Few<Status<'a>>,
@@ -92,7 +92,7 @@ impl<'a> Decision<'a> {
         }
         let only_shadow = votes.deny() && shadow_mode;
         let over_limit = votes.deny() && !shadow_mode;
-        // What denies nobody delays nobody either.
+        // A limit that denies no request delays none either.
         let enforced = limits.iter().filter(|limited| limited.role() != Role::Shadow);
         let delay_ms = enforced.filter_map(Limited::verdict).map(|verdict| verdict.delay_ms).max();
         let delay_ms = delay_ms.filter(|_| !over_limit && !shadow_mode).unwrap_or(0);
@@ -149,7 +149,7 @@ impl Limited<'_> {
         self.over() && self.role() != Role::Shadow
     }
 
-    /// How many more hits would pass. Where nobody has asked, as many as the limit allows.
+    /// How many more hits would pass. Where no counter was asked, as many as the limit allows.
     pub fn remaining(&self) -> u32 {
         match self.answer {
             Answer::FailedClosed => 0,
@@ -157,7 +157,7 @@ impl Limited<'_> {
         }
     }
 
-    /// What the limit and its penalty say together, where that could be had.
+    /// What the limit and its penalty say together, where a counter was asked.
     pub fn verdict(&self) -> Option<Verdict> {
         self.check_verdict().map(|verdict| verdict.together())
     }
@@ -175,8 +175,8 @@ impl Limited<'_> {
     }
 }
 
-/// The one of a descriptor's limits to tell of: of those that are over, the one that takes longest; or else the one
-/// with the least remaining.
+/// The limit of a descriptor to report: of those that are over, the one with the longest wait; or else the one with
+/// the least remaining.
 pub fn most_pressing<'l, 'a>(limits: &'l [Limited<'a>]) -> Option<&'l Limited<'a>> {
     // What can never pass takes longest.
     let wait = |limited: &Limited<'_>| limited.verdict().and_then(|verdict| verdict.retry_after_ms).unwrap_or(u64::MAX);

@@ -20,7 +20,7 @@ use crate::store::memory::MemoryStore;
 use crate::store::{Check, Store, StoreError, Verdicts};
 use crate::telemetry;
 
-/// How long the store has to take back what a request has taken that waits no longer.
+/// How long the store has to refund what a delayed request has taken whose caller went away.
 const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The most work that one request may ask of the store, where a small counter is 1. It is decided in one go, and this
@@ -179,7 +179,7 @@ impl<S: Store> Limiter<S> {
         self.in_force.load_full()
     }
 
-    /// Looks at the counters of a descriptor, or resets them.
+    /// Reads the counters of a descriptor, or resets them.
     ///
     /// # Errors
     /// See [`counters::act`].
@@ -187,9 +187,9 @@ impl<S: Store> Limiter<S> {
         &self,
         action: Action,
         descriptor: (&str, Vec<Entry>),
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<Vec<Counter>, CounterError> {
-        counters::act(action, &self.snapshot().rules, &self.common.options.plan, &*self.store, descriptor, patience)
+        counters::act(action, &self.snapshot().rules, &self.common.options.plan, &*self.store, descriptor, timeout)
             .await
     }
 

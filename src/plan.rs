@@ -1,4 +1,4 @@
-//! Which counters a request touches, and what their failure modes answer. Pure: the store is asked by someone else.
+//! Which counters a request touches, and what their failure modes answer. Pure: the limiter asks the store.
 
 use std::borrow::Borrow;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::store::{self, Check, CheckVerdict, Key, Origin, Penalized, StoreError
 pub struct PlanOptions {
     /// In front of every counter's name; without braces.
     pub key_prefix: String,
-    /// No request is denied; what would have been is counted and reported.
+    /// No request is denied; metrics and headers show those that would be.
     pub shadow_mode: bool,
     /// Among so many processes `local` decisions are divided.
     pub expected_replicas: u32,
@@ -40,7 +40,7 @@ pub struct Asked<'a> {
     pub source: Source<'a>,
     /// What a denial means by its rule; for the check it means nothing where no request is denied.
     pub role: Role,
-    /// What it answers when the store cannot.
+    /// What it answers while the store is unavailable.
     pub failure_mode: FailureMode,
 }
 
@@ -173,7 +173,7 @@ impl<'a> Plan<'a> {
         self
     }
 
-    /// A descriptor that refunds what its limit does not take back.
+    /// A descriptor that asks for a refund that its limit does not take.
     pub fn refused_refund(&self) -> Option<(usize, &'a RuleLimit)> {
         self.refused
     }
@@ -184,11 +184,11 @@ impl<'a> Plan<'a> {
         self.decision(answers)
     }
 
-    /// What the failure modes answer where the store could not: `known` tells what it is known to deny, `decide`
+    /// What the failure modes answer while the store is unavailable: `known` knows denials that still hold, `decide`
     /// decides checks in this process.
     ///
     /// The request is still one group: what is decided here is not charged if a limit that fails closed denies it.
-    /// Nobody is banned for what the store could not decide: penalties rest.
+    /// No penalty counts meanwhile.
     ///
     /// # Errors
     /// Where a limit wants the call to fail.
@@ -198,7 +198,7 @@ impl<'a> Plan<'a> {
         decide: impl FnOnce(&[Check]) -> Result<Verdicts, StoreError>,
     ) -> Result<Decision<'a>, Undecided> {
         let mode = |Asked { check, failure_mode, .. }: &Asked<'_>| match failure_mode {
-            // What denies nobody fails nobody's call.
+            // A limit that denies no request fails no call.
             FailureMode::Error if check.role == Role::Shadow => FailureMode::Open,
             // A refund always passes.
             FailureMode::Closed if check.ask.is_refund() => FailureMode::Open,

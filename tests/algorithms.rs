@@ -285,7 +285,7 @@ proptest! {
     }
 
     #[test]
-    fn a_give_back_undoes_its_charge_and_never_goes_below_empty(counter in any_counter(), hits in 1..50_i64) {
+    fn a_refund_undoes_its_charge_and_never_goes_below_empty(counter in any_counter(), hits in 1..50_i64) {
         // A stream that has not asked before: of one that was denied, a release is for that.
         let mut charged = counter.clone().held_by(MAX_HITS);
         if charged.take(hits).allowed {
@@ -364,15 +364,15 @@ proptest! {
     fn what_passes_is_held_no_longer_than_its_limit_and_its_caller_allow(
         counter in any_counter(), hits in 1..50_i64, max_wait in max_wait_ms()
     ) {
-        let (mut patient, mut hurried) = (counter.clone(), counter.clone().within(max_wait));
-        let (long, short) = (patient.take(hits), hurried.take(hits));
+        let (mut slow, mut hurried) = (counter.clone(), counter.clone().within(max_wait));
+        let (long, short) = (slow.take(hits), hurried.take(hits));
         let max_delay = counter.limit.options().max_delay.unwrap_or_default();
         prop_assert!(u128::from(long.delay_ms) <= max_delay.as_millis());
         // A caller that would have to wait longer is denied and not charged; for others it is the same.
         prop_assert_eq!(short.allowed, long.allowed && long.delay_ms <= max_wait);
         if short.allowed {
             prop_assert_eq!(short.delay_ms, long.delay_ms);
-            prop_assert_eq!(hurried.state, patient.state);
+            prop_assert_eq!(hurried.state, slow.state);
         } else if !counter.limit.count_denied() {
             prop_assert_eq!(hurried.peek().remaining, counter.clone().within(max_wait).peek().remaining);
         }
@@ -426,7 +426,7 @@ proptest! {
             let in_period = admitted.iter().filter(|at| **at + period >= now).count() as i64;
             let verdict = counter.take(hits);
             if hits < 0 {
-                // What is no longer in the period cannot be given back.
+                // What is no longer in the period cannot be refunded.
                 admitted.truncate(admitted.len() - in_period.min(-hits) as usize);
             } else {
                 let fits = in_period + hits <= i64::from(number);
@@ -701,7 +701,7 @@ proptest! {
     }
 }
 
-/// A request: how long after the one before, how long until it ends, what it takes, and whether its give-back gets
+/// A request: how long after the one before, how long until it ends, what it takes, and whether its release gets
 /// lost.
 type Stream = (u64, u64, i64, bool);
 

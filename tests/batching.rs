@@ -53,9 +53,9 @@ async fn ask_together(tollgate: &Tollgate, requests: Vec<RateLimitRequest>) -> V
 
 /// What the counter of a user has left, by one who only looks.
 async fn remaining(tollgate: &Tollgate, name: &str) -> u32 {
-    let mut look = user(name);
-    look.descriptors[0].hits_addend = Some(0);
-    tollgate.ask(look).await.unwrap().statuses[0].limit_remaining
+    let mut peek = user(name);
+    peek.descriptors[0].hits_addend = Some(0);
+    tollgate.ask(peek).await.unwrap().statuses[0].limit_remaining
 }
 
 #[tokio::test]
@@ -81,15 +81,15 @@ async fn a_request_of_a_batch_keeps_its_own_deadline() {
     let redis = Redis::start();
     let tollgate = start(&redis, &["REDIS_TIMEOUT=20s"]);
     redis.freeze();
-    let mut patient = tollgate.client().await;
-    let patient = tokio::spawn(async move { patient.should_rate_limit(user("ann")).await });
+    let mut waiting = tollgate.client().await;
+    let waiting = tokio::spawn(async move { waiting.should_rate_limit(user("ann")).await });
     let mut hasty = tonic::Request::new(user("ann"));
     hasty.set_timeout(Duration::from_millis(300));
     let answer = tollgate.client().await.should_rate_limit(hasty).await.unwrap().into_inner();
     assert_eq!(answer.overall_code(), Code::Ok, "by its failure mode");
-    assert!(!patient.is_finished(), "while the other still waits");
+    assert!(!waiting.is_finished(), "while the other still waits");
     redis.thaw();
-    assert_eq!(patient.await.unwrap().unwrap().into_inner().overall_code(), Code::Ok);
+    assert_eq!(waiting.await.unwrap().unwrap().into_inner().overall_code(), Code::Ok);
 }
 
 #[tokio::test]
@@ -164,7 +164,7 @@ async fn fill_the_queue(tollgate: &Tollgate) -> tokio::task::JoinSet<()> {
 async fn at_a_full_queue_each_limit_answers_by_its_failure_mode_or_the_call_is_refused() {
     let redis = Redis::start();
     let settings = ["REDIS_QUEUE_SIZE=10", "REDIS_TIMEOUT=30s"];
-    let [by_mode, refusing, spared] = [&[][..], &["OVERLOAD=refuse"], &["OVERLOAD=refuse", "SHADOW_MODE=true"]]
+    let [by_mode, refusing, shadow] = [&[][..], &["OVERLOAD=refuse"], &["OVERLOAD=refuse", "SHADOW_MODE=true"]]
         .map(|more| start(&redis, &[&settings, more].concat()));
     redis.freeze();
     let ask = async |tollgate: &Tollgate, keys: &[&str]| {
@@ -191,9 +191,9 @@ async fn at_a_full_queue_each_limit_answers_by_its_failure_mode_or_the_call_is_r
         assert_eq!(ask(&refusing, keys).await, Err(tonic::Code::ResourceExhausted), "{keys:?}");
     }
     assert_eq!(ask(&refusing, &["shadow"]).await, passes, "what denies nobody fails nobody's call");
-    let _flood = fill_the_queue(&spared).await;
+    let _flood = fill_the_queue(&shadow).await;
     for key in ["user", "strict", "error"] {
-        assert_eq!(ask(&spared, &[key]).await, passes, "{key} in shadow mode");
+        assert_eq!(ask(&shadow, &[key]).await, passes, "{key} in shadow mode");
     }
     redis.thaw();
 }

@@ -69,7 +69,7 @@ impl Service {
 fn envoy(tollgate: &Tollgate, service: &Service) -> Envoy {
     let stand_in = "endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 10001 } } }";
     let service = stand_in.replace("10001", &service.port.to_string());
-    Envoy::start_from("deploy/envoy/concurrency.yaml", tollgate.grpc_port, &[Envoy::PATIENT, (stand_in, &service)])
+    Envoy::start_from("deploy/envoy/concurrency.yaml", tollgate.grpc_port, &[Envoy::LONG_TIMEOUT, (stand_in, &service)])
 }
 
 /// Asks for a report. To drop it is to hang up.
@@ -93,9 +93,9 @@ impl Client {
 
 /// How many more may come, by a question that counts nothing.
 async fn free_slots(tollgate: &Tollgate) -> u32 {
-    let mut look: RateLimitRequest = request("shop", &[&[("route", "reports"), ("stream", "a look")]]);
-    look.descriptors[0].hits_addend = Some(0);
-    tollgate.ask(look).await.unwrap().statuses[0].limit_remaining
+    let mut peek: RateLimitRequest = request("shop", &[&[("route", "reports"), ("stream", "a peek")]]);
+    peek.descriptors[0].hits_addend = Some(0);
+    tollgate.ask(peek).await.unwrap().statuses[0].limit_remaining
 }
 
 async fn until_free(tollgate: &Tollgate, slots: u32) {
@@ -126,7 +126,7 @@ async fn so_many_pass_the_next_is_refused_and_when_one_ends_another_passes() {
         assert_eq!(clients.pop_front().unwrap().status(), 200);
         until_free(&tollgate, 1).await;
         clients.extend(start(1, &envoy, &service));
-        // Those refused have no part in the count, and their give-backs neither.
+        // Denied streams have no part in the count, nor have their releases.
         assert_eq!(Client::start(&envoy).status(), 429);
     }
     for client in clients {
@@ -196,7 +196,7 @@ async fn the_end_of_a_stream_that_was_not_counted_gives_nobody_elses_slot_back()
     let calls = "tollgate_requests_total{outcome=\"ok\"}";
     let before = tollgate.metric(calls);
     drop(uncounted);
-    wait_until("three give-backs", || tollgate.metric(calls) >= before + 3.0);
+    wait_until("three releases", || tollgate.metric(calls) >= before + 3.0);
     assert_eq!(free_slots(&tollgate).await, 1);
 }
 

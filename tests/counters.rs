@@ -60,7 +60,7 @@ async fn the_command_shows_and_resets_what_is_in_redis() {
     // The service was not asked to forget what it has just denied.
     wait_until_async("ann passes", async || service.passes("shop", &[("user", "ann")]).await).await;
 
-    // Slots that nobody gives back any more: whose they are need not be known.
+    // Slots that no stream releases any more: whose they are need not be known.
     for (stream, passes) in [("1", true), ("2", true), ("3", false)] {
         assert_eq!(service.passes("shop", &[("report", "all"), ("stream", stream)]).await, passes);
     }

@@ -91,14 +91,14 @@ async fn denials_that_count_are_counted_in_redis() {
 }
 
 #[tokio::test]
-async fn a_give_back_and_a_higher_number_are_seen_at_once() {
+async fn a_refund_and_a_higher_number_are_seen_at_once() {
     let redis = Redis::start();
     let tollgate = start(&redis, &[]);
     assert_eq!(flood(&tollgate, "user", 10).await, 5);
-    let mut give_back = request("shop", &[&[("user", "ann")]]);
-    give_back.descriptors[0].is_negative_hits = true;
-    give_back.descriptors[0].hits_addend = Some(2);
-    tollgate.ask(give_back).await.unwrap();
+    let mut refund = request("shop", &[&[("user", "ann")]]);
+    refund.descriptors[0].is_negative_hits = true;
+    refund.descriptors[0].hits_addend = Some(2);
+    tollgate.ask(refund).await.unwrap();
     assert_eq!(flood(&tollgate, "user", 10).await, 2);
     tollgate.change_rules(&RULES.replace(
         "user, rate_limit: {unit: year, requests_per_unit: 5",
@@ -132,7 +132,7 @@ async fn what_is_leased_passes_though_redis_is_known_to_deny_and_is_given_back_t
     assert_eq!(both().await.overall_code(), Code::OverLimit);
     assert_eq!(hot(&holder, 1).await.overall_code(), Code::Ok, "by what is held");
     assert_eq!(both().await.overall_code(), Code::OverLimit);
-    // What is held is not enough: it is given back, and there for others.
+    // What is held is not enough: it is refunded, and there for others.
     assert_eq!(hot(&holder, 30).await.overall_code(), Code::OverLimit);
-    assert_eq!(hot(&holder, 1).await.overall_code(), Code::Ok, "of what was given back");
+    assert_eq!(hot(&holder, 1).await.overall_code(), Code::Ok, "of what was refunded");
 }

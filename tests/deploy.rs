@@ -197,6 +197,6 @@ fn a_pod_has_time_to_drain_before_it_is_killed() {
         let variable = variables.iter().find(|variable| variable["name"] == name).unwrap();
         humantime::parse_duration(variable["value"].as_str().unwrap()).unwrap()
     };
-    let patience = Duration::from_secs(pod["terminationGracePeriodSeconds"].as_u64().unwrap());
-    assert!(patience > duration("DRAIN_DELAY") + duration("SHUTDOWN_TIMEOUT"));
+    let grace_period = Duration::from_secs(pod["terminationGracePeriodSeconds"].as_u64().unwrap());
+    assert!(grace_period > duration("DRAIN_DELAY") + duration("SHUTDOWN_TIMEOUT"));
 }

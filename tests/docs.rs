@@ -36,7 +36,7 @@ type Scenario = (&'static str, &'static [(&'static str, &'static str)], &'static
 const SCENARIOS: &[Scenario] = &[
     ("login", &[("route", "login"), ("remote_address", "192.0.2.1")], &[(9, true), (1, true), (1, false)]),
     ("login", &[("route", "login"), ("remote_address", "192.0.2.2")], &[(1, true)]),
-    // The limit lets a look pass; it is the ban that denies it.
+    // The limit lets a peek pass; it is the ban that denies it.
     ("login", &[("route", "login"), ("remote_address", "192.0.2.3")], &[(11, false); 19]),
     ("login", &[("route", "login"), ("remote_address", "192.0.2.3")], &[(0, true), (11, false), (0, false)]),
     ("sms", &[("phone", "1")], &[(1, true), (1, false), (0, true)]),

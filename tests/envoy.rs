@@ -29,8 +29,8 @@ descriptors:
         rate_limit: {name: login, unit: hour, requests_per_unit: 100, failure_mode: closed}
 ";
 
-/// So patient with Redis that only a Redis that is really away is away.
-const PATIENT: &str = "REDIS_TIMEOUT=2s";
+/// A timeout so long that only a Redis that is really away is away.
+const LONG_REDIS_TIMEOUT: &str = "REDIS_TIMEOUT=2s";
 
 fn statuses(answers: impl IntoIterator<Item = Answer>) -> Vec<u16> {
     answers.into_iter().map(|answer| answer.status).collect()
@@ -111,13 +111,13 @@ fn retry_after_passes_at_that_second_and_not_one_before() {
     let tollgate = Tollgate::start(&rules, &[]);
     let headers = "enable_x_ratelimit_headers: DRAFT_VERSION_03";
     let both = format!("{headers}\n                      enable_retry_after_header: true");
-    let envoy = Envoy::start_with(tollgate.grpc_port, &[Envoy::PATIENT, (headers, &both)]);
-    // And where what has to be waited for is a slot that nobody gives back: one stream holds it.
+    let envoy = Envoy::start_with(tollgate.grpc_port, &[Envoy::LONG_TIMEOUT, (headers, &both)]);
+    // And where what has to be waited for is a slot that no stream releases: one stream holds it.
     let rules = "domain: shop\ndescriptors: \
                  [{key: stream, rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: 3s}}]";
     let slots = Tollgate::start(rules, &[]);
     let key = ("descriptor_key: user }", "descriptor_key: stream }");
-    let slots_envoy = Envoy::start_with(slots.grpc_port, &[Envoy::PATIENT, (headers, &both), key]);
+    let slots_envoy = Envoy::start_with(slots.grpc_port, &[Envoy::LONG_TIMEOUT, (headers, &both), key]);
     assert_eq!(slots_envoy.get_as("the-holder").status, 200);
     std::thread::scope(|scope| {
         scope.spawn(|| retry(&slots_envoy, "/", "waits-for-a-slot"));
@@ -170,7 +170,7 @@ fn requests_that_share_an_x_request_id_take_a_slot_each() {
     let tollgate = Tollgate::start(rules, &[]);
     let slow = ("fixed_delay: 5s", "fixed_delay: 15s");
     let envoy =
-        Envoy::start_from("deploy/envoy/concurrency.yaml", tollgate.grpc_port, &[Envoy::PATIENT, TRUSTING, slow]);
+        Envoy::start_from("deploy/envoy/concurrency.yaml", tollgate.grpc_port, &[Envoy::LONG_TIMEOUT, TRUSTING, slow]);
     let same = [("x-request-id", "chosen-by-the-client"), ("x-stream", "chosen, too")];
     std::thread::scope(|scope| {
         for _ in 0..3 {
@@ -195,7 +195,7 @@ fn a_grpc_client_that_is_limited_gets_resource_exhausted() {
 #[test]
 fn while_redis_is_gone_each_rule_fails_its_own_way_and_limits_again_when_it_is_back() {
     let mut redis = Redis::start();
-    let tollgate = Tollgate::start(RULES, &[PATIENT, &format!("REDIS_URL={}", redis.url())]);
+    let tollgate = Tollgate::start(RULES, &[LONG_REDIS_TIMEOUT, &format!("REDIS_URL={}", redis.url())]);
     let envoy = Envoy::start(tollgate.grpc_port);
     exhaust(&envoy, "ann");
     assert_eq!(envoy.get("/login").status, 200);
@@ -266,7 +266,7 @@ fn new_rules_come_into_force_under_load_and_no_request_fails_meanwhile() {
 fn a_restart_of_tollgate_loses_no_count_that_is_in_redis() {
     let redis = Redis::start();
     let store = format!("REDIS_URL={}", redis.url());
-    let mut tollgate = Tollgate::start(RULES, &[PATIENT, &store]);
+    let mut tollgate = Tollgate::start(RULES, &[LONG_REDIS_TIMEOUT, &store]);
     let envoy = Envoy::start(tollgate.grpc_port);
     exhaust(&envoy, "ann");
 
@@ -275,7 +275,7 @@ fn a_restart_of_tollgate_loses_no_count_that_is_in_redis() {
     assert_eq!(statuses((0..10).map(|_| envoy.get_as("ann"))), [200; 10], "failure_mode_deny is false");
 
     let port = format!("GRPC_PORT={}", tollgate.grpc_port);
-    let _tollgate = Tollgate::start(RULES, &[PATIENT, &store, &port]);
+    let _tollgate = Tollgate::start(RULES, &[LONG_REDIS_TIMEOUT, &store, &port]);
     let mut answer = envoy.get_as("ann");
     wait_until("Envoy finds Tollgate again", || {
         answer = envoy.get_as("ann");
@@ -287,7 +287,7 @@ fn a_restart_of_tollgate_loses_no_count_that_is_in_redis() {
 #[test]
 fn with_failure_mode_deny_nothing_passes_while_tollgate_is_away() {
     let mut tollgate = Tollgate::start(RULES, &[]);
-    let envoy = Envoy::start_with(tollgate.grpc_port, &[Envoy::PATIENT, ("mode_deny: false", "mode_deny: true")]);
+    let envoy = Envoy::start_with(tollgate.grpc_port, &[Envoy::LONG_TIMEOUT, ("mode_deny: false", "mode_deny: true")]);
     assert_eq!(envoy.get_as("ann").status, 200);
 
     tollgate.signal("TERM");
@@ -301,7 +301,7 @@ fn with_failure_mode_deny_nothing_passes_while_tollgate_is_away() {
 #[test]
 fn what_the_circuit_breaker_keeps_out_fails_in_envoy_and_tollgate_never_sees_it() {
     let tollgate = Tollgate::start(RULES, &[]);
-    let envoy = Envoy::start_with(tollgate.grpc_port, &[Envoy::PATIENT, ("max_requests: 500", "max_requests: 0")]);
+    let envoy = Envoy::start_with(tollgate.grpc_port, &[Envoy::LONG_TIMEOUT, ("max_requests: 500", "max_requests: 0")]);
     assert_eq!(statuses((0..10).map(|_| envoy.get_as("ann"))), [200; 10], "failure_mode_deny is false");
     assert_eq!(tollgate.metric("tollgate_requests_total{outcome=\"ok\"}"), 0.0);
 }
@@ -311,11 +311,11 @@ fn while_one_of_two_tollgates_drains_and_goes_no_request_is_left_undecided() {
     let redis = Redis::start();
     let store = format!("REDIS_URL={}", redis.url());
     // The delay that it has by default: long enough for Envoy's health checks to see it.
-    let settings = [PATIENT, &store, "DRAIN_DELAY=2s"];
+    let settings = [LONG_REDIS_TIMEOUT, &store, "DRAIN_DELAY=2s"];
     let (mut leaving, staying) = (Tollgate::start(RULES, &settings), Tollgate::start(RULES, &settings));
     let endpoint = "- endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 8081 } } }";
     let two = format!("{endpoint}\n              {}", endpoint.replace("8081", &staying.grpc_port.to_string()));
-    let envoy = Envoy::start_with(leaving.grpc_port, &[Envoy::PATIENT, (endpoint, &two)]);
+    let envoy = Envoy::start_with(leaving.grpc_port, &[Envoy::LONG_TIMEOUT, (endpoint, &two)]);
 
     let gone = AtomicBool::new(false);
     std::thread::scope(|scope| {

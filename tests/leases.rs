@@ -199,7 +199,7 @@ async fn a_changed_rule_ends_a_lease_at_once() {
     let ttl = Check { lease: Some(lease(50, 100, &check.limit)), ..check.clone() };
     desk.ask(&ttl).await;
     assert_eq!(desk.remaining(&check), 1_000 - passed - 2, "nothing is held by the terms that were");
-    // One that has no lease any more asks the store; what is held is given back when it ends.
+    // One that has no lease any more asks the store; what is held is refunded when it ends.
     let without = Check { lease: None, ..check.clone() };
     desk.warm_up(&check).await;
     let asked = desk.asked();
@@ -216,13 +216,13 @@ async fn a_reset_finds_nothing_held_and_leaves_nothing_behind() {
     assert_eq!(desk.ask(&reset).await.remaining, 1_000);
     assert_eq!(desk.ask(&check).await.remaining, 999);
     tokio::time::sleep(Duration::from_secs(21)).await;
-    assert_eq!(desk.remaining(&check), 999, "nothing is given back twice");
+    assert_eq!(desk.remaining(&check), 999, "nothing is refunded twice");
 
     desk.warm_up(&check).await;
     let passed = 1_000 - desk.ask(&check).await.remaining;
-    let give_back = Check { ask: Ask::Refund(3), ..check.clone() };
+    let refund = Check { ask: Ask::Refund(3), ..check.clone() };
     // Beside another, in one request.
-    let both = [give_back, leased("bob", 5)];
+    let both = [refund, leased("bob", 5)];
     assert_eq!(own(desk.leases.check(&both, soon()).await).remaining, 1_000 - passed + 3);
 }
 
@@ -243,7 +243,7 @@ async fn a_known_denial_ends_with_the_lease_that_it_is_for() {
     let both = [ann.clone(), bob];
     assert!(!own(leases.check(&both, soon()).await).allowed);
     tokio::time::sleep(Duration::from_secs(11)).await;
-    assert!(ask(&leases, &ann).await.allowed, "what was held has been given back");
+    assert!(ask(&leases, &ann).await.allowed, "what was held has been refunded");
 }
 
 #[tokio::test(start_paused = true)]
@@ -409,13 +409,13 @@ async fn passed(tollgate: &Tollgate, key: &str, requests: usize) -> usize {
 
 /// What remains, by the word of Redis.
 async fn remaining(tollgate: &Tollgate, key: &str) -> usize {
-    let mut look = request("shop", &[&[(key, "x")]]);
-    look.descriptors[0].hits_addend = Some(0);
-    tollgate.ask(look).await.unwrap().statuses[0].limit_remaining as usize
+    let mut peek = request("shop", &[&[(key, "x")]]);
+    peek.descriptors[0].hits_addend = Some(0);
+    tollgate.ask(peek).await.unwrap().statuses[0].limit_remaining as usize
 }
 
 #[tokio::test]
-async fn two_processes_ask_redis_a_twentieth_as_often_and_give_back_what_they_have_not_used() {
+async fn two_processes_ask_redis_a_twentieth_as_often_and_refund_what_they_have_not_used() {
     let redis = Redis::start();
     let mut services = [start(&redis, &[]), start(&redis, &[])];
     let observer = start(&redis, &[]);
@@ -457,7 +457,7 @@ async fn a_lease_that_nobody_uses_is_given_back_by_itself() {
     let redis = Redis::start();
     let service = start(&redis, &[]);
     let passed = passed(&service, "brief", 500).await;
-    wait_until_async("what is left is given back", async || remaining(&service, "brief").await == 1_000 - passed).await;
+    wait_until_async("what is left is refunded", async || remaining(&service, "brief").await == 1_000 - passed).await;
 }
 
 #[tokio::test]

@@ -73,7 +73,7 @@ async fn a_ban_holds_in_every_process_at_once_and_is_told() {
         };
         assert!((DAY - 60..=DAY).contains(&header("Retry-After")));
         assert_eq!(header("RateLimit-Remaining"), 0);
-        assert_eq!(status(&ask(tollgate, ann, 0).await).0, Code::OverLimit, "a look tells, too");
+        assert_eq!(status(&ask(tollgate, ann, 0).await).0, Code::OverLimit, "a peek says so, too");
         assert_eq!(status(&ask(tollgate, &[("user", "bob")], 1).await).0, Code::Ok, "nobody else is banned");
     }
 }

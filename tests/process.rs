@@ -75,7 +75,7 @@ fn ask_prints_the_decision_and_exits_by_it() {
     assert!(out.contains("LIMITED\n  user=ann: over the limit of 2 per year (per-user), 1 left"), "{out}");
     assert!(out.contains("\n  color=red: no limit applies\n"), "{out}");
     assert!(out.contains("\n  Retry-After: "), "{out}");
-    let (code, out, _) = ask(&["--json", "--give-back", "user=ann"]);
+    let (code, out, _) = ask(&["--json", "--refund", "user=ann"]);
     assert_eq!(code, Some(0));
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
     assert_eq!(json["code"], "OK");
@@ -404,10 +404,10 @@ async fn no_single_request_spoils_the_metrics_of_a_rule() {
     assert_eq!(rule("hits_total"), hits + 1.0, "one more is seen");
     assert_eq!(rule("rule_requests_total"), requests + 1.0);
     assert_eq!(rule("within_limit_hits_total"), 1.0);
-    // A look at a counter is a request, too.
-    let mut look = request("shop", &[&[("user", "bob")]]);
-    look.descriptors[0].hits_addend = Some(0);
-    tollgate.ask(look).await.unwrap();
+    // A peek at a counter is a request, too.
+    let mut peek = request("shop", &[&[("user", "bob")]]);
+    peek.descriptors[0].hits_addend = Some(0);
+    tollgate.ask(peek).await.unwrap();
     assert_eq!((rule("hits_total"), rule("rule_requests_total")), (hits + 1.0, requests + 2.0));
 }
 

@@ -208,11 +208,11 @@ async fn hits_add_up_as_the_request_says() {
         "the descriptor's own win"
     );
     assert_eq!(remaining(with_hits(0, false, entry)).await, 70, "0 on a descriptor looks");
-    assert_eq!(remaining(with_hits(30, true, entry)).await, 100, "a give-back");
+    assert_eq!(remaining(with_hits(30, true, entry)).await, 100, "a refund");
     assert_eq!(remaining(with_hits(u64::from(u32::MAX), true, entry)).await, 100, "never below empty");
     assert_eq!(one(&tollgate.ask(with_hits(1 << 53, false, entry)).await.unwrap()), (Code::OverLimit, 0));
-    let give_back = tollgate.ask(with_hits(1, true, entry)).await.unwrap();
-    assert_eq!(give_back.overall_code(), Code::Ok, "a give-back is never denied");
+    let refund = tollgate.ask(with_hits(1, true, entry)).await.unwrap();
+    assert_eq!(refund.overall_code(), Code::Ok, "a refund is never denied");
 }
 
 #[tokio::test]
@@ -231,7 +231,7 @@ async fn a_denied_request_costs_nothing_to_any_descriptor() {
 }
 
 #[tokio::test]
-async fn of_a_limit_that_takes_no_give_backs_nobody_gets_any_and_nothing_of_the_request_is_charged() {
+async fn a_limit_that_takes_no_refunds_gives_none_and_nothing_of_the_request_is_charged() {
     let tollgate = Tollgate::start(RULES, &[]);
     let paid: &[(&str, &str)] = &[("paid", "ann")];
     let left = async || one(&tollgate.ask(with_hits(0, false, paid)).await.unwrap());
@@ -524,7 +524,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn a_give_back_is_no_quota_that_would_let_pass() {
+async fn a_refund_is_no_quota_that_would_let_pass() {
     let tollgate = Tollgate::start(RULES, &[]);
     let quota =
         |key: &str, give_back| RateLimitDescriptor { is_negative_hits: give_back, ..descriptor(&[(key, "ann")]) };

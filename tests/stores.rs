@@ -105,7 +105,7 @@ on_every_store! {
     exactly_the_limit_passes_over_requests_of_several_counters
     a_request_that_one_limit_denies_is_charged_to_none
     a_limit_that_counts_denials_is_charged_all_the_same
-    give_backs_happen_even_when_the_request_is_denied
+    refunds_happen_even_when_the_request_is_denied
     a_shadow_denial_denies_nobody_else
     quota_limits_deny_only_together
     the_same_counter_twice_in_a_request_counts_twice
@@ -189,16 +189,16 @@ async fn a_limit_that_counts_denials_is_charged_all_the_same<S: Store>(store: Ar
     }
 }
 
-async fn give_backs_happen_even_when_the_request_is_denied<S: Store>(store: Arc<S>) {
+async fn refunds_happen_even_when_the_request_is_denied<S: Store>(store: Arc<S>) {
     for algorithm in Algorithm::ALL {
         let used = check(&format!("{algorithm}used"), limit(*algorithm, 10));
         let closed = check(&format!("{algorithm}closed"), limit(*algorithm, 0));
         ask(&*store, &[taking(4, &used)]).await;
-        let give_back = Check { ask: Ask::Refund(3), ..used.clone() };
-        let verdicts = ask(&*store, &[give_back.clone(), closed]).await;
+        let refund = Check { ask: Ask::Refund(3), ..used.clone() };
+        let verdicts = ask(&*store, &[refund.clone(), closed]).await;
         assert_eq!((verdicts[0].allowed, verdicts[0].remaining), (true, 9));
         // More than there is leaves the counter empty, not in credit.
-        assert_eq!(ask(&*store, &[give_back]).await[0].remaining, 10);
+        assert_eq!(ask(&*store, &[refund]).await[0].remaining, 10);
     }
 }
 
@@ -259,7 +259,7 @@ async fn a_slot_is_given_back_by_its_holder_alone<S: Store>(store: Arc<S>) {
     // The refused one ends, too; and one that asked while the store was away.
     ask(&*store, &[ended(3)]).await;
     assert_eq!(ask(&*store, &[ended(4)]).await[0].remaining, 0);
-    // And a give-back that came twice.
+    // And a refund that came twice.
     ask(&*store, &[ended(1)]).await;
     assert_eq!(ask(&*store, &[ended(1)]).await[0].remaining, 1);
     // A request that another limit denies holds nothing.

@@ -21,7 +21,7 @@ const SAMPLE: usize = 64;
 /// One of so many users may not pass.
 const REFUSED: usize = 64;
 /// What a call is said to have, where it shall not be late.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// Before anything is measured.
 const WARM_UP: Duration = Duration::from_millis(300);
 
@@ -145,7 +145,7 @@ impl<'a> Closed<'a> {
     }
 
     fn run(&self) {
-        let mut connection = Connection::open(self.port, PATIENCE).unwrap();
+        let mut connection = Connection::open(self.port, TIMEOUT).unwrap();
         let call = |turn: usize| &self.calls[turn % self.calls.len()];
         let ask = |connection: &mut Connection<usize>| {
             if let Some(turn) = self.turn() {
@@ -175,7 +175,7 @@ impl<'a> Closed<'a> {
 /// An open loop: calls go out when they are due, whatever became of those before, and their time counts from then. It
 /// spins.
 pub fn open_loop(port: u16, calls: &[Call], per_second: u32, run: Duration) -> Latencies {
-    let mut connection = Connection::open(port, PATIENCE).unwrap();
+    let mut connection = Connection::open(port, TIMEOUT).unwrap();
     connection.never_wait().unwrap();
     let mut taken = Vec::new();
     let mut poll = |connection: &mut Connection<(usize, Instant)>| {

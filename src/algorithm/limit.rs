@@ -195,8 +195,8 @@ fn owners(option: &str) -> String {
 }
 
 impl Limit {
-    /// A limit of `number` hits in `period`, or for concurrency at once: then the period is how long a slot is held
-    /// that is not given back. Zero lets nothing pass.
+    /// A limit of `number` hits in `period`, or for concurrency at once: then the period is how long a slot stays
+    /// taken that no stream releases. Zero lets nothing pass.
     ///
     /// # Errors
     /// With all that is wrong: a value out of range, or an option that does not belong to the algorithm.
@@ -272,7 +272,7 @@ impl Limit {
         self.period_ms
     }
 
-    /// A denied request is charged too. The reference charges denials, so its algorithm does by default.
+    /// A denied request is charged too. envoyproxy/ratelimit charges denials, so its algorithm does by default.
     pub fn count_denied(&self) -> bool {
         self.options.count_denied.unwrap_or(self.algorithm() == Algorithm::FixedWindow)
     }

@@ -322,7 +322,7 @@ impl Verdict {
 pub struct Outcome {
     /// What becomes of the counter.
     pub effect: Effect,
-    /// What to tell the caller.
+    /// What to answer.
     pub verdict: Verdict,
 }
 

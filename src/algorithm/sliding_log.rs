@@ -124,7 +124,7 @@ pub(super) fn decide(
             log.set(oldest, Entry { hits: entry.sum - base, ..entry });
         }
     } else if charged {
-        // The newest hits come back first: a give-back right after its charge leaves no trace.
+        // Refunds take the newest hits first: a refund right after its charge leaves no trace.
         let left = total.saturating_sub(hits.unsigned_abs()).max(base);
         log.change.first = oldest;
         if left == base {

@@ -117,7 +117,7 @@ pub(super) fn decide(
     if charged && hits > 0 {
         counts[0] = add(counts[0], hits);
     } else if charged {
-        // The newest hits come back first: a give-back right after its charge leaves no trace.
+        // Refunds take the newest hits first: a refund right after its charge leaves no trace.
         let mut owed = hits;
         for count in &mut counts {
             let kept = add(*count, owed);

@@ -35,7 +35,7 @@ pub(super) struct Ask {
 
     /// Refund the hits instead of taking them.
     #[arg(long)]
-    give_back: bool,
+    refund: bool,
 
     #[command(flatten)]
     service: ServiceAddress,
@@ -54,7 +54,7 @@ pub(super) async fn run(ask: Ask) -> anyhow::Result<ExitCode> {
     let descriptors = descriptors(&ask)?;
     let request = RateLimitRequest { domain: ask.domain.clone(), descriptors: descriptors.clone(), hits_addend: 0 };
     let mut request = tonic::Request::new(request);
-    // The service is told, too: as with Envoy, a request that would be delayed for longer is denied at once.
+    // The service knows the deadline, too: as with Envoy, it denies a request at once that would be delayed for longer.
     request.set_timeout(ask.timeout);
     let channel = client::connect(&ask.service, ask.timeout).await?;
     let response = RateLimitServiceClient::new(channel)
@@ -77,7 +77,7 @@ fn descriptors(ask: &Ask) -> anyhow::Result<Vec<RateLimitDescriptor>> {
             Ok(RateLimitDescriptor {
                 entries: entries.map(|Entry { key, value }| rate_limit_descriptor::Entry { key, value }).collect(),
                 hits_addend: Some(ask.hits),
-                is_negative_hits: ask.give_back,
+                is_negative_hits: ask.refund,
                 ..RateLimitDescriptor::default()
             })
         })

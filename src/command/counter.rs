@@ -1,4 +1,4 @@
-//! `tollgate counter`: looks at counters in Redis without the service, or resets them.
+//! `tollgate counter`: reads counters in Redis without the service, or resets them.
 
 use std::process::ExitCode;
 

@@ -34,7 +34,7 @@ enum Command {
     Check(check::Check),
     Ask(ask::Ask),
     Health(health::Health),
-    /// Look at counters in Redis, or reset them.
+    /// Show counters in Redis, or reset them.
     #[command(subcommand)]
     Counter(counter::Command),
     /// Print the reference page of all settings, in Markdown.

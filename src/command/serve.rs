@@ -20,7 +20,7 @@ pub(super) fn run(settings: Settings) -> ExitCode {
     }
 }
 
-/// The threads that answer calls are the server's own; this one looks after them.
+/// The threads that answer calls are the server's own; this one starts and ends them.
 #[tokio::main(flavor = "current_thread")]
 async fn serve(settings: Settings, logs: &Logs) -> anyhow::Result<()> {
     let mut refused = Vec::new();

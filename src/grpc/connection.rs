@@ -26,8 +26,7 @@ use crate::wire::RateLimitServiceServer;
 /// A client that has been silent so long is asked whether it is there, and has so long to say so.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 
-/// A client that is told to go says at once that it has heard it. One that has not by then is waited for only while its
-/// requests are decided.
+/// A client answers a GOAWAY at once. After this time the connection waits for it only while its requests are decided.
 const FAREWELL: Duration = Duration::from_secs(2);
 
 /// So many calls may be given up before they are begun: a proxy gives up all that is late in one go, and the 20 that

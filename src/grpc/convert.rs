@@ -56,7 +56,7 @@ pub(super) fn request(request: RateLimitRequest, limits: &RequestLimits) -> Resu
     }
     at_most(limits.key_bytes, domain.len(), "bytes", "MAX_KEY_BYTES", || "domain".into())?;
     at_most(limits.descriptors, descriptors.len(), "descriptors", "MAX_DESCRIPTORS", || "the request".into())?;
-    // On the request, unlike on a descriptor, 0 cannot be told from unset.
+    // On the request, unlike on a descriptor, 0 and unset are the same.
     let hits = u64::from(hits_addend.max(1));
     let descriptors = descriptors
         .into_iter()
@@ -136,7 +136,7 @@ pub(super) fn response(decision: &Decision<'_>, headers: &Headers) -> RateLimitR
     }
 }
 
-/// `retry_after`: the seconds until the whole request passes, where it is denied and that can be told.
+/// `retry_after`: the seconds until the whole request passes, where it is denied and that is known.
 fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>) -> DescriptorStatus {
     let mut answer = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     match status {

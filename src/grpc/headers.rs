@@ -1,4 +1,4 @@
-//! The headers that tell a client about its limit; Envoy adds them to its response.
+//! The headers that describe its limit to a client; Envoy adds them to its response.
 
 use super::convert::whole_seconds;
 use crate::decision::{self, Decision, Limited};
@@ -53,8 +53,8 @@ pub struct HeaderNames {
 
 /// The headers for a decision; none where no limit applies.
 pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue> {
-    let Some(limited) = limit_to_tell(decision) else { return Vec::new() };
-    // A bucket may hold more than the number: what remains is then told against that.
+    let Some(limited) = reported(decision) else { return Vec::new() };
+    // A bucket may hold more than the number: what remains is then shown against that.
     let (capacity, remaining) = (limited.asked.check.limit.capacity(), limited.remaining());
     let reset = limited.verdict().map(|verdict| whole_seconds(verdict.reset_after_ms));
     let mut values = match headers {
@@ -81,17 +81,18 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
     values
 }
 
-/// The limit to tell of: of the last descriptor that is over, or else the first with the least remaining.
-fn limit_to_tell<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> {
-    let told = || decision.limited().filter_map(decision::most_pressing);
-    let over = told().filter(|limited| limited.shown_over() && limited.role() != Role::Quota).last();
-    over.or_else(|| told().min_by_key(|limited| limited.remaining()))
+/// The limit to report: of the last descriptor that is over, or else the first with the least remaining.
+fn reported<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> {
+    let pressing = || decision.limited().filter_map(decision::most_pressing);
+    let over = pressing().filter(|limited| limited.shown_over() && limited.role() != Role::Quota).last();
+    over.or_else(|| pressing().min_by_key(|limited| limited.remaining()))
 }
 
-/// The seconds after which a denied request may pass; `None` where it passes now, or where that cannot be told.
+/// The seconds after which a denied request may pass; `None` where it passes now, or where that is unknown.
 ///
-/// Every enforced limit must let it pass again, and one of the quotas if they have denied it. When someone gives a slot
-/// back that is in use, nobody knows; that it frees itself in the end is no time to wait for. When a ban ends is known.
+/// Every enforced limit must let it pass again, and one of the quotas if they have denied it. When a stream
+/// releases its slot is unknown, and the time at which the slot expires is no time to wait for. The end of a ban is
+/// known.
 pub(super) fn retry_after(decision: &Decision<'_>) -> Option<u64> {
     if !decision.over_limit {
         return None;
@@ -110,7 +111,7 @@ pub(super) fn retry_after(decision: &Decision<'_>) -> Option<u64> {
     Some(whole_seconds(longest))
 }
 
-/// How long until all limits of a descriptor let it pass; `None` where that cannot be told.
+/// How long until all limits of a descriptor let it pass; `None` where that is unknown.
 fn wait(limits: &[Limited<'_>]) -> Option<u64> {
     let mut longest = 0;
     for limited in limits.iter().filter(|limited| limited.over()) {

@@ -118,7 +118,7 @@ impl Message {
         }
     }
 
-    /// Lets go of what is shared, and tells how much memory the message takes.
+    /// Lets go of what is shared, and returns how much memory the message takes.
     fn keep(&mut self) -> usize {
         let frame = std::mem::take(&mut self.frame);
         self.kept.extend_from_slice(&frame);
@@ -126,7 +126,7 @@ impl Message {
     }
 }
 
-/// Puts the headers into memory of their own, and tells how much. As they come, each keeps all that was read from the
+/// Puts the headers into memory of their own, and returns how much. As they come, each keeps all that was read from the
 /// connection with it.
 pub(super) fn detach(parts: &mut http::request::Parts) -> usize {
     let mut bytes = parts.uri.path().len();

@@ -32,7 +32,7 @@ pub(super) fn router<S: Store>(counters: Counters<S>) -> Router {
     Router::new().route("/counters", any(act)).with_state(Arc::new(counters))
 }
 
-/// `GET /counters?domain=shop&user=ann` looks at the counters of `(user=ann)`; `DELETE` resets them.
+/// `GET /counters?domain=shop&user=ann` reads the counters of `(user=ann)`; `DELETE` resets them.
 async fn act<S: Store>(
     State(counters): State<Arc<Counters<S>>>,
     method: Method,
@@ -46,7 +46,7 @@ async fn act<S: Store>(
     let action = match method {
         Method::GET => Action::Get,
         Method::DELETE => Action::Reset,
-        _ => return refuse(StatusCode::METHOD_NOT_ALLOWED, "GET looks and DELETE resets".into()),
+        _ => return refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads and DELETE resets".into()),
     };
     let Some((domain, entries)) = descriptor(query.as_deref().unwrap_or_default()) else {
         let reason = "say which: ?domain=shop&user=ann, the domain first and then the entries in order";
@@ -76,7 +76,7 @@ fn descriptor(query: &str) -> Option<(String, Vec<Entry>)> {
 }
 
 impl<S> Counters<S> {
-    /// Compares hashes, so that the time it takes tells nothing of the token.
+    /// Compares hashes, so that the time it takes reveals nothing of the token.
     fn admits(&self, headers: &HeaderMap) -> bool {
         let given = headers.get(header::AUTHORIZATION).map_or(&[][..], |value| value.as_bytes());
         blake3::hash(given) == blake3::hash(format!("Bearer {}", self.token).as_bytes())

@@ -17,7 +17,7 @@ use crate::store::Store;
 pub use connections::serve;
 pub use counters::Counters;
 
-/// What the port tells of.
+/// What the port shows.
 pub struct Port<S> {
     /// The process answers requests, by rules.
     pub serving: Arc<AtomicBool>,

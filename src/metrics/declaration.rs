@@ -11,7 +11,7 @@ use crate::store::StoreError;
 /// In front of every name.
 pub(super) const NAMESPACE: &str = "tollgate";
 
-/// Upper bounds in seconds: from what memory takes to what a patient client waits.
+/// Upper bounds in seconds: from what memory takes to the longest timeouts of clients.
 const SECONDS: [f64; 14] =
     [0.00001, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
 
@@ -44,7 +44,7 @@ pub struct Metrics {
     pub(super) requests: Outcomes,
     pub(super) request_seconds: Striped<Histogram>,
     pub(super) descriptors: Matches,
-    pub(super) spared: IntCounter,
+    pub(super) only_shadow: IntCounter,
     pub(super) by_rule: ByRule,
     pub(super) store_seconds: Striped<Histogram>,
     pub(super) store_errors: Known<&'static str, 8>,
@@ -159,7 +159,7 @@ impl Metrics {
                 no_rule: descriptors("no_rule")?,
                 domain_not_found: descriptors("domain_not_found")?,
             },
-            spared: counter("global_shadow_mode_total", "Calls that only SHADOW_MODE let pass.")?,
+            only_shadow: counter("global_shadow_mode_total", "Calls that only SHADOW_MODE let pass.")?,
             by_rule: ByRule::default(),
             store_seconds: seconds(
                 "store_seconds",
@@ -196,13 +196,13 @@ impl Metrics {
             loads: counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?,
             registry: registry.clone(),
         };
-        let build = IntGaugeVec::new(Opts::new("build_info", "Always 1; the labels tell the version."), &["version"])?;
+        let build = IntGaugeVec::new(Opts::new("build_info", "Always 1; the labels name the version."), &["version"])?;
         registry.register(Box::new(build.clone()))?;
         build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
         Ok(metrics)
     }
 
-    /// From now on they tell how many log lines are lost, which `lost` says.
+    /// From now on they report how many log lines are lost, which `lost` counts.
     ///
     /// # Errors
     /// Where they do already.

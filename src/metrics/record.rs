@@ -36,7 +36,7 @@ impl Metrics {
     pub fn record(&self, rules: &RuleMetrics, decision: &Decision<'_>) {
         if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.mine().inc();
         if decision.only_shadow {
-            self.spared.inc();
+            self.only_shadow.inc();
         }
         for status in &decision.statuses {
             match status {

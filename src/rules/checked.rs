@@ -50,7 +50,7 @@ pub struct LimitConfig {
     pub failure_mode: FailureMode,
     /// Every hit counts so many.
     pub cost: u32,
-    /// Negative hits are valid: a client can give back what it has taken, or what anybody has.
+    /// Negative hits are valid: a client can refund what it has taken, or what any other has.
     pub give_back: bool,
     /// What happens to those whom it denies again and again.
     pub penalty: Option<Penalty>,

@@ -1,4 +1,4 @@
-//! What is wrong with rules files, and how it is told.
+//! What is wrong with rules files, and how it is reported.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -80,8 +80,8 @@ impl fmt::Display for RulesError {
     }
 }
 
-/// So many problems are told at most: a file can have a million, and nobody reads more than the first.
-const TOLD: usize = 100;
+/// So many problems are reported at most: a file can have a million, and nobody reads more than the first.
+const REPORTED: usize = 100;
 
 /// Collects problems. All that looks at rules has one at hand, so that a mistake never hides the next one. Beyond a
 /// hundred it counts them.
@@ -103,7 +103,7 @@ impl First {
     fn add(&mut self, problem: Problem) {
         self.all += 1;
         self.kept.insert((Arc::clone(&problem.file), problem.position, self.all), problem);
-        if self.kept.len() > TOLD {
+        if self.kept.len() > REPORTED {
             self.kept.pop_last();
         }
     }
@@ -132,7 +132,7 @@ impl Report {
         let Report { errors, warnings } = self;
         let (failed, all) = (errors.all > 0, errors.all + warnings.all);
         let mut problems: Vec<Problem> =
-            errors.kept.into_values().chain(warnings.kept.into_values()).take(TOLD).collect();
+            errors.kept.into_values().chain(warnings.kept.into_values()).take(REPORTED).collect();
         let more = all - problems.len();
         problems.sort_by(|a, b| (&a.file, a.position).cmp(&(&b.file, b.position)));
         if failed {
@@ -198,7 +198,7 @@ mod tests {
             report.add(found(Severity::Warning, line));
             report.add(found(Severity::Error, line));
         }
-        assert_eq!((report.errors.kept.len(), report.warnings.kept.len()), (TOLD, TOLD));
+        assert_eq!((report.errors.kept.len(), report.warnings.kept.len()), (REPORTED, REPORTED));
         let error = report.finish().unwrap_err();
         assert!(error.problems.iter().all(|problem| problem.severity == Severity::Error), "errors go first");
         let text = error.to_string();
@@ -230,7 +230,7 @@ mod tests {
             report.add(found(Severity::Warning, line));
         }
         let warnings = report.finish().unwrap();
-        let told = "warning: a.yaml: and 50 more warnings, there or in other files";
-        assert_eq!((warnings.len(), warnings[100].to_string().as_str()), (101, told));
+        let rest = "warning: a.yaml: and 50 more warnings, there or in other files";
+        assert_eq!((warnings.len(), warnings[100].to_string().as_str()), (101, rest));
     }
 }

@@ -1,4 +1,4 @@
-//! What the process tells: in its log when it is up, and whoever asks for its health.
+//! What the process announces: in its log when it is up, and to clients that ask for its health.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::rules::Rules;
 /// The service's name in gRPC's health check; the empty name means the same.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 
-/// What the world is told about whether this process answers by rules.
+/// Whether this process answers by rules, as health checks see it.
 #[derive(Clone)]
 pub(super) struct Serving {
     reporter: HealthReporter,

@@ -17,7 +17,7 @@ pub struct Shares {
     pub http: usize,
 }
 
-/// Raises the soft limit on descriptors to the hard one, and tells it; `None` where the system does not say.
+/// Raises the soft limit on descriptors to the hard one, and returns it; `None` where the system does not say.
 #[cfg(unix)]
 pub fn raise_limit() -> Option<usize> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -44,8 +44,8 @@ impl Shares {
         Shares { grpc: wanted.grpc.min(left - left.min(http)).max(1), http }
     }
 
-    /// Says where the system gives fewer than the settings ask for.
-    pub fn tell(self, wanted: Shares, limit: Option<usize>) {
+    /// Warns where the system gives fewer than the settings ask for.
+    pub fn report(self, wanted: Shares, limit: Option<usize>) {
         if self != wanted {
             let Shares { grpc, http } = self;
             tracing::warn!(

@@ -21,7 +21,7 @@ impl Ports {
         let limit = descriptors::raise_limit();
         let wanted = options::connections(settings);
         let shares = Shares::of(limit, wanted, workers, to_redis);
-        shares.tell(wanted, limit);
+        shares.report(wanted, limit);
         let bind = async |host: &str, port, settings: &str| {
             let listener = TcpListener::bind((host, port)).await;
             listener.with_context(|| format!("cannot listen on {host}:{port} ({settings})"))

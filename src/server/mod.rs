@@ -40,7 +40,7 @@ use workers::Workers;
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
 const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
 
-/// Serves until SIGTERM or SIGINT, and then until requests that are being decided are answered. The metrics tell how
+/// Serves until SIGTERM or SIGINT, and then until requests that are being decided are answered. The metrics show how
 /// many log lines are lost.
 ///
 /// # Errors
@@ -90,8 +90,8 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
             let denials = Arc::new(Denials::new(bytes, Box::new(move || metrics.record_denied_cache_hit())));
             let cached = |store| DeniedCache::new(timed(store), Arc::clone(&denials));
             let stores = stores.into_iter().map(cached).collect();
-            // Before the cache, which sees what leases give back: and what is held passes, whatever Redis has said to
-            // others.
+            // Before the cache, which sees what leases refund. What a lease holds passes, whatever Redis has answered
+            // to other requests.
             let metrics = Arc::clone(&parts.metrics);
             let stores = Leases::around(stores, queue, Box::new(move || metrics.record_lease()));
             parts.run(stores.into_iter().map(Arc::new).collect(), &name).await
@@ -99,7 +99,7 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
     }
 }
 
-/// Keeps the memory store free of expired counters, and tells how many there are.
+/// Keeps the memory store free of expired counters, and reports how many there are.
 async fn tend(memory: Arc<MemoryStore>, metrics: Arc<Metrics>) {
     let count = async {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));

@@ -1,5 +1,5 @@
 //! The rules: read at the start, and again whenever they change, for as long as the process lives. Wrong ones leave the
-//! old in force, and so does a panic while they are read, which is told like any other mistake.
+//! old in force, and so does a panic while they are read, which is reported like any other mistake.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -22,14 +22,14 @@ pub struct Workers {
 
 struct Worker {
     runtime: Handle,
-    /// Every job has a receiver: so there are as many jobs as receivers, all of them can be told to end, and it shows
+    /// Every job has a receiver: so there are as many jobs as receivers, all of them can be ended, and it shows
     /// when none is left.
     stop: watch::Sender<bool>,
     /// The thread lives as long as this.
     _alive: oneshot::Sender<Infallible>,
 }
 
-/// Tells a job when to end. The job counts as running for as long as it keeps this.
+/// Ends a job. The job counts as running for as long as it keeps this.
 pub struct Stop(watch::Receiver<bool>);
 
 impl Stop {
@@ -68,7 +68,7 @@ impl Workers {
         }
     }
 
-    /// Tells all jobs to end, and waits until they have.
+    /// Ends all jobs, and waits until they have ended.
     pub async fn drain(&self) {
         for worker in &self.workers {
             worker.stop.send_replace(true);
@@ -113,7 +113,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts jobs that run until they are told to end, and tells where each runs.
+    /// Starts jobs that run until they are ended, and returns where each runs.
     struct Desk {
         workers: Arc<Workers>,
         started: (mpsc::UnboundedSender<Job>, mpsc::UnboundedReceiver<Job>),

@@ -9,7 +9,7 @@ use crate::grpc::HeaderFormat;
 /// What an answer carries, and how answers are counted.
 #[derive(Args, Clone, Debug)]
 pub struct AnswerSettings {
-    /// Tell clients about their limit in response headers.
+    /// Send response headers that describe a client's limit.
     #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED",
         help_heading = "Answers", value_parser = BoolishValueParser::new(),
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]

@@ -8,7 +8,7 @@ use crate::telemetry::{LogFormat, LogLevels};
 /// What is logged.
 #[derive(Args, Clone, Debug)]
 pub struct LogSettings {
-    /// The least important log lines to write: error, warn, info, debug (tells of every request, with its values) or
+    /// The least important log lines to write: error, warn, info, debug (logs every request, with its values) or
     /// trace. Libraries are silent unless they are named, each with its level: info,h2=warn,hyper=debug.
     #[arg(long, env = "LOG_LEVEL", value_name = "LEVELS", default_value = "info", help_heading = "Logs")]
     pub log_level: LogLevels,

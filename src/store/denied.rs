@@ -14,8 +14,8 @@
 //! Of a counter one denial is known. A fresh one is not replaced by one of more hits: so a client that asks for one hit
 //! costs nothing, whatever others ask for.
 //!
-//! How long to wait is told as the store said it. For a request of several hits that may have become longer, if others
-//! have taken fewer; and for a caller that could not be delayed for as long as others, if such have passed.
+//! The answer repeats the wait that the store said. For a request of several hits that may have become longer, if
+//! others have taken fewer; and for a caller that could not be delayed for as long as others, if such have passed.
 //!
 //! A request is denied here if a limit is known to deny it, and nothing of the rest is a matter of a denied request:
 //! then the store would charge nothing. So a limit that counts denials is always asked, and one with a penalty until
@@ -67,7 +67,7 @@ pub struct Denials {
     on_hit: Box<dyn Fn() + Send + Sync>,
 }
 
-/// What a check was told.
+/// The answer to a check.
 #[derive(Clone, Copy, Debug)]
 struct Denial {
     limit: Limit,
@@ -139,8 +139,8 @@ impl<C: Borrow<Check>> Drop for Forget<'_, C> {
 }
 
 impl Denials {
-    /// Knows nothing yet, and never more than about fits these bytes; without any it stays so. `on_hit` is told of each
-    /// request that is denied here.
+    /// Knows nothing yet, and never more than about fits these bytes; without any it stays so. `on_hit` is called
+    /// for each request that is denied here.
     pub fn new(bytes: u64, on_hit: Box<dyn Fn() + Send + Sync>) -> Denials {
         // Without an estimate of how many there will be: room is taken when it is needed.
         let cache = (bytes > ONE).then(|| Cache::with_weighter(0, bytes, Bytes));
@@ -182,7 +182,7 @@ impl Denials {
         let Some(cache) = &self.cache else { return };
         for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts) {
             let Some(denial) = verdict.and_then(|verdict| Denial::new(check, verdict, asked)) else { continue };
-            // A refund is told under the same lock: it comes before, or it finds what is inserted here.
+            // A refund is noted under the same lock: it comes before, or it finds what is inserted here.
             let refunded = self.refunded.of(&check.key).lock();
             let is_late = refunded.is_some_and(|at| at >= asked);
             if is_late
@@ -208,7 +208,7 @@ impl Denial {
     /// What is to be remembered of a check's verdict.
     fn new(check: &Check, verdict: CheckVerdict, asked: Instant) -> Option<Denial> {
         let together = verdict.together();
-        // When a slot is released, nobody can tell.
+        // No answer can say when a slot is released.
         if together.allowed || check.limit.algorithm().has_holders() || check.ask.is_refund() || check.ask == Ask::Reset
         {
             return None;
@@ -472,8 +472,8 @@ mod tests {
                     verdicts
                 });
                 prop_assert_eq!(denied(&answer), denied(&said), "{:?}: {:?}, {:?}", checks, answer, said);
-                for (told, said) in answer.iter().zip(&said).filter_map(|(told, said)| told.zip(*said)) {
-                    prop_assert_eq!(told.allowed(), said.allowed());
+                for (known, said) in answer.iter().zip(&said).filter_map(|(known, said)| known.zip(*said)) {
+                    prop_assert_eq!(known.allowed(), said.allowed());
                 }
                 for i in 0..2 {
                     let peek = [Check { ask: Ask::Peek, ..of(i) }];
@@ -567,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_from_before_a_give_back_is_not_believed() {
+    fn an_answer_from_before_a_refund_is_not_believed() {
         let (denials, origin) = (unbounded(), Instant::now());
         let asked = [check("ann", limit(Algorithm::SlidingLog, 1, 500, Options::default()), 1)];
         denials.forget(&asked[0].key, origin);
@@ -576,7 +576,7 @@ mod tests {
         let later = origin + Duration::from_millis(1);
         denials.learn(&asked, &denied(300), later);
         assert!(denials.fresh(&asked, later).is_some());
-        // One that is told late is still the later one.
+        // One that is noted late is still the later one.
         denials.forget(&asked[0].key, later);
         denials.forget(&asked[0].key, origin);
         denials.learn(&asked, &denied(300), later);
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn a_give_back_elsewhere_is_no_reason_not_to_believe_an_answer() {
+    fn a_refund_elsewhere_is_no_reason_not_to_believe_an_answer() {
         let (denials, origin) = (unbounded(), Instant::now());
         let one = limit(Algorithm::SlidingLog, 1, 500, Options::default());
         let asked: Vec<Check> = (0..1_000).map(|i| check(&format!("user{i}"), one, 1)).collect();
@@ -606,10 +606,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_denial_that_is_known_is_told_and_none_without_room() {
+    async fn each_known_denial_is_counted_and_none_without_room() {
         for (bytes, expected) in [(1 << 20, 9), (0, 0)] {
-            let told = Arc::new(AtomicUsize::new(0));
-            let on_hit = Arc::clone(&told);
+            let hits = Arc::new(AtomicUsize::new(0));
+            let on_hit = Arc::clone(&hits);
             let on_hit = Box::new(move || {
                 on_hit.fetch_add(1, Ordering::Relaxed);
             });
@@ -619,7 +619,7 @@ mod tests {
                 let verdicts = cache.check(from_ref(&closed), Instant::now()).await.unwrap();
                 assert!(!verdicts[0].unwrap().allowed());
             }
-            assert_eq!(told.load(Ordering::Relaxed), expected);
+            assert_eq!(hits.load(Ordering::Relaxed), expected);
         }
     }
 }

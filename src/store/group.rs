@@ -1,8 +1,8 @@
 //! The checks of a request are one group: unless the whole of it passes, nothing is taken; only refunds happen, and
-//! limits that count denials are charged. A penalty is told what its limit has said. The twin of `lua/decide.lua`.
+//! limits that count denials are charged. A penalty decides on what its limit has said. The twin of `lua/decide.lua`.
 //!
-//! The counters of a group have places: that of the first check's limit, that of its penalty where it is asked, that of
-//! the next check's limit, and so on.
+//! The counters of a group have indices, in this order: that of the first check's limit, that of its penalty where the
+//! check asks it, that of the next check's limit, and so on.
 
 use std::borrow::Borrow;
 
@@ -50,10 +50,10 @@ impl Votes {
     }
 }
 
-/// What becomes of the counters of a group, by their places, in this order. A counter may come several times.
+/// What becomes of the counters of a group, by their indices, in this order. A counter may come several times.
 pub type Effects = Vec<(usize, Effect)>;
 
-/// The names of the counters of a group, by their places.
+/// The names of the counters of a group, by their indices.
 pub fn keys<C: Borrow<Check>>(checks: &[C]) -> impl Iterator<Item = &Key> {
     checks
         .iter()
@@ -61,12 +61,12 @@ pub fn keys<C: Borrow<Check>>(checks: &[C]) -> impl Iterator<Item = &Key> {
         .flat_map(|check| std::iter::once(&check.key).chain(check.penalized().map(|penalized| &penalized.key)))
 }
 
-/// Decides a check without penalty that is all of its group: nothing can take back what it does.
+/// Decides a check without penalty that is all of its group: no other check can undo what it does.
 pub fn decide_alone(check: &Check, now: u64, state: Option<&State>) -> Outcome {
     check.limit.decide(check.ask, check.caller, state, now)
 }
 
-/// Decides `checks` at `now`, where `state` is what the counter at a place last was.
+/// Decides `checks` at `now`, where `state` is what the counter at an index last was.
 pub fn decide<'s, C: Borrow<Check>>(
     checks: &[C],
     now: u64,
@@ -76,11 +76,11 @@ pub fn decide<'s, C: Borrow<Check>>(
     let mut verdicts = Verdicts::with_capacity(checks.len());
     let mut votes = Votes::default();
     let mut taken = false;
-    let mut place = 0;
+    let mut index = 0;
     for check in checks.iter().map(Borrow::borrow) {
-        let own = group.decide(place, |state| check.limit.decide(check.ask, check.caller, state, now));
-        let ban = group.decide_penalty(place + 1, check, own, now);
-        place += check.counters();
+        let own = group.decide(index, |state| check.limit.decide(check.ask, check.caller, state, now));
+        let ban = group.decide_penalty(index + 1, check, own, now);
+        index += check.counters();
         let verdict = CheckVerdict { own, ban };
         votes.add(check.role, check, !verdict.allowed());
         taken |= own.allowed && check.ask.taken() > 0 && !check.limit.count_denied();
@@ -92,12 +92,12 @@ pub fn decide<'s, C: Borrow<Check>>(
 
     // Anew, from before the first check: now it is known that the request is denied.
     group.effects.clear();
-    place = 0;
+    index = 0;
     for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts.iter_mut().flatten()) {
         let Verdict { remaining, reset_after_ms, .. } =
-            group.decide(place, |state| check.limit.decide_denied(check.ask, check.caller, state, now));
-        group.decide_penalty(place + 1, check, verdict.own, now);
-        place += check.counters();
+            group.decide(index, |state| check.limit.decide_denied(check.ask, check.caller, state, now));
+        group.decide_penalty(index + 1, check, verdict.own, now);
+        index += check.counters();
         verdict.own = Verdict { remaining, reset_after_ms, ..verdict.own };
     }
     (verdicts, group.effects)
@@ -111,27 +111,27 @@ struct Group<'g, F> {
 }
 
 impl<'s, F: Fn(usize) -> Option<&'s State>> Group<'_, F> {
-    /// Decides on what the counter at this place will be after the checks before.
-    fn decide(&mut self, place: usize, decide: impl FnOnce(Option<&State>) -> Outcome) -> Verdict {
-        let altered = self.altered(place);
+    /// Decides on what the counter at this index will be after the checks before.
+    fn decide(&mut self, index: usize, decide: impl FnOnce(Option<&State>) -> Outcome) -> Verdict {
+        let altered = self.altered(index);
         let before = match &altered {
             Some(state) => state.as_ref(),
-            None => (self.state)(place),
+            None => (self.state)(index),
         };
         let Outcome { effect, verdict } = decide(before);
         if !matches!(effect, Effect::None) {
-            self.effects.push((place, effect));
+            self.effects.push((index, effect));
         }
         verdict
     }
 
     /// Decides on the penalty of a check, whose limit has said this.
-    fn decide_penalty(&mut self, place: usize, check: &Check, own: Verdict, now: u64) -> Option<Verdict> {
+    fn decide_penalty(&mut self, index: usize, check: &Check, own: Verdict, now: u64) -> Option<Verdict> {
         let penalty = check.penalized()?.penalty;
         if check.ask == Ask::Reset {
-            let is_known = self.altered(place).map_or_else(|| (self.state)(place).is_some(), |state| state.is_some());
+            let is_known = self.altered(index).map_or_else(|| (self.state)(index).is_some(), |state| state.is_some());
             if is_known {
-                self.effects.push((place, Effect::Forgotten));
+                self.effects.push((index, Effect::Forgotten));
             }
         }
         let event = match (check.ask, own.allowed) {
@@ -139,14 +139,14 @@ impl<'s, F: Fn(usize) -> Option<&'s State>> Group<'_, F> {
             (Ask::Take(_), false) => Event::Denied,
             _ => Event::Peeked,
         };
-        Some(self.decide(place, |state| penalty.decide(event, state, now)))
+        Some(self.decide(index, |state| penalty.decide(event, state, now)))
     }
 
     /// A counter after some effects of its group; `None` where there are none, and `Some(None)` where it was forgotten.
-    fn altered(&self, place: usize) -> Option<Option<State>> {
-        let of_counter = self.effects.iter().filter(|(other, _)| self.keys[*other] == self.keys[place]);
+    fn altered(&self, index: usize) -> Option<Option<State>> {
+        let of_counter = self.effects.iter().filter(|(other, _)| self.keys[*other] == self.keys[index]);
         of_counter.fold(None, |altered, (_, effect)| {
-            let before = altered.unwrap_or_else(|| (self.state)(place).cloned());
+            let before = altered.unwrap_or_else(|| (self.state)(index).cloned());
             Some(effect.clone().apply(before))
         })
     }

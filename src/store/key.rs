@@ -14,7 +14,7 @@ use crate::descriptor::Entry;
 /// request brings along has `override|` in front of it, and a counter of its own. In the tag, a byte that could be
 /// taken for a separator, or that is not printable ASCII, is escaped as `%` and two hexadecimal digits. A value that
 /// stands for all that match a pattern is marked by `~` in place of `=`, and so is the last value of a limit that has
-/// holders, which is no part of the name but tells the [`holder`]. A tag that would be long is replaced by its BLAKE3
+/// holders, which is no part of the name but names the [`holder`]. A tag that would be long is replaced by its BLAKE3
 /// hash.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key(String);
@@ -32,7 +32,7 @@ impl Key {
     /// The longest tag that is written out.
     const MAX_TAG: usize = 180;
 
-    /// The counter of `limit` for these entries. `shared_pattern` tells, for each level, the pattern that stands for
+    /// The counter of `limit` for these entries. `shared_pattern` is, for each level, the pattern that stands for
     /// the value. The prefix has no braces: the first ones of a name are the tag's.
     pub fn new<'a>(
         prefix: &str,
@@ -90,7 +90,7 @@ impl Key {
     }
 }
 
-/// The stream that asks, where a limit has holders: the last entry's value tells. Two values that came to the same
+/// The stream that asks, where a limit has holders: the last entry's value names it. Two values that came to the same
 /// number would be taken for one holder; among 2^53 they do not.
 pub fn holder(entries: &[Entry]) -> u64 {
     let value = entries.last().map_or("", |entry| &entry.value);

@@ -32,7 +32,7 @@ pub struct Check {
     pub penalty: Option<Penalized>,
     /// What the request wants of it.
     pub ask: Ask,
-    /// And for whom.
+    /// The caller's part of the question.
     pub caller: Caller,
     /// What a denial means for the rest of the request.
     pub role: Role,
@@ -106,8 +106,8 @@ pub trait Store: Send + Sync + 'static {
     /// limits that count denials. The verdicts come in the order of the checks.
     ///
     /// # Errors
-    /// Where the store cannot tell before `deadline`. Whether anything was charged is then unknown; nothing is charged
-    /// twice.
+    /// Where the store does not answer before `deadline`. Whether anything was charged is then unknown; nothing is
+    /// charged twice.
     fn check<C: Borrow<Check> + Sync>(
         &self,
         checks: &[C],

@@ -1,4 +1,4 @@
-//! What is kept by counter, in parts that are locked each for itself.
+//! What is kept for each counter, in parts, each behind its own lock.
 
 use std::hash::BuildHasher as _;
 
@@ -13,8 +13,8 @@ pub(super) const SHARDS: usize = 64;
 /// Parts, each with the counters that fall to it.
 pub(super) struct Sharded<T> {
     shards: Box<[Mutex<T>]>,
-    /// Quick, because every request looks here. Who picks his names can crowd one part at the worst; the map in it has
-    /// a hash of its own, which withstands him.
+    /// Quick, because every request needs it. A client that chooses its names can crowd one part at the worst; the map
+    /// in it has a hash of its own, which withstands that.
     hash: DefaultHashBuilder,
 }
 

@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 use super::{Check, CheckVerdict, Store, StoreError, Verdicts};
 
-/// A store of which each answer is told.
+/// A store that reports each answer.
 pub struct Timed<S> {
     store: Arc<S>,
     on_answer: OnAnswer,
 }
 
-/// Is told what has gone wrong, if anything, and how long the answer took.
+/// Is called with what has gone wrong, if anything, and how long the answer took.
 pub type OnAnswer = Arc<dyn Fn(Option<&StoreError>, Duration) + Send + Sync>;
 
 impl<S> Timed<S> {

@@ -1,4 +1,4 @@
-//! Logs: where they go, what they look like, and how often one failure may be told.
+//! Logs: where they go, what they look like, and how often one failure is logged.
 //!
 //! Nothing waits for a log line. A thread writes them; while nobody reads standard error, lines beyond a bound are lost
 //! and counted.
@@ -29,7 +29,7 @@ const WAITING_LINES: usize = 2_048;
 /// itself.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(1_500);
 
-/// How log lines look.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
     /// For eyes.
@@ -85,7 +85,7 @@ pub fn init(levels: &LogLevels, format: LogFormat) -> Logs {
 }
 
 impl Logs {
-    /// Tells how many lines have been lost since the start, whenever it is asked.
+    /// Counts the lines that have been lost since the start.
     pub fn lost(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let lost = self.lost.clone();
         move || u64::try_from(lost.dropped_lines()).unwrap_or(u64::MAX)

@@ -1,4 +1,4 @@
-//! How often one failure may be told.
+//! How often one failure is logged.
 
 use std::time::{Duration, Instant};
 

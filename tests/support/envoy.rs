@@ -46,11 +46,11 @@ impl Answer {
 
 impl Envoy {
     /// The change that makes it wait for Tollgate: a busy machine makes nobody late.
-    pub const PATIENT: (&'static str, &'static str) = ("timeout: 0.1s", "timeout: 10s");
+    pub const LONG_TIMEOUT: (&'static str, &'static str) = ("timeout: 0.1s", "timeout: 10s");
 
     /// Starts one that asks the Tollgate on this port, patiently.
     pub fn start(tollgate: u16) -> Envoy {
-        Envoy::start_with(tollgate, &[Envoy::PATIENT])
+        Envoy::start_with(tollgate, &[Envoy::LONG_TIMEOUT])
     }
 
     /// Starts one with these changes to `deploy/envoy/envoy.yaml`, and with ports of its own.

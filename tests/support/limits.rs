@@ -132,7 +132,7 @@ pub fn max_wait_ms() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(u64::MAX), 2 => 0..200_u64, 1 => 0..=MAX_DELAY.as_millis() as u64]
 }
 
-/// The most that may leave in any interval of one period, if nothing is given back and no request takes more than so
+/// The most that may leave in any interval of one period, if nothing is refunded and no request takes more than so
 /// many hits.
 pub fn bound(limit: &Limit, hits: u64) -> u64 {
     let number = u64::from(limit.number());

@@ -49,7 +49,7 @@ pub fn load(sources: &Sources, options: &LoadOptions) -> Result<Loaded, RulesErr
 }
 
 impl Sources {
-    /// The reference's layout: one folder, `root/subdirectory/appdirectory`. An empty part is left out.
+    /// The layout of envoyproxy/ratelimit: one folder, `root/subdirectory/appdirectory`. An empty part is left out.
     pub fn runtime(root: impl AsRef<Path>, subdirectory: &str, appdirectory: &str) -> Sources {
         let parts = [subdirectory, appdirectory].into_iter().filter(|part| !part.is_empty());
         Sources { paths: vec![parts.fold(root.as_ref().to_owned(), |path, part| path.join(part))] }

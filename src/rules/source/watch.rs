@@ -1,6 +1,6 @@
 //! Loads the rules again when their files change.
 //!
-//! It looks at the files' metadata a few times a second. That one mechanism sees an edit in place, a rename, a
+//! It polls the files' metadata a few times a second. That one mechanism sees an edit in place, a rename, a
 //! deletion, a folder made anew and the symlink swap of a Kubernetes ConfigMap, on every file system. inotify does not:
 //! it follows the file and not the name, loses a folder that is replaced, sees nothing on most network file systems,
 //! and would need a case for each of these. A few dozen `stat` calls cost next to nothing.
@@ -77,41 +77,42 @@ impl Identity {
     }
 }
 
-/// Loads the rules whenever the files differ from what was `seen`, and tells `on_change` the result. Never returns.
+/// Loads the rules whenever the files differ from what was `seen`, and calls `on_change` with the result. Never
+/// returns.
 ///
-/// A change counts once two looks in a row agree on it, so a file that is being written is left alone until
-/// it is done. Bad rules are told once, not again until something changes.
+/// A change counts once two polls in a row agree on it, so a file that is being written is left alone until
+/// it is done. Bad rules are reported once, not again until something changes.
 pub async fn watch(
     sources: Sources,
     options: LoadOptions,
     seen: Fingerprint,
     mut on_change: impl FnMut(Result<Loaded, RulesError>),
 ) {
-    let mut looks = Looks::after(seen);
+    let mut debounce = Debounce::after(seen);
     loop {
         tokio::time::sleep(INTERVAL).await;
         let found = blocking({
             let sources = sources.clone();
             move || Fingerprint::of(&sources)
         });
-        if looks.settled(found.await) {
+        if debounce.settled(found.await) {
             let sources = sources.clone();
             on_change(blocking(move || load(&sources, &options)).await);
         }
     }
 }
 
-/// Tells a change that is complete from one that is going on.
-struct Looks<T> {
+/// Distinguishes a change that is complete from one that is going on.
+struct Debounce<T> {
     /// What was last acted upon.
     acted: T,
     /// What was found last.
     last: T,
 }
 
-impl<T: Clone + PartialEq> Looks<T> {
-    fn after(seen: T) -> Looks<T> {
-        Looks { acted: seen.clone(), last: seen }
+impl<T: Clone + PartialEq> Debounce<T> {
+    fn after(seen: T) -> Debounce<T> {
+        Debounce { acted: seen.clone(), last: seen }
     }
 
     /// Whether something new was found for the second time in a row.
@@ -138,9 +139,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_change_counts_once_and_when_two_looks_agree() {
-        let mut looks = Looks::after("old");
-        let mut settled = |found| looks.settled(found);
+    fn a_change_counts_once_and_when_two_polls_agree() {
+        let mut debounce = Debounce::after("old");
+        let mut settled = |found| debounce.settled(found);
         assert!(!settled("old"));
         assert!(!settled("half"));
         assert!(!settled("more"));
@@ -150,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn a_change_that_is_taken_back_is_none() {
-        let mut looks = Looks::after("old");
-        assert!(!looks.settled("new"));
-        assert!(!looks.settled("old"));
-        assert!(!looks.settled("old"));
+    fn a_change_that_is_undone_is_none() {
+        let mut debounce = Debounce::after("old");
+        assert!(!debounce.settled("new"));
+        assert!(!debounce.settled("old"));
+        assert!(!debounce.settled("old"));
     }
 }

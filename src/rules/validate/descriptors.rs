@@ -85,7 +85,7 @@ impl Tree<'_> {
             {
                 let message = format!(
                     "a {} limit stands on the key {HOLDER_KEY}, without a value: what comes there, an id of each \
-                     request's own, tells whose slot is given back; put {HOLDER_KEY} one level below what is limited",
+                     request's own, says whose slot is released; put {HOLDER_KEY} one level below what is limited",
                     limit.algorithm()
                 );
                 self.complaints.error(path.key("rate_limit"), message);

@@ -12,7 +12,7 @@ use crate::rules::checked::{Allowance, LimitConfig};
 use crate::rules::config::{FieldPath, Raw, RawLease, RawLimit, RawPenalty, RawReplaces, Text};
 use crate::rules::report::{Severity, quoted, unknown};
 
-/// How long a slot is held that is not given back.
+/// How long a slot is taken that no stream releases.
 const HOLD: Duration = Duration::from_secs(60);
 
 /// Stands for a length that cannot be read, so that what is beside it can be looked at.
@@ -94,8 +94,9 @@ impl Tree<'_> {
             && !common.give_back
         {
             let algorithm = limit.algorithm();
-            let message =
-                format!("{algorithm} needs give-backs: by them a request that has ended frees its slot; remove it");
+            let message = format!(
+                "{algorithm} needs negative hits: by them a request that has ended releases its slot; remove it"
+            );
             self.complaints.error(path.key("give_back"), message);
         }
         let penalty = raw.penalty.get().map(|raw| self.penalty(raw, path.key("penalty")));
@@ -293,8 +294,8 @@ impl Tree<'_> {
         {
             wrong = true;
             let message = format!(
-                "concurrency has no {key}: requests_per_unit is how many may be in progress at once; how long \
-                 a slot is held that is not given back, hold says"
+                "concurrency has no {key}: requests_per_unit is how many may be in progress at once; hold says \
+                 how long a slot stays taken that no stream releases"
             );
             self.complaints.error(path.key(key), message);
         }

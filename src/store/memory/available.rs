@@ -5,7 +5,7 @@ use std::fs;
 /// Where the limits of a control group are, of version 2 and 1.
 const LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
-/// In bytes; `None` where the system does not tell.
+/// In bytes; `None` where the system does not say.
 pub(super) fn available_memory() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
     let limits = LIMITS.iter().filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok());

@@ -3,12 +3,12 @@
 //! Counters are spread over shards, each behind its own lock. A request locks the shards of its counters in ascending
 //! order, decides, and lets go. Expired counters are garbage: every request sweeps a few of its shard's, and
 //! [`MemoryStore::sweep`] sweeps the idle shards, a few at a time, so that nobody ever waits for a full pass. What they
-//! leave behind is kept for the next ones, and [`MemoryStore::sweep`] alone gives back what nobody needs for a second:
-//! a decision should not pay for what the system does about memory.
+//! leave behind is kept for the next ones, and [`MemoryStore::sweep`] alone returns to the allocator what no counter
+//! needs for a second: a decision should not pay for what the system does about memory.
 //!
 //! What all counters take is bounded. At the bound the counters that are there go on, and a request that needs a new
-//! one, or a longer one, is told [`StoreError::Full`]: to forget others for it would open limits that are used up, just
-//! when somebody invents names.
+//! one, or a longer one, fails with [`StoreError::Full`]: to forget others for it would open limits that are used up,
+//! just when somebody invents names.
 
 mod available;
 mod shard;
@@ -36,11 +36,11 @@ const SWEEP_PER_CHECK: usize = 2;
 const SWEEP_AT_ONCE: usize = 256;
 /// How long one pass of [`MemoryStore::sweep`] over all counters takes.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How many bytes [`MemoryStore::sweep`] gives back to the allocator for each shard, on average: 16 MiB in a pass.
+/// How many bytes [`MemoryStore::sweep`] returns to the allocator for each shard, on average: 16 MiB in a pass.
 /// mimalloc hands to the system at one go what became free within a second, on a thread that frees or fills one of its
 /// pages. Mostly that is the sweep's, but it may be one that decides, and each MiB takes it some fifth of a
 /// millisecond.
-const GIVE_BACK: usize = (16 << 20) / SHARDS;
+const RETURNED_AT_ONCE: usize = (16 << 20) / SHARDS;
 
 /// The time in milliseconds since the Unix epoch.
 pub trait Clock: Send + Sync + 'static {
@@ -194,12 +194,12 @@ impl<C: Clock> MemoryStore<C> {
         self.len() == 0
     }
 
-    /// Sweeps expired counters out, a few at a time, and gives their room back, for ever.
+    /// Sweeps expired counters out, a few at a time, and returns their memory, for ever.
     pub async fn sweep(&self) -> ! {
         let mut ticks = tokio::time::interval(SWEEP_EVERY / SHARDS as u32);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut shard = 0;
-        // What has been given back faster than it should be, and how many shards in a row had nothing.
+        // What was returned faster than it should be, and how many shards in a row had nothing.
         let (mut ahead, mut tidy) = (0_usize, 0);
         loop {
             if self.is_empty() && tidy >= SHARDS {
@@ -207,9 +207,9 @@ impl<C: Clock> MemoryStore<C> {
             }
             ticks.tick().await;
             self.sweep_shard(shard).await;
-            ahead = ahead.saturating_sub(GIVE_BACK);
+            ahead = ahead.saturating_sub(RETURNED_AT_ONCE);
             if ahead == 0 {
-                ahead = self.give_back(shard);
+                ahead = self.return_unneeded(shard);
                 tidy = if ahead == 0 { tidy + 1 } else { 0 };
             }
             shard = (shard + 1) % SHARDS;
@@ -230,11 +230,11 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Frees what a shard has not needed for a pass, and tells how many bytes of it.
-    fn give_back(&self, shard: usize) -> usize {
+    /// Frees what a shard has not needed for a pass, and returns how many bytes of it.
+    fn return_unneeded(&self, shard: usize) -> usize {
         let mut shard = self.shards[shard].lock();
         let table = shard.shrink();
-        let pages = shard.unneeded(GIVE_BACK / PAGE_BYTES);
+        let pages = shard.unneeded(RETURNED_AT_ONCE / PAGE_BYTES);
         drop(shard);
         table + pages.len() * PAGE_BYTES
     }
@@ -338,7 +338,7 @@ mod tests {
             let _ = tokio::time::timeout(SWEEP_EVERY, store.sweep()).await;
             let after = held();
             // The tick with which it begins is at once, so that there may be one more.
-            assert!(before - after <= (SHARDS + 1) * GIVE_BACK, "{} bytes went at once", before - after);
+            assert!(before - after <= (SHARDS + 1) * RETURNED_AT_ONCE, "{} bytes went at once", before - after);
             (before, passes) = (after, passes + 1);
             assert!(passes < 10, "{before} bytes are still held");
         }

@@ -74,9 +74,9 @@ pub(super) struct Entry {
 /// The hash of a counter's name: 128 bits under a secret key stand for the name itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
-    /// Tells the shard.
+    /// Chooses the shard.
     pub(super) high: u64,
-    /// Tells the place in it.
+    /// Chooses the place in it.
     pub(super) low: u64,
 }
 
@@ -187,8 +187,8 @@ impl Shard {
         }
     }
 
-    /// Looks at the next few counters that are due, removes those that have expired, and tells how many there were and
-    /// what they took; and whether that is all that is due.
+    /// Looks at the next few counters that are due, removes those that have expired, and returns how many there were
+    /// and what they took; and whether that is all that is due.
     pub(super) fn sweep(&mut self, most: usize, now: u64) -> Swept {
         let mut swept = Swept::default();
         let step = u32::try_from(now / DUE_MS).unwrap_or(u32::MAX);
@@ -212,7 +212,7 @@ impl Shard {
         swept
     }
 
-    /// Makes the table smaller if most of it is empty, and tells how many bytes that gave back.
+    /// Makes the table smaller if most of it is empty, and returns how many bytes that freed.
     pub(super) fn shrink(&mut self) -> usize {
         // Not its capacity, which tells of removed entries as if they were there.
         if self.places.num_buckets() <= 64 || self.len() >= self.places.num_buckets() / 4 {

@@ -1,13 +1,13 @@
 //! Requests travel to Redis together.
 //!
-//! One that comes while no call is on its way goes out at once, together with those that have come in the same turn of
-//! the event loop; those that come while calls are on their way wait, and go together with the next. There is no timer:
-//! the busier Redis is, the more travel together, and the less each costs it.
+//! One that comes while no call is on its way goes out at once, together with those that have come in the same
+//! iteration of the event loop; those that come while calls are on their way wait, and go together with the next. There
+//! is no timer: the busier Redis is, the more travel together, and the less each costs it.
 //!
 //! Bounded are the calls on their way, what one call asks of Redis, and what waits. A request whose queue deadline is
 //! over, or whose caller has gone, is left out and charged nothing. The queue deadline is half of the time that a
-//! request has: were it all of it, a request whose turn comes under more load than Redis bears would get it just before
-//! its time is up, and Redis would work for answers that come too late, every one of them.
+//! request has: were it all of it, a request would leave the queue, under more load than Redis bears, just before its
+//! time is up, and Redis would work for answers that come too late, every one of them.
 //!
 //! A call that fails fails for the requests in it, once: nothing that may have been sent is sent a second time.
 
@@ -27,7 +27,7 @@ const REQUESTS: usize = 32;
 /// all of them are dear.
 const WORK: u64 = 128;
 
-/// What a request is told.
+/// The answer to a request.
 pub(super) type Answer = Result<Verdicts, StoreError>;
 
 /// A request that waits for a call, or is on its way.
@@ -69,7 +69,7 @@ impl Batch {
         let (mut batch, mut work) = (Vec::new(), 0);
         while let Some(request) = waiting.pop() {
             if request.queue_deadline <= now || request.has_gone() {
-                // A caller that has gone is not there to be told.
+                // The caller may have gone away.
                 let _ = request.answer.send(Err(StoreError::Overloaded));
                 continue;
             }
@@ -93,8 +93,8 @@ impl Batch {
         self.0.retain(|request| !request.has_gone());
     }
 
-    /// Tells each request its part of the reply, or why there is none. Hands out what Redis has refused to do for one
-    /// of them, if anything: not where it is a counter that fails.
+    /// Answers each request with its part of the reply, or with why there is none. Returns what Redis has refused to do
+    /// for one of them, if anything; a counter that fails is no refusal.
     pub(super) fn answer(self, reply: Result<Vec<u8>, StoreError>) -> Option<StoreError> {
         let counters = self.groups().map(Group::counters).sum();
         let mut reply = reply.and_then(|reply| Reply::new(&reply, counters));
@@ -112,7 +112,7 @@ impl Batch {
             if let Err(error @ (StoreError::Refused(_) | StoreError::Answer)) = &part {
                 refusal = Some(error.clone());
             }
-            // A caller that has gone meanwhile is not there to be told.
+            // The caller may have gone away meanwhile.
             let _ = request.answer.send(part);
         }
         refusal
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_has_waited_for_half_of_its_time_is_told_so_and_makes_room() {
+    fn a_request_that_has_waited_for_half_of_its_time_fails_and_makes_room() {
         let mut scene = Scene::new(4);
         let waiting = scene.push_all(&[2]);
         let _more_time = scene.push(&[check(Algorithm::SlidingWindow)], soon() + Duration::from_secs(60)).unwrap();
@@ -269,11 +269,11 @@ mod tests {
         let answers = scene.push_all(&[1, 2]);
         let reply = [answer(1, 7), answer(1, 8), answer(0, 9)].concat();
         assert!(scene.next().unwrap().answer(Ok(reply)).is_none());
-        let told = answers.into_iter().map(|answer| answer.blocking_recv().unwrap().unwrap());
-        let told: Vec<Vec<(bool, u32)>> = told
+        let answered = answers.into_iter().map(|answer| answer.blocking_recv().unwrap().unwrap());
+        let answered: Vec<Vec<(bool, u32)>> = answered
             .map(|part| part.iter().flatten().map(|verdict| (verdict.own.allowed, verdict.own.remaining)).collect())
             .collect();
-        assert_eq!(told, [vec![(true, 7)], vec![(true, 8), (false, 9)]]);
+        assert_eq!(answered, [vec![(true, 7)], vec![(true, 8), (false, 9)]]);
     }
 
     /// Three requests, of which the second is undecided because of this.

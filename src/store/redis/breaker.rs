@@ -1,7 +1,7 @@
 //! Whether a Redis is asked: the breaker of a node, which all of its connections share.
 //!
-//! **Closed**: at least one connection serves, and requests are asked over it. **Open**: none does, and each request is
-//! told so at once. **Half-open** is an open breaker while one connection, and one only, is made and tried by a real
+//! **Closed**: at least one connection serves, and requests are asked over it. **Open**: none does, and each request
+//! fails at once. **Half-open** is an open breaker while one connection, and one only, is made and tried by a real
 //! check; when that passes, the breaker closes, and the others are made, too.
 
 use std::fmt;
@@ -44,13 +44,13 @@ enum State {
     },
     Open {
         since: Instant,
-        told: Instant,
+        reported: Instant,
     },
 }
 
 impl State {
     fn open() -> State {
-        State::Open { since: Instant::now(), told: Instant::now() }
+        State::Open { since: Instant::now(), reported: Instant::now() }
     }
 }
 
@@ -144,9 +144,9 @@ impl Breaker {
                     "redis cannot be reached: each limit answers by its failure mode"
                 );
             }
-            State::Open { told, .. } => {
-                if told.elapsed() > REMINDER {
-                    *told = Instant::now();
+            State::Open { reported, .. } => {
+                if reported.elapsed() > REMINDER {
+                    *reported = Instant::now();
                     tracing::warn!(redis = self.redis, %error, "redis is still down");
                 }
             }
@@ -162,7 +162,7 @@ impl Breaker {
         }
     }
 
-    /// Under the lock of the state, so that everybody is told of changes in their order.
+    /// Under the lock of the state, so that changes are reported in their order.
     fn set_open(&self, open: bool) {
         self.is_open.store(open, Ordering::Relaxed);
         self.closed.send_replace(!open);

@@ -1,4 +1,4 @@
-//! What looks after one connection: a task that makes it, tries it by a real check of a counter of its own, and makes
+//! The keeper of one connection: a task that makes it, tries it by a real check of a counter of its own, and makes
 //! it anew when it is lost.
 //!
 //! A connection serves from a check that passes to one that does not. The keeper checks it
@@ -18,8 +18,8 @@ use tokio::time::{Duration, Instant, sleep, sleep_until};
 use super::connection::{Connection, Fault};
 use super::link::Shared;
 
-/// How often a keeper looks whether its connection is closed, which costs Redis nothing.
-const LOOK: Duration = Duration::from_secs(1);
+/// How often a keeper polls whether its connection is closed, which costs Redis nothing.
+const POLL: Duration = Duration::from_secs(1);
 /// After how long without an answer a connection is checked, and the longest time between two such checks.
 const IDLE: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(60));
 /// The shortest and the longest time between two checks because of refusals, where the checks pass.
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The first pause between two attempts to connect, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
-/// Looks after the connection of one slot.
+/// Keeps the connection of one slot.
 pub(super) struct Keeper {
     shared: Arc<Shared>,
     slot: usize,
@@ -45,7 +45,7 @@ enum Checked {
 }
 
 impl Keeper {
-    /// Looks after this slot of the link; `tried` is dropped after the first attempt to connect.
+    /// Keeps this slot of the link; `tried` is dropped after the first attempt to connect.
     pub(super) fn new(shared: Arc<Shared>, slot: usize, tried: mpsc::Sender<()>) -> Keeper {
         Keeper { shared, slot, tried: Some(tried) }
     }
@@ -56,7 +56,7 @@ impl Keeper {
             let start = Instant::now();
             let kept = AssertUnwindSafe(self.keep()).catch_unwind().await;
             let has_panicked = kept.is_err();
-            let fault = kept.unwrap_or_else(|_| Fault::Lost("what looks after it has panicked".to_owned()));
+            let fault = kept.unwrap_or_else(|_| Fault::Lost("its keeper has panicked".to_owned()));
             match self.shared.slots[self.slot].swap(None) {
                 Some(connection) => {
                     connection.lose(&fault.to_string());
@@ -68,13 +68,13 @@ impl Keeper {
             self.shared.doubts.send_replace(());
             self.tried = None;
             // One that is lost as soon as it is made is not made all the time.
-            if has_panicked || start.elapsed() < LOOK {
+            if has_panicked || start.elapsed() < POLL {
                 sleep(RETRY.0).await;
             }
         }
     }
 
-    /// Makes a connection, and tells what has ended it.
+    /// Makes a connection, and returns what has ended it.
     async fn keep(&mut self) -> Fault {
         let connection = self.connect().await;
         self.shared.slots[self.slot].store(Some(Arc::clone(&connection)));
@@ -103,7 +103,7 @@ impl Keeper {
 
     /// One attempt: a connection that has passed a check.
     async fn make(&self) -> Result<Arc<Connection>, Fault> {
-        // For good: what the pool is given back it would hand out again, to any worker.
+        // For good: the pool would hand out a returned connection again, to any worker.
         let redis = Pooled::take(self.shared.pool.get().await.map_err(|error| self.not_connected(error))?);
         let connection = Connection::new(redis, self.slot / self.shared.for_each_worker);
         self.shared.check(&connection).await?;
@@ -120,7 +120,7 @@ impl Keeper {
         })
     }
 
-    /// Tells why the connection does not serve any more.
+    /// Waits until the connection does not serve any more, and returns why.
     async fn watch(&self, mut connection: Arc<Connection>) -> Fault {
         let mut doubts = self.shared.doubts.subscribe();
         let (mut idle, mut heard) = (IDLE.0, Instant::now());
@@ -139,7 +139,7 @@ impl Keeper {
                     pause = if again { (pause * 2).min(REFUSED.1) } else { REFUSED.0 };
                     refusals_from = Instant::now() + pause;
                 }
-                () = sleep(LOOK) => {
+                () = sleep(POLL) => {
                     if connection.take_answered() {
                         (idle, heard) = (IDLE.0, Instant::now());
                     }

@@ -1,7 +1,7 @@
 //! The link to a Redis: its connections, each of which stands for itself.
 //!
 //! A request never connects and never waits for a connection: the worker's calls go out at once over one that is there,
-//! or the breaker is open and the request is told so at once. Each connection has a keeper, which makes it, checks it
+//! or the breaker is open and the request fails at once. Each connection has a keeper, which makes it, checks it
 //! and makes it anew.
 //!
 //! Silence is Redis's own: a reply that is outstanding for [`RedisConfig::timeout`], in time in which this process ran.
@@ -45,7 +45,7 @@ pub(super) struct Shared {
     pub(super) slots: Vec<ArcSwapOption<Connection>>,
     pub(super) for_each_worker: usize,
     pub(super) breaker: Breaker,
-    /// Tells all keepers to check their connections.
+    /// Makes all keepers check their connections.
     pub(super) doubts: watch::Sender<()>,
     /// What a check asks.
     pub(super) check: Group,

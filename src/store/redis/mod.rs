@@ -26,7 +26,7 @@ use node::Node;
 /// The shared store, as one worker sees it.
 pub struct RedisStore(Arc<Node>);
 
-/// Is told whenever Redis goes down or comes up, the first time included.
+/// Is called whenever Redis goes down or comes up, the first time included.
 pub type OnChange = Box<dyn Fn(bool) + Send + Sync>;
 
 /// Why no attempt to reach Redis is possible at all.

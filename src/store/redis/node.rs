@@ -1,6 +1,6 @@
 //! One Redis as one worker asks it: the link, which the workers share, and the worker's own queue.
 //!
-//! **Order.** What a request takes and what another gives back of the same counter reach Redis in the order in which
+//! **Order.** What one request takes and another refunds of the same counter reach Redis in the order in which
 //! they were asked, so that a refund does not come before what it refunds:
 //! - All calls of a worker go over one connection at a time. They are taken from the queue and handed to the connection
 //!   in one step, and a connection keeps its order, as Redis does.

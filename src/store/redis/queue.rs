@@ -1,7 +1,7 @@
 //! What waits for a call to Redis, and the permits to make calls.
 //!
 //! Nothing that waits is forgotten: an item that comes while a permit is free brings a task that makes calls, and a
-//! task gives its permit back only in the step in which it finds nothing. `tests/queue.rs` checks that with `loom`, in
+//! task returns its permit only in the step in which it finds nothing. `tests/queue.rs` checks that with `loom`, in
 //! every order that threads can take; for its sake this file takes its lock from the module beside it, and knows
 //! nothing of Redis.
 
@@ -69,7 +69,7 @@ impl<T: Item> Queue<T> {
 }
 
 impl<T> Permit<T> {
-    /// Takes of what waits what `choose` chooses. Where that is nothing, the permit is given back.
+    /// Takes of what waits what `choose` chooses. Where that is nothing, the permit is returned.
     pub fn take<B>(permit: &mut Option<Permit<T>>, choose: impl FnOnce(&mut Waiting<T>) -> Option<B>) -> Option<B> {
         let Permit { queue, starting, given_back } = permit.as_mut()?;
         let mut waiting = queue.waiting.lock();

@@ -3,8 +3,8 @@
 //! The one place that knows the YAML library. It is `granit-parser`, the event parser inside `serde-saphyr`, and not a
 //! serde front end, because serde's data model loses what a rules file needs:
 //!
-//! - the position of every value, so that all mistakes of a file can be told together, each with its line and column.
-//!   The forks of the archived `serde_yaml` have none; `serde-saphyr` has them in a wrapper type;
+//! - the position of every value, so that all mistakes of a file can be reported together, each with its line and
+//!   column. The forks of the archived `serde_yaml` have none; `serde-saphyr` has them in a wrapper type;
 //! - the difference between `5` and `"5"`, and the text of `007`, `0x1F` or `yes` as it was written: `serde-saphyr`
 //!   hands over the number or truth value that it takes them for;
 //! - the first document, whatever follows it: `serde-saphyr` refuses a text that has a second one.
