@@ -3,14 +3,15 @@
 //! One request, in a straight line:
 //!
 //! ```text
-//! Envoy ─▶ grpc         the call becomes a Request, or is refused as invalid
+//! Envoy ─▶ grpc         makes the call a Request, or refuses it as invalid
 //!          limiter      takes one snapshot of the rules for the whole request
-//!          plan         each descriptor: no rule, unlimited, or a Check of a counter
-//!          store        decides all checks together, in one round trip or none
-//!          plan         verdicts and failure modes become a Decision
-//!          metrics      records it
-//!          delay        keeps what passes until its release time, where a limit says so
-//! Envoy ◀─ grpc         the Decision becomes statuses, a code, headers
+//!          plan         matches each descriptor: no rule, unlimited, or Checks of counters
+//!          store        decides all checks together, in one round trip; a lease or a known denial saves it
+//!          plan         gives each limit its answer: the store's verdict, or its failure mode's
+//!          decision     concludes from all answers whether the request passes, and when
+//!          metrics      records the Decision
+//!          delay        keeps a request until its release time, where a limit says so
+//! Envoy ◀─ grpc         makes of the Decision statuses, a code, headers
 //! ```
 //!
 //! What always holds:
@@ -18,8 +19,10 @@
 //! - Every number in a limit's arithmetic is whole and below 2^53, in Rust and in Lua.
 //! - A decision never depends on a key's expiry; expiry collects garbage.
 //! - A request sees one snapshot of the rules.
-//! - One request is one group: unless all of it passes, nothing of it is charged but what is charged by its nature.
-//! - No global state, no settings object passed down, no panic for an error, no second way to limit.
+//! - One request is one group: unless all of it passes, only refunds happen, and only limits that count denials are
+//!   charged.
+//! - Everything that clients can make grow has a bound, and a stated answer at the bound.
+//! - No global state, no settings object passed down, no panic for an error, no second way to limit, no `unsafe`.
 //! - An algorithm is one pair of files of one name and one line in `algorithm`; every property, twin and store test
 //!   picks it up.
 
