@@ -52,7 +52,7 @@ struct Common {
     options: LimiterOptions,
     /// Those of all workers.
     in_force: Mutex<Vec<Arc<InForce>>>,
-    /// Decides for limits in failure mode `local` while the store cannot.
+    /// Decides for limits in failure mode `local` while the store is unavailable.
     local: Arc<MemoryStore>,
     metrics: Arc<Metrics>,
     delays: DelayQueue,
@@ -96,8 +96,8 @@ impl Overload {
 /// Why a request has no decision.
 #[derive(Debug, thiserror::Error)]
 pub enum DecideError {
-    /// A limit wants the call to fail where the store cannot decide.
-    #[error("the rate limit store cannot decide: {0}")]
+    /// A limit wants the call to fail while the store is unavailable.
+    #[error("the rate limit store is unavailable: {0}")]
     Undecided(#[source] StoreError),
     /// The store has no room, and such requests are refused.
     #[error("too many requests wait for the rate limit store")]

@@ -81,7 +81,7 @@ async fn the_command_shows_and_resets_what_is_in_redis() {
     let (code, _, said) = counter(&["get", "--domain", "shop", "user=ann"]);
     redis.thaw();
     assert_eq!(code, Some(1));
-    assert!(said.contains("the store cannot tell"), "{said}");
+    assert!(said.contains("the store is unavailable"), "{said}");
 }
 
 #[test]

@@ -109,7 +109,7 @@ on_every_store! {
     a_shadow_denial_denies_nobody_else
     quota_limits_deny_only_together
     the_same_counter_twice_in_a_request_counts_twice
-    a_slot_is_given_back_by_its_holder_alone
+    a_slot_is_released_by_its_holder_alone
 }
 
 async fn exactly_the_limit_passes_however_many_ask_at_once<S: Store>(store: Arc<S>) {
@@ -248,7 +248,7 @@ async fn the_same_counter_twice_in_a_request_counts_twice<S: Store>(store: Arc<S
     }
 }
 
-async fn a_slot_is_given_back_by_its_holder_alone<S: Store>(store: Arc<S>) {
+async fn a_slot_is_released_by_its_holder_alone<S: Store>(store: Arc<S>) {
     let reports = check("reports", limit(Algorithm::Concurrency, 2));
     let stream = |holder| Check { caller: Caller { holder, ..Caller::default() }, ..reports.clone() };
     let ended = |holder| Check { ask: Ask::Refund(1), ..stream(holder) };
@@ -401,7 +401,7 @@ async fn names_in_redis_begin_with_the_prefix() {
 }
 
 #[tokio::test]
-async fn every_counter_in_redis_has_a_time_to_live() {
+async fn every_counter_in_redis_has_a_ttl() {
     let redis = Redis::start();
     let store = redis_store(&redis).await;
     for algorithm in Algorithm::ALL {
@@ -416,7 +416,7 @@ async fn every_counter_in_redis_has_a_time_to_live() {
 async fn a_denial_writes_nothing_to_redis() {
     let redis = Redis::start();
     let store = redis_store(&redis).await;
-    // Concurrency remembers whom it has denied, whose release is to free nothing.
+    // Concurrency remembers denied streams, whose releases must free nothing.
     for algorithm in Algorithm::ALL.iter().filter(|algorithm| !algorithm.has_holders()) {
         let check = check(algorithm.name(), limit(*algorithm, 1));
         ask(&store, from_ref(&check)).await;

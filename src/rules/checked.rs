@@ -46,7 +46,7 @@ pub struct LimitConfig {
     pub name: String,
     /// How much may pass.
     pub allowance: Allowance,
-    /// What it answers when the store cannot.
+    /// What it answers while the store is unavailable.
     pub failure_mode: FailureMode,
     /// Every hit counts so many.
     pub cost: u32,
@@ -69,7 +69,7 @@ pub enum Allowance {
     Limited(Limit),
 }
 
-/// What a limit answers when the store cannot: an error, a timeout, a store known to be down.
+/// What a limit answers while the store is unavailable: after an error, a timeout, or while it is known to be down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum FailureMode {
     /// The request passes.
@@ -103,7 +103,7 @@ impl FailureMode {
 pub struct Defaults {
     /// How it counts.
     pub algorithm: Algorithm,
-    /// What it answers when the store cannot.
+    /// What it answers while the store is unavailable.
     pub failure_mode: FailureMode,
 }
 

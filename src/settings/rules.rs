@@ -45,8 +45,8 @@ pub struct Reading {
         value_parser = algorithm_parser())]
     pub default_algorithm: Algorithm,
 
-    /// What a limit that does not say answers when the store cannot: open lets pass, closed denies, local decides in
-    /// this process, error fails the call so that Envoy's failure_mode_deny decides.
+    /// What a limit that does not say answers while the store is unavailable: open lets pass, closed denies, local
+    /// decides in this process, error fails the call so that Envoy's failure_mode_deny decides.
     #[arg(long, env = "FAILURE_MODE", value_name = "MODE", default_value = "open", help_heading = "Rules",
         value_parser = named(&FailureMode::ALL, FailureMode::name))]
     pub failure_mode: FailureMode,
