@@ -284,7 +284,8 @@ fn damaged_rules(rng: &mut Rng) -> Vec<u8> {
 /// The service on the memory store under these rules.
 fn service(rules: Rules) -> Service<MemoryStore> {
     let metrics = Arc::new(Metrics::new(0.8).unwrap());
-    let limiter = Limiter::new(LimiterOptions::default(), Arc::default(), Arc::default(), Arc::clone(&metrics));
+    let limiter =
+        Limiter::new(LimiterOptions::default(), Arc::default(), Arc::<MemoryStore>::default(), Arc::clone(&metrics));
     limiter.put_in_force(rules);
     let options = ServiceOptions {
         limits: RequestLimits { descriptors: 10, entries: 10, key_bytes: 100, value_bytes: 100 },
