@@ -16,7 +16,7 @@ use crate::descriptor::{Entry, Request, Role};
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::plan::{Asked, Plan, PlanOptions};
 use crate::rules::Rules;
-use crate::store::memory::MemoryStore;
+use crate::store::memory::{Clock, MemoryStore};
 use crate::store::{Check, Store, StoreError, Verdicts};
 use crate::telemetry;
 
@@ -47,13 +47,28 @@ pub struct Deadlines {
     pub caller: Option<Instant>,
 }
 
+/// Decides in this process for limits in failure mode `local`.
+pub trait Local: Send + Sync {
+    /// Decides at once, as [`MemoryStore::decide`] does.
+    ///
+    /// # Errors
+    /// Where there is no room for what the request needs.
+    fn decide(&self, checks: &[Check]) -> Result<Verdicts, StoreError>;
+}
+
+impl<C: Clock> Local for MemoryStore<C> {
+    fn decide(&self, checks: &[Check]) -> Result<Verdicts, StoreError> {
+        MemoryStore::decide(self, checks)
+    }
+}
+
 /// What the limiters of all workers have in common.
 struct Common {
     options: LimiterOptions,
     /// Those of all workers.
     in_force: Mutex<Vec<Arc<InForce>>>,
     /// Decides for limits in failure mode `local` while the store is unavailable.
-    local: Arc<MemoryStore>,
+    local: Arc<dyn Local>,
     metrics: Arc<Metrics>,
     delays: DelayQueue,
     reports: telemetry::Throttle,
@@ -141,7 +156,7 @@ impl<S> Clone for Limiter<S> {
 
 impl<S: Store> Limiter<S> {
     /// Without rules, until [`Limiter::put_in_force`].
-    pub fn new(options: LimiterOptions, store: Arc<S>, local: Arc<MemoryStore>, metrics: Arc<Metrics>) -> Limiter<S> {
+    pub fn new(options: LimiterOptions, store: Arc<S>, local: Arc<dyn Local>, metrics: Arc<Metrics>) -> Limiter<S> {
         let common = Common {
             in_force: Mutex::default(),
             local,

@@ -33,7 +33,8 @@ fn service() -> Service<MemoryStore> {
     std::fs::write(&rules, RULES).unwrap();
     let rules = load::load(&Sources { paths: vec![rules.path().to_owned()] }, &LoadOptions::default()).unwrap().rules;
     let metrics = Arc::new(Metrics::new(0.8).unwrap());
-    let limiter = Limiter::new(LimiterOptions::default(), Arc::default(), Arc::default(), Arc::clone(&metrics));
+    let limiter =
+        Limiter::new(LimiterOptions::default(), Arc::default(), Arc::<MemoryStore>::default(), Arc::clone(&metrics));
     limiter.put_in_force(rules);
     let options = ServiceOptions {
         limits: RequestLimits { descriptors: 10, entries: 10, key_bytes: 100, value_bytes: 100 },

@@ -55,7 +55,7 @@ fn fuzz(cases: u64, mut case: impl FnMut(&mut Rng) + Send + 'static) {
     };
     let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(u32::MAX.into()));
     let (begins, begun) = mpsc::channel();
-    std::thread::spawn(move || {
+    let runs = std::thread::spawn(move || {
         for seed in first..end {
             if Instant::now() > until {
                 eprintln!("{} cases from seed {first} on", seed - first);
@@ -68,16 +68,19 @@ fn fuzz(cases: u64, mut case: impl FnMut(&mut Rng) + Send + 'static) {
             }
         }
     });
+    // What the cases hold, a Redis among it, goes with their thread.
+    let wait = || runs.join().unwrap();
     let mut last = first;
     loop {
         match begun.recv_timeout(HANG) {
             Ok((seed, None)) => last = seed,
             Ok((seed, Some(panic))) => {
                 eprintln!("it was TOLLGATE_FUZZ_SEED={seed}");
+                wait();
                 std::panic::resume_unwind(panic)
             }
             Err(mpsc::RecvTimeoutError::Timeout) => panic!("TOLLGATE_FUZZ_SEED={last} does not end"),
-            Err(mpsc::RecvTimeoutError::Disconnected) => return,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return wait(),
         }
     }
 }
@@ -285,7 +288,8 @@ fn damaged_rules(rng: &mut Rng) -> Vec<u8> {
 /// The service on the memory store under these rules.
 fn service(rules: Rules) -> Service<MemoryStore> {
     let metrics = Arc::new(Metrics::new(0.8).unwrap());
-    let limiter = Limiter::new(LimiterOptions::default(), Arc::default(), Arc::default(), Arc::clone(&metrics));
+    let limiter =
+        Limiter::new(LimiterOptions::default(), Arc::default(), Arc::<MemoryStore>::default(), Arc::clone(&metrics));
     limiter.put_in_force(rules);
     let options = ServiceOptions {
         limits: RequestLimits { descriptors: 10, entries: 10, key_bytes: 100, value_bytes: 100 },

@@ -72,7 +72,12 @@ async fn what_an_admin_asks_a_worker_does() {
         .unwrap();
     let sources = Sources { paths: vec![rules.path().to_owned()] };
     let (store, metrics) = (Arc::new(Noting::default()), Arc::new(Metrics::new(0.8).unwrap()));
-    let limiter = Limiter::new(LimiterOptions::default(), Arc::clone(&store), Arc::default(), Arc::clone(&metrics));
+    let limiter = Limiter::new(
+        LimiterOptions::default(),
+        Arc::clone(&store),
+        Arc::<MemoryStore>::default(),
+        Arc::clone(&metrics),
+    );
     limiter.put_in_force(load::load(&sources, &LoadOptions::default()).unwrap().rules);
     let workers = Workers::start(2).unwrap();
     let runtime = workers.runtimes()[0].clone();
@@ -97,7 +102,8 @@ async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
     let slow = Arc::new(Semaphore::new(0));
     let store = Fragile { counters: MemoryStore::default(), slow: Arc::clone(&slow) };
     let metrics = Arc::new(Metrics::new(0.8).unwrap());
-    let limiter = Limiter::new(LimiterOptions::default(), Arc::new(store), Arc::default(), Arc::clone(&metrics));
+    let limiter =
+        Limiter::new(LimiterOptions::default(), Arc::new(store), Arc::<MemoryStore>::default(), Arc::clone(&metrics));
     limiter.put_in_force(load::load(&sources, &LoadOptions::default()).unwrap().rules);
     let options = ServiceOptions {
         limits: RequestLimits { descriptors: 1, entries: 1, key_bytes: 10, value_bytes: 10 },

@@ -31,7 +31,7 @@ use tollgate::rules::load::{self, LoadOptions, Sources};
 use tollgate::store::Store as _;
 use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::lease::Leases;
-use tollgate::store::memory::MemoryStore;
+use tollgate::store::memory::{Clock, MemoryStore};
 use world::{Faulty, Weather, World};
 
 /// What each seed draws from.
@@ -91,6 +91,15 @@ struct Replica {
     leases: Arc<Way>,
 }
 
+/// A replica's own clock.
+struct Paused(Instant);
+
+impl Clock for Paused {
+    fn now(&self) -> u64 {
+        world::START + self.0.elapsed().as_millis() as u64
+    }
+}
+
 /// One run.
 struct Run {
     rng: fastrand::Rng,
@@ -129,7 +138,12 @@ impl Run {
         let plan = PlanOptions { key_prefix: String::new(), shadow_mode, expected_replicas: 1 };
         let options = LimiterOptions { plan, overload: Overload::FailureMode, max_delayed_requests: 2 };
         let metrics = Arc::new(Metrics::new(0.8).unwrap());
-        let first = Limiter::new(options, Arc::clone(&ways[0]), Arc::new(MemoryStore::default()), metrics);
+        let first = Limiter::new(
+            options,
+            Arc::clone(&ways[0]),
+            Arc::new(MemoryStore::new(Paused(Instant::now()), usize::MAX)),
+            metrics,
+        );
         let second = first.with_store(Arc::clone(&ways[1]));
         first.put_in_force(rules(0));
         Replica { workers: vec![first, second], leases: Arc::clone(&ways[0]) }

@@ -399,6 +399,7 @@ impl Judge {
         self.counts.see("clock step", world.steps);
         self.counts.see("outage", world.outages);
         self.counts.see("in shadow mode", u64::from(self.weather.shadow_mode));
+        self.wrong.extend(world.charged_denied.iter().map(|what| format!("a denied request was charged: {what}")));
         let in_flight = self.in_flight;
         self.demand(in_flight == 0, || format!("{in_flight} hits were never answered"));
         let counters = std::mem::take(&mut self.counters);

@@ -14,7 +14,7 @@ use tollgate::store::group::{self, Votes};
 use tollgate::store::{Check, CheckVerdict, Key, Store, StoreError, Verdicts};
 
 /// Milliseconds since the epoch, some day in 2026, where every run begins.
-const START: u64 = 1_784_000_000_123;
+pub const START: u64 = 1_784_000_000_123;
 
 /// How often what happens, in 256ths of all calls, and what else may.
 #[derive(Clone, Copy, Debug, Default)]
@@ -78,6 +78,8 @@ pub struct World {
     pub failovers: u64,
     pub steps: u64,
     pub outages: u64,
+    /// Denied requests that were charged, which none may be.
+    pub charged_denied: Vec<String>,
     /// Until then it is away.
     away_until: Instant,
 }
@@ -97,6 +99,7 @@ impl World {
             failovers: 0,
             steps: 0,
             outages: 0,
+            charged_denied: Vec::new(),
             away_until: Instant::now(),
         }
     }
@@ -154,6 +157,7 @@ impl World {
         let keys: Vec<Key> = group::keys(checks).cloned().collect();
         let state = |i: usize| self.counters.get(&keys[i]).map(|(state, _)| state);
         let (verdicts, effects) = group::decide(checks, now, state);
+        let before = self.rests(checks);
         for (i, effect) in effects {
             let expires_at = match effect {
                 Effect::Changed { expires_after_ms, .. } => now + expires_after_ms,
@@ -164,6 +168,9 @@ impl World {
                 self.counters.insert(keys[i].clone(), (state, expires_at));
             }
         }
+        if denies(checks, &verdicts) && before != self.rests(checks) {
+            self.charged_denied.push(format!("{:?}: {before:?}, {:?}", keys, self.rests(checks)));
+        }
         self.count(checks, &verdicts);
         if self.rng.u8(..) < 64 {
             self.replica = self.counters.clone();
@@ -171,14 +178,21 @@ impl World {
         verdicts
     }
 
+    /// What remains of each limit that a denied request is not charged to, and whom nothing is refunded to.
+    fn rests<C: Borrow<Check>>(&self, checks: &[C]) -> Vec<u32> {
+        let checks = checks.iter().map(Borrow::borrow);
+        let refunded: Vec<&Key> =
+            checks.clone().filter(|check| check.ask.is_refund()).map(|check| &check.key).collect();
+        let takes = checks
+            .filter(|check| !check.limit.count_denied() && !refunded.contains(&&check.key) && check.ask != Ask::Reset);
+        takes.map(|check| self.would_say(&Check { ask: Ask::Peek, ..check.clone() }).own.remaining).collect()
+    }
+
     fn count<C: Borrow<Check>>(&mut self, checks: &[C], verdicts: &Verdicts) {
-        let mut votes = Votes::default();
-        for (check, verdict) in checks.iter().zip(verdicts) {
-            votes.add(check.borrow().role, check.borrow(), !verdict.unwrap().allowed());
-        }
+        let denied = denies(checks, verdicts);
         for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts) {
             match check.ask {
-                Ask::Take(hits) if verdict.unwrap().allowed() && !votes.deny() => {
+                Ask::Take(hits) if verdict.unwrap().allowed() && !denied => {
                     *self.taken.entry(check.key.clone()).or_default() += hits;
                 }
                 // Clients and operators do not refund like this: they have no group of two.
@@ -198,6 +212,15 @@ impl World {
         }
         (way, self.rng.u8(..) >= lost(&self.weather))
     }
+}
+
+/// What the checks of a request make of it together.
+fn denies<C: Borrow<Check>>(checks: &[C], verdicts: &Verdicts) -> bool {
+    let mut votes = Votes::default();
+    for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts) {
+        votes.add(check.role, check, !verdict.unwrap().allowed());
+    }
+    votes.deny()
 }
 
 /// The way of one replica of Tollgate to the store. What goes there keeps its order; answers need not.
