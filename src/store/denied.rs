@@ -105,10 +105,15 @@ impl<S: Store> Store for DeniedCache<S> {
             return Ok(verdicts);
         }
         // When there is an answer, and also where nobody waits for it any more: it may have happened.
-        let _forget = Forget { denials, checks };
-        let verdicts = self.store.check(checks, deadline).await?;
-        denials.learn(checks, &verdicts, asked);
-        Ok(verdicts)
+        let forget = Forget { denials, checks };
+        let verdicts = self.store.check(checks, deadline).await;
+        match &verdicts {
+            Ok(verdicts) => denials.learn(checks, verdicts, asked),
+            // A refund that has not happened opens nothing.
+            Err(error) if error.changes_nothing() => forget.nothing(),
+            Err(_) => {}
+        }
+        verdicts
     }
 
     fn known_denial(&self, check: &Check) -> Option<CheckVerdict> {
@@ -124,6 +129,13 @@ impl<S: Store> Store for DeniedCache<S> {
 struct Forget<'c, C: Borrow<Check>> {
     denials: &'c Denials,
     checks: &'c [C],
+}
+
+impl<C: Borrow<Check>> Forget<'_, C> {
+    /// Nothing is refunded.
+    fn nothing(mut self) {
+        self.checks = &[];
+    }
 }
 
 impl<C: Borrow<Check>> Drop for Forget<'_, C> {
@@ -501,6 +513,29 @@ mod tests {
         let stream = check("ann", limit(Algorithm::Concurrency, 1, 60_000, Options::default()), 1);
         denials.learn(from_ref(&stream), &denied(50_000), origin);
         assert!(denials.known(&stream, origin).is_none(), "a slot is released at any moment");
+    }
+
+    /// A store that never can.
+    struct Failing(StoreError);
+
+    impl Store for Failing {
+        async fn check<C: Borrow<Check> + Sync>(&self, _: &[C], _: Instant) -> Result<Verdicts, StoreError> {
+            Err(self.0.clone())
+        }
+    }
+
+    #[tokio::test]
+    async fn a_refund_ends_a_denial_unless_it_is_certain_that_nothing_was_refunded() {
+        use StoreError::{Connection, Down, Overloaded, Timeout};
+        for (error, is_known) in [(Down, true), (Overloaded, true), (Timeout, false), (Connection("".into()), false)] {
+            let denials = Arc::new(unbounded());
+            let asked = check("ann", limit(Algorithm::SlidingLog, 1, 60_000, Options::default()), 1);
+            denials.learn(from_ref(&asked), &denied(50_000), Instant::now());
+            let cache = DeniedCache::new(Failing(error.clone()), Arc::clone(&denials));
+            let refund = check("ann", asked.limit, -1);
+            cache.check(from_ref(&refund), Instant::now()).await.unwrap_err();
+            assert_eq!(cache.known_denial(&asked).is_some(), is_known, "{error}");
+        }
     }
 
     #[test]
