@@ -58,10 +58,16 @@ impl<S> Service<S> {
 impl<S: Store> RateLimitService for Service<S> {
     async fn should_rate_limit(&self, call: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
         let start = Instant::now();
-        let deadlines = self.deadlines(start, caller_timeout(&call));
+        let timeout = caller_timeout(&call);
+        let deadlines = self.deadlines(start, timeout);
         let answer = self.answer(call.into_inner(), deadlines).await;
-        self.metrics.record_call(start.elapsed());
+        let took = start.elapsed();
+        self.metrics.record_call(took);
         let (response, turn) = answer?;
+        // Too late for the store, it is too late for a failure mode.
+        if timeout.is_some_and(|timeout| timeout < took) {
+            return Err(Status::deadline_exceeded("the deadline is over"));
+        }
         if let Some(turn) = turn {
             turn.come().await;
         }
