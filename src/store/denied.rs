@@ -10,7 +10,7 @@
 //! reset`, is seen within [`FRESH`] while the store can be asked.
 //!
 //! Of a counter one denial is known. A fresh one is not replaced by one of more hits: so a client that asks for one hit costs nothing, whatever
-//! others ask for.
+//! others ask for. One that is not fresh any more is, but is kept beside it for when the store cannot be asked, of the fewest hits.
 //!
 //! How long to wait is told as the store said it. For a request of several hits that may have become longer, if others have taken fewer; and
 //! for a caller that could not be delayed for as long as others, if such have passed.
@@ -64,7 +64,7 @@ pub struct Denials {
 }
 
 /// What a check was told.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Denial {
     limit: Limit,
     penalty: Option<Penalty>,
@@ -77,6 +77,8 @@ struct Denial {
     fresh_until: Instant,
     /// Until then the same is denied.
     until: Instant,
+    /// Fewer hits are, too, for as long as this holds.
+    fewer: Option<Arc<Denial>>,
 }
 
 /// What a denial takes, in bytes.
@@ -84,8 +86,8 @@ struct Denial {
 struct Bytes;
 
 impl Weighter<Key, Denial> for Bytes {
-    fn weight(&self, key: &Key, _: &Denial) -> u64 {
-        key.as_str().len() as u64 + ONE
+    fn weight(&self, key: &Key, denial: &Denial) -> u64 {
+        key.as_str().len() as u64 + if denial.fewer.is_some() { 2 * ONE } else { ONE }
     }
 }
 
@@ -180,25 +182,24 @@ impl Denials {
     /// A denial that holds while the store cannot be asked: of as many hits, or of fewer.
     fn known(&self, check: &Check, now: Instant) -> Option<CheckVerdict> {
         let denial = self.cache.as_ref()?.get(&check.key)?;
-        let at_least = matches!(check.ask, Ask::Take(_) | Ask::Peek) && denial.ask.taken() <= check.ask.taken();
-        let waits_no_longer = check.limit.max_delay_ms(check.caller) <= check.limit.max_delay_ms(denial.caller);
-        (at_least && waits_no_longer && now < denial.until && denial.is_of(check)).then(|| denial.later(now))
+        let known = Some(&denial).filter(|denial| denial.holds_for(check, now));
+        let known = known.or_else(|| denial.fewer.as_deref().filter(|denial| denial.holds_for(check, now)));
+        known.map(|denial| denial.later(now))
     }
 
     /// Remembers the denials among these verdicts, unless something has been refunded since they were asked for.
     fn learn<C: Borrow<Check>>(&self, checks: &[C], verdicts: &Verdicts, asked: Instant) {
         let Some(cache) = &self.cache else { return };
         for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts) {
-            let Some(denial) = verdict.and_then(|verdict| Denial::new(check, verdict, asked)) else { continue };
+            let Some(mut denial) = verdict.and_then(|verdict| Denial::new(check, verdict, asked)) else { continue };
             // A refund is told under the same lock: it comes before, or it finds what is inserted here.
             let refunded = self.refunded.of(&check.key).lock();
             let is_late = refunded.is_some_and(|at| at >= asked);
-            if is_late
-                || is_repeated(check, checks)
-                || cache.get(&check.key).is_some_and(|known| known.goes_before(&denial))
-            {
+            let known = cache.get(&check.key);
+            if is_late || is_repeated(check, checks) || known.as_ref().is_some_and(|known| known.goes_before(&denial)) {
                 continue;
             }
+            denial.fewer = known.and_then(|known| known.fewer_than(&denial));
             cache.insert(check.key.clone(), denial);
         }
     }
@@ -239,13 +240,20 @@ impl Denial {
         let fresh_until = if is_fresh { asked + fresh } else { asked };
         let penalty = check.penalty.as_ref().map(|penalized| penalized.penalty);
         let Check { limit, ask, caller, .. } = *check;
-        Some(Denial { limit, penalty, ask, caller, verdict, asked, fresh_until, until })
+        Some(Denial { limit, penalty, ask, caller, verdict, asked, fresh_until, until, fewer: None })
     }
 
     /// The store need not be asked.
     fn answers(&self, check: &Check, now: Instant) -> bool {
         let waits_as_long = || check.limit.max_delay_ms(check.caller) == check.limit.max_delay_ms(self.caller);
         now < self.fresh_until && check.ask == self.ask && self.is_of(check) && waits_as_long()
+    }
+
+    /// It denies as many hits, or more, of a caller that waits no longer.
+    fn holds_for(&self, check: &Check, now: Instant) -> bool {
+        let at_least = matches!(check.ask, Ask::Take(_) | Ask::Peek) && self.ask.taken() <= check.ask.taken();
+        let waits_no_longer = || check.limit.max_delay_ms(check.caller) <= check.limit.max_delay_ms(self.caller);
+        at_least && now < self.until && self.is_of(check) && waits_no_longer()
     }
 
     /// It is of the same limit.
@@ -256,8 +264,20 @@ impl Denial {
     /// It stays where the other would take its place: it is still fresh, and of fewer hits, which are asked for more often. A peek comes last.
     fn goes_before(&self, other: &Denial) -> bool {
         let rank = |denial: &Denial| denial.ask.taken().checked_sub(1).unwrap_or(u64::MAX);
-        let same_terms = (self.limit, self.penalty) == (other.limit, other.penalty);
-        same_terms && other.asked < self.fresh_until && rank(self) < rank(other)
+        self.has_terms_of(other) && other.asked < self.fresh_until && rank(self) < rank(other)
+    }
+
+    /// What of this still holds for fewer hits than the other, which takes its place: that of the fewest.
+    fn fewer_than(mut self, other: &Denial) -> Option<Arc<Denial>> {
+        let lasts = |denial: &Denial| {
+            denial.has_terms_of(other) && other.asked < denial.until && denial.ask.taken() < other.ask.taken()
+        };
+        let fewest = self.fewer.take().filter(|denial| lasts(denial));
+        fewest.or_else(|| lasts(&self).then(|| Arc::new(self)))
+    }
+
+    fn has_terms_of(&self, other: &Denial) -> bool {
+        (self.limit, self.penalty) == (other.limit, other.penalty)
     }
 
     /// The verdict of then, as it reads now.
@@ -536,6 +556,29 @@ mod tests {
             cache.check(from_ref(&refund), Instant::now()).await.unwrap_err();
             assert_eq!(cache.known_denial(&asked).is_some(), is_known, "{error}");
         }
+    }
+
+    #[test]
+    fn while_the_store_cannot_be_asked_a_denial_of_more_hits_opens_the_limit_for_no_fewer() {
+        let (denials, origin) = (unbounded(), Instant::now());
+        let limited = limit(Algorithm::SlidingLog, 1, 60_000, Options::default());
+        let of = |hits| check("ann", limited, hits);
+        let at = |ms| origin + Duration::from_millis(ms);
+        let learn = |hits, retry_after_ms, ms| denials.learn(&[of(hits)], &denied(retry_after_ms), at(ms));
+        let known = |ms| [1, 2, 5, 9].map(|hits| denials.known(&of(hits), at(ms)).is_some());
+        learn(2, 20_000, 0);
+        for (hits, ms) in [(5, 2_000), (5, 4_000), (9, 6_000), (5, 8_000)] {
+            learn(hits, 50_000, ms);
+            assert!(denials.fresh(&[of(hits)], at(ms)).is_some(), "it is what the store has said last");
+            assert_eq!(known(ms), [false, true, true, true], "after a denial of {hits}");
+        }
+        assert_eq!(denials.known(&of(2), at(8_000)).and_then(|verdict| verdict.own.retry_after_ms), Some(12_000));
+        assert_eq!(known(20_000), [false, false, true, true], "two pass again");
+        learn(1, 50_000, 21_000);
+        assert_eq!(known(21_000), [true; 4]);
+        learn(2, 50_000, 23_000);
+        denials.forget(&of(1).key, at(23_000));
+        assert_eq!(known(23_000), [false; 4]);
     }
 
     #[test]
