@@ -9,7 +9,7 @@
 //! ```
 //!
 //! pass: of what passes in the interval, the limit bounds what was charged in it, and what was charged before was held when the interval
-//! began. `tests/leases.rs` proves it for every algorithm, and shows that it is reached.
+//! began. `tests/simulation.rs` holds replicas to it before a store that fails in many ways.
 //!
 //! A lease is as large as the demand is, and at most an eighth of what remains: near the limit leases get smaller and end, and each request
 //! asks the counter, exactly. What has not been used when a lease ends is given back.
