@@ -157,12 +157,15 @@ async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_whose_deadline_is_over_is_told_so_and_not_what_a_failure_mode_says() {
     let metrics = Arc::new(Metrics::new(0.8).unwrap());
-    let service = service(limiter(Arc::new(Silent), &metrics), metrics);
+    let service = service(limiter(Arc::new(Silent), &metrics), Arc::clone(&metrics));
     // No timer is finer than a millisecond.
-    for (timeout, expected) in [("100m", tonic::Code::Ok), ("20u", tonic::Code::DeadlineExceeded)] {
+    let late = tonic::Code::DeadlineExceeded;
+    for (timeout, expected) in [("100m", tonic::Code::Ok), ("20u", late), ("0n", late)] {
         let mut call = tonic::Request::new(request("shop", &[&[("user", "ann")]]));
         call.metadata_mut().insert("grpc-timeout", timeout.parse().unwrap());
         let answer = service.should_rate_limit(call).await;
         assert_eq!(answer.map_or_else(|status| status.code(), |_| tonic::Code::Ok), expected, "{timeout}");
     }
+    let counted = String::from_utf8(metrics.render().unwrap()).unwrap();
+    assert!(counted.contains("requests_total{outcome=\"deadline_exceeded\"} 1\n"), "{counted}");
 }

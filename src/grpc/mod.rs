@@ -108,7 +108,10 @@ impl<S: Store> Service<S> {
                     Status::invalid_argument(error.to_string())
                 }
                 DecideError::Overloaded => Status::resource_exhausted(error.to_string()),
-                DecideError::DeadlineExceeded => Status::deadline_exceeded(error.to_string()),
+                DecideError::DeadlineExceeded => {
+                    self.metrics.record_deadline_exceeded();
+                    Status::deadline_exceeded(error.to_string())
+                }
                 DecideError::TooMuchWork(_) => {
                     self.metrics.record_invalid();
                     Status::invalid_argument(error.to_string())
