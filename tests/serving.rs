@@ -11,15 +11,16 @@ use std::time::Duration;
 use support::tollgate::request;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tollgate::algorithm::Verdict;
 use tollgate::grpc::{ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
 use tollgate::http::{self, Counters, Port};
-use tollgate::limiter::{Limiter, LimiterOptions};
+use tollgate::limiter::{Limiter, LimiterOptions, Overload};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
 use tollgate::server::port::Port as GrpcPort;
 use tollgate::server::workers::Workers;
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::{Check, Store, StoreError, Verdicts};
+use tollgate::store::{Check, CheckVerdict, Store, StoreError, Verdicts};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitService, RateLimitServiceClient};
 use tonic::transport::Endpoint;
@@ -77,13 +78,28 @@ impl Store for Silent {
     }
 }
 
+/// Has no room for anything, and has denied `denied` before.
+struct Crowded;
+
+impl Store for Crowded {
+    async fn check<C: Borrow<Check> + Sync>(&self, _: &[C], _: tokio::time::Instant) -> Result<Verdicts, StoreError> {
+        Err(StoreError::Overloaded)
+    }
+
+    fn known_denial(&self, check: &Check) -> Option<CheckVerdict> {
+        let own = Verdict { allowed: false, remaining: 0, reset_after_ms: 1, retry_after_ms: Some(1), delay_ms: 0 };
+        check.key.as_str().contains("user=denied").then_some(CheckVerdict { own, ban: None })
+    }
+}
+
 /// Lets each user pass once.
 fn limiter<S: Store>(store: Arc<S>, metrics: &Arc<Metrics>) -> Limiter<S> {
     let rules = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     std::fs::write(&rules, "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]")
         .unwrap();
     let sources = Sources { paths: vec![rules.path().to_owned()] };
-    let limiter = Limiter::new(LimiterOptions::default(), store, Arc::default(), Arc::clone(metrics));
+    let options = LimiterOptions { overload: Overload::Refuse, ..LimiterOptions::default() };
+    let limiter = Limiter::new(options, store, Arc::default(), Arc::clone(metrics));
     limiter.put_in_force(load::load(&sources, &LoadOptions::default()).unwrap().rules);
     limiter
 }
@@ -168,4 +184,13 @@ async fn a_caller_whose_deadline_is_over_is_told_so_and_not_what_a_failure_mode_
     }
     let counted = String::from_utf8(metrics.render().unwrap()).unwrap();
     assert!(counted.contains("requests_total{outcome=\"deadline_exceeded\"} 1\n"), "{counted}");
+}
+
+#[tokio::test]
+async fn what_is_known_to_be_denied_is_denied_also_where_calls_are_refused_that_are_too_many() {
+    let metrics = Arc::new(Metrics::new(0.8).unwrap());
+    let service = service(limiter(Arc::new(Crowded), &metrics), metrics);
+    let ask = async |user| service.should_rate_limit(tonic::Request::new(request("shop", &[&[("user", user)]]))).await;
+    assert_eq!(ask("denied").await.unwrap().into_inner().overall_code(), Code::OverLimit);
+    assert_eq!(ask("ann").await.unwrap_err().code(), tonic::Code::ResourceExhausted);
 }
