@@ -222,8 +222,6 @@ impl Denial {
         {
             return None;
         }
-        // The store's clock is cut to milliseconds: it may have been nearly one later than it said.
-        let wait = |ms: u64| Duration::from_millis(ms.saturating_sub(1));
         let until = asked + together.retry_after_ms.map_or(LONGEST, wait).min(LONGEST);
         let asks_no_more = match (&check.penalty, verdict.ban) {
             // In shadow mode a ban denies nobody: the limit is charged.
@@ -249,11 +247,18 @@ impl Denial {
         now < self.fresh_until && check.ask == self.ask && self.is_of(check) && waits_as_long()
     }
 
-    /// It denies as many hits, or more, of a caller that waits no longer.
+    /// It denies as many hits, or more, of a caller that waits no longer; a ban denies any.
     fn holds_for(&self, check: &Check, now: Instant) -> bool {
-        let at_least = matches!(check.ask, Ask::Take(_) | Ask::Peek) && self.ask.taken() <= check.ask.taken();
-        let waits_no_longer = || check.limit.max_delay_ms(check.caller) <= check.limit.max_delay_ms(self.caller);
-        at_least && now < self.until && self.is_of(check) && waits_no_longer()
+        let at_least = || {
+            let waits_no_longer = check.limit.max_delay_ms(check.caller) <= check.limit.max_delay_ms(self.caller);
+            self.ask.taken() <= check.ask.taken() && now < self.until && waits_no_longer
+        };
+        matches!(check.ask, Ask::Take(_) | Ask::Peek) && self.is_of(check) && (at_least() || self.bans(now))
+    }
+
+    /// It came with a ban that still lasts.
+    fn bans(&self, now: Instant) -> bool {
+        self.verdict.banned_ms().is_some_and(|ms| now < self.asked + wait(ms))
     }
 
     /// It is of the same limit.
@@ -290,6 +295,11 @@ impl Denial {
         };
         CheckVerdict { own: later(self.verdict.own), ban: self.verdict.ban.map(later) }
     }
+}
+
+/// For how long a store denies that says so many milliseconds: its clock is cut to them, and may have been nearly one later than it said.
+fn wait(ms: u64) -> Duration {
+    Duration::from_millis(ms.saturating_sub(1))
 }
 
 /// The check brings hits back, or wipes the counter.
@@ -533,6 +543,21 @@ mod tests {
         let stream = check("ann", limit(Algorithm::Concurrency, 1, 60_000, Options::default()), 1);
         denials.learn(from_ref(&stream), &denied(50_000), origin);
         assert!(denials.known(&stream, origin).is_none(), "a slot is released at any moment");
+    }
+
+    #[test]
+    fn while_the_store_cannot_be_asked_a_ban_denies_any_number_of_hits() {
+        let (denials, origin) = (unbounded(), Instant::now());
+        let penalty = Penalty::new(1, Duration::from_secs(60), Duration::from_secs(60), false).unwrap();
+        let of = |hits| {
+            let check = check("ann", limit(Algorithm::SlidingLog, 1, 60_000, Options::default()), hits);
+            Check { penalty: Some(Penalized { key: check.key.of_penalty(&penalty), penalty }), ..check }
+        };
+        let verdict = |retry_after_ms| denied(retry_after_ms)[0].unwrap().own;
+        let banned = CheckVerdict { own: verdict(50_000), ban: Some(verdict(30_000)) };
+        denials.learn(&[of(5)], &smallvec::smallvec![Some(banned)], origin);
+        let known = |ms| [1, 5].map(|hits| denials.known(&of(hits), origin + Duration::from_millis(ms)).is_some());
+        assert_eq!([29_998, 29_999, 49_998, 49_999].map(known), [[true; 2], [false, true], [false, true], [false; 2]]);
     }
 
     /// A store that never can.
