@@ -17,7 +17,7 @@ use crate::store::{Check, CheckVerdict};
 pub struct Decision<'a> {
     /// The request is denied.
     pub over_limit: bool,
-    /// It would be denied, but nothing is in shadow mode.
+    /// It would be denied, but global shadow mode denies nothing.
     pub only_shadow: bool,
     /// The rules know the domain.
     pub domain_found: bool,

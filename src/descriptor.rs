@@ -1,4 +1,4 @@
-//! What a client asks about. These types know nothing of gRPC; whoever makes them has checked the request's size.
+//! What a client asks about. These types know nothing of gRPC; their maker has checked the request's size.
 
 use std::time::Duration;
 

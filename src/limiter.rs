@@ -1,4 +1,4 @@
-//! The straight line of a request: match, plan, ask the store, conclude, record; and wait, where a limit says so.
+//! The straight line of a request: match, plan, ask the store, conclude, record; and delay, where a limit says so.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::telemetry;
 /// How long the store has to refund what a delayed request has taken whose caller went away.
 const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The most work that one request may ask of the store, where a small counter is 1. It is decided in one go, and this
-/// many hold Redis up for some milliseconds.
+/// The most work that one request may ask of the store, where a small counter is 1. Redis decides it in one go,
+/// and this much takes Redis some milliseconds.
 pub const MAX_WORK: u64 = 1_280;
 
 /// Decides requests by the rules in force.
@@ -34,16 +34,16 @@ pub struct Limiter<S> {
     in_force: Arc<InForce>,
 }
 
-/// The rules in force, as one worker takes them: what counts who is using them is its own, so that workers do not write
-/// to the same place for every request.
+/// The rules in force, as one worker takes them. Each worker has its own reference count, so that workers do not write
+/// to the same memory for every request.
 type InForce = ArcSwap<Arc<Snapshot>>;
 
 /// How long a request may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Deadlines {
-    /// The store has until then.
+    /// The store answers until then.
     pub store: Instant,
-    /// The caller has until then; `None`: it has time. What would be delayed for longer is denied.
+    /// The caller waits until then; `None`: as long as it takes. A request that would be delayed for longer is denied.
     pub caller: Option<Instant>,
 }
 
@@ -62,7 +62,7 @@ impl<C: Clock> Local for MemoryStore<C> {
     }
 }
 
-/// What the limiters of all workers have in common.
+/// What the limiters of all workers share.
 struct Common {
     options: LimiterOptions,
     /// Those of all workers.
@@ -79,7 +79,7 @@ struct Common {
 pub struct LimiterOptions {
     /// For planning it.
     pub plan: PlanOptions,
-    /// Where the store has no room for it.
+    /// What a request meets whose store has no room for it.
     pub overload: Overload,
     /// How many may be delayed at once.
     pub max_delayed_requests: usize,
@@ -120,7 +120,7 @@ pub enum DecideError {
     /// The caller's deadline is over, and the store has not been asked.
     #[error("the deadline is over before the rate limit store was asked")]
     DeadlineExceeded,
-    /// To decide it would hold all others up.
+    /// Deciding it would delay all other requests.
     #[error(
         "the request is too much work ({0}, and {MAX_WORK} is the most): ask for fewer descriptors at once \
          whose limits keep much, which are sliding_log, concurrency and penalty of large numbers"
@@ -178,7 +178,7 @@ impl<S: Store> Limiter<S> {
         Limiter { common: Arc::clone(&self.common), store, in_force }
     }
 
-    /// From now on these rules decide; requests on their way go on with the ones they began with.
+    /// Puts rules in force; requests on their way go on with the rules that they began with.
     pub fn put_in_force(&self, rules: Rules) {
         let snapshot = Snapshot { metrics: RuleMetrics::new(&rules), rules };
         let snapshot = Arc::new(snapshot);
@@ -189,7 +189,7 @@ impl<S: Store> Limiter<S> {
         self.common.metrics.record_load(&snapshot.rules);
     }
 
-    /// The rules in force. To take them writes nothing that another worker writes or reads.
+    /// The rules in force. Taking them writes nothing that another worker writes or reads.
     pub fn snapshot(&self) -> Arc<Arc<Snapshot>> {
         self.in_force.load_full()
     }
@@ -239,7 +239,7 @@ impl<S: Store> Limiter<S> {
                 plan = plan.within(deadline.saturating_duration_since(now));
             }
             if plan.may_delay() {
-                // Before anything is charged: without a permit nothing is delayed, and what would have to be is denied.
+                // Before the store charges: without a permit a request that would have to be delayed is denied.
                 permit = self.common.delays.try_acquire();
                 plan = if permit.is_some() { plan } else { plan.within(Duration::ZERO) };
             }
@@ -260,7 +260,8 @@ impl<S: Store> Limiter<S> {
         Ok((decision, delay))
     }
 
-    /// Where the store has no room. What denies nobody fails nobody's call, and what is known to be denied is denied.
+    /// Whether the call fails where the store has no room. A limit that denies no request fails no call, and
+    /// a known denial stays a denial.
     fn refuses(&self, asked: &[Asked<'_>]) -> bool {
         let is_denied =
             |Asked { check, .. }: &Asked<'_>| check.role == Role::Enforced && self.store.known_denial(check).is_some();
@@ -277,7 +278,7 @@ impl<S: Store> Limiter<S> {
         verdicts
     }
 
-    /// As if the request had not been. Nobody waits for that.
+    /// Takes the request out of its counters. No caller waits for that.
     fn refund(self, Refund { to_store, to_memory }: Refund) {
         if !to_memory.is_empty() {
             // A refund needs no room.

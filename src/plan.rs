@@ -20,7 +20,7 @@ pub struct PlanOptions {
     pub expected_replicas: u32,
 }
 
-/// What a request asks of the store, and for what.
+/// What a request asks of the store, and why.
 #[derive(Debug)]
 pub struct Plan<'a> {
     options: &'a PlanOptions,
@@ -38,7 +38,7 @@ pub struct Asked<'a> {
     pub check: Check,
     /// Where the limit comes from.
     pub source: Source<'a>,
-    /// What a denial means by its rule; for the check it means nothing where no request is denied.
+    /// What a denial means by the rule; the check's own role is `Shadow` where no request is denied.
     pub role: Role,
     /// What it answers while the store is unavailable.
     pub failure_mode: FailureMode,
@@ -109,7 +109,7 @@ impl<'a> Plan<'a> {
         plan
     }
 
-    /// Asks every limit of a rule that no other takes the place of.
+    /// Asks every limit of a rule that no other limit replaces.
     fn ask_rule(&mut self, request: &'a Request, index: usize, rule: &'a Rule, matched: &[Option<&Rule>]) {
         for rule_limit in &rule.limits {
             let LimitConfig { name, allowance, failure_mode, cost, penalty, lease, give_back, .. } = &rule_limit.config;
@@ -163,7 +163,7 @@ impl<'a> Plan<'a> {
         takes.into_iter().any(|Asked { check, .. }| check.limit.max_delay_ms(check.caller) > 0)
     }
 
-    /// The same for a caller that waits no longer than this.
+    /// The same plan for a caller that waits no longer than this.
     #[must_use]
     pub fn within(mut self, max_wait: Duration) -> Plan<'a> {
         let max_wait_ms = u64::try_from(max_wait.as_millis()).unwrap_or(u64::MAX);
@@ -187,7 +187,7 @@ impl<'a> Plan<'a> {
     /// What the failure modes answer while the store is unavailable: `known` knows denials that still hold, `decide`
     /// decides checks in this process.
     ///
-    /// The request is still one group: what is decided here is not charged if a limit that fails closed denies it.
+    /// The request is still one group: local decisions charge nothing if a limit that fails closed denies the request.
     /// No penalty counts meanwhile.
     ///
     /// # Errors
@@ -244,8 +244,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// A limit that the client brings along counts as the rules do by default; or in a sliding window, where it is more
-/// than a log keeps.
+/// An override counts by the default algorithm of the rules; or by a sliding window, where it is more than a log keeps.
 fn brought_along(algorithm: Algorithm, limit: Override) -> Result<Limit, LimitErrors> {
     let limit = |algorithm| Limit::new(algorithm, limit.number, limit.period, Options::default());
     limit(algorithm).or_else(|_| limit(Algorithm::SlidingWindow))
@@ -255,7 +254,7 @@ fn is_unlimited(rule: &Rule) -> bool {
     rule.limits.iter().any(|limit| limit.config.allowance == Allowance::Unlimited)
 }
 
-/// A limit that applies to the request takes the place of those of this name.
+/// Another limit that applies to the request replaces the limits of this name.
 fn is_replaced(name: &String, matched: &[Option<&Rule>]) -> bool {
     let mut limits = matched.iter().flatten().flat_map(|rule| &rule.limits);
     !name.is_empty() && limits.any(|limit| limit.config.replaces.contains(name))

@@ -81,7 +81,7 @@ pub struct Caller {
 }
 
 impl Default for Caller {
-    /// Nobody in particular, who has time.
+    /// No holder, and no deadline.
     fn default() -> Self {
         Caller { holder: 0, max_wait_ms: u64::MAX }
     }

@@ -1,25 +1,25 @@
 //! What the two buckets have in common. The twin of `lua/bucket.lua`.
 //!
 //! A bucket has a hole through which the number leaks per period, evenly and without end. Hits fill it; they pass at
-//! once as long as it holds them, that is up to the burst. What may wait (`max_delay`) passes if it would fit that much
-//! later: until then it is delayed. A token bucket is the same seen from the other side: what has not leaked yet is
-//! what is *missing* from it.
+//! once as long as it holds them, that is up to the burst. With `max_delay` a request passes also if it would fit that
+//! much later, and is delayed until then. A token bucket is the same seen from the other side: the hits that have not
+//! leaked yet are *missing* from it.
 //!
 //! At most number + burst leaves in an interval of one period, or number + hits where one request takes more than the
-//! burst. What is kept is what is missing, so that a counter never seen and one that nothing is missing from are the
-//! same, and a changed burst is in force at once.
+//! burst. The counter keeps what is missing. So a new counter and one that nothing is missing from are the same, and a
+//! changed burst is in force at once.
 //!
 //! The leak is exact: what is missing is whole hits and a fraction counted in `1/period_ms` of a hit, and every
-//! millisecond restores `number` of those. Nothing is rounded away, however slow the rate or however often it is asked,
-//! so that those who wait leave evenly.
+//! millisecond restores `number` of those. Nothing is rounded away, however slow the rate and however many requests
+//! ask, so that delayed requests leave evenly.
 //!
-//! A bucket that is to begin empty begins to fill with the first request, even a denied one: when that was must be
-//! known. When it is full it is kept for as long again as it takes to fill, and then forgotten: a client that has been
-//! away for longer begins with an empty one, as a newcomer does.
+//! A bucket that begins empty begins to fill with the first request, even a denied one, so the counter keeps that time.
+//! A full one is kept for as long again as it takes to fill, and then forgotten: a client that stays away for longer
+//! begins with an empty one, as a new client does.
 //!
 //! Where denials count, a bucket goes into debt, by at most the number: as with the windows, usage that has happened
-//! keeps others out for at most a period. A changed number is in force from the last charge on, because that is when
-//! the leak was last worked out.
+//! keeps other requests out for at most a period. A changed number is in force from the last charge on, because the
+//! leak is computed from there.
 //!
 //! How long a bucket takes to fill depends on the number, which a rule may change. So a bucket stores until when it is
 //! remembered: until it is full at the present number, and at least for one period for each hit that is missing, as a
@@ -37,8 +37,8 @@ pub(super) struct Bucket {
     deepest: u64,
     /// How long the deepest debt takes to be paid and the bucket to be as fresh.
     refill_ms: u64,
-    /// How long a request may be delayed. A caller whose deadline is nearer has less of it; the rest is the limit's,
-    /// whoever calls.
+    /// How long a request may be delayed. A caller with a nearer deadline has less of it; everything else is the
+    /// same for every caller.
     max_delay_ms: u64,
     /// How long a full bucket is kept that has begun empty; 0 where buckets begin full.
     kept_ms: u64,

@@ -1,10 +1,10 @@
 //! Concurrency: no more than the number in progress at once. A stream takes a slot when it begins and releases it when
 //! it ends.
 //!
-//! Every slot has a holder, and only its holder releases it. That a count of what is in progress stays right hangs on
+//! Every slot has a holder, and only its holder releases it. The count of what is in progress stays right because of
 //! this. Releases get lost (a proxy is killed), come late (after the slot has expired), and come from streams that
-//! never got a slot (Envoy sends one for every stream, the denied ones too). Without holders nobody could tell whose
-//! slot a release means:
+//! never got a slot (Envoy sends one for every stream, the denied ones too). Without holders a release would mean
+//! any slot:
 //! - if it freed the oldest, what a killed proxy has leaked would live on as the youngest for as long as there is
 //!   traffic;
 //! - if it freed the newest, long-running slots at the bottom would expire while others still stand on them, and a
@@ -16,8 +16,9 @@
 //! remembered for a while, and swallows the release that Envoy sends for it, lest that frees the slot of another stream
 //! of the same name. Those of holders that have a slot are all remembered; of the others the last [`MAX_DENIED`].
 //!
-//! A slot that nobody releases expires `hold` after it was taken, to the millisecond, and never before. What is kept is
-//! one entry for each stream in progress, so that the number is bounded. Hits of one holder are released newest first.
+//! A slot that its holder does not release expires `hold` after it was taken, to the millisecond, and never before. The
+//! counter keeps one entry for each stream in progress, so the number is bounded. A holder releases its newest hits
+//! first.
 
 use std::collections::HashSet;
 
@@ -33,10 +34,11 @@ pub(super) const OPTIONS: &[&str] = &["hold"];
 /// µs a call; 100, 27 µs; 1,000, 180 µs; 10,000, 1.7 ms. (A sliding window, beside it: 14 µs.)
 pub(super) const MAX_NUMBER: u32 = 10_000;
 
-/// So long a denied take is remembered; its release comes within milliseconds. A hold that is shorter makes it shorter.
+/// How long a denied take is remembered; its release comes within milliseconds. A hold that is shorter makes it
+/// shorter.
 const DENIED_MS: u64 = 10_000;
 
-/// So many denied takes are remembered of holders that have no slot.
+/// How many denied takes are remembered of holders that have no slot.
 const MAX_DENIED: usize = 100;
 
 pub(super) const TRAITS: Traits =

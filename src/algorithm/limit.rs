@@ -16,7 +16,7 @@ pub(super) const MAX_REFILL_MS: u128 = 1000 * 366 * 24 * 60 * 60 * 1000;
 /// What a limit may say beyond its number and period. An option that the algorithm does not have is refused.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// A denied request is charged too. By default only for a fixed window. Every algorithm has it.
+    /// It charges denied requests, too. By default only for a fixed window. Every algorithm has it.
     pub count_denied: Option<bool>,
     /// Of a bucket: how much passes at once.
     pub burst: Option<u32>,
@@ -272,7 +272,7 @@ impl Limit {
         self.period_ms
     }
 
-    /// A denied request is charged too. envoyproxy/ratelimit charges denials, so its algorithm does by default.
+    /// It charges denied requests, too. envoyproxy/ratelimit charges denials, so its algorithm does by default.
     pub fn count_denied(&self) -> bool {
         self.options.count_denied.unwrap_or(self.algorithm() == Algorithm::FixedWindow)
     }
@@ -289,13 +289,13 @@ impl Limit {
         self.algorithm().traits().no_lease.or(delays).or(counts)
     }
 
-    /// A denial holds for the same request until it says that the request passes, unless something is refunded; and it
-    /// leaves no trace, so that nobody needs to ask meanwhile.
+    /// A denial holds for the same request until it says that the request passes, unless a request refunds
+    /// something; and it leaves no trace, so that no request needs to ask meanwhile.
     pub fn denials_last(&self) -> bool {
         self.algorithm().traits().denials_last && !self.count_denied()
     }
 
-    /// A denied request is no matter to it, not even the first.
+    /// A denied request changes nothing in its counter, not even the first.
     pub fn ignores_denied(&self) -> bool {
         self.denials_last() && self.options.initial != Some(Initial::Empty)
     }

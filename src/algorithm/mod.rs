@@ -1,8 +1,8 @@
 //! The algorithms: pure functions from a limit, a counter's state and a time to a verdict.
 //!
 //! Every algorithm is one file here and one file of the same name in `lua/`, its twin. The two hold the same statements
-//! under the same names and agree to the bit: a counter in memory and a counter in Redis cannot be told apart.
-//! An algorithm joins by one line in `algorithms!` below; everything that lists algorithms follows from it.
+//! under the same names and agree to the bit: a counter in memory and a counter in Redis are the same.
+//! A new algorithm is one line in `algorithms!` below; everything that lists algorithms follows from it.
 //!
 //! Nothing here reads a clock, does I/O, or knows of requests. Time is a count of whole milliseconds; every number
 //! stays whole and below 2^53, because the Lua twin computes in doubles.
@@ -28,9 +28,9 @@ pub use penalty::{Event, Penalty, PenaltyError};
 /// How many figures of its own an algorithm may hand to its Lua twin.
 pub const FIGURES: usize = 5;
 
-/// So long a counter remembers what the present limit could forget already, so that a slower limit or a longer ban
-/// finds it: after a rule has changed, a counter that was charged within this time, or that a request has taken from
-/// since, goes on as if the limit had always been so.
+/// How long a counter remembers what the present limit could forget already, for a slower limit or a longer ban. After
+/// a rule has changed, a counter that was charged within this time, or that a request has taken from since, goes on as
+/// if the limit had always been so.
 const REMEMBERED_MS: u64 = 60 * 60 * 1000;
 
 /// What a request means to a counter, as the algorithms take it.
@@ -53,7 +53,7 @@ macro_rules! algorithms {
         )* }
 
         impl Algorithm {
-            /// Every algorithm; its place here is its number in the Lua script.
+            /// Every algorithm; its index here, from 1 on, is its number in the Lua script.
             pub const ALL: &'static [Algorithm] = &[$(Algorithm::$variant),*];
 
             /// The name in rules, metrics and file names.
@@ -165,7 +165,7 @@ macro_rules! algorithms {
             pub fn alter(&mut self, change: Change) {
                 match (self, change) {
                     $((State::$variant(state), Change::$variant(change)) => change.onto(state),)*
-                    // A counter's name tells the algorithm, so that no other ever comes.
+                    // A counter's name has the algorithm in it, so no other ever comes.
                     (state, change) => *state = State::begin(change),
                 }
             }
@@ -196,7 +196,7 @@ macro_rules! algorithms {
             fn decide_attempt(&self, attempt: Attempt, state: Option<&State>, now: u64) -> Outcome {
                 match &self.parameters { $(
                     Parameters::$variant(parameters) => {
-                        // A counter's name tells the algorithm, so that no other ever comes.
+                        // A counter's name has the algorithm in it, so no other ever comes.
                         let state = match state {
                             Some(State::$variant(state)) => Some(state),
                             _ => None,
@@ -222,15 +222,15 @@ algorithms! {
 /// What an algorithm declares of itself.
 #[derive(Clone, Copy, Debug)]
 struct Traits {
-    /// Where it stands in a counter's name, with the version of the layout of its state: another layout is another
+    /// Its part of a counter's name, with the version of the layout of its state: another layout is another
     /// counter.
     code: &'static str,
-    /// What is taken is held by a stream, which releases it: the number is for what is in progress, not for a length of
+    /// A stream holds what it takes until it releases it: the number is for what is in progress, not for a length of
     /// time.
     has_holders: bool,
     /// Why a limit of it cannot be leased, where it cannot.
     no_lease: Option<NoLease>,
-    /// A denial tells until when the same request is denied, unless something is refunded.
+    /// A denial says until when the same request is denied, unless a request refunds something.
     denials_last: bool,
 }
 
@@ -241,12 +241,12 @@ pub enum NoLease {
     Holders,
     /// Each request has a delay of its own.
     Delay,
-    /// To ask for a lease in vain would be charged.
+    /// Asking for a lease in vain would be charged.
     CountDenied,
 }
 
 impl Algorithm {
-    /// What is taken is held by a stream, which releases it: the number is for what is in progress, not for a length of
+    /// A stream holds what it takes until it releases it: the number is for what is in progress, not for a length of
     /// time.
     pub const fn has_holders(self) -> bool {
         self.traits().has_holders
@@ -274,8 +274,8 @@ impl Limit {
         self.decide_attempt(attempt, state, now)
     }
 
-    /// The same for a request that another limit denies: nothing is taken. Only what counts denials is charged, refunds
-    /// happen, and the counter remembers what it must of a denied request.
+    /// The same for a request that another limit denies: it takes nothing. Only a limit that counts denials is charged,
+    /// refunds happen, and the counter remembers what it must of a denied request.
     pub fn decide_denied(&self, ask: Ask, caller: Caller, state: Option<&State>, now: u64) -> Outcome {
         if ask == Ask::Reset {
             return self.decide(ask, caller, state, now);
@@ -291,11 +291,12 @@ pub struct Verdict {
     pub allowed: bool,
     /// So many more hits would pass right now; one more would not.
     pub remaining: u32,
-    /// From then on the counter cannot be told from a fresh one.
+    /// From then on the counter is the same as a fresh one.
     pub reset_after_ms: u64,
     /// The same request passes then and not a millisecond before; zero if it passes now, `None` if it never can.
     pub retry_after_ms: Option<u64>,
-    /// So long what passes is delayed, first come first served; zero but for a leaky bucket with a `max_delay`.
+    /// How long a request that passes is delayed, first come first served; zero but for a leaky bucket with a
+    /// `max_delay`.
     pub delay_ms: u64,
 }
 
@@ -331,7 +332,7 @@ pub struct Outcome {
 pub enum Effect {
     /// It stays as it is.
     None,
-    /// It cannot be told from a fresh one, whatever limit asks it: it need not be kept.
+    /// It is the same as a fresh one, whatever limit asks it: it need not be kept.
     Forgotten,
     /// It changes.
     Changed {

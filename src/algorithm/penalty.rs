@@ -5,7 +5,7 @@
 //! ban ends `ban` after the denial that brought it. Requests meanwhile change nothing, or begin it anew where it is to
 //! be extended. A reset of the limit's counter is a pardon; a refund is none.
 //!
-//! What is kept is when a ban began, not when it ends: a changed `ban` is in force at once. So the counter stores until
+//! The counter keeps when a ban began, not when it ends: a changed `ban` is in force at once. So it also stores until
 //! when it is remembered: for as long as the ban lasts at present, and at least for [`REMEMBERED_MS`]. From then on it
 //! is as fresh, deleted or not.
 
@@ -96,7 +96,7 @@ impl Penalty {
     /// Decides whether a request is banned that has come to this at `now`, and what becomes of the counter, which last
     /// was `state`.
     pub fn decide(&self, event: Event, state: Option<&AnyState>, now: u64) -> Outcome {
-        // A counter's name tells what it counts, so that no other ever comes.
+        // A counter's name says what it counts, so no other ever comes.
         let state = match state {
             Some(AnyState::Penalty(state)) => Some(state),
             _ => None,

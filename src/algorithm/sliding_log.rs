@@ -1,13 +1,13 @@
 //! Sliding log: every admitted hit with its time. Never more than the number passes in any interval of one period, and
-//! whatever would keep to that does pass; the other algorithms give up the one or the other to need less memory.
+//! every request that keeps to that does pass; the other algorithms give up one of the two to need less memory.
 //!
-//! An entry is kept for each millisecond in which something was admitted, so that memory grows with the number; hence
-//! the bound on it. Each entry carries the running sum of all hits: how many are in a stretch of the log is one
-//! subtraction, and what takes a search takes a binary one. A decision looks at a few entries and changes a few,
+//! The log keeps an entry for each millisecond in which it admitted hits, so memory grows with the number; hence the
+//! bound on it. Each entry carries the running sum of all hits: the count in a stretch of the log is one subtraction,
+//! and a search is a binary one. A decision looks at a few entries and changes a few,
 //! however long the log is.
 //!
 //! Where denials count, a log holds up to twice the number: as with a token bucket, usage beyond the number keeps
-//! others out until it has left, and usage beyond twice the number is not kept.
+//! other requests out until it has left, and the log does not keep usage beyond twice the number.
 
 use std::collections::VecDeque;
 

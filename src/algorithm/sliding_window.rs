@@ -1,10 +1,10 @@
-//! Sliding window: a period cut into segments, each with a count.
+//! Sliding window: a period cut into sub-windows, called segments in rules and here, each with a count.
 //!
-//! With strict weighting the segment that is partly left still counts in full. So no interval of one period, wherever
-//! it begins, admits more than the number. The price: under steady overload a window is up to one segment longer than
-//! the period, and admits `number / (1 + 1 / segments)`.
+//! With strict weighting the oldest segment, which the window has partly left, still counts in full. So no interval of
+//! one period, wherever it begins, admits more than the number. The price: under steady overload a window is up to one
+//! segment longer than the period, and admits `number / (1 + 1 / segments)`.
 //!
-//! With linear weighting that segment counts for the part of it that is not left yet, as if its hits had come evenly.
+//! With linear weighting that segment counts for the part that the window still covers, as if its hits had come evenly.
 //! Then the number passes on average; at the worst, when they all came at the segment's end, twice the number does. One
 //! segment with linear weighting is the estimate from two counters that content delivery networks use.
 

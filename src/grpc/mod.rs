@@ -26,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::wire::{RateLimitRequest, RateLimitResponse, RateLimitService};
 
-/// The most that is kept back of the time of a caller who is held.
+/// The most that is kept back of a delayed caller's timeout.
 const MAX_ANSWER_TIME: Duration = Duration::from_millis(100);
 
 /// The service.

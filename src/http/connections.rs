@@ -32,7 +32,7 @@ const STOP_GRACE: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Answers requests until `stop`, and then for two seconds at most those that are on their way. Where all permits are
-/// taken, the oldest connection is closed for a new one: who asks and goes is served, however many stay.
+/// taken, a new connection closes the oldest: a client that asks and goes is served, however many stay.
 pub async fn serve(listener: TcpListener, router: Router, permits: Arc<Semaphore>, stop: impl Future<Output = ()>) {
     let (stopping, stopped) = watch::channel(false);
     let mut connections = Connections::default();

@@ -22,7 +22,7 @@ pub struct Counters<S> {
     pub limiter: Arc<Limiter<S>>,
     /// That of the worker: what the limiter does, it does there, and not on the thread that takes connections.
     pub runtime: Handle,
-    /// Whoever knows it may.
+    /// A client that knows it may.
     pub token: String,
     /// How long the store may take.
     pub store_timeout: Duration,

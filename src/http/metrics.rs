@@ -1,5 +1,6 @@
 //! `/metrics`, for Prometheus. A hundred thousand rules make a text of tens of megabytes, which takes a while: it is
-//! made on a thread that answers nothing else, by one at a time, and whoever asks within a second of it gets the same.
+//! made on a thread that answers nothing else, one at a time, and a client that asks within a second of it gets the
+//! same.
 
 use std::io::{self, Write as _};
 use std::sync::Arc;
@@ -28,7 +29,7 @@ const LARGE: usize = 256 * 1024;
 /// What makes the text, and the last that it has made.
 struct Scrapes {
     render: Arc<Render>,
-    /// Whoever makes the next has the lock, until it is made: also if nobody waits for it any more.
+    /// The task that makes the next has the lock until it is made, also if no client waits for it any more.
     last: Arc<Mutex<Option<Scrape>>>,
 }
 

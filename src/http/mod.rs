@@ -1,4 +1,4 @@
-//! The HTTP port: health for orchestrators, metrics for Prometheus, and counters for those who may mend them. Each has
+//! The HTTP port: health for orchestrators, metrics for Prometheus, and counters for administrators. Each has
 //! a router of its own; this one is of the whole port.
 
 mod connections;

@@ -1,34 +1,33 @@
-//! Denials that are known: what the store has denied stays denied here until the moment when the store would let it
-//! pass.
+//! Known denials: what the store has denied stays denied here until the moment when the store would let it pass.
 //!
 //! While the store can be asked, a denial answers for it for [`FRESH`] at most: a client that goes on asking for the
-//! same costs the store nothing. While it cannot be asked, a denial holds to its end ([`Store::known_denial`]): neither
-//! load nor a store that goes away opens a limit that is known to be used up.
+//! same costs the store nothing. While the store is unavailable, a denial holds to its end ([`Store::known_denial`]):
+//! neither load nor a store that goes away opens a limit that is known to be used up.
 //!
-//! Nothing is denied that the store would let pass. A denial says when the same request passes again, to the
-//! millisecond; it is counted from when the store was asked, on this process's own clock. It holds for as many hits,
-//! because others may pass or must wait for longer, and for the very limit that denied. A refund or a reset through
-//! this process ends it. One through another process, also by `tollgate counter reset`, is seen within [`FRESH`] while
-//! the store can be asked.
+//! This cache denies nothing that the store would let pass. A denial says when the same request passes again, to the
+//! millisecond; the cache counts from when it asked the store, on this process's own clock. A denial holds for as many
+//! hits, because fewer may pass and more must wait for longer, and for the very limit that denied. A refund or a reset
+//! through this process ends it. After one through another process, also by `tollgate counter reset`, it ends within
+//! [`FRESH`] while the store can be asked.
 //!
-//! Of a counter one denial is known. A fresh one is not replaced by one of more hits: so a client that asks for one hit
-//! costs nothing, whatever others ask for. One that is not fresh any more is, but is kept beside it for when the store
-//! cannot be asked, of the fewest hits.
+//! The cache keeps one denial of a counter. A denial of more hits does not replace a fresh one: so a client that asks
+//! for one hit costs nothing, whatever other clients ask for. One that is no longer fresh makes way, and stays beside
+//! its successor, if it is of fewer hits, for when the store is unavailable.
 //!
 //! The answer repeats the wait that the store said. For a request of several hits that may have become longer, if
 //! others have taken fewer; and for a caller that could not be delayed for as long as others, if such have passed.
 //!
-//! A request is denied here if a limit is known to deny it, and nothing of the rest is a matter of a denied request:
-//! then the store would charge nothing. So a limit that counts denials is always asked, and one with a penalty until
-//! there is a ban, because it counts them, too; and so is concurrency, whose slots are released at any moment. Of a
-//! counter that a request asks twice nothing is known: it may be denied for what the same request would have taken
-//! before.
+//! The cache denies a request if a limit is known to deny it and no other limit counts denied requests: then the store
+//! would charge nothing. So the store is always asked for a limit that counts denials, for one with a penalty until
+//! there is a ban, because a penalty counts denials, too, and for concurrency, whose slots are released at any moment.
+//! The cache keeps nothing of a counter that a request asks twice: the denial may come of what the same request would
+//! have taken before.
 //!
-//! Leases stand before it: what they hold they spend first, what they refund is seen here, and what they ask for in
-//! advance is a question like any other, of so many hits.
+//! Leases stand in front: they spend what they hold first, the cache sees what they refund, and what they take in
+//! advance is a check like any other, of so many hits.
 //!
-//! The map is `quick_cache`: with it, as with a table of our own before, the server spends 0.98 of what the same request
-//! costs on the memory store (`make bench-quick`, "keys over their limit").
+//! The map is `quick_cache`: with it, as with a table of our own before, the server spends 0.98 of what the same
+//! request costs on the memory store (`make bench-quick`, "keys over their limit").
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -55,18 +54,18 @@ const GROWTH: u64 = 2;
 /// What a denial takes beside its name, in bytes.
 const ONE: u64 = GROWTH * (size_of::<(Key, Denial)>() as u64 + OVERHEAD);
 
-/// A store in front of which known denials are answered.
+/// A store behind a cache of known denials.
 pub struct DeniedCache<S> {
     store: S,
     denials: Arc<Denials>,
 }
 
-/// What is known to be denied, for all stores of a process that lead to the same counters.
+/// The known denials of a process, for all its stores that lead to the same counters.
 pub struct Denials {
     /// `None` where there is no room for any.
     cache: Option<Cache<Key, Denial, Bytes>>,
-    /// When something was refunded to a counter of each part last: an answer to what was asked before may not be true
-    /// any more.
+    /// When a request last refunded to a counter of each part: an answer to an earlier question may not be true any
+    /// more.
     refunded: Sharded<Option<Instant>>,
     on_hit: Box<dyn Fn() + Send + Sync>,
 }
@@ -114,7 +113,7 @@ impl<S: Store> Store for DeniedCache<S> {
             (denials.on_hit)();
             return Ok(verdicts);
         }
-        // When there is an answer, and also where nobody waits for it any more: it may have happened.
+        // On an answer, and also when the caller has gone away: the refund may have happened.
         let forget = Forget { denials, checks };
         let verdicts = self.store.check(checks, deadline).await;
         match &verdicts {
@@ -135,7 +134,7 @@ impl<S: Store> Store for DeniedCache<S> {
     }
 }
 
-/// Forgets what is known of counters that something is refunded to, when it is dropped.
+/// Forgets, when it is dropped, the denials of counters that the checks refund to.
 struct Forget<'c, C: Borrow<Check>> {
     denials: &'c Denials,
     checks: &'c [C],
@@ -212,7 +211,7 @@ impl Denials {
         }
     }
 
-    /// Something has been refunded to this counter.
+    /// Notes a refund to this counter.
     fn forget(&self, key: &Key, now: Instant) {
         let Some(cache) = &self.cache else { return };
         let mut refunded = self.refunded.of(key).lock();

@@ -1,5 +1,6 @@
-//! The checks of a request are one group: unless the whole of it passes, nothing is taken; only refunds happen, and
-//! limits that count denials are charged. A penalty decides on what its limit has said. The twin of `lua/decide.lua`.
+//! The checks of a request are one group: unless all of it passes, no limit takes anything; only refunds happen, and
+//! only limits that count denials are charged. A penalty decides on what its limit has said. The twin of
+//! `lua/decide.lua`.
 //!
 //! The counters of a group have indices, in this order: that of the first check's limit, that of its penalty where the
 //! check asks it, that of the next check's limit, and so on.
@@ -24,7 +25,7 @@ pub struct Votes {
 }
 
 impl Votes {
-    /// Adds a check, of which a denial means this. Those of one descriptor come one after the other.
+    /// Adds a check, whose denial means what `role` says. The checks of one descriptor come one after the other.
     pub fn add(&mut self, role: Role, check: &Check, over: bool) {
         match role {
             Role::Enforced => self.denied |= over,
@@ -90,7 +91,7 @@ pub fn decide<'s, C: Borrow<Check>>(
         return (verdicts, group.effects);
     }
 
-    // Anew, from before the first check: now it is known that the request is denied.
+    // Decides anew, from before the first check, as the request is denied.
     group.effects.clear();
     index = 0;
     for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts.iter_mut().flatten()) {

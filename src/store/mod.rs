@@ -38,7 +38,7 @@ pub struct Check {
     pub role: Role,
     /// Which descriptor of the request it is asked for: several limits of one descriptor are one rule.
     pub descriptor: usize,
-    /// What may be taken in advance, where the store is asked from afar.
+    /// What may be taken in advance, where the store is remote.
     pub lease: Option<Lease>,
 }
 
@@ -114,19 +114,19 @@ pub trait Store: Send + Sync + 'static {
         deadline: Instant,
     ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send;
 
-    /// What is known of a check without asking: a denial that still holds. It is for when the store cannot be asked.
+    /// A denial of this check that is known and still holds. For use while the store is unavailable.
     fn known_denial(&self, _check: &Check) -> Option<CheckVerdict> {
         None
     }
 
-    /// Refunds what is held in advance, until `deadline`. It is called once, when no more requests are to come.
+    /// Refunds what is held in advance, until `deadline`. Called once, when no more requests come.
     fn close(&self, _deadline: Instant) -> impl Future<Output = ()> + Send {
         async {}
     }
 }
 
-/// What a store says to a request; mostly it is asked one thing, and that needs no allocation. `None` for a check that
-/// was not asked, because the request is known to be denied by another.
+/// What a store says to a request; mostly that is one check, and needs no allocation. `None` for a check that was not
+/// asked, because another check is known to deny the request.
 pub type Verdicts = SmallVec<[Option<CheckVerdict>; 1]>;
 
 /// Why a store could not decide.
@@ -147,7 +147,7 @@ pub enum StoreError {
     /// The connection broke.
     #[error("connection lost: {0}")]
     Connection(Arc<str>),
-    /// It answered that it does not do what it was asked.
+    /// It refused to do what it was asked.
     #[error("the store refused: {0}")]
     Refused(Arc<str>),
     /// It cannot read or write a counter that the request asks for: which, and why. That is not printed, because the

@@ -130,7 +130,7 @@ impl<C: Clock> MemoryStore<C> {
             shards.iter().map(|shard| self.shards[*shard].lock()).collect();
         // One guard for each shard, in the same order.
         let place = |name: &Name| shards.partition_point(|shard| *shard < shard_of(*name));
-        // Read under the locks: whoever comes next to these counters reads no earlier time.
+        // Read under the locks: the next request of these counters reads no earlier time.
         let now = self.clock.now();
         let mut sums = Sums::default();
         for shard in &mut locked {

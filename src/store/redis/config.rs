@@ -1,4 +1,4 @@
-//! Where Redis is, and who we are to it. A password never leaves this type but to Redis.
+//! The address of Redis, and the user. A password never leaves this type but to Redis.
 //!
 //! Addresses are read here and not by a URL library: `host:port` is none, a password may hold a slash, and a lone word
 //! before the `@` is a password.
