@@ -1,8 +1,7 @@
 //! What is kept by counter, in parts that are locked each for itself.
 
-use std::hash::BuildHasher as _;
+use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
-use hashbrown::DefaultHashBuilder;
 use parking_lot::Mutex;
 
 use super::Key;
@@ -13,9 +12,9 @@ pub(super) const SHARDS: usize = 64;
 /// Parts, each with the counters that fall to it.
 pub(super) struct Sharded<T> {
     shards: Box<[Mutex<T>]>,
-    /// Quick, because every request looks here. Who picks his names can crowd one part at the worst; the map in it has a hash of its own, which
-    /// withstands him.
-    hash: DefaultHashBuilder,
+    /// The same in every process, so that a simulated run repeats. Who picks his names can crowd one part at the worst; the map in it has a hash
+    /// of its own, which withstands him.
+    hash: BuildHasherDefault<DefaultHasher>,
 }
 
 impl<T> Sharded<T> {
@@ -32,6 +31,6 @@ impl<T> Sharded<T> {
 
 impl<T: Default> Default for Sharded<T> {
     fn default() -> Self {
-        Sharded { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hash: DefaultHashBuilder::default() }
+        Sharded { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), hash: BuildHasherDefault::default() }
     }
 }
