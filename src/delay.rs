@@ -47,17 +47,19 @@ impl DelayQueue {
 
     /// Takes a permit; `None` where all are taken.
     pub fn try_acquire(&self) -> Option<Permit> {
-        let Ok(permit) = Arc::clone(&self.permits).try_acquire_owned() else {
-            self.metrics.record_delayed(Delayed::NoPermit);
-            if let Some(requests) = self.reports.admit() {
-                tracing::warn!(
-                    requests,
-                    "as many requests are delayed as MAX_DELAYED_REQUESTS allows: nothing more is delayed"
-                );
-            }
-            return None;
-        };
+        let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
         Some(Permit { permit, closed: self.closed.subscribe(), metrics: Arc::clone(&self.metrics) })
+    }
+
+    /// Reports a request that was denied and had no permit to be delayed instead.
+    pub fn report_no_permit(&self) {
+        self.metrics.record_delayed(Delayed::NoPermit);
+        if let Some(requests) = self.reports.admit() {
+            tracing::warn!(
+                requests,
+                "as many requests are delayed as MAX_DELAYED_REQUESTS allows: nothing more is delayed"
+            );
+        }
     }
 
     /// Releases every delayed request, now and from now on.
@@ -172,6 +174,7 @@ mod tests {
         let _waiting = [scene.delay(1_000).unwrap(), scene.delay(1_000).unwrap()];
         assert!(scene.delay(1).is_none());
         assert_eq!(scene.cancelled(), 0, "there is nothing to cancel");
+        scene.queue.report_no_permit();
         assert!(scene.shows("tollgate_delayed_requests_total{outcome=\"no_permit\"} 1"));
     }
 

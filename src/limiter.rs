@@ -223,7 +223,7 @@ impl<S: Store> Limiter<S> {
         if let Some((descriptor, limit)) = plan.refused_refund() {
             return Err(DecideError::GiveBack { descriptor, rule: limit.label.to_string() });
         }
-        let mut permit = None;
+        let (mut permit, mut may_delay) = (None, false);
         let decision = if plan.asked().is_empty() {
             plan.conclude(&Verdicts::new())
         } else {
@@ -238,7 +238,8 @@ impl<S: Store> Limiter<S> {
             if let Some(deadline) = deadlines.caller {
                 plan = plan.within(deadline.saturating_duration_since(now));
             }
-            if plan.may_delay() {
+            may_delay = plan.may_delay();
+            if may_delay {
                 // Before the store charges: without a permit a request that would have to be delayed is denied.
                 permit = self.common.delays.try_acquire();
                 plan = if permit.is_some() { plan } else { plan.within(Duration::ZERO) };
@@ -252,6 +253,9 @@ impl<S: Store> Limiter<S> {
                 Err(error) => self.decide_without_store(plan, error)?,
             }
         };
+        if may_delay && permit.is_none() && decision.over_limit {
+            self.common.delays.report_no_permit();
+        }
         let delay = permit.filter(|_| !decision.delay.is_zero()).map(|permit| {
             let (limiter, taken) = (self.clone(), decision.refund(self.common.options.plan.expected_replicas));
             permit.delay_until(Instant::now() + decision.delay, move || limiter.refund(taken))

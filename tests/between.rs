@@ -72,6 +72,11 @@ async fn a_limit_that_is_known_to_be_used_up_stays_so_while_redis_is_away_and_a_
     for key in ["open", "closed", "local", "error", "fixed"] {
         use_up(&tollgate, key).await;
     }
+    // A refund through this process ends what it knows.
+    for hits in [4, 1] {
+        let _ = code(&tollgate, &[("open", "dan")], hits).await;
+    }
+    assert_eq!(code(&tollgate, &[("open", "dan")], -1).await, Code::Ok);
     redis.kill();
     wait_until_async("the service knows", async || tollgate.metric("tollgate_store_up") == 0.0).await;
     for _ in 0..20 {
@@ -97,8 +102,10 @@ async fn a_limit_that_is_known_to_be_used_up_stays_so_while_redis_is_away_and_a_
     }
     assert_eq!(code(&tollgate, &[("local", "cid")], 4).await, Code::Ok);
 
+    assert_eq!(code(&tollgate, &[("open", "dan")], 1).await, Code::Ok, "nothing is known of dan any more");
+    // A refund that never reaches Redis refunds nothing.
     assert_eq!(code(&tollgate, &[("open", "ann")], -1).await, Code::Ok);
-    assert_eq!(code(&tollgate, &[("open", "ann")], 1).await, Code::Ok, "nobody knows any more");
+    assert_eq!(code(&tollgate, &[("open", "ann")], 1).await, Code::OverLimit);
 }
 
 #[tokio::test]

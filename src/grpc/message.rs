@@ -157,7 +157,8 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// `None`: the budget has no room for the call's headers.
+    /// # Errors
+    /// `RESOURCE_EXHAUSTED`: the budget has no room for the call's headers.
     pub(super) fn new(body: Incoming, headers: usize, session: &Arc<Session>) -> Result<Counted, Status> {
         let mut held = session.held();
         if held.grow_by(headers) { Ok(Counted { body, held }) } else { Err(over_budget()) }

@@ -27,7 +27,7 @@ pub struct RequestSettings {
     pub max_key_bytes: u32,
 
     /// The longest value in bytes.
-    #[arg(long, env = "MAX_VALUE_BYTES", value_name = "BYTES", default_value = "1048576", help_heading = "Requests",
+    #[arg(long, env = "MAX_VALUE_BYTES", value_name = "BYTES", default_value = "65536", help_heading = "Requests",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub max_value_bytes: u32,
 

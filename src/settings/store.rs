@@ -39,8 +39,9 @@ pub struct StoreSettings {
         value_parser = clap::value_parser!(u16).range(1..=100))]
     pub redis_pool_size: u16,
 
-    /// How much memory may be taken for what Redis has just denied: until it would let it pass, and a second at most,
-    /// it is denied without asking Redis again. 0: Redis is always asked.
+    /// How much memory the denials of Redis may take. Until Redis would let a request pass, this process denies it: for
+    /// a second at most without asking Redis again, and for as long as Redis is unavailable. 0: Redis is always asked,
+    /// and while it is unavailable each limit answers by its failure mode.
     #[arg(
         long,
         env = "LOCAL_CACHE_SIZE_IN_BYTES",
