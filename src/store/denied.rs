@@ -270,7 +270,7 @@ fn gives(check: &Check) -> bool {
     (check.ask.is_refund() || check.ask == Ask::Reset) && !check.limit.algorithm().has_holders()
 }
 
-/// A take that is no matter to its counter where the request is denied, nor to those who watch a limit in shadow mode.
+/// A take that changes nothing in its counter where the request is denied, and that no shadow mode has to count.
 fn ignores_denied(check: &Check) -> bool {
     matches!(check.ask, Ask::Take(_))
         && check.limit.ignores_denied()
