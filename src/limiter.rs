@@ -260,9 +260,14 @@ impl<S: Store> Limiter<S> {
         Ok((decision, delay))
     }
 
-    /// Whether the call fails where the store has no room. A limit that denies no request fails no call.
+    /// Whether the call fails where the store has no room. A limit that denies no request fails no call, and a known
+    /// denial denies.
     fn refuses(&self, asked: &[Asked<'_>]) -> bool {
-        self.common.options.overload == Overload::Refuse && asked.iter().any(|asked| asked.check.role != Role::Shadow)
+        let is_denied =
+            |Asked { check, .. }: &Asked<'_>| check.role == Role::Enforced && self.store.known_denial(check).is_some();
+        self.common.options.overload == Overload::Refuse
+            && asked.iter().any(|asked| asked.check.role != Role::Shadow)
+            && !asked.iter().any(is_denied)
     }
 
     async fn ask<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {

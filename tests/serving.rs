@@ -11,17 +11,18 @@ use std::time::Duration;
 use support::tollgate::request;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
+use tollgate::algorithm::Verdict;
 use tollgate::grpc::{ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
 use tollgate::http::{self, Counters, Port};
-use tollgate::limiter::{Limiter, LimiterOptions};
+use tollgate::limiter::{Limiter, LimiterOptions, Overload};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
 use tollgate::server::port::Port as GrpcPort;
 use tollgate::server::workers::Workers;
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::{Check, Store, StoreError, Verdicts};
-use tollgate::wire::RateLimitServiceClient;
+use tollgate::store::{Check, CheckVerdict, Store, StoreError, Verdicts};
 use tollgate::wire::rate_limit_response::Code;
+use tollgate::wire::{RateLimitService, RateLimitServiceClient};
 use tonic::transport::Endpoint;
 
 /// Panics where the user is `panic`, and lets `slow` wait for the semaphore.
@@ -63,22 +64,61 @@ impl Store for Noting {
     }
 }
 
-#[tokio::test]
-async fn what_an_admin_asks_a_worker_does() {
-    const TOKEN: &str = "a token of some length";
+/// Does not answer in time.
+struct Silent;
 
+impl Store for Silent {
+    async fn check<C: Borrow<Check> + Sync>(
+        &self,
+        _: &[C],
+        deadline: tokio::time::Instant,
+    ) -> Result<Verdicts, StoreError> {
+        tokio::time::sleep_until(deadline).await;
+        Err(StoreError::Timeout)
+    }
+}
+
+/// Has no room for anything, and has denied `denied` before.
+struct Crowded;
+
+impl Store for Crowded {
+    async fn check<C: Borrow<Check> + Sync>(&self, _: &[C], _: tokio::time::Instant) -> Result<Verdicts, StoreError> {
+        Err(StoreError::Overloaded)
+    }
+
+    fn known_denial(&self, check: &Check) -> Option<CheckVerdict> {
+        let own = Verdict { allowed: false, remaining: 0, reset_after_ms: 1, retry_after_ms: Some(1), delay_ms: 0 };
+        check.key.as_str().contains("user=denied").then_some(CheckVerdict { own, ban: None })
+    }
+}
+
+/// Lets each user pass once.
+fn limiter<S: Store>(store: Arc<S>, metrics: &Arc<Metrics>) -> Limiter<S> {
     let rules = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     std::fs::write(&rules, "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]")
         .unwrap();
     let sources = Sources { paths: vec![rules.path().to_owned()] };
-    let (store, metrics) = (Arc::new(Noting::default()), Arc::new(Metrics::new(0.8).unwrap()));
-    let limiter = Limiter::new(
-        LimiterOptions::default(),
-        Arc::clone(&store),
-        Arc::<MemoryStore>::default(),
-        Arc::clone(&metrics),
-    );
+    let options = LimiterOptions { overload: Overload::Refuse, ..LimiterOptions::default() };
+    let limiter = Limiter::new(options, store, Arc::<MemoryStore>::default(), Arc::clone(metrics));
     limiter.put_in_force(load::load(&sources, &LoadOptions::default()).unwrap().rules);
+    limiter
+}
+
+fn service<S: Store>(limiter: Limiter<S>, metrics: Arc<Metrics>) -> Service<S> {
+    let options = ServiceOptions {
+        limits: RequestLimits { descriptors: 1, entries: 1, key_bytes: 10, value_bytes: 10 },
+        headers: Headers::Off,
+        store_timeout: support::SOON,
+    };
+    Service::new(Arc::new(limiter), metrics, options)
+}
+
+#[tokio::test]
+async fn what_an_admin_asks_a_worker_does() {
+    const TOKEN: &str = "a token of some length";
+
+    let (store, metrics) = (Arc::new(Noting::default()), Arc::new(Metrics::new(0.8).unwrap()));
+    let limiter = limiter(Arc::clone(&store), &metrics);
     let workers = Workers::start(2).unwrap();
     let runtime = workers.runtimes()[0].clone();
     let (limiter, store_timeout) = (Arc::new(limiter), support::SOON);
@@ -95,22 +135,10 @@ async fn what_an_admin_asks_a_worker_does() {
 
 #[tokio::test]
 async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
-    let rules = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
-    std::fs::write(&rules, "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]")
-        .unwrap();
-    let sources = Sources { paths: vec![rules.path().to_owned()] };
     let slow = Arc::new(Semaphore::new(0));
     let store = Fragile { counters: MemoryStore::default(), slow: Arc::clone(&slow) };
     let metrics = Arc::new(Metrics::new(0.8).unwrap());
-    let limiter =
-        Limiter::new(LimiterOptions::default(), Arc::new(store), Arc::<MemoryStore>::default(), Arc::clone(&metrics));
-    limiter.put_in_force(load::load(&sources, &LoadOptions::default()).unwrap().rules);
-    let options = ServiceOptions {
-        limits: RequestLimits { descriptors: 1, entries: 1, key_bytes: 10, value_bytes: 10 },
-        headers: Headers::Off,
-        store_timeout: support::SOON,
-    };
-    let service = Service::new(Arc::new(limiter), metrics, options);
+    let service = service(limiter(Arc::new(store), &metrics), metrics);
     let hour = Duration::from_secs(60 * 60);
     let options =
         ConnectionOptions { max_age: hour, max_age_grace: hour, max_message_bytes: 1_000, max_concurrent_streams: 100 };
@@ -140,4 +168,29 @@ async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
     slow.add_permits(1);
     assert_eq!(on_its_way.await.unwrap().unwrap().into_inner().overall_code(), Code::Ok);
     assert_eq!(ask("ann").await.unwrap().into_inner().overall_code(), Code::OverLimit);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_whose_deadline_is_over_is_told_so_and_not_what_a_failure_mode_says() {
+    let metrics = Arc::new(Metrics::new(0.8).unwrap());
+    let service = service(limiter(Arc::new(Silent), &metrics), Arc::clone(&metrics));
+    // No timer is finer than a millisecond.
+    let late = tonic::Code::DeadlineExceeded;
+    for (timeout, expected) in [("100m", tonic::Code::Ok), ("20u", late), ("0n", late)] {
+        let mut call = tonic::Request::new(request("shop", &[&[("user", "ann")]]));
+        call.metadata_mut().insert("grpc-timeout", timeout.parse().unwrap());
+        let answer = service.should_rate_limit(call).await;
+        assert_eq!(answer.map_or_else(|status| status.code(), |_| tonic::Code::Ok), expected, "{timeout}");
+    }
+    let counted = String::from_utf8(metrics.render().unwrap()).unwrap();
+    assert!(counted.contains("requests_total{outcome=\"deadline_exceeded\"} 1\n"), "{counted}");
+}
+
+#[tokio::test]
+async fn what_is_known_to_be_denied_is_denied_also_where_calls_are_refused_that_are_too_many() {
+    let metrics = Arc::new(Metrics::new(0.8).unwrap());
+    let service = service(limiter(Arc::new(Crowded), &metrics), metrics);
+    let ask = async |user| service.should_rate_limit(tonic::Request::new(request("shop", &[&[("user", user)]]))).await;
+    assert_eq!(ask("denied").await.unwrap().into_inner().overall_code(), Code::OverLimit);
+    assert_eq!(ask("ann").await.unwrap_err().code(), tonic::Code::ResourceExhausted);
 }

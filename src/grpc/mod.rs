@@ -58,10 +58,16 @@ impl<S> Service<S> {
 impl<S: Store> RateLimitService for Service<S> {
     async fn should_rate_limit(&self, call: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
         let start = Instant::now();
-        let deadlines = self.deadlines(start, caller_timeout(&call));
+        let timeout = caller_timeout(&call);
+        let deadlines = self.deadlines(start, timeout);
         let answer = self.answer(call.into_inner(), deadlines).await;
-        self.metrics.record_call(start.elapsed());
+        let took = start.elapsed();
+        self.metrics.record_call(took);
         let (response, delay) = answer?;
+        // Too late for the store, it is too late for a failure mode.
+        if timeout.is_some_and(|timeout| timeout < took) {
+            return Err(Status::deadline_exceeded("the deadline is over"));
+        }
         if let Some(delay) = delay {
             delay.wait().await;
         }
@@ -102,7 +108,10 @@ impl<S: Store> Service<S> {
                     Status::invalid_argument(error.to_string())
                 }
                 DecideError::Overloaded => Status::resource_exhausted(error.to_string()),
-                DecideError::DeadlineExceeded => Status::deadline_exceeded(error.to_string()),
+                DecideError::DeadlineExceeded => {
+                    self.metrics.record_deadline_exceeded();
+                    Status::deadline_exceeded(error.to_string())
+                }
                 DecideError::TooMuchWork(_) => {
                     self.metrics.record_invalid();
                     Status::invalid_argument(error.to_string())

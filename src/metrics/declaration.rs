@@ -73,6 +73,7 @@ pub(super) struct Outcomes {
     pub(super) invalid: Striped<IntCounter>,
     pub(super) unavailable: Striped<IntCounter>,
     pub(super) overloaded: Striped<IntCounter>,
+    pub(super) deadline_exceeded: Striped<IntCounter>,
 }
 
 /// How many of each.
@@ -148,6 +149,7 @@ impl Metrics {
                 invalid: requests("invalid")?,
                 unavailable: requests("unavailable")?,
                 overloaded: requests("overloaded")?,
+                deadline_exceeded: requests("deadline_exceeded")?,
             },
             request_seconds: seconds(
                 "request_seconds",

@@ -88,6 +88,11 @@ impl Metrics {
         self.requests.overloaded.mine().inc();
     }
 
+    /// A call failed because its deadline was over before the store was asked.
+    pub fn record_deadline_exceeded(&self) {
+        self.requests.deadline_exceeded.mine().inc();
+    }
+
     /// The store itself was asked, unless it turned out that it could not be.
     pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
         if !matches!(error, Some(StoreError::Down | StoreError::Overloaded)) {

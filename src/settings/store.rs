@@ -57,7 +57,8 @@ pub struct StoreSettings {
     pub redis_queue_size: u32,
 
     /// What a call meets that finds the queue for Redis full or too slow: failure-mode lets each limit answer by its
-    /// failure mode, refuse fails the call with RESOURCE_EXHAUSTED, unless all of its limits are in shadow mode.
+    /// failure mode, refuse fails the call with RESOURCE_EXHAUSTED, unless all of its limits are in shadow mode or one
+    /// is known to deny it.
     #[arg(long, env = "OVERLOAD", value_name = "MODE", default_value = "failure-mode", help_heading = "Store",
         value_parser = named(&Overload::ALL, Overload::name))]
     pub overload: Overload,

@@ -164,6 +164,11 @@ impl StoreError {
     pub const KINDS: [&'static str; 8] =
         ["timeout", "full", "overloaded", "down", "connection", "refused", "counter", "answer"];
 
+    /// The store has not been asked, or has no room: it is as it was.
+    pub fn changes_nothing(&self) -> bool {
+        matches!(self, StoreError::Full | StoreError::Overloaded | StoreError::Down)
+    }
+
     /// One of [`StoreError::KINDS`].
     pub fn kind(&self) -> &'static str {
         match self {
