@@ -260,8 +260,8 @@ impl<S: Store> Limiter<S> {
         Ok((decision, delay))
     }
 
-    /// Whether the call fails where the store has no room. A limit that denies no request fails no call, and a known
-    /// denial denies.
+    /// Whether the call fails where the store has no room. A limit that denies no request fails no call, and
+    /// a known denial stays a denial.
     fn refuses(&self, asked: &[Asked<'_>]) -> bool {
         let is_denied =
             |Asked { check, .. }: &Asked<'_>| check.role == Role::Enforced && self.store.known_denial(check).is_some();

@@ -10,9 +10,9 @@
 //! through this process ends it. After one through another process, also by `tollgate counter reset`, it ends within
 //! [`FRESH`] while the store can be asked.
 //!
-//! The cache answers by one denial of a counter. A denial of more hits does not replace a fresh one: so a client that
-//! asks for one hit costs nothing, whatever other clients ask for. It replaces one that is not fresh any more; the
-//! cache then keeps the denial of the fewest hits beside it, for when the store is unavailable.
+//! The cache keeps one denial of a counter. A denial of more hits does not replace a fresh one: so a client that asks
+//! for one hit costs nothing, whatever other clients ask for. One that is no longer fresh makes way, and stays beside
+//! its successor, if it is of fewer hits, for when the store is unavailable.
 //!
 //! The answer repeats the wait that the store said. For a request of several hits that may have become longer, if
 //! others have taken fewer; and for a caller that could not be delayed for as long as others, if such have passed.
@@ -317,7 +317,7 @@ fn gives(check: &Check) -> bool {
     (check.ask.is_refund() || check.ask == Ask::Reset) && !check.limit.algorithm().has_holders()
 }
 
-/// A take that changes nothing in its counter where the request is denied, and that no shadow mode has to count.
+/// A take that is no matter to its counter where the request is denied, nor to those who watch a limit in shadow mode.
 fn ignores_denied(check: &Check) -> bool {
     matches!(check.ask, Ask::Take(_))
         && check.limit.ignores_denied()
