@@ -133,7 +133,7 @@ fn counter(key: String, name: &str, limit: &Limit, verdict: Verdict) -> Counter 
     };
     let held = match limit.options().max_delay {
         None => String::new(),
-        Some(delay) => format!(", held up to {}", humantime::format_duration(delay)),
+        Some(delay) => format!(", delayed up to {}", humantime::format_duration(delay)),
     };
     Counter {
         key,

@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn what_remains_is_told_after_the_charge(counter in any_counter(), hits in 0..50_i64) {
+    fn what_remains_is_reported_after_the_charge(counter in any_counter(), hits in 0..50_i64) {
         let mut counter = counter;
         let verdict = counter.take(hits);
         prop_assert_eq!(verdict.remaining, counter.peek().remaining);
@@ -361,7 +361,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
     #[test]
-    fn what_passes_is_held_no_longer_than_its_limit_and_its_caller_allow(
+    fn what_passes_is_delayed_no_longer_than_its_limit_and_its_caller_allow(
         counter in any_counter(), hits in 1..50_i64, max_wait in max_wait_ms()
     ) {
         let (mut slow, mut hurried) = (counter.clone(), counter.clone().within(max_wait));
@@ -852,7 +852,7 @@ fn nonsense_is_refused() {
 }
 
 #[test]
-fn all_that_is_wrong_with_a_limit_is_told() {
+fn all_that_is_wrong_with_a_limit_is_reported() {
     let new = |algorithm, number, options| Limit::new(algorithm, number, Duration::ZERO, options).unwrap_err().0;
     let ms = |ms| Some(Duration::from_millis(ms));
     let burst = Options { burst: Some(0), max_delay: ms(0), segments: Some(5), ..Options::default() };

@@ -137,7 +137,7 @@ async fn so_many_pass_the_next_is_refused_and_when_one_ends_another_passes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_hangs_up_in_the_middle_gives_the_slot_back() {
+async fn a_client_that_hangs_up_in_the_middle_releases_its_slot() {
     let (tollgate, service) = (Tollgate::start(RULES, &[]), Service::start());
     let envoy = envoy(&tollgate, &service);
     let clients = start(3, &envoy, &service);
@@ -149,7 +149,7 @@ async fn who_hangs_up_in_the_middle_gives_the_slot_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_killed_envoy_held_frees_itself() {
+async fn the_slots_of_a_killed_envoy_expire() {
     let (tollgate, service) = (Tollgate::start(&RULES.replace("1h", "2s"), &[]), Service::start());
     let killed = envoy(&tollgate, &service);
     let _clients = start(3, &killed, &service);

@@ -50,7 +50,7 @@ async fn the_command_shows_and_resets_what_is_in_redis() {
             "p:{shop|user=ann}|tb1:5400000\n  2 per 1h 30m, token_bucket (burst): 0 of 2 left, as fresh in 1h ";
         assert!(out.starts_with(begins), "{out}");
         assert!(out.contains("\n  5 per year, sliding_window: 3 of 5 left, as fresh in "), "{out}");
-        assert!(out.contains("\n  100 per day, leaky_bucket, held up to 250ms: 3 of 5 left, as fresh in "), "{out}");
+        assert!(out.contains("\n  100 per day, leaky_bucket, delayed up to 250ms: 3 of 5 left, as fresh in "), "{out}");
     }
     let (code, out, log) = counter(&["reset", "--domain", "shop", "user=ann"]);
     assert_eq!(code, Some(0));
@@ -106,7 +106,7 @@ fn http(service: &Tollgate, method: &str, query: &str, token: &str) -> (u16, Val
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_admin_port_shows_and_resets_for_those_who_know_the_token() {
+async fn the_admin_port_shows_and_resets_for_clients_with_the_token() {
     let service = Tollgate::start(RULES, &["ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}")]);
     assert!(service.passes("shop", &[("user", "a&b")]).await);
     let ann = "?domain=shop&user=a%26b";
@@ -165,7 +165,7 @@ descriptors:
 }
 
 #[test]
-fn the_admin_port_has_no_counters_unless_it_is_told_to() {
+fn the_admin_port_has_no_counters_unless_it_is_set_to() {
     let service = Tollgate::start(RULES, &[&format!("ADMIN_TOKEN={TOKEN}")]);
     assert_eq!(http(&service, "GET", "?domain=shop&user=ann", TOKEN).0, 404);
     for token in ["", "short"] {

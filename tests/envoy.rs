@@ -76,7 +76,7 @@ fn the_headers_tell_the_limit_what_remains_and_when_it_is_whole_again() {
 }
 
 #[test]
-fn a_limit_of_several_units_is_told_in_seconds() {
+fn a_limit_of_several_units_is_shown_in_seconds() {
     let rules = "domain: shop\ndescriptors: [{key: user, rate_limit: {period: 5m, requests_per_unit: 10}}]";
     let tollgate = Tollgate::start(rules, &[]);
     let envoy = Envoy::start(tollgate.grpc_port);

@@ -159,7 +159,7 @@ fn soon() -> Instant {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_told_is_what_the_store_would_have_told() {
+async fn a_lease_answers_what_the_store_would_have_answered() {
     let desk = Desk::new();
     let check = leased("ann", 1_000);
     let mut resets = Vec::new();
@@ -247,7 +247,7 @@ async fn a_known_denial_ends_with_the_lease_that_it_is_for() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn requests_of_several_limits_and_looks_ask_the_store() {
+async fn requests_of_several_limits_and_peeks_ask_the_store() {
     let desk = Desk::new();
     let (ann, bob) = (leased("ann", 1_000), leased("bob", 2));
     desk.warm_up(&ann).await;
@@ -261,7 +261,7 @@ async fn requests_of_several_limits_and_looks_ask_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_fails_for_those_who_need_it() {
+async fn a_store_that_fails_fails_the_requests_that_need_it() {
     let desk = Desk::new();
     let check = leased("ann", 1_000);
     desk.warm_up(&check).await;
@@ -276,7 +276,7 @@ async fn a_store_that_fails_fails_for_those_who_need_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_goes_away_keeps_nobody_waiting() {
+async fn a_caller_that_goes_away_keeps_no_other_waiting() {
     let desk = Arc::new(Desk::new());
     let check = leased("ann", 1_000);
     desk.ask(&check).await;

@@ -59,7 +59,7 @@ fn a_proxy_that_gives_up_all_that_is_late_keeps_its_connection() {
 }
 
 #[test]
-fn a_connection_is_told_how_many_calls_it_may_have() {
+fn a_connection_learns_how_many_calls_it_may_have() {
     let tollgate = Tollgate::start(RULES, &["GRPC_MAX_CONCURRENT_STREAMS=30"]);
     let mut connection = Connection::open(tollgate.grpc_port, SOON).unwrap();
     let message = message();

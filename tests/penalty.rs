@@ -54,7 +54,7 @@ fn status(response: &RateLimitResponse) -> (Code, u32, i64) {
 const DAY: i64 = 24 * 60 * 60;
 
 #[tokio::test]
-async fn a_ban_holds_in_every_process_at_once_and_is_told() {
+async fn a_ban_holds_in_every_process_at_once_and_is_reported() {
     let redis = Redis::start();
     let settings = [&*format!("REDIS_URL={}", redis.url()), "LIMIT_RESPONSE_HEADERS_ENABLED=true"];
     let services = [(); 2].map(|()| Tollgate::start(RULES, &settings));
@@ -79,7 +79,7 @@ async fn a_ban_holds_in_every_process_at_once_and_is_told() {
 }
 
 #[tokio::test]
-async fn of_a_limit_in_progress_the_end_of_a_ban_is_told_and_when_a_slot_comes_back_is_not() {
+async fn of_a_limit_in_progress_the_end_of_a_ban_is_reported_and_the_release_of_a_slot_is_not() {
     let tollgate = Tollgate::start(RULES, &["LIMIT_RESPONSE_HEADERS_ENABLED=true"]);
     let retry_after = async |hits: u32| {
         let response = ask(&tollgate, &[("report", "ann"), ("stream", "a")], hits).await;
@@ -143,7 +143,7 @@ async fn hits_under_a_ban_are_counted_for_their_rule() {
 }
 
 #[tokio::test]
-async fn a_ban_is_of_a_counter_and_meets_all_who_share_it() {
+async fn a_ban_is_of_a_counter_and_meets_all_clients_that_share_it() {
     let tollgate = Tollgate::start(RULES, &[]);
     for _ in 0..3 {
         ask(&tollgate, &[("team", "blue-1")], 3).await;

@@ -258,7 +258,7 @@ fn check_reports_like_the_start_and_strict_minds_warnings() {
 }
 
 #[test]
-fn of_many_mistakes_the_first_hundred_are_told() {
+fn of_many_mistakes_the_first_hundred_are_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mistakes = "  - {key: user, rate_limit: {unit: minuets, requests_per_unit: 5}}\n".repeat(10_000);
     std::fs::write(folder.path().join("a.yaml"), format!("domain: shop\ndescriptors:\n{mistakes}")).unwrap();
@@ -328,7 +328,7 @@ async fn changed_rules_come_into_force_and_wrong_ones_do_not() {
 }
 
 #[tokio::test]
-async fn without_rules_it_serves_only_if_told_to_and_says_so_in_its_health() {
+async fn without_rules_it_serves_only_if_set_to_and_says_so_in_its_health() {
     let folder = tempfile::tempdir().unwrap();
     let said = refusal(&["--rules", folder.path().to_str().unwrap()], &[]);
     assert!(said.contains("no rules in this folder"), "{said}");
@@ -569,7 +569,7 @@ async fn an_idle_connection_does_not_hold_up_the_end() {
 }
 
 #[test]
-fn who_is_silent_holds_up_nothing_whatever_was_said_before() {
+fn a_silent_client_delays_nothing_whatever_it_said_before() {
     let mut tollgate = Tollgate::start(RULES, &["SHUTDOWN_TIMEOUT=60s", "DRAIN_DELAY=0s"]);
     // Nothing; the first byte of the preface; the preface without SETTINGS; with them, and half of a frame.
     let silent: Vec<_> = [&b""[..], b"P", &PREFACE[..24], PREFACE, &[PREFACE, b"\0\0\x08\x06"].concat()]

@@ -250,7 +250,7 @@ async fn a_limit_that_takes_no_refunds_gives_none_and_nothing_of_the_request_is_
 }
 
 #[tokio::test]
-async fn an_override_may_be_for_several_units_and_is_counted_and_told_so() {
+async fn an_override_may_be_for_several_units_and_is_counted_and_shown_so() {
     let tollgate = Tollgate::start(RULES, &[]);
     let ask = async |number, unit: Unit, multiplier| {
         let mut request = with_override(number, unit.into(), &[("anything", "at all")]);
@@ -470,7 +470,7 @@ async fn a_denied_descriptor_tells_when_the_whole_request_passes_and_one_that_is
 }
 
 #[tokio::test]
-async fn several_limits_of_a_descriptor_must_all_pass_and_the_most_pressing_is_told() {
+async fn several_limits_of_a_descriptor_must_all_pass_and_the_most_pressing_is_reported() {
     let rules = "
 domain: sms
 descriptors:

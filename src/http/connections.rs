@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_asks_and_then_is_silent_is_closed_and_who_asks_on_for_long_too() {
+    async fn a_client_that_asks_and_then_is_silent_is_closed_and_one_that_asks_on_for_long_too() {
         let scene = Scene::new(32).await;
         let idle = scene.client(REQUEST).await;
         let start = Instant::now();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_read_the_answer_is_closed() {
+    async fn a_client_that_does_not_read_the_answer_is_closed() {
         let scene = Scene::new(1).await;
         let stalled = scene.client(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n").await;
         let start = Instant::now();

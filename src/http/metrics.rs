@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_large_text_is_made_once_for_all_who_ask_within_a_second() {
+    async fn a_large_text_is_made_once_for_all_clients_within_a_second() {
         let (scrapes, made) = scrapes(LARGE);
         // Some go away before they have it.
         for _ in 0..3 {
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_failure_is_told_and_not_kept() {
+    async fn a_failure_is_reported_and_not_kept() {
         let fails = AtomicUsize::new(2);
         let scrapes = Scrapes::new(move || match fails.fetch_sub(1, Ordering::SeqCst) {
             2 => panic!("a panic, for the test"),

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_panic_of_a_job_ends_the_job_and_one_of_a_thread_is_told() {
+    async fn a_panic_of_a_job_ends_the_job_and_one_of_a_thread_is_reported() {
         let mut desk = Desk::new(1);
         desk.workers.run(|_, _| async { panic!("a job's panic, for the test") });
         assert_eq!(desk.job().await.worker, 0, "the thread lives on");

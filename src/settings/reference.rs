@@ -56,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_refused_and_statsd_is_only_told() {
+    fn a_cluster_is_refused_and_statsd_is_only_reported() {
         let found = unsupported(|name| match name {
             "REDIS_TYPE" => Some("CLUSTER".into()),
             "USE_STATSD" => Some("true".into()),

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_bounded_and_still_told_apart() {
+    fn a_long_value_is_bounded_and_still_distinct() {
         let long = |end: &str| key("shop", &[("user".into(), "x".repeat(1 << 20) + end)], None);
         assert!(long("a").as_str().len() <= 90);
         assert_ne!(long("a"), long("b"));

@@ -87,7 +87,7 @@ fn a_limit_wins_over_its_file_and_its_file_over_the_settings() {
 }
 
 #[test]
-fn a_slot_is_held_for_a_minute_where_nothing_is_said() {
+fn a_slot_stays_taken_for_a_minute_by_default() {
     let rules = load_path("tests/rules/accepted/ours.yaml").unwrap().rules;
     for (entries, seconds) in [("e=1|stream=1", 366 * 24 * 60 * 60), ("f=1|stream=1", 60)] {
         let limit = limit(find(&rules, "ours", entries).unwrap());
@@ -177,7 +177,7 @@ fn aliases_that_multiply_fail_at_once_wherever_they_stand() {
 }
 
 #[test]
-fn of_many_mistakes_the_first_hundred_are_told_and_how_many_more_there_are() {
+fn of_many_mistakes_the_first_hundred_are_reported_and_how_many_more_there_are() {
     // What is wrong with the last key is found before all the others, and stands after them.
     let text = format!("domain: d\ndescriptors: [{}]\nkye: 1", "{key: ''},".repeat(100_000));
     let error = load_text(text).unwrap_err();

@@ -51,7 +51,7 @@ fn a_folder_that_links_to_itself_ends() {
 }
 
 #[test]
-fn what_is_not_there_and_a_folder_without_rules_are_told() {
+fn what_is_not_there_and_a_folder_without_rules_are_reported() {
     let folder = folder(&[("README.md", "")]);
     let missing = folder.path().join("rules");
     let paths = vec![missing.clone(), folder.path().to_owned()];
@@ -120,7 +120,7 @@ fn merged_files_may_not_say_the_same_twice() {
 }
 
 #[test]
-fn the_mistakes_of_all_files_are_told_together_and_in_order() {
+fn the_mistakes_of_all_files_are_reported_together_and_in_order() {
     let folder = folder(&[("a.yaml", "domian: a"), ("b.yaml", "domain: b"), ("c.yaml", "domain: c\nkye: 1\nvaleu: 2")]);
     let error = load_path(folder.path()).unwrap_err();
     let told: Vec<_> = error

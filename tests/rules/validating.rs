@@ -73,7 +73,7 @@ fn what_its_source_could_not_read_is_no_second_mistake() {
 }
 
 #[test]
-fn parts_of_a_domain_that_have_no_lines_are_told_apart_by_their_names() {
+fn parts_of_a_domain_that_have_no_lines_are_distinct_by_their_names() {
     let parts = [("a", domain("shop", "user", five_a("minute"))), ("b", domain("shop", "user", five_a("hour")))];
     let error = validate(&parts, MERGED).unwrap_err().to_string();
     assert_eq!(error, "b: descriptors[0]: has the same key and value as descriptors[0] at a");

@@ -90,7 +90,7 @@ async fn a_change_between_the_first_load_and_the_watch_is_not_missed() {
 }
 
 #[tokio::test]
-async fn a_bad_change_is_told_once_and_a_good_one_after_it_is_live() {
+async fn a_bad_change_is_reported_once_and_a_good_one_after_it_is_live() {
     let (folder, mut watched) = watched(&[("a.yaml", &rule("good"))]);
     let path = folder.path().join("a.yaml");
 

@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_counter_that_was_used_again_is_looked_at_when_it_is_to_expire_then() {
+    fn a_counter_that_was_used_again_is_swept_when_it_is_to_expire_then() {
         let mut shard = shard(1);
         let all = shard.len();
         let (kept, gone) = (Name { high: 0, low: 0 }, Name { high: 0, low: 1 });
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_at_a_counter_that_has_long_to_live() {
+    fn the_sweep_skips_a_counter_that_has_long_to_live() {
         let mut shard = Shard::default();
         fill(&mut shard, 1);
         let far = shard.len() as u64;

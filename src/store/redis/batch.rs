@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn each_request_is_told_its_own_part() {
+    fn each_request_gets_its_own_part() {
         let mut scene = Scene::new(1_000);
         let answers = scene.push_all(&[1, 2]);
         let reply = [answer(1, 7), answer(1, 8), answer(0, 9)].concat();
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_could_not_be_decided_is_told_why_and_no_other() {
+    fn a_request_that_could_not_be_decided_learns_why_and_no_other() {
         let (refusal, [first, second, third]) = undecided("{KEY}|fw1:1: it is damaged");
         assert_eq!(first.unwrap()[0].unwrap().own.remaining, 7);
         assert!(matches!(second, Err(StoreError::Counter(failure)) if failure == "{KEY}|fw1:1: it is damaged"));
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn where_redis_refuses_within_the_script_the_request_is_told_so_and_not_the_name_of_a_counter() {
+    fn where_redis_refuses_within_the_script_the_request_learns_it_and_not_the_name_of_a_counter() {
         let (refusal, [_, second, _]) = undecided("{KEY}|fw1:1: OOM command: not allowed");
         assert!(matches!(second, Err(StoreError::Refused(cause)) if &*cause == "OOM command: not allowed"));
         assert!(refusal.is_some());

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redis_that_refuses_is_told_from_a_counter_that_is_damaged() {
+    fn a_redis_that_refuses_differs_from_a_counter_that_is_damaged() {
         for refusal in [
             "p|shop|ann|fw1000: OOM command not allowed when used memory > 'maxmemory'.",
             "shop|ann|fw1000: @user_script: 180: -READONLY You can't write against a read only replica.",

@@ -41,7 +41,7 @@ impl StartError {
 }
 
 impl RedisStore {
-    /// Connects, or goes on trying in the background where Redis cannot be reached: requests are then told that it is
+    /// Connects, or goes on trying in the background where Redis cannot be reached: requests then learn that it is
     /// down.
     ///
     /// # Errors

@@ -46,7 +46,7 @@ pub(super) struct Node<'a> {
 
 #[derive(Clone, Debug)]
 pub(super) enum Value<'a> {
-    /// Text as it was written, without quotes: a number, a truth value, nothing, or a text, as whoever reads it wants.
+    /// Text as it was written, without quotes: a number, a truth value, nothing, or a text, as its reader wants.
     Plain(Cow<'a, str>),
     /// Text in quotes or in a block, and so surely text.
     Quoted(Cow<'a, str>),
