@@ -20,17 +20,17 @@ test: ## run every test, with the Redis and the Envoy they need (installed at th
 
 e2e: ## ask h2spec whether the gRPC port speaks HTTP/2 as its RFCs say (installs it at the first run; needs Go)
 	scripts/e2e-tools.sh
-	cargo test --locked --test floods -- --ignored
+	cargo test --locked --test it floods:: -- --ignored
 
 fuzz: ## damage rules, requests, addresses, replies and counters for five minutes each (SECONDS=300), one after the other
 	scripts/test-tools.sh
-	TOLLGATE_FUZZ_SECONDS=$(SECONDS) cargo test --locked --test fuzzing -- --test-threads 1 --nocapture
+	TOLLGATE_FUZZ_SECONDS=$(SECONDS) cargo test --locked --test it fuzzing:: -- --test-threads 1 --nocapture
 
 # Which seeds: one is one run, and repeats.
 SEEDS ?= 0..1000000
 
 simulate: ## run many drawn faults of Redis against every promise: SEEDS=0..1000000
-	TOLLGATE_SIMULATION=$(SEEDS) cargo test --locked --profile release --test simulation -- --nocapture
+	TOLLGATE_SIMULATION=$(SEEDS) cargo test --locked --profile release --test it simulation:: -- --nocapture
 
 check: ## what a review would say first: formatting and lints
 	cargo fmt --check

@@ -10,7 +10,7 @@
 //! ```
 //!
 //! pass: the limit bounds the hits that were charged in the interval, and processes held the others when it began.
-//! `tests/simulation.rs` holds replicas to it before a store that fails in many ways.
+//! `tests/it/simulation.rs` holds replicas to it before a store that fails in many ways.
 //!
 //! A lease is as large as the demand, and at most an eighth of what remains: near the limit leases get smaller and end,
 //! and each request asks the counter, exactly. When a lease ends, the hits that are not used are refunded.

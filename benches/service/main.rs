@@ -30,7 +30,7 @@ mod report;
 mod rows;
 mod rules;
 mod stage;
-#[path = "../../tests/support/mod.rs"]
+#[path = "../../tests/it/support/mod.rs"]
 mod support;
 
 use stage::Stage;

@@ -1,7 +1,7 @@
 //! What waits for a call to Redis, and the permits to make calls.
 //!
 //! Nothing that waits is forgotten: an item that comes while a permit is free brings a task that makes calls, and a
-//! task returns its permit only in the step in which it finds nothing. `tests/queue.rs` checks that with `loom`, in
+//! task returns its permit only in the step in which it finds nothing. `tests/it/queue.rs` checks that with `loom`, in
 //! every order that threads can take; for its sake this file takes its lock from the module beside it, and knows
 //! nothing of Redis.
 

@@ -1,8 +1,6 @@
 //! The README tells the truth.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use ::tollgate::algorithm::Algorithm;
 use support::redis::Redis;

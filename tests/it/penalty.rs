@@ -1,9 +1,7 @@
 //! Who is denied again and again is banned: everywhere at once, for as long as the rule says, and not for what is none
 //! of their doing.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use ::tollgate::wire::RateLimitResponse;
 use ::tollgate::wire::rate_limit_response::Code;

@@ -1,9 +1,7 @@
 //! When Redis fails: every request is answered by its limits' failure modes, in time, and limits are back when Redis
 //! is.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};

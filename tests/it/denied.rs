@@ -1,8 +1,6 @@
 //! What Redis has just denied is denied without asking it again, until something changes; what counts is always asked.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use support::redis::Redis;
 use support::tollgate::{Tollgate, request};

@@ -1,9 +1,7 @@
 //! So many requests at once and no more: `deploy/envoy/concurrency.yaml` in a real Envoy, in front of a service that
 //! answers when it is told to.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use std::collections::VecDeque;
 use std::io::{BufRead as _, BufReader, Write as _};

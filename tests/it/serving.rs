@@ -1,8 +1,6 @@
 //! Connections and workers: what goes wrong in one call is that call's alone.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use std::borrow::Borrow;
 use std::sync::{Arc, Mutex};

@@ -1,8 +1,6 @@
 //! Usage that is known at the end and charged then: `deploy/envoy/usage.yaml` in a real Envoy.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use support::envoy::Envoy;
 use support::tollgate::{Tollgate, request};

@@ -1,13 +1,8 @@
 //! What every algorithm promises, as properties over all of them.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-#[path = "support/limits.rs"]
-mod limits;
-
 use std::time::Duration;
 
-use limits::{any_change, any_limit, any_penalty, ask, bound, max_wait_ms, memory_ms, small_limit};
+use crate::support::limits::{any_change, any_limit, any_penalty, ask, bound, max_wait_ms, memory_ms, small_limit};
 use proptest::prelude::*;
 use tollgate::algorithm::{
     Algorithm, Ask, Caller, Effect, Event, Initial, Limit, LimitError, LimitErrors, MAX_HITS, Options, Outcome,

@@ -1,8 +1,6 @@
 //! Envoy's protocol over the wire: what is asked, and what is answered.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use envoy_types::pb::envoy::service::ratelimit::v3 as envoy;
 use prost::Message;

@@ -1,12 +1,10 @@
 //! More than can be answered in time: a proxy that gives up what is late loses nothing but that, and what a connection
 //! may have is bounded.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
 #[allow(dead_code, reason = "the load of the benchmarks, which need more of it")]
-#[path = "../benches/service/http2.rs"]
+#[path = "../../benches/service/http2.rs"]
 mod http2;
-mod support;
+use crate::support;
 
 use http2::Connection;
 use prost::Message as _;

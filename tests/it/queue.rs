@@ -1,16 +1,15 @@
 //! The queue of calls, in every order that threads can take: nothing that waits is forgotten, and no more make calls
 //! than may.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 #![allow(missing_docs, reason = "the file is part of this binary here")]
 
-#[path = "../src/store/redis/queue.rs"]
+#[path = "../../src/store/redis/queue.rs"]
 #[allow(dead_code, reason = "a part of it is no matter of order")]
-mod queue;
+mod subject;
 
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
-use queue::{Item, Permit, Queue, Waiting};
+use subject::{Item, Permit, Queue, Waiting};
 
 /// What the queue locks with, as loom has it.
 mod sync {

@@ -1,7 +1,5 @@
 //! The house keeps its order: who may import whom, and nothing of one machine in the project.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};

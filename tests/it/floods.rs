@@ -2,9 +2,8 @@
 //! nor the log grows.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
-mod support;
+use crate::support;
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};

@@ -1,8 +1,6 @@
 //! What is in `deploy/` fits together: each file parses, its rules load, and the names in one file are those of the
 //! others.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -1,8 +1,6 @@
 //! What every store promises: a request is one group, decided at once, and exactly the limit passes however many ask.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use std::slice::from_ref;
 use std::sync::Arc;
@@ -391,7 +389,7 @@ async fn names_in_redis_begin_with_the_prefix() {
     let url = format!("REDIS_URL={}", redis.url());
     let rules = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 5}}]";
     let tollgate = Tollgate::start(rules, &[&url, "CACHE_KEY_PREFIX=staging:", "REDIS_TIMEOUT=30s"]);
-    let long = "x".repeat(1 << 20);
+    let long = "x".repeat(60_000);
     for value in ["v", "\0", "{a}", &long] {
         assert!(tollgate.passes("d", &[("k", value)]).await);
     }

@@ -1,9 +1,7 @@
 //! Requests travel to Redis together, and nothing is lost by it: each keeps its own deadline, a call that fails fails
 //! once, and what waits is bounded.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

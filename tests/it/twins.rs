@@ -1,9 +1,7 @@
 //! The Rust and the Lua of every algorithm, and of a request's group, are the same function: verdicts, stored bytes and
 //! TTLs are equal at every step, by a real Redis, down to the last bit.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use std::collections::HashMap;
 

@@ -2,15 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
-#[path = "rules/files.rs"]
 mod files;
-#[path = "rules/matching.rs"]
 mod matching;
-#[path = "rules/sources.rs"]
 mod sources;
-#[path = "rules/validating.rs"]
 mod validating;
-#[path = "rules/watching.rs"]
 mod watching;
 
 use std::fs;

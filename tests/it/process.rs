@@ -1,8 +1,6 @@
 //! The process: its commands, its settings, its health, its metrics, and how it ends.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::process::Output;

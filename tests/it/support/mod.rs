@@ -1,6 +1,6 @@
 //! Real processes for tests: each on a port of its own, ended when it is dropped.
 
-#![allow(dead_code, reason = "every test binary uses its part of this")]
+#![allow(dead_code, reason = "tests/allocations.rs and the benchmarks use a part of this")]
 
 pub mod envoy;
 pub mod http2;

@@ -1,8 +1,6 @@
 //! Between the parts: what a name, a charge, a change of rules and a store that is away mean to a client.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use std::time::Duration;
 

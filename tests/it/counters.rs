@@ -1,8 +1,6 @@
 //! Looking at counters and resetting them by hand: by the command against Redis, and over HTTP against the service.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use serde_json::Value;
 use support::redis::Redis;

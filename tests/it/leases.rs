@@ -1,9 +1,7 @@
 //! Leases take work off Redis, and cost what is said of them and no more: the bound on what passes, and what is told of
 //! it.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use std::borrow::Borrow;
 use std::slice::from_ref;

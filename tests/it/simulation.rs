@@ -2,14 +2,10 @@
 //! steps: under a paused clock, drawn from one seed, which is one run and repeats. The whole way of a request is the
 //! real one, but for Redis; what it promises judges.
 //!
-//! `TOLLGATE_SIMULATION=FIRST..LAST cargo test --test simulation` runs other seeds than these, and more
+//! `TOLLGATE_SIMULATION=FIRST..LAST cargo test --test it simulation::` runs other seeds than these, and more
 //! (`make simulate`).
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-#[path = "simulation/judge.rs"]
 mod judge;
-#[path = "simulation/world.rs"]
 mod world;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -334,7 +330,7 @@ fn whatever_befalls_the_store_and_the_replicas_every_promise_is_kept() {
     });
     if let Some((seed, judge)) = failed.into_inner() {
         panic!(
-            "seed {seed}: {:#?}\nits story:\n{}\nalone: TOLLGATE_SIMULATION={seed}..{} cargo test --test simulation",
+            "seed {seed}: {:#?}\nits story:\n{}\nalone: TOLLGATE_SIMULATION={seed}..{} cargo test --test it simulation::",
             judge.wrong,
             judge.story.join("\n"),
             seed + 1

@@ -2,15 +2,13 @@
 //! and what stands in Redis where a counter should be. Every case is drawn from one seed, which repeats it (but for the
 //! clock of Redis); most are real ones that are damaged somewhere.
 //!
-//! `make fuzz` runs each target for five minutes; `TOLLGATE_FUZZ_SEED=N cargo test --test fuzzing NAME` runs one case
+//! `make fuzz` runs each target for five minutes; `TOLLGATE_FUZZ_SEED=N cargo test --test it NAME` runs one case
 //! again.
 //!
 //! Why without a fuzzer: libFuzzer needs a nightly compiler to see what a case reaches. Without that view, on stable,
 //! bolero draws at random as this does, and is one more dependency; proptest's strategies cannot mutate a file.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use std::any::Any;
 use std::collections::HashMap;

@@ -4,9 +4,7 @@
 //! No assertion here says that something comes early enough, which a busy machine could break; that nothing comes too
 //! early says enough.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;

@@ -1,10 +1,8 @@
 //! `docs/algorithms.md` tells the truth: its table is what the simulation says, and its rules do what is said of them.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-#[path = "../examples/admission.rs"]
+#[path = "../../examples/admission.rs"]
 mod admission;
-mod support;
+use crate::support;
 
 use std::collections::BTreeMap;
 

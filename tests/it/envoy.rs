@@ -1,9 +1,7 @@
 //! What a user of Envoy sees: `deploy/envoy/envoy.yaml` in a real Envoy, real Tollgates, a real Redis, and requests
 //! over HTTP.
 
-#![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
-
-mod support;
+use crate::support;
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
