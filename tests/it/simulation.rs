@@ -330,7 +330,8 @@ fn whatever_befalls_the_store_and_the_replicas_every_promise_is_kept() {
     });
     if let Some((seed, judge)) = failed.into_inner() {
         panic!(
-            "seed {seed}: {:#?}\nits story:\n{}\nalone: TOLLGATE_SIMULATION={seed}..{} cargo test --test it simulation::",
+            "seed {seed}: {:#?}\nits story:\n{}\nalone: \
+             TOLLGATE_SIMULATION={seed}..{} cargo test --test it simulation::",
             judge.wrong,
             judge.story.join("\n"),
             seed + 1

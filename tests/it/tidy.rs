@@ -172,7 +172,7 @@ fn no_line_is_wider_than_rustfmt_makes_it() {
     let width: usize = settings.lines().find_map(|line| line.strip_prefix("max_width = ")).unwrap().parse().unwrap();
     let rust = ["src", "tests", "benches", "examples"].map(|folder| files(folder, "rs"));
     let mut wrong = Vec::new();
-    for path in rust.into_iter().flatten().chain(files("lua", "lua")).chain(files("tests/support", "lua")) {
+    for path in rust.into_iter().flatten().chain(files("lua", "lua")).chain(files("tests/it/support", "lua")) {
         for (number, line) in source(&path).lines().enumerate() {
             let columns = line.chars().count();
             if columns > width {
