@@ -53,7 +53,7 @@ fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// `src/rules/yaml.rs` is of the module `rules`.
+/// `src/rules/report.rs` is of the module `rules`.
 fn module(path: &Path) -> String {
     let first = path.strip_prefix("src").unwrap().components().next().unwrap();
     first.as_os_str().to_str().unwrap().trim_end_matches(".rs").to_owned()

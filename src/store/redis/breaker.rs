@@ -113,9 +113,9 @@ impl Breaker {
         *connections -= 1;
         if *connections > 0 {
             if let Some(losses) = self.losses.admit() {
-                let connections = *connections;
+                let serving = *connections;
                 tracing::warn!(
-                    redis = self.redis, %error, losses, connections,
+                    redis = self.redis, %error, losses, serving,
                     "a connection to redis is lost and made anew: the others serve"
                 );
             }
@@ -152,9 +152,9 @@ impl Breaker {
             }
             State::Closed { connections } => {
                 if let Some(failures) = self.failures.admit() {
-                    let connections = *connections;
+                    let serving = *connections;
                     tracing::warn!(
-                        redis = self.redis, %error, failures, connections,
+                        redis = self.redis, %error, failures, serving,
                         "a connection to redis cannot be made: the others serve"
                     );
                 }
