@@ -5,6 +5,7 @@ mod check;
 mod client;
 mod counter;
 mod health;
+mod page;
 mod serve;
 
 use std::ffi::OsString;
@@ -13,6 +14,7 @@ use std::process::ExitCode;
 use clap::builder::Resettable;
 use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use crate::metrics;
 use crate::settings::{self, Settings};
 
 /// A rate-limit service for Envoy: exact limits, decided in Redis or in memory.
@@ -29,6 +31,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Answer Envoy by the rules (this is the default).
+    ///
+    /// Exits with 0 after SIGTERM or SIGINT, and with 1 if it cannot serve.
     Serve(Box<Settings>),
     /// Say what is wrong with rules files; exits with 0 if nothing is, and with 1 otherwise.
     Check(check::Check),
@@ -39,6 +43,11 @@ enum Command {
     Counter(counter::Command),
     /// Print the reference page of all settings, in Markdown.
     Settings,
+    /// Print the reference page of all metrics, in Markdown.
+    Metrics,
+    /// Print the reference page of the command line, in Markdown.
+    #[command(hide = true)]
+    CommandLine,
 }
 
 /// Does what the arguments and the environment say; what goes wrong is on standard error.
@@ -59,6 +68,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Counter(command) => counter::run(command),
         Command::Settings => {
             print!("{}", settings::page());
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Metrics => metrics::page().map_err(Into::into).map(|page| {
+            print!("{page}");
+            ExitCode::SUCCESS
+        }),
+        Command::CommandLine => {
+            print!("{}", page::page(&Cli::command()));
             Ok(ExitCode::SUCCESS)
         }
     };

@@ -58,7 +58,7 @@ pub struct Metrics {
     pub(super) memory_bytes: IntGauge,
     pub(super) rules_loaded: IntGauge,
     pub(super) domains_loaded: IntGauge,
-    pub(super) loads: IntCounterVec,
+    pub(super) loads: Known<&'static str, 2>,
 }
 
 /// The counters of a label whose values are known from the start.
@@ -141,6 +141,7 @@ impl Metrics {
             counters("store_errors_total", "Decisions that the store could not make, by reason.", &["kind"])?;
         let failure_answers =
             counters("failure_mode_answers_total", "Limits answered by their failure mode.", &["mode"])?;
+        let loads = counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?;
         let metrics = Metrics {
             near_limit_ratio,
             requests: Outcomes {
@@ -195,7 +196,7 @@ impl Metrics {
             )?,
             rules_loaded: gauge("rules_loaded", "Rules in force.")?,
             domains_loaded: gauge("domains_loaded", "Domains in force.")?,
-            loads: counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?,
+            loads: Known(["success", "error"].map(|result| (result, loads.with_label_values(&[result])))),
             registry: registry.clone(),
         };
         let build = IntGaugeVec::new(Opts::new("build_info", "Always 1; the labels name the version."), &["version"])?;

@@ -17,6 +17,7 @@ mod floods;
 mod fuzzing;
 mod leases;
 mod overload;
+mod pages;
 mod penalty;
 mod process;
 mod queue;

@@ -177,13 +177,6 @@ fn help_is_worth_reading() {
 }
 
 #[test]
-fn the_settings_page_is_current() {
-    let page = text(&run(&["settings"], &[]).stdout);
-    let kept = std::fs::read_to_string("docs/settings.md").unwrap();
-    assert!(page == kept, "docs/settings.md is stale; refresh it: cargo run -- settings > docs/settings.md");
-}
-
-#[test]
 fn the_embedded_store_serves_unless_redis_is_named() {
     let redis = Redis::start();
     let url = format!("REDIS_URL={}", redis.url());
