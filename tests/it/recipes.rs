@@ -1,4 +1,5 @@
-//! The recipes of docs/recipes.md, each with the file of `deploy/` that users are given: in a real Envoy, or as a script.
+//! The recipes of docs/recipes.md, each with the file of `deploy/` that users are given: in a real Envoy, or as a
+//! script.
 
 use crate::support;
 
@@ -20,7 +21,7 @@ descriptors:
     value: login
     descriptors:
       - key: remote_address
-        rate_limit: {unit: year, requests_per_unit: 5, algorithm: sliding_log, penalty: {after: 10, within: 1h, ban: 1d}}
+        rate_limit: {unit: year, requests_per_unit: 5, penalty: {after: 10, within: 1h, ban: 1d}}
   - {key: failures, rate_limit: {unit: year, requests_per_unit: 4, count_denied: true}}
 ";
 
