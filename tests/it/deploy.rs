@@ -75,8 +75,12 @@ fn assert_limited(descriptors: &[String], loaded: &Loaded, domain: &str) {
     let rules: Vec<_> =
         loaded.rules.rules().iter().filter(|rule| &*rule.domain == domain).map(|rule| &*rule.path).collect();
     for descriptor in descriptors {
-        let applies =
-            |rule: &&str| rule.strip_prefix(descriptor).is_some_and(|rest| rest.is_empty() || rest.starts_with('='));
+        let entries: Vec<_> = descriptor.split('|').collect();
+        let is = |(rule, entry): (&str, &&str)| rule == *entry || rule.starts_with(&format!("{entry}="));
+        let applies = |rule: &&str| {
+            let levels: Vec<_> = rule.split('|').collect();
+            levels.len() == entries.len() && levels.into_iter().zip(&entries).all(is)
+        };
         assert!(rules.iter().any(applies), "no rule for {descriptor} among {rules:?}");
     }
 }
