@@ -35,6 +35,11 @@ const SCENARIOS: &[Scenario] = &[
     // The limit lets a peek pass; it is the ban that denies it.
     ("login", &[("route", "login"), ("remote_address", "192.0.2.3")], &[(11, false); 19]),
     ("login", &[("route", "login"), ("remote_address", "192.0.2.3")], &[(0, true), (11, false), (0, false)]),
+    ("failed-logins", &[("failed", "login"), ("remote_address", "192.0.2.1")], &[(5, true), (1, false), (0, true)]),
+    // The log has room for all five; it is the ban that denies.
+    ("failed-logins", &[("failed", "login"), ("remote_address", "192.0.2.2")], &[(6, false); 10]),
+    ("failed-logins", &[("failed", "login"), ("remote_address", "192.0.2.2")], &[(1, false), (0, false)]),
+    ("failures", &[("failures", "ann")], &[(4, true), (0, true), (1, false), (0, false)]),
     ("sms", &[("phone", "1")], &[(1, true), (1, false), (0, true)]),
     ("plans", &[("plan", "free"), ("tenant", "t")], &[(1_000, true), (1, false)]),
     ("plans", &[("plan", "paid"), ("tenant", "t")], &[(100_000, true), (1, false)]),
@@ -55,6 +60,7 @@ const SCENARIOS: &[Scenario] = &[
     ("bytes", &[("download-bytes", "ann")], &[(0, true), (1_500_000_000, false), (0, false)]),
     ("reports", &[("route", "reports"), ("stream", "a")], &[(2, true), (2, false)]),
     ("reports", &[("route", "reports"), ("stream", "b")], &[(1, true), (1, false)]),
+    ("queue", &[("queue", "mail")], &[(302, false), (1, true)]),
     ("gateway", &[("generic_key", "gateway")], &[(501, false), (500, true)]),
 ];
 
