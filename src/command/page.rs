@@ -10,7 +10,8 @@ use crate::settings::Settings;
 pub(super) fn page(tollgate: &Command) -> String {
     let mut page = String::from(
         "# Command line\n\n\
-         What the ports answer is in [HTTP and gRPC](http.md). Each command tells the same by `--help`. This page is made by `tollgate command-line`.\n\n\
+         What the ports answer is in [HTTP and gRPC](http.md). Each command tells the same by `--help`.\n\
+         This page is made by `tollgate command-line`.\n\n\
          | Command | What it does |\n| --- | --- |\n",
     );
     let commands = commands("", tollgate);

@@ -32,10 +32,10 @@ pub fn page() -> prometheus::Result<String> {
     }
     page.push_str(
         "\n## Of each rule\n\n\
-         Each has the labels `domain` and `rule`, and a series once a request has asked the rule. The series of a rule\n\
-         that no request has asked for an hour disappear, and come back with the values that they had: no counter falls\n\
-         while the process lives, and `increase()` over the gap is right. `rule=\"(override)\"` is what requests that\n\
-         bring a limit of their own have asked.\n\n\
+         Each has the labels `domain` and `rule`, and a series once a request has asked the rule. The series of a\n\
+         rule that no request has asked for an hour disappear, and come back with the values that they had: no\n\
+         counter falls while the process lives, and `increase()` over the gap is right. `rule=\"(override)\"` is\n\
+         what requests that bring a limit of their own have asked.\n\n\
          | Metric | Kind | Meaning |\n| --- | --- | --- |\n",
     );
     for (_, name, help) in OF_RULES {

@@ -17,6 +17,8 @@ pub struct Terminal {
     tollgates: Vec<Tollgate>,
     redis: Vec<Redis>,
     envoys: Vec<Envoy>,
+    /// What `export` has set: `NAME=value`.
+    exported: Vec<String>,
     /// The ports that the page names, and those that are free here.
     ports: BTreeMap<u16, u16>,
 }
@@ -34,14 +36,15 @@ impl Terminal {
             symlink(BINARY, folder.path().join(home).join("tollgate")).unwrap();
         }
         let (tollgates, redis, envoys) = (Vec::new(), Vec::new(), Vec::new());
-        Terminal { folder, tollgates, redis, envoys, ports: BTreeMap::new() }
+        Terminal { folder, tollgates, redis, envoys, exported: Vec::new(), ports: BTreeMap::new() }
     }
 
-    /// Ends all that has been started.
+    /// Ends all that has been started, and forgets what has been set.
     pub fn end_services(&mut self) {
         self.envoys.clear();
         self.tollgates.clear();
         self.redis.clear();
+        self.exported.clear();
         self.ports.clear();
     }
 
@@ -62,6 +65,10 @@ impl Terminal {
             ["make", "run"] => self.serve(settings, &["--rules", "config/rules"]),
             ["tollgate" | "target/release/tollgate", arguments @ ..] if serves(arguments) => {
                 self.serve(settings, arguments);
+            }
+            ["export", settings @ ..] => {
+                let settings: Vec<_> = settings.iter().map(|setting| self.with_real_ports(setting)).collect();
+                self.exported.extend(settings);
             }
             ["redis-server", arguments @ ..] => self.store(arguments),
             ["envoy", "-c", file] => self.front(file),
@@ -114,6 +121,7 @@ impl Terminal {
         let mut shell = Command::new("timeout");
         shell.args(["60", "bash", "-c", &format!("{{ {}\n}} 2>&1", self.with_real_ports(command))]);
         shell.env_clear().env("PATH", path).current_dir(self.folder.path()).stdin(Stdio::null());
+        shell.envs(self.exported.iter().filter_map(|setting| setting.split_once('=')));
         if let Some(port) = self.ports.get(&8081) {
             shell.env("GRPC_PORT", port.to_string());
         }
