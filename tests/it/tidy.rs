@@ -30,7 +30,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "rules", "store", "telemetry"]),
     ("server", &["http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"]),
-    ("command", &["counters", "descriptor", "plan", "rules", "server", "settings", "store", "telemetry", "wire"]),
+    (
+        "command",
+        &["counters", "decision", "descriptor", "plan", "rules", "server", "settings", "store", "telemetry", "wire"],
+    ),
 ];
 
 /// Only these know the wire's types, and only these do I/O by `tokio::net`.
