@@ -103,6 +103,15 @@ impl DecidedBy {
         DecidedBy::Skipped,
     ];
 
+    /// Those of limits that the store could not decide.
+    pub const WITHOUT_STORE: [DecidedBy; 5] = [
+        DecidedBy::KnownDenial,
+        DecidedBy::FailureModeOpen,
+        DecidedBy::FailureModeClosed,
+        DecidedBy::FailureModeLocal,
+        DecidedBy::FailureModeError,
+    ];
+
     /// The name in answers, logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {

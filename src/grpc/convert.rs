@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::details::{self, Detail};
-use super::headers::{self, Headers};
+use super::{ServiceOptions, headers};
 use crate::algorithm::Ask;
 use crate::decision::{Decision, Limited, Status, most_pressing};
 use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
@@ -127,12 +127,14 @@ fn unit(number: i32) -> Option<Unit> {
     })
 }
 
-pub(super) fn response(decision: &Decision<'_>, headers: &Headers, detail: Detail) -> RateLimitResponse {
+pub(super) fn response(decision: &Decision<'_>, options: &ServiceOptions, detail: Detail) -> RateLimitResponse {
     let retry_after = headers::retry_after(decision);
+    let mut headers = headers::of(decision, &options.headers);
+    headers.extend(options.decided_by_header.as_ref().and_then(|name| headers::decided_by(decision, name)));
     RateLimitResponse {
         overall_code: code(decision.over_limit).into(),
         statuses: decision.statuses.iter().map(|one| status(one, decision, retry_after)).collect(),
-        response_headers_to_add: headers::of(decision, headers),
+        response_headers_to_add: headers,
         dynamic_metadata: details::of(decision, detail),
         ..RateLimitResponse::default()
     }

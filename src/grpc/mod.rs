@@ -46,6 +46,8 @@ pub struct ServiceOptions {
     pub limits: RequestLimits,
     /// The headers that Envoy shall add to its response.
     pub headers: Headers,
+    /// The name of one more, which says by what a request was decided; `None`: there is none.
+    pub decided_by_header: Option<String>,
     /// The longest that a call waits for the store.
     pub store_timeout: Duration,
 }
@@ -107,7 +109,7 @@ impl<S: Store> Service<S> {
         let snapshot = self.limiter.snapshot();
         let (decision, delay) =
             self.limiter.decide(&snapshot, &request, deadlines).await.map_err(|error| match error {
-                DecideError::Undecided(_) => Status::unavailable(error.to_string()),
+                DecideError::Undecided { .. } => Status::unavailable(error.to_string()),
                 DecideError::GiveBack { .. } => {
                     self.metrics.record_invalid();
                     Status::invalid_argument(error.to_string())
@@ -123,7 +125,7 @@ impl<S: Store> Service<S> {
                 }
             })?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");
-        Ok((convert::response(&decision, &self.options.headers, detail), delay))
+        Ok((convert::response(&decision, &self.options, detail), delay))
     }
 }
 
