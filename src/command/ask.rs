@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 
-use super::client::{self, ServiceAddress};
+use super::client::{Service, ServiceAddress};
 use crate::counters;
 use crate::descriptor::Entry;
 use crate::wire::rate_limit_response::rate_limit::Unit;
@@ -56,12 +56,11 @@ pub(super) async fn run(ask: Ask) -> anyhow::Result<ExitCode> {
     let mut request = tonic::Request::new(request);
     // The service knows the deadline, too: as with Envoy, it denies a request at once that would be delayed for longer.
     request.set_timeout(ask.timeout);
-    let channel = client::connect(&ask.service, ask.timeout).await?;
-    let response = RateLimitServiceClient::new(channel)
-        .should_rate_limit(request)
-        .await
-        .map_err(|status| client::refusal(&status))?
-        .into_inner();
+    let service = Service::connect(&ask.service, ask.timeout).await?;
+    let response = match RateLimitServiceClient::new(service.channel.clone()).should_rate_limit(request).await {
+        Ok(response) => response.into_inner(),
+        Err(status) => return Err(service.refusal(&status).await),
+    };
     print!("{}", if ask.json { as_json(&response) } else { for_people(&descriptors, &response) });
     Ok(match response.overall_code() {
         Code::OverLimit => ExitCode::from(2),
