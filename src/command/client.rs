@@ -1,5 +1,6 @@
 //! How the command speaks to a running service.
 
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use anyhow::anyhow;
@@ -88,10 +89,11 @@ fn host_and_port(address: &str) -> Result<String, String> {
     };
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let authority = authority.rsplit('@').next().unwrap_or_default();
-    // An IPv6 address has colons of its own.
-    let bracketed = match authority.parse::<std::net::Ipv6Addr>() {
-        Ok(address) => format!("[{address}]"),
-        Err(_) => authority.to_owned(),
+    // An IPv6 address has colons of its own, and a port alone is one of this machine.
+    let bracketed = match (authority.parse::<Ipv6Addr>(), authority.parse::<u16>()) {
+        (Ok(address), _) => format!("[{address}]"),
+        (_, Ok(port)) => format!("localhost:{port}"),
+        _ => authority.to_owned(),
     };
     let uri: Uri = format!("http://{bracketed}").parse().map_err(|_| "write host:port, such as localhost:8081")?;
     let host = uri.host().filter(|host| !host.is_empty()).ok_or("write host:port, such as localhost:8081")?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::arguments::Read;
-use crate::settings::{self, Environment, Given, Misspelt, Mistake, SettingsError, Weight};
+use crate::settings::{self, Environment, Given, Misspelt, Mistake, SettingsError, Unsupported, Weight};
 
 /// What was given, and what of it has no effect or cannot be.
 pub(super) struct Findings {
@@ -20,10 +20,10 @@ impl Findings {
         let mut mistakes: Vec<_> = mistakes.into_iter().chain(errors).map(|mistake| mistake.to_string()).collect();
         let mut warnings = misspelt(environment, &variables);
         for unsupported in settings::unsupported(environment, &variables) {
-            let line = format!("{} (environment): {}", unsupported.setting, unsupported.advice);
-            match unsupported.weight {
-                Weight::Refused => mistakes.push(line),
-                Weight::Told => warnings.push(line),
+            let Unsupported { setting, advice, weight } = unsupported;
+            match weight {
+                Weight::Refused => mistakes.push(format!("{setting} (environment): {advice}")),
+                Weight::Told => warnings.push(format!("{setting} (environment) does nothing: {advice}")),
             }
         }
         Findings { given, warnings, mistakes }
@@ -40,7 +40,7 @@ impl Findings {
 
 fn misspelt(environment: &Environment, variables: &BTreeSet<String>) -> Vec<String> {
     let line = |Misspelt { variable, meant }| {
-        format!("{variable} (environment) is no setting, and does nothing: did you mean {}?", meant.join(" or "))
+        format!("{variable} (environment) does nothing: did you mean {}?", meant.join(" or "))
     };
     settings::misspelt(environment, variables).into_iter().map(line).collect()
 }

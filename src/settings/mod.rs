@@ -172,6 +172,6 @@ fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(duration) if duration > Duration::from_secs(366 * 24 * 60 * 60) => Err("must be at most 366d".into()),
         Ok(duration) => Ok(duration),
-        Err(error) => Err(format!("{error}: a duration has units, such as 150us, 20ms, 1h30m")),
+        Err(_) => Err("a duration has units, such as 150us, 20ms, 1h30m".into()),
     }
 }

@@ -42,16 +42,16 @@ const OFF: &[&str] = &["0", "f", "F", "false", "False", "FALSE"];
 /// Every value asks for something.
 const NONE: &[&str] = &[];
 
-const NO_XDS: &str = "rules come from files: unset it, and name them with RULES";
-const NO_TLS: &str = "TLS is not supported: unset it, and put a TLS proxy in front";
-const NO_REDIS_TLS: &str = "TLS to Redis is not supported: unset it";
-const ONE_REDIS: &str = "one Redis holds all counters: unset it, and set REDIS_URL";
-const NO_CLUSTER: &str = "a single Redis is supported: unset it";
-const NO_STATSD: &str = "unset it: metrics are at /metrics of the HTTP port (HOST, PORT), for Prometheus";
-const NO_TRACES: &str = "unset it: traces are not exported";
-const NO_MEMCACHED: &str = "Memcached is not supported: unset it, and set REDIS_URL";
-const NO_PIPELINE: &str = "unset it: calls that come together go to Redis together, without waiting for others";
-const NO_DEBUG_PORT: &str = "unset it: there is no port for debugging; health and metrics are on HOST and PORT";
+const NO_XDS: &str = "rules come from files; unset it, and name them with RULES";
+const NO_TLS: &str = "TLS is not supported; unset it, and put a TLS proxy in front";
+const NO_REDIS_TLS: &str = "TLS to Redis is not supported; unset it";
+const ONE_REDIS: &str = "one Redis holds all counters; unset it, and set REDIS_URL";
+const NO_CLUSTER: &str = "a single Redis is supported; unset it";
+const NO_STATSD: &str = "metrics are at /metrics of the HTTP port (HOST, PORT), for Prometheus";
+const NO_TRACES: &str = "traces are not exported";
+const NO_MEMCACHED: &str = "Memcached is not supported; unset it, and set REDIS_URL";
+const NO_PIPELINE: &str = "calls that come together go to Redis together, without waiting for others";
+const NO_DEBUG_PORT: &str = "there is no port for debugging; health and metrics are on HOST and PORT";
 
 const ROWS: &[Row] = &[
     refused(&["CONFIG_TYPE"], &["FILE"], "RULES", NO_XDS),
@@ -76,30 +76,25 @@ const ROWS: &[Row] = &[
         NO_XDS,
     ),
     told(&["CONFIG_GRPC_XDS_SERVER_USE_TLS", "XDS_CLIENT_BACKOFF_JITTER"], OFF, "RULES", NO_XDS),
-    told(
-        &["RUNTIME_IGNOREDOTFILES"],
-        NONE,
-        "RULES",
-        "unset it: files and folders that begin with a dot are never read",
-    ),
+    told(&["RUNTIME_IGNOREDOTFILES"], NONE, "RULES", "files and folders that begin with a dot are never read"),
     told(
         &["RUNTIME_WATCH_ROOT"],
         NONE,
         "RULES",
-        "unset it: whatever changes below the folder of rules is noticed, links that are swapped, too",
+        "whatever changes below the folder of rules is noticed, links that are swapped, too",
     ),
     told(
         &["HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"],
         OFF,
         "FORCE_START_WITHOUT_INITIAL_CONFIG",
-        "unset it: health never says SERVING before rules are loaded",
+        "health never says SERVING before rules are loaded",
     ),
     refused(&["QUOTA_MODE"], OFF, "SHADOW_MODE", "set quota_mode on the rules instead"),
     told(
         &["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"],
         OFF,
         "DEFAULT_ALGORITHM",
-        "unset it: a denied request charges nothing, unless its limit says count_denied or counts by fixed_window",
+        "a denied request charges nothing, unless its limit says count_denied or counts by fixed_window",
     ),
     refused(&["REDIS_TYPE"], &["SINGLE", "Single", "single"], "REDIS_URL", "a single Redis is supported: use SINGLE"),
     refused(&["REDIS_TLS"], OFF, "REDIS_URL", NO_REDIS_TLS),
@@ -131,26 +126,21 @@ const ROWS: &[Row] = &[
         &["REDIS_POOL_ON_EMPTY_BEHAVIOR"],
         NONE,
         "REDIS_URL",
-        "unset it: calls share connections, and OVERLOAD says what happens where too many wait",
+        "calls share connections, and OVERLOAD says what happens where too many wait",
     ),
     told(
         &["REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"],
         OFF,
         "REDIS_URL",
-        "unset it: without Redis each limit answers by its failure mode; watch tollgate_store_up",
+        "without Redis each limit answers by its failure mode; watch tollgate_store_up",
     ),
     told(
         &["REDIS_STARTUP_INITIAL_INTERVAL", "REDIS_STARTUP_MAX_ELAPSED_TIME", "REDIS_STARTUP_MAX_INTERVAL"],
         NONE,
         "REDIS_URL",
-        "unset it: Tollgate starts without Redis, too, and connects as soon as Redis is there",
+        "Tollgate starts without Redis, too, and connects as soon as Redis is there",
     ),
-    told(
-        &["EXPIRATION_JITTER_MAX_SECONDS"],
-        &["0"],
-        "REDIS_URL",
-        "unset it: each counter expires soon after its own window",
-    ),
+    told(&["EXPIRATION_JITTER_MAX_SECONDS"], &["0"], "REDIS_URL", "each counter expires soon after its own window"),
     told(
         &[
             "MEMCACHE_HOST_PORT",
@@ -173,7 +163,7 @@ const ROWS: &[Row] = &[
         "GRPC_HOST",
         NO_TLS,
     ),
-    refused(&["GRPC_UDS"], NONE, "GRPC_HOST", "gRPC listens on TCP: unset it, and use GRPC_HOST and GRPC_PORT"),
+    refused(&["GRPC_UDS"], NONE, "GRPC_HOST", "gRPC listens on TCP; unset it, and use GRPC_HOST and GRPC_PORT"),
     told(&["DEBUG_HOST", "DEBUG_PORT"], NONE, "HOST", NO_DEBUG_PORT),
     told(&["RESPONSE_DYNAMIC_METADATA"], OFF, "LIMIT_RESPONSE_HEADERS_ENABLED", "dynamic metadata is not sent"),
     told(&["USE_DOG_STATSD", "USE_STATSD"], OFF, "NEAR_LIMIT_RATIO", NO_STATSD),
@@ -183,41 +173,31 @@ const ROWS: &[Row] = &[
         "NEAR_LIMIT_RATIO",
         NO_STATSD,
     ),
-    told(
-        &["EXTRA_TAGS"],
-        NONE,
-        "NEAR_LIMIT_RATIO",
-        "unset it: let Prometheus add labels where it scrapes, by relabel_configs",
-    ),
-    told(
-        &["DISABLE_STATS"],
-        OFF,
-        "NEAR_LIMIT_RATIO",
-        "unset it: metrics are kept, and cost nothing where nobody scrapes them",
-    ),
+    told(&["EXTRA_TAGS"], NONE, "NEAR_LIMIT_RATIO", "let Prometheus add labels where it scrapes, by relabel_configs"),
+    told(&["DISABLE_STATS"], OFF, "NEAR_LIMIT_RATIO", "metrics are kept, and cost nothing where nobody scrapes them"),
     told(
         &["PROMETHEUS_ADDR", "USE_PROMETHEUS"],
         OFF,
         "NEAR_LIMIT_RATIO",
-        "unset it: metrics for Prometheus are always at /metrics of the HTTP port (HOST, PORT)",
+        "metrics for Prometheus are always at /metrics of the HTTP port (HOST, PORT)",
     ),
     told(
         &["PROMETHEUS_PATH"],
         &["/metrics"],
         "NEAR_LIMIT_RATIO",
-        "unset it: metrics are at /metrics; name that in Prometheus, as metrics_path",
+        "metrics are at /metrics; name that in Prometheus, as metrics_path",
     ),
     told(
         &["PROMETHEUS_MAPPER_YAML"],
         NONE,
         "NEAR_LIMIT_RATIO",
-        "unset it: metrics have labels already; let Prometheus rename them, by metric_relabel_configs",
+        "metrics have labels already; let Prometheus rename them, by metric_relabel_configs",
     ),
     told(
         &["PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"],
         OFF,
         "NEAR_LIMIT_RATIO",
-        "unset it: times are in seconds, as Prometheus has them",
+        "times are in seconds, as Prometheus has them",
     ),
     told(&["TRACING_ENABLED"], OFF, "LOG_LEVEL", NO_TRACES),
     told(

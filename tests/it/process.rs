@@ -237,7 +237,7 @@ async fn the_references_layout_and_names_are_understood() {
         "USE_STATSD=true",
     ]);
     assert!(tollgate.passes("shop", &[("user", "ann")]).await);
-    tollgate.must_log("USE_STATSD=true (environment): unset it: metrics are at /metrics");
+    tollgate.must_log("USE_STATSD=true (environment) does nothing: metrics are at /metrics");
 }
 
 #[test]

@@ -65,6 +65,7 @@ fn an_address_that_is_none_is_answered_with_the_right_one() {
         ("localhost:8081/path", "not host:port: write localhost:8081"),
         ("::1", "not host:port: write [::1]:8081"),
         ("[::1]", "not host:port: write [::1]:8081"),
+        ("8081", "not host:port: write localhost:8081"),
         ("", "write host:port, such as localhost:8081"),
         (":8081", "write host:port, such as localhost:8081"),
         ("a b:8081", "write host:port, such as localhost:8081"),
