@@ -159,5 +159,8 @@ fn the_log_of_a_service_has_one_line_for_a_problem() {
     let output = tollgate::command().arg("--rules").arg(folder.path()).output().unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
-    assert!(said.contains("a.yaml:5:13: descriptors[0].rate_limit.unit: ") && !said.contains('^'.to_string().repeat(3).as_str()));
+    assert!(
+        said.contains("a.yaml:5:13: descriptors[0].rate_limit.unit: ")
+            && !said.contains('^'.to_string().repeat(3).as_str())
+    );
 }

@@ -49,8 +49,8 @@ mod tests {
             message: "100%\r\n::error::not ours".to_owned(),
         };
         let findings = Findings { passed: true, accepted: None, problems: vec![problem], more: 0 };
-        let command = "::warning file=50%25%2Ca%3Ab%0A/rules.yaml,line=5,col=13::descriptors[0]: 100%25%0D%0A::error::not \
-                       ours\n";
+        let command = "::warning file=50%25%2Ca%3Ab%0A/rules.yaml,line=5,col=13::descriptors[0]: 100%25%0D%0A::error::\
+                       not ours\n";
         assert_eq!(commands(&findings), command);
     }
 }

@@ -84,3 +84,31 @@ fn token(text: &str) -> usize {
         text[..end].strip_suffix(':').unwrap_or(&text[..end]).len()
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rules::report::Severity;
+
+    proptest! {
+        #[test]
+        fn a_mark_is_one_line_under_one_line_whatever_the_text(
+            text in "[ -~\t\u{0}-\u{1f}\u{7f}-\u{a0}\u{4e00}-\u{4e20}\"'{}\\[\\],:]{0,200}",
+            line in 1..4_usize,
+            column in 1..250_usize,
+        ) {
+            let file: Arc<Path> = Path::new("-").into();
+            let position = Some(Position { line, column });
+            let (path, message) = (String::new(), String::new());
+            let problem = Problem { severity: Severity::Error, file, position, path, message };
+            let mut texts = Texts::new(HashMap::from([("-".into(), text.into_bytes())]));
+            if let Some(excerpt) = excerpt(&problem, &mut texts) {
+                prop_assert_eq!(excerpt.lines().count(), 2, "{}", excerpt);
+                prop_assert!(excerpt.lines().nth(1).is_some_and(|mark| mark.contains('^')));
+                prop_assert!(excerpt.chars().all(|char| char == '\n' || !char.is_control()), "{:?}", excerpt);
+            }
+        }
+    }
+}

@@ -55,7 +55,8 @@ fn the_manifest_for_kubernetes_in_this_project_holds_rules() {
 
 #[test]
 fn a_mistake_stands_where_it_is_in_the_manifest() {
-    let text = config_map(&[("shop.yaml", &SHOP.replace("minute", "minuets")), ("b.yaml", "domain: b\ndescriptors: *")]);
+    let text =
+        config_map(&[("shop.yaml", &SHOP.replace("minute", "minuets")), ("b.yaml", "domain: b\ndescriptors: *")]);
     assert_eq!(
         said(&text),
         "-:9:26: descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?\n\
@@ -72,8 +73,8 @@ fn in_a_text_that_is_no_block_the_place_is_that_of_the_text() {
     assert_eq!(
         said(&text.to_string()),
         "-:1:39: descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?\n\
-         -:1:149: in line 2 of this text: not YAML: * begins an alias in YAML; a text that begins with it needs quotes: \
-         \"*\"\n"
+         -:1:149: in line 2 of this text: not YAML: * begins an alias in YAML; a text that begins with it needs \
+         quotes: \"*\"\n"
     );
 }
 
@@ -84,7 +85,8 @@ fn a_manifest_without_rules_says_what_it_holds() {
     let other = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a.yaml: 'colour: red'}\n";
     assert_eq!(
         said(&format!("{deployment}{service}{other}")),
-        "-:1:1: no ConfigMap in this manifest holds rules: there are Deployment \"web\", a \"Service\", ConfigMap \"other\"\n"
+        "-:1:1: no ConfigMap in this manifest holds rules: there are Deployment \"web\", a \"Service\", \
+         ConfigMap \"other\"\n"
     );
     let folder = folder(&[("a.yaml", deployment), ("b.yaml", SHOP)]);
     assert!(check(&sources(folder.path()), &[], &OPTIONS).is_ok(), "beside rules it may stand");
@@ -136,5 +138,22 @@ proptest::proptest! {
             (problem.position, problem.path, problem.message.split(" at ").next().unwrap().to_owned())
         }).collect();
         prop_assert_eq!(moved, found);
+    }
+
+    #[test]
+    fn no_manifest_however_broken_does_worse_than_be_refused(
+        edits in proptest::collection::vec(
+            (0..900_usize, 0..9_usize, "[-&*!|>'\"%@#?:,{}\\[\\] \n\t0-9a-z<~.]{0,4}"),
+            1..6,
+        ),
+    ) {
+        let mut text: Vec<char> = config_map(&[("a.yaml", SHOP), ("b.yaml", "domain: b")]).chars().collect();
+        for (at, length, with) in edits {
+            let at = at % text.len();
+            let end = (at + length).min(text.len());
+            text.splice(at..end, with.chars());
+            text.push('\n');
+        }
+        let _ = check_text(&text.into_iter().collect::<String>());
     }
 }

