@@ -10,6 +10,7 @@ mod findings;
 mod health;
 mod page;
 mod probe;
+mod report;
 mod serve;
 
 use std::ffi::OsString;
@@ -38,13 +39,17 @@ enum Command {
     ///
     /// Exits with 0 after SIGTERM or SIGINT, and with 1 if it cannot serve.
     Serve(Box<Settings>),
-    /// Say what is wrong with rules files; exits with 0 if nothing is, and with 1 otherwise.
     Check(check::Check),
     Ask(ask::Ask),
     Health(health::Health),
     /// Show counters in Redis, or reset them.
     #[command(subcommand)]
     Counter(counter::Command),
+    /// Print the JSON Schema of rules files, by which editors complete and check them.
+    ///
+    /// An editor with yaml-language-server takes it from a comment in the file's first line:
+    /// # yaml-language-server: $schema=PATH
+    Schema,
     /// Print the reference page of all settings, in Markdown.
     Settings,
     /// Print the reference page of all metrics, in Markdown.
@@ -78,6 +83,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Ask(ask) => ask::run(ask),
         Command::Health(health) => health::run(health),
         Command::Counter(command) => counter::run(command),
+        Command::Schema => {
+            println!("{:#}", crate::rules::schema());
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Settings => {
             print!("{}", settings::page());
             Ok(ExitCode::SUCCESS)
