@@ -201,8 +201,12 @@ mod tests {
 
     /// The rules of a domain that has none of its own.
     fn rules(domain: &str) -> Rules {
-        let config = DomainConfig { name: domain.into(), defaults: Defaults::default(), descriptors: Vec::new() };
-        Rules::new(vec![config])
+        Rules::new(vec![DomainConfig {
+            name: domain.into(),
+            defaults: Defaults::default(),
+            origins: Vec::new(),
+            descriptors: Vec::new(),
+        }])
     }
 
     /// The metrics of this name.

@@ -4,9 +4,9 @@ use std::collections::hash_map::{Entry, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 
-use super::{Complaints, MAX_LEVELS, Names};
+use super::{Complaints, GivenDefaults, MAX_LEVELS, Names};
 use crate::descriptor::Role;
-use crate::rules::checked::{Allowance, Defaults, DescriptorConfig, RuleConfig};
+use crate::rules::checked::{Allowance, Defaults, DescriptorConfig, Place, RuleConfig};
 use crate::rules::config::{FieldPath, Raw, RawDescriptor};
 use crate::rules::report::Position;
 
@@ -18,6 +18,10 @@ pub(super) struct Tree<'r> {
     pub(super) complaints: Complaints<'r>,
     /// What holds for a limit that does not say otherwise.
     pub(super) defaults: Defaults,
+    /// What of that the origin says itself.
+    pub(super) given: GivenDefaults,
+    /// Which origin of its domain it is.
+    pub(super) origin: u32,
     pub(super) names: &'r mut Names,
 }
 
@@ -74,7 +78,8 @@ impl Tree<'_> {
             Some(list) => self.level(list, path.key("descriptors"), level + 1, &mut Siblings::new()),
             None => Vec::new(),
         };
-        Some(DescriptorConfig { key: key?, value, share_threshold, rule, descriptors })
+        let place = Place { origin: self.origin, line: self.complaints.line(path) };
+        Some(DescriptorConfig { place, key: key?, value, share_threshold, rule, descriptors })
     }
 
     /// A limit that has holders needs the key that names them.
