@@ -33,10 +33,12 @@ pub struct Decision<'a> {
 pub type Few<T> = SmallVec<[T; 2]>;
 
 /// The answer to one descriptor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Status<'a> {
     /// No rule applies.
     NoLimit,
+    /// The rules do not know it, or its domain, and a setting denies what they do not know.
+    Unknown,
     /// A rule says that nothing is limited.
     Unlimited(&'a Rule),
     /// These of the limits have been asked; there is one at least.
@@ -90,8 +92,9 @@ impl<'a> Decision<'a> {
         for limited in &limits {
             votes.add(limited.role(), &limited.asked.check, limited.over());
         }
-        let only_shadow = votes.deny() && shadow_mode;
-        let over_limit = votes.deny() && !shadow_mode;
+        let deny = votes.deny() || statuses.iter().any(Status::is_unknown);
+        let only_shadow = deny && shadow_mode;
+        let over_limit = deny && !shadow_mode;
         // A limit that denies no request delays none either.
         let enforced = limits.iter().filter(|limited| limited.role() != Role::Shadow);
         let delay_ms = enforced.filter_map(Limited::verdict).map(|verdict| verdict.delay_ms).max();
@@ -104,7 +107,7 @@ impl<'a> Decision<'a> {
     pub fn limited(&self) -> impl Iterator<Item = &[Limited<'a>]> {
         self.statuses.iter().filter_map(|status| match status {
             Status::Limited(range) => Some(&self.limits[range.clone()]),
-            Status::NoLimit | Status::Unlimited(_) => None,
+            Status::NoLimit | Status::Unknown | Status::Unlimited(_) => None,
         })
     }
 
@@ -126,6 +129,13 @@ impl<'a> Decision<'a> {
             }
         }
         refund
+    }
+}
+
+impl Status<'_> {
+    /// It is denied because the rules do not know it.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Status::Unknown)
     }
 }
 

@@ -4,6 +4,7 @@ mod ask;
 mod check;
 mod client;
 mod counter;
+mod explain;
 mod health;
 mod serve;
 
@@ -14,6 +15,9 @@ use clap::builder::Resettable;
 use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::settings::{self, Settings};
+
+/// The exit code where no limit applies to a request.
+const NOTHING_APPLIES: u8 = 3;
 
 /// A rate-limit service for Envoy: exact limits, decided in Redis or in memory.
 #[derive(Parser)]
@@ -33,6 +37,7 @@ enum Command {
     /// Say what is wrong with rules files; exits with 0 if nothing is, and with 1 otherwise.
     Check(check::Check),
     Ask(ask::Ask),
+    Explain(Box<explain::Explain>),
     Health(health::Health),
     /// Show counters in Redis, or reset them.
     #[command(subcommand)]
@@ -55,6 +60,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(settings) => Ok(serve::run(*settings)),
         Command::Check(check) => check::run(&check),
         Command::Ask(ask) => ask::run(ask),
+        Command::Explain(explain) => explain::run(*explain),
         Command::Health(health) => health::run(health),
         Command::Counter(command) => counter::run(command),
         Command::Settings => {

@@ -141,6 +141,8 @@ fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>
     let mut answer = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     match status {
         Status::NoLimit => {}
+        // No limit is named, and no time: to wait helps nobody.
+        Status::Unknown => answer.code = Code::OverLimit.into(),
         Status::Unlimited(_) => answer.limit_remaining = u32::MAX,
         Status::Limited(range) => {
             let limits = &decision.limits[range.clone()];

@@ -1,7 +1,7 @@
 //! The headers that describe its limit to a client; Envoy adds them to its response.
 
 use super::convert::whole_seconds;
-use crate::decision::{self, Decision, Limited};
+use crate::decision::{self, Decision, Limited, Status};
 use crate::descriptor::Role;
 use crate::wire::HeaderValue;
 
@@ -94,7 +94,8 @@ fn reported<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> {
 /// releases its slot is unknown, and the time at which the slot expires is no time to wait for. The end of a ban is
 /// known.
 pub(super) fn retry_after(decision: &Decision<'_>) -> Option<u64> {
-    if !decision.over_limit {
+    // What the rules do not know is denied for as long as they do not.
+    if !decision.over_limit || decision.statuses.iter().any(Status::is_unknown) {
         return None;
     }
     let (mut longest, mut quotas) = (0, Vec::new());

@@ -19,18 +19,34 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("metrics", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
     ("telemetry", &[]),
     ("counters", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
+    ("explain", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
     ("delay", &["metrics", "telemetry"]),
     (
         "limiter",
-        &["algorithm", "counters", "decision", "delay", "descriptor", "metrics", "plan", "rules", "store", "telemetry"],
+        &[
+            "algorithm",
+            "counters",
+            "decision",
+            "delay",
+            "descriptor",
+            "explain",
+            "metrics",
+            "plan",
+            "rules",
+            "store",
+            "telemetry",
+        ],
     ),
     ("wire", &[]),
     ("grpc", &["algorithm", "decision", "delay", "descriptor", "limiter", "metrics", "store", "wire"]),
-    ("http", &["counters", "descriptor", "limiter", "metrics", "store", "telemetry"]),
+    ("http", &["counters", "descriptor", "explain", "limiter", "metrics", "store", "telemetry"]),
     // For the names of what can be chosen.
-    ("settings", &["algorithm", "grpc", "limiter", "rules", "store", "telemetry"]),
+    ("settings", &["algorithm", "grpc", "limiter", "plan", "rules", "store", "telemetry"]),
     ("server", &["http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"]),
-    ("command", &["counters", "descriptor", "plan", "rules", "server", "settings", "store", "telemetry", "wire"]),
+    (
+        "command",
+        &["counters", "descriptor", "explain", "plan", "rules", "server", "settings", "store", "telemetry", "wire"],
+    ),
 ];
 
 /// Only these know the wire's types, and only these do I/O by `tokio::net`.
