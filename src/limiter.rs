@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -15,17 +16,20 @@ use crate::delay::{Delay, DelayQueue};
 use crate::descriptor::{Entry, Request, Role};
 use crate::explain::Explanation;
 use crate::metrics::{Metrics, RuleMetrics};
-use crate::plan::{Asked, Plan, PlanOptions};
+use crate::plan::{Asked, Plan, PlanOptions, WithoutStore};
 use crate::rules::report::escaped;
 use crate::rules::{Budget, Rules};
 use crate::store::memory::{Clock, MemoryStore};
-use crate::store::{Check, Store, StoreError, Verdicts};
+use crate::store::{self, Check, Store, StoreError, Verdicts};
 use crate::telemetry::{self, Admitted};
 
 /// How long the store has to refund what a delayed request has taken whose caller went away.
 const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub use crate::plan::MAX_WORK;
+
+/// Over so many seconds come back who is denied while the store is unavailable: not all at once.
+const RETRY_SPREAD: u64 = 3;
 
 /// Decides requests by the rules in force.
 pub struct Limiter<S> {
@@ -71,8 +75,21 @@ struct Common {
     local: Arc<dyn Local>,
     metrics: Arc<Metrics>,
     delays: DelayQueue,
+    retries: Retries,
     reports: telemetry::Throttle,
     unknown_domains: telemetry::ThrottleByName,
+}
+
+/// When to come back who is denied while the store is unavailable.
+#[derive(Default)]
+struct Retries(AtomicU64);
+
+impl Retries {
+    /// When the store may have been reached again, and up to [`RETRY_SPREAD`] seconds later, each in turn.
+    fn next_ms(&self) -> u64 {
+        let turn = self.0.fetch_add(1, Ordering::Relaxed) % RETRY_SPREAD;
+        store::RETRY.as_millis() as u64 + turn * 1_000
+    }
 }
 
 /// What holds for every request.
@@ -164,6 +181,7 @@ impl<S: Store> Limiter<S> {
             delays: DelayQueue::new(options.max_delayed_requests, Arc::clone(&metrics)),
             options,
             metrics,
+            retries: Retries::default(),
             reports: telemetry::Throttle::default(),
             unknown_domains: telemetry::ThrottleByName::default(),
         };
@@ -367,8 +385,12 @@ impl<S: Store> Limiter<S> {
                 "the store could not decide: failure modes answered"
             );
         }
-        let known = |check: &Check| self.store.known_denial(check);
-        plan.conclude_without_store(known, |checks| self.common.local.decide(checks)).map_err(|_| {
+        let without = WithoutStore {
+            known: |check: &Check| self.store.known_denial(check),
+            decide: |checks: &[Check]| self.common.local.decide(checks),
+            retry_after_ms: self.common.retries.next_ms(),
+        };
+        plan.conclude_without_store(without).map_err(|_| {
             self.common.metrics.record_unavailable();
             DecideError::Undecided(error)
         })

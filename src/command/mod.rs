@@ -1,5 +1,6 @@
 //! What the command line does: a file for each command.
 
+mod answer;
 mod ask;
 mod check;
 mod client;

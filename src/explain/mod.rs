@@ -13,7 +13,7 @@ use crate::algorithm::Ask;
 use crate::decision::{Answer, Decision, Limited};
 use crate::descriptor::{Descriptor, Entry, Request, Role};
 use crate::plan::{Asked, MAX_WORK, Plan, PlanOptions, Source, Undecided, Unknown};
-use crate::rules::{self, Allowance, Budget, MatchedBy, Miss, Missed, Place, Rule, RuleLimit, Rules};
+use crate::rules::{Allowance, Budget, MatchedBy, Miss, Missed, Place, Rule, RuleLimit, Rules};
 use crate::store::group::Votes;
 
 pub use parts::{From, Part};
@@ -196,10 +196,11 @@ impl Explanation {
             let of_plan = OfPlan { rules, request, plan: &plan, index };
             of_plan.explain(descriptor, &mut budget)
         });
+        let descriptors = descriptors.collect();
         let mut explanation = Explanation {
             domain: request.domain.clone(),
             at: rules.domain(&request.domain).and_then(|domain| At::of(rules, domain.place)),
-            descriptors: descriptors.collect(),
+            descriptors,
             answer: Verdict::Unknown,
             because: "the counters have not been read".to_owned(),
         };
@@ -290,15 +291,15 @@ impl Explanation {
 }
 
 /// A descriptor, and what a plan has made of it.
-struct OfPlan<'a> {
+struct OfPlan<'p, 'a> {
     rules: &'a Rules,
     request: &'a Request,
-    plan: &'a Plan<'a>,
+    plan: &'p Plan<'a>,
     /// Its place in the request.
     index: usize,
 }
 
-impl OfPlan<'_> {
+impl OfPlan<'_, '_> {
     fn explain(&self, descriptor: &Descriptor, budget: &mut Budget) -> Explained {
         let entries: Vec<String> =
             descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();

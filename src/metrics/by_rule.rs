@@ -11,11 +11,8 @@ use parking_lot::RwLock;
 use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::declaration::{NAMESPACE, OF_RULES};
-use crate::plan::Source;
+use crate::plan::{OVERRIDE, Source};
 use crate::rules::Rules;
-
-/// What the metrics call the limits that clients bring along.
-const OVERRIDE: &str = "(override)";
 
 /// The series of a rule are left out when it has not been asked for so long.
 const QUIET: Duration = Duration::from_secs(60 * 60);

@@ -64,7 +64,7 @@ impl Metrics {
             Answer::Store(_) | Answer::Known(_) | Answer::Skipped => None,
             Answer::Local(_) => Some(FailureMode::Local),
             Answer::FailedOpen => Some(FailureMode::Open),
-            Answer::FailedClosed => Some(FailureMode::Closed),
+            Answer::FailedClosed { .. } => Some(FailureMode::Closed),
         };
         if let Some(mode) = answered_by {
             self.failure_answers.inc(mode);
@@ -204,8 +204,9 @@ mod tests {
     use super::*;
     use crate::algorithm::Ask;
     use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
-    use crate::plan::{Plan, PlanOptions};
+    use crate::plan::{Plan, PlanOptions, WithoutStore};
     use crate::rules::{Defaults, DomainConfig};
+    use crate::store::Check;
 
     /// The rules of a domain that has none of its own.
     fn rules(domain: &str) -> Rules {
@@ -233,8 +234,13 @@ mod tests {
             limit: Override::new(5, Unit::Minute, 1),
         };
         let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
-        let decide =
-            || Plan::new(&options, &shop, &request).conclude_without_store(|_| None, |_| unreachable!("it fails open"));
+        let decide = || {
+            Plan::new(&options, &shop, &request).conclude_without_store(WithoutStore {
+                known: |_: &Check| None,
+                decide: |_: &[Check]| unreachable!("it fails open"),
+                retry_after_ms: 0,
+            })
+        };
         let ask = || metrics.record(&of_shop, &decide().unwrap());
         ask();
         ask();

@@ -38,14 +38,26 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("wire", &[]),
-    ("grpc", &["algorithm", "decision", "delay", "descriptor", "limiter", "metrics", "store", "wire"]),
+    ("grpc", &["algorithm", "decision", "delay", "descriptor", "explain", "limiter", "metrics", "store", "wire"]),
     ("http", &["counters", "descriptor", "explain", "limiter", "metrics", "store", "telemetry"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "plan", "rules", "store", "telemetry"]),
     ("server", &["http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"]),
     (
         "command",
-        &["counters", "descriptor", "explain", "plan", "rules", "server", "settings", "store", "telemetry", "wire"],
+        &[
+            "counters",
+            "decision",
+            "descriptor",
+            "explain",
+            "plan",
+            "rules",
+            "server",
+            "settings",
+            "store",
+            "telemetry",
+            "wire",
+        ],
     ),
 ];
 
