@@ -6,6 +6,7 @@ mod ask;
 mod check;
 mod client;
 mod counter;
+mod explain;
 mod findings;
 mod health;
 mod page;
@@ -21,6 +22,9 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use self::findings::Findings;
 use crate::metrics;
 use crate::settings::{self, Environment, Settings, SettingsError};
+
+/// The exit code where no limit applies to a request.
+const NOTHING_APPLIES: u8 = 3;
 
 /// A rate-limit service for Envoy: exact limits, decided in Redis or in memory.
 #[derive(Parser)]
@@ -41,6 +45,7 @@ enum Command {
     Serve(Box<Settings>),
     Check(check::Check),
     Ask(ask::Ask),
+    Explain(Box<explain::Explain>),
     Health(health::Health),
     /// Show counters in Redis, or reset them.
     #[command(subcommand)]
@@ -81,6 +86,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(settings) => Ok(serve::run(*settings, &findings, &environment)),
         Command::Check(check) => check::run(&check),
         Command::Ask(ask) => ask::run(ask),
+        Command::Explain(explain) => explain::run(*explain),
         Command::Health(health) => health::run(health),
         Command::Counter(command) => counter::run(command),
         Command::Schema => {

@@ -97,7 +97,8 @@ fn reported<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> {
 /// releases its slot is unknown, and the time at which the slot expires is no time to wait for. The end of a ban is
 /// known.
 pub(super) fn retry_after(decision: &Decision<'_>) -> Option<u64> {
-    if !decision.over_limit {
+    // What the rules do not know is denied for as long as they do not.
+    if !decision.over_limit || decision.denies_unknown() {
         return None;
     }
     let (mut longest, mut quotas) = (0, Vec::new());

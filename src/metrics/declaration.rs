@@ -51,6 +51,8 @@ pub struct Metrics {
     pub(super) requests: Outcomes,
     pub(super) request_seconds: Striped<Histogram>,
     pub(super) descriptors: Matches,
+    /// By what of them is unknown.
+    pub(super) unknown_denied: Known<&'static str, 2>,
     pub(super) only_shadow: IntCounter,
     pub(super) by_rule: ByRule,
     pub(super) store_seconds: Striped<Histogram>,
@@ -144,6 +146,12 @@ impl Metrics {
             "Requests that were to be delayed, by what became of them.",
             &["outcome"],
         )?;
+        let unknown_denied = counters(
+            "unknown_denied_total",
+            "Descriptors denied because the rules know no such domain (UNKNOWN_DOMAIN=deny) or no rule for them \
+             (UNKNOWN_DESCRIPTOR=deny); those that only SHADOW_MODE lets pass among them.",
+            &["unknown"],
+        )?;
         let store_errors =
             counters("store_errors_total", "Decisions that the store could not make, by reason.", &["kind"])?;
         let failure_answers = counters("failure_mode_answers_total", FAILURE_ANSWERS, &["decided_by"])?;
@@ -168,6 +176,9 @@ impl Metrics {
                 no_rule: descriptors("no_rule")?,
                 domain_not_found: descriptors("domain_not_found")?,
             },
+            unknown_denied: Known(
+                ["domain", "descriptor"].map(|what| (what, unknown_denied.with_label_values(&[what]))),
+            ),
             only_shadow: counter("global_shadow_mode_total", "Calls that only SHADOW_MODE let pass.")?,
             by_rule: ByRule::default(),
             store_seconds: seconds(

@@ -13,6 +13,7 @@ mod denied;
 mod deploy;
 mod docs;
 mod envoy;
+mod explain;
 mod faults;
 mod floods;
 mod fuzzing;
