@@ -70,8 +70,12 @@ impl<S: Copy + PartialEq + Send + 'static> Throttle<S> {
 
 /// Writes what is kept back when its pause is over.
 async fn write_kept<S: Copy + PartialEq>(lines: Arc<Mutex<Lines<S>>>) {
-    while let Some(due) = lines.lock().write_due(Instant::now()) {
-        sleep_until(due).await;
+    loop {
+        let due = lines.lock().write_due(Instant::now());
+        match due {
+            Some(due) => sleep_until(due).await,
+            None => return,
+        }
     }
 }
 
