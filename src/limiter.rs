@@ -1,7 +1,10 @@
 //! The straight line of a request: match, plan, ask the store, conclude, record; and delay, where a limit says so.
 
+mod outage;
+
 use std::borrow::Borrow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -10,15 +13,15 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::counters::{self, Action, Counter, CounterError};
-use crate::decision::{Decision, Refund};
+use crate::decision::{DecidedBy, Decision, Refund};
 use crate::delay::{Delay, DelayQueue};
 use crate::descriptor::{Entry, Request, Role};
 use crate::metrics::{Metrics, RuleMetrics};
-use crate::plan::{Asked, Plan, PlanOptions};
+use crate::plan::{Asked, Plan, PlanOptions, Undecided, WithoutStore};
 use crate::rules::Rules;
 use crate::store::memory::{Clock, MemoryStore};
-use crate::store::{Check, Store, StoreError, Verdicts};
-use crate::telemetry;
+use crate::store::{self, Check, Store, StoreError, Verdicts};
+use outage::Outage;
 
 /// How long the store has to refund what a delayed request has taken whose caller went away.
 const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,6 +29,9 @@ const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most work that one request may ask of the store, where a small counter is 1. Redis decides it in one go,
 /// and this much takes Redis some milliseconds.
 pub const MAX_WORK: u64 = 1_280;
+
+/// Over so many seconds come back who is denied while the store is unavailable: not all at once.
+const RETRY_SPREAD: u64 = 3;
 
 /// Decides requests by the rules in force.
 pub struct Limiter<S> {
@@ -71,7 +77,20 @@ struct Common {
     local: Arc<dyn Local>,
     metrics: Arc<Metrics>,
     delays: DelayQueue,
-    reports: telemetry::Throttle,
+    retries: Retries,
+    outage: Outage,
+}
+
+/// When to come back who is denied while the store is unavailable.
+#[derive(Default)]
+struct Retries(AtomicU64);
+
+impl Retries {
+    /// When the store may have been reached again, and up to [`RETRY_SPREAD`] seconds later, each in turn.
+    fn next_ms(&self) -> u64 {
+        let turn = self.0.fetch_add(1, Ordering::Relaxed) % RETRY_SPREAD;
+        store::RETRY.as_millis() as u64 + turn * 1_000
+    }
 }
 
 /// What holds for every request.
@@ -112,8 +131,14 @@ impl Overload {
 #[derive(Debug, thiserror::Error)]
 pub enum DecideError {
     /// A limit wants the call to fail while the store is unavailable.
-    #[error("the rate limit store is unavailable: {0}")]
-    Undecided(#[source] StoreError),
+    #[error("the rate limit store is unavailable ({error}), and the rule {rule:?} says failure_mode: error")]
+    Undecided {
+        /// What the limit is called.
+        rule: String,
+        /// What the store said.
+        #[source]
+        error: StoreError,
+    },
     /// The store has no room, and such requests are refused.
     #[error("too many requests wait for the rate limit store")]
     Overloaded,
@@ -163,7 +188,8 @@ impl<S: Store> Limiter<S> {
             delays: DelayQueue::new(options.max_delayed_requests, Arc::clone(&metrics)),
             options,
             metrics,
-            reports: telemetry::Throttle::default(),
+            retries: Retries::default(),
+            outage: Outage::default(),
         };
         let in_force = Arc::new(InForce::default());
         common.in_force.lock().push(Arc::clone(&in_force));
@@ -250,7 +276,7 @@ impl<S: Store> Limiter<S> {
                     self.common.metrics.record_overloaded();
                     return Err(DecideError::Overloaded);
                 }
-                Err(error) => self.decide_without_store(plan, error)?,
+                Err(error) => self.decide_without_store(snapshot, plan, error)?,
             }
         };
         if may_delay && permit.is_none() && decision.over_limit {
@@ -301,20 +327,30 @@ impl<S: Store> Limiter<S> {
         self.common.delays.close();
     }
 
-    fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, DecideError> {
+    fn decide_without_store<'a>(
+        &self,
+        snapshot: &Snapshot,
+        plan: Plan<'a>,
+        error: StoreError,
+    ) -> Result<Decision<'a>, DecideError> {
         tracing::debug!(?error, "the store could not decide a request");
-        if let Some(since_last) = self.common.reports.admit() {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                kind = error.kind(),
-                requests = since_last,
-                "the store could not decide: failure modes answered"
-            );
+        let without = WithoutStore {
+            known: |check: &Check| self.store.known_denial(check),
+            decide: |checks: &[Check]| self.common.local.decide(checks),
+            retry_after_ms: self.common.retries.next_ms(),
+        };
+        let Common { outage, metrics, .. } = &*self.common;
+        match plan.conclude_without_store(without) {
+            Ok(decision) => {
+                let answers = decision.limits.iter();
+                outage.note(&error, answers.map(|limited| (limited.asked.source, limited.answer.decided_by())));
+                Ok(decision)
+            }
+            Err(Undecided(source)) => {
+                outage.note(&error, [(source, DecidedBy::FailureModeError)]);
+                metrics.record_unavailable(&snapshot.metrics, source);
+                Err(DecideError::Undecided { rule: source.label().to_owned(), error })
+            }
         }
-        let known = |check: &Check| self.store.known_denial(check);
-        plan.conclude_without_store(known, |checks| self.common.local.decide(checks)).map_err(|_| {
-            self.common.metrics.record_unavailable();
-            DecideError::Undecided(error)
-        })
     }
 }

@@ -59,7 +59,18 @@ pub enum Source<'a> {
     Override(&'a Domain),
 }
 
+/// What a limit is called that a client brings along.
+pub const OVERRIDE: &str = "(override)";
+
 impl<'a> Source<'a> {
+    /// The one name of the limit, in answers, metrics and logs: see [`RuleLimit::label`].
+    pub fn label(self) -> &'a str {
+        match self {
+            Source::Rule(_, limit) => &limit.label,
+            Source::Override(_) => OVERRIDE,
+        }
+    }
+
     /// The name that the rules give the limit; empty where it has none.
     pub fn name(self) -> &'a str {
         match self {
@@ -67,11 +78,47 @@ impl<'a> Source<'a> {
             Source::Override(_) => "",
         }
     }
+
+    /// The path of its rule.
+    pub fn path(self) -> &'a str {
+        match self {
+            Source::Rule(rule, _) => &rule.path,
+            Source::Override(_) => OVERRIDE,
+        }
+    }
+
+    /// The domain's name.
+    pub fn domain(self) -> &'a str {
+        match self {
+            Source::Rule(rule, _) => &rule.domain,
+            Source::Override(domain) => &domain.name,
+        }
+    }
 }
 
-/// A limit that the store could not decide is in failure mode `error`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Undecided;
+impl Asked<'_> {
+    /// How much one hit counts.
+    pub fn cost(&self) -> u32 {
+        match self.source {
+            Source::Rule(_, limit) => limit.config.cost,
+            Source::Override(_) => 1,
+        }
+    }
+}
+
+/// A limit that the store could not decide is in failure mode `error`: which.
+#[derive(Clone, Copy, Debug)]
+pub struct Undecided<'a>(pub Source<'a>);
+
+/// Who answers while the store is unavailable.
+pub struct WithoutStore<K, D> {
+    /// Knows denials that still hold.
+    pub known: K,
+    /// Decides checks in this process.
+    pub decide: D,
+    /// After so long a request that fails closed may be asked again.
+    pub retry_after_ms: u64,
+}
 
 impl<'a> Plan<'a> {
     /// Matches every descriptor.
@@ -184,8 +231,7 @@ impl<'a> Plan<'a> {
         self.decision(answers)
     }
 
-    /// What the failure modes answer while the store is unavailable: `known` knows denials that still hold, `decide`
-    /// decides checks in this process.
+    /// What the failure modes answer while the store is unavailable.
     ///
     /// The request is still one group: local decisions charge nothing if a limit that fails closed denies the request.
     /// No penalty counts meanwhile.
@@ -194,9 +240,12 @@ impl<'a> Plan<'a> {
     /// Where a limit wants the call to fail.
     pub fn conclude_without_store(
         self,
-        known: impl Fn(&Check) -> Option<CheckVerdict>,
-        decide: impl FnOnce(&[Check]) -> Result<Verdicts, StoreError>,
-    ) -> Result<Decision<'a>, Undecided> {
+        without: WithoutStore<
+            impl Fn(&Check) -> Option<CheckVerdict>,
+            impl FnOnce(&[Check]) -> Result<Verdicts, StoreError>,
+        >,
+    ) -> Result<Decision<'a>, Undecided<'a>> {
+        let WithoutStore { known, decide, retry_after_ms } = without;
         let mode = |Asked { check, failure_mode, .. }: &Asked<'_>| match failure_mode {
             // A limit that denies no request fails no call.
             FailureMode::Error if check.role == Role::Shadow => FailureMode::Open,
@@ -205,12 +254,12 @@ impl<'a> Plan<'a> {
             mode => *mode,
         };
         let modes: Vec<FailureMode> = self.asked.iter().map(mode).collect();
-        if modes.contains(&FailureMode::Error) {
-            return Err(Undecided);
+        if let Some(place) = modes.iter().position(|mode| *mode == FailureMode::Error) {
+            return Err(Undecided(self.asked[place].source));
         }
         let answer = |(asked, mode): (&Asked<'_>, &FailureMode)| match (known(&asked.check), mode) {
             (Some(verdict), _) => Some(Answer::Known(verdict)),
-            (None, FailureMode::Closed) => Some(Answer::FailedClosed),
+            (None, FailureMode::Closed) => Some(Answer::FailedClosed { retry_after_ms }),
             (None, FailureMode::Local) => None,
             (None, FailureMode::Open | FailureMode::Error) => Some(Answer::FailedOpen),
         };

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use crate::counters::{self, Action};
 use crate::plan::PlanOptions;
 use crate::rules::load;
-use crate::settings::{Reading, RulesSettings, StoreSettings};
+use crate::settings::{Reading, RulesSettings, SettingsError, StoreSettings};
 use crate::store::redis::RedisStore;
 use crate::telemetry::{self, LogFormat};
 
@@ -44,6 +44,14 @@ pub(super) struct Which {
 
     #[command(flatten)]
     store: StoreSettings,
+}
+
+impl Command {
+    /// What is wrong with settings that can be read.
+    pub(super) fn errors(&self) -> Vec<SettingsError> {
+        let (Command::Get(which) | Command::Reset(which)) = self;
+        [which.rules.sources().err(), which.store.redis().err()].into_iter().flatten().collect()
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]

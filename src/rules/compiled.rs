@@ -28,7 +28,8 @@ pub struct Rule {
 pub struct RuleLimit {
     /// Its place among all limits.
     pub id: usize,
-    /// What metrics call it: the rule's path; of several, `path#name` or, without a name, `path#0`.
+    /// What it is called everywhere, in metrics, headers, logs and answers: its name, where nothing else in its domain
+    /// is called so; or else the rule's path, with `#name`, or with `#0` where the rule has several and this has none.
     pub label: Box<str>,
     /// What it says.
     pub config: LimitConfig,
@@ -109,7 +110,9 @@ impl Rules {
                 path: String::new(),
                 shared: Vec::new(),
             };
+            let first = compiler.rules.len();
             let root = compiler.level(config.descriptors);
+            call_by_name(&mut rules.rules[first..]);
             let domain = Domain { id, name: Arc::clone(&name), defaults: config.defaults, root };
             rules.domains.insert(name, domain);
         }
@@ -249,11 +252,34 @@ impl Compiler<'_> {
         let id = *self.limits;
         *self.limits += 1;
         let label = match place {
+            _ if !config.name.is_empty() => format!("{}#{}", self.path, config.name),
             None => self.path.clone(),
-            Some(_) if !config.name.is_empty() => format!("{}#{}", self.path, config.name),
             Some(place) => format!("{}#{place}", self.path),
         };
         RuleLimit { id, label: label.into(), config }
+    }
+}
+
+/// Calls each limit of a domain by its name, where nothing else there is called so.
+fn call_by_name(rules: &mut [Rule]) {
+    let mut called: HashMap<Box<str>, u32> = HashMap::new();
+    let limits = rules.iter().flat_map(|rule| &rule.limits).filter(|limit| !limit.config.name.is_empty());
+    for limit in limits {
+        *called.entry(limit.config.name.as_str().into()).or_default() += 1;
+    }
+    if called.is_empty() {
+        return;
+    }
+    let paths = rules.iter().flat_map(|rule| &rule.limits).filter(|limit| limit.config.name.is_empty());
+    for limit in paths {
+        if let Some(times) = called.get_mut(&limit.label) {
+            *times += 1;
+        }
+    }
+    for limit in rules.iter_mut().flat_map(|rule| &mut rule.limits) {
+        if called.get(limit.config.name.as_str()) == Some(&1) {
+            limit.label = limit.config.name.as_str().into();
+        }
     }
 }
 

@@ -14,4 +14,4 @@ pub mod validate;
 
 pub use checked::{Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, LimitConfig, RuleConfig};
 pub use compiled::{Domain, Rule, RuleLimit, Rules};
-pub use source::{load, watch};
+pub use source::{load, schema, watch};

@@ -32,7 +32,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("server", &["http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"]),
     (
         "command",
-        &["counters", "descriptor", "metrics", "plan", "rules", "server", "settings", "store", "telemetry", "wire"],
+        &[
+            "counters",
+            "decision",
+            "descriptor",
+            "metrics",
+            "plan",
+            "rules",
+            "server",
+            "settings",
+            "store",
+            "telemetry",
+            "wire",
+        ],
     ),
 ];
 

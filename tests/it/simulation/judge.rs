@@ -307,7 +307,7 @@ impl Judge {
                     || format!("{} fails open", seen.number),
                 );
             }
-            Answer::FailedClosed => {
+            Answer::FailedClosed { .. } => {
                 self.counts.see("failed closed", 1);
                 let denied = decision.over_limit || decision.only_shadow;
                 self.demand(mode == FailureMode::Closed && denied, || format!("{} fails closed", seen.number));
