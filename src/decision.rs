@@ -111,6 +111,15 @@ impl DecidedBy {
         DecidedBy::UnknownDescriptor,
     ];
 
+    /// Those of limits that the store could not decide.
+    pub const WITHOUT_STORE: [DecidedBy; 5] = [
+        DecidedBy::KnownDenial,
+        DecidedBy::FailureModeOpen,
+        DecidedBy::FailureModeClosed,
+        DecidedBy::FailureModeLocal,
+        DecidedBy::FailureModeError,
+    ];
+
     /// The name in answers, logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {

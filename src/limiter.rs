@@ -1,5 +1,7 @@
 //! The straight line of a request: match, plan, ask the store, conclude, record; and delay, where a limit says so.
 
+mod outage;
+
 use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,17 +13,18 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::counters::{self, Action, Counter, CounterError};
-use crate::decision::{Decision, Refund};
+use crate::decision::{DecidedBy, Decision, Refund};
 use crate::delay::{Delay, DelayQueue};
 use crate::descriptor::{Entry, Request, Role};
 use crate::explain::Explanation;
 use crate::metrics::{Metrics, RuleMetrics};
-use crate::plan::{Asked, Plan, PlanOptions, WithoutStore};
+use crate::plan::{Asked, Plan, PlanOptions, Undecided, WithoutStore};
 use crate::rules::report::escaped;
 use crate::rules::{Budget, Rules};
 use crate::store::memory::{Clock, MemoryStore};
 use crate::store::{self, Check, Store, StoreError, Verdicts};
-use crate::telemetry::{self, Admitted};
+use crate::telemetry::{Admitted, ThrottleByName};
+use outage::Outage;
 
 /// How long the store has to refund what a delayed request has taken whose caller went away.
 const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -76,8 +79,8 @@ struct Common {
     metrics: Arc<Metrics>,
     delays: DelayQueue,
     retries: Retries,
-    reports: telemetry::Throttle,
-    unknown_domains: telemetry::ThrottleByName,
+    outage: Outage,
+    unknown_domains: ThrottleByName,
 }
 
 /// When to come back who is denied while the store is unavailable.
@@ -130,8 +133,14 @@ impl Overload {
 #[derive(Debug, thiserror::Error)]
 pub enum DecideError {
     /// A limit wants the call to fail while the store is unavailable.
-    #[error("the rate limit store is unavailable: {0}")]
-    Undecided(#[source] StoreError),
+    #[error("the rate limit store is unavailable ({error}), and the rule {rule:?} says failure_mode: error")]
+    Undecided {
+        /// What the limit is called.
+        rule: String,
+        /// What the store said.
+        #[source]
+        error: StoreError,
+    },
     /// The store has no room, and such requests are refused.
     #[error("too many requests wait for the rate limit store")]
     Overloaded,
@@ -182,8 +191,8 @@ impl<S: Store> Limiter<S> {
             options,
             metrics,
             retries: Retries::default(),
-            reports: telemetry::Throttle::default(),
-            unknown_domains: telemetry::ThrottleByName::default(),
+            outage: Outage::default(),
+            unknown_domains: ThrottleByName::default(),
         };
         let in_force = Arc::new(InForce::default());
         common.in_force.lock().push(Arc::clone(&in_force));
@@ -309,7 +318,7 @@ impl<S: Store> Limiter<S> {
                     self.common.metrics.record_overloaded();
                     return Err(DecideError::Overloaded);
                 }
-                Err(error) => self.decide_without_store(plan, error)?,
+                Err(error) => self.decide_without_store(snapshot, plan, error)?,
             }
         };
         if may_delay && permit.is_none() && decision.over_limit {
@@ -375,24 +384,30 @@ impl<S: Store> Limiter<S> {
         self.common.delays.close();
     }
 
-    fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, DecideError> {
+    fn decide_without_store<'a>(
+        &self,
+        snapshot: &Snapshot,
+        plan: Plan<'a>,
+        error: StoreError,
+    ) -> Result<Decision<'a>, DecideError> {
         tracing::debug!(?error, "the store could not decide a request");
-        if let Some(since_last) = self.common.reports.admit() {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                kind = error.kind(),
-                requests = since_last,
-                "the store could not decide: failure modes answered"
-            );
-        }
         let without = WithoutStore {
             known: |check: &Check| self.store.known_denial(check),
             decide: |checks: &[Check]| self.common.local.decide(checks),
             retry_after_ms: self.common.retries.next_ms(),
         };
-        plan.conclude_without_store(without).map_err(|_| {
-            self.common.metrics.record_unavailable();
-            DecideError::Undecided(error)
-        })
+        let Common { outage, metrics, .. } = &*self.common;
+        match plan.conclude_without_store(without) {
+            Ok(decision) => {
+                let answers = decision.limits.iter();
+                outage.note(&error, answers.map(|limited| (limited.asked.source, limited.answer.decided_by())));
+                Ok(decision)
+            }
+            Err(Undecided(source)) => {
+                outage.note(&error, [(source, DecidedBy::FailureModeError)]);
+                metrics.record_unavailable(&snapshot.metrics, source);
+                Err(DecideError::Undecided { rule: source.label().to_owned(), error })
+            }
+        }
     }
 }

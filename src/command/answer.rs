@@ -56,11 +56,11 @@ impl Answer {
     }
 
     pub(super) fn outcome(&self) -> Outcome {
-        if self.response.overall_code() == Code::OverLimit {
-            return Outcome::Limited;
-        }
-        if !self.is_peek {
-            return Outcome::Passed;
+        match (self.response.overall_code(), self.is_peek) {
+            (Code::OverLimit, true) => return Outcome::WouldBeLimited,
+            (Code::OverLimit, false) => return Outcome::Limited,
+            (_, false) => return Outcome::Passed,
+            (_, true) => {}
         }
         let limits = || self.details.descriptors.iter().flat_map(|descriptor| &descriptor.limits);
         let next_passes = self.details.next_passes;
@@ -282,5 +282,46 @@ mod tests {
         let said = [0, 350, 1_000, 1_250, 9_999, 10_000, 10_001, 65_000, 599_000, 600_001, 86_399_001].map(wait);
         let expected = ["0ms", "350ms", "1s", "1.25s", "9.999s", "10s", "11s", "65s", "599s", "10m 1s", "1day"];
         assert_eq!(said, expected);
+    }
+
+    /// What `envoyproxy/ratelimit` says, or an older service.
+    fn without_details(code: Code, remaining: u32) -> Answer {
+        let limit = RateLimit {
+            requests_per_unit: 5,
+            unit: WireUnit::Minute.into(),
+            name: "per-user".into(),
+            unit_multiplier: Some(3),
+        };
+        let status = DescriptorStatus {
+            code: code.into(),
+            current_limit: Some(limit),
+            limit_remaining: remaining,
+            duration_until_reset: Some(prost_types::Duration { seconds: 42, nanos: 0 }),
+            ..DescriptorStatus::default()
+        };
+        let response = RateLimitResponse {
+            overall_code: code.into(),
+            statuses: vec![status, DescriptorStatus::default()],
+            ..RateLimitResponse::default()
+        };
+        let asked = RateLimitDescriptor { hits_addend: Some(0), ..RateLimitDescriptor::default() };
+        Answer::new(&[asked.clone(), asked], response)
+    }
+
+    #[test]
+    fn a_service_that_tells_no_details_is_understood() {
+        let some = without_details(Code::Ok, 1);
+        let line = "one more would pass\n  : within the limit of 5 per 3m (per-user), 1 left, resets in 42s\n";
+        assert_eq!(some.text(), format!("{line}  : no limit applies\n"));
+        let none = without_details(Code::Ok, 0);
+        assert_eq!(none.outcome(), Outcome::WouldBeLimited);
+        let over = without_details(Code::OverLimit, 0);
+        assert!(over.text().contains("LIMITED\n  : over the limit of 5 per 3m (per-user), 0 left, try again in 42s\n"));
+        let json: Value = serde_json::from_str(&none.json()).unwrap();
+        assert_eq!((&json["next_passes"], &json["decided_by"]), (&false.into(), &Value::Null));
+        assert_eq!(
+            (&json["statuses"][0]["limit_remaining"], &json["statuses"][1]["limit_remaining"]),
+            (&0.into(), &Value::Null)
+        );
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::headers::{self, Headers};
+use super::{ServiceOptions, headers};
 use crate::algorithm::Ask;
 use crate::decision::{Decision, Limited, Status, most_pressing};
 use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
@@ -128,14 +128,16 @@ fn unit(number: i32) -> Option<Unit> {
 
 pub(super) fn response(
     decision: &Decision<'_>,
-    headers: &Headers,
+    options: &ServiceOptions,
     dynamic_metadata: Option<prost_types::Struct>,
 ) -> RateLimitResponse {
     let retry_after = headers::retry_after(decision);
+    let mut headers = headers::of(decision, &options.headers);
+    headers.extend(options.decided_by_header.as_ref().and_then(|name| headers::decided_by(decision, name)));
     RateLimitResponse {
         overall_code: code(decision.over_limit).into(),
         statuses: decision.statuses.iter().map(|one| status(one, decision, retry_after)).collect(),
-        response_headers_to_add: headers::of(decision, headers),
+        response_headers_to_add: headers,
         dynamic_metadata,
         ..RateLimitResponse::default()
     }

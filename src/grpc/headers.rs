@@ -1,6 +1,7 @@
 //! The headers that describe its limit to a client; Envoy adds them to its response.
 
 use super::convert::whole_seconds;
+use super::details;
 use crate::decision::{self, Decision, Limited};
 use crate::descriptor::Role;
 use crate::wire::HeaderValue;
@@ -76,6 +77,11 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
     };
     values.extend(retry_after(decision).map(|seconds| header("Retry-After", seconds.to_string())));
     values
+}
+
+/// Under this name, by what a request was decided; `None` where no limit applies and it passes.
+pub(super) fn decided_by(decision: &Decision<'_>, name: &str) -> Option<HeaderValue> {
+    (!decision.limits.is_empty() || decision.denies_unknown()).then(|| header(name, details::decided_by(decision)))
 }
 
 /// The limit to report: of the last descriptor that is over, or else the first with the least remaining.

@@ -47,6 +47,8 @@ pub struct ServiceOptions {
     pub limits: RequestLimits,
     /// The headers that Envoy shall add to its response.
     pub headers: Headers,
+    /// The name of one more, which says by what a request was decided; `None`: there is none.
+    pub decided_by_header: Option<String>,
     /// The longest that a call waits for the store.
     pub store_timeout: Duration,
 }
@@ -108,7 +110,7 @@ impl<S: Store> Service<S> {
         let snapshot = self.limiter.snapshot();
         let (decision, delay) =
             self.limiter.decide(&snapshot, &request, deadlines).await.map_err(|error| match error {
-                DecideError::Undecided(_) => Status::unavailable(error.to_string()),
+                DecideError::Undecided { .. } => Status::unavailable(error.to_string()),
                 DecideError::GiveBack { .. } => {
                     self.metrics.record_invalid();
                     Status::invalid_argument(error.to_string())
@@ -125,7 +127,7 @@ impl<S: Store> Service<S> {
             })?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");
         let metadata = details::of(&decision, detail, || explain::missed(&snapshot.rules, &request));
-        Ok((convert::response(&decision, &self.options.headers, metadata), delay))
+        Ok((convert::response(&decision, &self.options, metadata), delay))
     }
 }
 

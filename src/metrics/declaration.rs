@@ -5,7 +5,7 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, 
 use super::by_rule::{ByRule, OfRule};
 use super::observed::Observed;
 use super::striped::Striped;
-use crate::rules::FailureMode;
+use crate::decision::DecidedBy;
 use crate::store::StoreError;
 
 /// In front of every name.
@@ -36,6 +36,13 @@ pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER] = [
     ),
 ];
 
+const FAILURE_ANSWERS: &str =
+    "Limits answered while the store was unavailable: by a denial that was known, or by their failure mode.";
+
+/// What each rule has of them, with the labels `domain`, `rule` and `decided_by`.
+pub(super) const OF_RULES_WITHOUT_STORE: (&str, &str) =
+    ("rule_failure_mode_answers_total", "The same of each rule; a series begins with its first answer.");
+
 /// What the process counts.
 #[derive(Debug)]
 pub struct Metrics {
@@ -52,7 +59,7 @@ pub struct Metrics {
     pub(super) store_errors: Known<&'static str, 8>,
     pub(super) denied_cache_hits: Striped<IntCounter>,
     pub(super) lease_decisions: Striped<IntCounter>,
-    pub(super) failure_answers: Known<FailureMode, 4>,
+    pub(super) failure_answers: Known<DecidedBy, 5>,
     pub(super) delayed_requests: IntGauge,
     pub(super) delayed: DelayedOutcomes,
     pub(super) store_up: IntGauge,
@@ -147,8 +154,7 @@ impl Metrics {
         )?;
         let store_errors =
             counters("store_errors_total", "Decisions that the store could not make, by reason.", &["kind"])?;
-        let failure_answers =
-            counters("failure_mode_answers_total", "Limits answered by their failure mode.", &["mode"])?;
+        let failure_answers = counters("failure_mode_answers_total", FAILURE_ANSWERS, &["decided_by"])?;
         let metrics = Metrics {
             near_limit_ratio,
             requests: Outcomes {
@@ -189,7 +195,7 @@ impl Metrics {
                 "Requests decided by a lease, without asking the store.",
             ))?,
             failure_answers: Known(
-                FailureMode::ALL.map(|mode| (mode, failure_answers.with_label_values(&[mode.name()]))),
+                DecidedBy::WITHOUT_STORE.map(|by| (by, failure_answers.with_label_values(&[by.name()]))),
             ),
             delayed_requests: gauge("delayed_requests", "Requests that are delayed now.")?,
             delayed: DelayedOutcomes {

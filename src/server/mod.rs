@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
 use crate::grpc::{Server, Service};
 use crate::http::{self, Admin, Port};
@@ -34,7 +35,7 @@ use announce::{Serving, Up};
 use drain::Running;
 use listeners::Ports;
 use reload::Origin;
-use signals::Signals;
+use signals::{Hangups, Signals};
 use workers::Workers;
 
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
@@ -49,12 +50,12 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
     settings.answers.check_headers()?;
     settings.listeners.admin_token()?;
     // First of all, so that no signal ends the process without its draining.
-    let signals = Signals::new()?;
+    let (signals, hangups) = (Signals::new()?, Hangups::new()?);
     let sources = settings.rules.sources()?;
     // Taken before the rules are read: a change from here on is noticed.
     let seen = Fingerprint::of(&sources);
     let loaded = reload::load_first(&sources, &settings)?;
-    let origin = Origin { sources, options: settings.reading.load_options(), seen };
+    let origin = Origin { sources, options: settings.reading.load_options(), seen, hangups };
     let redis = settings.store.redis()?;
     let threads = options::worker_threads(&settings);
     let ports = Ports::open(&settings, threads, redis.as_ref().map_or(0, |redis| redis.connections)).await?;
@@ -170,6 +171,7 @@ impl Parts {
             ended = &mut grpc => bail!("the gRPC port takes no more connections: {ended:?}"),
             ended = &mut http => bail!("the HTTP port takes no more connections: {ended:?}"),
         };
+        let first = Instant::now();
         tracing::info!(signal, drain = ?settings.listeners.drain_delay, "draining");
         let timeout = settings.listeners.shutdown_timeout;
         let lost = Arc::clone(&workers);
@@ -179,7 +181,7 @@ impl Parts {
                 true => tracing::info!("every request is answered: bye"),
                 false => tracing::warn!(after = ?timeout, "connections are still open: closing them"),
             },
-            signal = signals.next() => tracing::warn!(signal, "a second signal: ending at once"),
+            signal = signals.after(first) => tracing::warn!(signal, "a second signal: ending at once"),
             () = lost.lost() => bail!(WORKER_LOST),
         }
         Ok(())

@@ -59,6 +59,7 @@ pub(super) fn service(settings: &Settings) -> ServiceOptions {
             value_bytes: settings.requests.max_value_bytes as usize,
         },
         headers,
+        decided_by_header: settings.answers.limit_decided_by_header.clone(),
         store_timeout: settings.store.redis_timeout,
     }
 }

@@ -106,6 +106,7 @@ fn service<S: Store>(limiter: Limiter<S>, metrics: Arc<Metrics>) -> Service<S> {
     let options = ServiceOptions {
         limits: RequestLimits { descriptors: 1, entries: 1, key_bytes: 10, value_bytes: 10 },
         headers: Headers::Off,
+        decided_by_header: None,
         store_timeout: support::SOON,
     };
     Service::new(Arc::new(limiter), metrics, options)

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use tollgate::wire::details::{Details, REQUEST_KEY};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{
     RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient, rate_limit_descriptor,
@@ -134,6 +135,14 @@ impl Tollgate {
     /// The answer to one request.
     pub async fn ask(&self, request: RateLimitRequest) -> Result<RateLimitResponse, tonic::Status> {
         self.client().await.should_rate_limit(request).await.map(tonic::Response::into_inner)
+    }
+
+    /// What it tells of a request beyond the protocol, every limit of it.
+    pub async fn details(&self, request: RateLimitRequest) -> Details {
+        let mut call = tonic::Request::new(request);
+        call.metadata_mut().insert(REQUEST_KEY, "1".parse().unwrap());
+        let response = self.client().await.should_rate_limit(call).await.unwrap().into_inner();
+        Details::of_metadata(&response.dynamic_metadata.unwrap()).unwrap()
     }
 
     /// Puts other rules in place of the ones it has, at one stroke.
