@@ -419,12 +419,18 @@ fn conclude(decision: &Decision<'_>) -> (Verdict, String) {
         let of_role = full.iter().filter(|limited| role.is_none_or(|role| limited.role() == role));
         of_role.map(|limited| limited.asked.source.label()).collect::<Vec<_>>().join(", ")
     };
+    let enforced = names(Some(Role::Enforced));
+    let unavailable = decision.is_without_store();
     match (votes.deny(), decision.next_passes()) {
-        (true, false) => match names(Some(Role::Enforced)) {
-            enforced if enforced.is_empty() => (Verdict::Deny, format!("all quotas are used up: {}", names(None))),
-            enforced => (Verdict::Deny, format!("used up: {enforced}")),
-        },
+        (true, false) if unavailable => {
+            (Verdict::Deny, format!("the store is unavailable, and these deny it: {}", names(None)))
+        }
+        (true, false) if enforced.is_empty() => (Verdict::Deny, format!("all quotas are used up: {}", names(None))),
+        (true, false) => (Verdict::Deny, format!("used up: {enforced}")),
         (true, true) => (Verdict::Pass, format!("only SHADOW_MODE lets it pass, used up: {}", names(None))),
+        (false, _) if unavailable => {
+            (Verdict::Pass, "the store is unavailable, and failure modes let it pass".to_owned())
+        }
         (false, _) if full.is_empty() => (Verdict::Pass, "every limit has room".to_owned()),
         (false, _) => (Verdict::Pass, format!("what is used up denies no request by itself: {}", names(None))),
     }

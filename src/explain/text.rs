@@ -70,7 +70,7 @@ impl fmt::Display for ExplainedLimit {
                 (From::Limit, _) => {}
                 (From::Defaults, _) => write!(f, ", by the file's defaults{}", In(at.as_ref()))?,
                 (From::Setting, Some(setting)) => write!(f, ", by the setting {setting}")?,
-                (From::Setting | From::BuiltIn, _) => write!(f, ", as nothing else is said")?,
+                (From::Setting | From::BuiltIn, _) => write!(f, ", built in")?,
             }
             writeln!(f)?;
         }

@@ -79,9 +79,9 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
     values
 }
 
-/// Under this name, by what a request was decided; `None` where no limit applies.
+/// Under this name, by what a request was decided; `None` where no limit applies and it passes.
 pub(super) fn decided_by(decision: &Decision<'_>, name: &str) -> Option<HeaderValue> {
-    (!decision.limits.is_empty()).then(|| header(name, details::decided_by(decision)))
+    (!decision.limits.is_empty() || decision.denies_unknown()).then(|| header(name, details::decided_by(decision)))
 }
 
 /// The limit to report: of the last descriptor that is over, or else the first with the least remaining.

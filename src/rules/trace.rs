@@ -415,14 +415,9 @@ impl<'r> Search<'r, '_> {
 
     /// The rules end, and there are entries left.
     fn too_deep(&mut self, entry: &Entry) {
-        let (at, all) = (self.passed.len(), self.entries.len());
         let Some((_, node)) = self.passed.last() else { return };
-        let words = format!(
-            "the rules end at {}: nothing stands below it, and {} {} there",
-            quoted(&self.entries[at - 1].key),
-            quoted(&entry.key),
-            if all == at + 1 { "comes" } else { "and more come" },
-        );
+        let last = &self.entries[self.passed.len() - 1];
+        let words = format!("the rules end at {}, and {} comes after it", quoted(&last.key), quoted(&entry.key));
         self.add(Missed::Depth, words, Some(node.place));
     }
 
@@ -551,7 +546,7 @@ fn list(names: &[&str], all: usize) -> String {
     match all.saturating_sub(words.len()) {
         0 => {}
         more if words.is_empty() => words.push(format!("{more} others")),
-        more => words.push(format!("{more} more")),
+        more => words.push(format!("and {more} more")),
     }
     words.join(", ")
 }
