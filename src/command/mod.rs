@@ -3,8 +3,10 @@
 mod ask;
 mod check;
 mod client;
+mod completions;
 mod counter;
 mod health;
+mod man;
 mod serve;
 
 use std::ffi::OsString;
@@ -14,11 +16,12 @@ use clap::builder::Resettable;
 use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use crate::settings::{self, Settings};
+use crate::version;
 
 /// A rate-limit service for Envoy: exact limits, decided in Redis or in memory.
 #[derive(Parser)]
 #[command(
-    version,
+    version = version::IN_FULL,
     after_help = "Without a command, `tollgate` serves: `tollgate --rules PATH` is `tollgate serve --rules PATH`."
 )]
 struct Cli {
@@ -39,6 +42,10 @@ enum Command {
     Counter(counter::Command),
     /// Print the reference page of all settings, in Markdown.
     Settings,
+    /// Print a script that lets a shell complete this command.
+    Completions(completions::Completions),
+    /// Print the manual page, or write the pages of all commands into a folder.
+    Man(man::Man),
 }
 
 /// Does what the arguments and the environment say; what goes wrong is on standard error.
@@ -61,6 +68,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             print!("{}", settings::page());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Completions(completions) => completions::run(&completions, Cli::command()),
+        Command::Man(man) => man::run(&man, Cli::command()),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -7,6 +7,7 @@ use super::observed::Observed;
 use super::striped::Striped;
 use crate::rules::FailureMode;
 use crate::store::StoreError;
+use crate::version;
 
 /// In front of every name.
 pub(super) const NAMESPACE: &str = "tollgate";
@@ -198,9 +199,10 @@ impl Metrics {
             loads: counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?,
             registry: registry.clone(),
         };
-        let build = IntGaugeVec::new(Opts::new("build_info", "Always 1; the labels name the version."), &["version"])?;
+        let options = Opts::new("build_info", "Always 1; the labels name the version and the commit.");
+        let build = IntGaugeVec::new(options, &["version", "commit"])?;
         registry.register(Box::new(build.clone()))?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        build.with_label_values(&[version::VERSION, version::COMMIT]).set(1);
         Ok(metrics)
     }
 

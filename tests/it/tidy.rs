@@ -16,7 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["algorithm", "descriptor", "lease", "telemetry"]),
     ("plan", &["algorithm", "decision", "descriptor", "rules", "store"]),
     ("decision", &["algorithm", "descriptor", "plan", "rules", "store"]),
-    ("metrics", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
+    ("metrics", &["algorithm", "decision", "descriptor", "plan", "rules", "store", "version"]),
     ("telemetry", &[]),
     ("counters", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
     ("delay", &["metrics", "telemetry"]),
@@ -25,12 +25,19 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["algorithm", "counters", "decision", "delay", "descriptor", "metrics", "plan", "rules", "store", "telemetry"],
     ),
     ("wire", &[]),
+    ("version", &[]),
     ("grpc", &["algorithm", "decision", "delay", "descriptor", "limiter", "metrics", "store", "wire"]),
     ("http", &["counters", "descriptor", "limiter", "metrics", "store", "telemetry"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "rules", "store", "telemetry"]),
-    ("server", &["http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"]),
-    ("command", &["counters", "descriptor", "plan", "rules", "server", "settings", "store", "telemetry", "wire"]),
+    (
+        "server",
+        &["http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "version", "wire"],
+    ),
+    (
+        "command",
+        &["counters", "descriptor", "plan", "rules", "server", "settings", "store", "telemetry", "version", "wire"],
+    ),
 ];
 
 /// Only these know the wire's types, and only these do I/O by `tokio::net`.
