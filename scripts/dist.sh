@@ -1,0 +1,94 @@
+#!/usr/bin/env bash
+# Makes what a release consists of, in target/dist: for each target an archive and the list of what is in its binary (an SBOM in
+# CycloneDX), and the checksums of all.
+#
+#   scripts/dist.sh                                      for both kinds of machine
+#   TARGETS=x86_64-unknown-linux-musl scripts/dist.sh    for one
+#
+# Runs on Linux, by a toolchain from rustup. What is in an archive has the time of SOURCE_DATE_EPOCH, or else of the commit.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly dist=$PWD/target/dist
+read -ra targets <<<"${TARGETS:-x86_64-unknown-linux-musl aarch64-unknown-linux-musl}"
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat --format %Y Cargo.lock)}
+export SOURCE_DATE_EPOCH
+native=$PWD/target/$(uname -m)-unknown-linux-musl/release/tollgate
+
+say() { echo "dist: $*"; }
+
+# What the binary itself can tell, told by the one that runs here: completions and the manual are the same for all.
+described() {
+    local folder=$1
+    mkdir -p "$folder/completions"
+    "$native" completions bash >"$folder/completions/tollgate.bash"
+    "$native" completions zsh >"$folder/completions/_tollgate"
+    "$native" completions fish >"$folder/completions/tollgate.fish"
+    "$native" completions powershell >"$folder/completions/_tollgate.ps1"
+    "$native" completions elvish >"$folder/completions/tollgate.elv"
+    "$native" man "$folder/man"
+}
+
+# The licences of all that is linked in, which ask to be passed on with it.
+notices() {
+    local target=$1 name crate file
+    echo "Tollgate's binary contains the following, each under its own licence."
+    cargo tree --locked --target "$target" --edges normal --prefix none --format '{p} {l}' | sort --unique |
+        while read -r name crate file; do
+            [[ $name != tollgate ]] || continue
+            printf '\n==== %s %s (%s)\n' "$name" "${crate#v}" "${file% (\*)}"
+            licences_of "$name-${crate#v}"
+        done
+    printf '\n==== the standard library of Rust (MIT OR Apache-2.0)\n'
+    cat "$(rustc --print sysroot)"/share/doc/rust/licenses/MIT.txt
+    printf '\n==== musl (MIT)\n'
+    cat target/tools/bin/../zig-*/ziglang/lib/libc/musl/COPYRIGHT
+}
+
+licences_of() {
+    local source
+    source=$(compgen -G "${CARGO_HOME:-$HOME/.cargo}/registry/src/*/$1" | head -n 1)
+    find "$source" -type f -iregex '.*/\(licen[cs]e\|copying\|copyright\|notice\)[^/]*' ! -name '*.rs' | sort |
+        while read -r file; do
+            printf '\n-- %s\n' "${file#"$source"/}"
+            cat "$file"
+        done
+}
+
+sbom() {
+    local target=$1 file=$2
+    PATH=$PWD/target/tools/bin:$PATH cargo cyclonedx --quiet --format json --spec-version 1.5 \
+        --target "$target" --describe binaries --override-filename sbom
+    mv sbom.json "$file"
+}
+
+archive() {
+    local target=$1 name=tollgate-$version-$1
+    local folder=$dist/.unpacked/$name
+    mkdir -p "$folder"
+    cp "target/$target/release/tollgate" CHANGELOG.md LICENSE README.md SECURITY.md "$folder"
+    cp -r config docs deploy "$folder"
+    described "$folder"
+    notices "$target" >"$folder/THIRD-PARTY-LICENSES"
+    sbom "$target" "$dist/$name.cdx.json"
+    cp "$dist/$name.cdx.json" "$folder/sbom.cdx.json"
+    chmod -R u=rwX,go=rX "$folder"
+    tar --directory "$dist/.unpacked" --create --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 \
+        --numeric-owner "$name" | gzip --no-name --best >"$dist/$name.tar.gz"
+}
+
+scripts/static.sh "${targets[@]}"
+scripts/test-tools.sh cargo-cyclonedx
+[[ -x $native ]] || {
+    say "completions and the manual are told by a binary that runs here: name $(uname -m)-unknown-linux-musl in TARGETS, too" >&2
+    exit 1
+}
+rm -rf "$dist"
+for target in "${targets[@]}"; do
+    archive "$target"
+done
+rm -rf "$dist/.unpacked"
+(cd "$dist" && sha256sum tollgate-* >SHA256SUMS)
+say "$("$native" --version), in target/dist:"
+(cd "$dist" && du --apparent-size --block-size=1K -- *)
