@@ -1,19 +1,16 @@
 #!/usr/bin/env bash
 # Makes what a release consists of, in target/dist: for each target an archive and the list of what is in its binary (an SBOM in
-# CycloneDX), and the checksums of all.
+# CycloneDX), and the checksums of all. On Linux, by a toolchain from rustup.
 #
-#   scripts/dist.sh                                      for both kinds of machine
-#   TARGETS=x86_64-unknown-linux-musl scripts/dist.sh    for one
-#
-# Runs on Linux, by a toolchain from rustup. What is in an archive has the time of SOURCE_DATE_EPOCH, or else of the commit.
+#   make dist                                      for both kinds of machine
+#   make dist TARGETS=x86_64-unknown-linux-musl    for one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly dist=$PWD/target/dist
 read -ra targets <<<"${TARGETS:-x86_64-unknown-linux-musl aarch64-unknown-linux-musl}"
+: "${SOURCE_DATE_EPOCH:?use make dist, which says what time the files get}"
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat --format %Y Cargo.lock)}
-export SOURCE_DATE_EPOCH
 native=$PWD/target/$(uname -m)-unknown-linux-musl/release/tollgate
 
 say() { echo "dist: $*"; }
@@ -67,7 +64,7 @@ archive() {
     local target=$1 name=tollgate-$version-$1
     local folder=$dist/.unpacked/$name
     mkdir -p "$folder"
-    cp "target/$target/release/tollgate" CHANGELOG.md LICENSE README.md SECURITY.md "$folder"
+    cp "target/$target/release/tollgate" CHANGELOG.md Dockerfile .dockerignore LICENSE README.md SECURITY.md "$folder"
     cp -r config docs deploy "$folder"
     described "$folder"
     notices "$target" >"$folder/THIRD-PARTY-LICENSES"

@@ -5,6 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly container=${CONTAINER:-docker} image=${IMAGE:-tollgate}
+: "${SOURCE_DATE_EPOCH:?use make image, which says what time the files get}"
 declare -rA targets=([amd64]=x86_64-unknown-linux-musl [arm64]=aarch64-unknown-linux-musl)
 
 case $container in
