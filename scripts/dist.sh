@@ -27,30 +27,43 @@ described() {
     "$native" man "$folder/man"
 }
 
-# The licences of all that is linked in, which ask to be passed on with it.
+# The licences of all that is linked in, which ask to be passed on with it: each text once, below those who share it.
 notices() {
-    local target=$1 name crate file
+    local target=$1 crate licence text sum
+    local -A crates texts=()
     echo "Tollgate's binary contains the following, each under its own licence."
-    cargo tree --locked --target "$target" --edges normal --prefix none --format '{p} {l}' | sort --unique |
-        while read -r name crate file; do
-            [[ $name != tollgate ]] || continue
-            printf '\n==== %s %s (%s)\n' "$name" "${crate#v}" "${file% (\*)}"
-            licences_of "$name-${crate#v}"
-        done
-    printf '\n==== the standard library of Rust (MIT OR Apache-2.0)\n'
-    cat "$(rustc --print sysroot)"/share/doc/rust/licenses/MIT.txt
-    printf '\n==== musl (MIT)\n'
-    cat target/tools/bin/../zig-*/ziglang/lib/libc/musl/COPYRIGHT
+    while IFS='|' read -r crate licence; do
+        echo "- $crate: $licence"
+        while read -r text; do
+            sum=$(sha256sum <"$text")
+            crates[$sum]+=" $crate,"
+            texts[$sum]=$text
+        done < <(licences_of "${crate/ /-}")
+    done < <(linked "$target")
+    echo "- the standard library of Rust: MIT OR Apache-2.0"
+    echo "- musl: MIT"
+    # In the order of the crates that carry them, the same in every run.
+    for sum in "${!texts[@]}"; do echo "${crates[$sum]# }|${texts[$sum]}"; done | sort | while IFS='|' read -r crate text; do
+        printf '\n==== %s\n\n' "${crate%,}"
+        cat "$text"
+    done
+    printf '\n==== the standard library of Rust\n\n'
+    cat "$(rustc --print sysroot)/share/doc/rust/licenses/MIT.txt"
+    printf '\n==== musl\n\n'
+    cat target/tools/zig-*/ziglang/lib/libc/musl/COPYRIGHT
 }
 
+# linked TARGET: the crates, as "name version|licence".
+linked() {
+    cargo tree --locked --target "$1" --edges normal --prefix none --format '{p}|{l}' |
+        sed --regexp-extended --quiet '/^tollgate /d; s/^([^ ]+) v([^ |]+)[^|]*[|](.*)$/\1 \2|\3/; s/ \(\*\)$//; p' | sort --unique
+}
+
+# licences_of NAME-VERSION: the files with its licences.
 licences_of() {
     local source
     source=$(compgen -G "${CARGO_HOME:-$HOME/.cargo}/registry/src/*/$1" | head -n 1)
-    find "$source" -type f -iregex '.*/\(licen[cs]e\|copying\|copyright\|notice\)[^/]*' ! -name '*.rs' | sort |
-        while read -r file; do
-            printf '\n-- %s\n' "${file#"$source"/}"
-            cat "$file"
-        done
+    find "$source" -type f -iregex '.*/\(licen[cs]e\|copying\|copyright\|notice\)[^/]*' ! -name '*.rs' | sort
 }
 
 sbom() {

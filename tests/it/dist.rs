@@ -134,8 +134,9 @@ fn an_archive_has_all_that_it_promises() {
         for linked in ["tokio", "mimalloc", "standard library of Rust", "musl"] {
             assert!(notices.contains(linked), "{target}: no notice for {linked}");
         }
-        let without = notices.split("\n==== ").skip(1).filter(|notice| notice.lines().count() < 4);
-        assert_eq!(without.collect::<Vec<_>>(), Vec::<&str>::new(), "these have no licence with them");
+        for of in notices.split("\n==== ").skip(1) {
+            assert!(of.lines().count() > 4, "{target}: no licence below {of}");
+        }
     }
 }
 

@@ -59,7 +59,8 @@ fn bash_completes_a_command_and_a_flag() {
     for (words, position, completed) in [("tollgate as", 1, "ask"), ("tollgate ask --dom", 2, "--domain")] {
         let typed = words.split(' ').next_back().unwrap();
         let complete = format!(
-            "source {}; COMP_WORDS=({words}); COMP_CWORD={position}; _tollgate tollgate {typed} x; echo ${{COMPREPLY[*]}}",
+            "source {}; COMP_WORDS=({words}); COMP_CWORD={position}; _tollgate tollgate {typed} x
+             echo ${{COMPREPLY[*]}}",
             script.display()
         );
         let output = Command::new("bash").args(["--norc", "-c", &complete]).output().unwrap();
