@@ -1,5 +1,5 @@
-//! How often one thing is logged: at once, and then not again for ten seconds. What the pause has kept back is told when
-//! it is over. So of a thing with several states the last line is the last state.
+//! How often one thing is logged: at once, and then not again for ten seconds. What the pause has kept back is told
+//! when it is over. So of a thing with several states the last line is the last state.
 
 use std::sync::Arc;
 use std::time::Duration;
