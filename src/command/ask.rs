@@ -10,6 +10,7 @@ use serde_json::json;
 use super::client::{Service, ServiceAddress};
 use crate::counters;
 use crate::descriptor::Entry;
+use crate::settings;
 use crate::wire::rate_limit_response::rate_limit::Unit;
 use crate::wire::rate_limit_response::{Code, DescriptorStatus};
 use crate::wire::{
@@ -30,7 +31,7 @@ pub(super) struct Ask {
     domain: String,
 
     /// How much to count; 0 is a peek.
-    #[arg(long, default_value = "1")]
+    #[arg(long, default_value = "1", value_parser = settings::whole(0..=u64::MAX))]
     hits: u64,
 
     /// Refund the hits instead of taking them.
