@@ -15,9 +15,13 @@ use crate::telemetry::{self, LogFormat};
 #[derive(Subcommand)]
 pub(super) enum Command {
     /// Show what the counters of a descriptor say; nothing is counted.
+    ///
+    /// Exits with 0 if it shows them, and with 1 otherwise.
     Get(Box<Which>),
-    /// Make the counters of a descriptor as fresh. A running service may deny for up to a second more what Redis has
-    /// just denied.
+    /// Make the counters of a descriptor as fresh.
+    ///
+    /// A running service may deny for up to a second more what Redis has just denied. Exits with 0 if the counters are
+    /// fresh, and with 1 otherwise.
     Reset(Box<Which>),
 }
 

@@ -1,13 +1,19 @@
 //! What the command line does: a file for each command.
 
+mod answer;
 mod arguments;
 mod ask;
 mod check;
 mod client;
+mod completions;
 mod counter;
+mod explain;
 mod findings;
 mod health;
+mod man;
+mod page;
 mod probe;
+mod report;
 mod serve;
 
 use std::ffi::OsString;
@@ -16,12 +22,17 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::findings::Findings;
+use crate::metrics;
 use crate::settings::{self, Environment, Settings, SettingsError};
+use crate::version;
+
+/// The exit code where no limit applies to a request.
+const NOTHING_APPLIES: u8 = 3;
 
 /// A rate-limit service for Envoy: exact limits, decided in Redis or in memory.
 #[derive(Parser)]
 #[command(
-    version,
+    version = version::IN_FULL,
     after_help = "Without a command, `tollgate` serves: `tollgate --rules PATH` is `tollgate serve --rules PATH`."
 )]
 struct Cli {
@@ -32,16 +43,32 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Answer Envoy by the rules (this is the default).
+    ///
+    /// Exits with 0 after SIGTERM or SIGINT, and with 1 if it cannot serve.
     Serve(Box<Settings>),
-    /// Say what is wrong with rules files; exits with 0 if nothing is, and with 1 otherwise.
     Check(check::Check),
     Ask(ask::Ask),
+    Explain(Box<explain::Explain>),
     Health(health::Health),
     /// Show counters in Redis, or reset them.
     #[command(subcommand)]
     Counter(counter::Command),
+    /// Print the JSON Schema of rules files, by which editors complete and check them.
+    ///
+    /// An editor with yaml-language-server takes it from a comment in the file's first line:
+    /// # yaml-language-server: $schema=PATH
+    Schema,
     /// Print the reference page of all settings, in Markdown.
     Settings,
+    /// Print the reference page of all metrics, in Markdown.
+    Metrics,
+    /// Print the reference page of the command line, in Markdown.
+    #[command(name = "command-line", hide = true)]
+    Reference,
+    /// Print a script that lets a shell complete this command.
+    Completions(completions::Completions),
+    /// Print the manual page, or write the pages of all commands into a folder.
+    Man(man::Man),
 }
 
 /// Does what the arguments and the environment say; what goes wrong is on standard error.
@@ -66,12 +93,27 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(settings) => Ok(serve::run(*settings, &findings, &environment)),
         Command::Check(check) => check::run(&check),
         Command::Ask(ask) => ask::run(ask),
+        Command::Explain(explain) => explain::run(*explain),
         Command::Health(health) => health::run(health),
         Command::Counter(command) => counter::run(command),
+        Command::Schema => {
+            println!("{:#}", crate::rules::schema());
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Settings => {
             print!("{}", settings::page());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Metrics => metrics::page().map_err(Into::into).map(|page| {
+            print!("{page}");
+            ExitCode::SUCCESS
+        }),
+        Command::Reference => {
+            print!("{}", page::page(&Cli::command()));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Completions(completions) => completions::run(&completions, Cli::command()),
+        Command::Man(man) => man::run(&man, Cli::command()),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -85,7 +127,7 @@ impl Command {
         match self {
             Command::Serve(settings) => settings.errors(),
             Command::Counter(command) => command.errors(),
-            Command::Check(_) | Command::Ask(_) | Command::Health(_) | Command::Settings => Vec::new(),
+            _ => Vec::new(),
         }
     }
 }

@@ -49,6 +49,11 @@ pub struct AnswerSettings {
     )]
     pub limit_reset_header: String,
 
+    /// A header that says by what a request was decided: store, known_denial, failure_mode_open, failure_mode_closed or
+    /// failure_mode_local. Unset: there is none.
+    #[arg(long, env = "LIMIT_DECIDED_BY_HEADER", value_name = "NAME", help_heading = "Answers")]
+    pub limit_decided_by_header: Option<String>,
+
     /// A hit beyond this share of its limit counts as near the limit in the metrics.
     #[arg(long, env = "NEAR_LIMIT_RATIO", value_name = "SHARE", default_value = "0.8", help_heading = "Answers",
         value_parser = share)]
@@ -63,8 +68,10 @@ impl AnswerSettings {
             ("LIMIT_REMAINING_HEADER", &self.limit_remaining_header),
             ("LIMIT_RESET_HEADER", &self.limit_reset_header),
         ];
+        let decided_by = self.limit_decided_by_header.as_ref();
+        let names = names.into_iter().chain(decided_by.map(|name| ("LIMIT_DECIDED_BY_HEADER", name)));
         let is_wrong = |name: &str| axum::http::HeaderName::try_from(name).is_err();
-        names.into_iter().filter(move |(_, name)| is_wrong(name)).map(|(setting, _)| SettingsError::HeaderName(setting))
+        names.filter(move |(_, name)| is_wrong(name)).map(|(setting, _)| SettingsError::HeaderName(setting))
     }
 }
 

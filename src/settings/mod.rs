@@ -149,8 +149,8 @@ fn switch() -> impl TypedValueParser<Value = bool> {
     PossibleValuesParser::new([on.clone(), off]).map(move |given| on.matches(&given, true))
 }
 
-/// The parser of a number within these bounds.
-pub fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync
+/// A number within these bounds.
+fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync
 where
     T: FromStr + Display + PartialOrd + Clone + Send + Sync,
 {
