@@ -56,10 +56,12 @@ impl Tree<'_> {
             self.check_unique(path, index, &config, siblings);
             configs.push(config);
         }
-        for index in idle(list, if level == 1 { self.others } else { Others::None }) {
-            let message = "does nothing: there is neither a rate_limit nor descriptors, and without it nothing would \
-                           limit these requests either";
-            self.complaints.warn(path.item(index), message);
+        // What has a mistake may do nothing for that alone.
+        if !self.complaints.report.has_errors() {
+            for index in idle(list, if level == 1 { self.others } else { Others::None }) {
+                let message = "does nothing: it has neither a limit nor descriptors, and is no exemption from another";
+                self.complaints.warn(path.item(index), message);
+            }
         }
         configs
     }
