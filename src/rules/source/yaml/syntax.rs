@@ -67,9 +67,7 @@ fn of_kind(kind: &ErrorKind, line: &str, position: Position) -> Option<String> {
         ErrorKind::MappingValueNotAllowed => {
             "a text that holds a colon and a space needs quotes; or this line is indented too far".to_owned()
         }
-        ErrorKind::ExpectedBlockMappingKey | ErrorKind::SimpleKeyExpected | ErrorKind::MappingValueNotAllowed
-            if is_after_bracket(line, position) =>
-        {
+        ErrorKind::ExpectedBlockMappingKey | ErrorKind::SimpleKeyExpected if is_after_bracket(line, position) => {
             BRACKET.to_owned()
         }
         ErrorKind::ExpectedBlockMappingKey
