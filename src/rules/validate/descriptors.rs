@@ -20,10 +20,10 @@ pub(super) struct Tree<'r> {
     pub(super) complaints: Complaints<'r>,
     /// What holds for a limit that does not say otherwise.
     pub(super) defaults: Defaults,
-    /// Beside the descriptors of the top level.
-    pub(super) others: Others,
     /// What of that the origin says itself.
     pub(super) given: GivenDefaults,
+    /// Beside the descriptors of the top level.
+    pub(super) others: Others,
     /// Which origin of its domain it is.
     pub(super) origin: u32,
     pub(super) names: &'r mut Names,
