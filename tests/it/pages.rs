@@ -208,7 +208,8 @@ fn every_key_of_a_rules_file_is_explained() {
     let rules = fs::read_to_string("docs/rules.md").unwrap();
     let explained: String = rules.lines().filter(|line| line.starts_with("| `")).collect();
     let mappings = schema["definitions"].as_object().unwrap().values().chain([&schema]);
-    let keys: BTreeSet<&String> = mappings.flat_map(|mapping| mapping["properties"].as_object().unwrap().keys()).collect();
+    let keys: BTreeSet<&String> =
+        mappings.flat_map(|mapping| mapping["properties"].as_object().unwrap().keys()).collect();
     assert!(keys.len() > 20, "{keys:?}");
     for key in keys {
         let is_there = [format!("`{key}`"), format!("`{key}: "), format!("{{{key}: "), format!(" {key}: ")];
