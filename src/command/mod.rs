@@ -60,8 +60,8 @@ enum Command {
     /// Print the reference page of all metrics, in Markdown.
     Metrics,
     /// Print the reference page of the command line, in Markdown.
-    #[command(hide = true)]
-    CommandLine,
+    #[command(name = "command-line", hide = true)]
+    Reference,
 }
 
 /// Does what the arguments and the environment say; what goes wrong is on standard error.
@@ -101,7 +101,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             print!("{page}");
             ExitCode::SUCCESS
         }),
-        Command::CommandLine => {
+        Command::Reference => {
             print!("{}", page::page(&Cli::command()));
             Ok(ExitCode::SUCCESS)
         }

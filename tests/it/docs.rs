@@ -6,10 +6,8 @@ mod admission;
 use crate::support;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use support::tollgate::{Tollgate, descriptor};
-use tollgate::algorithm::{Algorithm, Ask, Caller, Limit, Options, Outcome};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest};
 
@@ -26,29 +24,6 @@ fn the_table_of_what_is_admitted_is_current() {
     let hint = "put what `cargo run --release --example admission` prints into docs/algorithms.md";
     let page = std::fs::read_to_string("docs/algorithms.md").unwrap();
     assert!(page.contains(&admission::table()), "{hint}:\n{}", admission::table());
-}
-
-/// How many of so many requests pass that come evenly, so many in a period as the number says.
-fn passes_evenly(algorithm: Algorithm, number: u32, requests: u64) -> usize {
-    const PERIOD_MS: u64 = 60_000;
-    let limit = Limit::new(algorithm, number, Duration::from_millis(PERIOD_MS), Options::default()).unwrap();
-    let mut state = None;
-    let passes = |index: &u64| {
-        let now = 1_784_000_040_000 / PERIOD_MS * PERIOD_MS + index * PERIOD_MS / u64::from(number);
-        let Outcome { effect, verdict } = limit.decide(Ask::Take(1), Caller::default(), state.as_ref(), now);
-        state = effect.apply(state.take());
-        verdict.allowed
-    };
-    (0..requests).filter(passes).count()
-}
-
-#[test]
-fn a_client_that_keeps_to_a_small_number_gets_n_of_n_plus_1_in_a_sliding_window_and_all_in_a_log() {
-    for number in [1, 2, 3, 4, 5, 6, 10] {
-        let requests = 100 * (u64::from(number) + 1);
-        assert_eq!(passes_evenly(Algorithm::SlidingWindow, number, requests), 100 * number as usize, "{number}");
-        assert_eq!(passes_evenly(Algorithm::SlidingLog, number, requests), requests as usize, "{number}");
-    }
 }
 
 /// What is asked of a domain, and how much of it passes: entries, hits of each request, and which of them pass.
