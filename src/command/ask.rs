@@ -8,7 +8,7 @@ use tonic::metadata::MetadataValue;
 
 use super::NOTHING_APPLIES;
 use super::answer::{Answer, Outcome};
-use super::client::{self, ServiceAddress};
+use super::client::{Service, ServiceAddress};
 use crate::counters;
 use crate::descriptor::Entry;
 use crate::wire::details::REQUEST_KEY;
@@ -56,12 +56,11 @@ pub(super) async fn run(ask: Ask) -> anyhow::Result<ExitCode> {
     // The service knows the deadline, too: as with Envoy, it denies a request at once that would be delayed for longer.
     request.set_timeout(ask.timeout);
     request.metadata_mut().insert(REQUEST_KEY, MetadataValue::from_static("1"));
-    let channel = client::connect(&ask.service, ask.timeout).await?;
-    let response = RateLimitServiceClient::new(channel)
-        .should_rate_limit(request)
-        .await
-        .map_err(|status| client::refusal(&status))?
-        .into_inner();
+    let service = Service::connect(&ask.service, ask.timeout).await?;
+    let response = match RateLimitServiceClient::new(service.channel.clone()).should_rate_limit(request).await {
+        Ok(response) => response.into_inner(),
+        Err(status) => return Err(service.refusal(&status).await),
+    };
     let answer = Answer::new(&descriptors, response);
     print!("{}", if ask.json { answer.json() } else { answer.text() });
     Ok(match answer.outcome() {

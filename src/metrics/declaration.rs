@@ -67,7 +67,7 @@ pub struct Metrics {
     pub(super) memory_bytes: IntGauge,
     pub(super) rules_loaded: IntGauge,
     pub(super) domains_loaded: IntGauge,
-    pub(super) loads: IntCounterVec,
+    pub(super) loads: Known<&'static str, 2>,
 }
 
 /// The counters of a label whose values are known from the start.
@@ -155,6 +155,7 @@ impl Metrics {
         let store_errors =
             counters("store_errors_total", "Decisions that the store could not make, by reason.", &["kind"])?;
         let failure_answers = counters("failure_mode_answers_total", FAILURE_ANSWERS, &["decided_by"])?;
+        let loads = counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?;
         let metrics = Metrics {
             near_limit_ratio,
             requests: Outcomes {
@@ -212,7 +213,7 @@ impl Metrics {
             )?,
             rules_loaded: gauge("rules_loaded", "Rules in force.")?,
             domains_loaded: gauge("domains_loaded", "Domains in force.")?,
-            loads: counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?,
+            loads: Known(["success", "error"].map(|result| (result, loads.with_label_values(&[result])))),
             registry: registry.clone(),
         };
         let build = IntGaugeVec::new(Opts::new("build_info", "Always 1; the labels name the version."), &["version"])?;

@@ -30,6 +30,16 @@ pub enum Severity {
     Warning,
 }
 
+impl Severity {
+    /// What all reports call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+        }
+    }
+}
+
 /// A place in a text, counted from 1; columns are characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {

@@ -47,8 +47,6 @@ const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see
 /// # Errors
 /// Where it cannot start: wrong settings, wrong rules, a port in use.
 pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static) -> anyhow::Result<()> {
-    settings.answers.check_headers()?;
-    settings.listeners.admin_token()?;
     // First of all, so that no signal ends the process without its draining.
     let (signals, hangups) = (Signals::new()?, Hangups::new()?);
     let sources = settings.rules.sources()?;

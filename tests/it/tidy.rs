@@ -50,6 +50,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "decision",
             "descriptor",
             "explain",
+            "metrics",
             "plan",
             "rules",
             "server",

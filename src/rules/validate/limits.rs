@@ -328,6 +328,9 @@ impl Tree<'_> {
             let names = Unit::ALL.map(Unit::name);
             let message = match name {
                 "" => format!("is missing; it is one of {}, or there is a period such as 90s", names.join(", ")),
+                length if humantime::parse_duration(length).is_ok() => {
+                    format!("unknown unit {}: a length stands in period", quoted(length))
+                }
                 _ => unknown("unit", name, &names),
             };
             self.complaints.error(path.key("unit"), message);

@@ -6,14 +6,18 @@
 //! what it seems to.
 
 mod descriptors;
+mod idle;
 mod limits;
+mod pattern;
 
 use std::collections::{BTreeSet, HashMap};
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
+pub(in crate::rules) use self::descriptors::HOLDER_KEY;
 use self::descriptors::{Siblings, Tree};
+use self::idle::Others;
 use super::checked::{Defaults, DescriptorConfig, DomainConfig, FailureMode, Line, OriginConfig};
 use super::config::{FieldPath, Raw, RawDefaults, RawDomain, Text};
 use super::report::{Position, Problem, Report, Severity, nearest, quoted, unknown};
@@ -92,6 +96,7 @@ impl Validation {
     /// Validates a domain, or a part of one. What is wrong with it goes to the report.
     pub fn add(&mut self, origin: &dyn Origin, raw: &RawDomain<'_>, report: &mut Report) {
         let settings = self.options.defaults;
+        let others = if self.options.merge_domains { Others::Possible } else { Others::None };
         let mut complaints = Complaints { origin, report };
         let domain = self.domain(raw, &mut complaints);
         let defaults = raw.defaults.get().map(|raw| defaults(raw, &mut complaints)).unwrap_or_default();
@@ -99,7 +104,7 @@ impl Validation {
         let origin = domain.origins.len() as u32;
         domain.origins.push(complaints.origin_config(defaults));
         let (defaults, given) = (defaults.or_settings(settings), defaults);
-        let mut tree = Tree { complaints, defaults, given, origin, names: &mut domain.names };
+        let mut tree = Tree { complaints, defaults, given, origin, others, names: &mut domain.names };
         if let Some(descriptors) = raw.descriptors.get() {
             let path = FieldPath::Root.key("descriptors");
             domain.descriptors.extend(tree.level(descriptors, path, 1, &mut domain.siblings));
@@ -132,6 +137,11 @@ impl Validation {
             names: Names::default(),
         });
         &mut self.domains[index]
+    }
+
+    /// Nothing has been added.
+    pub(in crate::rules) fn is_empty(&self) -> bool {
+        self.domains.is_empty()
     }
 
     /// Every domain. They are of no use where the report holds an error.
