@@ -40,6 +40,7 @@ pub mod delay;
 pub mod limiter;
 pub mod grpc;
 pub mod wire;
+pub mod version;
 pub mod metrics;
 pub mod telemetry;
 pub mod http;

@@ -7,6 +7,7 @@ use super::observed::Observed;
 use super::striped::Striped;
 use crate::decision::DecidedBy;
 use crate::store::StoreError;
+use crate::version;
 
 /// In front of every name.
 pub(super) const NAMESPACE: &str = "tollgate";
@@ -216,9 +217,10 @@ impl Metrics {
             loads: Known(["success", "error"].map(|result| (result, loads.with_label_values(&[result])))),
             registry: registry.clone(),
         };
-        let build = IntGaugeVec::new(Opts::new("build_info", "Always 1; the labels name the version."), &["version"])?;
+        let options = Opts::new("build_info", "Always 1; the labels name the version and the commit.");
+        let build = IntGaugeVec::new(options, &["version", "commit"])?;
         registry.register(Box::new(build.clone()))?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        build.with_label_values(&[version::VERSION, version::COMMIT]).set(1);
         Ok(metrics)
     }
 

@@ -16,7 +16,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["algorithm", "descriptor", "lease", "telemetry"]),
     ("plan", &["algorithm", "decision", "descriptor", "rules", "store"]),
     ("decision", &["algorithm", "descriptor", "plan", "rules", "store"]),
-    ("metrics", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
+    ("metrics", &["algorithm", "decision", "descriptor", "plan", "rules", "store", "version"]),
     ("telemetry", &[]),
     ("counters", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
     ("explain", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
@@ -38,11 +38,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("wire", &[]),
+    ("version", &[]),
     ("grpc", &["algorithm", "decision", "delay", "descriptor", "explain", "limiter", "metrics", "store", "wire"]),
     ("http", &["counters", "descriptor", "explain", "limiter", "metrics", "store", "telemetry"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "plan", "rules", "store", "telemetry"]),
-    ("server", &["http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"]),
+    (
+        "server",
+        &["http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "version", "wire"],
+    ),
     (
         "command",
         &[
@@ -57,6 +61,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "settings",
             "store",
             "telemetry",
+            "version",
             "wire",
         ],
     ),
