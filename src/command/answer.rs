@@ -104,6 +104,13 @@ impl Answer {
                 limits => _ = write!(text, "  {asked}: {} limits\n{}", limits.len(), table(limits, self.what)),
             }
         }
+        for (decided_by, setting) in
+            [(DecidedBy::UnknownDomain, "UNKNOWN_DOMAIN"), (DecidedBy::UnknownDescriptor, "UNKNOWN_DESCRIPTOR")]
+        {
+            if self.details.decided_by.split(", ").any(|name| name == decided_by.name()) {
+                let _ = writeln!(text, "  denied, because {setting} is deny");
+            }
+        }
         for header in &self.response.response_headers_to_add {
             let _ = writeln!(text, "  {}: {}", header.key, header.value);
         }
