@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use tonic::metadata::MetadataValue;
 
+use super::NOTHING_APPLIES;
 use super::answer::{Answer, Outcome};
 use super::client::{Service, ServiceAddress};
 use crate::counters;
@@ -15,8 +16,8 @@ use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient,
 
 /// Ask a running service whether a request would pass; the question counts.
 ///
-/// Exits with 0 if the request passes, 2 if it is limited, and 1 if no answer could be had. A peek (--hits 0) exits
-/// with 0 if one more hit would pass, and with 2 if not.
+/// Exits with 0 if the request passes, 2 if it is limited, 3 if it passes because no limit applies, and 1 if no answer
+/// could be had. A peek (--hits 0) exits with 0 if one more hit would pass, and with 2 if not.
 #[derive(Args)]
 pub(super) struct Ask {
     /// The entries of the descriptor; a lone + begins another descriptor.
@@ -63,6 +64,7 @@ pub(super) async fn run(ask: Ask) -> anyhow::Result<ExitCode> {
     let answer = Answer::new(&descriptors, response);
     print!("{}", if ask.json { answer.json() } else { answer.text() });
     Ok(match answer.outcome() {
+        Outcome::Passed | Outcome::WouldPass if !answer.applies() => ExitCode::from(NOTHING_APPLIES),
         Outcome::Passed | Outcome::WouldPass => ExitCode::SUCCESS,
         Outcome::Limited | Outcome::WouldBeLimited => ExitCode::from(2),
     })

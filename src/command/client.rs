@@ -15,7 +15,7 @@ use crate::settings;
 #[derive(Args)]
 pub(super) struct ServiceAddress {
     /// Where the service listens for gRPC. Unset: this machine, on the port that GRPC_PORT names or on 8081.
-    #[arg(long, short, value_name = "HOST:PORT")]
+    #[arg(long, short, value_name = "HOST:PORT", value_parser = host_and_port)]
     address: Option<String>,
 
     /// For the default above: inside a container, the variable that moved the service moves its clients too. It is read
@@ -38,7 +38,7 @@ impl Service {
     /// # Errors
     /// Where the address is none, or nobody answers there.
     pub(super) async fn connect(address: &ServiceAddress, timeout: Duration) -> anyhow::Result<Service> {
-        let address = address.host_and_port()?;
+        let address = address.or_default()?;
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?.connect_timeout(timeout).timeout(timeout);
         match endpoint.connect().await {
             Ok(channel) => Ok(Service { channel, address, timeout }),
@@ -69,9 +69,9 @@ impl Service {
 }
 
 impl ServiceAddress {
-    fn host_and_port(&self) -> anyhow::Result<String> {
+    fn or_default(&self) -> anyhow::Result<String> {
         match &self.address {
-            Some(address) => host_and_port(address).map_err(|reason| anyhow!("--address={address}: {reason}")),
+            Some(address) => Ok(address.clone()),
             None => {
                 let port = settings::port("GRPC_PORT")(&self.grpc_port);
                 let port = port.map_err(|reason| anyhow!("GRPC_PORT={} (environment): {reason}", self.grpc_port))?;
@@ -99,7 +99,7 @@ fn host_and_port(address: &str) -> Result<String, String> {
     let host = uri.host().filter(|host| !host.is_empty()).ok_or("write host:port, such as localhost:8081")?;
     let right = match uri.port_u16() {
         Some(port) => format!("{host}:{port}"),
-        None if scheme.is_none() && bracketed.contains(':') && !bracketed.ends_with(']') => {
+        None if !bracketed.ends_with(host) => {
             return Err(format!("the port must be a whole number from 1 to 65535: write {host}:8081"));
         }
         None => format!("{host}:8081"),

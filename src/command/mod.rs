@@ -5,9 +5,12 @@ mod arguments;
 mod ask;
 mod check;
 mod client;
+mod completions;
 mod counter;
+mod explain;
 mod findings;
 mod health;
+mod man;
 mod page;
 mod probe;
 mod report;
@@ -21,11 +24,15 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use self::findings::Findings;
 use crate::metrics;
 use crate::settings::{self, Environment, Settings, SettingsError};
+use crate::version;
+
+/// The exit code where no limit applies to a request.
+const NOTHING_APPLIES: u8 = 3;
 
 /// A rate-limit service for Envoy: exact limits, decided in Redis or in memory.
 #[derive(Parser)]
 #[command(
-    version,
+    version = version::IN_FULL,
     after_help = "Without a command, `tollgate` serves: `tollgate --rules PATH` is `tollgate serve --rules PATH`."
 )]
 struct Cli {
@@ -41,6 +48,7 @@ enum Command {
     Serve(Box<Settings>),
     Check(check::Check),
     Ask(ask::Ask),
+    Explain(Box<explain::Explain>),
     Health(health::Health),
     /// Show counters in Redis, or reset them.
     #[command(subcommand)]
@@ -57,6 +65,10 @@ enum Command {
     /// Print the reference page of the command line, in Markdown.
     #[command(name = "command-line", hide = true)]
     Reference,
+    /// Print a script that lets a shell complete this command.
+    Completions(completions::Completions),
+    /// Print the manual page, or write the pages of all commands into a folder.
+    Man(man::Man),
 }
 
 /// Does what the arguments and the environment say; what goes wrong is on standard error.
@@ -81,6 +93,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(settings) => Ok(serve::run(*settings, &findings, &environment)),
         Command::Check(check) => check::run(&check),
         Command::Ask(ask) => ask::run(ask),
+        Command::Explain(explain) => explain::run(*explain),
         Command::Health(health) => health::run(health),
         Command::Counter(command) => counter::run(command),
         Command::Schema => {
@@ -99,6 +112,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             print!("{}", page::page(&Cli::command()));
             Ok(ExitCode::SUCCESS)
         }
+        Command::Completions(completions) => completions::run(&completions, Cli::command()),
+        Command::Man(man) => man::run(&man, Cli::command()),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

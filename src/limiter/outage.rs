@@ -62,9 +62,9 @@ impl Answers {
     fn add(&mut self, source: Source<'_>, decided_by: DecidedBy) {
         let (domain, rule) = (source.domain(), source.label());
         let is_it =
-            |known: &&mut Answered| known.decided_by == decided_by && *known.rule == *rule && *known.domain == *domain;
-        match self.named.iter_mut().find(is_it) {
-            Some(known) => known.times += 1,
+            |known: &Answered| known.decided_by == decided_by && *known.rule == *rule && *known.domain == *domain;
+        match self.named.iter().position(is_it) {
+            Some(place) => self.named[place].times += 1,
             None if self.named.len() < NAMED => {
                 self.named.push(Answered { domain: domain.into(), rule: rule.into(), decided_by, times: 1 });
             }

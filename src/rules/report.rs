@@ -182,7 +182,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// A text from a file, fit for one line.
-pub(super) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     const SHOWN: usize = 60;
     let (shown, rest) = match text.char_indices().nth(SHOWN) {
         Some((end, _)) => (&text[..end], "..."),

@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::grpc::{Server, Service};
-use crate::http::{self, Counters, Port};
+use crate::http::{self, Admin, Port};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::rules::Rules;
@@ -150,13 +150,11 @@ impl Parts {
         });
         let mut grpc = grpc::serve(ports.grpc, Arc::clone(&workers), servers.collect());
         let (stop, mut stopped) = watch::channel(false);
-        let counters = settings.listeners.admin_token()?.map(|token| Counters {
-            limiter: Arc::clone(&limiter),
-            runtime: admin_runtime,
-            token,
-            store_timeout: settings.store.redis_timeout,
-        });
-        let router = http::router(Port { serving: serving.flag(), metrics, counters });
+        let admin = settings
+            .listeners
+            .admin_token()?
+            .map(|token| Admin::new(Arc::clone(&limiter), admin_runtime, token, settings.store.redis_timeout));
+        let router = http::router(Port { serving: serving.flag(), metrics, admin });
         let permits = Arc::new(Semaphore::new(ports.http_connections));
         let mut http = tokio::spawn(http::serve(ports.http, router, permits, async move {
             // An error means that the sender is gone: stop then, too.

@@ -79,7 +79,8 @@ impl fmt::Display for Mistake {
 impl Mistake {
     /// The same error by the name that was used.
     pub fn of(error: &SettingsError, given: &[Given]) -> Mistake {
-        let concerned = |given: &&Given| given.variable.as_deref() == error.setting();
+        let setting = error.setting();
+        let concerned = |given: &&Given| setting.is_some() && given.variable.as_deref() == setting;
         Mistake { given: given.iter().find(concerned).cloned(), reason: error.to_string() }
     }
 }

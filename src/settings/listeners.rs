@@ -28,7 +28,8 @@ pub struct ListenerSettings {
         value_parser = port("PORT"))]
     pub port: u16,
 
-    /// Show and reset counters over HTTP, at /counters, to clients that know ADMIN_TOKEN.
+    /// Show and reset counters over HTTP, at /counters, and explain requests, at /explain, to clients that know
+    /// ADMIN_TOKEN.
     #[arg(long, env = "ADMIN_API", help_heading = "Listeners", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub admin_api: bool,

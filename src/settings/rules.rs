@@ -7,6 +7,7 @@ use clap::{ArgAction, Args};
 
 use super::{SettingsError, named, switch, whole};
 use crate::algorithm::Algorithm;
+use crate::plan::Unknown;
 use crate::rules::load::{LoadOptions, Sources};
 use crate::rules::{Defaults, FailureMode};
 
@@ -65,6 +66,18 @@ pub struct Deciding {
     #[arg(long, env = "EXPECTED_REPLICAS", value_name = "NUMBER", default_value = "1", help_heading = "Rules",
         value_parser = whole(1..=u32::MAX))]
     pub expected_replicas: u32,
+
+    /// What a request gets whose domain the rules do not have: it passes, or it is denied. Also while no rules are in
+    /// force.
+    #[arg(long, env = "UNKNOWN_DOMAIN", value_name = "ANSWER", default_value = "pass", help_heading = "Rules",
+        value_parser = named(&Unknown::ALL, Unknown::name))]
+    pub unknown_domain: Unknown,
+
+    /// What a request gets of whose descriptors one reaches no rule: it passes as far as that descriptor is concerned,
+    /// or the whole of it is denied, and charged to no limit but those that count denials.
+    #[arg(long, env = "UNKNOWN_DESCRIPTOR", value_name = "ANSWER", default_value = "pass", help_heading = "Rules",
+        value_parser = named(&Unknown::ALL, Unknown::name))]
+    pub unknown_descriptor: Unknown,
 
     /// Deny nothing: what would have been denied is counted and reported in the statuses.
     #[arg(long, env = "SHADOW_MODE", help_heading = "Rules", value_parser = switch(), ignore_case = true,

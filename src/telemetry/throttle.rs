@@ -70,7 +70,9 @@ impl<S: Copy + PartialEq + Send + 'static> Throttle<S> {
 
 /// Writes what is kept back when its pause is over.
 async fn write_kept<S: Copy + PartialEq>(lines: Arc<Mutex<Lines<S>>>) {
-    while let Some(due) = lines.lock().write_due(Instant::now()) {
+    loop {
+        let due = lines.lock().write_due(Instant::now());
+        let Some(due) = due else { return };
         sleep_until(due).await;
     }
 }

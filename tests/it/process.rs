@@ -245,7 +245,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
 #[test]
 fn help_is_worth_reading() {
     let help = text(&run(&["--help"], &[]).stdout);
-    for command in ["serve", "check", "ask", "health", "counter", "settings"] {
+    for command in ["serve", "check", "ask", "health", "counter", "settings", "completions", "man"] {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
     }
     let help = text(&run(&["serve", "--help"], &[("REDIS_AUTH", "hidden"), ("REDIS_URL", "redis://:hidden@x")]).stdout);
@@ -255,8 +255,6 @@ fn help_is_worth_reading() {
         assert!(help.contains(words), "{words} is not in {help}");
     }
     assert!(!help.contains("hidden"));
-    let version = text(&run(&["--version"], &[]).stdout);
-    assert_eq!(version, format!("tollgate {}\n", env!("CARGO_PKG_VERSION")));
 }
 
 #[test]
@@ -449,7 +447,6 @@ async fn metrics_tell_what_was_decided_with_labels_from_rules_only() {
     }
     let (status, body) = tollgate.get("/metrics");
     assert_eq!(status, 200);
-    assert!(body.contains(&format!("tollgate_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"))));
     for secret in ["ann", "crimson", "mall"] {
         assert!(!body.contains(secret), "{secret} is in the metrics");
     }

@@ -175,7 +175,7 @@ fn a_command_warns_of_what_was_meant_for_it_alone() {
 #[test]
 fn every_variable_of_envoyproxy_ratelimit_that_does_nothing_is_told_at_the_start() {
     let variables = include_str!("../settings/envoyproxy-ratelimit.txt");
-    let page = std::fs::read_to_string("config/settings.md").unwrap();
+    let page = std::fs::read_to_string("docs/settings.md").unwrap();
     let foreign: Vec<_> = variables.lines().filter(|name| !page.contains(&format!("`{name}`"))).collect();
     let refused = refusal(&[], &foreign.iter().map(|name| (*name, "hidden")).collect::<Vec<_>>());
     for name in &foreign {

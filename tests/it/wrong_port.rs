@@ -59,9 +59,9 @@ fn an_address_that_is_none_is_answered_with_the_right_one() {
         ),
         ("grpc://localhost:9000", "gRPC needs no scheme in front: write localhost:9000"),
         ("localhost", "not host:port: write localhost:8081"),
-        ("localhost:", "not host:port: write localhost:8081"),
-        ("localhost:grpc", "write host:port, such as localhost:8081"),
-        ("localhost:99999", "write host:port, such as localhost:8081"),
+        ("localhost:", "the port must be a whole number from 1 to 65535: write localhost:8081"),
+        ("localhost:grpc", "the port must be a whole number from 1 to 65535: write localhost:8081"),
+        ("localhost:99999", "the port must be a whole number from 1 to 65535: write localhost:8081"),
         ("localhost:8081/path", "not host:port: write localhost:8081"),
         ("::1", "not host:port: write [::1]:8081"),
         ("[::1]", "not host:port: write [::1]:8081"),
@@ -70,7 +70,7 @@ fn an_address_that_is_none_is_answered_with_the_right_one() {
         (":8081", "write host:port, such as localhost:8081"),
         ("a b:8081", "write host:port, such as localhost:8081"),
     ] {
-        assert_eq!(said_of(address), format!("error: --address={address}: {said}\n"));
+        assert_eq!(said_of(address), format!("error: --address={address} (command line): {said}\n"));
     }
 }
 
@@ -115,7 +115,9 @@ impl Tls {
         let made = openssl().args(request).args(["-keyout", "key.pem", "-out", "cert.pem"]).status();
         assert!(made.expect("openssl is not installed").success());
         let server = ["s_server", "-accept", "127.0.0.1:0", "-key", "key.pem", "-cert", "cert.pem"];
-        let mut server = openssl().args(server).args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        // It ends where its input does.
+        let (input, output) = (Stdio::piped(), Stdio::piped());
+        let mut server = openssl().args(server).args(arguments).stdin(input).stdout(output).spawn().unwrap();
         let mut lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
         let place = lines.find_map(|line| line.strip_prefix("ACCEPT ").map(str::to_owned)).expect("it listens");
         std::thread::spawn(move || lines.for_each(drop));

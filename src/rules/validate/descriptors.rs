@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::idle::{Others, idle};
 use super::pattern::{is_network, taken_for};
-use super::{Complaints, MAX_LEVELS, Names};
+use super::{Complaints, GivenDefaults, MAX_LEVELS, Names};
 use crate::descriptor::Role;
-use crate::rules::checked::{Allowance, Defaults, DescriptorConfig, RuleConfig};
+use crate::rules::checked::{Allowance, Defaults, DescriptorConfig, Place, RuleConfig};
 use crate::rules::config::{FieldPath, Raw, RawDescriptor};
 use crate::rules::report::Position;
 
@@ -22,6 +22,10 @@ pub(super) struct Tree<'r> {
     pub(super) defaults: Defaults,
     /// Beside the descriptors of the top level.
     pub(super) others: Others,
+    /// What of that the origin says itself.
+    pub(super) given: GivenDefaults,
+    /// Which origin of its domain it is.
+    pub(super) origin: u32,
     pub(super) names: &'r mut Names,
 }
 
@@ -84,7 +88,8 @@ impl Tree<'_> {
             Some(list) => self.level(list, path.key("descriptors"), level + 1, &mut Siblings::new()),
             None => Vec::new(),
         };
-        Some(DescriptorConfig { key: key?, value, share_threshold, rule, descriptors })
+        let place = Place { origin: self.origin, line: self.complaints.line(path) };
+        Some(DescriptorConfig { place, key: key?, value, share_threshold, rule, descriptors })
     }
 
     /// What looks like a pattern matches as it is written, which is hardly meant.
