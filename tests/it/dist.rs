@@ -42,7 +42,7 @@ fn shown(heading: &str) -> Vec<String> {
     let page = fs::read_to_string("docs/install.md").unwrap();
     let (_, section) = page.split_once(&format!("\n{heading}\n")).unwrap();
     let section = section.split("\n## ").next().unwrap();
-    section.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
+    section.split("```sh release\n").skip(1).map(|rest| rest.split("```").next().unwrap().to_owned()).collect()
 }
 
 /// A shell as on a machine that has nothing: no toolchain on the path, no settings.
