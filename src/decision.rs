@@ -33,10 +33,12 @@ pub struct Decision<'a> {
 pub type Few<T> = SmallVec<[T; 2]>;
 
 /// The answer to one descriptor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Status<'a> {
     /// No rule applies.
     NoLimit,
+    /// The rules do not know it, or its domain, and a setting denies what they do not know.
+    Unknown,
     /// A rule says that nothing is limited.
     Unlimited(&'a Rule),
     /// These of the limits have been asked; there is one at least.
@@ -89,11 +91,15 @@ pub enum DecidedBy {
     FailureModeError,
     /// Nobody: another limit of the request is known to deny it.
     Skipped,
+    /// No limit: the rules do not have the domain, and a setting denies such.
+    UnknownDomain,
+    /// No limit: no rule is reached, and a setting denies such.
+    UnknownDescriptor,
 }
 
 impl DecidedBy {
     /// Every one.
-    pub const ALL: [DecidedBy; 7] = [
+    pub const ALL: [DecidedBy; 9] = [
         DecidedBy::Store,
         DecidedBy::KnownDenial,
         DecidedBy::FailureModeOpen,
@@ -101,6 +107,8 @@ impl DecidedBy {
         DecidedBy::FailureModeLocal,
         DecidedBy::FailureModeError,
         DecidedBy::Skipped,
+        DecidedBy::UnknownDomain,
+        DecidedBy::UnknownDescriptor,
     ];
 
     /// Those of limits that the store could not decide.
@@ -122,6 +130,8 @@ impl DecidedBy {
             DecidedBy::FailureModeLocal => "failure_mode_local",
             DecidedBy::FailureModeError => "failure_mode_error",
             DecidedBy::Skipped => "skipped",
+            DecidedBy::UnknownDomain => "unknown_domain",
+            DecidedBy::UnknownDescriptor => "unknown_descriptor",
         }
     }
 
@@ -132,7 +142,14 @@ impl DecidedBy {
 
     /// The store was unavailable.
     pub const fn is_without_store(self) -> bool {
-        !matches!(self, DecidedBy::Store | DecidedBy::Skipped)
+        match self {
+            DecidedBy::Store | DecidedBy::Skipped | DecidedBy::UnknownDomain | DecidedBy::UnknownDescriptor => false,
+            DecidedBy::KnownDenial
+            | DecidedBy::FailureModeOpen
+            | DecidedBy::FailureModeClosed
+            | DecidedBy::FailureModeLocal
+            | DecidedBy::FailureModeError => true,
+        }
     }
 }
 
@@ -171,8 +188,9 @@ impl<'a> Decision<'a> {
         for limited in &limits {
             votes.add(limited.role(), &limited.asked.check, limited.over());
         }
-        let only_shadow = votes.deny() && shadow_mode;
-        let over_limit = votes.deny() && !shadow_mode;
+        let deny = votes.deny() || statuses.iter().any(Status::is_unknown);
+        let only_shadow = deny && shadow_mode;
+        let over_limit = deny && !shadow_mode;
         // A limit that denies no request delays none either.
         let enforced = limits.iter().filter(|limited| limited.role() != Role::Shadow);
         let delay_ms = enforced.filter_map(Limited::verdict).map(|verdict| verdict.delay_ms).max();
@@ -185,7 +203,7 @@ impl<'a> Decision<'a> {
     pub fn limited(&self) -> impl Iterator<Item = &[Limited<'a>]> {
         self.statuses.iter().filter_map(|status| match status {
             Status::Limited(range) => Some(&self.limits[range.clone()]),
-            Status::NoLimit | Status::Unlimited(_) => None,
+            Status::NoLimit | Status::Unknown | Status::Unlimited(_) => None,
         })
     }
 
@@ -219,7 +237,15 @@ impl<'a> Decision<'a> {
                 all.push(decided_by);
             }
         }
+        if self.denies_unknown() {
+            all.push(if self.domain_found { DecidedBy::UnknownDescriptor } else { DecidedBy::UnknownDomain });
+        }
         all
+    }
+
+    /// It is denied because the rules do not know something of it.
+    pub fn denies_unknown(&self) -> bool {
+        self.over_limit && self.statuses.iter().any(Status::is_unknown)
     }
 
     /// The store was unavailable when this was decided.
@@ -233,7 +259,14 @@ impl<'a> Decision<'a> {
         for limited in &self.limits {
             votes.add(limited.asked.check.role, &limited.asked.check, !limited.has_room());
         }
-        !votes.deny()
+        !votes.deny() && !self.denies_unknown()
+    }
+}
+
+impl Status<'_> {
+    /// It is denied because the rules do not know it.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Status::Unknown)
     }
 }
 
@@ -271,7 +304,7 @@ impl Limited<'_> {
     }
 
     /// Whether one more hit would be within the limit, as far as that is known.
-    fn has_room(&self) -> bool {
+    pub fn has_room(&self) -> bool {
         match self.verdict() {
             Some(verdict) => self.banned_ms().is_none() && verdict.remaining >= self.asked.cost(),
             None => !self.over(),

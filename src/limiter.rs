@@ -16,19 +16,20 @@ use crate::counters::{self, Action, Counter, CounterError};
 use crate::decision::{DecidedBy, Decision, Refund};
 use crate::delay::{Delay, DelayQueue};
 use crate::descriptor::{Entry, Request, Role};
+use crate::explain::Explanation;
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::plan::{Asked, Plan, PlanOptions, Undecided, WithoutStore};
-use crate::rules::Rules;
+use crate::rules::report::escaped;
+use crate::rules::{Budget, Rules};
 use crate::store::memory::{Clock, MemoryStore};
 use crate::store::{self, Check, Store, StoreError, Verdicts};
+use crate::telemetry::{Admitted, ThrottleByName};
 use outage::Outage;
 
 /// How long the store has to refund what a delayed request has taken whose caller went away.
 const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The most work that one request may ask of the store, where a small counter is 1. Redis decides it in one go,
-/// and this much takes Redis some milliseconds.
-pub const MAX_WORK: u64 = 1_280;
+pub use crate::plan::MAX_WORK;
 
 /// Over so many seconds come back who is denied while the store is unavailable: not all at once.
 const RETRY_SPREAD: u64 = 3;
@@ -79,6 +80,7 @@ struct Common {
     delays: DelayQueue,
     retries: Retries,
     outage: Outage,
+    unknown_domains: ThrottleByName,
 }
 
 /// When to come back who is denied while the store is unavailable.
@@ -190,6 +192,7 @@ impl<S: Store> Limiter<S> {
             metrics,
             retries: Retries::default(),
             outage: Outage::default(),
+            unknown_domains: ThrottleByName::default(),
         };
         let in_force = Arc::new(InForce::default());
         common.in_force.lock().push(Arc::clone(&in_force));
@@ -234,6 +237,42 @@ impl<S: Store> Limiter<S> {
             .await
     }
 
+    /// What the rules say of a request: a matter of some milliseconds, if it misses them.
+    pub fn explain(&self, snapshot: &Snapshot, request: &Request) -> Explanation {
+        Explanation::new(&snapshot.rules, &self.common.options.plan, request)
+    }
+
+    /// The same explanation with what the counters say now, or what answers for them. Nothing is counted.
+    pub async fn add_state(
+        &self,
+        explanation: Explanation,
+        (snapshot, request): (&Snapshot, &Request),
+        timeout: Duration,
+    ) -> Explanation {
+        if !explanation.reads() {
+            return explanation;
+        }
+        let asking = Plan::new(&self.common.options.plan, &snapshot.rules, request);
+        let peek = asking.clone().peek();
+        let error = match self.store.check(peek.asked(), Instant::now() + timeout).await {
+            Ok(verdicts) => return explanation.answered(&peek.conclude(&verdicts)),
+            Err(error) => error,
+        };
+        let is_same = |asked: &&Asked<'_>, check: &Check| asked.check.key == check.key;
+        let without = WithoutStore {
+            known: |check: &Check| {
+                let asked = asking.asked().iter().find(|asked| is_same(asked, check))?;
+                self.store.known_denial(&asked.check)
+            },
+            decide: |checks: &[Check]| self.common.local.decide(checks),
+            retry_after_ms: self.common.retries.next_ms(),
+        };
+        match peek.conclude_without_store(without) {
+            Ok(decision) => explanation.answered(&decision),
+            Err(undecided) => explanation.undecided(undecided, &error.to_string()),
+        }
+    }
+
     /// Decides a request. A request that passes later has a delay; if the delay is dropped before its release time,
     /// what the request has taken is refunded.
     ///
@@ -246,6 +285,9 @@ impl<S: Store> Limiter<S> {
         deadlines: Deadlines,
     ) -> Result<(Decision<'a>, Option<Delay>), DecideError> {
         let mut plan = Plan::new(&self.common.options.plan, &snapshot.rules, request);
+        if !plan.domain_found() {
+            self.report_unknown_domain(&snapshot.rules, &request.domain);
+        }
         if let Some((descriptor, limit)) = plan.refused_refund() {
             return Err(DecideError::GiveBack { descriptor, rule: limit.label.to_string() });
         }
@@ -257,7 +299,7 @@ impl<S: Store> Limiter<S> {
             if deadlines.caller.is_some_and(|deadline| deadline <= now) {
                 return Err(DecideError::DeadlineExceeded);
             }
-            let work = plan.asked().iter().map(|asked| asked.check.work()).sum();
+            let work = plan.work();
             if work > MAX_WORK {
                 return Err(DecideError::TooMuchWork(work));
             }
@@ -306,6 +348,21 @@ impl<S: Store> Limiter<S> {
             self.common.metrics.record_store_error(error);
         }
         verdicts
+    }
+
+    /// Says once a minute of a domain that the rules do not have it.
+    fn report_unknown_domain(&self, rules: &Rules, domain: &str) {
+        let gets = self.common.options.plan.unknown_domain.name();
+        match self.common.unknown_domains.admit(domain) {
+            None => {}
+            Some(Admitted::Name(requests)) => {
+                let hint = rules.missed_domain(domain, &mut Budget::new(Budget::REQUEST)).words;
+                tracing::warn!(domain = escaped(domain), requests, gets, "no rules for the {hint}");
+            }
+            Some(Admitted::Others(requests)) => {
+                tracing::warn!(requests, gets, "no rules for more domains than are named here");
+            }
+        }
     }
 
     /// Takes the request out of its counters. No caller waits for that.

@@ -5,9 +5,13 @@ use std::time::Duration;
 
 use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options};
 use crate::decision::{Answer, Decision, Few, Limited, Status};
-use crate::descriptor::{Override, Request, Role};
+use crate::descriptor::{Descriptor, Override, Request, Role};
 use crate::rules::{Allowance, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
 use crate::store::{self, Check, CheckVerdict, Key, Origin, Penalized, StoreError, Verdicts};
+
+/// The most work that one request may ask of the store, where a small counter is 1. Redis decides it in one go,
+/// and this much takes Redis some milliseconds.
+pub const MAX_WORK: u64 = 1_280;
 
 /// What holds for every request.
 #[derive(Clone, Debug, Default)]
@@ -18,10 +22,45 @@ pub struct PlanOptions {
     pub shadow_mode: bool,
     /// Among so many processes `local` decisions are divided.
     pub expected_replicas: u32,
+    /// What a request gets whose domain the rules do not have.
+    pub unknown_domain: Unknown,
+    /// What one gets of whose descriptors one reaches no rule.
+    pub unknown_descriptor: Unknown,
+}
+
+/// What a request gets that asks about something that the rules do not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unknown {
+    /// It passes, as far as that is concerned.
+    #[default]
+    Pass,
+    /// It is denied, and charged to no limit but those that count denials.
+    Deny,
+}
+
+impl Unknown {
+    /// Both.
+    pub const ALL: [Unknown; 2] = [Unknown::Pass, Unknown::Deny];
+
+    /// The name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unknown::Pass => "pass",
+            Unknown::Deny => "deny",
+        }
+    }
+
+    /// What a descriptor gets that is unknown. A refund always passes.
+    fn status<'a>(self, descriptor: &Descriptor) -> Status<'a> {
+        match self {
+            Unknown::Deny if !descriptor.ask.is_refund() => Status::Unknown,
+            Unknown::Deny | Unknown::Pass => Status::NoLimit,
+        }
+    }
 }
 
 /// What a request asks of the store, and why.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan<'a> {
     options: &'a PlanOptions,
     domain_found: bool,
@@ -126,7 +165,8 @@ impl<'a> Plan<'a> {
         let statuses = Few::with_capacity(request.descriptors.len());
         let mut plan = Plan { options, domain_found: false, statuses, asked: Vec::new(), refused: None };
         let Some(domain) = rules.domain(&request.domain) else {
-            plan.statuses.extend(request.descriptors.iter().map(|_| Status::NoLimit));
+            let unknown = |descriptor| options.unknown_domain.status(descriptor);
+            plan.statuses.extend(request.descriptors.iter().map(unknown));
             return plan;
         };
         plan.domain_found = true;
@@ -150,10 +190,24 @@ impl<'a> Plan<'a> {
             plan.statuses.push(match rule {
                 _ if plan.asked.len() > begin => Status::Limited(begin..plan.asked.len()),
                 Some(rule) if is_unlimited(rule) => Status::Unlimited(rule),
-                _ => Status::NoLimit,
+                Some(_) => Status::NoLimit,
+                None => options.unknown_descriptor.status(descriptor),
             });
         }
+        if !options.shadow_mode && plan.statuses.iter().any(Status::is_unknown) {
+            plan.charge_denial();
+        }
         plan
+    }
+
+    /// The request is denied, whatever the limits say: only those that count denials are charged. The others are asked
+    /// all the same, because refunds happen, and the answer tells what they say.
+    fn charge_denial(&mut self) {
+        for Asked { check, .. } in &mut self.asked {
+            if check.ask.taken() > 0 && !check.limit.count_denied() {
+                check.ask = Ask::Peek;
+            }
+        }
     }
 
     /// Asks every limit of a rule that no other limit replaces.
@@ -204,6 +258,20 @@ impl<'a> Plan<'a> {
         &self.asked
     }
 
+    /// How much work that is.
+    pub fn work(&self) -> u64 {
+        self.asked.iter().map(|asked| asked.check.work()).sum()
+    }
+
+    /// The same plan of one who only wants to see: nothing is counted.
+    #[must_use]
+    pub fn peek(mut self) -> Plan<'a> {
+        for Asked { check, .. } in &mut self.asked {
+            check.ask = Ask::Peek;
+        }
+        self
+    }
+
     /// Whether the answer may be to delay the request.
     pub fn may_delay(&self) -> bool {
         let takes = self.asked.iter().filter(|asked| asked.check.ask.taken() > 0);
@@ -218,6 +286,11 @@ impl<'a> Plan<'a> {
             check.caller.max_wait_ms = max_wait_ms;
         }
         self
+    }
+
+    /// The rules have the domain.
+    pub fn domain_found(&self) -> bool {
+        self.domain_found
     }
 
     /// A descriptor that asks for a refund that its limit does not take.

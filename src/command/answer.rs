@@ -79,6 +79,11 @@ impl Answer {
         }
     }
 
+    /// Something is said of one of the descriptors at least: a limit, or that there is none.
+    pub(super) fn applies(&self) -> bool {
+        self.details.descriptors.iter().any(|descriptor| descriptor.unlimited || !descriptor.limits.is_empty())
+    }
+
     /// For people.
     pub(super) fn text(&self) -> String {
         let mut text = match self.outcome() {
@@ -91,7 +96,10 @@ impl Answer {
         for (asked, descriptor) in self.asked.iter().zip(&self.details.descriptors) {
             match &*descriptor.limits {
                 [] if descriptor.unlimited => _ = writeln!(text, "  {asked}: unlimited"),
-                [] => _ = writeln!(text, "  {asked}: no limit applies"),
+                [] => {
+                    let missed = descriptor.missed.iter().map(|missed| format!(": {missed}"));
+                    let _ = writeln!(text, "  {asked}: no limit applies{}", missed.collect::<String>());
+                }
                 [limit] => _ = writeln!(text, "  {asked}: {}", line(limit, self.what)),
                 limits => _ = write!(text, "  {asked}: {} limits\n{}", limits.len(), table(limits, self.what)),
             }
@@ -140,6 +148,7 @@ fn status_as_json((status, descriptor): (&DescriptorStatus, &DescriptorDetails))
         "reset_after_seconds": status.duration_until_reset.as_ref().map(|reset| reset.seconds),
         "rule": descriptor.rule,
         "unlimited": descriptor.unlimited,
+        "missed": descriptor.missed,
         "limits": descriptor.limits,
     })
 }
@@ -160,7 +169,7 @@ fn descriptor(status: &DescriptorStatus) -> DescriptorDetails {
         ..LimitDetails::default()
     });
     let unlimited = limit.is_none() && status.limit_remaining == u32::MAX;
-    DescriptorDetails { rule: None, unlimited, limits: limit.into_iter().collect() }
+    DescriptorDetails { unlimited, limits: limit.into_iter().collect(), ..DescriptorDetails::default() }
 }
 
 fn period_ms(limit: &RateLimit) -> Option<u64> {
@@ -243,7 +252,10 @@ fn state(limit: &LimitDetails, what: What) -> String {
         Some(DecidedBy::FailureModeLocal) => "the store is unavailable, and failure_mode local decides by a share",
         Some(DecidedBy::KnownDenial) => "the store is unavailable, and has denied this before",
         Some(DecidedBy::Skipped) => "another limit is known to deny the request",
-        Some(DecidedBy::Store | DecidedBy::FailureModeError) | None => "",
+        Some(
+            DecidedBy::Store | DecidedBy::FailureModeError | DecidedBy::UnknownDomain | DecidedBy::UnknownDescriptor,
+        )
+        | None => "",
     };
     let retry = limit.retry_after_ms.map(|ms| format!("try again in {}", wait(ms)));
     let waits = match limit.reset_after_ms {

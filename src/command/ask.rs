@@ -6,8 +6,9 @@ use std::time::Duration;
 use clap::Args;
 use tonic::metadata::MetadataValue;
 
+use super::NOTHING_APPLIES;
 use super::answer::{Answer, Outcome};
-use super::client::{self, ServiceAddress};
+use super::client::{Service, ServiceAddress};
 use crate::counters;
 use crate::descriptor::Entry;
 use crate::wire::details::REQUEST_KEY;
@@ -15,8 +16,8 @@ use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient,
 
 /// Ask a running service whether a request would pass; the question counts.
 ///
-/// Exits with 0 if the request passes, 2 if it is limited, and 1 if no answer could be had. A peek (--hits 0) exits
-/// with 0 if one more hit would pass, and with 2 if not.
+/// Exits with 0 if the request passes, 2 if it is limited, 3 if it passes because no limit applies, and 1 if no answer
+/// could be had. A peek (--hits 0) exits with 0 if one more hit would pass, and with 2 if not.
 #[derive(Args)]
 pub(super) struct Ask {
     /// The entries of the descriptor; a lone + begins another descriptor.
@@ -55,15 +56,15 @@ pub(super) async fn run(ask: Ask) -> anyhow::Result<ExitCode> {
     // The service knows the deadline, too: as with Envoy, it denies a request at once that would be delayed for longer.
     request.set_timeout(ask.timeout);
     request.metadata_mut().insert(REQUEST_KEY, MetadataValue::from_static("1"));
-    let channel = client::connect(&ask.service, ask.timeout).await?;
-    let response = RateLimitServiceClient::new(channel)
-        .should_rate_limit(request)
-        .await
-        .map_err(|status| client::refusal(&status))?
-        .into_inner();
+    let service = Service::connect(&ask.service, ask.timeout).await?;
+    let response = match RateLimitServiceClient::new(service.channel.clone()).should_rate_limit(request).await {
+        Ok(response) => response.into_inner(),
+        Err(status) => return Err(service.refusal(&status).await),
+    };
     let answer = Answer::new(&descriptors, response);
     print!("{}", if ask.json { answer.json() } else { answer.text() });
     Ok(match answer.outcome() {
+        Outcome::Passed | Outcome::WouldPass if !answer.applies() => ExitCode::from(NOTHING_APPLIES),
         Outcome::Passed | Outcome::WouldPass => ExitCode::SUCCESS,
         Outcome::Limited | Outcome::WouldBeLimited => ExitCode::from(2),
     })

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::details::{self, Detail};
 use super::{ServiceOptions, headers};
 use crate::algorithm::Ask;
 use crate::decision::{Decision, Limited, Status, most_pressing};
@@ -127,7 +126,11 @@ fn unit(number: i32) -> Option<Unit> {
     })
 }
 
-pub(super) fn response(decision: &Decision<'_>, options: &ServiceOptions, detail: Detail) -> RateLimitResponse {
+pub(super) fn response(
+    decision: &Decision<'_>,
+    options: &ServiceOptions,
+    dynamic_metadata: Option<prost_types::Struct>,
+) -> RateLimitResponse {
     let retry_after = headers::retry_after(decision);
     let mut headers = headers::of(decision, &options.headers);
     headers.extend(options.decided_by_header.as_ref().and_then(|name| headers::decided_by(decision, name)));
@@ -135,7 +138,7 @@ pub(super) fn response(decision: &Decision<'_>, options: &ServiceOptions, detail
         overall_code: code(decision.over_limit).into(),
         statuses: decision.statuses.iter().map(|one| status(one, decision, retry_after)).collect(),
         response_headers_to_add: headers,
-        dynamic_metadata: details::of(decision, detail),
+        dynamic_metadata,
         ..RateLimitResponse::default()
     }
 }
@@ -148,6 +151,8 @@ fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>
     let mut answer = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     match status {
         Status::NoLimit => {}
+        // No limit is named, and no time: to wait helps nobody.
+        Status::Unknown => answer.code = Code::OverLimit.into(),
         Status::Unlimited(_) => answer.limit_remaining = u32::MAX,
         Status::Limited(range) => {
             let limits = &decision.limits[range.clone()];

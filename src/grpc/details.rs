@@ -15,12 +15,17 @@ pub(super) enum Detail {
     Full,
 }
 
-/// The dynamic metadata of a decision; `None` where there is nothing to say.
-pub(super) fn of(decision: &Decision<'_>, detail: Detail) -> Option<prost_types::Struct> {
+/// The dynamic metadata of a decision; `None` where there is nothing to say. Of descriptors that reach no rule, `missed`
+/// tells why.
+pub(super) fn of(
+    decision: &Decision<'_>,
+    detail: Detail,
+    missed: impl FnOnce() -> Vec<Option<String>>,
+) -> Option<prost_types::Struct> {
     match detail {
-        Detail::Unusual if !decision.is_without_store() => None,
+        Detail::Unusual if !decision.is_without_store() && !decision.denies_unknown() => None,
         Detail::Unusual => Some(Details { decided_by: decided_by(decision), ..Details::default() }.to_metadata()),
-        Detail::Full => Some(full(decision).to_metadata()),
+        Detail::Full => Some(full(decision, missed()).to_metadata()),
     }
 }
 
@@ -33,17 +38,18 @@ pub(super) fn decided_by(decision: &Decision<'_>) -> String {
     names
 }
 
-fn full(decision: &Decision<'_>) -> Details {
-    let descriptors = decision.statuses.iter().map(|status| match status {
-        Status::NoLimit => DescriptorDetails::default(),
+fn full(decision: &Decision<'_>, missed: Vec<Option<String>>) -> Details {
+    let descriptors = decision.statuses.iter().zip(missed).map(|(status, missed)| match status {
+        Status::NoLimit | Status::Unknown => DescriptorDetails { missed, ..DescriptorDetails::default() },
         Status::Unlimited(rule) => {
-            DescriptorDetails { rule: Some(rule.path.as_ref().into()), unlimited: true, limits: Vec::new() }
+            DescriptorDetails { rule: Some(rule.path.as_ref().into()), unlimited: true, ..DescriptorDetails::default() }
         }
         Status::Limited(range) => {
             let limits = &decision.limits[range.clone()];
             DescriptorDetails {
                 rule: limits.first().map(|limited| limited.asked.source.path().to_owned()),
                 unlimited: false,
+                missed: None,
                 limits: limits.iter().map(limit).collect(),
             }
         }

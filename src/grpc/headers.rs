@@ -79,9 +79,9 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
     values
 }
 
-/// Under this name, by what a request was decided; `None` where no limit applies.
+/// Under this name, by what a request was decided; `None` where no limit applies and it passes.
 pub(super) fn decided_by(decision: &Decision<'_>, name: &str) -> Option<HeaderValue> {
-    (!decision.limits.is_empty()).then(|| header(name, details::decided_by(decision)))
+    (!decision.limits.is_empty() || decision.denies_unknown()).then(|| header(name, details::decided_by(decision)))
 }
 
 /// The limit to report: of the last descriptor that is over, or else the first with the least remaining.
@@ -97,7 +97,8 @@ fn reported<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> {
 /// releases its slot is unknown, and the time at which the slot expires is no time to wait for. The end of a ban is
 /// known.
 pub(super) fn retry_after(decision: &Decision<'_>) -> Option<u64> {
-    if !decision.over_limit {
+    // What the rules do not know is denied for as long as they do not.
+    if !decision.over_limit || decision.denies_unknown() {
         return None;
     }
     let (mut longest, mut quotas) = (0, Vec::new());

@@ -23,6 +23,7 @@ pub use headers::{HeaderFormat, HeaderNames, Headers};
 
 use self::details::Detail;
 use crate::delay::Delay;
+use crate::explain;
 use crate::limiter::{Deadlines, DecideError, Limiter};
 use crate::metrics::Metrics;
 use crate::store::Store;
@@ -125,7 +126,8 @@ impl<S: Store> Service<S> {
                 }
             })?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");
-        Ok((convert::response(&decision, &self.options, detail), delay))
+        let metadata = details::of(&decision, detail, || explain::missed(&snapshot.rules, &request));
+        Ok((convert::response(&decision, &self.options, metadata), delay))
     }
 }
 

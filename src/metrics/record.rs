@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::by_rule::{OfRule, RuleCounters, RuleMetrics};
-use super::declaration::{Known, Metrics};
+use super::declaration::{Known, Matches, Metrics};
 use crate::decision::{DecidedBy, Decision, Limited, Status};
 use crate::descriptor::Role;
 use crate::plan::Source;
@@ -41,8 +41,11 @@ impl Metrics {
         }
         for status in &decision.statuses {
             match status {
-                Status::NoLimit if decision.domain_found => self.descriptors.no_rule.mine().inc(),
-                Status::NoLimit => self.descriptors.domain_not_found.mine().inc(),
+                Status::NoLimit => self.record_unmatched(decision),
+                Status::Unknown => {
+                    self.record_unmatched(decision);
+                    self.unknown_denied.inc(if decision.domain_found { "descriptor" } else { "domain" });
+                }
                 Status::Unlimited(_) => self.descriptors.unlimited.mine().inc(),
                 Status::Limited(_) => self.descriptors.limited.mine().inc(),
             }
@@ -50,6 +53,11 @@ impl Metrics {
         for limited in &decision.limits {
             self.record_limited(rules, limited);
         }
+    }
+
+    fn record_unmatched(&self, decision: &Decision<'_>) {
+        let Matches { no_rule, domain_not_found, .. } = &self.descriptors;
+        if decision.domain_found { no_rule } else { domain_not_found }.mine().inc();
     }
 
     fn record_limited(&self, rules: &RuleMetrics, limited: &Limited<'_>) {
@@ -145,7 +153,7 @@ impl Metrics {
 
     /// New rules are in force: the series of rules that are gone go too.
     pub fn record_load(&self, new: &Rules) {
-        self.loads.with_label_values(&["success"]).inc();
+        self.loads.inc("success");
         self.rules_loaded.set(i64::try_from(new.rules().len()).unwrap_or(i64::MAX));
         self.domains_loaded.set(i64::try_from(new.domains()).unwrap_or(i64::MAX));
         self.by_rule.keep(new);
@@ -153,7 +161,7 @@ impl Metrics {
 
     /// Rules were refused.
     pub fn record_load_error(&self) {
-        self.loads.with_label_values(&["error"]).inc();
+        self.loads.inc("error");
     }
 }
 
@@ -203,8 +211,12 @@ mod tests {
 
     /// The rules of a domain that has none of its own.
     fn rules(domain: &str) -> Rules {
-        let config = DomainConfig { name: domain.into(), defaults: Defaults::default(), descriptors: Vec::new() };
-        Rules::new(vec![config])
+        Rules::new(vec![DomainConfig {
+            name: domain.into(),
+            defaults: Defaults::default(),
+            origins: Vec::new(),
+            descriptors: Vec::new(),
+        }])
     }
 
     /// The metrics of this name.

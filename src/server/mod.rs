@@ -19,7 +19,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::grpc::{Server, Service};
-use crate::http::{self, Counters, Port};
+use crate::http::{self, Admin, Port};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::rules::Rules;
@@ -47,8 +47,6 @@ const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see
 /// # Errors
 /// Where it cannot start: wrong settings, wrong rules, a port in use.
 pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static) -> anyhow::Result<()> {
-    settings.answers.check_headers()?;
-    settings.listeners.admin_token()?;
     // First of all, so that no signal ends the process without its draining.
     let (signals, hangups) = (Signals::new()?, Hangups::new()?);
     let sources = settings.rules.sources()?;
@@ -152,13 +150,11 @@ impl Parts {
         });
         let mut grpc = grpc::serve(ports.grpc, Arc::clone(&workers), servers.collect());
         let (stop, mut stopped) = watch::channel(false);
-        let counters = settings.listeners.admin_token()?.map(|token| Counters {
-            limiter: Arc::clone(&limiter),
-            runtime: admin_runtime,
-            token,
-            store_timeout: settings.store.redis_timeout,
-        });
-        let router = http::router(Port { serving: serving.flag(), metrics, counters });
+        let admin = settings
+            .listeners
+            .admin_token()?
+            .map(|token| Admin::new(Arc::clone(&limiter), admin_runtime, token, settings.store.redis_timeout));
+        let router = http::router(Port { serving: serving.flag(), metrics, admin });
         let permits = Arc::new(Semaphore::new(ports.http_connections));
         let mut http = tokio::spawn(http::serve(ports.http, router, permits, async move {
             // An error means that the sender is gone: stop then, too.

@@ -23,6 +23,8 @@ pub(super) fn limiter(settings: &Settings) -> LimiterOptions {
             key_prefix: settings.store.cache_key_prefix.clone(),
             shadow_mode: settings.deciding.shadow_mode,
             expected_replicas: settings.deciding.expected_replicas,
+            unknown_domain: settings.deciding.unknown_domain,
+            unknown_descriptor: settings.deciding.unknown_descriptor,
         },
         overload: settings.store.overload,
         max_delayed_requests: settings.requests.max_delayed_requests as usize,

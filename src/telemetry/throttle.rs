@@ -72,10 +72,8 @@ impl<S: Copy + PartialEq + Send + 'static> Throttle<S> {
 async fn write_kept<S: Copy + PartialEq>(lines: Arc<Mutex<Lines<S>>>) {
     loop {
         let due = lines.lock().write_due(Instant::now());
-        match due {
-            Some(due) => sleep_until(due).await,
-            None => return,
-        }
+        let Some(due) = due else { return };
+        sleep_until(due).await;
     }
 }
 

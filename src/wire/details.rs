@@ -37,6 +37,9 @@ pub struct DescriptorDetails {
     pub rule: Option<String>,
     /// The rule says that nothing is limited.
     pub unlimited: bool,
+    /// Where it reaches no rule: by what it misses one, and where that stands.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub missed: Option<String>,
     /// The limits that were asked.
     pub limits: Vec<LimitDetails>,
 }
@@ -145,7 +148,12 @@ mod tests {
             decided_by: "store".into(),
             ..LimitDetails::default()
         };
-        let descriptor = DescriptorDetails { rule: Some("user".into()), unlimited: false, limits: vec![limit] };
+        let descriptor = DescriptorDetails {
+            rule: Some("user".into()),
+            unlimited: false,
+            missed: Some("key \"usr\"".into()),
+            limits: vec![limit],
+        };
         let details = Details {
             decided_by: "store, skipped".into(),
             next_passes: Some(false),

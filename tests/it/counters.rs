@@ -96,13 +96,7 @@ fn counters_in_memory_are_not_for_the_command() {
 
 /// A request to the admin port: the status, and what it says.
 fn http(service: &Tollgate, method: &str, query: &str, token: &str) -> (u16, Value) {
-    let address = format!("http://127.0.0.1:{}/counters{query}", service.http_port);
-    let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
-    let request = ureq::http::Request::builder().method(method).uri(address);
-    let request = request.header("Authorization", format!("Bearer {token}")).body(()).unwrap();
-    let mut response = agent.run(request).unwrap();
-    let body = response.body_mut().read_to_string().unwrap();
-    (response.status().as_u16(), serde_json::from_str(&body).unwrap_or(Value::Null))
+    service.admin(method, &format!("/counters{query}"), token)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -164,7 +164,7 @@ fn a_question_without_an_answer_exits_with_1_and_says_why() {
         (&["ask", "--domain", "shop", "ann"][..], "\"ann\" is not an entry: write KEY=VALUE, for example user=ann"),
         (
             &["ask", "--domain", "shop", "--address", "localhost:1", "user=ann"],
-            "cannot reach localhost:1: is the service running?",
+            "nobody listens at localhost:1: is the service running?",
         ),
         (&["ask", "user=ann"], "--domain"),
         (&["ask", "--domain", "shop", "--hits", "many", "user=ann"], "--hits"),
@@ -186,41 +186,47 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
     let rules = folder.path().to_str().unwrap();
     for (settings, reason) in [
         (&[][..], "no rules: name a file or folder with --rules PATH"),
-        (&[("RULES", rules), ("BACKEND_TYPE", "memcache")], "possible values: memory, redis"),
+        (&[("RULES", rules), ("BACKEND_TYPE", "memcache")], "must be one of memory, redis"),
         (
             &[("RULES", rules), ("BACKEND_TYPE", "redis")],
-            "BACKEND_TYPE=redis needs REDIS_URL, for example REDIS_URL=localhost:6379",
+            "BACKEND_TYPE=redis (environment): needs REDIS_URL, for example REDIS_URL=localhost:6379",
         ),
         (
             &[("RULES", rules), ("REDIS_URL", "rediss://cache")],
-            "REDIS_URL: TLS to Redis (rediss://) is not supported: use redis://",
+            "REDIS_URL=*** (environment): TLS to Redis (rediss://) is not supported: use redis://",
         ),
         (
             &[("RULES", rules), ("REDIS_URL", "redis://:hidden@cache/x")],
-            "REDIS_URL: the database after the last slash must be a number",
+            "REDIS_URL=*** (environment): the database after the last slash must be a number",
         ),
         (
             &[("RULES", rules), ("REDIS_URL", "/run/r.sock"), ("REDIS_SOCKET_TYPE", "tcp")],
-            "REDIS_SOCKET_TYPE=tcp, but REDIS_URL is the path",
+            "REDIS_SOCKET_TYPE=tcp (environment): REDIS_URL is the path of a Unix socket",
         ),
         (&[("RULES", rules), ("REDIS_TIMEOUT", "0s")], "must be longer than zero"),
         (&[("RULES", rules), ("REDIS_TIMEOUT", "1000000000000000000s")], "must be at most 366d"),
-        (&[("RULES", rules), ("REDIS_URL", "a:1,b:2")], "REDIS_URL: a single Redis is supported: write one host:port"),
+        (
+            &[("RULES", rules), ("REDIS_URL", "a:1,b:2")],
+            "(environment): a single Redis is supported: write one host:port",
+        ),
         (&[("RULES", rules), ("REDIS_TIMEOUT", "100")], "a duration has units, such as 150us, 20ms, 1h30m"),
-        (&[("RULES", rules), ("GRPC_PORT", "99999")], "99999 is not in 0..=65535"),
-        (&[("RULES", rules), ("WORKER_THREADS", "0")], "0 is not in 1..=1024"),
+        (&[("RULES", rules), ("GRPC_PORT", "99999")], "must be a whole number from 0 to 65535"),
+        (&[("RULES", rules), ("WORKER_THREADS", "0")], "must be a whole number from 1 to 1024"),
         (&[("RULES", rules), ("NEAR_LIMIT_RATIO", "80")], "must be a number from 0 to 1"),
-        (&[("RULES", rules), ("LOG_LEVEL", "loud")], "possible values: trace, debug, info, warn"),
+        (&[("RULES", rules), ("LOG_LEVEL", "loud")], "must be one of trace, debug, info, warn"),
         (
             &[("RULES", rules), ("DEFAULT_ALGORITHM", "gcra")],
-            "possible values: fixed_window, sliding_window, sliding_log, token_bucket",
+            "must be one of fixed_window, sliding_window, sliding_log, token_bucket",
         ),
         (&[("RULES", rules), ("DEFAULT_ALGORITHM", "concurrency")], "concurrency is no default: it counts slots"),
-        (&[("RULES", rules), ("FAILURE_MODE", "shut")], "possible values: open, closed, local, error"),
-        (&[("RULES", rules), ("LIMIT_LIMIT_HEADER", "a b")], "LIMIT_LIMIT_HEADER=\"a b\" is not the name of a header"),
+        (&[("RULES", rules), ("FAILURE_MODE", "shut")], "must be one of open, closed, local, error"),
+        (
+            &[("RULES", rules), ("LIMIT_LIMIT_HEADER", "a b")],
+            "LIMIT_LIMIT_HEADER=a b (environment): not the name of a header",
+        ),
         (
             &[("RULES", rules), ("REDIS_TYPE", "CLUSTER"), ("QUOTA_MODE", "true")],
-            "REDIS_TYPE=CLUSTER: a single Redis is supported: use SINGLE",
+            "REDIS_TYPE=CLUSTER (environment): a single Redis is supported: use SINGLE",
         ),
         (
             &[("RULES", rules), ("HOST", "192.0.2.1"), ("GRPC_PORT", "0"), ("PORT", "0")],
@@ -239,7 +245,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
 #[test]
 fn help_is_worth_reading() {
     let help = text(&run(&["--help"], &[]).stdout);
-    for command in ["serve", "check", "ask", "health", "counter", "settings"] {
+    for command in ["serve", "check", "ask", "health", "counter", "settings", "completions", "man"] {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
     }
     let help = text(&run(&["serve", "--help"], &[("REDIS_AUTH", "hidden"), ("REDIS_URL", "redis://:hidden@x")]).stdout);
@@ -249,15 +255,6 @@ fn help_is_worth_reading() {
         assert!(help.contains(words), "{words} is not in {help}");
     }
     assert!(!help.contains("hidden"));
-    let version = text(&run(&["--version"], &[]).stdout);
-    assert_eq!(version, format!("tollgate {}\n", env!("CARGO_PKG_VERSION")));
-}
-
-#[test]
-fn the_settings_page_is_current() {
-    let page = text(&run(&["settings"], &[]).stdout);
-    let kept = std::fs::read_to_string("docs/settings.md").unwrap();
-    assert!(page == kept, "docs/settings.md is stale; refresh it: cargo run -- settings > docs/settings.md");
 }
 
 #[test]
@@ -308,7 +305,7 @@ async fn the_references_layout_and_names_are_understood() {
         "USE_STATSD=true",
     ]);
     assert!(tollgate.passes("shop", &[("user", "ann")]).await);
-    tollgate.must_log("USE_STATSD=true: metrics are at /metrics");
+    tollgate.must_log("USE_STATSD=true (environment) does nothing: metrics are at /metrics");
 }
 
 #[test]
@@ -450,7 +447,6 @@ async fn metrics_tell_what_was_decided_with_labels_from_rules_only() {
     }
     let (status, body) = tollgate.get("/metrics");
     assert_eq!(status, 200);
-    assert!(body.contains(&format!("tollgate_build_info{{version=\"{}\"}} 1", env!("CARGO_PKG_VERSION"))));
     for secret in ["ann", "crimson", "mall"] {
         assert!(!body.contains(secret), "{secret} is in the metrics");
     }

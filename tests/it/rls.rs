@@ -729,8 +729,8 @@ descriptors:
         decided_by: "store".into(),
         next_passes: Some(true),
         descriptors: vec![
-            DescriptorDetails { rule: Some("phone".into()), unlimited: false, limits },
-            DescriptorDetails { rule: Some("root".into()), unlimited: true, limits: Vec::new() },
+            DescriptorDetails { rule: Some("phone".into()), limits, ..DescriptorDetails::default() },
+            DescriptorDetails { rule: Some("root".into()), unlimited: true, ..DescriptorDetails::default() },
             DescriptorDetails::default(),
         ],
     };

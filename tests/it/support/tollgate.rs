@@ -162,6 +162,17 @@ impl Tollgate {
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
     }
 
+    /// A request of an administrator: the status, and what it says.
+    pub fn admin(&self, method: &str, path: &str, token: &str) -> (u16, Value) {
+        let address = format!("http://127.0.0.1:{}{path}", self.http_port);
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let request = ureq::http::Request::builder().method(method).uri(address);
+        let request = request.header("Authorization", format!("Bearer {token}")).body(()).unwrap();
+        let mut response = agent.run(request).unwrap();
+        let body = response.body_mut().read_to_string().unwrap();
+        (response.status().as_u16(), serde_json::from_str(&body).unwrap_or(Value::Null))
+    }
+
     /// The value of one series, by its whole name with labels; 0 where there is none.
     pub fn metric(&self, series: &str) -> f64 {
         let (_, body) = self.get("/metrics");
