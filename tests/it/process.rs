@@ -151,7 +151,7 @@ descriptors:
   phone=1: 2 limits
     rule     limit                          algorithm       left
     phone#0  1000 per 1500ms, 2000 at once  token_bucket    1999  within, resets in 2ms
-    daily    3 per day                      sliding_window     2  within, resets in 1day 2h ";
+    daily    3 per day                      sliding_window     2  within, resets in 1day ";
     assert!(out.starts_with(expected), "{out}");
     assert!(ask(&["odd=1"]).contains("within the limit of 3 per 90s (odd), 2 left, resets in "));
     assert!(ask(&["stream=1"]).contains("within the limit of 3 at once (stream), 2 left, resets in "));
