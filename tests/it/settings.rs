@@ -98,7 +98,7 @@ fn what_makes_no_command_is_told_in_claps_words() {
     for (arguments, words) in [
         (&["--gprc-port", "1"][..], "a similar argument exists: '--grpc-port'"),
         (&["serve", "--redis-aut=hidden"], "a similar argument exists: '--redis-auth'"),
-        (&["chek", "rules"], "a similar subcommand exists: 'check'"),
+        (&["chek", "rules"], "'check'"),
         (&["check"], "<PATHS>..."),
         (&["--port", "1", "--port", "2"], "cannot be used multiple times"),
     ] {
