@@ -15,8 +15,8 @@ pub(super) enum Detail {
     Full,
 }
 
-/// The dynamic metadata of a decision; `None` where there is nothing to say. Of descriptors that reach no rule, `missed`
-/// tells why.
+/// The dynamic metadata of a decision; `None` where there is nothing to say. Of descriptors that reach no rule,
+/// `missed` tells why.
 pub(super) fn of(
     decision: &Decision<'_>,
     detail: Detail,

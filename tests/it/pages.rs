@@ -156,7 +156,7 @@ fn commands_in_the_text_are_known() {
 fn settings_and_metrics_in_the_text_are_there() {
     // Words of gRPC and of Envoy that look like settings.
     const OTHERS: &str = "INVALID_ARGUMENT NOT_SERVING RESOURCE_EXHAUSTED DEADLINE_EXCEEDED OVER_LIMIT STRICT_DNS \
-                          RST_STREAM SO_REUSEPORT SOURCE_DATE_EPOCH TOLLGATE_COMMIT REDIS_ULR";
+                          RST_STREAM SO_REUSEPORT SOURCE_DATE_EPOCH TOLLGATE_COMMIT REDIS_ULR REDIS_HOST";
     let known = [
         printed(&["settings"]),
         fs::read_to_string("tests/settings/envoyproxy-ratelimit.txt").unwrap(),
