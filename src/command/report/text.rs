@@ -63,7 +63,9 @@ fn excerpt(problem: &Problem, texts: &mut Texts) -> Option<String> {
         return None;
     }
     let (at, first) = (column - 1, (column - 1).saturating_sub(AROUND));
-    let shown: String = line.chars().skip(first).take(2 * AROUND).collect();
+    // The renderer shows the control characters of ASCII as pictures, and would hand on those above.
+    let visible = |char| if matches!(char, '\u{80}'..='\u{9f}') { char::REPLACEMENT_CHARACTER } else { char };
+    let shown: String = line.chars().skip(first).take(2 * AROUND).map(visible).collect();
     let start = shown.char_indices().nth(at - first).map_or(shown.len(), |(start, _)| start);
     let end = start + token(&shown[start..]);
     let snippet = Snippet::source(shown).line_start(number).annotation(AnnotationKind::Primary.span(start..end));
