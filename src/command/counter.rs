@@ -9,8 +9,8 @@ use crate::counters::{self, Action};
 use crate::plan::PlanOptions;
 use crate::rules::load;
 use crate::settings::{Reading, RulesSettings, StoreSettings};
-use crate::store::redis::RedisStore;
-use crate::telemetry::{self, LogFormat};
+use crate::store::redis::{self, RedisStore};
+use crate::telemetry::{self, LogFormat, LogLevels};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -44,7 +44,9 @@ pub(super) struct Which {
 
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(command: Command) -> anyhow::Result<ExitCode> {
-    let _logs = telemetry::init(&tracing::Level::WARN.into(), LogFormat::Text);
+    // Whether Redis answers is what the command itself says, and no failure mode does.
+    let levels = LogLevels::from(tracing::Level::WARN).without(redis::LOG_TARGET);
+    let _logs = telemetry::init(&levels, LogFormat::Text);
     let (action, which) = match command {
         Command::Get(which) => (Action::Get, which),
         Command::Reset(which) => (Action::Reset, which),

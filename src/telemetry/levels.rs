@@ -42,6 +42,15 @@ impl LogLevels {
 /// The target of all lines of ours.
 const OWN: &str = env!("CARGO_CRATE_NAME");
 
+impl LogLevels {
+    /// The same without the lines of this target.
+    #[must_use]
+    pub fn without(mut self, target: &str) -> LogLevels {
+        self.named.push((target.to_owned(), LevelFilter::OFF));
+        self
+    }
+}
+
 impl From<tracing::Level> for LogLevels {
     fn from(level: tracing::Level) -> Self {
         LogLevels { own: level.into(), named: Vec::new() }
@@ -97,6 +106,9 @@ mod tests {
             let levels: LogLevels = text.parse().unwrap();
             assert_eq!(levels.targets().would_enable(target, &level), written, "{text}: {target} at {level}");
         }
+        let levels = LogLevels::from(Level::WARN).without("tollgate::store::redis");
+        let is_written = |target| levels.targets().would_enable(target, &Level::ERROR);
+        assert_eq!((is_written("tollgate::store::redis::breaker"), is_written("tollgate::counters")), (false, true));
         for wrong in ["loud", "off", "", "info,", "h2", "h2=", "info,h2=loud"] {
             assert!(wrong.parse::<LogLevels>().is_err(), "{wrong}");
         }

@@ -4,14 +4,15 @@
 //! fails at once. **Half-open** is an open breaker while one connection, and one only, is made and tried by a real
 //! check; when that passes, the breaker closes, and the others are made, too.
 
-use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{Duration, Instant};
 
-use super::OnChange;
+use super::connection::Fault;
+use super::{Health, OnChange};
 use crate::telemetry::Throttle;
 
 /// How often an open breaker is logged.
@@ -33,9 +34,9 @@ pub(super) struct Breaker {
     openings: Throttle,
     losses: Throttle,
     failures: Throttle,
+    causes: Throttle,
 }
 
-#[derive(Clone, Copy)]
 enum State {
     /// So many connections have not been tried yet, and none serves.
     Untried(usize),
@@ -45,13 +46,8 @@ enum State {
     Open {
         since: Instant,
         reported: Instant,
+        cause: Arc<str>,
     },
-}
-
-impl State {
-    fn open() -> State {
-        State::Open { since: Instant::now(), reported: Instant::now() }
-    }
 }
 
 impl Breaker {
@@ -68,12 +64,18 @@ impl Breaker {
             openings: Throttle::default(),
             losses: Throttle::default(),
             failures: Throttle::default(),
+            causes: Throttle::default(),
         }
     }
 
     /// No request is asked.
     pub(super) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Relaxed)
+    }
+
+    /// Why it is open; empty where it is not, or has not been tried.
+    pub(super) fn cause(&self) -> Arc<str> {
+        if let State::Open { cause, .. } = &*self.state.lock() { Arc::clone(cause) } else { Arc::default() }
     }
 
     /// Waits until a connection may be made: at once while the breaker is closed; while it is open, until it is the
@@ -99,7 +101,7 @@ impl Breaker {
         if connections > 0 {
             return;
         }
-        self.set_open(false);
+        self.set_open(false, Health::Up);
         if let Some(changes) = self.closings.admit() {
             let down_ms = if let State::Open { since, .. } = was { Some(since.elapsed().as_millis()) } else { None };
             tracing::info!(redis = self.redis, down_ms, changes, "redis is up: limits are decided there");
@@ -107,7 +109,7 @@ impl Breaker {
     }
 
     /// One that served does not any more.
-    pub(super) fn lose(&self, error: &dyn fmt::Display) {
+    pub(super) fn lose(&self, error: &Fault) {
         let mut state = self.state.lock();
         let State::Closed { connections } = &mut *state else { return };
         *connections -= 1;
@@ -121,8 +123,7 @@ impl Breaker {
             }
             return;
         }
-        *state = State::open();
-        self.set_open(true);
+        *state = self.open(error);
         if let Some(changes) = self.openings.admit() {
             tracing::error!(
                 redis = self.redis, %error, changes,
@@ -132,20 +133,25 @@ impl Breaker {
     }
 
     /// A connection could not be made, or did not pass its trial.
-    pub(super) fn fail(&self, error: &dyn fmt::Display) {
+    pub(super) fn fail(&self, error: &Fault) {
         let mut state = self.state.lock();
         match &mut *state {
             State::Untried(connections) if *connections > 1 => *connections -= 1,
             State::Untried(_) => {
-                *state = State::open();
-                self.set_open(true);
+                *state = self.open(error);
                 tracing::error!(
                     redis = self.redis, %error,
                     "redis cannot be reached: each limit answers by its failure mode"
                 );
             }
-            State::Open { reported, .. } => {
-                if reported.elapsed() > REMINDER {
+            State::Open { reported, cause, .. } => {
+                let text = error.to_string();
+                let is_news = **cause != *text;
+                if is_news {
+                    *cause = text.into();
+                    (self.on_change)(Health::Down(error.kind()));
+                }
+                if reported.elapsed() > REMINDER || (is_news && self.causes.admit().is_some()) {
                     *reported = Instant::now();
                     tracing::warn!(redis = self.redis, %error, "redis is still down");
                 }
@@ -162,10 +168,17 @@ impl Breaker {
         }
     }
 
+    /// Opens it.
+    fn open(&self, error: &Fault) -> State {
+        self.set_open(true, Health::Down(error.kind()));
+        let now = Instant::now();
+        State::Open { since: now, reported: now, cause: error.to_string().into() }
+    }
+
     /// Under the lock of the state, so that changes are reported in their order.
-    fn set_open(&self, open: bool) {
+    fn set_open(&self, open: bool, health: Health) {
         self.is_open.store(open, Ordering::Relaxed);
         self.closed.send_replace(!open);
-        (self.on_change)(!open);
+        (self.on_change)(health);
     }
 }
