@@ -327,9 +327,11 @@ async fn a_proxy_need_not_know_info() {
 #[tokio::test]
 async fn another_protocol_than_rediss() {
     let other = Tollgate::start(RULES, &[]);
-    for port in [other.http_port, other.grpc_port] {
-        let place = Place::at(format!("127.0.0.1:{port}")).with_auth(PASSWORD);
-        place.assert_tells("not_redis", "HTTP is spoken at this port, so this is no Redis").await;
+    for (port, kind, words) in [
+        (other.http_port, "not_redis", "HTTP is spoken at this port, so this is no Redis"),
+        (other.grpc_port, "mute", "it closes connections without an answer: correct REDIS_URL"),
+    ] {
+        Place::at(format!("127.0.0.1:{port}")).with_auth(PASSWORD).assert_tells(kind, words).await;
     }
     let ssh = stand_in(|_| b"SSH-2.0-OpenSSH_9.9\r\n".to_vec());
     Place::at(ssh).assert_tells("not_redis", "another protocol is spoken at this port").await;
@@ -416,7 +418,13 @@ async fn a_redis_that_cannot_take_part() {
     Place::at(unwritable.url()).assert_tells("cannot_save", "it cannot save to disk").await;
 
     let crowded = Redis::start_with(&["--maxclients", "1"]);
-    let _the_one = crowded.connection().await;
+    let client = deadpool_redis::redis::Client::open(crowded.url()).unwrap();
+    let mut the_one = None;
+    wait_until_async("there is room for one", async || {
+        the_one = client.get_multiplexed_async_connection().await.ok();
+        the_one.is_some()
+    })
+    .await;
     Place::at(crowded.url()).assert_tells("too_many_clients", "it has as many clients as it may have").await;
 
     let busy = Redis::start_with(&["--lua-time-limit", "1"]);

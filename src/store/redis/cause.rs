@@ -2,9 +2,10 @@
 //!
 //! None of them repeats what Tollgate has sent: a password, or the values of descriptors.
 
-use std::error::Error as _;
+use std::error::Error;
 use std::fmt;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::redis::{ErrorKind, RedisError};
@@ -98,6 +99,12 @@ pub enum Cause {
     /// It runs no scripts, or not what is in ours.
     #[error("it does not know {0}: Tollgate needs Redis 6.0 or newer, or an engine that runs its Lua")]
     NoCommand(String),
+    /// It closes every connection.
+    #[error(
+        "it closes connections without an answer: correct REDIS_URL, if this is no port of Redis; behind a proxy, see \
+         whether Redis runs"
+    )]
+    Mute,
     /// The connection was closed.
     #[error("the connection was closed: {0}")]
     Closed(String),
@@ -204,7 +211,7 @@ impl Cause {
 
     /// Why no connection could be made, where the system says so.
     pub(super) fn of_connecting(error: &RedisError) -> Option<Cause> {
-        let io_error = error.source()?.downcast_ref::<io::Error>()?;
+        let io_error = io_error(error.source()?)?;
         match io_error.kind() {
             io::ErrorKind::ConnectionRefused => Some(Cause::NobodyListens),
             io::ErrorKind::NotFound => Some(Cause::NoSocket),
@@ -249,10 +256,17 @@ impl Cause {
             Cause::Sentinel(_) => "sentinel",
             Cause::TooOld(_) => "too_old",
             Cause::NoCommand(_) => "no_command",
+            Cause::Mute => "mute",
             Cause::Closed(_) => "connection",
             Cause::Other(_) => "other",
         }
     }
+}
+
+/// The client shares what the system says.
+fn io_error(source: &(dyn Error + 'static)) -> Option<&io::Error> {
+    let shared = || source.downcast_ref::<Arc<dyn Error + Send + Sync>>();
+    source.downcast_ref().or_else(|| shared()?.downcast_ref())
 }
 
 /// What the user lacks, if the error says that it lacks something: versions differ in how they say so.

@@ -16,7 +16,7 @@ use super::identity::Identity;
 /// It takes no longer than that, nor than Redis may.
 const MOST: Duration = Duration::from_secs(1);
 /// As much as is read of an answer.
-const ANSWER: usize = 4096;
+const ANSWER: usize = 16 * 1024;
 /// What is the matter; `None` where nothing is found, because it has passed or lies elsewhere.
 pub(super) async fn diagnose(config: &RedisConfig) -> Option<Cause> {
     timeout(config.timeout.min(MOST), ask(config)).await.ok()?
@@ -33,8 +33,8 @@ async fn ask(config: &RedisConfig) -> Option<Cause> {
                 // Closed without a word, as by a server that takes it for damaged TLS.
                 Err(_) => {
                     let mut stream = TcpStream::connect(place).await.ok()?;
-                    let answer = exchange(&mut stream, &tls_hello()).await.ok()?;
-                    is_tls(&answer).then_some(Cause::Tls)
+                    let answer = exchange(&mut stream, &tls_hello()).await.unwrap_or_default();
+                    Some(if is_tls(&answer) { Cause::Tls } else { Cause::Mute })
                 }
             }
         }
@@ -47,24 +47,23 @@ async fn examine(mut stream: impl AsyncRead + AsyncWrite + Unpin, auth: Option<C
     if let Some(protocol) = other_protocol(&answer) {
         return Ok(Some(protocol));
     }
-    let wants_password = match error(&answer) {
-        None => false,
-        Some(text) => match Cause::of_reply(text) {
-            Cause::NoPassword if auth.is_some() => true,
-            cause => return Ok(Some(cause)),
-        },
-    };
-    if !wants_password {
-        let answer = exchange(&mut stream, cmd("INFO").get_packed_command().as_slice()).await?;
-        // All of it need not have come.
-        if let Some(refusal) = Identity::read(&String::from_utf8_lossy(&answer)).refusal() {
-            return Ok(Some(refusal));
+    if let Some(text) = error(&answer) {
+        let cause = Cause::of_reply(text);
+        if cause != Cause::NoPassword || auth.is_none() {
+            return Ok(Some(cause));
         }
     }
-    let Some(auth) = auth else { return Ok(None) };
-    let answer = exchange(&mut stream, &auth.get_packed_command()).await?;
-    // What else it says may repeat the password.
-    Ok(error(&answer).map(|text| Cause::known(text).unwrap_or(Cause::WrongPassword)))
+    let denied = match auth {
+        None => None,
+        Some(auth) => {
+            let answer = exchange(&mut stream, &auth.get_packed_command()).await?;
+            // What else it says may repeat the password.
+            error(&answer).map(|text| Cause::known(text).unwrap_or(Cause::WrongPassword))
+        }
+    };
+    // Last, because not all of it need come at once. A Sentinel mostly wants no password.
+    let info = exchange(&mut stream, &cmd("INFO").get_packed_command()).await?;
+    Ok(Identity::read(&String::from_utf8_lossy(&info)).refusal().or(denied))
 }
 
 /// # Errors
