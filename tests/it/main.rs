@@ -22,6 +22,7 @@ mod penalty;
 mod process;
 mod queue;
 mod readme;
+mod recipes;
 mod rls;
 mod rules;
 mod serving;
