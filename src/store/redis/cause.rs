@@ -264,7 +264,7 @@ impl Cause {
 }
 
 /// The client shares what the system says.
-fn io_error(source: &(dyn Error + 'static)) -> Option<&io::Error> {
+fn io_error<'e>(source: &'e (dyn Error + 'static)) -> Option<&'e io::Error> {
     let shared = || source.downcast_ref::<Arc<dyn Error + Send + Sync>>();
     source.downcast_ref().or_else(|| shared()?.downcast_ref())
 }
