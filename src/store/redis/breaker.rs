@@ -45,8 +45,10 @@ enum State {
     },
     Open {
         since: Instant,
-        reported: Instant,
         cause: Arc<str>,
+        reported: Instant,
+        /// The cause then.
+        reported_cause: Arc<str>,
     },
 }
 
@@ -144,15 +146,15 @@ impl Breaker {
                     "redis cannot be reached: each limit answers by its failure mode"
                 );
             }
-            State::Open { reported, cause, .. } => {
+            State::Open { cause, reported, reported_cause, .. } => {
                 let text = error.to_string();
-                let is_news = **cause != *text;
-                if is_news {
+                if **cause != *text {
                     *cause = text.into();
                     (self.on_change)(Health::Down(error.kind()));
                 }
+                let is_news = cause != reported_cause;
                 if reported.elapsed() > REMINDER || (is_news && self.causes.admit().is_some()) {
-                    *reported = Instant::now();
+                    (*reported, *reported_cause) = (Instant::now(), Arc::clone(cause));
                     tracing::warn!(redis = self.redis, %error, "redis is still down");
                 }
             }
@@ -172,7 +174,8 @@ impl Breaker {
     fn open(&self, error: &Fault) -> State {
         self.set_open(true, Health::Down(error.kind()));
         let now = Instant::now();
-        State::Open { since: now, reported: now, cause: error.to_string().into() }
+        let cause: Arc<str> = error.to_string().into();
+        State::Open { since: now, reported: now, reported_cause: Arc::clone(&cause), cause }
     }
 
     /// Under the lock of the state, so that changes are reported in their order.
