@@ -457,7 +457,7 @@ fn calls_for_nothing(redis: &Redis, requests: u32) -> u32 {
 async fn while_nobody_asks_redis_is_left_alone() {
     let redis = Redis::start();
     let _tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", redis.url()), "REDIS_POOL_SIZE=8"]);
-    assert_eq!(redis.calls_of("script|load"), 1, "once for all connections");
+    assert_eq!(redis.calls_of("script|load"), 2, "each of the two scripts once for all connections");
     redis.forget_calls();
     tokio::time::sleep(Duration::from_secs(4)).await;
     // A call is 10 to 20 us; 50 us a second for each of them would be some 100.
