@@ -1,8 +1,10 @@
-//! The HTTP port: health for orchestrators, metrics for Prometheus, and counters for administrators. Each has
-//! a router of its own; this one is of the whole port.
+//! The HTTP port: health for orchestrators, metrics for Prometheus, and counters and explanations for administrators.
+//! Each has a router of its own; this one is of the whole port.
 
+mod admin;
 mod connections;
 mod counters;
+mod explain;
 mod health;
 mod metrics;
 
@@ -14,8 +16,8 @@ use axum::Router;
 use crate::metrics::Metrics;
 use crate::store::Store;
 
+pub use admin::Admin;
 pub use connections::serve;
-pub use counters::Counters;
 
 /// What the port shows.
 pub struct Port<S> {
@@ -23,15 +25,15 @@ pub struct Port<S> {
     pub serving: Arc<AtomicBool>,
     /// What it counts.
     pub metrics: Arc<Metrics>,
-    /// Where counters can be looked at. `None`: nobody may.
-    pub counters: Option<Counters<S>>,
+    /// What administrators may do. `None`: there are none.
+    pub admin: Option<Admin<S>>,
 }
 
 /// The paths of the port.
 pub fn router<S: Store>(port: Port<S>) -> Router {
     let router = health::router(port.serving).merge(metrics::router(port.metrics));
-    match port.counters {
-        Some(counters) => router.merge(counters::router(counters)),
+    match port.admin {
+        Some(admin) => router.merge(admin::router(admin)),
         None => router,
     }
 }

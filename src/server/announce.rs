@@ -8,6 +8,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
 use crate::rules::Rules;
+use crate::version;
 
 /// The service's name in gRPC's health check; the empty name means the same.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -56,7 +57,9 @@ impl Up {
 
     pub(super) fn announce(self, http: SocketAddr, store: &str) {
         let Up { grpc, rules, domains, example } = self;
-        tracing::info!(%grpc, %http, store, rules, domains, version = env!("CARGO_PKG_VERSION"), "tollgate is up");
+        tracing::info!(
+            %grpc, %http, store, rules, domains, version = version::VERSION, commit = version::COMMIT, "tollgate is up"
+        );
         if let Some(example) = example {
             tracing::info!("try: {example}");
         }

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::bail;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 use super::announce::Serving;
+use super::signals::Hangups;
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::rules::Rules;
@@ -36,14 +37,15 @@ pub(super) fn load_first(sources: &Sources, settings: &Settings) -> anyhow::Resu
     }
 }
 
-/// Where the rules come from, and what is known of them.
+/// Where the rules come from, what is known of them, and what makes them be read again unchanged.
 pub(super) struct Origin {
     pub(super) sources: Sources,
     pub(super) options: LoadOptions,
     pub(super) seen: Fingerprint,
+    pub(super) hangups: Hangups,
 }
 
-/// Puts changed rules in force, for ever.
+/// Puts rules in force that have changed, and also unchanged where a signal asks for it, for ever.
 pub(super) async fn reload<S: Store>(
     origin: Origin,
     limiter: Arc<Limiter<S>>,
@@ -51,18 +53,19 @@ pub(super) async fn reload<S: Store>(
     serving: Serving,
 ) {
     let (changes, changed) = mpsc::unbounded_channel();
-    let Origin { sources, options, seen } = origin;
-    let mut seen = Some(seen);
+    let Origin { sources, options, seen, hangups } = origin;
+    let (mut seen, asked) = (Some(seen), Arc::new(Notify::new()));
     let watch = supervise(&metrics, || {
         let changes = changes.clone();
         // Of no files: whatever is there counts as a change.
         let nothing = || Fingerprint::of(&Sources { paths: Vec::new() });
-        watch::watch(sources.clone(), options, seen.take().unwrap_or_else(nothing), move |change| {
+        let seen = seen.take().unwrap_or_else(nothing);
+        watch::watch(sources.clone(), options, seen, Arc::clone(&asked), move |change| {
             // The receiver is gone only when the process ends.
             let _ = changes.send(change);
         })
     });
-    tokio::join!(watch, put_in_force(changed, limiter, &metrics, serving));
+    tokio::join!(watch, put_in_force(changed, limiter, &metrics, serving), hangups.forward(&asked));
 }
 
 /// Makes and runs a task, and another when it ends by a panic, for ever.

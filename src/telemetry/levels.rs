@@ -15,7 +15,7 @@ pub struct LogLevels {
 /// A level that there is not, or a target without one.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "unknown level {0:?} [possible values: {names}]; libraries follow as TARGET=LEVEL, such as info,h2=warn",
+    "there is no level {0:?}: must be one of {names}; libraries follow as TARGET=LEVEL, such as info,h2=warn",
     names = names()
 )]
 pub struct LogLevelsError(String);
@@ -43,11 +43,10 @@ impl LogLevels {
 const OWN: &str = env!("CARGO_CRATE_NAME");
 
 impl LogLevels {
-    /// The same without the lines of this target.
-    #[must_use]
-    pub fn without(mut self, target: &str) -> LogLevels {
-        self.named.push((target.to_owned(), LevelFilter::OFF));
-        self
+    /// Those of a command that asks a store by itself: it says itself whether the store answers, and the lines of this
+    /// target, which tell of a service and its failure modes, are not written.
+    pub fn of_command(store: &str) -> LogLevels {
+        LogLevels { own: LevelFilter::WARN, named: vec![(store.to_owned(), LevelFilter::OFF)] }
     }
 }
 
@@ -106,7 +105,7 @@ mod tests {
             let levels: LogLevels = text.parse().unwrap();
             assert_eq!(levels.targets().would_enable(target, &level), written, "{text}: {target} at {level}");
         }
-        let levels = LogLevels::from(Level::WARN).without("tollgate::store::redis");
+        let levels = LogLevels::of_command("tollgate::store::redis");
         let is_written = |target| levels.targets().would_enable(target, &Level::ERROR);
         assert_eq!((is_written("tollgate::store::redis::breaker"), is_written("tollgate::counters")), (false, true));
         for wrong in ["loud", "off", "", "info,", "h2", "h2=", "info,h2=loud"] {

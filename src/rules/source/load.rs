@@ -5,11 +5,12 @@ use std::fs;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::yaml::{self, MAX_BYTES};
+use super::yaml::{self, Manifests};
 use crate::rules::compiled::Rules;
 use crate::rules::report::{Position, Problem, Report, RulesError, Severity};
 use crate::rules::validate::Validation;
 
+pub use super::yaml::MAX_BYTES as MAX_FILE_BYTES;
 pub use crate::rules::validate::LoadOptions;
 
 /// Files and folders that hold rules.
@@ -19,6 +20,15 @@ pub struct Sources {
     /// `*.json`, in the order of the paths; what begins with a dot is passed over, so a mounted Kubernetes ConfigMap,
     /// in which dot folders hold what the names outside link to, counts each file once.
     pub paths: Vec<PathBuf>,
+}
+
+/// A text that has been read already, and what messages call it.
+#[derive(Clone, Debug)]
+pub struct NamedText {
+    /// Such as `-`, for standard input.
+    pub name: PathBuf,
+    /// What it says.
+    pub bytes: Vec<u8>,
 }
 
 /// Rules, ready for use.
@@ -36,12 +46,43 @@ pub struct Loaded {
 /// With every problem of every file: a path that is not there or cannot be read, a folder without any rules file, and
 /// whatever is wrong in a file.
 pub fn load(sources: &Sources, options: &LoadOptions) -> Result<Loaded, RulesError> {
+    load_all(sources, &[], Manifests::Refuse, options)
+}
+
+/// Loads rules before they are where the service reads them: also texts that are in no file, and the rules files in the
+/// ConfigMaps of Kubernetes manifests.
+///
+/// # Errors
+/// As [`load`] has them, and where a manifest holds no rules.
+pub fn check(sources: &Sources, texts: &[NamedText], options: &LoadOptions) -> Result<Loaded, RulesError> {
+    load_all(sources, texts, Manifests::Read, options)
+}
+
+fn load_all(
+    sources: &Sources,
+    texts: &[NamedText],
+    manifests: Manifests,
+    options: &LoadOptions,
+) -> Result<Loaded, RulesError> {
     let mut report = Report::default();
     let mut validation = Validation::new(*options);
-    for file in sources.files(&mut report) {
-        if let Some(text) = read(&file, &mut report) {
-            yaml::add(&file, &text, &mut validation, &mut report);
+    // Beside rules they are nothing to speak of: a folder of manifests holds others, too.
+    let mut without_rules = Vec::new();
+    let mut add = |name: &Path, bytes: Vec<u8>, report: &mut Report| {
+        if let Some(text) = decode(name, bytes, report) {
+            without_rules.extend(yaml::add(name, &text, manifests, &mut validation, report));
         }
+    };
+    for file in sources.files(&mut report) {
+        if let Some(bytes) = read(&file, &mut report) {
+            add(&file, bytes, &mut report);
+        }
+    }
+    for NamedText { name, bytes } in texts {
+        add(name, bytes.clone(), &mut report);
+    }
+    if validation.is_empty() {
+        without_rules.into_iter().for_each(|problem| report.add(problem));
     }
     let configs = validation.finish(&mut report);
     let warnings = report.finish()?;
@@ -117,37 +158,41 @@ fn refuse(path: &Path, error: &io::Error, report: &mut Report) {
     report.refuse(path, format!("cannot be read: {error}"));
 }
 
-fn is_rules_file(path: &Path) -> bool {
+pub(super) fn is_rules_file(path: &Path) -> bool {
     path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
 }
 
-/// The text of a file; `None` where there is a problem with it.
-fn read(path: &Path, report: &mut Report) -> Option<String> {
+/// What is in a file; `None` where there is a problem with it.
+fn read(path: &Path, report: &mut Report) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     // One byte more than allowed is enough to see that it is too long, whatever the file system says of its length.
-    let result = fs::File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_end(&mut bytes));
-    if let Err(error) = result {
-        refuse(path, &error, report);
+    let result = fs::File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
+    if let Err(error) = &result {
+        refuse(path, error, report);
+    }
+    result.ok().map(|_| bytes)
+}
+
+/// The text of a file; `None` where there is a problem with it.
+fn decode(path: &Path, bytes: Vec<u8>, report: &mut Report) -> Option<String> {
+    if bytes.len() as u64 > MAX_FILE_BYTES {
+        report.refuse(path, format!("is longer than {} MiB", MAX_FILE_BYTES / 1024 / 1024));
         return None;
     }
-    if bytes.len() as u64 > MAX_BYTES {
-        report.refuse(path, format!("is longer than {} MiB", MAX_BYTES / 1024 / 1024));
-        return None;
-    }
-    match String::from_utf8(bytes) {
-        Ok(text) => Some(text),
-        Err(error) => {
-            let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
-            let line = valid.matches('\n').count() + 1;
-            let column = valid.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-            report.add(Problem {
-                severity: Severity::Error,
-                file: path.into(),
-                position: Some(Position { line, column }),
-                path: String::new(),
-                message: "not UTF-8".to_owned(),
-            });
-            None
-        }
-    }
+    let is_utf_16 = bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff");
+    let error = match String::from_utf8(bytes) {
+        Ok(text) => return Some(text),
+        Err(error) => error,
+    };
+    let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
+    let line = valid.matches('\n').count() + 1;
+    let column = valid.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    report.add(Problem {
+        severity: Severity::Error,
+        file: path.into(),
+        position: Some(Position { line, column }),
+        path: String::new(),
+        message: if is_utf_16 { "is UTF-16: save it as UTF-8" } else { "not UTF-8" }.to_owned(),
+    });
+    None
 }

@@ -6,14 +6,19 @@
 //! what it seems to.
 
 mod descriptors;
+mod idle;
 mod limits;
+mod pattern;
 
 use std::collections::{BTreeSet, HashMap};
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
+pub(in crate::rules) use self::descriptors::HOLDER_KEY;
 use self::descriptors::{Siblings, Tree};
-use super::checked::{Defaults, DescriptorConfig, DomainConfig, FailureMode};
+use self::idle::Others;
+use super::checked::{Defaults, DescriptorConfig, DomainConfig, FailureMode, Line, OriginConfig};
 use super::config::{FieldPath, Raw, RawDefaults, RawDomain, Text};
 use super::report::{Position, Problem, Report, Severity, nearest, quoted, unknown};
 use crate::algorithm::Algorithm;
@@ -56,7 +61,9 @@ pub struct Validation {
 struct Domain {
     name: String,
     /// The first that names it.
-    origin: Arc<Path>,
+    first: Arc<Path>,
+    /// Those of its parts.
+    origins: Vec<OriginConfig>,
     /// Of all its parts; where two differ, the first counts.
     defaults: GivenDefaults,
     descriptors: Vec<DescriptorConfig>,
@@ -89,11 +96,15 @@ impl Validation {
     /// Validates a domain, or a part of one. What is wrong with it goes to the report.
     pub fn add(&mut self, origin: &dyn Origin, raw: &RawDomain<'_>, report: &mut Report) {
         let settings = self.options.defaults;
+        let others = if self.options.merge_domains { Others::Possible } else { Others::None };
         let mut complaints = Complaints { origin, report };
         let domain = self.domain(raw, &mut complaints);
         let defaults = raw.defaults.get().map(|raw| defaults(raw, &mut complaints)).unwrap_or_default();
         domain.defaults = domain.defaults.or(defaults);
-        let mut tree = Tree { complaints, defaults: defaults.or_settings(settings), names: &mut domain.names };
+        let origin = domain.origins.len() as u32;
+        domain.origins.push(complaints.origin_config(defaults));
+        let (defaults, given) = (defaults.or_settings(settings), defaults);
+        let mut tree = Tree { complaints, defaults, given, origin, others, names: &mut domain.names };
         if let Some(descriptors) = raw.descriptors.get() {
             let path = FieldPath::Root.key("descriptors");
             domain.descriptors.extend(tree.level(descriptors, path, 1, &mut domain.siblings));
@@ -108,7 +119,7 @@ impl Validation {
             if self.options.merge_domains {
                 return &mut self.domains[index];
             }
-            let first = self.domains[index].origin.display();
+            let first = self.domains[index].first.display();
             let hint = "one file holds a domain, unless MERGE_DOMAIN_CONFIG=true";
             complaints.error(path, format!("{} is already the domain of {first}; {hint}", quoted(name)));
         }
@@ -118,7 +129,8 @@ impl Validation {
         }
         self.domains.push(Domain {
             name: name.to_owned(),
-            origin: Arc::clone(complaints.origin.name()),
+            first: Arc::clone(complaints.origin.name()),
+            origins: Vec::new(),
             defaults: GivenDefaults::default(),
             descriptors: Vec::new(),
             siblings: Siblings::new(),
@@ -127,13 +139,18 @@ impl Validation {
         &mut self.domains[index]
     }
 
+    /// Nothing has been added.
+    pub(in crate::rules) fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
     /// Every domain. They are of no use where the report holds an error.
     pub fn finish(self, report: &mut Report) -> Vec<DomainConfig> {
         let settings = self.options.defaults;
         let mut configs = Vec::with_capacity(self.domains.len());
-        for Domain { name, defaults, descriptors, names, .. } in self.domains {
+        for Domain { name, origins, defaults, descriptors, names, .. } in self.domains {
             warn_of_unknown(&name, names, report);
-            configs.push(DomainConfig { name, defaults: defaults.or_settings(settings), descriptors });
+            configs.push(DomainConfig { name, defaults: defaults.or_settings(settings), origins, descriptors });
         }
         configs
     }
@@ -210,6 +227,24 @@ impl Complaints<'_> {
     fn problem(&self, severity: Severity, path: FieldPath<'_>, message: String) -> Problem {
         let (file, position) = (Arc::clone(self.origin.name()), self.origin.position(&path));
         Problem { severity, file, position, path: path.to_string(), message }
+    }
+
+    /// The origin as it is remembered.
+    fn origin_config(&self, defaults: GivenDefaults) -> OriginConfig {
+        let of_defaults = FieldPath::Root.key("defaults");
+        let line = |is_given: bool, key| if is_given { self.line(of_defaults.key(key)) } else { None };
+        OriginConfig {
+            name: Arc::clone(self.origin.name()),
+            domain: self.line(FieldPath::Root.key("domain")),
+            algorithm: line(defaults.algorithm.is_some(), "algorithm"),
+            failure_mode: line(defaults.failure_mode.is_some(), "failure_mode"),
+        }
+    }
+
+    /// The line of a field.
+    fn line(&self, path: FieldPath<'_>) -> Line {
+        let position = self.origin.position(&path)?;
+        u32::try_from(position.line).ok().and_then(NonZeroU32::new)
     }
 
     /// A value that must be there; `hint` tells what is missing where it is not.

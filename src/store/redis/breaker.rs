@@ -17,10 +17,12 @@ use crate::telemetry::Throttle;
 
 /// How often an open breaker is logged.
 const REMINDER: Duration = Duration::from_secs(30);
+/// How soon after another cause of the same outage the next one is logged.
+const CAUSES_APART: Duration = Duration::from_secs(10);
 
 pub(super) struct Breaker {
     /// The address, for the log.
-    redis: String,
+    redis: Arc<str>,
     state: Mutex<State>,
     /// What [`State`] says, for requests, which take no lock.
     is_open: AtomicBool,
@@ -29,12 +31,22 @@ pub(super) struct Breaker {
     /// The one connection that is tried while the breaker is open.
     trial: Semaphore,
     on_change: OnChange,
-    /// A Redis that comes and goes does not fill the log, nor do single connections.
-    closings: Throttle,
-    openings: Throttle,
-    losses: Throttle,
-    failures: Throttle,
-    causes: Throttle,
+    /// A Redis that comes and goes does not fill the log, nor do single connections. All lines go this way: the last
+    /// of them is true.
+    log: Throttle<News>,
+    /// When another cause of the same outage was logged.
+    cause_logged: Mutex<Option<Instant>>,
+}
+
+/// What is logged.
+#[derive(Clone, Copy, PartialEq)]
+enum News {
+    Up,
+    Down,
+    /// A connection is lost, and others serve.
+    Lost,
+    /// One cannot be made, and others serve.
+    Failed,
 }
 
 enum State {
@@ -43,30 +55,29 @@ enum State {
     Closed {
         connections: usize,
     },
-    Open {
-        since: Instant,
-        cause: Arc<str>,
-        reported: Instant,
-        /// The cause then.
-        reported_cause: Arc<str>,
-    },
+    Open(Outage),
+}
+
+/// While no connection serves.
+struct Outage {
+    since: Instant,
+    cause: Arc<str>,
+    /// When it was logged, and what cause it had then.
+    reported: (Instant, Arc<str>),
 }
 
 impl Breaker {
     /// Of a node that so many connections lead to.
     pub(super) fn new(redis: String, connections: usize, on_change: OnChange) -> Breaker {
         Breaker {
-            redis,
+            redis: redis.into(),
             state: Mutex::new(State::Untried(connections)),
             is_open: AtomicBool::new(true),
             closed: watch::Sender::new(false),
             trial: Semaphore::new(1),
             on_change,
-            closings: Throttle::default(),
-            openings: Throttle::default(),
-            losses: Throttle::default(),
-            failures: Throttle::default(),
-            causes: Throttle::default(),
+            log: Throttle::default(),
+            cause_logged: Mutex::default(),
         }
     }
 
@@ -77,7 +88,7 @@ impl Breaker {
 
     /// Why it is open; empty where it is not, or has not been tried.
     pub(super) fn cause(&self) -> Arc<str> {
-        if let State::Open { cause, .. } = &*self.state.lock() { Arc::clone(cause) } else { Arc::default() }
+        if let State::Open(outage) = &*self.state.lock() { Arc::clone(&outage.cause) } else { Arc::default() }
     }
 
     /// Waits until a connection may be made: at once while the breaker is closed; while it is open, until it is the
@@ -104,10 +115,11 @@ impl Breaker {
             return;
         }
         self.set_open(false, Health::Up);
-        if let Some(changes) = self.closings.admit() {
-            let down_ms = if let State::Open { since, .. } = was { Some(since.elapsed().as_millis()) } else { None };
-            tracing::info!(redis = self.redis, down_ms, changes, "redis is up: limits are decided there");
-        }
+        let down_ms = if let State::Open(outage) = was { Some(outage.since.elapsed().as_millis()) } else { None };
+        self.log.log(News::Up, || {
+            let redis = Arc::clone(&self.redis);
+            move |changes| tracing::info!(%redis, down_ms, changes, "redis is up: limits are decided there")
+        });
     }
 
     /// One that served does not any more.
@@ -116,22 +128,20 @@ impl Breaker {
         let State::Closed { connections } = &mut *state else { return };
         *connections -= 1;
         if *connections > 0 {
-            if let Some(losses) = self.losses.admit() {
-                let serving = *connections;
-                tracing::warn!(
-                    redis = self.redis, %error, losses, serving,
-                    "a connection to redis is lost and made anew: the others serve"
-                );
-            }
+            let serving = *connections;
+            self.log.log(News::Lost, || {
+                let (redis, error) = (Arc::clone(&self.redis), error.to_string());
+                move |losses| {
+                    tracing::warn!(
+                        %redis, error, losses, serving,
+                        "a connection to redis is lost and made anew: the others serve"
+                    );
+                }
+            });
             return;
         }
-        *state = self.open(error);
-        if let Some(changes) = self.openings.admit() {
-            tracing::error!(
-                redis = self.redis, %error, changes,
-                "redis is down: each limit answers by its failure mode"
-            );
-        }
+        *state = State::Open(self.open(error));
+        self.report_down("redis is down: each limit answers by its failure mode", error);
     }
 
     /// A connection could not be made, or did not pass its trial.
@@ -140,42 +150,57 @@ impl Breaker {
         match &mut *state {
             State::Untried(connections) if *connections > 1 => *connections -= 1,
             State::Untried(_) => {
-                *state = self.open(error);
-                tracing::error!(
-                    redis = self.redis, %error,
-                    "redis cannot be reached: each limit answers by its failure mode"
-                );
+                *state = State::Open(self.open(error));
+                self.report_down("redis cannot be reached: each limit answers by its failure mode", error);
             }
-            State::Open { cause, reported, reported_cause, .. } => {
-                let text = error.to_string();
-                if **cause != *text {
-                    *cause = text.into();
-                    (self.on_change)(Health::Down(error.kind()));
-                }
-                let is_news = cause != reported_cause;
-                if reported.elapsed() > REMINDER || (is_news && self.causes.admit().is_some()) {
-                    (*reported, *reported_cause) = (Instant::now(), Arc::clone(cause));
-                    tracing::warn!(redis = self.redis, %error, "redis is still down");
-                }
-            }
+            State::Open(outage) => self.go_on(outage, error),
             State::Closed { connections } => {
-                if let Some(failures) = self.failures.admit() {
-                    let serving = *connections;
-                    tracing::warn!(
-                        redis = self.redis, %error, failures, serving,
-                        "a connection to redis cannot be made: the others serve"
-                    );
-                }
+                let serving = *connections;
+                self.log.log(News::Failed, || {
+                    let (redis, error) = (Arc::clone(&self.redis), error.to_string());
+                    move |failures| {
+                        tracing::warn!(
+                            %redis, error, failures, serving,
+                            "a connection to redis cannot be made: the others serve"
+                        );
+                    }
+                });
             }
         }
     }
 
-    /// Opens it.
-    fn open(&self, error: &Fault) -> State {
-        self.set_open(true, Health::Down(error.kind()));
+    /// It stays open, perhaps for another cause.
+    fn go_on(&self, outage: &mut Outage, error: &Fault) {
+        let text = error.to_string();
+        if *outage.cause != *text {
+            outage.cause = text.into();
+            (self.on_change)(Health::Down(error.kind()));
+        }
         let now = Instant::now();
-        let cause: Arc<str> = error.to_string().into();
-        State::Open { since: now, reported: now, reported_cause: Arc::clone(&cause), cause }
+        let is_due = |at: Instant, pause: Duration| now.duration_since(at) > pause;
+        let mut cause_logged = self.cause_logged.lock();
+        let has_news = outage.cause != outage.reported.1 && cause_logged.is_none_or(|at| is_due(at, CAUSES_APART));
+        if has_news {
+            *cause_logged = Some(now);
+        }
+        if has_news || is_due(outage.reported.0, REMINDER) {
+            outage.reported = (now, Arc::clone(&outage.cause));
+            tracing::warn!(redis = %self.redis, %error, "redis is still down");
+        }
+    }
+
+    fn report_down(&self, what: &'static str, error: &Fault) {
+        self.log.log(News::Down, || {
+            let (redis, error) = (Arc::clone(&self.redis), error.to_string());
+            move |changes| tracing::error!(%redis, error, changes, "{what}")
+        });
+    }
+
+    /// Opens it.
+    fn open(&self, error: &Fault) -> Outage {
+        self.set_open(true, Health::Down(error.kind()));
+        let (now, cause) = (Instant::now(), Arc::<str>::from(error.to_string()));
+        Outage { since: now, cause: Arc::clone(&cause), reported: (now, cause) }
     }
 
     /// Under the lock of the state, so that changes are reported in their order.
@@ -183,5 +208,86 @@ impl Breaker {
         self.is_open.store(open, Ordering::Relaxed);
         self.closed.send_replace(!open);
         (self.on_change)(health);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What is logged by this thread.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What becomes of connections, each after so many milliseconds.
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Gained,
+        Lost,
+        NotMade,
+    }
+
+    fn fault(text: &str) -> Fault {
+        Fault::Lost(text.to_owned())
+    }
+
+    /// Whether the last line that tells a state says that Redis is up, and whether it is.
+    fn told_and_true(events: &[(u64, Event)]) -> (bool, bool) {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let is_up = tracing::subscriber::with_default(subscriber, || {
+            runtime.block_on(async {
+                let breaker = Breaker::new("localhost".to_owned(), 2, Box::new(|_| {}));
+                breaker.fail(&fault("nobody is there"));
+                breaker.fail(&fault("nobody is there"));
+                for (after_ms, event) in events {
+                    tokio::time::sleep(Duration::from_millis(*after_ms)).await;
+                    match event {
+                        Event::Gained => breaker.gain(),
+                        Event::Lost => breaker.lose(&fault("it broke")),
+                        Event::NotMade => breaker.fail(&fault("nobody is there")),
+                    }
+                }
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                !breaker.is_open()
+            })
+        });
+        let log = String::from_utf8(log.0.lock().clone()).unwrap();
+        let says_up = |line: &str| {
+            let up = line.contains("redis is up") || line.contains("the others serve");
+            let down = ["redis is down", "redis cannot be reached", "redis is still down"];
+            (up || down.iter().any(|words| line.contains(words))).then_some(up)
+        };
+        (log.lines().filter_map(says_up).next_back().unwrap(), is_up)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_and_goes_the_last_line_says_what_is_so(
+            events in prop::collection::vec(
+                (0_u64..12_000, prop::sample::select(&[Event::Gained, Event::Lost, Event::NotMade][..])),
+                0..30,
+            ),
+        ) {
+            let (told, is_up) = told_and_true(&events);
+            prop_assert_eq!(told, is_up);
+        }
     }
 }

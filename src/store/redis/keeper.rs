@@ -19,6 +19,7 @@ use super::cause::Cause;
 use super::connection::{Connection, Fault};
 use super::diagnosis::diagnose;
 use super::link::Shared;
+use crate::store;
 
 /// How often a keeper polls whether its connection is closed, which costs Redis nothing.
 const POLL: Duration = Duration::from_secs(1);
@@ -29,7 +30,7 @@ const REFUSED: (Duration, Duration) = (Duration::from_millis(20), Duration::from
 /// The shortest time between two checks of a connection for any reason.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The first pause between two attempts to connect, and the longest.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), store::RETRY);
 
 /// Keeps the connection of one slot.
 pub(super) struct Keeper {
