@@ -22,7 +22,7 @@ use crate::plan::{Plan, PlanOptions};
 use crate::rules::load;
 use crate::settings::{Deciding, Reading, RulesSettings, StoreSettings};
 use crate::store::Store as _;
-use crate::store::redis::{RedisConfig, RedisStore};
+use crate::store::redis::{self, RedisConfig, RedisStore};
 use crate::telemetry::{self, LogFormat, LogLevels};
 
 /// The longest answer of a service that is read.
