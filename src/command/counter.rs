@@ -9,8 +9,8 @@ use crate::counters::{self, Action};
 use crate::plan::PlanOptions;
 use crate::rules::load;
 use crate::settings::{Reading, RulesSettings, SettingsError, StoreSettings};
-use crate::store::redis::RedisStore;
-use crate::telemetry::{self, LogFormat};
+use crate::store::redis::{self, RedisStore};
+use crate::telemetry::{self, LogFormat, LogLevels};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
@@ -56,7 +56,7 @@ impl Command {
 
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(command: Command) -> anyhow::Result<ExitCode> {
-    let _logs = telemetry::init(&tracing::Level::WARN.into(), LogFormat::Text);
+    let _logs = telemetry::init(&LogLevels::of_command(redis::LOG_TARGET), LogFormat::Text);
     let (action, which) = match command {
         Command::Get(which) => (Action::Get, which),
         Command::Reset(which) => (Action::Reset, which),

@@ -22,8 +22,8 @@ use crate::plan::{Plan, PlanOptions};
 use crate::rules::load;
 use crate::settings::{Deciding, Reading, RulesSettings, SettingsError, StoreSettings};
 use crate::store::Store as _;
-use crate::store::redis::{RedisConfig, RedisStore};
-use crate::telemetry::{self, LogFormat};
+use crate::store::redis::{self, RedisConfig, RedisStore};
+use crate::telemetry::{self, LogFormat, LogLevels};
 
 /// The longest answer of a service that is read.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
@@ -78,7 +78,7 @@ pub(super) struct Explain {
 
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(explain: Explain) -> anyhow::Result<ExitCode> {
-    let _logs = telemetry::init(&tracing::Level::WARN.into(), LogFormat::Text);
+    let _logs = telemetry::init(&LogLevels::of_command(redis::LOG_TARGET), LogFormat::Text);
     let descriptors =
         explain.entries.split(|word| word == "+").map(counters::entries).collect::<Result<Vec<_>, _>>()?;
     if descriptors.iter().any(Vec::is_empty) {
@@ -162,9 +162,9 @@ impl Explain {
 /// Reads the counters. What Redis does not tell this command it may tell the service, so failure modes are no matter
 /// here.
 async fn with_redis(explanation: Explanation, plan: Plan<'_>, redis: RedisConfig) -> anyhow::Result<Explanation> {
-    let deadline = Instant::now() + redis.timeout;
+    let timeout = redis.timeout;
     let store = RedisStore::start(redis, Box::new(|_| {})).await?;
-    Ok(match store.check(plan.asked(), deadline).await {
+    Ok(match store.check(plan.asked(), Instant::now() + timeout).await {
         Ok(verdicts) => explanation.answered(&plan.conclude(&verdicts)),
         Err(error) => explanation.without_state(&format!("Redis does not say: {error}")),
     })

@@ -43,7 +43,11 @@ async fn act<S: Store>(
                 CounterError::Entry(_) => StatusCode::BAD_REQUEST,
                 CounterError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             };
-            Err(refuse(status, error))
+            // What the store says tells what to do.
+            match error {
+                CounterError::Store(cause) => Err(refuse(status, format!("the store is unavailable: {cause}"))),
+                error => Err(refuse(status, error)),
+            }
         }
         Err(error) => Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, error)),
     }

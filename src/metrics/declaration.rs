@@ -64,6 +64,7 @@ pub struct Metrics {
     pub(super) delayed_requests: IntGauge,
     pub(super) delayed: DelayedOutcomes,
     pub(super) store_up: IntGauge,
+    pub(super) store_down: IntGaugeVec,
     pub(super) memory_counters: IntGauge,
     pub(super) memory_bytes: IntGauge,
     pub(super) rules_loaded: IntGauge,
@@ -157,6 +158,9 @@ impl Metrics {
             counters("store_errors_total", "Decisions that the store could not make, by reason.", &["kind"])?;
         let failure_answers = counters("failure_mode_answers_total", FAILURE_ANSWERS, &["decided_by"])?;
         let loads = counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?;
+        let store_down = Opts::new("store_down", "1 for the cause why Redis is down; without a series while it is up.");
+        let store_down = IntGaugeVec::new(store_down, &["cause"])?;
+        registry.register(Box::new(store_down.clone()))?;
         let metrics = Metrics {
             near_limit_ratio,
             requests: Outcomes {
@@ -206,6 +210,7 @@ impl Metrics {
                 no_permit: delayed.with_label_values(&["no_permit"]),
                 released: delayed.with_label_values(&["released"]),
             },
+            store_down,
             store_up: gauge("store_up", "1 while the store can be asked; 0 while it is known to be down and is not.")?,
             memory_counters: gauge("memory_counters", "Counters in this process's memory.")?,
             memory_bytes: gauge(

@@ -104,7 +104,7 @@ impl Metrics {
 
     /// The store itself was asked, unless it turned out that it could not be.
     pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
-        if !matches!(error, Some(StoreError::Down | StoreError::Overloaded)) {
+        if !matches!(error, Some(StoreError::Down(_) | StoreError::Overloaded)) {
             self.store_seconds.mine().observe(took.as_secs_f64());
         }
     }
@@ -140,9 +140,17 @@ impl Metrics {
         self.lease_decisions.mine().inc();
     }
 
-    /// The store went up or down.
-    pub fn set_store_up(&self, up: bool) {
-        self.store_up.set(i64::from(up));
+    /// The store is up.
+    pub fn set_store_up(&self) {
+        self.store_up.set(1);
+        self.store_down.reset();
+    }
+
+    /// The store is down: why, in one word.
+    pub fn set_store_down(&self, cause: &str) {
+        self.store_up.set(0);
+        self.store_down.reset();
+        self.store_down.with_label_values(&[cause]).set(1);
     }
 
     /// So many counters are in memory, and take so much.
@@ -258,7 +266,7 @@ mod tests {
     #[test]
     fn every_kind_of_error_and_every_mode_is_counted_as_what_it_is() {
         let metrics = Metrics::new(0.8).unwrap();
-        metrics.record_store_error(&StoreError::Down);
+        metrics.record_store_error(&StoreError::Down("a password is wanted".into()));
         let shop = rules("shop");
         let domain = shop.domain("shop").unwrap();
         metrics.record_unavailable(&RuleMetrics::new(&shop), Source::Override(domain));

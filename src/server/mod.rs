@@ -29,7 +29,7 @@ use crate::store::Store;
 use crate::store::denied::{Denials, DeniedCache};
 use crate::store::lease::Leases;
 use crate::store::memory::{self, MemoryStore, SystemClock};
-use crate::store::redis::RedisStore;
+use crate::store::redis::{Health, RedisStore};
 use crate::store::timed::{OnAnswer, Timed};
 use announce::{Serving, Up};
 use drain::Running;
@@ -73,7 +73,7 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
     let on_answer: OnAnswer = Arc::new(move |error, took| metrics.record_store(error, took));
     match redis {
         None => {
-            parts.metrics.set_store_up(true);
+            parts.metrics.set_store_up();
             let store = Arc::new(Timed::new(Arc::clone(&parts.memory), on_answer));
             let stores = vec![store; parts.workers.runtimes().len()];
             parts.run(stores, "memory").await
@@ -81,7 +81,10 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
         Some(config) => {
             let (name, queue) = (config.to_string(), config.queue);
             let metrics = Arc::clone(&parts.metrics);
-            let on_change = Box::new(move |up| metrics.set_store_up(up));
+            let on_change = Box::new(move |health| match health {
+                Health::Up => metrics.set_store_up(),
+                Health::Down(cause) => metrics.set_store_down(cause),
+            });
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
             let timed = |store| Timed::new(Arc::new(store), Arc::clone(&on_answer));
             let metrics = Arc::clone(&parts.metrics);

@@ -145,9 +145,9 @@ pub enum StoreError {
     /// Too many requests wait already, or it has waited too long among them: not asked at all.
     #[error("too many requests wait for the store")]
     Overloaded,
-    /// Known to be down: not asked at all.
-    #[error("the store is down")]
-    Down,
+    /// Redis is known to be down, and why: not asked at all.
+    #[error("redis is down: {0}")]
+    Down(Arc<str>),
     /// The connection broke.
     #[error("connection lost: {0}")]
     Connection(Arc<str>),
@@ -170,7 +170,7 @@ impl StoreError {
 
     /// The store has not been asked, or has no room: it is as it was.
     pub fn changes_nothing(&self) -> bool {
-        matches!(self, StoreError::Full | StoreError::Overloaded | StoreError::Down)
+        matches!(self, StoreError::Full | StoreError::Overloaded | StoreError::Down(_))
     }
 
     /// One of [`StoreError::KINDS`].
@@ -179,7 +179,7 @@ impl StoreError {
             StoreError::Timeout => "timeout",
             StoreError::Full => "full",
             StoreError::Overloaded => "overloaded",
-            StoreError::Down => "down",
+            StoreError::Down(_) => "down",
             StoreError::Connection(_) => "connection",
             StoreError::Refused(_) => "refused",
             StoreError::Counter(_) => "counter",

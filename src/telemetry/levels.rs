@@ -42,6 +42,14 @@ impl LogLevels {
 /// The target of all lines of ours.
 const OWN: &str = env!("CARGO_CRATE_NAME");
 
+impl LogLevels {
+    /// Those of a command that asks a store by itself: it says itself whether the store answers, and the lines of this
+    /// target, which tell of a service and its failure modes, are not written.
+    pub fn of_command(store: &str) -> LogLevels {
+        LogLevels { own: LevelFilter::WARN, named: vec![(store.to_owned(), LevelFilter::OFF)] }
+    }
+}
+
 impl From<tracing::Level> for LogLevels {
     fn from(level: tracing::Level) -> Self {
         LogLevels { own: level.into(), named: Vec::new() }
@@ -97,6 +105,9 @@ mod tests {
             let levels: LogLevels = text.parse().unwrap();
             assert_eq!(levels.targets().would_enable(target, &level), written, "{text}: {target} at {level}");
         }
+        let levels = LogLevels::of_command("tollgate::store::redis");
+        let is_written = |target| levels.targets().would_enable(target, &Level::ERROR);
+        assert_eq!((is_written("tollgate::store::redis::breaker"), is_written("tollgate::counters")), (false, true));
         for wrong in ["loud", "off", "", "info,", "h2", "h2=", "info,h2=loud"] {
             assert!(wrong.parse::<LogLevels>().is_err(), "{wrong}");
         }

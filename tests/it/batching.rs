@@ -14,7 +14,7 @@ use support::tollgate::{Tollgate, request};
 use support::wait_until_async;
 use tokio::time::Instant;
 use tollgate::algorithm::{Algorithm, Ask, Limit, Options};
-use tollgate::store::redis::{OnChange, RedisConfig, RedisStore};
+use tollgate::store::redis::{Health, OnChange, RedisConfig, RedisStore};
 use tollgate::store::{Check, Key, Origin, Store as _, StoreError};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitRequest, RateLimitResponse};
@@ -264,7 +264,9 @@ async fn a_call_that_panics_fails_its_own_requests_and_no_later_ones() {
 async fn a_keeper_of_a_connection_that_panics_makes_it_anew() {
     let redis = Redis::start();
     let ups = AtomicU32::new(0);
-    let panics_once = move |up: bool| assert!(!up || ups.fetch_add(1, Ordering::Relaxed) > 0, "a panic, for the test");
+    let panics_once = move |health| {
+        assert!(health != Health::Up || ups.fetch_add(1, Ordering::Relaxed) > 0, "a panic, for the test");
+    };
     let store = store(&redis, Box::new(panics_once)).await;
     let decides = async || store.check(&[take_one("ann")], Instant::now() + Duration::from_secs(30)).await.is_ok();
     wait_until_async("redis is asked", decides).await;

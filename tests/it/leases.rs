@@ -83,7 +83,7 @@ impl<S: Store> Store for Watched<S> {
         tokio::task::yield_now().await;
         match self.fails.load(Ordering::Relaxed) {
             0 => self.store.check(checks, deadline).await,
-            _ => Err(StoreError::Down),
+            _ => Err(StoreError::Down("a test".into())),
         }
     }
 }
@@ -268,7 +268,7 @@ async fn a_store_that_fails_fails_the_requests_that_need_it() {
     let told = join_all(all.iter().map(|check| desk.leases.check(from_ref(check), soon()))).await;
     let (passed, failed): (Vec<_>, Vec<_>) = told.into_iter().partition(Result::is_ok);
     assert!((1..=50).contains(&passed.len()), "{} by the lease", passed.len());
-    assert!(failed.iter().all(|told| matches!(told, Err(StoreError::Down))));
+    assert!(failed.iter().all(|told| matches!(told, Err(StoreError::Down(_)))));
     desk.fails.store(0, Ordering::Relaxed);
     assert!(desk.ask(&check).await.allowed);
 }

@@ -6,6 +6,7 @@
 mod algorithms;
 mod batching;
 mod between;
+mod causes;
 mod check;
 mod concurrency;
 mod counters;

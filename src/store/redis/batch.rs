@@ -16,7 +16,8 @@ use std::borrow::Borrow;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::connection::{is_refusal, reason};
+use super::cause::Cause;
+use super::connection::reason;
 use super::queue::{Item, Waiting};
 use super::script::{Group, Reply};
 use crate::store::{Check, StoreError, Verdicts};
@@ -102,9 +103,10 @@ impl Batch {
         for request in self.0 {
             let part = match &mut reply {
                 Ok(reply) => reply.next(&request.group).map_err(|error| match error {
-                    StoreError::Counter(failure) if is_refusal(&failure) => {
-                        StoreError::Refused(reason(&failure).into())
-                    }
+                    StoreError::Counter(failure) => match Cause::known(reason(&failure)) {
+                        Some(cause) => StoreError::Refused(cause.to_string().into()),
+                        None => StoreError::Counter(failure),
+                    },
                     error => error,
                 }),
                 Err(error) => Err(error.clone()),

@@ -4,7 +4,6 @@
 //! fails at once. **Half-open** is an open breaker while one connection, and one only, is made and tried by a real
 //! check; when that passes, the breaker closes, and the others are made, too.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -12,11 +11,14 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::{Duration, Instant};
 
-use super::OnChange;
+use super::connection::Fault;
+use super::{Health, OnChange};
 use crate::telemetry::Throttle;
 
 /// How often an open breaker is logged.
 const REMINDER: Duration = Duration::from_secs(30);
+/// How soon after another cause of the same outage the next one is logged.
+const CAUSES_APART: Duration = Duration::from_secs(10);
 
 pub(super) struct Breaker {
     /// The address, for the log.
@@ -32,6 +34,8 @@ pub(super) struct Breaker {
     /// A Redis that comes and goes does not fill the log, nor do single connections. All lines go this way: the last
     /// of them is true.
     log: Throttle<News>,
+    /// When another cause of the same outage was logged.
+    cause_logged: Mutex<Option<Instant>>,
 }
 
 /// What is logged.
@@ -45,23 +49,21 @@ enum News {
     Failed,
 }
 
-#[derive(Clone, Copy)]
 enum State {
     /// So many connections have not been tried yet, and none serves.
     Untried(usize),
     Closed {
         connections: usize,
     },
-    Open {
-        since: Instant,
-        reported: Instant,
-    },
+    Open(Outage),
 }
 
-impl State {
-    fn open() -> State {
-        State::Open { since: Instant::now(), reported: Instant::now() }
-    }
+/// While no connection serves.
+struct Outage {
+    since: Instant,
+    cause: Arc<str>,
+    /// When it was logged, and what cause it had then.
+    reported: (Instant, Arc<str>),
 }
 
 impl Breaker {
@@ -75,12 +77,18 @@ impl Breaker {
             trial: Semaphore::new(1),
             on_change,
             log: Throttle::default(),
+            cause_logged: Mutex::default(),
         }
     }
 
     /// No request is asked.
     pub(super) fn is_open(&self) -> bool {
         self.is_open.load(Ordering::Relaxed)
+    }
+
+    /// Why it is open; empty where it is not, or has not been tried.
+    pub(super) fn cause(&self) -> Arc<str> {
+        if let State::Open(outage) = &*self.state.lock() { Arc::clone(&outage.cause) } else { Arc::default() }
     }
 
     /// Waits until a connection may be made: at once while the breaker is closed; while it is open, until it is the
@@ -106,8 +114,8 @@ impl Breaker {
         if connections > 0 {
             return;
         }
-        self.set_open(false);
-        let down_ms = if let State::Open { since, .. } = was { Some(since.elapsed().as_millis()) } else { None };
+        self.set_open(false, Health::Up);
+        let down_ms = if let State::Open(outage) = was { Some(outage.since.elapsed().as_millis()) } else { None };
         self.log.log(News::Up, || {
             let redis = Arc::clone(&self.redis);
             move |changes| tracing::info!(%redis, down_ms, changes, "redis is up: limits are decided there")
@@ -115,7 +123,7 @@ impl Breaker {
     }
 
     /// One that served does not any more.
-    pub(super) fn lose(&self, error: &dyn fmt::Display) {
+    pub(super) fn lose(&self, error: &Fault) {
         let mut state = self.state.lock();
         let State::Closed { connections } = &mut *state else { return };
         *connections -= 1;
@@ -132,27 +140,20 @@ impl Breaker {
             });
             return;
         }
-        *state = State::open();
-        self.set_open(true);
+        *state = State::Open(self.open(error));
         self.report_down("redis is down: each limit answers by its failure mode", error);
     }
 
     /// A connection could not be made, or did not pass its trial.
-    pub(super) fn fail(&self, error: &dyn fmt::Display) {
+    pub(super) fn fail(&self, error: &Fault) {
         let mut state = self.state.lock();
         match &mut *state {
             State::Untried(connections) if *connections > 1 => *connections -= 1,
             State::Untried(_) => {
-                *state = State::open();
-                self.set_open(true);
+                *state = State::Open(self.open(error));
                 self.report_down("redis cannot be reached: each limit answers by its failure mode", error);
             }
-            State::Open { reported, .. } => {
-                if reported.elapsed() > REMINDER {
-                    *reported = Instant::now();
-                    tracing::warn!(redis = %self.redis, %error, "redis is still down");
-                }
-            }
+            State::Open(outage) => self.go_on(outage, error),
             State::Closed { connections } => {
                 let serving = *connections;
                 self.log.log(News::Failed, || {
@@ -168,18 +169,45 @@ impl Breaker {
         }
     }
 
-    fn report_down(&self, what: &'static str, error: &dyn fmt::Display) {
+    /// It stays open, perhaps for another cause.
+    fn go_on(&self, outage: &mut Outage, error: &Fault) {
+        let text = error.to_string();
+        if *outage.cause != *text {
+            outage.cause = text.into();
+            (self.on_change)(Health::Down(error.kind()));
+        }
+        let now = Instant::now();
+        let is_due = |at: Instant, pause: Duration| now.duration_since(at) > pause;
+        let mut cause_logged = self.cause_logged.lock();
+        let has_news = outage.cause != outage.reported.1 && cause_logged.is_none_or(|at| is_due(at, CAUSES_APART));
+        if has_news {
+            *cause_logged = Some(now);
+        }
+        if has_news || is_due(outage.reported.0, REMINDER) {
+            outage.reported = (now, Arc::clone(&outage.cause));
+            tracing::warn!(redis = %self.redis, %error, "redis is still down");
+        }
+    }
+
+    fn report_down(&self, what: &'static str, error: &Fault) {
         self.log.log(News::Down, || {
             let (redis, error) = (Arc::clone(&self.redis), error.to_string());
             move |changes| tracing::error!(%redis, error, changes, "{what}")
         });
     }
 
+    /// Opens it.
+    fn open(&self, error: &Fault) -> Outage {
+        self.set_open(true, Health::Down(error.kind()));
+        let (now, cause) = (Instant::now(), Arc::<str>::from(error.to_string()));
+        Outage { since: now, cause: Arc::clone(&cause), reported: (now, cause) }
+    }
+
     /// Under the lock of the state, so that changes are reported in their order.
-    fn set_open(&self, open: bool) {
+    fn set_open(&self, open: bool, health: Health) {
         self.is_open.store(open, Ordering::Relaxed);
         self.closed.send_replace(!open);
-        (self.on_change)(!open);
+        (self.on_change)(health);
     }
 }
 
@@ -214,6 +242,10 @@ mod tests {
         NotMade,
     }
 
+    fn fault(text: &str) -> Fault {
+        Fault::Lost(text.to_owned())
+    }
+
     /// Whether the last line that tells a state says that Redis is up, and whether it is.
     fn told_and_true(events: &[(u64, Event)]) -> (bool, bool) {
         let log = Log::default();
@@ -223,14 +255,14 @@ mod tests {
         let is_up = tracing::subscriber::with_default(subscriber, || {
             runtime.block_on(async {
                 let breaker = Breaker::new("localhost".to_owned(), 2, Box::new(|_| {}));
-                breaker.fail(&"nobody is there");
-                breaker.fail(&"nobody is there");
+                breaker.fail(&fault("nobody is there"));
+                breaker.fail(&fault("nobody is there"));
                 for (after_ms, event) in events {
                     tokio::time::sleep(Duration::from_millis(*after_ms)).await;
                     match event {
                         Event::Gained => breaker.gain(),
-                        Event::Lost => breaker.lose(&"it broke"),
-                        Event::NotMade => breaker.fail(&"nobody is there"),
+                        Event::Lost => breaker.lose(&fault("it broke")),
+                        Event::NotMade => breaker.fail(&fault("nobody is there")),
                     }
                 }
                 tokio::time::sleep(Duration::from_secs(60)).await;

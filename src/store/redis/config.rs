@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use deadpool_redis::redis::io::tcp::TcpSettings;
-use deadpool_redis::redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo};
+use deadpool_redis::redis::{Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisConnectionInfo, cmd};
 use percent_encoding::percent_decode_str;
 
 /// How to reach Redis, and for how long to wait.
@@ -39,7 +39,7 @@ pub struct RedisAddress {
 }
 
 #[derive(Clone, PartialEq, Eq)]
-enum Place {
+pub(super) enum Place {
     Tcp(String, u16),
     Unix(PathBuf),
 }
@@ -79,6 +79,25 @@ impl RedisAddress {
         self.user = user.map(str::to_owned);
         self.password = Some(password.to_owned());
         self
+    }
+
+    pub(super) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// Who Redis takes Tollgate for; `None` for the default user.
+    pub(super) fn user(&self) -> Option<&str> {
+        self.user.as_deref()
+    }
+
+    /// What makes Tollgate known to Redis; `None` without a password.
+    pub(super) fn auth(&self) -> Option<Cmd> {
+        let mut auth = cmd("AUTH");
+        if let Some(user) = &self.user {
+            auth.arg(user);
+        }
+        auth.arg(self.password.as_ref()?);
+        Some(auth)
     }
 }
 

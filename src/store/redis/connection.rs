@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, ThreadId};
 
@@ -14,6 +14,7 @@ use tokio::sync::Notify;
 use tokio::task::unconstrained;
 use tokio::time::{Duration, sleep};
 
+use super::cause::Cause;
 use crate::store::StoreError;
 
 /// In how many parts silence is waited for.
@@ -26,15 +27,36 @@ pub(super) enum Fault {
     Silent(Duration),
     #[error("connection lost: {0}")]
     Lost(String),
-    #[error("Redis refuses what a decision needs: {0}")]
-    Refused(String),
+    #[error("{0}")]
+    Refused(Cause),
     /// A refusal as well; the script can be loaded.
     #[error("Redis does not know the script")]
     NoScript,
     #[error("no reply of the script")]
     Answer,
     #[error("cannot connect: {0}")]
-    Connect(String),
+    Connect(Cause),
+}
+
+impl Fault {
+    /// Why Redis can never be of use, if it is that.
+    pub(super) fn unfit(&self) -> Option<&Cause> {
+        match self {
+            Fault::Refused(cause) | Fault::Connect(cause) => Some(cause).filter(|cause| cause.is_unfit()),
+            _ => None,
+        }
+    }
+
+    /// In one word, as metrics have it.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Fault::Silent(_) => "timeout",
+            Fault::Lost(_) => "connection",
+            Fault::Refused(cause) | Fault::Connect(cause) => cause.kind(),
+            Fault::NoScript => "no_script",
+            Fault::Answer => "answer",
+        }
+    }
 }
 
 impl From<Fault> for StoreError {
@@ -42,7 +64,7 @@ impl From<Fault> for StoreError {
         match fault {
             Fault::Silent(_) => StoreError::Timeout,
             Fault::Lost(cause) => StoreError::Connection(cause.into()),
-            Fault::Refused(cause) => StoreError::Refused(cause.into()),
+            Fault::Refused(cause) => StoreError::Refused(cause.to_string().into()),
             Fault::NoScript | Fault::Connect(_) => StoreError::Refused(fault.to_string().into()),
             Fault::Answer => StoreError::Answer,
         }
@@ -56,7 +78,7 @@ impl From<RedisError> for Fault {
         } else if error.is_io_error() || error.is_connection_dropped() {
             Fault::Lost(error.to_string())
         } else {
-            Fault::Refused(error.to_string())
+            Fault::Refused(Cause::of_error(&error))
         }
     }
 }
@@ -65,24 +87,6 @@ impl From<RedisError> for Fault {
 pub(super) fn reason(failure: &str) -> &str {
     let behind_tag = failure.split_once('}').map_or(failure, |(_, rest)| rest);
     behind_tag.split_once(": ").map_or(behind_tag, |(_, reason)| reason)
-}
-
-/// Whether the script could not do its work because of Redis, and not because of the counter: what an error of one of
-/// its commands reads.
-pub(super) fn is_refusal(failure: &str) -> bool {
-    const ERRORS: [&str; 9] = [
-        "OOM ",
-        "READONLY ",
-        "MISCONF ",
-        "NOREPLICAS ",
-        "MASTERDOWN ",
-        "CLUSTERDOWN ",
-        "NOPERM ",
-        // How versions before and after 7.2 say that the user may not run a command.
-        "The user executing the script can't run this command",
-        "ACL failure in script",
-    ];
-    ERRORS.iter().any(|error| failure.contains(error))
 }
 
 /// What calls go over, together with others.
@@ -100,6 +104,8 @@ pub(super) struct Connection {
     answered: AtomicBool,
     alarm: Notify,
     refusal: Notify,
+    /// How often Redis has been silent instead of loading the script.
+    silent_loads: AtomicU64,
 }
 
 impl Connection {
@@ -115,6 +121,7 @@ impl Connection {
             answered: AtomicBool::new(false),
             alarm: Notify::new(),
             refusal: Notify::new(),
+            silent_loads: AtomicU64::new(0),
         }
     }
 
@@ -170,6 +177,16 @@ impl Connection {
     pub(super) fn lose(&self, cause: &str) {
         self.lost.get_or_init(|| cause.to_owned());
         self.alarm.notify_one();
+    }
+
+    /// How often Redis has been silent instead of loading the script.
+    pub(super) fn silent_loads(&self) -> u64 {
+        self.silent_loads.load(Ordering::Relaxed)
+    }
+
+    /// It has once more.
+    pub(super) fn note_silent_load(&self) {
+        self.silent_loads.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Waits for what the keeper shall see at once.
@@ -259,23 +276,5 @@ mod tests {
         assert!(!is_over());
         tokio::time::advance(Duration::from_millis(4)).await;
         assert!(is_over());
-    }
-
-    #[test]
-    fn a_redis_that_refuses_differs_from_a_counter_that_is_damaged() {
-        for refusal in [
-            "p|shop|ann|fw1000: OOM command not allowed when used memory > 'maxmemory'.",
-            "shop|ann|fw1000: @user_script: 180: -READONLY You can't write against a read only replica.",
-            "shop|ann|fw1000: NOPERM ACL failure in script: User bob has no permissions to run the 'set' command",
-            "shop|ann|fw1000: The user executing the script can't run this command or subcommand",
-        ] {
-            assert!(is_refusal(refusal), "{refusal}");
-        }
-        for damaged in [
-            "shop|OOM%20=x|fw1000: WRONGTYPE Operation against a key holding the wrong kind of value",
-            "shop|READONLY=x|fw1000: user_script:7: data string too short",
-        ] {
-            assert!(!is_refusal(damaged), "{damaged}");
-        }
     }
 }

@@ -11,11 +11,13 @@ use std::sync::Arc;
 
 use deadpool_redis::{Connection as Pooled, PoolError};
 use futures_util::FutureExt as _;
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, pending, select};
 use tokio::sync::mpsc;
 use tokio::time::{Duration, Instant, sleep, sleep_until};
 
+use super::cause::Cause;
 use super::connection::{Connection, Fault};
+use super::diagnosis::diagnose;
 use super::link::Shared;
 use crate::store;
 
@@ -34,8 +36,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), store::RETRY);
 pub(super) struct Keeper {
     shared: Arc<Shared>,
     slot: usize,
-    /// Is dropped after the first attempt to connect.
-    tried: Option<mpsc::Sender<()>>,
+    /// Learns why Redis can never be of use, if the first attempt to connect finds that; is dropped after it.
+    tried: Option<mpsc::Sender<Cause>>,
 }
 
 /// What becomes of a connection that has been checked.
@@ -46,8 +48,8 @@ enum Checked {
 }
 
 impl Keeper {
-    /// Keeps this slot of the link; `tried` is dropped after the first attempt to connect.
-    pub(super) fn new(shared: Arc<Shared>, slot: usize, tried: mpsc::Sender<()>) -> Keeper {
+    /// Keeps this slot of the link; `tried` learns how the first attempt to connect ends.
+    pub(super) fn new(shared: Arc<Shared>, slot: usize, tried: mpsc::Sender<Cause>) -> Keeper {
         Keeper { shared, slot, tried: Some(tried) }
     }
 
@@ -94,7 +96,10 @@ impl Keeper {
             }
             match self.make().await {
                 Ok(connection) => return connection,
-                Err(fault) => shared.breaker.fail(&fault),
+                Err(fault) => {
+                    self.refuse_start(&fault).await;
+                    shared.breaker.fail(&fault);
+                }
             }
             self.tried = None;
             sleep(pause).await;
@@ -102,23 +107,50 @@ impl Keeper {
         }
     }
 
-    /// One attempt: a connection that has passed a check.
-    async fn make(&self) -> Result<Arc<Connection>, Fault> {
-        // For good: the pool would hand out a returned connection again, to any worker.
-        let redis = Pooled::take(self.shared.pool.get().await.map_err(|error| self.not_connected(error))?);
-        let connection = Connection::new(redis, self.slot / self.shared.for_each_worker);
-        self.shared.check(&connection).await?;
-        Ok(Arc::new(connection))
+    /// Where the first attempt finds that Redis can never be of use, whoever starts the link learns it, and ends this.
+    async fn refuse_start(&self, fault: &Fault) {
+        if let (Some(tried), Some(cause)) = (&self.tried, fault.unfit())
+            && tried.send(cause.clone()).await.is_ok()
+        {
+            pending::<()>().await;
+        }
     }
 
-    fn not_connected(&self, error: PoolError) -> Fault {
-        Fault::Connect(match error {
-            PoolError::Backend(error) if !error.is_timeout() => error.to_string(),
-            PoolError::Backend(_) | PoolError::Timeout(_) => {
-                format!("no answer within {:?}", self.shared.config.timeout)
+    /// One attempt: a connection that has passed a check, to a Redis in which limits can hold.
+    async fn make(&self) -> Result<Arc<Connection>, Fault> {
+        let Shared { inspection, .. } = &*self.shared;
+        let connection = self.dial().await?;
+        match inspection.inspect(&connection, self.shared.check(&connection)).await {
+            Ok(()) => Ok(Arc::new(connection)),
+            // A proxy may have closed it because of what it was asked: that is not asked again now.
+            Err(Fault::Lost(_)) => {
+                let connection = self.dial().await?;
+                inspection.inspect(&connection, self.shared.check(&connection)).await?;
+                Ok(Arc::new(connection))
             }
-            error => error.to_string(),
-        })
+            Err(fault) => Err(fault),
+        }
+    }
+
+    async fn dial(&self) -> Result<Connection, Fault> {
+        match self.shared.pool.get().await {
+            // For good: the pool would hand out a returned connection again, to any worker.
+            Ok(redis) => Ok(Connection::new(Pooled::take(redis), self.slot / self.shared.for_each_worker)),
+            Err(error) => Err(Fault::Connect(self.why_not_connected(error).await)),
+        }
+    }
+
+    async fn why_not_connected(&self, error: PoolError) -> Cause {
+        let config = &self.shared.config;
+        match error {
+            PoolError::Timeout(_) => Cause::Silent(config.timeout),
+            PoolError::Backend(error) if error.is_timeout() => Cause::Silent(config.timeout),
+            PoolError::Backend(error) => match Cause::of_connecting(&error) {
+                Some(cause) => cause,
+                None => diagnose(config).await.unwrap_or_else(|| Cause::of_error(&error)),
+            },
+            error => Cause::Other(error.to_string()),
+        }
     }
 
     /// Waits until the connection does not serve any more, and returns why.

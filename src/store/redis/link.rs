@@ -23,7 +23,9 @@ use tokio::task::AbortHandle;
 use tokio::time::Duration;
 
 use super::breaker::Breaker;
-use super::connection::{Connection, Fault, is_refusal};
+use super::cause::Cause;
+use super::connection::{Connection, Fault, reason};
+use super::inspection::Inspection;
 use super::keeper::Keeper;
 use super::script::{self, Group, Reply};
 use super::{OnChange, RedisConfig, StartError};
@@ -45,6 +47,7 @@ pub(super) struct Shared {
     pub(super) slots: Vec<ArcSwapOption<Connection>>,
     pub(super) for_each_worker: usize,
     pub(super) breaker: Breaker,
+    pub(super) inspection: Inspection,
     /// Makes all keepers check their connections.
     pub(super) doubts: watch::Sender<()>,
     /// What a check asks.
@@ -58,6 +61,9 @@ pub(super) struct Shared {
 
 impl Link {
     /// Starts the keepers on these runtimes, and waits for the first attempt of each, whatever comes of it.
+    ///
+    /// # Errors
+    /// Where no attempt is possible, or one has found that limits could never hold.
     pub(super) async fn start(
         config: RedisConfig,
         on_change: OnChange,
@@ -72,6 +78,7 @@ impl Link {
             for_each_worker,
             breaker: Breaker::new(config.to_string(), connections, on_change),
             doubts: watch::Sender::new(()),
+            inspection: Inspection::new(config.clone()),
             check: own_check(&config.key_prefix)?,
             loads: AtomicU64::new(0),
             loading: Mutex::new(()),
@@ -85,13 +92,22 @@ impl Link {
         };
         let keepers = (0..connections).map(keeper).collect();
         drop(tried);
-        let _: Option<()> = all_tried.recv().await;
-        Ok(Link { shared, keepers })
+        let link = Link { shared, keepers };
+        match all_tried.recv().await {
+            Some(cause) => Err(StartError::Unfit { redis: link.shared.config.to_string(), cause }),
+            None => Ok(link),
+        }
     }
 
-    /// Redis is known to be down.
-    pub(super) fn is_down(&self) -> bool {
-        self.shared.breaker.is_open()
+    /// # Errors
+    /// Where Redis is known to be down.
+    pub(super) fn admit(&self) -> Result<(), StoreError> {
+        if self.shared.breaker.is_open() { Err(self.down()) } else { Ok(()) }
+    }
+
+    /// What to say to a request that cannot be asked.
+    pub(super) fn down(&self) -> StoreError {
+        StoreError::Down(self.shared.breaker.cause())
     }
 
     /// How long a reply may be outstanding.
@@ -176,16 +192,34 @@ impl Shared {
     }
 
     async fn load(&self, connection: &Connection, loads: u64) -> Result<(), Fault> {
+        let silent_loads = connection.silent_loads();
         let _one_at_a_time = self.loading.lock().await;
-        if self.loads.load(Ordering::Relaxed) == loads {
-            connection.send(script::load()).wait(self.config.timeout).await?;
-            self.loads.fetch_add(1, Ordering::Relaxed);
+        if self.loads.load(Ordering::Relaxed) != loads {
+            return Ok(());
         }
-        Ok(())
+        // Another call has waited for it over this connection, and this one has waited for that: for both in vain.
+        if connection.silent_loads() != silent_loads {
+            return Err(Fault::Silent(self.config.timeout));
+        }
+        let loaded = connection.send(script::load()).wait(self.config.timeout).await;
+        match &loaded {
+            Ok(_) => drop(self.loads.fetch_add(1, Ordering::Relaxed)),
+            Err(Fault::Silent(_)) => connection.note_silent_load(),
+            Err(_) => {}
+        }
+        loaded.map(drop)
     }
 
     /// Whether Redis answers over this connection, and does what a decision needs.
     pub(super) async fn check(&self, connection: &Connection) -> Result<(), Fault> {
+        match self.decide(connection).await {
+            Ok(()) => Ok(()),
+            Err(fault) => Err(self.inspection.name_rights(connection, fault).await),
+        }
+    }
+
+    /// Decides the check over this connection.
+    async fn decide(&self, connection: &Connection) -> Result<(), Fault> {
         let ask = || connection.send(script::call([&self.check])).wait(self.config.timeout);
         let loads = self.loads.load(Ordering::Relaxed);
         let reply = match ask().await {
@@ -196,9 +230,11 @@ impl Shared {
             reply => reply?,
         };
         match Reply::new(&reply, 1).and_then(|mut reply| reply.next(&self.check)) {
-            Err(StoreError::Counter(failure)) if is_refusal(&failure) => Err(Fault::Refused(failure)),
-            // Somebody else has written to the counter: Redis does its work all the same.
-            Ok(_) | Err(StoreError::Counter(_)) => Ok(()),
+            Ok(_) => Ok(()),
+            // Unless it is Redis, somebody else has written to the counter.
+            Err(StoreError::Counter(failure)) => {
+                Cause::known(reason(&failure)).map_or(Ok(()), |cause| Err(Fault::Refused(cause)))
+            }
             Err(_) => Err(Fault::Answer),
         }
     }

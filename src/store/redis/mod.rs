@@ -2,12 +2,17 @@
 
 mod batch;
 mod breaker;
+pub mod cause;
 mod config;
 mod connection;
+mod diagnosis;
+mod identity;
+mod inspection;
 mod keeper;
 mod link;
 mod node;
 mod queue;
+mod rights;
 pub mod script;
 
 use std::borrow::Borrow;
@@ -17,26 +22,50 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+pub use cause::Cause;
 pub use config::{RedisAddress, RedisAddressError, RedisConfig};
 
 use super::{Check, Store, StoreError, Verdicts};
 use link::Link;
 use node::Node;
 
+/// What the log lines of this store come from.
+pub const LOG_TARGET: &str = module_path!();
+
 /// The shared store, as one worker sees it.
 pub struct RedisStore(Arc<Node>);
 
-/// Is called whenever Redis goes down or comes up, the first time included.
-pub type OnChange = Box<dyn Fn(bool) + Send + Sync>;
+/// Whether Redis is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Health {
+    /// It is.
+    Up,
+    /// It is not: why, in one word.
+    Down(&'static str),
+}
 
-/// Why no attempt to reach Redis is possible at all.
+/// Is called whenever Redis goes down or comes up, the first time included, and whenever it is down for another cause.
+pub type OnChange = Box<dyn Fn(Health) + Send + Sync>;
+
+/// Why there is no use in starting.
 #[derive(Debug, thiserror::Error)]
-#[error("Redis cannot be asked: {0}")]
-pub struct StartError(Box<dyn Error + Send + Sync>);
+pub enum StartError {
+    /// No attempt to reach Redis is possible at all.
+    #[error("redis cannot be asked: {0}")]
+    Impossible(Box<dyn Error + Send + Sync>),
+    /// Limits could never hold in it.
+    #[error("{redis} cannot hold counters: {cause}")]
+    Unfit {
+        /// Its address.
+        redis: String,
+        /// Why.
+        cause: Cause,
+    },
+}
 
 impl StartError {
     fn new(cause: impl Error + Send + Sync + 'static) -> StartError {
-        StartError(Box::new(cause))
+        StartError::Impossible(Box::new(cause))
     }
 }
 
@@ -45,7 +74,7 @@ impl RedisStore {
     /// down.
     ///
     /// # Errors
-    /// Where no attempt is possible at all.
+    /// Where no attempt is possible at all, or the first one finds that limits could never hold in this Redis.
     pub async fn start(config: RedisConfig, on_change: OnChange) -> Result<RedisStore, StartError> {
         let queue = config.queue;
         let link = Arc::new(Link::start(config, on_change, &[Handle::current()]).await?);
@@ -56,7 +85,7 @@ impl RedisStore {
     /// thread. Whether Redis is up they know together.
     ///
     /// # Errors
-    /// Where no attempt is possible at all.
+    /// Where no attempt is possible at all, or the first one finds that limits could never hold in this Redis.
     pub async fn start_on(
         runtimes: Vec<Handle>,
         config: RedisConfig,

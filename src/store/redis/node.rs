@@ -61,9 +61,7 @@ impl Node {
         checks: &[C],
         deadline: Instant,
     ) -> Result<Verdicts, StoreError> {
-        if self.link.is_down() {
-            return Err(StoreError::Down);
-        }
+        self.link.admit()?;
         let (request, answer) = Request::new(checks, deadline);
         if let Some(permit) = self.queue.push(request).map_err(|_| StoreError::Overloaded)? {
             tokio::spawn(Arc::clone(self).call_until_nothing_waits(permit));
@@ -133,7 +131,7 @@ impl Node {
                 self.link.note(&connection, &Fault::Lost("Redis has closed it".to_owned()));
                 *over = self.link.choose(self.worker);
             }
-            batch.answer(Err(StoreError::Down));
+            batch.answer(Err(self.link.down()));
         }
     }
 

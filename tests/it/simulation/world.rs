@@ -251,7 +251,7 @@ impl Store for Faulty {
         tokio::spawn(async move {
             sleep_until(at).await;
             if !arrives || world.lock().is_away() {
-                return drop(answer.send(Err(StoreError::Down)));
+                return drop(answer.send(Err(StoreError::Down("a test".into()))));
             }
             let verdicts = world.lock().decide(&checks);
             let (way, arrives) = world.lock().way(|weather| weather.lost_after);

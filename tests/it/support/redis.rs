@@ -1,6 +1,6 @@
 //! A real Redis.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
@@ -29,6 +29,25 @@ impl Redis {
         let arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         let mut redis = Redis { folder, port: free_port(), server: None, arguments };
         redis.restart();
+        redis
+    }
+
+    /// The same in the place of another that has ended, `HOST:PORT`.
+    pub fn start_at(address: &str, arguments: &[&str]) -> Redis {
+        let port = address.rsplit(':').next().unwrap().parse().unwrap();
+        let mut redis = Redis::stopped_at(port);
+        redis.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
+        redis.restart();
+        redis
+    }
+
+    /// A Sentinel, from this configuration, which names its port.
+    pub fn start_sentinel(config: &Path, port: u16) -> Redis {
+        let mut redis = Redis::stopped_at(port);
+        let server = Command::new("redis-server").arg(config).arg("--sentinel").stdout(Stdio::null()).spawn();
+        redis.server = Some(server.expect("redis-server is not installed: `make test` installs it"));
+        let address = redis.tcp_address();
+        wait_until("the Sentinel opens its port", || std::net::TcpStream::connect(&address).is_ok());
         redis
     }
 
@@ -143,7 +162,7 @@ impl Redis {
 }
 
 /// A port that nobody listens on. Redis cannot choose one by itself.
-fn free_port() -> u16 {
+pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
 }

@@ -1,0 +1,377 @@
+//! Why Redis does not decide, in words for people: what is the matter there, and what to do about it.
+//!
+//! None of them repeats what Tollgate has sent: a password, or the values of descriptors.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use deadpool_redis::redis::{ErrorKind, RedisError};
+
+/// What is the matter with a Redis.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// DNS knows no address.
+    #[error("its host name has no address: correct REDIS_URL, or see to DNS")]
+    UnknownHost,
+    /// Connection refused.
+    #[error("nobody listens there (connection refused): start Redis, or correct REDIS_URL")]
+    NobodyListens,
+    /// No such file.
+    #[error("there is no such socket: start Redis with `unixsocket`, or correct REDIS_URL")]
+    NoSocket,
+    /// Permission denied.
+    #[error("this process may not open the socket: see `unixsocketperm` in redis.conf")]
+    SocketForbidden,
+    /// No way there.
+    #[error("the network does not lead there ({0}): correct REDIS_URL, or see to routes and firewalls")]
+    Unreachable(io::ErrorKind),
+    /// Nothing comes back, in this time.
+    #[error("no answer within {0:?}: see whether a firewall is between, what Redis does (SLOWLOG), and REDIS_TIMEOUT")]
+    Silent(Duration),
+    /// `NOAUTH`
+    #[error("a password is wanted, and none is given: set REDIS_AUTH to PASSWORD or USER:PASSWORD")]
+    NoPassword,
+    /// `WRONGPASS`
+    #[error("the user or the password is wrong: correct REDIS_AUTH (PASSWORD or USER:PASSWORD) or REDIS_URL")]
+    WrongPassword,
+    /// A password is given to a user that has none.
+    #[error("a password is given, and Redis has none: take it out of REDIS_AUTH and REDIS_URL, or set `requirepass`")]
+    NeedlessPassword,
+    /// `DENIED`
+    #[error(
+        "protected mode answers no other machine: set a password there (`requirepass`), and the same in REDIS_AUTH"
+    )]
+    ProtectedMode,
+    /// Another protocol.
+    #[error(
+        "TLS is spoken at this port, and Tollgate does not speak it to Redis: name a port without TLS, or a tunnel \
+         (stunnel)"
+    )]
+    Tls,
+    /// Another one, if it is known.
+    #[error("{0} is spoken at this port, so this is no Redis: correct REDIS_URL, mostly its port is 6379")]
+    NotRedis(&'static str),
+    /// `OOM`
+    #[error("Redis is full (OOM): raise its `maxmemory`, or give Tollgate one of its own")]
+    Full,
+    /// `READONLY`, and its primary, where that is known.
+    #[error("it is a replica, which takes no writes: name its primary{} in REDIS_URL", of(.0))]
+    Replica(Option<String>),
+    /// `LOADING`
+    #[error("it is loading its data from disk: wait until that is done")]
+    Loading,
+    /// `BUSY`
+    #[error("another client's script keeps it busy: SCRIPT KILL ends that")]
+    Busy,
+    /// `MISCONF`
+    #[error(
+        "it takes no writes because it cannot save to disk: see its log and its disk, or CONFIG SET \
+         stop-writes-on-bgsave-error no"
+    )]
+    CannotSave,
+    /// `NOREPLICAS`
+    #[error("it takes no writes because it has too few replicas: see `min-replicas-to-write` in redis.conf")]
+    FewReplicas,
+    /// `NOPERM`
+    #[error("{0}")]
+    Lacks(Rights),
+    /// `maxclients`
+    #[error("it has as many clients as it may have: raise its `maxclients`, or lower REDIS_POOL_SIZE")]
+    TooManyClients,
+    /// There are fewer.
+    #[error("it has no such database: see the number at the end of REDIS_URL, and `databases` in redis.conf")]
+    NoDatabase,
+    /// Limits would not hold: its keys are spread.
+    #[error(
+        "it is a Redis Cluster, in which limits would not hold, and which Tollgate does not support yet: name a Redis \
+         with `cluster-enabled no` in REDIS_URL"
+    )]
+    Cluster,
+    /// What it watches, where that is known.
+    #[error("it is a Sentinel, which keeps no counters: name the Redis that it watches{} in REDIS_URL", of(.0))]
+    Sentinel(Option<String>),
+    /// What it is.
+    #[error("it is {0}, and Tollgate's script needs Redis 6.0 or newer")]
+    TooOld(String),
+    /// It runs no scripts, or not what is in ours.
+    #[error("it does not know {0}: Tollgate needs Redis 6.0 or newer, or an engine that runs its Lua")]
+    NoCommand(String),
+    /// It closes every connection.
+    #[error(
+        "it closes connections without an answer: correct REDIS_URL, if this is no port of Redis; behind a proxy, see \
+         whether Redis runs"
+    )]
+    Mute,
+    /// The connection was closed.
+    #[error("the connection was closed: {0}")]
+    Closed(String),
+    /// In its own words.
+    #[error("it says: {0}")]
+    Other(String),
+}
+
+/// ` (HOST:PORT)`, if known.
+fn of(place: &Option<String>) -> String {
+    place.as_ref().map_or_else(String::new, |place| format!(" ({place})"))
+}
+
+/// What a user of Redis lacks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// Its name, where it is known.
+    pub user: Option<String>,
+    /// Commands, as rules of an ACL name them; empty where Redis has not said which.
+    pub commands: Vec<String>,
+    /// The pattern of the keys, where it is these.
+    pub keys: Option<String>,
+}
+
+impl fmt::Display for Rights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let user = self.user.as_deref().unwrap_or("USER");
+        f.write_str("its user may not ")?;
+        match (self.commands.as_slice(), &self.keys) {
+            ([], None) => return f.write_str("run a command that decisions need: see the log for its name"),
+            ([], Some(_)) => f.write_str("use counters' keys")?,
+            (commands, _) => {
+                let names: Vec<String> =
+                    commands.iter().map(|name| name.replace('|', " ").to_ascii_uppercase()).collect();
+                write!(f, "run {}", names.join(", "))?;
+            }
+        }
+        write!(f, ": ACL SETUSER {user}")?;
+        self.commands.iter().try_for_each(|command| write!(f, " +{command}"))?;
+        self.keys.iter().try_for_each(|pattern| write!(f, " ~{pattern}"))
+    }
+}
+
+/// Errors by the code that they begin with.
+const CODES: [(&str, Cause); 14] = [
+    ("NOAUTH", Cause::NoPassword),
+    ("WRONGPASS", Cause::WrongPassword),
+    ("DENIED", Cause::ProtectedMode),
+    ("OOM", Cause::Full),
+    ("READONLY", Cause::Replica(None)),
+    ("MASTERDOWN", Cause::Replica(None)),
+    ("LOADING", Cause::Loading),
+    ("BUSY", Cause::Busy),
+    ("MISCONF", Cause::CannotSave),
+    ("NOREPLICAS", Cause::FewReplicas),
+    ("MOVED", Cause::Cluster),
+    ("ASK", Cause::Cluster),
+    ("CROSSSLOT", Cause::Cluster),
+    ("CLUSTERDOWN", Cause::Cluster),
+];
+
+/// Errors by what they say.
+const PHRASES: [(&str, Cause); 5] = [
+    ("without any password configured", Cause::NeedlessPassword),
+    ("max number of clients", Cause::TooManyClients),
+    ("DB index", Cause::NoDatabase),
+    ("SELECT is not allowed in cluster mode", Cause::Cluster),
+    ("invalid password", Cause::WrongPassword),
+];
+
+impl Cause {
+    /// What an error of Redis means, wherever in the text it stands: the script puts a counter's name in front.
+    /// `None` where it says nothing about Redis, but perhaps about a counter.
+    pub(super) fn known(text: &str) -> Option<Cause> {
+        // Not in the middle of a word, nor at its end; in keys a space is escaped.
+        let has_code = |code: &str| {
+            let places = text.match_indices(code).map(|(at, _)| at);
+            places.into_iter().any(|at| {
+                let before = text[..at].chars().next_back();
+                before.is_none_or(|char| char == ' ' || char == '-') && text[at + code.len()..].starts_with(' ')
+            })
+        };
+        let by_code = CODES.iter().find(|(code, _)| has_code(code)).map(|(_, cause)| cause.clone());
+        let by_phrase = || PHRASES.iter().find(|(phrase, _)| text.contains(phrase)).map(|(_, cause)| cause.clone());
+        by_code.or_else(by_phrase).or_else(|| lacks(text).map(Cause::Lacks)).or_else(|| unknown_command(text))
+    }
+
+    /// What an error of Redis means.
+    pub(super) fn of_reply(text: &str) -> Cause {
+        // Behind it stands what was sent.
+        let own_words = || text.split(", with args").next().unwrap_or_default().trim().to_owned();
+        Cause::known(text).unwrap_or_else(|| Cause::Other(own_words()))
+    }
+
+    /// What an error of the client means, which mostly is one of Redis.
+    pub(super) fn of_error(error: &RedisError) -> Cause {
+        match (error.kind(), error.code(), error.detail()) {
+            (ErrorKind::AuthenticationFailed, ..) => Cause::WrongPassword,
+            (_, Some(code), detail) => Cause::of_reply(&format!("{code} {}", detail.unwrap_or_default())),
+            (_, None, Some(detail)) => Cause::of_reply(detail),
+            (_, None, None) => Cause::Closed(error.to_string()),
+        }
+    }
+
+    /// Why no connection could be made, where the system says so.
+    pub(super) fn of_connecting(error: &RedisError) -> Option<Cause> {
+        let io_error = io_error(error.source()?)?;
+        match io_error.kind() {
+            io::ErrorKind::ConnectionRefused => Some(Cause::NobodyListens),
+            io::ErrorKind::NotFound => Some(Cause::NoSocket),
+            io::ErrorKind::PermissionDenied => Some(Cause::SocketForbidden),
+            kind @ (io::ErrorKind::HostUnreachable
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::AddrNotAvailable) => Some(Cause::Unreachable(kind)),
+            // The standard library has no kind for it.
+            _ => io_error.to_string().contains("lookup address").then_some(Cause::UnknownHost),
+        }
+    }
+
+    /// It can never be of use as it is: limits would not hold, or its script cannot run.
+    pub fn is_unfit(&self) -> bool {
+        matches!(self, Cause::Cluster | Cause::Sentinel(_) | Cause::TooOld(_) | Cause::NoCommand(_))
+    }
+
+    /// In one word, as metrics have it.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Cause::UnknownHost => "unknown_host",
+            Cause::NobodyListens | Cause::NoSocket => "nobody_listens",
+            Cause::SocketForbidden => "socket_forbidden",
+            Cause::Unreachable(_) => "unreachable",
+            Cause::Silent(_) => "timeout",
+            Cause::NoPassword => "no_password",
+            Cause::WrongPassword => "wrong_password",
+            Cause::NeedlessPassword => "needless_password",
+            Cause::ProtectedMode => "protected_mode",
+            Cause::Tls => "tls",
+            Cause::NotRedis(_) => "not_redis",
+            Cause::Full => "full",
+            Cause::Replica(_) => "replica",
+            Cause::Loading => "loading",
+            Cause::Busy => "busy",
+            Cause::CannotSave => "cannot_save",
+            Cause::FewReplicas => "few_replicas",
+            Cause::Lacks(_) => "no_permission",
+            Cause::TooManyClients => "too_many_clients",
+            Cause::NoDatabase => "no_database",
+            Cause::Cluster => "cluster",
+            Cause::Sentinel(_) => "sentinel",
+            Cause::TooOld(_) => "too_old",
+            Cause::NoCommand(_) => "no_command",
+            Cause::Mute => "mute",
+            Cause::Closed(_) => "connection",
+            Cause::Other(_) => "other",
+        }
+    }
+}
+
+/// The client shares what the system says.
+fn io_error<'e>(source: &'e (dyn Error + 'static)) -> Option<&'e io::Error> {
+    let shared = || source.downcast_ref::<Arc<dyn Error + Send + Sync>>();
+    source.downcast_ref().or_else(|| shared()?.downcast_ref())
+}
+
+/// What the user lacks, if the error says that it lacks something: versions differ in how they say so.
+fn lacks(text: &str) -> Option<Rights> {
+    const DENIALS: [&str; 5] =
+        ["NOPERM", "no permissions", "No permissions", "ACL failure in script", "executing the script can't"];
+    if !DENIALS.iter().any(|denial| text.contains(denial)) {
+        return None;
+    }
+    let named = |text: &str| Some(text.split_once("run the '")?.1.split_once('\'')?.0.to_ascii_lowercase());
+    // Of its subcommands one is needed, and Redis 6 names none.
+    let rule = |name: String| if name == "script" { "script|load".to_owned() } else { name };
+    let commands: Vec<String> = named(text).map(rule).into_iter().collect();
+    let is_of_keys = ["access one of the keys", "access a key", "at least one of the keys"];
+    let keys = is_of_keys.iter().any(|words| text.contains(words)).then(|| "*".to_owned());
+    Some(Rights { user: None, commands, keys })
+}
+
+/// `ERR unknown command 'EVALSHA', with args …`, in one of three kinds of quotes.
+fn unknown_command(text: &str) -> Option<Cause> {
+    if text.contains("Unknown Redis command called from script") {
+        return Some(Cause::NoCommand("a command of its script".into()));
+    }
+    let (_, behind) = text.split_once("unknown command ")?;
+    let name = behind.split(['\'', '`', '"', ',', ' ']).find(|part| !part.is_empty())?;
+    Some(Cause::NoCommand(name.to_ascii_uppercase()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lacking(commands: &[&str], keys: Option<&str>) -> Cause {
+        let commands = commands.iter().map(|name| (*name).to_owned()).collect();
+        Cause::Lacks(Rights { user: None, commands, keys: keys.map(str::to_owned) })
+    }
+
+    #[test]
+    fn what_versions_of_redis_say_is_understood() {
+        for (text, cause) in [
+            ("NOAUTH Authentication required.", Cause::NoPassword),
+            ("WRONGPASS invalid username-password pair or user is disabled.", Cause::WrongPassword),
+            ("ERR invalid password", Cause::WrongPassword),
+            ("ERR AUTH <password> called without any password configured for the d", Cause::NeedlessPassword),
+            ("DENIED Redis is running in protected mode because", Cause::ProtectedMode),
+            ("ERR max number of clients reached", Cause::TooManyClients),
+            ("ERR DB index is out of range", Cause::NoDatabase),
+            ("ERR SELECT is not allowed in cluster mode", Cause::Cluster),
+            ("MOVED 12539 10.0.0.1:6379", Cause::Cluster),
+            ("CROSSSLOT Keys in request don't hash to the same slot", Cause::Cluster),
+            ("BUSY Redis is busy running a script.", Cause::Busy),
+            ("LOADING Redis is loading the dataset in memory", Cause::Loading),
+            ("MISCONF Redis is configured to save RDB snapshots, but", Cause::CannotSave),
+            ("NOREPLICAS Not enough good replicas to write.", Cause::FewReplicas),
+            ("NOPERM User toll has no permissions to run the 'evalsha' command", lacking(&["evalsha"], None)),
+            ("NOPERM this user has no permissions to run the 'script' command or its", lacking(&["script|load"], None)),
+            ("NOPERM No permissions to access a key", lacking(&[], Some("*"))),
+            ("NOPERM this user has no permissions to access one of the keys used as", lacking(&[], Some("*"))),
+            ("ERR unknown command `EVALSHA`, with args beginning with: `s`", Cause::NoCommand("EVALSHA".into())),
+            ("ERR unknown command 'evalsha', with args beginning with: ", Cause::NoCommand("EVALSHA".into())),
+            ("ERR something else, with args beginning with: 'a secret'", Cause::Other("ERR something else".into())),
+        ] {
+            assert_eq!(Cause::of_reply(text), cause, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_redis_that_refuses_differs_from_a_counter_that_is_damaged() {
+        for (failure, cause) in [
+            ("p|shop|ann|fw1000: OOM command not allowed when used memory > 'maxmemory'.", Cause::Full),
+            (
+                "shop|ann|fw1000: @user_script: 180: -READONLY You can't write against a read only replica.",
+                Cause::Replica(None),
+            ),
+            (
+                "shop|ann|fw1000: NOPERM ACL failure in script: User bob has no permissions to run the 'set' command",
+                lacking(&["set"], None),
+            ),
+            ("shop|ann|fw1000: The user executing the script can't run this command or subcommand", lacking(&[], None)),
+        ] {
+            assert_eq!(Cause::known(failure), Some(cause), "{failure}");
+        }
+        for damaged in [
+            "shop|OOM%20=x|fw1000: WRONGTYPE Operation against a key holding the wrong kind of value",
+            "shop|READONLY=x|fw1000: user_script:7: data string too short",
+            "shop|TASK%20=BUSY|fw1000: user_script:7: data string too short",
+        ] {
+            assert_eq!(Cause::known(damaged), None, "{damaged}");
+        }
+    }
+
+    #[test]
+    fn a_missing_right_comes_with_the_line_that_grants_it() {
+        let rights = |user: Option<&str>, commands: &[&str], keys: Option<&str>| {
+            let commands = commands.iter().map(|name| (*name).to_owned()).collect();
+            Rights { user: user.map(str::to_owned), commands, keys: keys.map(str::to_owned) }.to_string()
+        };
+        assert_eq!(
+            rights(Some("toll"), &["set", "script|load"], None),
+            "its user may not run SET, SCRIPT LOAD: ACL SETUSER toll +set +script|load"
+        );
+        assert_eq!(
+            rights(Some("toll"), &[], Some("p:*")),
+            "its user may not use counters' keys: ACL SETUSER toll ~p:*"
+        );
+        assert!(rights(None, &[], None).starts_with("its user may not run a command that decisions need"));
+    }
+}

@@ -1,0 +1,135 @@
+//! What is the matter with a Redis that no connection can be made to: a diagnosis, made when that has failed, over
+//! connections of its own. The client library says no more than that its first commands failed.
+
+use std::io;
+
+use deadpool_redis::redis::{Cmd, cmd};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::{Duration, timeout};
+
+use super::RedisConfig;
+use super::cause::Cause;
+use super::config::Place;
+use super::identity::Identity;
+
+/// It takes no longer than that, nor than Redis may.
+const MOST: Duration = Duration::from_secs(1);
+/// As much as is read of an answer.
+const ANSWER: usize = 16 * 1024;
+/// What is the matter; `None` where nothing is found, because it has passed or lies elsewhere.
+pub(super) async fn diagnose(config: &RedisConfig) -> Option<Cause> {
+    timeout(config.timeout.min(MOST), ask(config)).await.ok()?
+}
+
+async fn ask(config: &RedisConfig) -> Option<Cause> {
+    let auth = config.address.auth();
+    match config.address.place() {
+        Place::Unix(path) => examine(UnixStream::connect(path).await.ok()?, auth).await.ok()?,
+        Place::Tcp(host, port) => {
+            let place = (host.as_str(), *port);
+            match examine(TcpStream::connect(place).await.ok()?, auth).await {
+                Ok(cause) => cause,
+                // Closed without a word, as by a server that takes it for damaged TLS.
+                Err(_) => {
+                    let mut stream = TcpStream::connect(place).await.ok()?;
+                    let answer = exchange(&mut stream, &tls_hello()).await.unwrap_or_default();
+                    Some(if is_tls(&answer) { Cause::Tls } else { Cause::Mute })
+                }
+            }
+        }
+    }
+}
+
+/// Asks what Redis answers to everybody, then gives the password.
+async fn examine(mut stream: impl AsyncRead + AsyncWrite + Unpin, auth: Option<Cmd>) -> io::Result<Option<Cause>> {
+    let answer = exchange(&mut stream, &cmd("PING").get_packed_command()).await?;
+    if let Some(protocol) = other_protocol(&answer) {
+        return Ok(Some(protocol));
+    }
+    if let Some(text) = error(&answer) {
+        let cause = Cause::of_reply(text);
+        if cause != Cause::NoPassword || auth.is_none() {
+            return Ok(Some(cause));
+        }
+    }
+    let denied = match auth {
+        None => None,
+        Some(auth) => {
+            let answer = exchange(&mut stream, &auth.get_packed_command()).await?;
+            // What else it says may repeat the password.
+            error(&answer).map(|text| Cause::known(text).unwrap_or(Cause::WrongPassword))
+        }
+    };
+    // Last, because not all of it need come at once. A Sentinel mostly wants no password.
+    let info = exchange(&mut stream, &cmd("INFO").get_packed_command()).await?;
+    Ok(Identity::read(&String::from_utf8_lossy(&info)).refusal().or(denied))
+}
+
+/// # Errors
+/// Where it closes the connection without an answer.
+async fn exchange(stream: &mut (impl AsyncRead + AsyncWrite + Unpin), request: &[u8]) -> io::Result<Vec<u8>> {
+    // It may have answered and closed before.
+    let _ = stream.write_all(request).await;
+    let mut answer = vec![0; ANSWER];
+    let read = stream.read(&mut answer).await?;
+    answer.truncate(read);
+    if answer.is_empty() { Err(io::ErrorKind::UnexpectedEof.into()) } else { Ok(answer) }
+}
+
+/// The text of an error of Redis.
+fn error(answer: &[u8]) -> Option<&str> {
+    let line = answer.strip_prefix(b"-")?.split(|byte| *byte == b'\r').next()?;
+    std::str::from_utf8(line).ok()
+}
+
+/// The least that begins a conversation in TLS: a `ClientHello` of TLS 1.2 with one cipher suite and no extension
+/// (RFC 5246, 7.4.1.2). A server that has nothing in common with it says so in TLS.
+fn tls_hello() -> Vec<u8> {
+    // A record of 45 bytes; in it a hello of 41, of version 1.2.
+    const HEAD: [u8; 11] = [0x16, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3];
+    const RANDOM: [u8; 32] = [0; 32];
+    // No session; TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256; no compression.
+    const TAIL: [u8; 7] = [0, 0, 2, 0xc0, 0x2f, 1, 0];
+    [&HEAD[..], &RANDOM, &TAIL].concat()
+}
+
+/// A handshake or an alert.
+fn is_tls(answer: &[u8]) -> bool {
+    matches!(answer, [0x15 | 0x16, 3, ..])
+}
+
+/// What is spoken there, if it is not what Redis speaks.
+fn other_protocol(answer: &[u8]) -> Option<Cause> {
+    /// What begins a reply of Redis.
+    const REPLIES: &[u8] = b"+-:$*_#,(!=%~>|";
+    match answer {
+        answer if is_tls(answer) => Some(Cause::Tls),
+        // A frame of settings begins HTTP/2.
+        [b'H', b'T', b'T', b'P', ..] | [0, 0, _, 4, ..] => Some(Cause::NotRedis("HTTP")),
+        [b'<', ..] => Some(Cause::NotRedis("HTTP")),
+        [first, ..] if REPLIES.contains(first) => None,
+        _ => Some(Cause::NotRedis("another protocol")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_redis_is_named_by_its_first_bytes() {
+        for (answer, cause) in [
+            (&b"+PONG\r\n"[..], None),
+            (b"-NOAUTH Authentication required.\r\n", None),
+            (b"HTTP/1.1 400 Bad Request\r\n", Some(Cause::NotRedis("HTTP"))),
+            (b"<!DOCTYPE HTML>", Some(Cause::NotRedis("HTTP"))),
+            (b"\x00\x00\x12\x04\x00\x00", Some(Cause::NotRedis("HTTP"))),
+            (b"\x15\x03\x01\x00\x02\x02\x46", Some(Cause::Tls)),
+            (b"SSH-2.0-OpenSSH_9.2\r\n", Some(Cause::NotRedis("another protocol"))),
+            (b"ERROR\r\n", Some(Cause::NotRedis("another protocol"))),
+        ] {
+            assert_eq!(other_protocol(answer), cause, "{}", answer.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What a Redis is, as it tells by `INFO`: whether limits can hold in it, and what endangers them.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::RangeInclusive;
+
+use super::cause::{Cause, Rights};
+
+/// The oldest Redis that has what the script needs (`SET … KEEPTTL`).
+const OLDEST_MAJOR: u32 = 6;
+/// A clock that differs by more is told, in milliseconds.
+const CLOCKS_APART: u64 = 5_000;
+
+/// What `INFO` has told; engines and proxies leave out of it what they like.
+pub(super) struct Identity<'i>(HashMap<&'i str, &'i str>);
+
+/// What endangers limits without breaking them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Concern {
+    /// Counters are keys that it evicts, by this policy; it has evicted so many keys.
+    Evicts { policy: String, evicted: u64 },
+    /// A replica that takes writes, and loses them.
+    WritableReplica { primary: String },
+    /// It is so much ahead of ours, in milliseconds; or behind.
+    Clock { ahead_ms: i64 },
+    /// Some limits cannot be decided.
+    Lacks(Rights),
+    /// What it is was not to be had.
+    Untold(Cause),
+}
+
+impl<'i> Identity<'i> {
+    pub(super) fn read(info: &'i str) -> Identity<'i> {
+        Identity(info.lines().filter_map(|line| line.trim_end().split_once(':')).collect())
+    }
+
+    /// Engine and version, for the log.
+    pub(super) fn engine(&self) -> String {
+        const OTHERS: [(&str, &str); 4] = [
+            ("valkey_version", "Valkey"),
+            ("dragonfly_version", "Dragonfly"),
+            ("garnet_version", "Garnet"),
+            ("kvrocks_version", "Kvrocks"),
+        ];
+        let other = OTHERS.iter().find_map(|(field, name)| Some(format!("{name} {}", self.get(field)?)));
+        other.unwrap_or_else(|| format!("Redis {}", self.get("redis_version").unwrap_or("of unknown version")))
+    }
+
+    /// Why limits could not hold in it.
+    pub(super) fn refusal(&self) -> Option<Cause> {
+        let engine = self.engine();
+        // What other engines say of Redis's version is for the sake of its clients.
+        let version = engine.strip_prefix("Redis ").and_then(|version| version.split('.').next()?.parse().ok());
+        if self.get("redis_mode") == Some("sentinel") {
+            Some(Cause::Sentinel(self.watched()))
+        } else if self.is("cluster_enabled", "1") || self.is("redis_mode", "cluster") {
+            Some(Cause::Cluster)
+        } else if version.is_some_and(|major: u32| major < OLDEST_MAJOR) {
+            Some(Cause::TooOld(engine))
+        } else if self.is("role", "slave") && !self.is("slave_read_only", "0") {
+            Some(Cause::Replica(self.primary()))
+        } else {
+            None
+        }
+    }
+
+    /// What endangers limits in it. It was asked, and has answered, within this time, in milliseconds since 1970.
+    pub(super) fn concerns(&self, asked: RangeInclusive<u64>) -> Vec<Concern> {
+        [self.eviction(), self.writable_replica(), self.clock(asked)].into_iter().flatten().collect()
+    }
+
+    fn eviction(&self) -> Option<Concern> {
+        let policy = self.get("maxmemory_policy").filter(|policy| *policy != "noeviction")?;
+        let has_bound = self.number("maxmemory")? > 0;
+        let evicted = self.number("evicted_keys").unwrap_or(0);
+        has_bound.then(|| Concern::Evicts { policy: policy.to_owned(), evicted })
+    }
+
+    fn writable_replica(&self) -> Option<Concern> {
+        self.is("role", "slave").then(|| Concern::WritableReplica { primary: self.primary().unwrap_or_default() })
+    }
+
+    fn clock(&self, asked: RangeInclusive<u64>) -> Option<Concern> {
+        let clock = self.number("server_time_usec")? / 1_000;
+        let ahead_ms = if clock > asked.end() + CLOCKS_APART {
+            i64::try_from(clock - asked.end()).unwrap_or(i64::MAX)
+        } else if clock + CLOCKS_APART < *asked.start() {
+            i64::try_from(asked.start() - clock).map_or(i64::MIN, |behind| -behind)
+        } else {
+            return None;
+        };
+        Some(Concern::Clock { ahead_ms })
+    }
+
+    fn primary(&self) -> Option<String> {
+        Some(format!("{}:{}", self.get("master_host")?, self.get("master_port")?))
+    }
+
+    /// `master0:name=mymaster,status=ok,address=127.0.0.1:6379,…`
+    fn watched(&self) -> Option<String> {
+        self.get("master0")?.split(',').find_map(|part| part.strip_prefix("address=")).map(str::to_owned)
+    }
+
+    fn get(&self, field: &str) -> Option<&'i str> {
+        self.0.get(field).copied()
+    }
+
+    fn is(&self, field: &str, value: &str) -> bool {
+        self.get(field) == Some(value)
+    }
+
+    fn number(&self, field: &str) -> Option<u64> {
+        self.get(field)?.parse().ok()
+    }
+}
+
+impl fmt::Display for Concern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const THEN: &str = "and a limit whose counter is evicted starts afresh";
+        const REMEDY: &str = "CONFIG SET maxmemory-policy noeviction, or give Tollgate a Redis of its own";
+        match self {
+            Concern::Evicts { policy, evicted } => {
+                let why =
+                    if policy.starts_with("volatile-") { "keys with a TTL, as every counter is," } else { "keys" };
+                write!(f, "redis evicts {why} when it is full ({policy}, {evicted} so far), {THEN}: {REMEDY}")
+            }
+            Concern::WritableReplica { primary } => {
+                write!(f, "redis is a replica that takes writes, and loses them when it next copies its primary: ")?;
+                write!(f, "name that ({primary}) in REDIS_URL")
+            }
+            Concern::Clock { ahead_ms } => {
+                let apart = humantime::format_duration(std::time::Duration::from_secs(ahead_ms.unsigned_abs() / 1_000));
+                let way = if *ahead_ms > 0 { "ahead of" } else { "behind" };
+                write!(f, "redis's clock is {apart} {way} this machine's, and limits go by redis's: set both by NTP")
+            }
+            Concern::Lacks(rights) => write!(f, "some limits cannot be decided in redis: {rights}"),
+            Concern::Untold(cause) => write!(
+                f,
+                "redis does not tell what it is (INFO), so its version, role and maxmemory-policy are not looked at: \
+                 {cause}"
+            ),
+        }
+    }
+}
+
+impl Concern {
+    /// It is the same, perhaps in other figures.
+    pub(super) fn is_like(&self, other: &Concern) -> bool {
+        match (self, other) {
+            (Concern::Evicts { policy, .. }, Concern::Evicts { policy: other, .. }) => policy == other,
+            (Concern::Clock { ahead_ms }, Concern::Clock { ahead_ms: other }) => (*ahead_ms > 0) == (*other > 0),
+            _ => self == other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SINGLE: &str = "# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nmaxmemory:0\r\n\
+        maxmemory_policy:noeviction\r\nrole:master\r\ncluster_enabled:0\r\nserver_time_usec:1000000000\r\n";
+    /// The same moment, in milliseconds.
+    const NOW: RangeInclusive<u64> = 1_000_000..=1_000_000;
+
+    /// What is refused and what is told where these fields differ from those of a Redis that is fine.
+    fn told(fields: &[(&str, &str)]) -> (Option<Cause>, Vec<Concern>) {
+        let info: String = fields.iter().map(|(field, value)| format!("{field}:{value}\r\n")).collect();
+        let info = SINGLE.to_owned() + &info;
+        let identity = Identity::read(&info);
+        (identity.refusal(), identity.concerns(NOW))
+    }
+
+    #[test]
+    fn where_limits_could_not_hold_is_refused() {
+        let primary = [("master_host", "10.0.0.1"), ("master_port", "6379")];
+        for (fields, refusal) in [
+            (&[][..], None),
+            (&[("cluster_enabled", "1")], Some(Cause::Cluster)),
+            (&[("redis_mode", "cluster")], Some(Cause::Cluster)),
+            (&[("redis_mode", "sentinel")], Some(Cause::Sentinel(None))),
+            (
+                &[("redis_mode", "sentinel"), ("master0", "name=m,status=ok,address=10.0.0.1:6379,slaves=0")],
+                Some(Cause::Sentinel(Some("10.0.0.1:6379".into()))),
+            ),
+            (&[("redis_version", "5.0.14")], Some(Cause::TooOld("Redis 5.0.14".into()))),
+            (&[("redis_version", "255.255.255")], None),
+            (&[("redis_version", "unstable")], None),
+            // Engines of their own count, and name a version of Redis for its clients.
+            (&[("redis_version", "4.0.0"), ("kvrocks_version", "2.9.0")], None),
+            (&[("role", "slave"), primary[0], primary[1]], Some(Cause::Replica(Some("10.0.0.1:6379".into())))),
+            (&[("role", "slave")], Some(Cause::Replica(None))),
+            (&[("role", "slave"), ("slave_read_only", "0")], None),
+        ] {
+            assert_eq!(told(fields).0, refusal, "{fields:?}");
+        }
+        assert_eq!(Identity::read("").refusal(), None);
+    }
+
+    #[test]
+    fn what_endangers_limits_is_told() {
+        let evicts = |policy: &str, evicted| Concern::Evicts { policy: policy.into(), evicted };
+        for (fields, concern) in [
+            (&[][..], None),
+            // Without a bound no policy does anything.
+            (&[("maxmemory_policy", "allkeys-lru")], None),
+            (&[("maxmemory", "1000000")], None),
+            (&[("maxmemory", "1000000"), ("maxmemory_policy", "allkeys-lru")], Some(evicts("allkeys-lru", 0))),
+            (
+                &[("maxmemory", "1"), ("maxmemory_policy", "volatile-ttl"), ("evicted_keys", "7")],
+                Some(evicts("volatile-ttl", 7)),
+            ),
+            (&[("server_time_usec", "1005000000")], None),
+            (&[("server_time_usec", "1065001000")], Some(Concern::Clock { ahead_ms: 65_001 })),
+            (&[("server_time_usec", "935000000")], Some(Concern::Clock { ahead_ms: -65_000 })),
+            (
+                &[("role", "slave"), ("slave_read_only", "0"), ("master_host", "::1"), ("master_port", "1")],
+                Some(Concern::WritableReplica { primary: "::1:1".into() }),
+            ),
+        ] {
+            assert_eq!(told(fields).1, Vec::from_iter(concern), "{fields:?}");
+        }
+        let words = evicts("volatile-ttl", 7).to_string();
+        assert!(words.contains("keys with a TTL, as every counter is") && words.contains("noeviction"), "{words}");
+        assert!(Concern::Clock { ahead_ms: -65_000 }.to_string().contains("1m 5s behind"));
+    }
+
+    #[test]
+    fn other_figures_of_the_same_concern_are_no_news() {
+        let evicts = |policy: &str, evicted| Concern::Evicts { policy: policy.into(), evicted };
+        assert!(evicts("allkeys-lru", 0).is_like(&evicts("allkeys-lru", 9)));
+        assert!(!evicts("allkeys-lru", 0).is_like(&evicts("volatile-lru", 0)));
+        assert!(!Concern::Clock { ahead_ms: 9_000 }.is_like(&Concern::Clock { ahead_ms: -9_000 }));
+    }
+}

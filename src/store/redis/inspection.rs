@@ -1,0 +1,172 @@
+//! Finding out what a Redis is: when a connection to it has been made, once for all that are made at about the same
+//! time, and off the way of requests.
+//!
+//! What it may not be asked, or does not know, is no error: a managed Redis or a proxy answers what it likes.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use deadpool_redis::redis::cmd;
+use parking_lot::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::{Duration, Instant};
+
+use super::RedisConfig;
+use super::cause::{Cause, Rights};
+use super::connection::{Connection, Fault};
+use super::identity::{Concern, Identity};
+use super::rights;
+
+/// For so long, what has been found out is not asked again.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// What has been found out.
+pub(super) struct Inspection {
+    config: RedisConfig,
+    latest: AsyncMutex<Option<(Instant, Result<(), Cause>)>>,
+    /// What endangers limits, as it was told last.
+    concerns: Mutex<Vec<Concern>>,
+    /// The same of rights.
+    missing: Mutex<Vec<Concern>>,
+}
+
+impl Inspection {
+    pub(super) fn new(config: RedisConfig) -> Inspection {
+        Inspection { config, latest: AsyncMutex::default(), concerns: Mutex::default(), missing: Mutex::default() }
+    }
+
+    /// Whether limits can hold in the Redis that this connection has just been made to, and whether it passes `check`.
+    ///
+    /// # Errors
+    /// Where they cannot, or where it does not. A proxy may close the connection because it does not know what it is
+    /// asked: on the next one it is not asked so.
+    pub(super) async fn inspect(
+        &self,
+        connection: &Connection,
+        check: impl Future<Output = Result<(), Fault>>,
+    ) -> Result<(), Fault> {
+        let mut latest = self.latest.lock().await;
+        if let Some((at, found)) = &*latest
+            && at.elapsed() < FRESH
+        {
+            let found = found.clone();
+            drop(latest);
+            found.map_err(Fault::Refused)?;
+            return check.await;
+        }
+        let found = self.find_out(connection, check).await;
+        *latest = match &found {
+            Err(Fault::Refused(cause)) if cause.is_unfit() => Some((Instant::now(), Err(cause.clone()))),
+            // It passes soon.
+            Err(Fault::Refused(_)) => None,
+            _ => Some((Instant::now(), Ok(()))),
+        };
+        found
+    }
+
+    async fn find_out(
+        &self,
+        connection: &Connection,
+        check: impl Future<Output = Result<(), Fault>>,
+    ) -> Result<(), Fault> {
+        self.identify(connection).await?;
+        check.await?;
+        self.look_at_rights(connection).await
+    }
+
+    /// What it is, as it says itself.
+    async fn identify(&self, connection: &Connection) -> Result<(), Fault> {
+        let asked_at = now_ms();
+        let info = match connection.send(cmd("INFO")).wait(self.config.timeout).await {
+            Ok(info) => info,
+            Err(fault @ (Fault::Lost(_) | Fault::Silent(_))) => {
+                self.tell(&self.concerns, vec![Concern::Untold(Cause::Closed(fault.to_string()))]);
+                return Err(fault);
+            }
+            Err(Fault::Refused(cause @ (Cause::Lacks(_) | Cause::NoCommand(_) | Cause::Other(_)))) => {
+                self.tell(&self.concerns, vec![Concern::Untold(self.of_user(cause))]);
+                return Ok(());
+            }
+            // What is in the way of every command, the check tells.
+            Err(_) => return Ok(()),
+        };
+        let info = String::from_utf8_lossy(&info);
+        let identity = Identity::read(&info);
+        tracing::debug!(redis = %self.config, engine = identity.engine(), "redis tells what it is");
+        if let Some(cause) = identity.refusal() {
+            return Err(Fault::Refused(cause));
+        }
+        self.tell(&self.concerns, identity.concerns(asked_at..=now_ms()));
+        Ok(())
+    }
+
+    /// Of a user that can decide, but perhaps not by every algorithm.
+    async fn look_at_rights(&self, connection: &Connection) -> Result<(), Fault> {
+        let missing = match self.missing_rights(connection).await {
+            Ok(missing) => missing,
+            Err(Fault::Refused(Cause::Lacks(rights))) => Some(rights),
+            Err(Fault::Refused(cause)) if cause.is_unfit() => return Err(Fault::Refused(cause)),
+            Err(fault) => {
+                tracing::debug!(redis = %self.config, error = %fault, "the rights of redis's user are not looked at");
+                return Ok(());
+            }
+        };
+        let concern = |missing| Concern::Lacks(self.with_user(missing));
+        self.tell(&self.missing, missing.map(concern).into_iter().collect());
+        Ok(())
+    }
+
+    /// A fault with the names of all that the user lacks, if it is that: an error names one command at most.
+    pub(super) async fn name_rights(&self, connection: &Connection, fault: Fault) -> Fault {
+        let Fault::Refused(Cause::Lacks(first)) = fault else { return fault };
+        let rights = match self.missing_rights(connection).await {
+            Ok(Some(missing)) => missing,
+            // Not even that may be asked.
+            Err(Fault::Refused(Cause::Lacks(missing))) => missing,
+            _ => first,
+        };
+        Fault::Refused(Cause::Lacks(self.with_user(rights)))
+    }
+
+    async fn missing_rights(&self, connection: &Connection) -> Result<Option<Rights>, Fault> {
+        let ask = || connection.send(rights::call(&self.config.key_prefix)).wait(self.config.timeout);
+        let reply = match ask().await {
+            Err(Fault::NoScript) => {
+                connection.send(rights::load()).wait(self.config.timeout).await?;
+                ask().await?
+            }
+            reply => reply?,
+        };
+        rights::missing(&String::from_utf8_lossy(&reply)).map_err(Fault::Refused)
+    }
+
+    fn of_user(&self, cause: Cause) -> Cause {
+        match cause {
+            Cause::Lacks(rights) => Cause::Lacks(self.with_user(rights)),
+            cause => cause,
+        }
+    }
+
+    /// With the names of the user and of its keys.
+    fn with_user(&self, rights: Rights) -> Rights {
+        let user = self.config.address.user().unwrap_or("default");
+        let keys = rights.keys.map(|_| format!("{}*", self.config.key_prefix));
+        Rights { user: Some(user.to_owned()), keys, ..rights }
+    }
+
+    /// Tells what is news.
+    fn tell(&self, told: &Mutex<Vec<Concern>>, concerns: Vec<Concern>) {
+        let before = std::mem::replace(&mut *told.lock(), concerns.clone());
+        for concern in concerns {
+            match &concern {
+                _ if before.iter().any(|other| other.is_like(&concern)) => {}
+                Concern::Untold(_) => tracing::info!(redis = %self.config, "{concern}"),
+                _ => tracing::warn!(redis = %self.config, "{concern}"),
+            }
+        }
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

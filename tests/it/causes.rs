@@ -1,0 +1,470 @@
+//! Why Redis does not decide, in words: at the start, while it runs, to clients, by the command, and in metrics. And
+//! what is refused or warned of because limits would not hold.
+
+use crate::support;
+
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use support::redis::{Redis, free_port};
+use support::tollgate::{self, Tollgate, request};
+use support::{wait_until, wait_until_async};
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 4, failure_mode: error}}
+  - {key: log, rate_limit: {unit: year, requests_per_unit: 4, algorithm: sliding_log, failure_mode: error}}
+";
+
+/// In every test that has one.
+const PASSWORD: &str = "open-sesame";
+
+/// A place that `REDIS_URL` names, and who asks there.
+struct Place {
+    url: String,
+    auth: String,
+    timeout: &'static str,
+}
+
+impl Place {
+    fn at(url: impl ToString) -> Place {
+        // So long that no machine is too busy for it.
+        Place { url: url.to_string(), auth: String::new(), timeout: "10s" }
+    }
+
+    fn with_auth(self, auth: &str) -> Place {
+        Place { auth: auth.to_owned(), ..self }
+    }
+
+    fn settings(&self) -> Vec<String> {
+        let Place { url, auth, .. } = self;
+        let timeout = format!("REDIS_TIMEOUT={}", self.timeout);
+        // Debugging tells no secrets either.
+        vec![format!("REDIS_URL={url}"), format!("REDIS_AUTH={auth}"), timeout, "LOG_LEVEL=debug".into()]
+    }
+
+    fn start(&self) -> Tollgate {
+        let settings = self.settings();
+        Tollgate::start(RULES, &settings.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+
+    /// What `tollgate` says with these words, where it ends by itself.
+    fn run(&self, words: &[&str]) -> Output {
+        let rules = tempfile::tempdir().unwrap();
+        std::fs::write(rules.path().join("rules.yaml"), RULES).unwrap();
+        let settings = self.settings();
+        let settings = settings.iter().map(|setting| setting.split_once('=').unwrap());
+        let ports = [("GRPC_HOST", "127.0.0.1"), ("GRPC_PORT", "0"), ("HOST", "127.0.0.1"), ("PORT", "0")];
+        tollgate::command().args(words).envs(ports).envs(settings).env("RULES", rules.path()).output().unwrap()
+    }
+
+    /// It starts all the same; and the log, clients, the command and the metrics tell the cause.
+    async fn assert_tells(&self, kind: &str, words: &str) {
+        let tollgate = self.start();
+        assert_tells(&tollgate, kind, words).await;
+        let line = tollgate.must_log("redis cannot be reached");
+        assert!(line["error"].as_str().unwrap().contains(words), "{line}");
+        self.assert_command_tells(words);
+        assert!(!format!("{:?}", tollgate.logs()).contains(PASSWORD), "a password is in the log");
+    }
+
+    fn assert_command_tells(&self, words: &str) {
+        let output = self.run(&["counter", "get", "--domain", "shop", "user=ann"]);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        assert!(said.starts_with("error: ") && said.contains(words), "{said}");
+        assert!(!said.contains(PASSWORD), "{said}");
+    }
+
+    /// Neither the service nor the command starts.
+    fn assert_refused(&self, words: &str) {
+        for command in [&["serve"][..], &["counter", "get", "--domain", "shop", "user=ann"]] {
+            let output = self.run(command);
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{said}");
+            assert!(said.contains("cannot hold counters: ") && said.contains(words), "{said}");
+            assert!(!said.contains("failure mode"), "it is not the outage of a Redis that is right: {said}");
+        }
+    }
+}
+
+/// Clients and metrics tell the cause.
+async fn assert_tells(tollgate: &Tollgate, kind: &str, words: &str) {
+    let error = async || tollgate.ask(request("shop", &[&[("user", "ann")]])).await.unwrap_err().message().to_owned();
+    let series = format!("tollgate_store_down{{cause=\"{kind}\"}}");
+    wait_until(&series, || tollgate.metric(&series) == 1.0);
+    wait_until_async(words, async || error().await.contains(words)).await;
+    let (_, metrics) = tollgate.get("/metrics");
+    assert_eq!(metrics.lines().filter(|line| line.starts_with("tollgate_store_down{")).count(), 1, "{metrics}");
+}
+
+async fn assert_decides(tollgate: &Tollgate) {
+    wait_until_async("redis decides", async || {
+        tollgate.ask(request("shop", &[&[("user", "ann")], &[("log", "ann")]])).await.is_ok()
+    })
+    .await;
+    assert_eq!(tollgate.metric("tollgate_store_up"), 1.0);
+    assert!(!tollgate.get("/metrics").1.contains("tollgate_store_down{"));
+}
+
+/// Answers each connection by what `answer` makes of what has come first, and closes it.
+fn stand_in(answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut buffer = [0; 4096];
+            let read = stream.read(&mut buffer).unwrap_or(0);
+            let _ = stream.write_all(&answer(&buffer[..read]));
+            let _ = stream.shutdown(Shutdown::Write);
+            // What it still sends is read, so that the answer is not lost to a reset.
+            while stream.read(&mut buffer).is_ok_and(|read| read > 0) {}
+        }
+    });
+    address
+}
+
+/// Passes on what comes for Redis, and its replies, after `change`, which is asked about what was sent last, too.
+/// `None` closes the connection.
+fn proxy(redis: &Redis, change: fn(sent: &[u8], reply: Vec<u8>) -> Option<Vec<u8>>) -> String {
+    let (listener, redis) = (TcpListener::bind("127.0.0.1:0").unwrap(), redis.tcp_address());
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut near in listener.incoming().map_while(Result::ok) {
+            let mut far = TcpStream::connect(&redis).unwrap();
+            std::thread::spawn(move || {
+                let (mut sent, mut reply) = (vec![0; 65_536], vec![0; 65_536]);
+                while let Ok(read @ 1..) = near.read(&mut sent) {
+                    far.write_all(&sent[..read]).unwrap();
+                    let replied = far.read(&mut reply).unwrap();
+                    let Some(reply) = change(&sent[..read], reply[..replied].to_vec()) else { break };
+                    if near.write_all(&reply).is_err() {
+                        break;
+                    }
+                }
+                let _ = near.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    address
+}
+
+/// Of what a client asks, the word `INFO`.
+fn asks_info(sent: &[u8]) -> bool {
+    sent.starts_with(b"*1\r\n$4\r\nINFO\r\n")
+}
+
+#[tokio::test]
+async fn a_redis_cluster_is_refused_at_the_start_with_slots_and_without() {
+    let redis = Redis::start_with(&["--cluster-enabled", "yes"]);
+    Place::at(redis.url()).assert_refused("it is a Redis Cluster");
+    redis.command::<()>("CLUSTER ADDSLOTSRANGE 0 16383").await;
+    wait_until_async("the cluster is whole", async || {
+        redis.command::<String>("CLUSTER INFO").await.contains("cluster_state:ok")
+    })
+    .await;
+    Place::at(redis.url()).assert_refused("name a Redis with `cluster-enabled no` in REDIS_URL");
+    // Also where it does not tell what it is.
+    redis.command::<()>(&format!("ACL SETUSER toll on >{PASSWORD} ~* &* +@all -info")).await;
+    Place::at(redis.url()).with_auth(&format!("toll:{PASSWORD}")).assert_refused("it is a Redis Cluster");
+}
+
+#[tokio::test]
+async fn a_redis_cluster_in_the_place_of_a_redis_is_not_asked() {
+    let mut redis = Redis::start();
+    let tollgate = Place::at(redis.tcp_address()).start();
+    assert_decides(&tollgate).await;
+    let address = redis.tcp_address();
+    redis.kill();
+    let _cluster = Redis::start_at(&address, &["--cluster-enabled", "yes"]);
+    assert_tells(&tollgate, "cluster", "it is a Redis Cluster").await;
+}
+
+#[tokio::test]
+async fn a_sentinel_is_refused_with_the_redis_that_it_watches() {
+    let (folder, port) = (tempfile::tempdir().unwrap(), free_port());
+    let config = folder.path().join("sentinel.conf");
+    std::fs::write(&config, format!("bind 127.0.0.1\nport {port}\nsentinel monitor main 127.0.0.1 1234 1\n")).unwrap();
+    let sentinel = Redis::start_sentinel(&config, port);
+    for auth in ["", PASSWORD] {
+        let place = Place::at(sentinel.tcp_address()).with_auth(auth);
+        place.assert_refused("name the Redis that it watches (127.0.0.1:1234) in REDIS_URL");
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_is_too_old_is_refused() {
+    let redis = Redis::start();
+    let older = proxy(&redis, |sent, reply| {
+        let version = reply.windows(14).position(|part| part == b"redis_version:");
+        let Some(at) = version.filter(|_| asks_info(sent)) else { return Some(reply) };
+        let mut reply = reply;
+        reply[at + 14..at + 17].copy_from_slice(b"5.0");
+        Some(reply)
+    });
+    Place::at(older).assert_refused("it is Redis 5.0");
+    // What runs no scripts at all.
+    let redis = Redis::start_with(&["--rename-command", "EVALSHA", ""]);
+    Place::at(redis.url()).assert_refused("it does not know EVALSHA");
+    // What does not know an option of a command.
+    let redis = Redis::start();
+    let older = proxy(&redis, |_, reply| {
+        let is_of_rights = reply == b"$0\r\n\r\n";
+        Some(if is_of_rights { b"$20\r\nSET ERR syntax error\r\n".to_vec() } else { reply })
+    });
+    Place::at(older).assert_refused("it does not know SET KEEPTTL");
+}
+
+#[tokio::test]
+async fn a_replica_says_so_and_names_its_primary() {
+    let redis = Redis::start();
+    let place = Place::at(redis.url());
+    redis.command::<()>("REPLICAOF 127.0.0.1 1").await;
+    place.assert_tells("replica", "it is a replica, which takes no writes: name its primary (127.0.0.1:1)").await;
+    // Also where it becomes one.
+    redis.command::<()>("REPLICAOF NO ONE").await;
+    let tollgate = place.start();
+    assert_decides(&tollgate).await;
+    redis.command::<()>("REPLICAOF 127.0.0.1 1").await;
+    assert_tells(&tollgate, "replica", "name its primary (127.0.0.1:1)").await;
+    tollgate.must_log("redis is down");
+    redis.command::<()>("REPLICAOF NO ONE").await;
+    assert_decides(&tollgate).await;
+}
+
+#[tokio::test]
+async fn what_evicts_counters_is_warned_of_and_told_again_when_that_has_changed() {
+    for (policy, words) in [
+        ("allkeys-lru", "redis evicts keys when it is full (allkeys-lru, 0 so far)"),
+        ("volatile-ttl", "redis evicts keys with a TTL, as every counter is, when it is full (volatile-ttl, 0 so far)"),
+    ] {
+        let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", policy]);
+        let tollgate = Place::at(redis.url()).start();
+        let warning = tollgate.must_log(words);
+        assert_eq!(warning["level"], "WARN");
+        assert!(warning["message"].as_str().unwrap().contains("CONFIG SET maxmemory-policy noeviction"), "{warning}");
+        assert_decides(&tollgate).await;
+        assert_eq!(tollgate.logs().iter().filter(|line| line["level"] == "WARN").count(), 1, "{:?}", tollgate.logs());
+    }
+    let redis = Redis::start_with(&["--maxmemory", "100mb"]);
+    let tollgate = Place::at(redis.url()).start();
+    assert_decides(&tollgate).await;
+    assert!(tollgate.logged("redis evicts").is_none());
+    redis.command::<()>("CONFIG SET maxmemory-policy allkeys-lfu").await;
+    wait_until_async("it is looked at again", async || {
+        redis.command::<i64>("CLIENT KILL TYPE normal SKIPME yes").await;
+        tollgate.logged("redis evicts keys when it is full (allkeys-lfu").is_some()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn passwords() {
+    let redis = Redis::start_with(&["--requirepass", PASSWORD]);
+    let place = || Place::at(redis.tcp_address());
+    place().assert_tells("no_password", "a password is wanted, and none is given: set REDIS_AUTH").await;
+    for wrong in ["another", "toll:another", "toll:"] {
+        place().with_auth(wrong).assert_tells("wrong_password", "the user or the password is wrong").await;
+    }
+    let tollgate = place().with_auth(PASSWORD).start();
+    assert_decides(&tollgate).await;
+    assert!(!format!("{:?}", tollgate.logs()).contains(PASSWORD), "a password is in the log");
+    let redis = Redis::start();
+    let place = Place::at(redis.url()).with_auth(PASSWORD);
+    place.assert_tells("needless_password", "a password is given, and Redis has none").await;
+    // It answers clients of this machine: these are its words to others.
+    let denies = stand_in(|_| b"-DENIED Redis is running in protected mode because protected mode is on\r\n".to_vec());
+    for auth in ["", PASSWORD] {
+        let place = Place::at(&denies).with_auth(auth);
+        place.assert_tells("protected_mode", "protected mode answers no other machine").await;
+    }
+}
+
+#[tokio::test]
+async fn missing_rights_are_named_with_the_line_that_grants_them() {
+    let redis = Redis::start();
+    for (lacks, words) in [
+        ("-evalsha", "its user may not run EVALSHA: ACL SETUSER toll +evalsha"),
+        ("-script|load", "its user may not run SCRIPT LOAD: ACL SETUSER toll +script|load"),
+        ("-set -time -rpush", "its user may not run RPUSH, SET, TIME: ACL SETUSER toll +rpush +set +time"),
+        ("resetkeys ~other:*", "its user may not use counters' keys: ACL SETUSER toll ~*"),
+    ] {
+        redis.command::<()>("SCRIPT FLUSH").await;
+        redis.command::<()>(&format!("ACL SETUSER toll reset on >{PASSWORD} ~* &* +@all {lacks}")).await;
+        let place = Place::at(redis.url()).with_auth(&format!("toll:{PASSWORD}"));
+        place.assert_tells("no_permission", words).await;
+    }
+}
+
+#[tokio::test]
+async fn a_right_that_some_algorithms_need_is_warned_of() {
+    let redis = Redis::start();
+    redis.command::<()>(&format!("ACL SETUSER toll on >{PASSWORD} ~* &* +@all -llen -info")).await;
+    let tollgate = Place::at(redis.url()).with_auth(&format!("toll:{PASSWORD}")).start();
+    let words = "some limits cannot be decided in redis: its user may not run LLEN: ACL SETUSER toll +llen";
+    assert_eq!(tollgate.must_log(words)["level"], "WARN");
+    assert!(tollgate.ask(request("shop", &[&[("user", "ann")]])).await.is_ok());
+    let error = tollgate.ask(request("shop", &[&[("log", "ann")]])).await.unwrap_err();
+    assert!(error.message().contains("its user may not run"), "{error}");
+    let words = "redis does not tell what it is (INFO)";
+    let told = tollgate.must_log(words);
+    assert_eq!(told["level"], "INFO");
+    assert!(told["message"].as_str().unwrap().contains("ACL SETUSER toll +info"), "{told}");
+}
+
+#[tokio::test]
+async fn a_proxy_need_not_know_info() {
+    let redis = Redis::start();
+    let says_so =
+        |sent: &[u8], reply| Some(if asks_info(sent) { b"-ERR unknown command 'INFO'\r\n".to_vec() } else { reply });
+    let closes = |sent: &[u8], reply| Some(reply).filter(|_| !asks_info(sent));
+    for address in [proxy(&redis, says_so), proxy(&redis, closes)] {
+        let tollgate = Place::at(address).start();
+        assert_decides(&tollgate).await;
+        tollgate.must_log("redis does not tell what it is (INFO)");
+        assert!(tollgate.logged("redis cannot be reached").is_none());
+    }
+}
+
+#[tokio::test]
+async fn another_protocol_than_rediss() {
+    let other = Tollgate::start(RULES, &[]);
+    for (port, kind, words) in [
+        (other.http_port, "not_redis", "HTTP is spoken at this port, so this is no Redis"),
+        (other.grpc_port, "mute", "it closes connections without an answer: correct REDIS_URL"),
+    ] {
+        Place::at(format!("127.0.0.1:{port}")).with_auth(PASSWORD).assert_tells(kind, words).await;
+    }
+    let ssh = stand_in(|_| b"SSH-2.0-OpenSSH_9.9\r\n".to_vec());
+    Place::at(ssh).assert_tells("not_redis", "another protocol is spoken at this port").await;
+    // Some answer what is no TLS by an alert; Redis closes the connection.
+    let alert = stand_in(|_| b"\x15\x03\x01\x00\x02\x02\x46".to_vec());
+    Place::at(alert).assert_tells("tls", "TLS is spoken at this port").await;
+    let redis = redis_with_tls();
+    for auth in ["", PASSWORD] {
+        Place::at(redis.tcp_address()).with_auth(auth).assert_tells("tls", "TLS is spoken at this port").await;
+    }
+}
+
+/// One whose port is for TLS alone.
+fn redis_with_tls() -> Redis {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let made = Command::new("openssl")
+        .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "1"])
+        .args(["-subj", "/CN=redis", "-keyout", &path("key.pem"), "-out", &path("cert.pem")])
+        .output()
+        .expect("openssl is not installed: `make test` installs it");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let port = free_port();
+    let (cert, key, tls_port) = (path("cert.pem"), path("key.pem"), port.to_string());
+    let arguments = ["--port", "0", "--tls-port", &tls_port, "--tls-cert-file", &cert, "--tls-key-file", &key];
+    Redis::start_at(&format!("127.0.0.1:{port}"), &[&arguments[..], &["--tls-ca-cert-file", &cert]].concat())
+}
+
+#[tokio::test]
+async fn nobody_there() {
+    let redis = Redis::stopped();
+    Place::at(redis.tcp_address()).assert_tells("nobody_listens", "nobody listens there (connection refused)").await;
+    Place::at(redis.url()).assert_tells("nobody_listens", "there is no such socket").await;
+    // A name that cannot be asked for: nobody need know that it is not there.
+    Place::at("no..such..host:6379").assert_tells("unknown_host", "its host name has no address").await;
+    let hole = TcpListener::bind("127.0.0.1:0").unwrap();
+    let place = Place { timeout: "100ms", ..Place::at(hole.local_addr().unwrap()) };
+    place.assert_tells("timeout", "no answer within 100ms").await;
+    let loads = stand_in_for_good(b"-LOADING Redis is loading the dataset in memory\r\n");
+    Place::at(loads).assert_tells("loading", "it is loading its data from disk").await;
+}
+
+/// Answers all that comes in the same words.
+fn stand_in_for_good(words: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut buffer = [0; 65_536];
+                while let Ok(read @ 1..) = stream.read(&mut buffer) {
+                    // Each command begins with the number of its words.
+                    let commands = buffer[..read].iter().filter(|byte| **byte == b'*').count();
+                    let _ = stream.write_all(&words.repeat(commands));
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn a_redis_that_cannot_take_part() {
+    let redis = Redis::start();
+    let place = Place::at(format!("redis://{}/17", redis.tcp_address()));
+    place.assert_tells("no_database", "it has no such database").await;
+
+    redis.command::<()>("CONFIG SET min-replicas-to-write 1").await;
+    Place::at(redis.url()).assert_tells("few_replicas", "it has too few replicas").await;
+    redis.command::<()>("CONFIG SET min-replicas-to-write 0").await;
+
+    redis.command::<()>("CONFIG SET maxmemory 1").await;
+    Place::at(redis.url()).assert_tells("full", "Redis is full (OOM): raise its `maxmemory`").await;
+    redis.command::<()>("CONFIG SET maxmemory 0").await;
+
+    let folder = tempfile::tempdir().unwrap();
+    let unwritable = Redis::start_with(&["--dir", folder.path().to_str().unwrap(), "--save", "3600 1"]);
+    drop(folder);
+    unwritable.command::<()>("SET any thing").await;
+    unwritable.command::<()>("BGSAVE").await;
+    wait_until_async("it cannot save", async || {
+        unwritable.command::<String>("INFO persistence").await.contains("rdb_last_bgsave_status:err")
+    })
+    .await;
+    Place::at(unwritable.url()).assert_tells("cannot_save", "it cannot save to disk").await;
+
+    let crowded = Redis::start_with(&["--maxclients", "1"]);
+    let client = deadpool_redis::redis::Client::open(crowded.url()).unwrap();
+    let mut the_one = None;
+    wait_until_async("there is room for one", async || {
+        the_one = client.get_multiplexed_async_connection().await.ok();
+        the_one.is_some()
+    })
+    .await;
+    Place::at(crowded.url()).assert_tells("too_many_clients", "it has as many clients as it may have").await;
+
+    let busy = Redis::start_with(&["--lua-time-limit", "1"]);
+    let mut connection = busy.connection().await;
+    let endless = tokio::spawn(async move {
+        let endless = deadpool_redis::redis::cmd("EVAL").arg(&["while true do end", "0"]).to_owned();
+        // SCRIPT KILL makes it an error.
+        let _: Result<(), _> = endless.query_async(&mut connection).await;
+    });
+    wait_until_async("it is busy", async || {
+        let mut connection = busy.connection().await;
+        let answer: Result<String, _> = deadpool_redis::redis::cmd("PING").query_async(&mut connection).await;
+        answer.is_err()
+    })
+    .await;
+    let tollgate = Place::at(busy.url()).start();
+    assert_tells(&tollgate, "busy", "another client's script keeps it busy: SCRIPT KILL ends that").await;
+    busy.command::<()>("SCRIPT KILL").await;
+    endless.await.unwrap();
+    assert_decides(&tollgate).await;
+}
+
+#[tokio::test]
+async fn another_cause_of_the_same_outage_is_told_when_it_comes() {
+    let mut redis = Redis::stopped();
+    let tollgate = Place::at(redis.tcp_address()).start();
+    assert_tells(&tollgate, "nobody_listens", "nobody listens there").await;
+    redis.restart();
+    assert_decides(&tollgate).await;
+    redis.kill();
+    let address = redis.tcp_address();
+    assert_tells(&tollgate, "nobody_listens", "nobody listens there").await;
+    let _other = Redis::start_at(&address, &["--requirepass", PASSWORD]);
+    assert_tells(&tollgate, "no_password", "a password is wanted").await;
+    let tells = |line: &Value| line["error"].as_str().is_some_and(|error| error.contains("a password is wanted"));
+    wait_until("the log tells it", || tollgate.logs().iter().any(tells));
+}
