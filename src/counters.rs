@@ -51,6 +51,9 @@ pub enum CounterError {
     /// An entry without a key.
     #[error("{0:?} is not an entry: write KEY=VALUE, for example user=ann")]
     Entry(String),
+    /// Which counters there are nobody knows yet.
+    #[error("no rules are in force yet")]
+    NoRules,
     /// The rules do not know it.
     #[error("the rules know no domain {0:?}")]
     NoDomain(String),
@@ -123,7 +126,8 @@ pub async fn act<S: Store>(
     Ok(counters.collect())
 }
 
-fn counter(key: String, name: &str, limit: &Limit, verdict: Verdict) -> Counter {
+/// A limit as people say it: `5 per minute, sliding_window`.
+pub fn in_words(limit: &Limit) -> String {
     let per = match limit.window() {
         None => "at once".to_owned(),
         Some(window) => match Unit::of(window) {
@@ -135,10 +139,14 @@ fn counter(key: String, name: &str, limit: &Limit, verdict: Verdict) -> Counter 
         None => String::new(),
         Some(delay) => format!(", delayed up to {}", humantime::format_duration(delay)),
     };
+    format!("{} {per}, {}{held}", limit.number(), limit.algorithm())
+}
+
+fn counter(key: String, name: &str, limit: &Limit, verdict: Verdict) -> Counter {
     Counter {
         key,
         name: name.to_owned(),
-        limit: format!("{} {per}, {}{held}", limit.number(), limit.algorithm()),
+        limit: in_words(limit),
         capacity: limit.capacity(),
         remaining: verdict.remaining,
         reset_after_ms: verdict.reset_after_ms,

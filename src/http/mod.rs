@@ -7,20 +7,21 @@ mod health;
 mod metrics;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use axum::Router;
+use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 use crate::store::Store;
 
 pub use connections::serve;
 pub use counters::Counters;
+pub use health::Health;
 
 /// What the port shows.
 pub struct Port<S> {
-    /// The process answers requests, by rules.
-    pub serving: Arc<AtomicBool>,
+    /// Whether the process answers requests by rules.
+    pub health: watch::Receiver<Health>,
     /// What it counts.
     pub metrics: Arc<Metrics>,
     /// Where counters can be looked at. `None`: nobody may.
@@ -29,7 +30,7 @@ pub struct Port<S> {
 
 /// The paths of the port.
 pub fn router<S: Store>(port: Port<S>) -> Router {
-    let router = health::router(port.serving).merge(metrics::router(port.metrics));
+    let router = health::router(port.health).merge(metrics::router(port.metrics));
     match port.counters {
         Some(counters) => router.merge(counters::router(counters)),
         None => router,

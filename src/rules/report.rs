@@ -107,6 +107,12 @@ impl First {
             self.kept.pop_last();
         }
     }
+
+    fn merge(&mut self, other: First) {
+        let all = self.all + other.all;
+        other.kept.into_values().for_each(|problem| self.add(problem));
+        self.all = all;
+    }
 }
 
 impl Report {
@@ -116,6 +122,12 @@ impl Report {
             Severity::Error => self.errors.add(problem),
             Severity::Warning => self.warnings.add(problem),
         }
+    }
+
+    /// Takes over what another report has collected, after its own.
+    pub fn merge(&mut self, other: Report) {
+        self.errors.merge(other.errors);
+        self.warnings.merge(other.warnings);
     }
 
     /// What concerns a file or folder as a whole.
@@ -143,6 +155,20 @@ impl Report {
             problems.push(Problem { position: None, path: String::new(), message, ..last });
         }
         Ok(problems)
+    }
+}
+
+/// A number of bytes, as people read it.
+pub(super) struct Bytes(pub(super) u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MIB: u64 = 1024 * 1024;
+        if self.0 > 0 && self.0.is_multiple_of(MIB) {
+            write!(f, "{} MiB", self.0 / MIB)
+        } else {
+            write!(f, "{} bytes", self.0)
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tollgate::algorithm::Verdict;
 use tollgate::grpc::{ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
-use tollgate::http::{self, Counters, Port};
+use tollgate::http::{self, Counters, Health, Port};
 use tollgate::limiter::{Limiter, LimiterOptions, Overload};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
@@ -121,7 +121,7 @@ async fn what_an_admin_asks_a_worker_does() {
     let runtime = workers.runtimes()[0].clone();
     let (limiter, store_timeout) = (Arc::new(limiter), support::SOON);
     let counters = Some(Counters { limiter, runtime, token: TOKEN.to_owned(), store_timeout });
-    let router = http::router(Port { serving: Arc::default(), metrics, counters });
+    let router = http::router(Port { health: tokio::sync::watch::channel(Health::Serving).1, metrics, counters });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}/counters?domain=shop&user=ann", listener.local_addr().unwrap());
     tokio::spawn(http::serve(listener, router, Arc::new(Semaphore::new(8)), std::future::pending()));

@@ -19,6 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("metrics", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
     ("telemetry", &[]),
     ("counters", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
+    ("changes", &["algorithm", "counters", "descriptor", "rules", "store"]),
     ("delay", &["metrics", "telemetry"]),
     (
         "limiter",
@@ -29,8 +30,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("http", &["counters", "descriptor", "limiter", "metrics", "store", "telemetry"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "rules", "store", "telemetry"]),
-    ("server", &["http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"]),
-    ("command", &["counters", "descriptor", "plan", "rules", "server", "settings", "store", "telemetry", "wire"]),
+    ("server", &["changes", "http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"]),
+    ("command", &["changes", "counters", "descriptor", "plan", "rules", "server", "settings", "store", "telemetry", "wire"]),
 ];
 
 /// Only these know the wire's types, and only these do I/O by `tokio::net`.

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use super::load::{LoadOptions, Loaded, Sources, load};
+use super::load::{Loaded, Loader, Pace, Sources};
 use crate::rules::report::{Report, RulesError};
 
 /// How often the files are looked at.
@@ -82,22 +82,17 @@ impl Identity {
 ///
 /// A change counts once two polls in a row agree on it, so a file that is being written is left alone until
 /// it is done. Bad rules are reported once, not again until something changes.
-pub async fn watch(
-    sources: Sources,
-    options: LoadOptions,
-    seen: Fingerprint,
-    mut on_change: impl FnMut(Result<Loaded, RulesError>),
-) {
+pub async fn watch(loader: Loader, seen: Fingerprint, mut on_change: impl FnMut(Result<Loaded, RulesError>)) {
     let mut debounce = Debounce::after(seen);
     loop {
         tokio::time::sleep(INTERVAL).await;
         let found = blocking({
-            let sources = sources.clone();
+            let sources = loader.sources.clone();
             move || Fingerprint::of(&sources)
         });
         if debounce.settled(found.await) {
-            let sources = sources.clone();
-            on_change(blocking(move || load(&sources, &options)).await);
+            let loader = loader.clone();
+            on_change(blocking(move || loader.load(Pace::BesideRequests)).await);
         }
     }
 }

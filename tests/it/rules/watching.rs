@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tollgate::rules::load::Loader;
 use tollgate::rules::watch::{Fingerprint, watch};
 
 use super::*;
@@ -16,7 +17,8 @@ struct Watched {
 impl Watched {
     fn start(path: &Path, seen: Fingerprint) -> Watched {
         let (sender, results) = unbounded_channel();
-        let task = tokio::spawn(watch(sources(path), OPTIONS, seen, move |result| drop(sender.send(result))));
+        let loader = Loader::new(sources(path), OPTIONS);
+        let task = tokio::spawn(watch(loader, seen, move |result| drop(sender.send(result))));
         Watched { results, task }
     }
 

@@ -20,10 +20,7 @@ use std::rc::Rc;
 
 use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
 
-use crate::rules::report::Position;
-
-/// The longest rules file, in bytes; and the most that aliases may add to one.
-pub const MAX_BYTES: u64 = 16 * 1024 * 1024;
+use crate::rules::report::{Bytes, Position};
 
 /// What an aliased node counts beyond its text: about what it takes to write one down.
 const NODE_BYTES: u64 = 16;
@@ -70,8 +67,8 @@ pub(super) enum DocumentError {
     Syntax(#[from] ScanError),
     #[error("this alias stands for a node that contains it")]
     Recursion(Position),
-    #[error("the aliases up to here stand for more than 16 MiB")]
-    Expansion(Position),
+    #[error("the aliases up to here stand for more than {}", Bytes(*.1))]
+    Expansion(Position, u64),
     #[error("a merge key (<<) takes a mapping or a list of mappings")]
     Merge(Position),
 }
@@ -81,15 +78,15 @@ impl DocumentError {
         match self {
             DocumentError::Syntax(error) => position(*error.marker()),
             DocumentError::Recursion(position)
-            | DocumentError::Expansion(position)
+            | DocumentError::Expansion(position, _)
             | DocumentError::Merge(position) => *position,
         }
     }
 }
 
-/// Reads the first document of a text.
-pub(super) fn parse(text: &str) -> Result<Document<'_>, DocumentError> {
-    let mut builder = Builder::default();
+/// Reads the first document of a text. What its aliases stand for may be so many bytes.
+pub(super) fn parse(text: &str, max_bytes: u64) -> Result<Document<'_>, DocumentError> {
+    let mut builder = Builder { max_bytes, ..Builder::default() };
     let mut documents = 0;
     // Off even where another crate turns the parser's feature on: it would refuse a long run of comments.
     let options = granit_parser::options! { emit_comments: false };
@@ -112,8 +109,9 @@ struct Builder<'a> {
     /// The lists and mappings that have begun and not ended.
     open: Vec<Open<'a>>,
     anchors: HashMap<usize, Weighed<'a>>,
-    /// What all aliases so far stand for.
+    /// What all aliases so far stand for, and the most that they may.
     aliased: u64,
+    max_bytes: u64,
     root: Option<Node<'a>>,
 }
 
@@ -153,8 +151,8 @@ impl<'a> Builder<'a> {
                 let Weighed { node, bytes } =
                     self.anchors.get(&anchor).cloned().ok_or(DocumentError::Recursion(position))?;
                 self.aliased = self.aliased.saturating_add(bytes);
-                if self.aliased > MAX_BYTES {
-                    return Err(DocumentError::Expansion(position));
+                if self.aliased > self.max_bytes {
+                    return Err(DocumentError::Expansion(position, self.max_bytes));
                 }
                 self.add(Weighed { node: Node { position, ..node }, bytes }, 0);
             }

@@ -7,8 +7,6 @@ mod fields;
 mod reader;
 mod scalar;
 
-pub(super) use document::MAX_BYTES;
-
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,16 +14,15 @@ use self::document::Node;
 use self::fields::File;
 use crate::rules::config::FieldPath;
 use crate::rules::report::{Position, Report, Severity};
-use crate::rules::validate::{Origin, Validation};
+use crate::rules::validate::{LoadOptions, Origin, Part};
 
-/// Adds what the text of a file says. Its mistakes go to the report.
-pub(super) fn add(name: &Path, text: &str, validation: &mut Validation, report: &mut Report) {
+/// What the text of a file says; `None` where it is no rules file at all. Its mistakes go to the report.
+pub(super) fn read(name: &Path, text: &str, options: &LoadOptions, report: &mut Report) -> Option<Part> {
     let mut file = File { name: name.into(), report };
-    let Some(root) = root(&mut file, text) else { return };
-    if let Some(domain) = reader::domain(&mut file, &root) {
-        let origin = Tree { file: file.name, root: &root };
-        validation.add(&origin, &domain, report);
-    }
+    let root = root(&mut file, text, options.max_file_bytes)?;
+    let domain = reader::domain(&mut file, &root)?;
+    let origin = Tree { file: file.name, root: &root };
+    Some(Part::validate(&origin, &domain, options, report))
 }
 
 /// A file whose tree has been made.
@@ -45,8 +42,8 @@ impl Origin for Tree<'_> {
 }
 
 /// The tree of a file; `None` where it has none.
-fn root<'t>(file: &mut File<'_>, text: &'t str) -> Option<Node<'t>> {
-    let document = match document::parse(text) {
+fn root<'t>(file: &mut File<'_>, text: &'t str, max_bytes: u64) -> Option<Node<'t>> {
+    let document = match document::parse(text, max_bytes) {
         Ok(document) => document,
         Err(error) => {
             file.add(Severity::Error, error.position(), FieldPath::Root, error.to_string());
