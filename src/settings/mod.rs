@@ -1,6 +1,6 @@
 //! Every knob of the process, once: its flag, environment variable, default and meaning.
 //!
-//! The help text and the reference page (`config/settings.md`, made by `tollgate settings`) derive from this
+//! The help text and the reference page (`docs/settings.md`, made by `tollgate settings`) derive from this
 //! declaration. Where `envoyproxy/ratelimit` has the same thing, its variable names it here.
 
 mod answers;

@@ -1,4 +1,5 @@
-//! `docs/algorithms.md` tells the truth: its table is what the simulation says, and its rules do what is said of them.
+//! `docs/algorithms.md` and `docs/recipes.md` tell the truth: the table is what the simulation says, and the rules do
+//! what is said of them.
 
 #[path = "../../examples/admission.rs"]
 mod admission;
@@ -10,13 +11,9 @@ use support::tollgate::{Tollgate, descriptor};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest};
 
-fn page() -> String {
-    std::fs::read_to_string("docs/algorithms.md").unwrap()
-}
-
-/// The rules of the page, by their domains.
+/// The rules to copy, by their domains.
 fn rules() -> BTreeMap<String, String> {
-    let page = page();
+    let page = std::fs::read_to_string("docs/recipes.md").unwrap();
     let blocks = page.split("```yaml\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let domain = |block: &str| block.lines().next().unwrap().strip_prefix("domain: ").unwrap().to_owned();
     blocks.map(|block| (domain(block), block.to_owned())).collect()
@@ -25,7 +22,8 @@ fn rules() -> BTreeMap<String, String> {
 #[test]
 fn the_table_of_what_is_admitted_is_current() {
     let hint = "put what `cargo run --release --example admission` prints into docs/algorithms.md";
-    assert!(page().contains(&admission::table()), "{hint}:\n{}", admission::table());
+    let page = std::fs::read_to_string("docs/algorithms.md").unwrap();
+    assert!(page.contains(&admission::table()), "{hint}:\n{}", admission::table());
 }
 
 /// What is asked of a domain, and how much of it passes: entries, hits of each request, and which of them pass.
@@ -37,6 +35,11 @@ const SCENARIOS: &[Scenario] = &[
     // The limit lets a peek pass; it is the ban that denies it.
     ("login", &[("route", "login"), ("remote_address", "192.0.2.3")], &[(11, false); 19]),
     ("login", &[("route", "login"), ("remote_address", "192.0.2.3")], &[(0, true), (11, false), (0, false)]),
+    ("failed-logins", &[("failed", "login"), ("remote_address", "192.0.2.1")], &[(5, true), (1, false), (0, true)]),
+    // The log has room for all five; it is the ban that denies.
+    ("failed-logins", &[("failed", "login"), ("remote_address", "192.0.2.2")], &[(6, false); 10]),
+    ("failed-logins", &[("failed", "login"), ("remote_address", "192.0.2.2")], &[(1, false), (0, false)]),
+    ("failures", &[("failures", "ann")], &[(4, true), (0, true), (1, false), (0, false)]),
     ("sms", &[("phone", "1")], &[(1, true), (1, false), (0, true)]),
     ("plans", &[("plan", "free"), ("tenant", "t")], &[(1_000, true), (1, false)]),
     ("plans", &[("plan", "paid"), ("tenant", "t")], &[(100_000, true), (1, false)]),
@@ -57,6 +60,7 @@ const SCENARIOS: &[Scenario] = &[
     ("bytes", &[("download-bytes", "ann")], &[(0, true), (1_500_000_000, false), (0, false)]),
     ("reports", &[("route", "reports"), ("stream", "a")], &[(2, true), (2, false)]),
     ("reports", &[("route", "reports"), ("stream", "b")], &[(1, true), (1, false)]),
+    ("queue", &[("queue", "mail")], &[(302, false), (1, true)]),
     ("gateway", &[("generic_key", "gateway")], &[(501, false), (500, true)]),
 ];
 

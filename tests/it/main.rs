@@ -21,6 +21,7 @@ mod penalty;
 mod process;
 mod queue;
 mod readme;
+mod recipes;
 mod rls;
 mod rules;
 mod serving;

@@ -179,8 +179,8 @@ fn help_is_worth_reading() {
 #[test]
 fn the_settings_page_is_current() {
     let page = text(&run(&["settings"], &[]).stdout);
-    let kept = std::fs::read_to_string("config/settings.md").unwrap();
-    assert!(page == kept, "config/settings.md is stale; refresh it: cargo run -- settings > config/settings.md");
+    let kept = std::fs::read_to_string("docs/settings.md").unwrap();
+    assert!(page == kept, "docs/settings.md is stale; refresh it: cargo run -- settings > docs/settings.md");
 }
 
 #[test]
