@@ -49,8 +49,10 @@ pub enum Kind<'r> {
 /// A limit that there was or is.
 #[derive(Clone, Copy, Debug)]
 pub struct Side<'r> {
-    rule: &'r Rule,
-    limit: &'r RuleLimit,
+    /// Its rule.
+    pub rule: &'r Rule,
+    /// The limit.
+    pub limit: &'r RuleLimit,
 }
 
 /// What becomes of the counters of a limit.

@@ -18,7 +18,7 @@ pub(super) struct Check {
     #[arg(required = true)]
     paths: Vec<PathBuf>,
 
-    /// Take warnings for errors.
+    /// Take warnings for errors; hints are none.
     #[arg(long)]
     strict: bool,
 
@@ -39,8 +39,8 @@ pub(super) fn run(check: &Check) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    for warning in &loaded.warnings {
-        eprintln!("{warning}");
+    for problem in loaded.warnings.iter().chain(&loaded.hints) {
+        eprintln!("{problem}");
     }
     if check.strict && !loaded.warnings.is_empty() {
         return Ok(ExitCode::FAILURE);

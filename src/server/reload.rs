@@ -97,7 +97,7 @@ async fn load_first<S: Store>(
     let load = move || (Fingerprint::of(&loader.sources), loader.load(Pace::Alone));
     let (seen, loaded) = spawn_blocking(load).await.context("a panic while the rules are read, see above")?;
     match loaded {
-        Ok(Loaded { rules, warnings }) => {
+        Ok(Loaded { rules, warnings, .. }) => {
             warn_of(&warnings);
             let limiter = Arc::clone(&target.limiter);
             spawn_blocking(move || limiter.put_in_force(rules)).await?;
@@ -150,7 +150,7 @@ async fn put_in_force<S: Store>(
     let Target { limiter, metrics, serving, .. } = target;
     while let Some(change) = changed.recv().await {
         match change {
-            Ok(Loaded { rules, warnings }) => {
+            Ok(Loaded { rules, warnings, .. }) => {
                 warn_of(&warnings);
                 let (count, domains) = (rules.rules().len(), rules.domains());
                 // To compare a hundred thousand rules with the old ones takes a while.

@@ -6,6 +6,7 @@
 mod algorithms;
 mod batching;
 mod between;
+mod changes;
 mod concurrency;
 mod counters;
 mod denied;
@@ -25,6 +26,7 @@ mod recipes;
 mod rls;
 mod rules;
 mod serving;
+mod starting;
 mod shaping;
 mod simulation;
 mod stores;

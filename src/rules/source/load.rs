@@ -39,6 +39,8 @@ pub struct Loaded {
     pub rules: Rules,
     /// What in them is hardly meant.
     pub warnings: Vec<Problem>,
+    /// What may fit better.
+    pub hints: Vec<Problem>,
 }
 
 /// Reads all files and makes rules of them; of no sources, no rules.
@@ -143,8 +145,9 @@ impl Loader {
             }
         }
         let configs = validation.finish(&mut report);
+        let hints = report.take_hints();
         let warnings = report.finish()?;
-        Ok(Loaded { rules: Rules::new(configs), warnings })
+        Ok(Loaded { rules: Rules::new(configs), warnings, hints })
     }
 }
 

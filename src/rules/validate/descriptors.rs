@@ -4,6 +4,7 @@ use std::collections::hash_map::{Entry, HashMap};
 use std::sync::Arc;
 
 use super::{Complaints, MAX_LEVELS, Names, Place};
+use crate::algorithm::Algorithm;
 use crate::descriptor::Role;
 use crate::rules::checked::{Allowance, Defaults, DescriptorConfig, RuleConfig};
 use crate::rules::config::{FieldPath, Raw, RawDescriptor};
@@ -17,6 +18,8 @@ pub(super) struct Tree<'r> {
     pub(super) complaints: Complaints<'r>,
     /// What holds for a limit that does not say otherwise.
     pub(super) defaults: Defaults,
+    /// The algorithm that the origin itself chooses for all of its limits.
+    pub(super) chosen: Option<Algorithm>,
     pub(super) names: &'r mut Names,
 }
 

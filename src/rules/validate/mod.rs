@@ -109,7 +109,8 @@ impl Part {
         let named = Place { origin: Arc::clone(origin.name()), position: origin.position(&path) };
         let defaults = raw.defaults.get().map(|raw| defaults(raw, &mut complaints)).unwrap_or_default();
         let (mut names, mut siblings) = (Names::default(), Siblings::default());
-        let mut tree = Tree { complaints, defaults: defaults.or_settings(options.defaults), names: &mut names };
+        let (chosen, defaults_of_all) = (defaults.algorithm, defaults.or_settings(options.defaults));
+        let mut tree = Tree { complaints, defaults: defaults_of_all, chosen, names: &mut names };
         let path = FieldPath::Root.key("descriptors");
         let descriptors = raw.descriptors.get().map(|list| tree.level(list, path, 1, &mut siblings));
         if !options.merge_domains {
@@ -248,6 +249,11 @@ impl Complaints<'_> {
 
     fn warn(&mut self, path: FieldPath<'_>, message: impl Into<String>) {
         let problem = self.problem(Severity::Warning, path, message.into());
+        self.report.add(problem);
+    }
+
+    fn hint(&mut self, path: FieldPath<'_>, message: impl Into<String>) {
+        let problem = self.problem(Severity::Hint, path, message.into());
         self.report.add(problem);
     }
 
