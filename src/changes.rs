@@ -1,8 +1,8 @@
 //! What new rules change beside others, limit by limit, and whose counters start afresh.
 //!
-//! Whether a counter is kept is no matter of opinion: it is kept where both sets of rules give it the same name, so that
-//! is what is compared ([`Key`]). A counter belongs to no rule. Where a rule is added or removed, a request that reaches
-//! it reaches another one in the other set, and may find its counter there.
+//! A counter is kept where both sets of rules give it the same name, so names are what is compared ([`Key`]). It belongs
+//! to no rule: where a rule is added or removed, a request that reaches it may reach another one in the other set, and
+//! find its counter there.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write as _};
@@ -12,7 +12,7 @@ use hashbrown::{DefaultHashBuilder, HashTable};
 
 use crate::algorithm::{Initial, Limit, Options, Weighting};
 use crate::counters;
-use crate::descriptor::{Entry, Role};
+use crate::descriptor::{Entry, Role, Unit};
 use crate::rules::{Allowance, Defaults, LimitConfig, Rule, RuleLimit, Rules};
 use crate::store::{Key, Origin};
 
@@ -310,7 +310,10 @@ impl fmt::Display for Change<'_> {
             Kind::DomainAdded(limits) => return write!(f, "added: domain {domain}: {limits} limits"),
             Kind::DomainRemoved(limits) => return write!(f, "removed: domain {domain}: {limits} limits"),
             Kind::Order => {
-                return write!(f, "changed: domain {domain}: the order of its wildcards, of which the first match wins");
+                return write!(
+                    f,
+                    "changed: domain {domain}: the order of its wildcards, of which the first match wins"
+                );
             }
             Kind::Defaults(old, new) => {
                 write!(f, "changed: defaults of {domain}: ")?;
@@ -397,7 +400,10 @@ impl Differences {
     }
 
     fn of_limits(&mut self, old: &Limit, new: &Limit) {
-        let length = |limit: &Limit| humantime::format_duration(limit.period()).to_string();
+        let length = |limit: &Limit| match limit.window().and_then(Unit::of) {
+            Some(unit) => unit.name().to_owned(),
+            None => humantime::format_duration(limit.period()).to_string(),
+        };
         let period = if new.window().is_some() { "period" } else { "hold" };
         self.add("algorithm", old.algorithm(), new.algorithm());
         self.add("requests_per_unit", old.number(), new.number());

@@ -61,7 +61,9 @@ async fn act<S: Store>(
             refuse(StatusCode::NOT_FOUND, error.to_string())
         }
         Ok(Err(error @ CounterError::Entry(_))) => refuse(StatusCode::BAD_REQUEST, error.to_string()),
-        Ok(Err(error @ (CounterError::NoRules | CounterError::Store(_)))) => refuse(StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+        Ok(Err(error @ (CounterError::NoRules | CounterError::Store(_)))) => {
+            refuse(StatusCode::SERVICE_UNAVAILABLE, error.to_string())
+        }
         Err(error) => refuse(StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     }
 }

@@ -89,11 +89,7 @@ async fn load_and_watch<S: Store>(
 
 /// Puts the first rules in force, and returns what their files looked like before they were read: a change from there
 /// on is noticed.
-async fn load_first<S: Store>(
-    loader: Loader,
-    wrong: WrongAtFirst,
-    target: &Target<S>,
-) -> anyhow::Result<Fingerprint> {
+async fn load_first<S: Store>(loader: Loader, wrong: WrongAtFirst, target: &Target<S>) -> anyhow::Result<Fingerprint> {
     let load = move || (Fingerprint::of(&loader.sources), loader.load(Pace::Alone));
     let (seen, loaded) = spawn_blocking(load).await.context("a panic while the rules are read, see above")?;
     match loaded {
@@ -143,10 +139,7 @@ async fn supervise<F: Future<Output = ()> + Send + 'static>(
     }
 }
 
-async fn put_in_force<S: Store>(
-    mut changed: mpsc::UnboundedReceiver<Result<Loaded, RulesError>>,
-    target: &Target<S>,
-) {
+async fn put_in_force<S: Store>(mut changed: mpsc::UnboundedReceiver<Result<Loaded, RulesError>>, target: &Target<S>) {
     let Target { limiter, metrics, serving, .. } = target;
     while let Some(change) = changed.recv().await {
         match change {
@@ -180,8 +173,8 @@ async fn put_in_force<S: Store>(
     }
 }
 
-/// Keeps rules that are no longer in force until no request has them, and frees them where that holds up none: a million
-/// rules take a while.
+/// Keeps rules that are no longer in force until no request has them, and frees them where that holds up none: a
+/// million rules take a while.
 async fn retire(old: Arc<Snapshot>) {
     while Arc::strong_count(&old) > 1 {
         tokio::time::sleep(RETIRE).await;

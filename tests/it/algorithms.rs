@@ -744,7 +744,8 @@ proptest! {
 
 #[test]
 fn of_exactly_the_number_sent_evenly_a_sliding_window_lets_a_part_pass_and_a_log_all() {
-    for (segments, number) in [(10, 1), (10, 2), (10, 3), (10, 4), (10, 5), (10, 10), (60, 5), (60, 50), (5, 4), (1, 1)] {
+    for (segments, number) in [(10, 1), (10, 2), (10, 3), (10, 4), (10, 5), (10, 10), (60, 5), (60, 50), (5, 4), (1, 1)]
+    {
         for phase in [0, 1, 997] {
             let (gap, rounds) = (6_000, 100);
             let passed = |algorithm, options, gap| {

@@ -111,7 +111,8 @@ fn a_load_that_fails_at_last_ends_the_process_with_its_report_unless_it_shall_wa
     let tollgate = slow.start(&["FORCE_START_WITHOUT_INITIAL_CONFIG=true"]);
     slow.write("domain:");
     tollgate.must_log("tollgate is up");
-    assert_eq!(tollgate.get("/healthcheck"), (500, "not serving: the rules are refused, and the log says why".to_owned()));
+    let reason = "not serving: the rules are refused, and the log says why";
+    assert_eq!(tollgate.get("/healthcheck"), (500, reason.to_owned()));
     assert_eq!(tollgate.metric("tollgate_rules_loads_total{result=\"error\"}"), 1.0);
 }
 
@@ -132,7 +133,7 @@ fn a_file_that_changes_while_others_are_loaded_is_loaded_again() {
     tollgate.must_log("tollgate is up");
     slow.write(RULES);
     let said = tollgate.must_log("new rules are in force");
-    let line = "changed: mall: user: period 1y -> 1h: counters start afresh";
+    let line = "changed: mall: user: period year -> hour: counters start afresh";
     assert!(said["message"].as_str().unwrap().contains(line), "{said}");
     assert_eq!((&said["changed"], &said["afresh"], &said["added"]), (&1.into(), &1.into(), &0.into()));
 }
@@ -152,7 +153,7 @@ fn check_says_what_new_rules_change_before_they_are_in_force() {
     };
     let (code, out, _) = check("old.yaml", "new.yaml");
     let expected = "ok: 1 rule in 1 domain\n\
-                    changed: shop: user: period 1y -> 1h: counters start afresh\n\
+                    changed: shop: user: period year -> hour: counters start afresh\n\
                     0 added, 0 removed, 1 changed; counters of 1 start afresh\n";
     assert_eq!((code, out.as_str()), (Some(0), expected));
     let (code, _, err) = check("wrong.yaml", "new.yaml");

@@ -30,8 +30,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("http", &["counters", "descriptor", "limiter", "metrics", "store", "telemetry"]),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "rules", "store", "telemetry"]),
-    ("server", &["changes", "http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"]),
-    ("command", &["changes", "counters", "descriptor", "plan", "rules", "server", "settings", "store", "telemetry", "wire"]),
+    (
+        "server",
+        &["changes", "http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "wire"],
+    ),
+    (
+        "command",
+        &["changes", "counters", "descriptor", "plan", "rules", "server", "settings", "store", "telemetry", "wire"],
+    ),
 ];
 
 /// Only these know the wire's types, and only these do I/O by `tokio::net`.

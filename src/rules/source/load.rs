@@ -1,6 +1,6 @@
 //! Where rules come from: finds the files, reads them side by side, and makes rules of them.
 //!
-//! Reading takes the most memory, some twelve times the text: its tree, and what the tree says. All of that is
+//! Reading takes the most memory, some fifteen times the text: its tree, and what the tree says. All of that is
 //! gone before the next file is read, so as many files as threads have theirs at once, and the rules of all.
 
 use std::collections::HashSet;
@@ -193,11 +193,11 @@ fn side_by_side<T: Sync, R: Send>(all: &[T], threads: usize, work: impl Fn(&T) -
     let next = AtomicUsize::new(0);
     let some = || {
         let mut done = Vec::new();
-        while let Some((index, one)) = Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|at| Some((at, all.get(at)?)))
-        {
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(one) = all.get(index) else { break done };
             done.push((index, work(one)));
         }
-        done
     };
     let mut done = thread::scope(|scope| {
         let others: Vec<_> = (1..threads.min(all.len())).map(|_| scope.spawn(some)).collect();

@@ -140,7 +140,9 @@ impl Tree<'_> {
         let is_chosen = self.chosen.is_some()
             || !raw.algorithm.is_missing()
             || !raw.segments.is_missing()
-            || !raw.weighting.is_missing();
+            || !raw.weighting.is_missing()
+            // Usage is charged when it has happened: nobody sends it evenly.
+            || raw.count_denied.is_set();
         if !is_chosen && algorithm == Algorithm::SlidingWindow && (1..=SMALL).contains(&requests) {
             let ordinal = ["2nd", "3rd", "4th", "5th"][requests as usize - 1];
             let message = format!(

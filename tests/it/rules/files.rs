@@ -173,7 +173,8 @@ fn many_files_are_reported_in_their_order_whoever_reads_them_first() {
     let files: Vec<(&str, &str)> = names.iter().map(String::as_str).zip(texts.iter().map(String::as_str)).collect();
     let folder = folder(&files);
     let error = load_path(folder.path()).unwrap_err();
-    let told: Vec<_> = error.problems.iter().map(|problem| problem.file.file_name().unwrap().to_str().unwrap()).collect();
+    let told: Vec<_> =
+        error.problems.iter().map(|problem| problem.file.file_name().unwrap().to_str().unwrap()).collect();
     assert_eq!((&told[..], error.more), (&files.iter().map(|(name, _)| *name).collect::<Vec<_>>()[..100], 50));
 }
 
@@ -204,6 +205,7 @@ fn a_small_number_in_a_sliding_window_that_nobody_chose_is_hinted_at() {
         ("", "unit: minute, requests_per_unit: 1, algorithm: sliding_log"),
         ("", "unit: minute, requests_per_unit: 1, segments: 60"),
         ("", "unit: minute, requests_per_unit: 1, weighting: linear"),
+        ("", "unit: minute, requests_per_unit: 1, count_denied: true"),
         ("algorithm: sliding_window", "unit: minute, requests_per_unit: 1"),
         ("algorithm: fixed_window", "unit: minute, requests_per_unit: 1"),
     ] {
