@@ -1,8 +1,8 @@
 //! What new rules change beside others, limit by limit, and whose counters start afresh.
 //!
-//! A counter is kept where both sets of rules give it the same name, so names are what is compared ([`Key`]). It belongs
-//! to no rule: where a rule is added or removed, a request that reaches it may reach another one in the other set, and
-//! find its counter there.
+//! A counter is kept where both sets of rules give it the same name, so names are what is compared ([`Key`]). It
+//! belongs to no rule: where a rule is added or removed, a request that reaches it may reach another one in the other
+//! set, and find its counter there.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::{self, Write as _};
