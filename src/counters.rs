@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use crate::algorithm::{Ask, Limit, Verdict};
 use crate::decision::Answer;
-use crate::descriptor::{Descriptor, Entry, Request, Unit};
-use crate::plan::{Plan, PlanOptions, Source};
+use crate::descriptor::{self, Descriptor, Entry, Request};
+use crate::plan::{Plan, PlanOptions};
 use crate::rules::Rules;
 use crate::store::{Store, StoreError};
 
@@ -31,8 +31,8 @@ pub enum Action {
 pub struct Counter {
     /// Its name in the store.
     pub key: String,
-    /// The name that the rules give its limit; empty where it has none.
-    pub name: String,
+    /// What its limit is called.
+    pub rule: String,
     /// The limit in words.
     pub limit: String,
     /// So many hits can pass at one moment.
@@ -106,11 +106,7 @@ pub async fn act<S: Store>(
     let verdicts = store.check(plan.asked(), Instant::now() + timeout).await?;
     let decision = plan.conclude(&verdicts);
     if action == Action::Reset {
-        let labels = decision.limits.iter().filter_map(|limited| match limited.asked.source {
-            Source::Rule(_, limit) => Some(&*limit.label),
-            Source::Override(_) => None,
-        });
-        let rules: Vec<&str> = labels.collect();
+        let rules: Vec<&str> = decision.limits.iter().map(|limited| limited.asked.source.label()).collect();
         // Their names hold values of the descriptor, which are for `debug` alone.
         let hashes: Vec<_> = keys.iter().map(|key| blake3::hash(key.as_bytes()).to_hex()).collect();
         tracing::warn!(domain, ?rules, ?hashes, "counters are reset by hand");
@@ -119,7 +115,7 @@ pub async fn act<S: Store>(
     let counters = keys.into_iter().zip(&decision.limits).filter_map(|(key, limited)| match limited.answer {
         Answer::Store(verdict) => Some(Counter {
             banned_ms: verdict.banned_ms(),
-            ..counter(key, limited.asked.source.name(), &limited.asked.check.limit, verdict.together())
+            ..counter(key, limited.asked.source.label(), &limited.asked.check.limit, verdict.together())
         }),
         _ => None,
     });
@@ -128,24 +124,17 @@ pub async fn act<S: Store>(
 
 /// A limit as people say it: `5 per minute, sliding_window`.
 pub fn in_words(limit: &Limit) -> String {
-    let per = match limit.window() {
-        None => "at once".to_owned(),
-        Some(window) => match Unit::of(window) {
-            Some(unit) => format!("per {}", unit.name()),
-            None => format!("per {}", humantime::format_duration(window)),
-        },
-    };
     let held = match limit.options().max_delay {
         None => String::new(),
         Some(delay) => format!(", delayed up to {}", humantime::format_duration(delay)),
     };
-    format!("{} {per}, {}{held}", limit.number(), limit.algorithm())
+    format!("{} {}, {}{held}", limit.number(), descriptor::per(limit.window()), limit.algorithm())
 }
 
-fn counter(key: String, name: &str, limit: &Limit, verdict: Verdict) -> Counter {
+fn counter(key: String, rule: &str, limit: &Limit, verdict: Verdict) -> Counter {
     Counter {
         key,
-        name: name.to_owned(),
+        rule: rule.to_owned(),
         limit: in_words(limit),
         capacity: limit.capacity(),
         remaining: verdict.remaining,
@@ -156,12 +145,8 @@ fn counter(key: String, name: &str, limit: &Limit, verdict: Verdict) -> Counter 
 
 impl fmt::Display for Counter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counter { key, name, limit, capacity, remaining, reset_after_ms, banned_ms } = self;
-        write!(f, "{key}\n  {limit}")?;
-        if !name.is_empty() {
-            write!(f, " ({name})")?;
-        }
-        write!(f, ": {remaining} of {capacity} left")?;
+        let Counter { key, rule, limit, capacity, remaining, reset_after_ms, banned_ms } = self;
+        write!(f, "{key}\n  {limit} ({rule}): {remaining} of {capacity} left")?;
         let rounded = |ms: u64| humantime::format_duration(Duration::from_secs(ms.div_ceil(1000)));
         if let Some(banned_ms) = banned_ms {
             write!(f, ", banned for {}", rounded(*banned_ms))?;

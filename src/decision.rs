@@ -33,10 +33,12 @@ pub struct Decision<'a> {
 pub type Few<T> = SmallVec<[T; 2]>;
 
 /// The answer to one descriptor.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum Status<'a> {
     /// No rule applies.
     NoLimit,
+    /// The rules do not know it, or its domain, and a setting denies what they do not know.
+    Unknown,
     /// A rule says that nothing is limited.
     Unlimited(&'a Rule),
     /// These of the limits have been asked; there is one at least.
@@ -52,7 +54,7 @@ pub struct Limited<'a> {
     pub answer: Answer,
 }
 
-/// The answer for a limit, and where it comes from.
+/// The answer for a limit; [`Answer::decided_by`] names where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The store.
@@ -66,7 +68,103 @@ pub enum Answer {
     /// The store was unavailable; the failure mode lets pass.
     FailedOpen,
     /// The store was unavailable; the failure mode denies.
-    FailedClosed,
+    FailedClosed {
+        /// How long until the store may decide again.
+        retry_after_ms: u64,
+    },
+}
+
+/// Where the answer for a limit comes from: one word for answers, logs and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DecidedBy {
+    /// The store, or what this process holds of it: a lease, or a denial that the store has just told.
+    Store,
+    /// The store was unavailable; it denied the same before, until a time that has not come.
+    KnownDenial,
+    /// The store was unavailable, and nobody has counted: the request passes.
+    FailureModeOpen,
+    /// The store was unavailable, and nobody has counted: the request is denied.
+    FailureModeClosed,
+    /// The store was unavailable: this process has decided by its share of the number.
+    FailureModeLocal,
+    /// The store was unavailable: the call fails, and no answer carries this.
+    FailureModeError,
+    /// Nobody: another limit of the request is known to deny it.
+    Skipped,
+    /// No limit: the rules do not have the domain, and a setting denies such.
+    UnknownDomain,
+    /// No limit: no rule is reached, and a setting denies such.
+    UnknownDescriptor,
+}
+
+impl DecidedBy {
+    /// Every one.
+    pub const ALL: [DecidedBy; 9] = [
+        DecidedBy::Store,
+        DecidedBy::KnownDenial,
+        DecidedBy::FailureModeOpen,
+        DecidedBy::FailureModeClosed,
+        DecidedBy::FailureModeLocal,
+        DecidedBy::FailureModeError,
+        DecidedBy::Skipped,
+        DecidedBy::UnknownDomain,
+        DecidedBy::UnknownDescriptor,
+    ];
+
+    /// Those of limits that the store could not decide.
+    pub const WITHOUT_STORE: [DecidedBy; 5] = [
+        DecidedBy::KnownDenial,
+        DecidedBy::FailureModeOpen,
+        DecidedBy::FailureModeClosed,
+        DecidedBy::FailureModeLocal,
+        DecidedBy::FailureModeError,
+    ];
+
+    /// The name in answers, logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DecidedBy::Store => "store",
+            DecidedBy::KnownDenial => "known_denial",
+            DecidedBy::FailureModeOpen => "failure_mode_open",
+            DecidedBy::FailureModeClosed => "failure_mode_closed",
+            DecidedBy::FailureModeLocal => "failure_mode_local",
+            DecidedBy::FailureModeError => "failure_mode_error",
+            DecidedBy::Skipped => "skipped",
+            DecidedBy::UnknownDomain => "unknown_domain",
+            DecidedBy::UnknownDescriptor => "unknown_descriptor",
+        }
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<DecidedBy> {
+        DecidedBy::ALL.into_iter().find(|decided_by| decided_by.name() == name)
+    }
+
+    /// The store was unavailable.
+    pub const fn is_without_store(self) -> bool {
+        match self {
+            DecidedBy::Store | DecidedBy::Skipped | DecidedBy::UnknownDomain | DecidedBy::UnknownDescriptor => false,
+            DecidedBy::KnownDenial
+            | DecidedBy::FailureModeOpen
+            | DecidedBy::FailureModeClosed
+            | DecidedBy::FailureModeLocal
+            | DecidedBy::FailureModeError => true,
+        }
+    }
+}
+
+impl Answer {
+    /// Where it comes from.
+    pub const fn decided_by(self) -> DecidedBy {
+        match self {
+            Answer::Store(_) => DecidedBy::Store,
+            Answer::Known(_) => DecidedBy::KnownDenial,
+            Answer::Local(_) => DecidedBy::FailureModeLocal,
+            Answer::Skipped => DecidedBy::Skipped,
+            Answer::FailedOpen => DecidedBy::FailureModeOpen,
+            Answer::FailedClosed { .. } => DecidedBy::FailureModeClosed,
+        }
+    }
 }
 
 /// The refund of a request that was admitted and does not pass after all.
@@ -90,8 +188,9 @@ impl<'a> Decision<'a> {
         for limited in &limits {
             votes.add(limited.role(), &limited.asked.check, limited.over());
         }
-        let only_shadow = votes.deny() && shadow_mode;
-        let over_limit = votes.deny() && !shadow_mode;
+        let deny = votes.deny() || statuses.iter().any(Status::is_unknown);
+        let only_shadow = deny && shadow_mode;
+        let over_limit = deny && !shadow_mode;
         // A limit that denies no request delays none either.
         let enforced = limits.iter().filter(|limited| limited.role() != Role::Shadow);
         let delay_ms = enforced.filter_map(Limited::verdict).map(|verdict| verdict.delay_ms).max();
@@ -104,7 +203,7 @@ impl<'a> Decision<'a> {
     pub fn limited(&self) -> impl Iterator<Item = &[Limited<'a>]> {
         self.statuses.iter().filter_map(|status| match status {
             Status::Limited(range) => Some(&self.limits[range.clone()]),
-            Status::NoLimit | Status::Unlimited(_) => None,
+            Status::NoLimit | Status::Unknown | Status::Unlimited(_) => None,
         })
     }
 
@@ -122,10 +221,52 @@ impl<'a> Decision<'a> {
             match answer {
                 Answer::Store(_) => refund.to_store.push(check),
                 Answer::Local(_) => refund.to_memory.push(Check { limit: check.limit.divided_by(replicas), ..check }),
-                Answer::Known(_) | Answer::Skipped | Answer::FailedOpen | Answer::FailedClosed => {}
+                Answer::Known(_) | Answer::Skipped | Answer::FailedOpen | Answer::FailedClosed { .. } => {}
             }
         }
         refund
+    }
+
+    /// Where the decision comes from, each once: of a denied request from the limits that are over, of another from
+    /// all.
+    pub fn decided_by(&self) -> Few<DecidedBy> {
+        let mut all = Few::new();
+        for limited in self.limits.iter().filter(|limited| !self.over_limit || limited.over()) {
+            let decided_by = limited.answer.decided_by();
+            if !all.contains(&decided_by) {
+                all.push(decided_by);
+            }
+        }
+        if self.denies_unknown() {
+            all.push(if self.domain_found { DecidedBy::UnknownDescriptor } else { DecidedBy::UnknownDomain });
+        }
+        all
+    }
+
+    /// It is denied because the rules do not know something of it.
+    pub fn denies_unknown(&self) -> bool {
+        self.over_limit && self.statuses.iter().any(Status::is_unknown)
+    }
+
+    /// The store was unavailable when this was decided.
+    pub fn is_without_store(&self) -> bool {
+        self.limits.iter().any(|limited| limited.answer.decided_by().is_without_store())
+    }
+
+    /// Whether one more hit of each descriptor would pass now.
+    pub fn next_passes(&self) -> bool {
+        let mut votes = Votes::default();
+        for limited in &self.limits {
+            votes.add(limited.asked.check.role, &limited.asked.check, !limited.has_room());
+        }
+        !votes.deny() && !self.denies_unknown()
+    }
+}
+
+impl Status<'_> {
+    /// It is denied because the rules do not know it.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Status::Unknown)
     }
 }
 
@@ -140,7 +281,7 @@ impl Limited<'_> {
         match self.answer {
             Answer::Store(verdict) | Answer::Known(verdict) | Answer::Local(verdict) => !verdict.allowed(),
             Answer::Skipped | Answer::FailedOpen => false,
-            Answer::FailedClosed => true,
+            Answer::FailedClosed { .. } => true,
         }
     }
 
@@ -149,11 +290,24 @@ impl Limited<'_> {
         self.over() && self.role() != Role::Shadow
     }
 
-    /// How many more hits would pass. Where no counter was asked, as many as the limit allows.
-    pub fn remaining(&self) -> u32 {
+    /// How many more hits would pass; `None` where nobody knows.
+    pub fn remaining(&self) -> Option<u32> {
+        self.verdict().map(|verdict| verdict.remaining)
+    }
+
+    /// How long until this limit lets the same request pass; `None` where it never does. Zero where nobody denies it.
+    pub fn retry_after_ms(&self) -> Option<u64> {
         match self.answer {
-            Answer::FailedClosed => 0,
-            _ => self.verdict().map_or_else(|| self.asked.check.limit.capacity(), |verdict| verdict.remaining),
+            Answer::FailedClosed { retry_after_ms } => Some(retry_after_ms),
+            _ => self.verdict().map_or(Some(0), |verdict| verdict.retry_after_ms),
+        }
+    }
+
+    /// Whether one more hit would be within the limit, as far as that is known.
+    pub fn has_room(&self) -> bool {
+        match self.verdict() {
+            Some(verdict) => self.banned_ms().is_none() && verdict.remaining >= self.asked.cost(),
+            None => !self.over(),
         }
     }
 
@@ -170,16 +324,22 @@ impl Limited<'_> {
     fn check_verdict(&self) -> Option<CheckVerdict> {
         match self.answer {
             Answer::Store(verdict) | Answer::Known(verdict) | Answer::Local(verdict) => Some(verdict),
-            Answer::Skipped | Answer::FailedOpen | Answer::FailedClosed => None,
+            Answer::Skipped | Answer::FailedOpen | Answer::FailedClosed { .. } => None,
         }
     }
 }
 
 /// The limit of a descriptor to report: of those that are over, the one with the longest wait; or else the one with
-/// the least remaining.
+/// the least remaining. What nobody knows comes last.
 pub fn most_pressing<'l, 'a>(limits: &'l [Limited<'a>]) -> Option<&'l Limited<'a>> {
     // What can never pass takes longest.
-    let wait = |limited: &Limited<'_>| limited.verdict().and_then(|verdict| verdict.retry_after_ms).unwrap_or(u64::MAX);
+    let wait = |limited: &Limited<'_>| limited.retry_after_ms().unwrap_or(u64::MAX);
     let over = limits.iter().filter(|limited| limited.over()).max_by_key(|limited| wait(limited));
-    over.or_else(|| limits.iter().min_by_key(|limited| limited.remaining()))
+    over.or_else(|| limits.iter().min_by_key(|limited| least_first(limited)))
+}
+
+/// Orders limits by what remains: the least first, and last those of which nobody knows.
+pub fn least_first(limited: &Limited<'_>) -> (bool, Option<u32>) {
+    let remaining = limited.remaining();
+    (remaining.is_none(), remaining)
 }

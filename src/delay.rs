@@ -54,12 +54,14 @@ impl DelayQueue {
     /// Reports a request that was denied and had no permit to be delayed instead.
     pub fn report_no_permit(&self) {
         self.metrics.record_delayed(Delayed::NoPermit);
-        if let Some(requests) = self.reports.admit() {
-            tracing::warn!(
-                requests,
-                "as many requests are delayed as MAX_DELAYED_REQUESTS allows: nothing more is delayed"
-            );
-        }
+        self.reports.log((), || {
+            |requests| {
+                tracing::warn!(
+                    requests,
+                    "as many requests were delayed as MAX_DELAYED_REQUESTS allows: nothing more is delayed"
+                );
+            }
+        });
     }
 
     /// Releases every delayed request, now and from now on.

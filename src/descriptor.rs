@@ -125,3 +125,37 @@ impl Unit {
         Some((unit, u32::try_from(duration.as_secs() / unit.duration().as_secs()).ok()?))
     }
 }
+
+/// A length of time in words that rules know: `90m`, `1500ms`; its largest unit that leaves no fraction.
+pub fn length(length: Duration) -> String {
+    const UNITS: [(&str, u128); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    let ms = length.as_millis();
+    let (unit, unit_ms) = UNITS.into_iter().find(|(_, unit)| ms.is_multiple_of(*unit)).unwrap_or(("ms", 1));
+    format!("{}{unit}", ms / unit_ms)
+}
+
+/// What a limit's number is for: `per minute`, `per 90s`, and where it has no window, `at once`.
+pub fn per(window: Option<Duration>) -> String {
+    match window {
+        None => "at once".to_owned(),
+        Some(window) => match Unit::of(window) {
+            Some(unit) => format!("per {}", unit.name()),
+            None => format!("per {}", length(window)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_period_reads_as_rules_write_it() {
+        let said = |ms| per(Some(Duration::from_millis(ms)));
+        assert_eq!(
+            [1, 1_500, 60_000, 90_000, 5_400_000, 604_800_000, 31_622_400_000].map(said),
+            ["per 1ms", "per 1500ms", "per minute", "per 90s", "per 90m", "per week", "per 366d"]
+        );
+        assert_eq!(per(None), "at once");
+    }
+}

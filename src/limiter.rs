@@ -1,7 +1,10 @@
 //! The straight line of a request: match, plan, ask the store, conclude, record; and delay, where a limit says so.
 
+mod outage;
+
 use std::borrow::Borrow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -10,22 +13,26 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use crate::counters::{self, Action, Counter, CounterError};
-use crate::decision::{Decision, Refund};
+use crate::decision::{DecidedBy, Decision, Refund};
 use crate::delay::{Delay, DelayQueue};
 use crate::descriptor::{Entry, Request, Role};
+use crate::explain::Explanation;
 use crate::metrics::{Metrics, RuleMetrics};
-use crate::plan::{Asked, Plan, PlanOptions};
-use crate::rules::Rules;
+use crate::plan::{Asked, Plan, PlanOptions, Undecided, WithoutStore};
+use crate::rules::report::escaped;
+use crate::rules::{Budget, Rules};
 use crate::store::memory::{Clock, MemoryStore};
-use crate::store::{Check, Store, StoreError, Verdicts};
-use crate::telemetry;
+use crate::store::{self, Check, Store, StoreError, Verdicts};
+use crate::telemetry::{Admitted, ThrottleByName};
+use outage::Outage;
 
 /// How long the store has to refund what a delayed request has taken whose caller went away.
 const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The most work that one request may ask of the store, where a small counter is 1. Redis decides it in one go,
-/// and this much takes Redis some milliseconds.
-pub const MAX_WORK: u64 = 1_280;
+pub use crate::plan::MAX_WORK;
+
+/// Over so many seconds come back who is denied while the store is unavailable: not all at once.
+const RETRY_SPREAD: u64 = 3;
 
 /// Decides requests by the rules in force.
 pub struct Limiter<S> {
@@ -71,7 +78,21 @@ struct Common {
     local: Arc<dyn Local>,
     metrics: Arc<Metrics>,
     delays: DelayQueue,
-    reports: telemetry::Throttle,
+    retries: Retries,
+    outage: Outage,
+    unknown_domains: ThrottleByName,
+}
+
+/// When to come back who is denied while the store is unavailable.
+#[derive(Default)]
+struct Retries(AtomicU64);
+
+impl Retries {
+    /// When the store may have been reached again, and up to [`RETRY_SPREAD`] seconds later, each in turn.
+    fn next_ms(&self) -> u64 {
+        let turn = self.0.fetch_add(1, Ordering::Relaxed) % RETRY_SPREAD;
+        store::RETRY.as_millis() as u64 + turn * 1_000
+    }
 }
 
 /// What holds for every request.
@@ -115,8 +136,14 @@ pub enum DecideError {
     #[error("no rules are in force yet")]
     NoRules,
     /// A limit wants the call to fail while the store is unavailable.
-    #[error("the rate limit store is unavailable: {0}")]
-    Undecided(#[source] StoreError),
+    #[error("the rate limit store is unavailable ({error}), and the rule {rule:?} says failure_mode: error")]
+    Undecided {
+        /// What the limit is called.
+        rule: String,
+        /// What the store said.
+        #[source]
+        error: StoreError,
+    },
     /// The store has no room, and such requests are refused.
     #[error("too many requests wait for the rate limit store")]
     Overloaded,
@@ -168,7 +195,9 @@ impl<S: Store> Limiter<S> {
             delays: DelayQueue::new(options.max_delayed_requests, Arc::clone(&metrics)),
             options,
             metrics,
-            reports: telemetry::Throttle::default(),
+            retries: Retries::default(),
+            outage: Outage::default(),
+            unknown_domains: ThrottleByName::default(),
         };
         let in_force = Arc::new(InForce::default());
         common.in_force.lock().push(Arc::clone(&in_force));
@@ -220,6 +249,42 @@ impl<S: Store> Limiter<S> {
         counters::act(action, &snapshot.rules, &self.common.options.plan, &*self.store, descriptor, timeout).await
     }
 
+    /// What the rules say of a request: a matter of some milliseconds, if it misses them.
+    pub fn explain(&self, snapshot: &Snapshot, request: &Request) -> Explanation {
+        Explanation::new(&snapshot.rules, &self.common.options.plan, request)
+    }
+
+    /// The same explanation with what the counters say now, or what answers for them. Nothing is counted.
+    pub async fn add_state(
+        &self,
+        explanation: Explanation,
+        (snapshot, request): (&Snapshot, &Request),
+        timeout: Duration,
+    ) -> Explanation {
+        if !explanation.reads() {
+            return explanation;
+        }
+        let asking = Plan::new(&self.common.options.plan, &snapshot.rules, request);
+        let peek = asking.clone().peek();
+        let error = match self.store.check(peek.asked(), Instant::now() + timeout).await {
+            Ok(verdicts) => return explanation.answered(&peek.conclude(&verdicts)),
+            Err(error) => error,
+        };
+        let is_same = |asked: &&Asked<'_>, check: &Check| asked.check.key == check.key;
+        let without = WithoutStore {
+            known: |check: &Check| {
+                let asked = asking.asked().iter().find(|asked| is_same(asked, check))?;
+                self.store.known_denial(&asked.check)
+            },
+            decide: |checks: &[Check]| self.common.local.decide(checks),
+            retry_after_ms: self.common.retries.next_ms(),
+        };
+        match peek.conclude_without_store(without) {
+            Ok(decision) => explanation.answered(&decision),
+            Err(undecided) => explanation.undecided(undecided, &error.to_string()),
+        }
+    }
+
     /// Decides a request. A request that passes later has a delay; if the delay is dropped before its release time,
     /// what the request has taken is refunded.
     ///
@@ -236,6 +301,9 @@ impl<S: Store> Limiter<S> {
             return Err(DecideError::NoRules);
         }
         let mut plan = Plan::new(&self.common.options.plan, &snapshot.rules, request);
+        if !plan.domain_found() {
+            self.report_unknown_domain(&snapshot.rules, &request.domain);
+        }
         if let Some((descriptor, limit)) = plan.refused_refund() {
             return Err(DecideError::GiveBack { descriptor, rule: limit.label.to_string() });
         }
@@ -247,7 +315,7 @@ impl<S: Store> Limiter<S> {
             if deadlines.caller.is_some_and(|deadline| deadline <= now) {
                 return Err(DecideError::DeadlineExceeded);
             }
-            let work = plan.asked().iter().map(|asked| asked.check.work()).sum();
+            let work = plan.work();
             if work > MAX_WORK {
                 return Err(DecideError::TooMuchWork(work));
             }
@@ -266,7 +334,7 @@ impl<S: Store> Limiter<S> {
                     self.common.metrics.record_overloaded();
                     return Err(DecideError::Overloaded);
                 }
-                Err(error) => self.decide_without_store(plan, error)?,
+                Err(error) => self.decide_without_store(snapshot, plan, error)?,
             }
         };
         if may_delay && permit.is_none() && decision.over_limit {
@@ -298,6 +366,21 @@ impl<S: Store> Limiter<S> {
         verdicts
     }
 
+    /// Says once a minute of a domain that the rules do not have it.
+    fn report_unknown_domain(&self, rules: &Rules, domain: &str) {
+        let gets = self.common.options.plan.unknown_domain.name();
+        match self.common.unknown_domains.admit(domain) {
+            None => {}
+            Some(Admitted::Name(requests)) => {
+                let hint = rules.missed_domain(domain, &mut Budget::new(Budget::REQUEST)).words;
+                tracing::warn!(domain = escaped(domain), requests, gets, "no rules for the {hint}");
+            }
+            Some(Admitted::Others(requests)) => {
+                tracing::warn!(requests, gets, "no rules for more domains than are named here");
+            }
+        }
+    }
+
     /// Takes the request out of its counters. No caller waits for that.
     fn refund(self, Refund { to_store, to_memory }: Refund) {
         if !to_memory.is_empty() {
@@ -317,20 +400,30 @@ impl<S: Store> Limiter<S> {
         self.common.delays.close();
     }
 
-    fn decide_without_store<'a>(&self, plan: Plan<'a>, error: StoreError) -> Result<Decision<'a>, DecideError> {
+    fn decide_without_store<'a>(
+        &self,
+        snapshot: &Snapshot,
+        plan: Plan<'a>,
+        error: StoreError,
+    ) -> Result<Decision<'a>, DecideError> {
         tracing::debug!(?error, "the store could not decide a request");
-        if let Some(since_last) = self.common.reports.admit() {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                kind = error.kind(),
-                requests = since_last,
-                "the store could not decide: failure modes answered"
-            );
+        let without = WithoutStore {
+            known: |check: &Check| self.store.known_denial(check),
+            decide: |checks: &[Check]| self.common.local.decide(checks),
+            retry_after_ms: self.common.retries.next_ms(),
+        };
+        let Common { outage, metrics, .. } = &*self.common;
+        match plan.conclude_without_store(without) {
+            Ok(decision) => {
+                let answers = decision.limits.iter();
+                outage.note(&error, answers.map(|limited| (limited.asked.source, limited.answer.decided_by())));
+                Ok(decision)
+            }
+            Err(Undecided(source)) => {
+                outage.note(&error, [(source, DecidedBy::FailureModeError)]);
+                metrics.record_unavailable(&snapshot.metrics, source);
+                Err(DecideError::Undecided { rule: source.label().to_owned(), error })
+            }
         }
-        let known = |check: &Check| self.store.known_denial(check);
-        plan.conclude_without_store(known, |checks| self.common.local.decide(checks)).map_err(|_| {
-            self.common.metrics.record_unavailable();
-            DecideError::Undecided(error)
-        })
     }
 }

@@ -5,9 +5,13 @@ use std::time::Duration;
 
 use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options};
 use crate::decision::{Answer, Decision, Few, Limited, Status};
-use crate::descriptor::{Override, Request, Role};
+use crate::descriptor::{Descriptor, Override, Request, Role};
 use crate::rules::{Allowance, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
 use crate::store::{self, Check, CheckVerdict, Key, Origin, Penalized, StoreError, Verdicts};
+
+/// The most work that one request may ask of the store, where a small counter is 1. Redis decides it in one go,
+/// and this much takes Redis some milliseconds.
+pub const MAX_WORK: u64 = 1_280;
 
 /// What holds for every request.
 #[derive(Clone, Debug, Default)]
@@ -18,10 +22,45 @@ pub struct PlanOptions {
     pub shadow_mode: bool,
     /// Among so many processes `local` decisions are divided.
     pub expected_replicas: u32,
+    /// What a request gets whose domain the rules do not have.
+    pub unknown_domain: Unknown,
+    /// What one gets of whose descriptors one reaches no rule.
+    pub unknown_descriptor: Unknown,
+}
+
+/// What a request gets that asks about something that the rules do not know.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unknown {
+    /// It passes, as far as that is concerned.
+    #[default]
+    Pass,
+    /// It is denied, and charged to no limit but those that count denials.
+    Deny,
+}
+
+impl Unknown {
+    /// Both.
+    pub const ALL: [Unknown; 2] = [Unknown::Pass, Unknown::Deny];
+
+    /// The name in settings.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unknown::Pass => "pass",
+            Unknown::Deny => "deny",
+        }
+    }
+
+    /// What a descriptor gets that is unknown. A refund always passes.
+    fn status<'a>(self, descriptor: &Descriptor) -> Status<'a> {
+        match self {
+            Unknown::Deny if !descriptor.ask.is_refund() => Status::Unknown,
+            Unknown::Deny | Unknown::Pass => Status::NoLimit,
+        }
+    }
 }
 
 /// What a request asks of the store, and why.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Plan<'a> {
     options: &'a PlanOptions,
     domain_found: bool,
@@ -59,7 +98,18 @@ pub enum Source<'a> {
     Override(&'a Domain),
 }
 
+/// What a limit is called that a client brings along.
+pub const OVERRIDE: &str = "(override)";
+
 impl<'a> Source<'a> {
+    /// The one name of the limit, in answers, metrics and logs: see [`RuleLimit::label`].
+    pub fn label(self) -> &'a str {
+        match self {
+            Source::Rule(_, limit) => &limit.label,
+            Source::Override(_) => OVERRIDE,
+        }
+    }
+
     /// The name that the rules give the limit; empty where it has none.
     pub fn name(self) -> &'a str {
         match self {
@@ -67,11 +117,47 @@ impl<'a> Source<'a> {
             Source::Override(_) => "",
         }
     }
+
+    /// The path of its rule.
+    pub fn path(self) -> &'a str {
+        match self {
+            Source::Rule(rule, _) => &rule.path,
+            Source::Override(_) => OVERRIDE,
+        }
+    }
+
+    /// The domain's name.
+    pub fn domain(self) -> &'a str {
+        match self {
+            Source::Rule(rule, _) => &rule.domain,
+            Source::Override(domain) => &domain.name,
+        }
+    }
 }
 
-/// A limit that the store could not decide is in failure mode `error`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Undecided;
+impl Asked<'_> {
+    /// How much one hit counts.
+    pub fn cost(&self) -> u32 {
+        match self.source {
+            Source::Rule(_, limit) => limit.config.cost,
+            Source::Override(_) => 1,
+        }
+    }
+}
+
+/// A limit that the store could not decide is in failure mode `error`: which.
+#[derive(Clone, Copy, Debug)]
+pub struct Undecided<'a>(pub Source<'a>);
+
+/// Who answers while the store is unavailable.
+pub struct WithoutStore<K, D> {
+    /// Knows denials that still hold.
+    pub known: K,
+    /// Decides checks in this process.
+    pub decide: D,
+    /// After so long a request that fails closed may be asked again.
+    pub retry_after_ms: u64,
+}
 
 impl<'a> Plan<'a> {
     /// Matches every descriptor.
@@ -79,7 +165,8 @@ impl<'a> Plan<'a> {
         let statuses = Few::with_capacity(request.descriptors.len());
         let mut plan = Plan { options, domain_found: false, statuses, asked: Vec::new(), refused: None };
         let Some(domain) = rules.domain(&request.domain) else {
-            plan.statuses.extend(request.descriptors.iter().map(|_| Status::NoLimit));
+            let unknown = |descriptor| options.unknown_domain.status(descriptor);
+            plan.statuses.extend(request.descriptors.iter().map(unknown));
             return plan;
         };
         plan.domain_found = true;
@@ -103,10 +190,24 @@ impl<'a> Plan<'a> {
             plan.statuses.push(match rule {
                 _ if plan.asked.len() > begin => Status::Limited(begin..plan.asked.len()),
                 Some(rule) if is_unlimited(rule) => Status::Unlimited(rule),
-                _ => Status::NoLimit,
+                Some(_) => Status::NoLimit,
+                None => options.unknown_descriptor.status(descriptor),
             });
         }
+        if !options.shadow_mode && plan.statuses.iter().any(Status::is_unknown) {
+            plan.charge_denial();
+        }
         plan
+    }
+
+    /// The request is denied, whatever the limits say: only those that count denials are charged. The others are asked
+    /// all the same, because refunds happen, and the answer tells what they say.
+    fn charge_denial(&mut self) {
+        for Asked { check, .. } in &mut self.asked {
+            if check.ask.taken() > 0 && !check.limit.count_denied() {
+                check.ask = Ask::Peek;
+            }
+        }
     }
 
     /// Asks every limit of a rule that no other limit replaces.
@@ -157,6 +258,20 @@ impl<'a> Plan<'a> {
         &self.asked
     }
 
+    /// How much work that is.
+    pub fn work(&self) -> u64 {
+        self.asked.iter().map(|asked| asked.check.work()).sum()
+    }
+
+    /// The same plan of one who only wants to see: nothing is counted.
+    #[must_use]
+    pub fn peek(mut self) -> Plan<'a> {
+        for Asked { check, .. } in &mut self.asked {
+            check.ask = Ask::Peek;
+        }
+        self
+    }
+
     /// Whether the answer may be to delay the request.
     pub fn may_delay(&self) -> bool {
         let takes = self.asked.iter().filter(|asked| asked.check.ask.taken() > 0);
@@ -173,6 +288,11 @@ impl<'a> Plan<'a> {
         self
     }
 
+    /// The rules have the domain.
+    pub fn domain_found(&self) -> bool {
+        self.domain_found
+    }
+
     /// A descriptor that asks for a refund that its limit does not take.
     pub fn refused_refund(&self) -> Option<(usize, &'a RuleLimit)> {
         self.refused
@@ -184,8 +304,7 @@ impl<'a> Plan<'a> {
         self.decision(answers)
     }
 
-    /// What the failure modes answer while the store is unavailable: `known` knows denials that still hold, `decide`
-    /// decides checks in this process.
+    /// What the failure modes answer while the store is unavailable.
     ///
     /// The request is still one group: local decisions charge nothing if a limit that fails closed denies the request.
     /// No penalty counts meanwhile.
@@ -194,9 +313,12 @@ impl<'a> Plan<'a> {
     /// Where a limit wants the call to fail.
     pub fn conclude_without_store(
         self,
-        known: impl Fn(&Check) -> Option<CheckVerdict>,
-        decide: impl FnOnce(&[Check]) -> Result<Verdicts, StoreError>,
-    ) -> Result<Decision<'a>, Undecided> {
+        without: WithoutStore<
+            impl Fn(&Check) -> Option<CheckVerdict>,
+            impl FnOnce(&[Check]) -> Result<Verdicts, StoreError>,
+        >,
+    ) -> Result<Decision<'a>, Undecided<'a>> {
+        let WithoutStore { known, decide, retry_after_ms } = without;
         let mode = |Asked { check, failure_mode, .. }: &Asked<'_>| match failure_mode {
             // A limit that denies no request fails no call.
             FailureMode::Error if check.role == Role::Shadow => FailureMode::Open,
@@ -205,12 +327,12 @@ impl<'a> Plan<'a> {
             mode => *mode,
         };
         let modes: Vec<FailureMode> = self.asked.iter().map(mode).collect();
-        if modes.contains(&FailureMode::Error) {
-            return Err(Undecided);
+        if let Some(place) = modes.iter().position(|mode| *mode == FailureMode::Error) {
+            return Err(Undecided(self.asked[place].source));
         }
         let answer = |(asked, mode): (&Asked<'_>, &FailureMode)| match (known(&asked.check), mode) {
             (Some(verdict), _) => Some(Answer::Known(verdict)),
-            (None, FailureMode::Closed) => Some(Answer::FailedClosed),
+            (None, FailureMode::Closed) => Some(Answer::FailedClosed { retry_after_ms }),
             (None, FailureMode::Local) => None,
             (None, FailureMode::Open | FailureMode::Error) => Some(Answer::FailedOpen),
         };

@@ -4,6 +4,7 @@
 #![expect(clippy::doc_markdown, reason = "generated")]
 
 pub mod codec;
+pub mod details;
 
 include!(concat!(env!("OUT_DIR"), "/wire.rs"));
 

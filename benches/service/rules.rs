@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::algorithm::{Algorithm, Limit, Options};
 use tollgate::descriptor::{Entry, Role};
 use tollgate::rules::{
-    Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, LimitConfig, RuleConfig, Rules,
+    Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, LimitConfig, Place, RuleConfig, Rules, Said,
 };
 
 /// So many rules, in the domain `bench`.
@@ -13,6 +13,8 @@ pub fn of_one_level(rules: usize) -> Rules {
     let limit = Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(60), Options::default());
     let allowance = Allowance::Limited(limit.expect("there is such a limit"));
     let limit = LimitConfig {
+        line: None,
+        said: Said::default(),
         name: String::new(),
         allowance,
         failure_mode: FailureMode::Open,
@@ -23,6 +25,7 @@ pub fn of_one_level(rules: usize) -> Rules {
         replaces: Vec::new(),
     };
     let descriptors = (0..rules).flat_map(entries).map(|entry| DescriptorConfig {
+        place: Place::default(),
         key: entry.key,
         value: Some(entry.value),
         share_threshold: false,
@@ -30,7 +33,7 @@ pub fn of_one_level(rules: usize) -> Rules {
         descriptors: Vec::new(),
     });
     let (name, defaults) = ("bench".into(), Defaults::default());
-    Rules::new(vec![DomainConfig { name, defaults, descriptors: descriptors.collect() }])
+    Rules::new(vec![DomainConfig { name, defaults, origins: Vec::new(), descriptors: descriptors.collect() }])
 }
 
 /// What a user's request asks about.

@@ -1,20 +1,29 @@
 //! `tollgate check`: reads rules files as the service would, and says what is wrong with them.
 
-use std::io::{self, BufWriter, Write as _};
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::io::{self, BufWriter, Read as _, Write as _};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 use clap::Args;
 
+use super::report::{Findings, Format, Texts};
 use crate::changes::{self, Summary};
 use crate::rules::Rules;
-use crate::rules::load::{self, Sources};
+use crate::rules::load::{self, NamedText, Sources};
 use crate::settings::Reading;
 
+/// What stands for standard input.
+const STDIN: &str = "-";
+
+/// Say what is wrong with rules files; exits with 0 if nothing is, and with 1 otherwise.
+///
+/// It reads rules as the service would, and also those in the ConfigMaps of Kubernetes manifests, with the manifest's own
+/// lines: `helm template ... | tollgate check -`.
 #[derive(Args)]
 pub(super) struct Check {
-    /// Files or folders of rules.
+    /// Files or folders of rules, or of Kubernetes manifests with rules in ConfigMaps; - is standard input.
     #[arg(required = true)]
     paths: Vec<PathBuf>,
 
@@ -27,37 +36,47 @@ pub(super) struct Check {
     #[arg(long, value_name = "OLD")]
     against: Vec<PathBuf>,
 
+    /// How to report: text for people; json; github, which GitHub Actions shows beside the lines; sarif, for code
+    /// scanning.
+    #[arg(long, value_enum, default_value_t)]
+    format: Format,
+
     #[command(flatten)]
     reading: Reading,
 }
 
 pub(super) fn run(check: &Check) -> anyhow::Result<ExitCode> {
-    let loaded = match load::load(&Sources { paths: check.paths.clone() }, &check.reading.load_options()) {
-        Ok(loaded) => loaded,
-        Err(error) => {
-            eprintln!("{error}");
-            return Ok(ExitCode::FAILURE);
-        }
-    };
-    for problem in loaded.warnings.iter().chain(&loaded.hints) {
-        eprintln!("{problem}");
+    let options = check.reading.load_options();
+    let (stdin, paths): (Vec<_>, Vec<_>) = check.paths.iter().cloned().partition(|path| path == Path::new(STDIN));
+    let texts = if stdin.is_empty() { Vec::new() } else { vec![standard_input(options.max_file_bytes)?] };
+    let loaded = load::check(&Sources { paths }, &texts, &options);
+    let (findings, rules) = Findings::new(loaded, check.strict);
+    let given = texts.into_iter().map(|text| (text.name, text.bytes)).collect::<HashMap<_, _>>();
+    findings.print(check.format, &mut Texts::new(given));
+    if let Some(rules) = rules.filter(|_| findings.passed && !check.against.is_empty()) {
+        print_changes(check, &rules)?;
     }
-    if check.strict && !loaded.warnings.is_empty() {
-        return Ok(ExitCode::FAILURE);
-    }
-    let count = |number, what| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-    println!("ok: {} in {}", count(loaded.rules.rules().len(), "rule"), count(loaded.rules.domains(), "domain"));
-    if !check.against.is_empty() {
-        print_changes(check, &loaded.rules)?;
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(if findings.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn standard_input(max_bytes: u64) -> anyhow::Result<NamedText> {
+    let mut bytes = Vec::new();
+    // One byte more than allowed is enough to see that it is too long.
+    let read = std::io::stdin().take(max_bytes.saturating_add(1)).read_to_end(&mut bytes);
+    read.context("standard input cannot be read")?;
+    Ok(NamedText { name: STDIN.into(), bytes })
 }
 
 /// Prints every change, and how many there are.
 fn print_changes(check: &Check, new: &Rules) -> anyhow::Result<()> {
-    let old = load::load(&Sources { paths: check.against.clone() }, &check.reading.load_options());
+    let old = load::check(&Sources { paths: check.against.clone() }, &[], &check.reading.load_options());
     let old = old.context("--against: these rules are refused")?.rules;
-    let (mut summary, mut out, mut written) = (Summary::default(), BufWriter::new(io::stdout().lock()), Ok(()));
+    // What is for programs stays alone on standard output.
+    let out: Box<dyn io::Write> = match check.format {
+        Format::Text => Box::new(io::stdout().lock()),
+        _ => Box::new(io::stderr().lock()),
+    };
+    let (mut summary, mut out, mut written) = (Summary::default(), BufWriter::new(out), Ok(()));
     changes::compare(&old, new, &mut |change| {
         summary.add(&change);
         if written.is_ok() {

@@ -1,42 +1,140 @@
 //! How the command speaks to a running service.
 
+use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::anyhow;
 use clap::Args;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Status};
+
+use super::probe::{self, Found};
+use crate::settings;
 
 /// Where a running service is.
 #[derive(Args)]
 pub(super) struct ServiceAddress {
     /// Where the service listens for gRPC. Unset: this machine, on the port that GRPC_PORT names or on 8081.
-    #[arg(long, short, value_name = "HOST:PORT")]
+    #[arg(long, short, value_name = "HOST:PORT", value_parser = host_and_port)]
     address: Option<String>,
 
-    /// For the default above: inside a container, the variable that moved the service moves its clients too.
+    /// For the default above: inside a container, the variable that moved the service moves its clients too. It is read
+    /// only then.
     #[arg(long, env = "GRPC_PORT", default_value = "8081", hide = true)]
-    grpc_port: u16,
+    grpc_port: String,
 }
 
-/// A connection on which every call is answered within `timeout` or fails.
-///
-/// # Errors
-/// Where the address is none, or nobody answers there.
-pub(super) async fn connect(service: &ServiceAddress, timeout: Duration) -> anyhow::Result<Channel> {
-    let address = match &service.address {
-        Some(address) => address.clone(),
-        None => format!("localhost:{}", service.grpc_port),
+/// A service that calls can be made to.
+pub(super) struct Service {
+    /// A connection on which every call is answered in time or fails.
+    pub channel: Channel,
+    address: String,
+    timeout: Duration,
+}
+
+impl Service {
+    /// Connects to it; every call is answered within `timeout` or fails.
+    ///
+    /// # Errors
+    /// Where the address is none, or nobody answers there.
+    pub(super) async fn connect(address: &ServiceAddress, timeout: Duration) -> anyhow::Result<Service> {
+        let address = address.or_default()?;
+        let endpoint = Endpoint::from_shared(format!("http://{address}"))?.connect_timeout(timeout).timeout(timeout);
+        match endpoint.connect().await {
+            Ok(channel) => Ok(Service { channel, address, timeout }),
+            Err(error) => Err(match probe::probe(&address, timeout).await {
+                Found::Silent | Found::Closes | Found::Http2 => {
+                    anyhow!(error).context(format!("cannot reach {address}"))
+                }
+                found => anyhow!("{}", explained(&address, &found)),
+            }),
+        }
+    }
+
+    /// Why a call failed: what the service said, or what is there instead of one.
+    pub(super) async fn refusal(&self, status: &Status) -> anyhow::Error {
+        let said = anyhow!("{}: {}", status.code(), status.message());
+        if status.code() == Code::Unimplemented {
+            return said.context(format!("HTTP/2 is spoken at {}, but not by Tollgate: see --address", self.address));
+        }
+        // A status that the other side has sent comes from no error of ours.
+        if std::error::Error::source(status).is_none() {
+            return said;
+        }
+        match probe::probe(&self.address, self.timeout).await {
+            Found::Http2 => said,
+            found => anyhow!("{}", explained(&self.address, &found)),
+        }
+    }
+}
+
+impl ServiceAddress {
+    fn or_default(&self) -> anyhow::Result<String> {
+        match &self.address {
+            Some(address) => Ok(address.clone()),
+            None => {
+                let port = settings::port("GRPC_PORT")(&self.grpc_port);
+                let port = port.map_err(|reason| anyhow!("GRPC_PORT={} (environment): {reason}", self.grpc_port))?;
+                Ok(format!("localhost:{port}"))
+            }
+        }
+    }
+}
+
+/// The address as it stands, where it is `host:port`; otherwise what to write instead.
+fn host_and_port(address: &str) -> Result<String, String> {
+    let (scheme, rest) = match address.split_once("://") {
+        Some((scheme, rest)) => (Some(scheme), rest),
+        None => (None, address),
     };
-    Endpoint::from_shared(format!("http://{address}"))
-        .with_context(|| format!("{address:?} is not host:port"))?
-        .connect_timeout(timeout)
-        .timeout(timeout)
-        .connect()
-        .await
-        .with_context(|| format!("cannot reach {address}: is the service running? see --address"))
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let authority = authority.rsplit('@').next().unwrap_or_default();
+    // An IPv6 address has colons of its own, and a port alone is one of this machine.
+    let bracketed = match (authority.parse::<Ipv6Addr>(), authority.parse::<u16>()) {
+        (Ok(address), _) => format!("[{address}]"),
+        (_, Ok(port)) => format!("localhost:{port}"),
+        _ => authority.to_owned(),
+    };
+    let uri: Uri = format!("http://{bracketed}").parse().map_err(|_| "write host:port, such as localhost:8081")?;
+    let host = uri.host().filter(|host| !host.is_empty()).ok_or("write host:port, such as localhost:8081")?;
+    let right = match uri.port_u16() {
+        Some(port) => format!("{host}:{port}"),
+        None if !bracketed.ends_with(host) => {
+            return Err(format!("the port must be a whole number from 1 to 65535: write {host}:8081"));
+        }
+        None => format!("{host}:8081"),
+    };
+    match scheme {
+        _ if right == address => Ok(right),
+        Some("http") => Err(format!("gRPC needs no http:// in front: write {right}")),
+        Some("https") => {
+            Err(format!("Tollgate speaks gRPC without TLS, and needs no https:// in front: write {right}"))
+        }
+        Some(_) => Err(format!("gRPC needs no scheme in front: write {right}")),
+        None => Err(format!("not host:port: write {right}")),
+    }
 }
 
-/// What a service says when it does not answer.
-pub(super) fn refusal(status: &tonic::Status) -> anyhow::Error {
-    anyhow::anyhow!("{}: {}", status.code(), status.message())
+fn explained(address: &str, found: &Found) -> String {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+    match found {
+        Found::UnknownHost => format!("there is no host {host}: see --address"),
+        Found::Nobody => format!("nobody listens at {address}: is the service running? see --address"),
+        Found::Unreachable(error) => format!("cannot reach {address}: {error}"),
+        Found::Tls => format!(
+            "TLS is spoken at {address}: Tollgate speaks gRPC without it; ask Tollgate itself, not a proxy in front of it"
+        ),
+        Found::Http if port == "8081" => format!("HTTP/1.1 is spoken at {address}, not gRPC: see --address"),
+        Found::Http => format!(
+            "HTTP/1.1 is spoken at {address}, not gRPC: Tollgate's port for gRPC is GRPC_PORT, 8081 unless it is set; \
+             write --address {host}:8081"
+        ),
+        Found::Redis => format!("Redis is at {address}, not Tollgate: write --address {host}:8081"),
+        Found::Other(said) => {
+            format!("something else than gRPC is spoken at {address}, which says {said:?}: see --address")
+        }
+        Found::Silent => format!("{address} takes connections and says nothing: is that Tollgate? see --address"),
+        Found::Closes => format!("{address} closes connections without a word: is that Tollgate? see --address"),
+        Found::Http2 => format!("HTTP/2 is spoken at {address}, but no call is answered"),
+    }
 }

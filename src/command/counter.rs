@@ -8,16 +8,20 @@ use clap::{Args, Subcommand};
 use crate::counters::{self, Action};
 use crate::plan::PlanOptions;
 use crate::rules::load;
-use crate::settings::{Reading, RulesSettings, StoreSettings};
+use crate::settings::{Reading, RulesSettings, SettingsError, StoreSettings};
 use crate::store::redis::RedisStore;
 use crate::telemetry::{self, LogFormat};
 
 #[derive(Subcommand)]
 pub(super) enum Command {
     /// Show what the counters of a descriptor say; nothing is counted.
+    ///
+    /// Exits with 0 if it shows them, and with 1 otherwise.
     Get(Box<Which>),
-    /// Make the counters of a descriptor as fresh. A running service may deny for up to a second more what Redis has
-    /// just denied.
+    /// Make the counters of a descriptor as fresh.
+    ///
+    /// A running service may deny for up to a second more what Redis has just denied. Exits with 0 if the counters are
+    /// fresh, and with 1 otherwise.
     Reset(Box<Which>),
 }
 
@@ -40,6 +44,14 @@ pub(super) struct Which {
 
     #[command(flatten)]
     store: StoreSettings,
+}
+
+impl Command {
+    /// What is wrong with settings that can be read.
+    pub(super) fn errors(&self) -> Vec<SettingsError> {
+        let (Command::Get(which) | Command::Reset(which)) = self;
+        [which.rules.sources().err(), which.store.redis().err()].into_iter().flatten().collect()
+    }
 }
 
 #[tokio::main(flavor = "current_thread")]

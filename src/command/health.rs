@@ -9,7 +9,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use super::client::{self, ServiceAddress};
+use super::client::{Service, ServiceAddress};
 
 /// Ask a running service whether it answers by rules; exits with 0 if it is SERVING, and with 1 otherwise.
 #[derive(Args)]
@@ -24,11 +24,11 @@ pub(super) struct Health {
 
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(health: Health) -> anyhow::Result<ExitCode> {
-    let channel = client::connect(&health.service, health.timeout).await?;
-    let response = HealthClient::new(channel)
-        .check(HealthCheckRequest::default())
-        .await
-        .map_err(|status| client::refusal(&status))?;
+    let service = Service::connect(&health.service, health.timeout).await?;
+    let response = match HealthClient::new(service.channel.clone()).check(HealthCheckRequest::default()).await {
+        Ok(response) => response,
+        Err(status) => return Err(service.refusal(&status).await),
+    };
     let serving = response.into_inner().status() == ServingStatus::Serving;
     println!("{}", if serving { "SERVING" } else { "NOT_SERVING" });
     Ok(if serving { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -1,24 +1,38 @@
 //! What the command line does: a file for each command.
 
+mod answer;
+mod arguments;
 mod ask;
 mod check;
 mod client;
+mod completions;
 mod counter;
+mod explain;
+mod findings;
 mod health;
+mod man;
+mod page;
+mod probe;
+mod report;
 mod serve;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::builder::Resettable;
-use clap::{Arg, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
-use crate::settings::{self, Settings};
+use self::findings::Findings;
+use crate::metrics;
+use crate::settings::{self, Environment, Settings, SettingsError};
+use crate::version;
+
+/// The exit code where no limit applies to a request.
+const NOTHING_APPLIES: u8 = 3;
 
 /// A rate-limit service for Envoy: exact limits, decided in Redis or in memory.
 #[derive(Parser)]
 #[command(
-    version,
+    version = version::IN_FULL,
     after_help = "Without a command, `tollgate` serves: `tollgate --rules PATH` is `tollgate serve --rules PATH`."
 )]
 struct Cli {
@@ -29,38 +43,77 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     /// Answer Envoy by the rules (this is the default).
+    ///
+    /// Exits with 0 after SIGTERM or SIGINT, and with 1 if it cannot serve.
     Serve(Box<Settings>),
-    /// Say what is wrong with rules files; exits with 0 if nothing is, and with 1 otherwise.
     Check(check::Check),
     Ask(ask::Ask),
+    Explain(Box<explain::Explain>),
     Health(health::Health),
     /// Show counters in Redis, or reset them.
     #[command(subcommand)]
     Counter(counter::Command),
+    /// Print the JSON Schema of rules files, by which editors complete and check them.
+    ///
+    /// An editor with yaml-language-server takes it from a comment in the file's first line:
+    /// # yaml-language-server: $schema=PATH
+    Schema,
     /// Print the reference page of all settings, in Markdown.
     Settings,
+    /// Print the reference page of all metrics, in Markdown.
+    Metrics,
+    /// Print the reference page of the command line, in Markdown.
+    #[command(name = "command-line", hide = true)]
+    Reference,
+    /// Print a script that lets a shell complete this command.
+    Completions(completions::Completions),
+    /// Print the manual page, or write the pages of all commands into a folder.
+    Man(man::Man),
 }
 
 /// Does what the arguments and the environment say; what goes wrong is on standard error.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
-    let cli = match parse(with_default_command(arguments.into_iter().collect())) {
-        Ok(cli) => cli,
+    let environment = Environment::of_process();
+    let words = with_default_command(arguments.into_iter().collect());
+    let read = arguments::read(&Cli::command(), words, &environment)
+        .and_then(|read| Ok((Cli::from_arg_matches(&read.matches)?.command, read)));
+    let (command, read) = match read {
+        Ok(read) => read,
         Err(error) => {
             // Not clap's own exit: its 2 means "limited" here.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
         }
     };
-    let done = match cli.command {
-        Command::Serve(settings) => Ok(serve::run(*settings)),
+    let findings = Findings::new(read, &command.errors(), &environment);
+    if !matches!(command, Command::Serve(_)) && !findings.tell() {
+        return ExitCode::FAILURE;
+    }
+    let done = match command {
+        Command::Serve(settings) => Ok(serve::run(*settings, &findings, &environment)),
         Command::Check(check) => check::run(&check),
         Command::Ask(ask) => ask::run(ask),
+        Command::Explain(explain) => explain::run(*explain),
         Command::Health(health) => health::run(health),
         Command::Counter(command) => counter::run(command),
+        Command::Schema => {
+            println!("{:#}", crate::rules::schema());
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Settings => {
             print!("{}", settings::page());
             Ok(ExitCode::SUCCESS)
         }
+        Command::Metrics => metrics::page().map_err(Into::into).map(|page| {
+            print!("{page}");
+            ExitCode::SUCCESS
+        }),
+        Command::Reference => {
+            print!("{}", page::page(&Cli::command()));
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Completions(completions) => completions::run(&completions, Cli::command()),
+        Command::Man(man) => man::run(&man, Cli::command()),
     };
     done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
@@ -68,16 +121,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     })
 }
 
-/// Parses the arguments and the environment, in which an empty variable is as good as none: Helm and compose leave
-/// such.
-fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
-    let is_empty =
-        |arg: &Arg| arg.get_env().is_some_and(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
-    let ignore_empty = |arg: Arg| if is_empty(&arg) { arg.env(Resettable::Reset) } else { arg };
-    let command = Cli::command().mut_subcommands(|command| {
-        command.mut_args(ignore_empty).mut_subcommands(|command| command.mut_args(ignore_empty))
-    });
-    Cli::from_arg_matches(&command.try_get_matches_from(arguments)?)
+impl Command {
+    /// What is wrong with settings that can be read.
+    fn errors(&self) -> Vec<SettingsError> {
+        match self {
+            Command::Serve(settings) => settings.errors(),
+            Command::Counter(command) => command.errors(),
+            _ => Vec::new(),
+        }
+    }
 }
 
 /// `tollgate --rules x` means `tollgate serve --rules x`.

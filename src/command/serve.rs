@@ -2,15 +2,18 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
-
+use super::findings::Findings;
 use crate::server;
-use crate::settings::{self, Settings};
+use crate::settings::{self, Environment, Given, Settings};
 use crate::telemetry::{self, Logs};
 
 /// Says why it cannot serve in the log, which waits for no reader.
-pub(super) fn run(settings: Settings) -> ExitCode {
+pub(super) fn run(settings: Settings, findings: &Findings, environment: &Environment) -> ExitCode {
     let logs = telemetry::init(&settings.logs.log_level, settings.logs.log_format);
+    tell(&settings, findings, environment);
+    if !findings.mistakes.is_empty() {
+        return ExitCode::FAILURE;
+    }
     match run_to_the_end(settings, &logs) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -30,17 +33,28 @@ fn run_to_the_end(settings: Settings, logs: &Logs) -> anyhow::Result<()> {
 }
 
 async fn serve(settings: Settings, logs: &Logs) -> anyhow::Result<()> {
-    let mut refused = Vec::new();
-    for unsupported in settings::unsupported(|name| std::env::var(name).ok()) {
-        let line = format!("{}: {}", unsupported.setting, unsupported.advice);
-        if unsupported.fatal {
-            refused.push(line);
-        } else {
-            tracing::warn!("{line}");
-        }
-    }
-    if !refused.is_empty() {
-        bail!("the environment asks for what is not there:\n{}", refused.join("\n"));
-    }
     server::serve(settings, logs.lost()).await
+}
+
+fn tell(settings: &Settings, findings: &Findings, environment: &Environment) {
+    let Findings { given, warnings, mistakes } = findings;
+    let names: Vec<_> = given.iter().map(Given::to_string).collect();
+    tracing::info!("settings: {}", if names.is_empty() { "none".into() } else { names.join(", ") });
+    for warning in warnings {
+        tracing::warn!("{warning}");
+    }
+    for mistake in mistakes {
+        tracing::error!("{mistake}");
+    }
+    let expects = given.iter().any(|given| given.variable.as_deref() == Some("EXPECTED_REPLICAS"));
+    let expected = expects.then_some(settings.deciding.expected_replicas);
+    if let Ok(None) = settings.store.redis()
+        && mistakes.is_empty()
+        && let Some(sign) = settings::sign_of_replicas(environment, expected)
+    {
+        tracing::warn!(
+            "counters are in the memory of this process, but {sign}: each replica counts for itself, and so many \
+             replicas let so many times a limit pass; set REDIS_URL, or EXPECTED_REPLICAS=1 where there is one"
+        );
+    }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::headers::{self, Headers};
-use crate::algorithm::{Ask, Verdict};
+use super::{ServiceOptions, headers};
+use crate::algorithm::Ask;
 use crate::decision::{Decision, Limited, Status, most_pressing};
 use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use crate::wire::rate_limit_descriptor::RateLimitOverride;
@@ -126,37 +126,47 @@ fn unit(number: i32) -> Option<Unit> {
     })
 }
 
-pub(super) fn response(decision: &Decision<'_>, headers: &Headers) -> RateLimitResponse {
+pub(super) fn response(
+    decision: &Decision<'_>,
+    options: &ServiceOptions,
+    dynamic_metadata: Option<prost_types::Struct>,
+) -> RateLimitResponse {
     let retry_after = headers::retry_after(decision);
+    let mut headers = headers::of(decision, &options.headers);
+    headers.extend(options.decided_by_header.as_ref().and_then(|name| headers::decided_by(decision, name)));
     RateLimitResponse {
         overall_code: code(decision.over_limit).into(),
         statuses: decision.statuses.iter().map(|one| status(one, decision, retry_after)).collect(),
-        response_headers_to_add: headers::of(decision, headers),
+        response_headers_to_add: headers,
+        dynamic_metadata,
         ..RateLimitResponse::default()
     }
 }
 
 /// `retry_after`: the seconds until the whole request passes, where it is denied and that is known.
+///
+/// The protocol has no word for a figure that nobody knows. So where none of a descriptor's limits has been counted and
+/// none denies, its status carries no limit at all: Envoy would make headers of it that tell of 0 remaining hits.
 fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>) -> DescriptorStatus {
     let mut answer = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     match status {
         Status::NoLimit => {}
+        // No limit is named, and no time: to wait helps nobody.
+        Status::Unknown => answer.code = Code::OverLimit.into(),
         Status::Unlimited(_) => answer.limit_remaining = u32::MAX,
         Status::Limited(range) => {
             let limits = &decision.limits[range.clone()];
             let over = limits.iter().any(Limited::shown_over);
             answer.code = code(over).into();
-            if let Some(limited) = most_pressing(limits) {
+            let pressing = most_pressing(limits);
+            if let Some(limited) = pressing.filter(|limited| limited.verdict().is_some() || over) {
                 answer.current_limit = Some(current_limit(limited));
-                answer.limit_remaining = limited.remaining();
-                answer.duration_until_reset = limited.verdict().map(|verdict| {
-                    // Whole seconds, as `envoyproxy/ratelimit` answers: Envoy's own headers cut fractions off.
-                    let seconds = if over {
-                        retry_after.unwrap_or_else(|| until_passed(verdict))
-                    } else {
-                        whole_seconds(verdict.reset_after_ms)
-                    };
-                    prost_types::Duration { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanos: 0 }
+                answer.limit_remaining = limited.remaining().unwrap_or(0);
+                // Whole seconds, as `envoyproxy/ratelimit` answers: Envoy's own headers cut fractions off.
+                let seconds = if over { retry_after.or(until_passed(limited)) } else { until_reset(limited) };
+                answer.duration_until_reset = seconds.map(|seconds| prost_types::Duration {
+                    seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
+                    nanos: 0,
                 });
             }
         }
@@ -165,8 +175,12 @@ fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>
 }
 
 /// The seconds until this limit by itself lets the request pass; where it never does, until its counter is fresh.
-fn until_passed(verdict: Verdict) -> u64 {
-    whole_seconds(verdict.retry_after_ms.unwrap_or(verdict.reset_after_ms))
+fn until_passed(limited: &Limited<'_>) -> Option<u64> {
+    limited.retry_after_ms().map(whole_seconds).or_else(|| until_reset(limited))
+}
+
+fn until_reset(limited: &Limited<'_>) -> Option<u64> {
+    limited.verdict().map(|verdict| whole_seconds(verdict.reset_after_ms))
 }
 
 fn current_limit(limited: &Limited<'_>) -> RateLimit {

@@ -1,6 +1,7 @@
 //! The headers that describe its limit to a client; Envoy adds them to its response.
 
 use super::convert::whole_seconds;
+use super::details;
 use crate::decision::{self, Decision, Limited};
 use crate::descriptor::Role;
 use crate::wire::HeaderValue;
@@ -55,37 +56,39 @@ pub struct HeaderNames {
 pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue> {
     let Some(limited) = reported(decision) else { return Vec::new() };
     // A bucket may hold more than the number: what remains is then shown against that.
-    let (capacity, remaining) = (limited.asked.check.limit.capacity(), limited.remaining());
+    let (limit, remaining) = (&limited.asked.check.limit, limited.remaining());
     let reset = limited.verdict().map(|verdict| whole_seconds(verdict.reset_after_ms));
     let mut values = match headers {
         Headers::Off => return Vec::new(),
         Headers::Separate(names) => {
-            let mut values =
-                vec![header(&names.limit, capacity.to_string()), header(&names.remaining, remaining.to_string())];
-            values.extend(reset.map(|reset| header(&names.reset, reset.to_string())));
-            values
+            let remaining = remaining.map(|remaining| header(&names.remaining, remaining.to_string()));
+            let reset = reset.map(|reset| header(&names.reset, reset.to_string()));
+            let limit = header(&names.limit, limit.capacity().to_string());
+            [Some(limit), remaining, reset].into_iter().flatten().collect()
         }
         Headers::Ietf => {
-            let name = quoted(limited.asked.source.name());
-            let window =
-                limited.asked.check.limit.window().map(|_| whole_seconds(limited.asked.check.limit.period_ms()));
-            let window = window.map(|window| format!(";w={window}")).unwrap_or_default();
+            let name = quoted(limited.asked.source.label());
+            let window = limit.window().map(|_| format!(";w={}", whole_seconds(limit.period_ms()))).unwrap_or_default();
             let reset = reset.map(|reset| format!(";t={reset}")).unwrap_or_default();
-            vec![
-                header("RateLimit-Policy", format!("{name};q={capacity}{window}")),
-                header("RateLimit", format!("{name};r={remaining}{reset}")),
-            ]
+            let mut values = vec![header("RateLimit-Policy", format!("{name};q={}{window}", limit.capacity()))];
+            values.extend(remaining.map(|remaining| header("RateLimit", format!("{name};r={remaining}{reset}"))));
+            values
         }
     };
     values.extend(retry_after(decision).map(|seconds| header("Retry-After", seconds.to_string())));
     values
 }
 
+/// Under this name, by what a request was decided; `None` where no limit applies and it passes.
+pub(super) fn decided_by(decision: &Decision<'_>, name: &str) -> Option<HeaderValue> {
+    (!decision.limits.is_empty() || decision.denies_unknown()).then(|| header(name, details::decided_by(decision)))
+}
+
 /// The limit to report: of the last descriptor that is over, or else the first with the least remaining.
 fn reported<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> {
     let pressing = || decision.limited().filter_map(decision::most_pressing);
     let over = pressing().filter(|limited| limited.shown_over() && limited.role() != Role::Quota).last();
-    over.or_else(|| pressing().min_by_key(|limited| limited.remaining()))
+    over.or_else(|| pressing().min_by_key(|limited| decision::least_first(limited)))
 }
 
 /// The seconds after which a denied request may pass; `None` where it passes now, or where that is unknown.
@@ -94,7 +97,8 @@ fn reported<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> {
 /// releases its slot is unknown, and the time at which the slot expires is no time to wait for. The end of a ban is
 /// known.
 pub(super) fn retry_after(decision: &Decision<'_>) -> Option<u64> {
-    if !decision.over_limit {
+    // What the rules do not know is denied for as long as they do not.
+    if !decision.over_limit || decision.denies_unknown() {
         return None;
     }
     let (mut longest, mut quotas) = (0, Vec::new());
@@ -115,11 +119,9 @@ pub(super) fn retry_after(decision: &Decision<'_>) -> Option<u64> {
 fn wait(limits: &[Limited<'_>]) -> Option<u64> {
     let mut longest = 0;
     for limited in limits.iter().filter(|limited| limited.over()) {
-        let retry_after_ms = limited.verdict()?.retry_after_ms?;
-        longest = longest.max(match limited.asked.check.limit.window() {
-            Some(_) => retry_after_ms,
-            None => limited.banned_ms()?,
-        });
+        let retry_after_ms = limited.retry_after_ms()?;
+        let is_known = limited.asked.check.limit.window().is_some() || limited.verdict().is_none();
+        longest = longest.max(if is_known { retry_after_ms } else { limited.banned_ms()? });
     }
     Some(longest)
 }
@@ -128,9 +130,8 @@ fn header(key: &str, value: String) -> HeaderValue {
     HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() }
 }
 
-/// A string of a structured field (RFC 9651): printable ASCII in quotes. A limit without a name is `default`.
+/// A string of a structured field (RFC 9651): printable ASCII in quotes.
 fn quoted(name: &str) -> String {
-    let name = if name.is_empty() { "default" } else { name };
     let mut text = String::from('"');
     for char in name.chars() {
         if matches!(char, '"' | '\\') {

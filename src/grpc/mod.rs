@@ -2,6 +2,7 @@
 
 mod connection;
 mod convert;
+mod details;
 mod headers;
 mod calls;
 mod executor;
@@ -20,10 +21,13 @@ pub use connection::{ConnectionOptions, Server};
 pub use convert::RequestLimits;
 pub use headers::{HeaderFormat, HeaderNames, Headers};
 
+use self::details::Detail;
 use crate::delay::Delay;
+use crate::explain;
 use crate::limiter::{Deadlines, DecideError, Limiter};
 use crate::metrics::Metrics;
 use crate::store::Store;
+use crate::wire::details::REQUEST_KEY;
 use crate::wire::{RateLimitRequest, RateLimitResponse, RateLimitService};
 
 /// The most that is kept back of a delayed caller's timeout.
@@ -43,6 +47,8 @@ pub struct ServiceOptions {
     pub limits: RequestLimits,
     /// The headers that Envoy shall add to its response.
     pub headers: Headers,
+    /// The name of one more, which says by what a request was decided; `None`: there is none.
+    pub decided_by_header: Option<String>,
     /// The longest that a call waits for the store.
     pub store_timeout: Duration,
 }
@@ -60,7 +66,8 @@ impl<S: Store> RateLimitService for Service<S> {
         let start = Instant::now();
         let timeout = caller_timeout(&call);
         let deadlines = self.deadlines(start, timeout);
-        let answer = self.answer(call.into_inner(), deadlines).await;
+        let detail = detail(&call);
+        let answer = self.answer(call.into_inner(), deadlines, detail).await;
         let took = start.elapsed();
         self.metrics.record_call(took);
         let (response, delay) = answer?;
@@ -93,6 +100,7 @@ impl<S: Store> Service<S> {
         &self,
         request: RateLimitRequest,
         deadlines: Deadlines,
+        detail: Detail,
     ) -> Result<(RateLimitResponse, Option<Delay>), Status> {
         let request = convert::request(request, &self.options.limits).map_err(|invalid| {
             self.metrics.record_invalid();
@@ -103,7 +111,7 @@ impl<S: Store> Service<S> {
         let (decision, delay) =
             self.limiter.decide(&snapshot, &request, deadlines).await.map_err(|error| match error {
                 // Envoy's failure_mode_deny decides, as where nobody answers.
-                DecideError::NoRules | DecideError::Undecided(_) => Status::unavailable(error.to_string()),
+                DecideError::NoRules | DecideError::Undecided { .. } => Status::unavailable(error.to_string()),
                 DecideError::GiveBack { .. } => {
                     self.metrics.record_invalid();
                     Status::invalid_argument(error.to_string())
@@ -119,8 +127,15 @@ impl<S: Store> Service<S> {
                 }
             })?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");
-        Ok((convert::response(&decision, &self.options.headers), delay))
+        let metadata = details::of(&decision, detail, || explain::missed(&snapshot.rules, &request));
+        Ok((convert::response(&decision, &self.options, metadata), delay))
     }
+}
+
+/// What the caller asks for beyond the protocol.
+fn detail<T>(call: &Request<T>) -> Detail {
+    static DETAILS: HeaderName = HeaderName::from_static(REQUEST_KEY);
+    if call.metadata().as_ref().contains_key(&DETAILS) { Detail::Full } else { Detail::Unusual }
 }
 
 /// The time that the caller gives the call: gRPC's `grpc-timeout`, up to eight digits and a unit.

@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub async fn serve(listener: TcpListener, router: Router, permits: Arc<Semaphore>, stop: impl Future<Output = ()>) {
     let (stopping, stopped) = watch::channel(false);
     let mut connections = Connections::default();
-    let reports = Throttle::default();
+    let reports = <Throttle>::default();
     let mut stop = pin!(stop);
     loop {
         let taken = tokio::select! {
@@ -52,9 +52,7 @@ pub async fn serve(listener: TcpListener, router: Router, permits: Arc<Semaphore
                 });
             }
             Err(error) => {
-                if let Some(times) = reports.admit() {
-                    tracing::error!(%error, times, "cannot take an HTTP connection");
-                }
+                reports.log((), || move |times| tracing::error!(%error, times, "cannot take an HTTP connection"));
                 sleep(PAUSE).await;
             }
         }

@@ -1,8 +1,10 @@
-//! The HTTP port: health for orchestrators, metrics for Prometheus, and counters for administrators. Each has
-//! a router of its own; this one is of the whole port.
+//! The HTTP port: health for orchestrators, metrics for Prometheus, and counters and explanations for administrators.
+//! Each has a router of its own; this one is of the whole port.
 
+mod admin;
 mod connections;
 mod counters;
+mod explain;
 mod health;
 mod metrics;
 
@@ -14,8 +16,8 @@ use tokio::sync::watch;
 use crate::metrics::Metrics;
 use crate::store::Store;
 
+pub use admin::Admin;
 pub use connections::serve;
-pub use counters::Counters;
 pub use health::Health;
 
 /// What the port shows.
@@ -24,15 +26,15 @@ pub struct Port<S> {
     pub health: watch::Receiver<Health>,
     /// What it counts.
     pub metrics: Arc<Metrics>,
-    /// Where counters can be looked at. `None`: nobody may.
-    pub counters: Option<Counters<S>>,
+    /// What administrators may do. `None`: there are none.
+    pub admin: Option<Admin<S>>,
 }
 
 /// The paths of the port.
 pub fn router<S: Store>(port: Port<S>) -> Router {
     let router = health::router(port.health).merge(metrics::router(port.metrics));
-    match port.counters {
-        Some(counters) => router.merge(counters::router(counters)),
+    match port.admin {
+        Some(admin) => router.merge(admin::router(admin)),
         None => router,
     }
 }

@@ -10,12 +10,10 @@ use std::time::{Duration, Instant};
 use parking_lot::RwLock;
 use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::declaration::{NAMESPACE, OF_RULES};
-use crate::plan::Source;
+use super::declaration::{NAMESPACE, OF_RULES, OF_RULES_WITHOUT_STORE};
+use crate::decision::DecidedBy;
+use crate::plan::{OVERRIDE, Source};
 use crate::rules::Rules;
-
-/// What the metrics call the limits that clients bring along.
-const OVERRIDE: &str = "(override)";
 
 /// The series of a rule are left out when it has not been asked for so long.
 const QUIET: Duration = Duration::from_secs(60 * 60);
@@ -52,6 +50,8 @@ type ByName = HashMap<Box<str>, HashMap<Box<str>, Arc<RuleCounters>>>;
 #[derive(Debug)]
 pub(super) struct RuleCounters {
     counts: [AtomicU64; OfRule::NUMBER],
+    /// The answers without the store, in the order of [`DecidedBy::WITHOUT_STORE`].
+    without_store: [AtomicU64; DecidedBy::WITHOUT_STORE.len()],
     domain: Box<str>,
     rule: Box<str>,
     /// Some of its snapshots had one.
@@ -139,7 +139,8 @@ impl ByRule {
     /// together they take ten times the memory of the text that is made of them.
     pub(super) fn families(&self) -> impl Iterator<Item = MetricFamily> {
         let recent = self.recent(self.start.elapsed());
-        OF_RULES.iter().filter_map(move |of_rules| family(*of_rules, &recent))
+        let without_store = family_without_store(&recent);
+        OF_RULES.iter().filter_map(move |of_rules| family(*of_rules, &recent)).chain(without_store)
     }
 
     /// Those asked not too long before `now`, which counts from the start.
@@ -155,6 +156,7 @@ impl RuleCounters {
     fn new(domain: &str, rule: &str) -> RuleCounters {
         RuleCounters {
             counts: Default::default(),
+            without_store: Default::default(),
             domain: domain.into(),
             rule: rule.into(),
             has_penalty: AtomicBool::new(false),
@@ -166,6 +168,18 @@ impl RuleCounters {
     /// Counts so many more.
     pub(super) fn add(&self, of_rule: OfRule, more: u64) {
         self.counts[of_rule as usize].fetch_add(more, Ordering::Relaxed);
+        self.note_asked();
+    }
+
+    /// Counts an answer without the store.
+    pub(super) fn add_without_store(&self, decided_by: DecidedBy) {
+        if let Some(place) = DecidedBy::WITHOUT_STORE.iter().position(|known| *known == decided_by) {
+            self.without_store[place].fetch_add(1, Ordering::Relaxed);
+            self.note_asked();
+        }
+    }
+
+    fn note_asked(&self) {
         // Mostly it is set already, and then nothing is written.
         if !self.asked.load(Ordering::Relaxed) {
             self.asked.store(true, Ordering::Relaxed);
@@ -184,7 +198,23 @@ impl RuleCounters {
 /// `None` where no rule has such a series.
 fn family((of_rule, name, help): (OfRule, &str, &str), rules: &[Arc<RuleCounters>]) -> Option<MetricFamily> {
     let has = |rule: &&Arc<RuleCounters>| of_rule != OfRule::Banned || rule.has_penalty.load(Ordering::Relaxed);
-    let metrics: Vec<Metric> = rules.iter().filter(has).map(|rule| metric(of_rule, rule)).collect();
+    let count = |rule: &Arc<RuleCounters>| rule.counts[of_rule as usize].load(Ordering::Relaxed);
+    let metrics = rules.iter().filter(has).map(|rule| metric(rule, None, count(rule))).collect();
+    of_metrics(name, help, metrics)
+}
+
+/// `None` where the store has always been there.
+fn family_without_store(rules: &[Arc<RuleCounters>]) -> Option<MetricFamily> {
+    let (name, help) = OF_RULES_WITHOUT_STORE;
+    let metrics = rules.iter().flat_map(|rule| {
+        let counts = DecidedBy::WITHOUT_STORE.into_iter().zip(&rule.without_store);
+        let counts = counts.map(|(decided_by, count)| (decided_by, count.load(Ordering::Relaxed)));
+        counts.filter(|(_, count)| *count > 0).map(|(decided_by, count)| metric(rule, Some(decided_by), count))
+    });
+    of_metrics(name, help, metrics.collect())
+}
+
+fn of_metrics(name: &str, help: &str, metrics: Vec<Metric>) -> Option<MetricFamily> {
     if metrics.is_empty() {
         return None;
     }
@@ -196,7 +226,7 @@ fn family((of_rule, name, help): (OfRule, &str, &str), rules: &[Arc<RuleCounters
     Some(family)
 }
 
-fn metric(of_rule: OfRule, rule: &RuleCounters) -> Metric {
+fn metric(rule: &RuleCounters, decided_by: Option<DecidedBy>, count: u64) -> Metric {
     let label = |name: &str, value: &str| {
         let mut label = LabelPair::default();
         label.set_name(name.to_owned());
@@ -204,9 +234,11 @@ fn metric(of_rule: OfRule, rule: &RuleCounters) -> Metric {
         label
     };
     let mut counter = Counter::default();
-    counter.set_value(rule.counts[of_rule as usize].load(Ordering::Relaxed) as f64);
+    counter.set_value(count as f64);
     let mut metric = Metric::default();
-    metric.set_label(vec![label("domain", &rule.domain), label("rule", &rule.rule)]);
+    let mut labels = vec![label("domain", &rule.domain), label("rule", &rule.rule)];
+    labels.extend(decided_by.map(|decided_by| label("decided_by", decided_by.name())));
+    metric.set_label(labels);
     metric.set_counter(counter);
     metric
 }

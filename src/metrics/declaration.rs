@@ -5,8 +5,9 @@ use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, 
 use super::by_rule::{ByRule, OfRule};
 use super::observed::Observed;
 use super::striped::Striped;
-use crate::rules::FailureMode;
+use crate::decision::DecidedBy;
 use crate::store::StoreError;
+use crate::version;
 
 /// In front of every name.
 pub(super) const NAMESPACE: &str = "tollgate";
@@ -36,6 +37,13 @@ pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER] = [
     ),
 ];
 
+const FAILURE_ANSWERS: &str =
+    "Limits answered while the store was unavailable: by a denial that was known, or by their failure mode.";
+
+/// What each rule has of them, with the labels `domain`, `rule` and `decided_by`.
+pub(super) const OF_RULES_WITHOUT_STORE: (&str, &str) =
+    ("rule_failure_mode_answers_total", "The same of each rule; a series begins with its first answer.");
+
 /// What the process counts.
 #[derive(Debug)]
 pub struct Metrics {
@@ -44,13 +52,15 @@ pub struct Metrics {
     pub(super) requests: Outcomes,
     pub(super) request_seconds: Striped<Histogram>,
     pub(super) descriptors: Matches,
+    /// By what of them is unknown.
+    pub(super) unknown_denied: Known<&'static str, 2>,
     pub(super) only_shadow: IntCounter,
     pub(super) by_rule: ByRule,
     pub(super) store_seconds: Striped<Histogram>,
     pub(super) store_errors: Known<&'static str, 8>,
     pub(super) denied_cache_hits: Striped<IntCounter>,
     pub(super) lease_decisions: Striped<IntCounter>,
-    pub(super) failure_answers: Known<FailureMode, 4>,
+    pub(super) failure_answers: Known<DecidedBy, 5>,
     pub(super) delayed_requests: IntGauge,
     pub(super) delayed: DelayedOutcomes,
     pub(super) store_up: IntGauge,
@@ -58,7 +68,7 @@ pub struct Metrics {
     pub(super) memory_bytes: IntGauge,
     pub(super) rules_loaded: IntGauge,
     pub(super) domains_loaded: IntGauge,
-    pub(super) loads: IntCounterVec,
+    pub(super) loads: Known<&'static str, 2>,
 }
 
 /// The counters of a label whose values are known from the start.
@@ -138,10 +148,16 @@ impl Metrics {
             "Requests that were to be delayed, by what became of them.",
             &["outcome"],
         )?;
+        let unknown_denied = counters(
+            "unknown_denied_total",
+            "Descriptors denied because the rules know no such domain (UNKNOWN_DOMAIN=deny) or no rule for them \
+             (UNKNOWN_DESCRIPTOR=deny); those that only SHADOW_MODE lets pass among them.",
+            &["unknown"],
+        )?;
         let store_errors =
             counters("store_errors_total", "Decisions that the store could not make, by reason.", &["kind"])?;
-        let failure_answers =
-            counters("failure_mode_answers_total", "Limits answered by their failure mode.", &["mode"])?;
+        let failure_answers = counters("failure_mode_answers_total", FAILURE_ANSWERS, &["decided_by"])?;
+        let loads = counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?;
         let metrics = Metrics {
             near_limit_ratio,
             requests: Outcomes {
@@ -163,6 +179,9 @@ impl Metrics {
                 no_rule: descriptors("no_rule")?,
                 domain_not_found: descriptors("domain_not_found")?,
             },
+            unknown_denied: Known(
+                ["domain", "descriptor"].map(|what| (what, unknown_denied.with_label_values(&[what]))),
+            ),
             only_shadow: counter("global_shadow_mode_total", "Calls that only SHADOW_MODE let pass.")?,
             by_rule: ByRule::default(),
             store_seconds: seconds(
@@ -180,7 +199,7 @@ impl Metrics {
                 "Requests decided by a lease, without asking the store.",
             ))?,
             failure_answers: Known(
-                FailureMode::ALL.map(|mode| (mode, failure_answers.with_label_values(&[mode.name()]))),
+                DecidedBy::WITHOUT_STORE.map(|by| (by, failure_answers.with_label_values(&[by.name()]))),
             ),
             delayed_requests: gauge("delayed_requests", "Requests that are delayed now.")?,
             delayed: DelayedOutcomes {
@@ -197,12 +216,13 @@ impl Metrics {
             )?,
             rules_loaded: gauge("rules_loaded", "Rules in force.")?,
             domains_loaded: gauge("domains_loaded", "Domains in force.")?,
-            loads: counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?,
+            loads: Known(["success", "error"].map(|result| (result, loads.with_label_values(&[result])))),
             registry: registry.clone(),
         };
-        let build = IntGaugeVec::new(Opts::new("build_info", "Always 1; the labels name the version."), &["version"])?;
+        let options = Opts::new("build_info", "Always 1; the labels name the version and the commit.");
+        let build = IntGaugeVec::new(options, &["version", "commit"])?;
         registry.register(Box::new(build.clone()))?;
-        build.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
+        build.with_label_values(&[version::VERSION, version::COMMIT]).set(1);
         Ok(metrics)
     }
 

@@ -4,10 +4,12 @@
 mod by_rule;
 mod declaration;
 mod observed;
+mod page;
 mod prometheus_text;
 mod record;
 mod striped;
 
 pub use by_rule::RuleMetrics;
 pub use declaration::Metrics;
+pub use page::page;
 pub use record::Delayed;

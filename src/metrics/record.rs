@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use super::by_rule::{OfRule, RuleCounters, RuleMetrics};
-use super::declaration::{Known, Metrics};
-use crate::decision::{Answer, Decision, Limited, Status};
+use super::declaration::{Known, Matches, Metrics};
+use crate::decision::{DecidedBy, Decision, Limited, Status};
 use crate::descriptor::Role;
-use crate::rules::{FailureMode, Rules};
+use crate::plan::Source;
+use crate::rules::Rules;
 use crate::store::StoreError;
 
 /// One descriptor of a request adds so many hits at most. It can ask for 2^53, beyond which Prometheus cannot tell one
@@ -40,8 +41,11 @@ impl Metrics {
         }
         for status in &decision.statuses {
             match status {
-                Status::NoLimit if decision.domain_found => self.descriptors.no_rule.mine().inc(),
-                Status::NoLimit => self.descriptors.domain_not_found.mine().inc(),
+                Status::NoLimit => self.record_unmatched(decision),
+                Status::Unknown => {
+                    self.record_unmatched(decision);
+                    self.unknown_denied.inc(if decision.domain_found { "descriptor" } else { "domain" });
+                }
                 Status::Unlimited(_) => self.descriptors.unlimited.mine().inc(),
                 Status::Limited(_) => self.descriptors.limited.mine().inc(),
             }
@@ -51,15 +55,15 @@ impl Metrics {
         }
     }
 
+    fn record_unmatched(&self, decision: &Decision<'_>) {
+        let Matches { no_rule, domain_not_found, .. } = &self.descriptors;
+        if decision.domain_found { no_rule } else { domain_not_found }.mine().inc();
+    }
+
     fn record_limited(&self, rules: &RuleMetrics, limited: &Limited<'_>) {
-        let answered_by = match limited.answer {
-            Answer::Store(_) | Answer::Known(_) | Answer::Skipped => None,
-            Answer::Local(_) => Some(FailureMode::Local),
-            Answer::FailedOpen => Some(FailureMode::Open),
-            Answer::FailedClosed => Some(FailureMode::Closed),
-        };
-        if let Some(mode) = answered_by {
-            self.failure_answers.inc(mode);
+        let decided_by = limited.answer.decided_by();
+        if decided_by.is_without_store() {
+            self.record_without_store(rules, limited.asked.source, decided_by);
         }
         let ask = limited.asked.check.ask;
         // What is refunded has been counted when it was taken.
@@ -72,15 +76,20 @@ impl Metrics {
         }
     }
 
+    fn record_without_store(&self, rules: &RuleMetrics, source: Source<'_>, decided_by: DecidedBy) {
+        self.failure_answers.inc(decided_by);
+        self.by_rule.of(rules, source).add_without_store(decided_by);
+    }
+
     /// A call was refused because the request is not valid.
     pub fn record_invalid(&self) {
         self.requests.invalid.mine().inc();
     }
 
-    /// A call failed because the store could not decide and a limit wants it so.
-    pub fn record_unavailable(&self) {
+    /// A call failed because the store could not decide and this limit wants it so.
+    pub fn record_unavailable(&self, rules: &RuleMetrics, source: Source<'_>) {
         self.requests.unavailable.mine().inc();
-        self.failure_answers.inc(FailureMode::Error);
+        self.record_without_store(rules, source, DecidedBy::FailureModeError);
     }
 
     /// A call failed because no rules are in force yet.
@@ -149,7 +158,7 @@ impl Metrics {
 
     /// New rules are in force: the series of rules that are gone go too.
     pub fn record_load(&self, new: &Rules) {
-        self.loads.with_label_values(&["success"]).inc();
+        self.loads.inc("success");
         self.rules_loaded.set(i64::try_from(new.rules().len()).unwrap_or(i64::MAX));
         self.domains_loaded.set(i64::try_from(new.domains()).unwrap_or(i64::MAX));
         self.by_rule.keep(new);
@@ -157,7 +166,7 @@ impl Metrics {
 
     /// Rules were refused.
     pub fn record_load_error(&self) {
-        self.loads.with_label_values(&["error"]).inc();
+        self.loads.inc("error");
     }
 }
 
@@ -201,13 +210,18 @@ mod tests {
     use super::*;
     use crate::algorithm::Ask;
     use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
-    use crate::plan::{Plan, PlanOptions};
+    use crate::plan::{Plan, PlanOptions, WithoutStore};
     use crate::rules::{Defaults, DomainConfig};
+    use crate::store::Check;
 
     /// The rules of a domain that has none of its own.
     fn rules(domain: &str) -> Rules {
-        let config = DomainConfig { name: domain.into(), defaults: Defaults::default(), descriptors: Vec::new() };
-        Rules::new(vec![config])
+        Rules::new(vec![DomainConfig {
+            name: domain.into(),
+            defaults: Defaults::default(),
+            origins: Vec::new(),
+            descriptors: Vec::new(),
+        }])
     }
 
     /// The metrics of this name.
@@ -226,8 +240,13 @@ mod tests {
             limit: Override::new(5, Unit::Minute, 1),
         };
         let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
-        let decide =
-            || Plan::new(&options, &shop, &request).conclude_without_store(|_| None, |_| unreachable!("it fails open"));
+        let decide = || {
+            Plan::new(&options, &shop, &request).conclude_without_store(WithoutStore {
+                known: |_: &Check| None,
+                decide: |_: &[Check]| unreachable!("it fails open"),
+                retry_after_ms: 0,
+            })
+        };
         let ask = || metrics.record(&of_shop, &decide().unwrap());
         ask();
         ask();
@@ -245,14 +264,20 @@ mod tests {
     fn every_kind_of_error_and_every_mode_is_counted_as_what_it_is() {
         let metrics = Metrics::new(0.8).unwrap();
         metrics.record_store_error(&StoreError::Down);
-        metrics.record_unavailable();
+        let shop = rules("shop");
+        let domain = shop.domain("shop").unwrap();
+        metrics.record_unavailable(&RuleMetrics::new(&shop), Source::Override(domain));
         let counted = |name: &str| -> Vec<String> {
             let all = series(&metrics, name);
             all.into_iter().filter(|line| !line.ends_with(" 0")).collect()
         };
         assert_eq!(counted("store_errors_total"), ["tollgate_store_errors_total{kind=\"down\"} 1"]);
-        assert_eq!(counted("failure_mode_answers_total"), ["tollgate_failure_mode_answers_total{mode=\"error\"} 1"]);
+        let answered = "tollgate_failure_mode_answers_total{decided_by=\"failure_mode_error\"} 1";
+        assert_eq!(counted("failure_mode_answers_total"), [answered]);
         assert_eq!(series(&metrics, "store_errors_total").len(), StoreError::KINDS.len());
-        assert_eq!(series(&metrics, "failure_mode_answers_total").len(), FailureMode::ALL.len());
+        assert_eq!(series(&metrics, "failure_mode_answers_total").len(), DecidedBy::WITHOUT_STORE.len());
+        let of_rule = "tollgate_rule_failure_mode_answers_total\
+                       {domain=\"shop\",rule=\"(override)\",decided_by=\"failure_mode_error\"} 1";
+        assert_eq!(series(&metrics, "rule_failure_mode_answers_total"), [of_rule]);
     }
 }

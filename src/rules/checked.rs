@@ -1,5 +1,9 @@
 //! What rules say once `validate` has found nothing wrong with them: what is here can be put in force.
 
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::Arc;
+
 use crate::algorithm::{Algorithm, Limit, Penalty};
 use crate::descriptor::Role;
 use crate::lease::Lease;
@@ -11,13 +15,44 @@ pub struct DomainConfig {
     pub name: String,
     /// What a limit is where it does not say, an override among them.
     pub defaults: Defaults,
+    /// Where it comes from; a [`Place`] is in one of these.
+    pub origins: Vec<OriginConfig>,
     /// The top level of the tree.
     pub descriptors: Vec<DescriptorConfig>,
+}
+
+/// A file, or whatever else a domain or a part of one comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OriginConfig {
+    /// What messages call it: a file's path, a resource's name.
+    pub name: Arc<Path>,
+    /// Where it names the domain.
+    pub domain: Line,
+    /// Where its `defaults` name an algorithm.
+    pub algorithm: Line,
+    /// Where its `defaults` name a failure mode.
+    pub failure_mode: Line,
+}
+
+/// A line of an origin, counted from 1; `None` where it has no lines, or does not say the thing.
+pub type Line = Option<NonZeroU32>;
+
+/// Where something stands in what was loaded. It is small, because every rule has one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The index of the origin: among those of its domain, and in force among all ([`Rules::origin`]).
+    ///
+    /// [`Rules::origin`]: super::Rules::origin
+    pub origin: u32,
+    /// The line in it.
+    pub line: Line,
 }
 
 /// A node of the tree.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DescriptorConfig {
+    /// Where it stands.
+    pub place: Place,
     /// The entry's key; `*` matches any characters.
     pub key: String,
     /// The entry's value; `*` matches any characters. `None`: any value.
@@ -42,6 +77,10 @@ pub struct RuleConfig {
 /// One limit of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LimitConfig {
+    /// Where it stands, in the same origin as its descriptor.
+    pub line: Line,
+    /// Who says what it need not say itself.
+    pub said: Said,
     /// Empty where it has none.
     pub name: String,
     /// How much may pass.
@@ -58,6 +97,31 @@ pub struct LimitConfig {
     pub lease: Option<Lease>,
     /// Limits of these names do not apply to a request that this one applies to.
     pub replaces: Vec<String>,
+}
+
+/// Who says what a limit need not say itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// How it counts.
+    pub algorithm: SaidBy,
+    /// What it answers while the store is unavailable.
+    pub failure_mode: SaidBy,
+    /// How long a slot stays taken, where it counts slots.
+    pub hold: SaidBy,
+}
+
+/// Who says a part of a limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SaidBy {
+    /// The limit.
+    Limit,
+    /// The `defaults` of its file.
+    Defaults,
+    /// The setting that holds for all files.
+    Setting,
+    /// Nobody, and so it is what it always is.
+    #[default]
+    Nobody,
 }
 
 /// How much may pass.

@@ -1,11 +1,13 @@
 //! The rules in force: a compiled snapshot that never changes, and the walk from a descriptor to its rule.
 
+use std::fmt;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 // Its hash is fast, and no match for a client that chooses names: these come from the rules alone.
 use hashbrown::HashMap;
 
-use super::checked::{Defaults, DescriptorConfig, DomainConfig, LimitConfig, RuleConfig};
+use super::checked::{Defaults, DescriptorConfig, DomainConfig, LimitConfig, OriginConfig, Place, RuleConfig};
 use crate::descriptor::{Entry, Role};
 
 /// A rule in force.
@@ -15,6 +17,8 @@ pub struct Rule {
     pub domain: Arc<str>,
     /// Its place in the tree, as its file has it: `key=value` for each level, joined by `|`.
     pub path: Box<str>,
+    /// Where its descriptor stands.
+    pub place: Place,
     /// What a denial means for the request.
     pub role: Role,
     /// Every one of them must let the request pass.
@@ -28,7 +32,8 @@ pub struct Rule {
 pub struct RuleLimit {
     /// Its place among all limits.
     pub id: usize,
-    /// What metrics call it: the rule's path; of several, `path#name` or, without a name, `path#0`.
+    /// What it is called everywhere, in metrics, headers, logs and answers: its name, where nothing else in its domain
+    /// is called so; or else the rule's path, with `#name`, or with `#0` where the rule has several and this has none.
     pub label: Box<str>,
     /// What it says.
     pub config: LimitConfig,
@@ -51,6 +56,7 @@ impl Rule {
 pub struct Rules {
     domains: HashMap<Arc<str>, Domain>,
     rules: Vec<Rule>,
+    origins: Vec<OriginConfig>,
 }
 
 /// The rules of one domain.
@@ -62,42 +68,49 @@ pub struct Domain {
     pub name: Arc<str>,
     /// What an override is.
     pub defaults: Defaults,
-    root: Level,
+    /// The first that names it, and where.
+    pub place: Place,
+    pub(super) root: Level,
 }
 
 /// The nodes beside each other under one parent.
 #[derive(Debug, Default)]
-struct Level {
-    keys: HashMap<Box<str>, Key>,
+pub(super) struct Level {
+    pub(super) keys: HashMap<Box<str>, Key>,
     /// Nodes whose key has a wildcard.
-    patterns: Vec<Pattern>,
+    pub(super) patterns: Vec<Pattern>,
 }
 
 /// The nodes of one level whose key is spelled out.
 #[derive(Debug, Default)]
-struct Key {
-    values: HashMap<Box<str>, Node>,
+pub(super) struct Key {
+    pub(super) values: HashMap<Box<str>, Node>,
     /// Nodes whose value has a wildcard.
-    patterns: Vec<Pattern>,
+    pub(super) patterns: Vec<Pattern>,
     /// The node without a value.
-    default: Option<Box<Node>>,
+    pub(super) default: Option<Box<Node>>,
 }
 
 /// A node found by matching.
 #[derive(Debug)]
-struct Pattern {
+pub(super) struct Pattern {
     /// Its place among the wildcards of its level: the first that matches wins.
-    order: usize,
-    key: Wildcard,
-    value: Wildcard,
-    node: Node,
+    pub(super) order: usize,
+    pub(super) key: Wildcard,
+    pub(super) value: Wildcard,
+    pub(super) node: Node,
 }
 
-#[derive(Debug, Default)]
-struct Node {
-    rule: Option<usize>,
-    level: Option<Box<Level>>,
+#[derive(Debug)]
+pub(super) struct Node {
+    rule: Option<RuleId>,
+    pub(super) place: Place,
+    pub(super) level: Option<Box<Level>>,
 }
+
+/// The place of a rule among all, counted from 1: it is half as large as an index, and there are as many as nodes.
+#[derive(Clone, Copy, Debug)]
+struct RuleId(NonZeroU32);
 
 impl Rules {
     /// Compiles what the files say. Domains have different names, and siblings differ in key or value: `validate` has
@@ -107,15 +120,21 @@ impl Rules {
         let mut limits = 0;
         for (id, config) in configs.into_iter().enumerate() {
             let name: Arc<str> = config.name.into();
+            let first = rules.origins.len() as u32;
+            let place = Place { origin: first, line: config.origins.first().and_then(|origin| origin.domain) };
+            rules.origins.extend(config.origins);
             let mut compiler = Compiler {
                 domain: &name,
+                first_origin: first,
                 rules: &mut rules.rules,
                 limits: &mut limits,
                 path: String::new(),
                 shared: Vec::new(),
             };
+            let first = compiler.rules.len();
             let root = compiler.level(config.descriptors);
-            let domain = Domain { id, name: Arc::clone(&name), defaults: config.defaults, root };
+            call_by_name(&mut rules.rules[first..]);
+            let domain = Domain { id, name: Arc::clone(&name), defaults: config.defaults, place, root };
             rules.domains.insert(name, domain);
         }
         rules
@@ -136,7 +155,17 @@ impl Rules {
         for entry in path {
             level = level.find(entry)?.level.as_deref()?;
         }
-        level.find(last)?.rule.map(|id| &self.rules[id])
+        self.of(level.find(last)?)
+    }
+
+    /// The rule for requests that end at a node.
+    pub(super) fn of(&self, node: &Node) -> Option<&Rule> {
+        node.rule.map(|RuleId(id)| &self.rules[id.get() as usize - 1])
+    }
+
+    /// What a place is in; `None` where nobody said where the rules come from.
+    pub fn origin(&self, place: Place) -> Option<&OriginConfig> {
+        self.origins.get(place.origin as usize)
     }
 
     /// Every rule, in the order of the files.
@@ -161,7 +190,7 @@ impl Rules {
 }
 
 impl Level {
-    fn find(&self, entry: &Entry) -> Option<&Node> {
+    pub(super) fn find(&self, entry: &Entry) -> Option<&Node> {
         let key = self.keys.get(entry.key.as_str());
         if let Some(node) = key.and_then(|key| key.values.get(entry.value.as_str())) {
             return Some(node);
@@ -177,9 +206,29 @@ impl Level {
     }
 }
 
+impl Key {
+    /// One of its nodes, the one without a value before others.
+    pub(super) fn first(&self) -> Option<&Node> {
+        let patterns = self.patterns.iter().map(|pattern| &pattern.node);
+        self.default.iter().map(|node| &**node).chain(patterns).chain(self.values.values()).next()
+    }
+}
+
+impl fmt::Display for Pattern {
+    /// As its file has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.value.to_string().as_str() {
+            "*" if self.key.is_wild() => write!(f, "{}", self.key),
+            value => write!(f, "{}={value}", self.key),
+        }
+    }
+}
+
 /// Walks one domain's configuration and collects its rules.
 struct Compiler<'a> {
     domain: &'a Arc<str>,
+    /// The first origin of the domain, among all.
+    first_origin: u32,
     rules: &'a mut Vec<Rule>,
     /// How many limits there are yet.
     limits: &'a mut usize,
@@ -191,7 +240,8 @@ impl Compiler<'_> {
     fn level(&mut self, descriptors: Vec<DescriptorConfig>) -> Level {
         let mut level = Level::default();
         for (order, descriptor) in descriptors.into_iter().enumerate() {
-            let DescriptorConfig { key, value, share_threshold, rule, descriptors } = descriptor;
+            let DescriptorConfig { place, key, value, share_threshold, rule, descriptors } = descriptor;
+            let place = Place { origin: self.first_origin + place.origin, ..place };
             let (path, depth) = (self.path.len(), self.shared.len());
             if !self.path.is_empty() {
                 self.path.push('|');
@@ -202,7 +252,7 @@ impl Compiler<'_> {
                 self.path.push_str(value);
             }
             self.shared.push(share_threshold.then(|| value.as_deref().unwrap_or("*").into()));
-            let node = self.node(rule, descriptors);
+            let node = self.node(place, rule, descriptors);
             self.path.truncate(path);
             self.shared.truncate(depth);
 
@@ -230,23 +280,24 @@ impl Compiler<'_> {
         level
     }
 
-    fn node(&mut self, rule: Option<RuleConfig>, descriptors: Vec<DescriptorConfig>) -> Node {
-        let rule = rule.map(|RuleConfig { role, limits }| {
-            let id = self.rules.len();
+    fn node(&mut self, place: Place, rule: Option<RuleConfig>, descriptors: Vec<DescriptorConfig>) -> Node {
+        let rule = rule.and_then(|RuleConfig { role, limits }| {
             let several = limits.len() > 1;
             let limits = limits.into_iter().enumerate().map(|(i, config)| self.limit(several.then_some(i), config));
             let limits = limits.collect();
             self.rules.push(Rule {
                 domain: Arc::clone(self.domain),
                 path: self.path.as_str().into(),
+                place,
                 role,
                 limits,
                 shared: self.shared.clone().into(),
             });
-            id
+            // Files of 4 thousand million rules do not fit in memory.
+            u32::try_from(self.rules.len()).ok().and_then(NonZeroU32::new).map(RuleId)
         });
         let level = (!descriptors.is_empty()).then(|| Box::new(self.level(descriptors)));
-        Node { rule, level }
+        Node { rule, place, level }
     }
 
     /// `place` among the limits of the rule, if there are several.
@@ -254,17 +305,40 @@ impl Compiler<'_> {
         let id = *self.limits;
         *self.limits += 1;
         let label = match place {
+            _ if !config.name.is_empty() => format!("{}#{}", self.path, config.name),
             None => self.path.clone(),
-            Some(_) if !config.name.is_empty() => format!("{}#{}", self.path, config.name),
             Some(place) => format!("{}#{place}", self.path),
         };
         RuleLimit { id, label: label.into(), config }
     }
 }
 
+/// Calls each limit of a domain by its name, where nothing else there is called so.
+fn call_by_name(rules: &mut [Rule]) {
+    let mut called: HashMap<Box<str>, u32> = HashMap::new();
+    let limits = rules.iter().flat_map(|rule| &rule.limits).filter(|limit| !limit.config.name.is_empty());
+    for limit in limits {
+        *called.entry(limit.config.name.as_str().into()).or_default() += 1;
+    }
+    if called.is_empty() {
+        return;
+    }
+    let paths = rules.iter().flat_map(|rule| &rule.limits).filter(|limit| limit.config.name.is_empty());
+    for limit in paths {
+        if let Some(times) = called.get_mut(&limit.label) {
+            *times += 1;
+        }
+    }
+    for limit in rules.iter_mut().flat_map(|rule| &mut rule.limits) {
+        if called.get(limit.config.name.as_str()) == Some(&1) {
+            limit.label = limit.config.name.as_str().into();
+        }
+    }
+}
+
 /// A text in which each `*` stands for any characters, or none.
 #[derive(Debug)]
-struct Wildcard {
+pub(super) struct Wildcard {
     /// The pieces between the stars.
     pieces: Box<[Box<str>]>,
 }
@@ -274,7 +348,11 @@ impl Wildcard {
         Wildcard { pieces: pattern.split('*').map(Into::into).collect() }
     }
 
-    fn matches(&self, text: &str) -> bool {
+    fn is_wild(&self) -> bool {
+        self.pieces.len() > 1
+    }
+
+    pub(super) fn matches(&self, text: &str) -> bool {
         let [first, middle @ .., last] = &*self.pieces else {
             return *self.pieces[0] == *text;
         };
@@ -287,5 +365,11 @@ impl Wildcard {
             }
             None => false,
         })
+    }
+}
+
+impl fmt::Display for Wildcard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.pieces.join("*"))
     }
 }

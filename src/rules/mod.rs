@@ -3,15 +3,20 @@
 //! A source (`source`: files of YAML, which [`load`] finds and reads and [`watch`] reads again when they change) hands
 //! over raw domains ([`config`]). [`validate`] makes checked ones of them (`checked`), or says by a [`report`] what is
 //! wrong, naming fields by their paths; the source knows where each stands. `compiled` is what requests are matched
-//! with.
+//! with, and `trace` tells people how.
 
 mod checked;
 mod compiled;
 pub mod config;
 pub mod report;
 mod source;
+mod trace;
 pub mod validate;
 
-pub use checked::{Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, LimitConfig, RuleConfig};
+pub use checked::{
+    Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, LimitConfig, Line, OriginConfig, Place,
+    RuleConfig, Said, SaidBy,
+};
 pub use compiled::{Domain, Rule, RuleLimit, Rules};
-pub use source::{load, watch};
+pub use source::{load, schema, watch};
+pub use trace::{Budget, MatchedBy, Miss, Missed, Step, Trace};

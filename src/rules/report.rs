@@ -32,6 +32,17 @@ pub enum Severity {
     Hint,
 }
 
+impl Severity {
+    /// What all reports call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Severity::Error => "error",
+            Severity::Warning => "warning",
+            Severity::Hint => "hint",
+        }
+    }
+}
+
 /// A place in a text, counted from 1; columns are characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
@@ -216,7 +227,7 @@ pub(super) fn quoted(text: &str) -> String {
 }
 
 /// A text from a file, fit for one line.
-pub(super) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     const SHOWN: usize = 60;
     let (shown, rest) = match text.char_indices().nth(SHOWN) {
         Some((end, _)) => (&text[..end], "..."),

@@ -8,6 +8,7 @@ use tonic_health::server::HealthReporter;
 
 use crate::http::Health;
 use crate::rules::Rules;
+use crate::version;
 
 /// The service's name in gRPC's health check; the empty name means the same.
 const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
@@ -58,8 +59,9 @@ impl Up {
     /// With these rules, which may be none.
     pub(super) fn announce(&self, rules: &Rules) {
         let Up { grpc, http, store } = self;
-        let (version, count, domains) = (env!("CARGO_PKG_VERSION"), rules.rules().len(), rules.domains());
-        tracing::info!(%grpc, %http, store, rules = count, domains, version, "tollgate is up");
+        let (count, domains) = (rules.rules().len(), rules.domains());
+        let (version, commit) = (version::VERSION, version::COMMIT);
+        tracing::info!(%grpc, %http, store, rules = count, domains, version, commit, "tollgate is up");
         if let Some(example) = example(rules, *grpc) {
             tracing::info!("try: {example}");
         }

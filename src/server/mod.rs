@@ -16,9 +16,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::sync::{Semaphore, watch};
+use tokio::time::Instant;
 
 use crate::grpc::{Server, Service};
-use crate::http::{self, Counters, Port};
+use crate::http::{self, Admin, Port};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::rules::load::Loader;
@@ -33,7 +34,7 @@ use announce::{Serving, Up};
 use drain::Running;
 use listeners::Ports;
 use reload::{Origin, Target, WrongAtFirst};
-use signals::Signals;
+use signals::{Hangups, Signals};
 use workers::Workers;
 
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
@@ -46,16 +47,15 @@ const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see
 /// Where it cannot start: wrong settings, a port in use, wrong rules. The ports answer while the rules are loaded, and
 /// health says that they are not there yet.
 pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static) -> anyhow::Result<()> {
-    settings.answers.check_headers()?;
-    settings.listeners.admin_token()?;
     // First of all, so that no signal ends the process without its draining.
-    let signals = Signals::new()?;
+    let (signals, hangups) = (Signals::new()?, Hangups::new()?);
     let origin = Origin {
         loader: Loader::new(settings.rules.sources()?, settings.reading.load_options()),
         wrong_at_first: match settings.deciding.force_start_without_initial_config {
             true => WrongAtFirst::Wait,
             false => WrongAtFirst::End,
         },
+        hangups,
     };
     let redis = settings.store.redis()?;
     let threads = options::worker_threads(&settings);
@@ -143,13 +143,11 @@ impl Parts {
         });
         let mut grpc = grpc::serve(ports.grpc, Arc::clone(&workers), servers.collect());
         let (stop, mut stopped) = watch::channel(false);
-        let counters = settings.listeners.admin_token()?.map(|token| Counters {
-            limiter: Arc::clone(&limiter),
-            runtime: admin_runtime,
-            token,
-            store_timeout: settings.store.redis_timeout,
-        });
-        let router = http::router(Port { health: serving.health(), metrics, counters });
+        let admin = settings
+            .listeners
+            .admin_token()?
+            .map(|token| Admin::new(Arc::clone(&limiter), admin_runtime, token, settings.store.redis_timeout));
+        let router = http::router(Port { health: serving.health(), metrics, admin });
         let permits = Arc::new(Semaphore::new(ports.http_connections));
         let mut http = tokio::spawn(http::serve(ports.http, router, permits, async move {
             // An error means that the sender is gone: stop then, too.
@@ -166,6 +164,7 @@ impl Parts {
             ended = &mut grpc => bail!("the gRPC port takes no more connections: {ended:?}"),
             ended = &mut http => bail!("the HTTP port takes no more connections: {ended:?}"),
         };
+        let first = Instant::now();
         tracing::info!(signal, drain = ?settings.listeners.drain_delay, "draining");
         let timeout = settings.listeners.shutdown_timeout;
         let lost = Arc::clone(&workers);
@@ -175,7 +174,7 @@ impl Parts {
                 true => tracing::info!("every request is answered: bye"),
                 false => tracing::warn!(after = ?timeout, "connections are still open: closing them"),
             },
-            signal = signals.next() => tracing::warn!(signal, "a second signal: ending at once"),
+            signal = signals.after(first) => tracing::warn!(signal, "a second signal: ending at once"),
             () = lost.lost() => bail!(WORKER_LOST),
         }
         Ok(())

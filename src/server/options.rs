@@ -23,6 +23,8 @@ pub(super) fn limiter(settings: &Settings) -> LimiterOptions {
             key_prefix: settings.store.cache_key_prefix.clone(),
             shadow_mode: settings.deciding.shadow_mode,
             expected_replicas: settings.deciding.expected_replicas,
+            unknown_domain: settings.deciding.unknown_domain,
+            unknown_descriptor: settings.deciding.unknown_descriptor,
         },
         overload: settings.store.overload,
         max_delayed_requests: settings.requests.max_delayed_requests as usize,
@@ -57,6 +59,7 @@ pub(super) fn service(settings: &Settings) -> ServiceOptions {
             value_bytes: settings.requests.max_value_bytes as usize,
         },
         headers,
+        decided_by_header: settings.answers.limit_decided_by_header.clone(),
         store_timeout: settings.store.redis_timeout,
     }
 }

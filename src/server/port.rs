@@ -51,9 +51,8 @@ impl Port {
                     Err(_) => self.refused(),
                 },
                 Err(error) => {
-                    if let Some(times) = self.failures.admit() {
-                        tracing::error!(%error, times, "cannot take a gRPC connection");
-                    }
+                    self.failures
+                        .log((), || move |times| tracing::error!(%error, times, "cannot take a gRPC connection"));
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -72,9 +71,9 @@ impl Port {
     }
 
     fn refused(&self) {
-        if let Some(times) = self.refusals.admit() {
-            tracing::warn!(times, "as many gRPC connections as may be are open: others are closed");
-        }
+        self.refusals.log((), || {
+            |times| tracing::warn!(times, "as many gRPC connections as may be are open: others were closed")
+        });
     }
 }
 

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_blocking;
 
 use super::announce::{Serving, Up};
+use super::signals::Hangups;
 use crate::changes::Summary;
 use crate::http::Health;
 use crate::limiter::{Limiter, Snapshot};
@@ -41,6 +42,8 @@ pub(super) struct Target<S> {
 pub(super) struct Origin {
     pub(super) loader: Loader,
     pub(super) wrong_at_first: WrongAtFirst,
+    /// What makes them be read again unchanged.
+    pub(super) hangups: Hangups,
 }
 
 /// What becomes of a process whose first rules are wrong.
@@ -57,33 +60,31 @@ pub(super) enum WrongAtFirst {
 /// # Errors
 /// Where the first rules are wrong and the process ends for it.
 pub(super) async fn keep<S: Store>(origin: Origin, target: Target<S>) -> anyhow::Result<Infallible> {
-    let Origin { loader, wrong_at_first } = origin;
+    let loader = origin.loader.clone();
     tokio::select! {
-        kept = load_and_watch(&loader, wrong_at_first, &target) => kept,
+        kept = load_and_watch(origin, &target) => kept,
         never = report(&loader) => match never {},
     }
 }
 
-async fn load_and_watch<S: Store>(
-    loader: &Loader,
-    wrong_at_first: WrongAtFirst,
-    target: &Target<S>,
-) -> anyhow::Result<Infallible> {
+async fn load_and_watch<S: Store>(origin: Origin, target: &Target<S>) -> anyhow::Result<Infallible> {
+    let Origin { loader, wrong_at_first, hangups } = origin;
     target.up.listening();
     let seen = load_first(loader.clone(), wrong_at_first, target).await?;
     target.up.announce(&target.limiter.snapshot().rules);
     let (changes, changed) = mpsc::unbounded_channel();
-    let mut seen = Some(seen);
+    let (mut seen, asked) = (Some(seen), Arc::new(Notify::new()));
     let watch = supervise(&target.metrics, || {
         let changes = changes.clone();
         // Of no files: whatever is there counts as a change.
         let nothing = || Fingerprint::of(&Sources { paths: Vec::new() });
-        watch::watch(loader.clone(), seen.take().unwrap_or_else(nothing), move |change| {
+        let seen = seen.take().unwrap_or_else(nothing);
+        watch::watch(loader.clone(), seen, Arc::clone(&asked), move |change| {
             // The receiver is gone only when the process ends.
             let _ = changes.send(change);
         })
     });
-    let (never, ()) = tokio::join!(watch, put_in_force(changed, target));
+    let (never, ..) = tokio::join!(watch, put_in_force(changed, target), hangups.forward(&asked));
     match never {}
 }
 

@@ -1,9 +1,8 @@
 //! What an answer carries, and how answers are counted.
 
-use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 
-use super::{SettingsError, named};
+use super::{SettingsError, named, switch};
 use crate::grpc::HeaderFormat;
 
 /// What an answer carries, and how answers are counted.
@@ -11,7 +10,7 @@ use crate::grpc::HeaderFormat;
 pub struct AnswerSettings {
     /// Send response headers that describe a client's limit.
     #[arg(long, env = "LIMIT_RESPONSE_HEADERS_ENABLED",
-        help_heading = "Answers", value_parser = BoolishValueParser::new(),
+        help_heading = "Answers", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub limit_response_headers_enabled: bool,
 
@@ -50,6 +49,11 @@ pub struct AnswerSettings {
     )]
     pub limit_reset_header: String,
 
+    /// A header that says by what a request was decided: store, known_denial, failure_mode_open, failure_mode_closed or
+    /// failure_mode_local. Unset: there is none.
+    #[arg(long, env = "LIMIT_DECIDED_BY_HEADER", value_name = "NAME", help_heading = "Answers")]
+    pub limit_decided_by_header: Option<String>,
+
     /// A hit beyond this share of its limit counts as near the limit in the metrics.
     #[arg(long, env = "NEAR_LIMIT_RATIO", value_name = "SHARE", default_value = "0.8", help_heading = "Answers",
         value_parser = share)]
@@ -57,21 +61,17 @@ pub struct AnswerSettings {
 }
 
 impl AnswerSettings {
-    /// Whether the names of headers can be used.
-    ///
-    /// # Errors
-    /// Where one cannot.
-    pub fn check_headers(&self) -> Result<(), SettingsError> {
-        for (setting, name) in [
+    /// The names of headers that cannot be used.
+    pub fn wrong_headers(&self) -> impl Iterator<Item = SettingsError> {
+        let names = [
             ("LIMIT_LIMIT_HEADER", &self.limit_limit_header),
             ("LIMIT_REMAINING_HEADER", &self.limit_remaining_header),
             ("LIMIT_RESET_HEADER", &self.limit_reset_header),
-        ] {
-            if axum::http::HeaderName::try_from(name.as_str()).is_err() {
-                return Err(SettingsError::HeaderName(setting, name.clone()));
-            }
-        }
-        Ok(())
+        ];
+        let decided_by = self.limit_decided_by_header.as_ref();
+        let names = names.into_iter().chain(decided_by.map(|name| ("LIMIT_DECIDED_BY_HEADER", name)));
+        let is_wrong = |name: &str| axum::http::HeaderName::try_from(name).is_err();
+        names.filter(move |(_, name)| is_wrong(name)).map(|(setting, _)| SettingsError::HeaderName(setting))
     }
 }
 

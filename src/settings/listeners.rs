@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 
-use super::{SettingsError, duration, positive_duration};
+use super::links::port;
+use super::{MIN_TOKEN, SettingsError, duration, positive_duration, switch, whole};
 
 /// Where the process listens, and how it comes and goes.
 #[derive(Args, Clone, Debug)]
@@ -15,7 +15,8 @@ pub struct ListenerSettings {
     pub grpc_host: String,
 
     /// And its port; 0 takes any that is free.
-    #[arg(long, env = "GRPC_PORT", value_name = "PORT", default_value = "8081", help_heading = "Listeners")]
+    #[arg(long, env = "GRPC_PORT", value_name = "PORT", default_value = "8081", help_heading = "Listeners",
+        value_parser = port("GRPC_PORT"))]
     pub grpc_port: u16,
 
     /// Where HTTP (health and metrics) listens.
@@ -23,11 +24,13 @@ pub struct ListenerSettings {
     pub host: String,
 
     /// And its port; 0 takes any that is free.
-    #[arg(long, env = "PORT", value_name = "PORT", default_value = "8080", help_heading = "Listeners")]
+    #[arg(long, env = "PORT", value_name = "PORT", default_value = "8080", help_heading = "Listeners",
+        value_parser = port("PORT"))]
     pub port: u16,
 
-    /// Show and reset counters over HTTP, at /counters, to clients that know ADMIN_TOKEN.
-    #[arg(long, env = "ADMIN_API", help_heading = "Listeners", value_parser = BoolishValueParser::new(),
+    /// Show and reset counters over HTTP, at /counters, and explain requests, at /explain, to clients that know
+    /// ADMIN_TOKEN.
+    #[arg(long, env = "ADMIN_API", help_heading = "Listeners", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub admin_api: bool,
 
@@ -38,14 +41,14 @@ pub struct ListenerSettings {
     /// How many connections HTTP may have at once; at the bound the oldest goes for a new one. Fewer where the limit on
     /// descriptors leaves less.
     #[arg(long, env = "MAX_CONNECTIONS", value_name = "NUMBER", default_value = "256", help_heading = "Listeners",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        value_parser = whole::<u32>(1..=1_000_000))]
     pub max_connections: u32,
 
     /// How many connections gRPC may have at once; what is beyond is closed. Fewer where the limit on descriptors
     /// leaves less.
     #[arg(long, env = "GRPC_MAX_CONNECTIONS", value_name = "NUMBER", default_value = "10000",
         help_heading = "Listeners",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        value_parser = whole::<u32>(1..=1_000_000))]
     pub grpc_max_connections: u32,
 
     /// A connection older than this is closed once its calls are answered, so that clients spread over new replicas.
@@ -63,13 +66,13 @@ pub struct ListenerSettings {
     /// Threads that answer calls; every connection belongs to one of them. Unset: one for each core that the process
     /// may use.
     #[arg(long, env = "WORKER_THREADS", value_name = "NUMBER", help_heading = "Listeners",
-        value_parser = clap::value_parser!(u16).range(1..=1024))]
+        value_parser = whole::<u16>(1..=1024))]
     pub worker_threads: Option<u16>,
 
     /// How many calls a connection may have at once. Envoy opens one more connection for what is beyond it.
     #[arg(long, env = "GRPC_MAX_CONCURRENT_STREAMS", value_name = "NUMBER", default_value = "1024",
         help_heading = "Listeners",
-        value_parser = clap::value_parser!(u32).range(1..=100_000))]
+        value_parser = whole::<u32>(1..=100_000))]
     pub grpc_max_concurrent_streams: u32,
 
     /// On SIGTERM or SIGINT: how long requests are still taken after health has turned NOT_SERVING, for clients to go
@@ -93,8 +96,11 @@ impl ListenerSettings {
     pub fn admin_token(&self) -> Result<Option<String>, SettingsError> {
         match &self.admin_token {
             _ if !self.admin_api => Ok(None),
-            Some(token) if token.len() >= 16 => Ok(Some(token.clone())),
-            _ => Err(SettingsError::AdminToken),
+            None => Err(SettingsError::NoAdminToken),
+            Some(token) if token.chars().count() < MIN_TOKEN => {
+                Err(SettingsError::ShortAdminToken(token.chars().count()))
+            }
+            Some(token) => Ok(Some(token.clone())),
         }
     }
 }

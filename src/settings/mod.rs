@@ -4,26 +4,39 @@
 //! declaration. Where `envoyproxy/ratelimit` has the same thing, its variable names it here.
 
 mod answers;
+mod environment;
+mod given;
+mod links;
 mod listeners;
 mod logs;
+mod misspelt;
 mod page;
 mod reference;
+mod replicas;
 mod requests;
 mod rules;
 mod store;
 
+use std::fmt::Display;
+use std::ops::RangeInclusive;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::store::redis::RedisAddressError;
 
 pub use answers::AnswerSettings;
+pub use environment::Environment;
+pub use given::{Given, Mistake, Origin};
+pub use links::port;
 pub use listeners::ListenerSettings;
 pub use logs::LogSettings;
-pub use page::page;
-pub use reference::{Unsupported, unsupported};
+pub use misspelt::{Misspelt, misspelt};
+pub use page::{names, page};
+pub use reference::{Unsupported, Weight, unsupported};
+pub use replicas::sign_of_replicas;
 pub use requests::RequestSettings;
 pub use rules::{Deciding, Reading, RulesSettings};
 pub use store::{Backend, SocketType, StoreSettings};
@@ -64,7 +77,8 @@ pub struct Settings {
     pub logs: LogSettings,
 }
 
-/// Settings that do not go together.
+/// A setting that cannot be by itself, or that does not go with the others. Its text is what would be right;
+/// [`Mistake::of`] puts the name that was used in front.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// No place is named.
@@ -74,22 +88,49 @@ pub enum SettingsError {
     )]
     NoRules,
     /// Redis without a place.
-    #[error("BACKEND_TYPE=redis needs REDIS_URL, for example REDIS_URL=localhost:6379")]
+    #[error("needs REDIS_URL, for example REDIS_URL=localhost:6379")]
     NoRedisUrl,
     /// A place that cannot be understood.
-    #[error("REDIS_URL")]
-    RedisUrl(#[source] RedisAddressError),
+    #[error(transparent)]
+    RedisUrl(RedisAddressError),
     /// One says tcp and the other means a path.
-    #[error(
-        "REDIS_SOCKET_TYPE=tcp, but REDIS_URL is the path of a Unix socket: write host:port, or REDIS_SOCKET_TYPE=unix"
-    )]
+    #[error("REDIS_URL is the path of a Unix socket: write host:port there, or unix here")]
     SocketType,
+    /// Nobody could reset counters.
+    #[error("needs an ADMIN_TOKEN of at least {MIN_TOKEN} characters")]
+    NoAdminToken,
     /// Anybody could reset counters.
-    #[error("ADMIN_API=true needs an ADMIN_TOKEN of at least 16 characters")]
-    AdminToken,
+    #[error("has {0} characters, which is too easy to guess: it needs at least {MIN_TOKEN}")]
+    ShortAdminToken(usize),
     /// A header that HTTP cannot carry.
-    #[error("{0}={1:?} is not the name of a header: use letters, digits and dashes")]
-    HeaderName(&'static str, String),
+    #[error("not the name of a header: use letters, digits and dashes")]
+    HeaderName(&'static str),
+}
+
+/// An administrator's token has so many characters at least.
+const MIN_TOKEN: usize = 16;
+
+impl SettingsError {
+    /// The variable of the setting that is wrong, where there is one.
+    pub fn setting(&self) -> Option<&'static str> {
+        match self {
+            SettingsError::NoRules => None,
+            SettingsError::NoRedisUrl => Some("BACKEND_TYPE"),
+            SettingsError::RedisUrl(_) => Some("REDIS_URL"),
+            SettingsError::SocketType => Some("REDIS_SOCKET_TYPE"),
+            SettingsError::NoAdminToken => Some("ADMIN_API"),
+            SettingsError::ShortAdminToken(_) => Some("ADMIN_TOKEN"),
+            SettingsError::HeaderName(setting) => Some(setting),
+        }
+    }
+}
+
+impl Settings {
+    /// All that is wrong with settings that can be read.
+    pub fn errors(&self) -> Vec<SettingsError> {
+        let found = [self.rules.sources().err(), self.store.redis().err(), self.listeners.admin_token().err()];
+        found.into_iter().flatten().chain(self.answers.wrong_headers()).collect()
+    }
 }
 
 /// The one of several that has this name.
@@ -99,6 +140,24 @@ fn named<T: Copy + Send + Sync + 'static>(
 ) -> impl TypedValueParser<Value = T> {
     PossibleValuesParser::new(all.iter().copied().map(name))
         .try_map(move |given| all.iter().copied().find(|one| name(*one).eq_ignore_ascii_case(&given)).ok_or("unknown"))
+}
+
+/// What is on or off, in all spellings that Go and YAML have.
+fn switch() -> impl TypedValueParser<Value = bool> {
+    let on = PossibleValue::new("true").aliases(["t", "1", "yes", "y", "on"]);
+    let off = PossibleValue::new("false").aliases(["f", "0", "no", "n", "off"]);
+    PossibleValuesParser::new([on.clone(), off]).map(move |given| on.matches(&given, true))
+}
+
+/// A number within these bounds.
+fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync
+where
+    T: FromStr + Display + PartialOrd + Clone + Send + Sync,
+{
+    move |text| {
+        let number = text.parse().ok().filter(|number| range.contains(number));
+        number.ok_or_else(|| format!("must be a whole number from {} to {}", range.start(), range.end()))
+    }
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {
@@ -113,6 +172,6 @@ fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(duration) if duration > Duration::from_secs(366 * 24 * 60 * 60) => Err("must be at most 366d".into()),
         Ok(duration) => Ok(duration),
-        Err(error) => Err(format!("{error}: a duration has units, such as 150us, 20ms, 1h30m")),
+        Err(_) => Err("a duration has units, such as 150us, 20ms, 1h30m".into()),
     }
 }

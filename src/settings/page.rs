@@ -1,5 +1,6 @@
-//! The reference page of all settings.
+//! The reference page of all settings, and their names.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use clap::{Args as _, Command};
@@ -41,4 +42,11 @@ pub fn page() -> String {
         let _ = writeln!(page, "| `{variable}`<br>`--{flag}` | {default} | {meaning} |");
     }
     page
+}
+
+/// The variables of all settings.
+pub fn names() -> BTreeSet<String> {
+    let command = Settings::augment_args(Command::new("tollgate"));
+    let variables = command.get_arguments().filter_map(|arg| arg.get_env());
+    variables.map(|name| name.to_string_lossy().into_owned()).collect()
 }

@@ -1,68 +1,329 @@
-//! Settings of `envoyproxy/ratelimit` that have no counterpart here. A process that came with them must not silently
-//! run without.
+//! Variables of `envoyproxy/ratelimit` that are no settings here. A process that came with them must not silently run
+//! without.
+
+use std::collections::BTreeSet;
+
+use super::Environment;
+use super::given::on_one_line;
 
 /// A variable that is set and that means something this process does not do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
-    /// The variable and its value.
+    /// The variable, and its value unless that may be a secret.
     pub setting: String,
     /// What to do about it.
     pub advice: &'static str,
-    /// Whether answers would be other than expected, or less protected: then the process does not start.
-    pub fatal: bool,
+    /// Whether it is a reason not to start.
+    pub weight: Weight,
 }
 
-/// A variable, the values that ask for nothing, whether it is fatal, and what to do about it.
-type Row = (&'static str, &'static [&'static str], bool, &'static str);
+/// What a variable that does nothing means for the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Weight {
+    /// Answers would be other than expected, or less protected: the process does not start.
+    Refused,
+    /// The process says so, and starts.
+    Told,
+}
 
-const OFF: &[&str] = &["", "0", "f", "F", "false", "False", "FALSE"];
+/// Variables that are answered alike.
+struct Row {
+    names: &'static [&'static str],
+    /// Values that ask for nothing.
+    harmless: &'static [&'static str],
+    weight: Weight,
+    /// The setting of ours that is nearest: who reads that is told.
+    beside: &'static str,
+    advice: &'static str,
+}
+
+/// Go's spellings of false.
+const OFF: &[&str] = &["0", "f", "F", "false", "False", "FALSE"];
+/// Every value asks for something.
+const NONE: &[&str] = &[];
+
+const NO_XDS: &str = "rules come from files; unset it, and name them with RULES";
+const NO_TLS: &str = "TLS is not supported; unset it, and put a TLS proxy in front";
+const NO_REDIS_TLS: &str = "TLS to Redis is not supported; unset it";
+const ONE_REDIS: &str = "one Redis holds all counters; unset it, and set REDIS_URL";
+const NO_CLUSTER: &str = "a single Redis is supported; unset it";
+const NO_STATSD: &str = "metrics are at /metrics of the HTTP port (HOST, PORT), for Prometheus";
+const NO_TRACES: &str = "traces are not exported";
+const NO_MEMCACHED: &str = "Memcached is not supported; unset it, and set REDIS_URL";
+const NO_PIPELINE: &str = "calls that come together go to Redis together, without waiting for others";
+const NO_DEBUG_PORT: &str = "there is no port for debugging; health and metrics are on HOST and PORT";
 
 const ROWS: &[Row] = &[
-    ("CONFIG_TYPE", &["", "FILE"], true, "rules come from files: unset it and name them with RULES"),
-    ("GRPC_SERVER_USE_TLS", OFF, true, "TLS is not supported: unset it, and put a TLS proxy in front"),
-    ("GRPC_UDS", &[""], true, "gRPC listens on TCP: unset it and use GRPC_HOST and GRPC_PORT"),
-    ("QUOTA_MODE", OFF, true, "set quota_mode on the rules instead"),
-    ("REDIS_PERSECOND", OFF, true, "one Redis holds all counters: unset it"),
-    ("REDIS_TLS", OFF, true, "TLS to Redis is not supported: unset it"),
-    ("REDIS_TYPE", &["", "SINGLE", "Single", "single"], true, "a single Redis is supported: use SINGLE"),
-    ("RESPONSE_DYNAMIC_METADATA", OFF, false, "dynamic metadata is not sent"),
-    ("TRACING_ENABLED", OFF, false, "traces are not exported"),
-    ("USE_DOG_STATSD", OFF, false, "metrics are at /metrics of the HTTP port, for Prometheus"),
-    ("USE_STATSD", OFF, false, "metrics are at /metrics of the HTTP port, for Prometheus"),
+    refused(&["CONFIG_TYPE"], &["FILE"], "RULES", NO_XDS),
+    told(
+        &[
+            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
+            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
+            "CONFIG_GRPC_XDS_NODE_ID",
+            "CONFIG_GRPC_XDS_NODE_METADATA",
+            "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
+            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
+            "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+            "CONFIG_GRPC_XDS_SERVER_URL",
+            "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
+            "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
+            "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
+            "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
+        ],
+        NONE,
+        "RULES",
+        NO_XDS,
+    ),
+    told(&["CONFIG_GRPC_XDS_SERVER_USE_TLS", "XDS_CLIENT_BACKOFF_JITTER"], OFF, "RULES", NO_XDS),
+    told(&["RUNTIME_IGNOREDOTFILES"], NONE, "RULES", "files and folders that begin with a dot are never read"),
+    told(
+        &["RUNTIME_WATCH_ROOT"],
+        NONE,
+        "RULES",
+        "whatever changes below the folder of rules is noticed, links that are swapped, too",
+    ),
+    told(
+        &["HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"],
+        OFF,
+        "FORCE_START_WITHOUT_INITIAL_CONFIG",
+        "health never says SERVING before rules are loaded",
+    ),
+    refused(&["QUOTA_MODE"], OFF, "SHADOW_MODE", "set quota_mode on the rules instead"),
+    told(
+        &["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"],
+        OFF,
+        "DEFAULT_ALGORITHM",
+        "a denied request charges nothing, unless its limit says count_denied or counts by fixed_window",
+    ),
+    refused(&["REDIS_TYPE"], &["SINGLE", "Single", "single"], "REDIS_URL", "a single Redis is supported: use SINGLE"),
+    refused(&["REDIS_TLS"], OFF, "REDIS_URL", NO_REDIS_TLS),
+    told(&["REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"], NONE, "REDIS_URL", NO_REDIS_TLS),
+    told(&["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"], OFF, "REDIS_URL", NO_REDIS_TLS),
+    refused(&["REDIS_PERSECOND"], OFF, "REDIS_URL", ONE_REDIS),
+    told(
+        &[
+            "REDIS_PERSECOND_AUTH",
+            "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
+            "REDIS_PERSECOND_PIPELINE_LIMIT",
+            "REDIS_PERSECOND_PIPELINE_WINDOW",
+            "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
+            "REDIS_PERSECOND_POOL_SIZE",
+            "REDIS_PERSECOND_SENTINEL_AUTH",
+            "REDIS_PERSECOND_SOCKET_TYPE",
+            "REDIS_PERSECOND_TIMEOUT",
+            "REDIS_PERSECOND_TYPE",
+            "REDIS_PERSECOND_URL",
+        ],
+        NONE,
+        "REDIS_URL",
+        ONE_REDIS,
+    ),
+    told(&["REDIS_PERSECOND_TLS"], OFF, "REDIS_URL", ONE_REDIS),
+    told(&["REDIS_CLUSTER_PIPELINE_PARALLELISM", "REDIS_SENTINEL_AUTH"], NONE, "REDIS_URL", NO_CLUSTER),
+    told(&["REDIS_PIPELINE_LIMIT", "REDIS_PIPELINE_WINDOW"], &["0", "0s"], "REDIS_URL", NO_PIPELINE),
+    told(
+        &["REDIS_POOL_ON_EMPTY_BEHAVIOR"],
+        NONE,
+        "REDIS_URL",
+        "calls share connections, and OVERLOAD says what happens where too many wait",
+    ),
+    told(
+        &["REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"],
+        OFF,
+        "REDIS_URL",
+        "without Redis each limit answers by its failure mode; watch tollgate_store_up",
+    ),
+    told(
+        &["REDIS_STARTUP_INITIAL_INTERVAL", "REDIS_STARTUP_MAX_ELAPSED_TIME", "REDIS_STARTUP_MAX_INTERVAL"],
+        NONE,
+        "REDIS_URL",
+        "Tollgate starts without Redis, too, and connects as soon as Redis is there",
+    ),
+    told(&["EXPIRATION_JITTER_MAX_SECONDS"], &["0"], "REDIS_URL", "each counter expires soon after its own window"),
+    told(
+        &[
+            "MEMCACHE_HOST_PORT",
+            "MEMCACHE_MAX_IDLE_CONNS",
+            "MEMCACHE_SRV",
+            "MEMCACHE_SRV_REFRESH",
+            "MEMCACHE_TLS_CACERT",
+            "MEMCACHE_TLS_CLIENT_CERT",
+            "MEMCACHE_TLS_CLIENT_KEY",
+        ],
+        NONE,
+        "BACKEND_TYPE",
+        NO_MEMCACHED,
+    ),
+    told(&["MEMCACHE_TLS", "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION"], OFF, "BACKEND_TYPE", NO_MEMCACHED),
+    refused(&["GRPC_SERVER_USE_TLS"], OFF, "GRPC_PORT", NO_TLS),
+    told(
+        &["GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"],
+        NONE,
+        "GRPC_HOST",
+        NO_TLS,
+    ),
+    refused(&["GRPC_UDS"], NONE, "GRPC_HOST", "gRPC listens on TCP; unset it, and use GRPC_HOST and GRPC_PORT"),
+    told(&["DEBUG_HOST", "DEBUG_PORT"], NONE, "HOST", NO_DEBUG_PORT),
+    told(&["RESPONSE_DYNAMIC_METADATA"], OFF, "LIMIT_RESPONSE_HEADERS_ENABLED", "dynamic metadata is not sent"),
+    told(&["USE_DOG_STATSD", "USE_STATSD"], OFF, "NEAR_LIMIT_RATIO", NO_STATSD),
+    told(
+        &["STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "STATS_FLUSH_INTERVAL", "USE_DOG_STATSD_MOGRIFIERS"],
+        NONE,
+        "NEAR_LIMIT_RATIO",
+        NO_STATSD,
+    ),
+    told(&["EXTRA_TAGS"], NONE, "NEAR_LIMIT_RATIO", "let Prometheus add labels where it scrapes, by relabel_configs"),
+    told(&["DISABLE_STATS"], OFF, "NEAR_LIMIT_RATIO", "metrics are kept, and cost nothing where nobody scrapes them"),
+    told(
+        &["PROMETHEUS_ADDR", "USE_PROMETHEUS"],
+        OFF,
+        "NEAR_LIMIT_RATIO",
+        "metrics for Prometheus are always at /metrics of the HTTP port (HOST, PORT)",
+    ),
+    told(
+        &["PROMETHEUS_PATH"],
+        &["/metrics"],
+        "NEAR_LIMIT_RATIO",
+        "metrics are at /metrics; name that in Prometheus, as metrics_path",
+    ),
+    told(
+        &["PROMETHEUS_MAPPER_YAML"],
+        NONE,
+        "NEAR_LIMIT_RATIO",
+        "metrics have labels already; let Prometheus rename them, by metric_relabel_configs",
+    ),
+    told(
+        &["PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"],
+        OFF,
+        "NEAR_LIMIT_RATIO",
+        "times are in seconds, as Prometheus has them",
+    ),
+    told(&["TRACING_ENABLED"], OFF, "LOG_LEVEL", NO_TRACES),
+    told(
+        &[
+            "TRACING_EXPORTER_PROTOCOL",
+            "TRACING_SAMPLING_RATE",
+            "TRACING_SERVICE_INSTANCE_ID",
+            "TRACING_SERVICE_NAME",
+            "TRACING_SERVICE_NAMESPACE",
+        ],
+        NONE,
+        "LOG_LEVEL",
+        NO_TRACES,
+    ),
 ];
 
-/// What of the environment asks for something that is not here.
-pub fn unsupported(variable: impl Fn(&str) -> Option<String>) -> Vec<Unsupported> {
-    ROWS.iter()
-        .filter_map(|(name, harmless, fatal, advice)| {
-            let value = variable(name).filter(|value| !harmless.contains(&value.as_str()))?;
-            Some(Unsupported { setting: format!("{name}={value}"), advice, fatal: *fatal })
-        })
-        .collect()
+/// How the names begin that a list in `USE_DOG_STATSD_MOGRIFIERS` makes.
+const MOGRIFIER: &str = "DOG_STATSD_MOGRIFIER_";
+/// How the names of what is none of a log's business end.
+const SECRETS: &[&str] = &["_AUTH", "_HEADERS", "_URL"];
+
+const fn refused(
+    names: &'static [&'static str],
+    harmless: &'static [&'static str],
+    beside: &'static str,
+    advice: &'static str,
+) -> Row {
+    Row { names, harmless, weight: Weight::Refused, beside, advice }
+}
+
+const fn told(
+    names: &'static [&'static str],
+    harmless: &'static [&'static str],
+    beside: &'static str,
+    advice: &'static str,
+) -> Row {
+    Row { names, harmless, weight: Weight::Told, beside, advice }
+}
+
+/// Whether `envoyproxy/ratelimit` has this variable and Tollgate has not.
+pub(super) fn is_name(name: &str) -> bool {
+    name.starts_with(MOGRIFIER) || names().any(|known| known == name)
+}
+
+/// All of those but the mogrifiers', whose names are their users' own.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    ROWS.iter().flat_map(|row| row.names).copied()
+}
+
+/// The settings of ours that are nearest to one of those.
+pub(super) fn beside(name: &str) -> Option<&'static str> {
+    ROWS.iter().find(|row| row.names.contains(&name)).map(|row| row.beside)
+}
+
+/// What of the environment asks for something that is not here, where it is nearest to one of `settings`.
+pub fn unsupported(environment: &Environment, settings: &BTreeSet<String>) -> Vec<Unsupported> {
+    let of_row = |row: &'static Row| {
+        let set = row.names.iter().filter_map(|name| Some((*name, environment.get(name)?)));
+        let set = set.filter(|(_, value)| settings.contains(row.beside) && !row.harmless.contains(value));
+        set.map(|(name, value)| Unsupported { setting: shown(name, value), advice: row.advice, weight: row.weight })
+    };
+    let mogrifiers = environment.iter().filter(|(name, _)| name.starts_with(MOGRIFIER));
+    let mogrifiers = mogrifiers.filter(|_| settings.contains("NEAR_LIMIT_RATIO"));
+    let mogrifiers =
+        mogrifiers.map(|(name, _)| Unsupported { setting: name.into(), advice: NO_STATSD, weight: Weight::Told });
+    ROWS.iter().flat_map(of_row).chain(mogrifiers).collect()
+}
+
+fn shown(name: &str, value: &str) -> String {
+    match SECRETS.iter().any(|end| name.ends_with(end)) {
+        true => format!("{name}=***"),
+        false => format!("{name}={}", on_one_line(value)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings;
+
+    fn found(variables: &[(&str, &str)]) -> Vec<(String, Weight)> {
+        let environment = variables.iter().copied().collect();
+        let found = unsupported(&environment, &settings::names());
+        found.into_iter().map(|unsupported| (unsupported.setting, unsupported.weight)).collect()
+    }
 
     #[test]
     fn what_asks_for_nothing_is_no_problem() {
-        assert_eq!(unsupported(|_| None), []);
-        for (name, harmless, ..) in ROWS {
-            for value in *harmless {
-                assert_eq!(unsupported(|asked| (asked == *name).then(|| (*value).to_owned())), []);
+        assert_eq!(found(&[]), []);
+        for row in ROWS {
+            for (name, value) in row.names.iter().flat_map(|name| row.harmless.iter().map(move |value| (name, value))) {
+                assert_eq!(found(&[(name, value)]), [], "{name}={value}");
             }
         }
     }
 
     #[test]
-    fn a_cluster_is_refused_and_statsd_is_only_reported() {
-        let found = unsupported(|name| match name {
-            "REDIS_TYPE" => Some("CLUSTER".into()),
-            "USE_STATSD" => Some("true".into()),
-            _ => None,
-        });
-        let found: Vec<_> = found.iter().map(|unsupported| (unsupported.setting.as_str(), unsupported.fatal)).collect();
-        assert_eq!(found, [("REDIS_TYPE=CLUSTER", true), ("USE_STATSD=true", false)]);
+    fn a_cluster_is_refused_and_statsd_is_only_told() {
+        assert_eq!(
+            found(&[("REDIS_TYPE", "CLUSTER"), ("USE_STATSD", "true")]),
+            [("REDIS_TYPE=CLUSTER".into(), Weight::Refused), ("USE_STATSD=true".into(), Weight::Told)]
+        );
+    }
+
+    #[test]
+    fn no_password_is_told() {
+        let variables = ["REDIS_SENTINEL_AUTH", "REDIS_PERSECOND_URL", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"];
+        let told = found(&variables.map(|name| (name, "redis://:hidden@cache")));
+        assert_eq!(told.len(), variables.len());
+        assert!(!format!("{told:?}").contains("hidden"));
+    }
+
+    /// The variables that its documentation and its code have, by name.
+    const VARIABLES: &str = include_str!("../../tests/settings/envoyproxy-ratelimit.txt");
+
+    #[test]
+    fn every_variable_of_envoyproxy_ratelimit_is_a_setting_or_told() {
+        let settings = settings::names();
+        let variables: BTreeSet<&str> = VARIABLES.lines().collect();
+        for name in &variables {
+            let is_told = !found(&[(name, "x")]).is_empty();
+            assert!(is_told != settings.contains(*name), "{name} is a setting, or it is told: one of the two");
+        }
+        let stale: Vec<_> = names().filter(|name| !variables.contains(name)).collect();
+        assert!(stale.is_empty() && variables.len() > 100, "{stale:?}");
+        let unknown: Vec<_> = ROWS.iter().map(|row| row.beside).filter(|name| !settings.contains(*name)).collect();
+        assert!(unknown.is_empty(), "{unknown:?} are no settings");
     }
 }

@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{BoolishValueParser, PossibleValue, PossibleValuesParser, TypedValueParser as _};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser as _};
 use clap::{ArgAction, Args};
 
-use super::{SettingsError, named};
+use super::{SettingsError, named, switch, whole};
 use crate::algorithm::Algorithm;
+use crate::plan::Unknown;
 use crate::rules::load::{LoadOptions, MAX_FILE_BYTES, Sources};
 use crate::rules::{Defaults, FailureMode};
 
@@ -35,7 +36,7 @@ pub struct RulesSettings {
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Reading {
     /// Several files may have the same domain: their top levels are joined, in the order of the files' names.
-    #[arg(long, env = "MERGE_DOMAIN_CONFIG", help_heading = "Rules", value_parser = BoolishValueParser::new(),
+    #[arg(long, env = "MERGE_DOMAIN_CONFIG", help_heading = "Rules", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub merge_domain_config: bool,
 
@@ -63,17 +64,29 @@ pub struct Reading {
 pub struct Deciding {
     /// Start even where the rules are wrong or missing: the health check says NOT_SERVING until they are right.
     #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG",
-        help_heading = "Rules", value_parser = BoolishValueParser::new(),
+        help_heading = "Rules", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub force_start_without_initial_config: bool,
 
     /// How many replicas share the traffic: failure mode local gives each its part of a limit.
     #[arg(long, env = "EXPECTED_REPLICAS", value_name = "NUMBER", default_value = "1", help_heading = "Rules",
-        value_parser = clap::value_parser!(u32).range(1..))]
+        value_parser = whole(1..=u32::MAX))]
     pub expected_replicas: u32,
 
+    /// What a request gets whose domain the rules do not have: it passes, or it is denied. Also while no rules are in
+    /// force.
+    #[arg(long, env = "UNKNOWN_DOMAIN", value_name = "ANSWER", default_value = "pass", help_heading = "Rules",
+        value_parser = named(&Unknown::ALL, Unknown::name))]
+    pub unknown_domain: Unknown,
+
+    /// What a request gets of whose descriptors one reaches no rule: it passes as far as that descriptor is concerned,
+    /// or the whole of it is denied, and charged to no limit but those that count denials.
+    #[arg(long, env = "UNKNOWN_DESCRIPTOR", value_name = "ANSWER", default_value = "pass", help_heading = "Rules",
+        value_parser = named(&Unknown::ALL, Unknown::name))]
+    pub unknown_descriptor: Unknown,
+
     /// Deny nothing: what would have been denied is counted and reported in the statuses.
-    #[arg(long, env = "SHADOW_MODE", help_heading = "Rules", value_parser = BoolishValueParser::new(),
+    #[arg(long, env = "SHADOW_MODE", help_heading = "Rules", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub shadow_mode: bool,
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{SettingsError, named, positive_duration};
+use super::{SettingsError, named, positive_duration, whole};
 use crate::limiter::Overload;
 use crate::store::redis::{RedisAddress, RedisConfig};
 
@@ -36,7 +36,7 @@ pub struct StoreSettings {
     /// Connections to Redis, in equal parts for the worker threads, one for each at least. One of them carries all
     /// calls of a thread, so that they keep their order; the others take over at once when it is lost.
     #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
-        value_parser = clap::value_parser!(u16).range(1..=100))]
+        value_parser = whole::<u16>(1..=100))]
     pub redis_pool_size: u16,
 
     /// How much memory the denials of Redis may take. Until Redis would let a request pass, this process denies it: for
@@ -47,14 +47,15 @@ pub struct StoreSettings {
         env = "LOCAL_CACHE_SIZE_IN_BYTES",
         value_name = "BYTES",
         default_value = "16777216",
-        help_heading = "Store"
+        help_heading = "Store",
+        value_parser = whole(0..=u64::MAX)
     )]
     pub local_cache_size_in_bytes: u64,
 
     /// How many decisions may wait for Redis, for each worker thread. Those beyond it are answered at once, as OVERLOAD
     /// says, and so is what has waited for half of its time.
     #[arg(long, env = "REDIS_QUEUE_SIZE", value_name = "NUMBER", default_value = "4096", help_heading = "Store",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+        value_parser = whole::<u32>(1..=1_000_000))]
     pub redis_queue_size: u32,
 
     /// What a call meets that finds the queue for Redis full or too slow: failure-mode lets each limit answer by its

@@ -11,6 +11,7 @@ pub mod timed;
 
 use std::borrow::Borrow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use smallvec::SmallVec;
 use tokio::time::Instant;
@@ -20,6 +21,9 @@ use crate::descriptor::Role;
 use crate::lease::Lease;
 
 pub use key::{Key, Origin, holder};
+
+/// The longest pause between two attempts to reach a store that is down: so soon it may decide again.
+pub const RETRY: Duration = Duration::from_millis(500);
 
 /// One question to the store: what does this counter say to this request?
 #[derive(Clone, Debug, PartialEq)]

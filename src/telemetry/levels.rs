@@ -15,7 +15,7 @@ pub struct LogLevels {
 /// A level that there is not, or a target without one.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "unknown level {0:?} [possible values: {names}]; libraries follow as TARGET=LEVEL, such as info,h2=warn",
+    "there is no level {0:?}: must be one of {names}; libraries follow as TARGET=LEVEL, such as info,h2=warn",
     names = names()
 )]
 pub struct LogLevelsError(String);

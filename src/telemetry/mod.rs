@@ -3,6 +3,7 @@
 //! Nothing waits for a log line. A thread writes them; while nobody reads standard error, lines beyond a bound are lost
 //! and counted.
 
+mod by_name;
 mod levels;
 mod lines;
 mod throttle;
@@ -20,6 +21,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use self::lines::Shortened;
 
+pub use by_name::{Admitted, ThrottleByName};
 pub use levels::{LogLevels, LogLevelsError};
 pub use throttle::Throttle;
 

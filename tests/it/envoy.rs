@@ -30,6 +30,23 @@ descriptors:
 /// A timeout so long that only a Redis that is really away is away.
 const LONG_REDIS_TIMEOUT: &str = "REDIS_TIMEOUT=2s";
 
+/// The header by which a client learns what has decided.
+const DECIDED_BY: &str = "LIMIT_DECIDED_BY_HEADER=x-decided-by";
+
+/// The change that makes Envoy write a line of this format for each request into the file `access`.
+fn access_log(format: &str) -> String {
+    format!(
+        r#"stat_prefix: front
+                access_log:
+                  - name: envoy.access_loggers.file
+                    typed_config:
+                      "@type": type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog
+                      path: access
+                      log_format: {{ text_format_source: {{ inline_string: "{format}" }} }}
+"#
+    )
+}
+
 fn statuses(answers: impl IntoIterator<Item = Answer>) -> Vec<u16> {
     answers.into_iter().map(|answer| answer.status).collect()
 }
@@ -193,17 +210,34 @@ fn a_grpc_client_that_is_limited_gets_resource_exhausted() {
 #[test]
 fn while_redis_is_gone_each_rule_fails_its_own_way_and_limits_again_when_it_is_back() {
     let mut redis = Redis::start();
-    let tollgate = Tollgate::start(RULES, &[LONG_REDIS_TIMEOUT, &format!("REDIS_URL={}", redis.url())]);
-    let envoy = Envoy::start(tollgate.grpc_port);
+    let url = format!("REDIS_URL={}", redis.url());
+    let tollgate = Tollgate::start(RULES, &[LONG_REDIS_TIMEOUT, &url, DECIDED_BY]);
+    let format = "%RESPONSE_CODE% %DYNAMIC_METADATA(envoy.filters.http.ratelimit:tollgate:decided_by)%\\n";
+    let log = access_log(format);
+    let headers = "enable_x_ratelimit_headers: DRAFT_VERSION_03";
+    let retry_after = format!("{headers}\n                      enable_retry_after_header: true");
+    let changes = [Envoy::LONG_TIMEOUT, ("stat_prefix: front\n", &log), (headers, &retry_after)];
+    let envoy = Envoy::start_with(tollgate.grpc_port, &changes);
     exhaust(&envoy, "ann");
-    assert_eq!(envoy.get("/login").status, 200);
+    assert_eq!(envoy.get("/login").header("x-decided-by"), Some("store"));
 
     redis.kill();
     for _ in 0..10 {
-        // Not ann: that she is over her limit Redis has just said.
-        let (open, closed) = (envoy.get_as("carl"), envoy.get("/login"));
-        assert_eq!((open.status, closed.status), (200, 429));
-        assert!(open.is_decided() && closed.is_decided(), "it is Tollgate that says so: {open:?}, {closed:?}");
+        let (open, closed, known) = (envoy.get_as("carl"), envoy.get("/login"), envoy.get_as("ann"));
+        assert_eq!((open.status, closed.status, known.status), (200, 429, 429));
+        let decided_by = [&open, &closed, &known].map(|answer| answer.header("x-decided-by"));
+        assert_eq!(decided_by, ["failure_mode_open", "failure_mode_closed", "known_denial"].map(Some));
+        // Nobody knows what remains for carl, nor when it is whole again.
+        assert_eq!(open.header("x-ratelimit-limit"), None, "{open:?}");
+        assert_eq!(open.header("x-ratelimit-remaining"), None, "{open:?}");
+        // And for logins there is a time at which Redis may be back.
+        for header in ["retry-after", "x-ratelimit-reset"] {
+            assert!((1..=3).contains(&closed.number(header).unwrap()), "{closed:?}");
+        }
+    }
+    for line in ["200 -", "429 -", "200 failure_mode_open", "429 failure_mode_closed", "429 known_denial"] {
+        let is_written = || envoy.written("access").lines().any(|written| written == line);
+        wait_until(&format!("the access log says {line:?}"), is_written);
     }
 
     redis.restart(); // with nothing in it
@@ -214,7 +248,7 @@ fn while_redis_is_gone_each_rule_fails_its_own_way_and_limits_again_when_it_is_b
 #[test]
 fn while_redis_hangs_tollgate_answers_before_envoys_patience_ends() {
     let redis = Redis::start();
-    let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", redis.url())]);
+    let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", redis.url()), DECIDED_BY]);
     // With the timeout that users get. That it is kept each time is a question of the machine, so it is asked for once.
     let envoy = Envoy::start_with(tollgate.grpc_port, &[]);
     wait_until("users are limited", || envoy.get_as("ann").status == 429);
@@ -224,7 +258,7 @@ fn while_redis_hangs_tollgate_answers_before_envoys_patience_ends() {
     wait_until("logins are refused", || envoy.get("/login").status == 429);
     wait_until("users are let pass, by Tollgate", || {
         let answer = envoy.get_as("bob");
-        answer.status == 200 && answer.is_decided()
+        answer.status == 200 && answer.header("x-decided-by") == Some("failure_mode_open")
     });
     assert_eq!(envoy.get_as("ann").status, 429, "but for those who are known to be over");
 

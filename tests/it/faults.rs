@@ -3,6 +3,7 @@
 
 use crate::support;
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -14,8 +15,9 @@ use support::redis::Redis;
 use support::tollgate::{Tollgate, request};
 use support::wait_until_async;
 use tollgate::wire::RateLimitResponse;
+use tollgate::wire::details::Details;
 use tollgate::wire::rate_limit_descriptor::RateLimitOverride;
-use tollgate::wire::rate_limit_response::Code;
+use tollgate::wire::rate_limit_response::{Code, DescriptorStatus};
 use tonic::Status;
 
 /// One rule for each failure mode, all with a limit of 4 (a token bucket that refills in a year, so that no window
@@ -244,7 +246,7 @@ async fn while_the_store_is_known_to_be_down_nobody_waits_for_it() {
         .filter(|line| line["message"].as_str().is_some_and(|text| text.contains("could not decide")))
         .count();
     assert!(told <= 5, "a hundred failures made {told} lines");
-    assert!(tollgate.metric("tollgate_failure_mode_answers_total{mode=\"open\"}") >= 100.0);
+    assert!(tollgate.metric("tollgate_failure_mode_answers_total{decided_by=\"failure_mode_open\"}") >= 100.0);
     redis.thaw();
     assert_limits_are_back(&tollgate, "after").await;
 }
@@ -309,14 +311,14 @@ async fn in_shadow_mode_not_even_an_error_denies() {
 async fn what_a_failure_mode_answers_is_not_counted_as_the_limits_own_word() {
     let redis = Redis::stopped();
     let tollgate = start(&redis.url());
-    for key in ["open", "closed"] {
+    for (key, rule) in [("open", "open"), ("closed", "strict")] {
         code(&tollgate, key, "ann").await;
-        let hits = |what: &str| tollgate.metric(&format!("tollgate_{what}{{domain=\"shop\",rule=\"{key}\"}}"));
+        let hits = |what: &str| tollgate.metric(&format!("tollgate_{what}{{domain=\"shop\",rule=\"{rule}\"}}"));
         let told = [hits("hits_total"), hits("within_limit_hits_total"), hits("over_limit_hits_total")];
         assert_eq!(told, [1.0, 0.0, 0.0], "{key}");
     }
     assert_eq!(tollgate.metric("tollgate_store_seconds_count"), 0.0, "it was not asked");
-    assert_eq!(tollgate.metric("tollgate_failure_mode_answers_total{mode=\"closed\"}"), 1.0);
+    assert_eq!(tollgate.metric("tollgate_failure_mode_answers_total{decided_by=\"failure_mode_closed\"}"), 1.0);
 }
 
 /// Passes bytes on to Redis and back, as a network does.
@@ -666,5 +668,103 @@ async fn what_is_taken_and_what_is_given_back_keep_their_order() {
     });
     for pair in pairs {
         pair.await;
+    }
+}
+
+#[tokio::test]
+async fn an_answer_of_a_failure_mode_says_so_everywhere_and_tells_no_figures_that_nobody_knows() {
+    let mut redis = Redis::start();
+    let settings = [
+        &*format!("REDIS_URL={}", redis.url()),
+        "LIMIT_RESPONSE_HEADERS_ENABLED=true",
+        "LIMIT_DECIDED_BY_HEADER=x-decided-by",
+    ];
+    let tollgate = Tollgate::start(RULES, &settings);
+    let headers = |response: &RateLimitResponse| -> Vec<(String, String)> {
+        let headers = response.response_headers_to_add.iter();
+        headers.map(|header| (header.key.clone(), header.value.clone())).collect()
+    };
+    let header = |key: &str, value: &str| (key.to_owned(), value.to_owned());
+    let decided_by = |response: &RateLimitResponse| {
+        response.dynamic_metadata.as_ref().map(|metadata| Details::of_metadata(metadata).unwrap().decided_by)
+    };
+    let by_store = ask(&tollgate, "open", "ann").await.unwrap();
+    assert_eq!(decided_by(&by_store), None, "nothing unusual");
+    assert_eq!(headers(&by_store).last(), Some(&header("x-decided-by", "store")));
+
+    redis.kill();
+    wait_until_down(&tollgate).await;
+    let open = ask(&tollgate, "open", "ann").await.unwrap();
+    let told = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
+    assert_eq!((decided_by(&open).as_deref(), &open.statuses[0]), (Some("failure_mode_open"), &told));
+    assert_eq!(headers(&open), [header("RateLimit-Limit", "4"), header("x-decided-by", "failure_mode_open")]);
+
+    let mut waits = BTreeSet::new();
+    for _ in 0..3 {
+        let closed = ask(&tollgate, "closed", "ann").await.unwrap();
+        assert_eq!(decided_by(&closed).as_deref(), Some("failure_mode_closed"));
+        let wait = closed.statuses[0].duration_until_reset.unwrap().seconds;
+        assert_eq!(headers(&closed)[0], header("RateLimit-Limit", "4"));
+        let retry_after = [header("Retry-After", &wait.to_string()), header("x-decided-by", "failure_mode_closed")];
+        assert_eq!(headers(&closed)[1..], retry_after);
+        waits.insert(wait);
+    }
+    assert_eq!(waits, BTreeSet::from([1, 2, 3]), "not all come back at once");
+
+    let local = ask(&tollgate, "local", "ann").await.unwrap();
+    assert_eq!(decided_by(&local).as_deref(), Some("failure_mode_local"));
+    assert!(local.statuses[0].current_limit.is_some(), "this process knows what it has counted");
+    let error = ask(&tollgate, "error", "ann").await.unwrap_err();
+    assert!(error.message().ends_with("the rule \"error\" says failure_mode: error"), "{error:?}");
+
+    let told = tollgate.must_log("the store could not decide: failure modes answered");
+    assert!(told["rules"].as_str().unwrap().starts_with("shop/open: failure_mode_open "), "{told}");
+    for (rule, decided_by) in [("open", "open"), ("strict", "closed"), ("local", "local"), ("error", "error")] {
+        let labels = format!("domain=\"shop\",rule=\"{rule}\",decided_by=\"failure_mode_{decided_by}\"");
+        let series = format!("tollgate_rule_failure_mode_answers_total{{{labels}}}");
+        assert!(tollgate.metric(&series) >= 1.0, "{series}");
+    }
+}
+
+#[test]
+fn ask_says_what_a_failure_mode_answered() {
+    let redis = Redis::stopped();
+    let tollgate = start(&redis.url());
+    let address = format!("localhost:{}", tollgate.grpc_port);
+    let ask = |words: &[&str]| {
+        let mut command = support::tollgate::command();
+        command.args(["ask", "--address", &address, "--domain", "shop"]).args(words);
+        let output = command.output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    for (key, code, begins) in [
+        (
+            "open",
+            0,
+            "passed\n  open=ann: not checked against the limit of 4 per year (open): the store is unavailable, and \
+             failure_mode open lets pass\n",
+        ),
+        (
+            "closed",
+            2,
+            "LIMITED\n  closed=ann: not checked against the limit of 4 per year (strict): the store is unavailable, and \
+             failure_mode closed denies, try again in ",
+        ),
+        (
+            "local",
+            0,
+            "passed\n  local=ann: within the limit of 4 per year (local), 0 left, the store is unavailable, and \
+             failure_mode local decides by a share, resets in ",
+        ),
+    ] {
+        let entry = format!("{key}=ann");
+        let (exit, out) = ask(&[&entry]);
+        assert!(exit == code && out.starts_with(begins), "{out}");
+        let (exit, out) = ask(&[&entry, "--json"]);
+        let json: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!(json["decided_by"], format!("failure_mode_{key}"), "{exit}");
+        if key != "local" {
+            assert_eq!((&json["statuses"][0]["limit_remaining"], exit), (&Value::Null, code), "{out}");
+        }
     }
 }

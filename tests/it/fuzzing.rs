@@ -292,6 +292,7 @@ fn service(rules: Rules) -> Service<MemoryStore> {
     let options = ServiceOptions {
         limits: RequestLimits { descriptors: 10, entries: 10, key_bytes: 100, value_bytes: 100 },
         headers: Headers::Off,
+        decided_by_header: None,
         store_timeout: Duration::from_secs(1),
     };
     Service::new(Arc::new(limiter), metrics, options)

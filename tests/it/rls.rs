@@ -5,6 +5,7 @@ use crate::support;
 use envoy_types::pb::envoy::service::ratelimit::v3 as envoy;
 use prost::Message;
 use support::tollgate::{Tollgate, descriptor, request};
+use tollgate::wire::details::{DescriptorDetails, Details, LimitDetails};
 use tollgate::wire::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::{Entry, RateLimitOverride};
 use tollgate::wire::rate_limit_response::rate_limit::Unit;
 use tollgate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
@@ -496,7 +497,7 @@ descriptors:
     let many = tollgate.ask(RateLimitRequest { domain: "sms".into(), ..with_hits(4, false, phone) }).await.unwrap();
     assert_eq!(told(&many), (Code::OverLimit, "per-day".into(), 3), "of those that deny, the one that takes longest");
     assert!(many.response_headers_to_add.iter().all(|header| header.key != "Retry-After"), "four never pass");
-    let hits = |limit: &str| tollgate.metric(&format!("tollgate_hits_total{{domain=\"sms\",rule=\"phone#{limit}\"}}"));
+    let hits = |limit: &str| tollgate.metric(&format!("tollgate_hits_total{{domain=\"sms\",rule=\"{limit}\"}}"));
     assert_eq!([hits("per-minute"), hits("per-day")], [10.0, 10.0]);
 }
 
@@ -679,4 +680,98 @@ async fn health_and_reflection_stand_beside_the_service() {
     let names: Vec<_> = services.service.iter().map(|service| service.name.as_str()).collect();
     assert!(names.contains(&"envoy.service.ratelimit.v3.RateLimitService"), "{names:?}");
     assert!(names.contains(&"grpc.health.v1.Health"), "{names:?}");
+}
+
+#[tokio::test]
+async fn details_tell_all_limits_of_every_descriptor_to_who_asks_for_them() {
+    let rules = "
+domain: sms
+descriptors:
+  - key: phone
+    rate_limits:
+      - {name: per-minute, unit: minute, requests_per_unit: 2, algorithm: token_bucket, burst: 4}
+      - {period: 1500ms, requests_per_unit: 3, algorithm: fixed_window}
+  - {key: root, rate_limit: {unlimited: true}}
+";
+    let tollgate = Tollgate::start(rules, &[]);
+    let asked = request("sms", &[&[("phone", "1")], &[("root", "x")], &[("color", "red")]]);
+    assert_eq!(tollgate.ask(asked.clone()).await.unwrap().dynamic_metadata, None, "nobody else pays for it");
+
+    let mut details = tollgate.details(asked.clone()).await;
+    for limit in details.descriptors.iter_mut().flat_map(|descriptor| &mut descriptor.limits) {
+        assert!(limit.reset_after_ms.take().is_some_and(|ms| ms > 0 && ms <= 60_000), "{limit:?}");
+    }
+    let of = |name: &str, algorithm: &str| LimitDetails {
+        name: name.into(),
+        algorithm: algorithm.into(),
+        decided_by: "store".into(),
+        ..LimitDetails::default()
+    };
+    let window = details.descriptors[0].limits[1].remaining;
+    assert!(window == Some(1) || window == Some(2), "its window may have ended");
+    let limits = vec![
+        LimitDetails {
+            number: 2,
+            period_ms: Some(60_000),
+            capacity: 4,
+            remaining: Some(2),
+            ..of("per-minute", "token_bucket")
+        },
+        LimitDetails {
+            number: 3,
+            period_ms: Some(1_500),
+            capacity: 3,
+            remaining: window,
+            ..of("phone#1", "fixed_window")
+        },
+    ];
+    let expected = Details {
+        decided_by: "store".into(),
+        next_passes: Some(true),
+        descriptors: vec![
+            DescriptorDetails { rule: Some("phone".into()), limits, ..DescriptorDetails::default() },
+            DescriptorDetails { rule: Some("root".into()), unlimited: true, ..DescriptorDetails::default() },
+            DescriptorDetails::default(),
+        ],
+    };
+    assert_eq!(details, expected);
+
+    let mut many = asked;
+    many.hits_addend = 3;
+    let details = tollgate.details(many).await;
+    let bucket = &details.descriptors[0].limits[0];
+    assert!(bucket.over && bucket.remaining == Some(2), "{bucket:?}");
+    assert!(bucket.retry_after_ms.is_some_and(|ms| ms > 20_000 && ms <= 30_000), "{bucket:?}");
+    assert_eq!(details.next_passes, Some(true), "three do not pass, and one does");
+}
+
+#[tokio::test]
+async fn a_limit_has_one_name_everywhere() {
+    let rules = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {name: per-user, unit: year, requests_per_unit: 2, give_back: false}}
+  - {key: plan, value: gold, rate_limit: {name: twice, unit: year, requests_per_unit: 2, give_back: false}}
+  - {key: plan, value: blue, rate_limit: {name: twice, unit: year, requests_per_unit: 2, give_back: false}}
+  - {key: path, rate_limit: {unit: year, requests_per_unit: 2, give_back: false}}
+  - {key: x, rate_limit: {name: path, unit: year, requests_per_unit: 2, give_back: false}}
+";
+    let settings = ["LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_RESPONSE_HEADERS_FORMAT=ietf"];
+    let tollgate = Tollgate::start(rules, &settings);
+    for (key, value, name) in [
+        ("user", "ann", "per-user"),
+        ("plan", "gold", "plan=gold#twice"),
+        ("plan", "blue", "plan=blue#twice"),
+        ("path", "/", "path"),
+        ("x", "y", "x#path"),
+    ] {
+        let entry: &[(&str, &str)] = &[(key, value)];
+        let response = tollgate.ask(request("shop", &[entry])).await.unwrap();
+        let policy = &response.response_headers_to_add[0];
+        assert_eq!((&*policy.key, &*policy.value), ("RateLimit-Policy", &*format!("\"{name}\";q=2;w=31536000")));
+        assert_eq!(tollgate.metric(&format!("tollgate_hits_total{{domain=\"shop\",rule=\"{name}\"}}")), 1.0);
+        assert_eq!(tollgate.details(request("shop", &[entry])).await.descriptors[0].limits[0].name, name);
+        let refused = tollgate.ask(with_hits(1, true, entry)).await.unwrap_err();
+        assert!(refused.message().contains(&format!("the rule {name:?}")), "{refused:?}");
+    }
 }

@@ -3,7 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
 mod files;
+mod manifests;
 mod matching;
+mod schema;
 mod sources;
 mod validating;
 mod watching;

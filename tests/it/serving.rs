@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tollgate::algorithm::Verdict;
 use tollgate::grpc::{ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
-use tollgate::http::{self, Counters, Health, Port};
+use tollgate::http::{self, Admin, Health, Port};
 use tollgate::limiter::{Limiter, LimiterOptions, Overload};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
@@ -106,6 +106,7 @@ fn service<S: Store>(limiter: Limiter<S>, metrics: Arc<Metrics>) -> Service<S> {
     let options = ServiceOptions {
         limits: RequestLimits { descriptors: 1, entries: 1, key_bytes: 10, value_bytes: 10 },
         headers: Headers::Off,
+        decided_by_header: None,
         store_timeout: support::SOON,
     };
     Service::new(Arc::new(limiter), metrics, options)
@@ -119,9 +120,8 @@ async fn what_an_admin_asks_a_worker_does() {
     let limiter = limiter(Arc::clone(&store), &metrics);
     let workers = Workers::start(2).unwrap();
     let runtime = workers.runtimes()[0].clone();
-    let (limiter, store_timeout) = (Arc::new(limiter), support::SOON);
-    let counters = Some(Counters { limiter, runtime, token: TOKEN.to_owned(), store_timeout });
-    let router = http::router(Port { health: tokio::sync::watch::channel(Health::Serving).1, metrics, counters });
+    let admin = Some(Admin::new(Arc::new(limiter), runtime, TOKEN.to_owned(), support::SOON));
+    let router = http::router(Port { health: tokio::sync::watch::channel(Health::Serving).1, metrics, admin });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}/counters?domain=shop&user=ann", listener.local_addr().unwrap());
     tokio::spawn(http::serve(listener, router, Arc::new(Semaphore::new(8)), std::future::pending()));

@@ -179,7 +179,7 @@ async fn so_many_are_delayed_and_one_more_is_denied_and_not_charged() {
     assert!(answer.response_headers_to_add.iter().any(|header| header.key == "Retry-After"));
     until_remaining(&tollgate, "slow", 1).await;
     assert_eq!(delayed(&tollgate, "no_permit"), 1.0);
-    tollgate.must_log("as many requests are delayed as MAX_DELAYED_REQUESTS allows");
+    tollgate.must_log("as many requests were delayed as MAX_DELAYED_REQUESTS allows");
     call.0.abort();
     until_delayed(&tollgate, 0.0);
     let _call = Call::start(&tollgate, "slow").await;

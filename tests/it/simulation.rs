@@ -131,7 +131,7 @@ impl Run {
         let store = || DeniedCache::new(Faulty::new(Arc::clone(world)), Arc::clone(&denials));
         let ways = Leases::around(vec![store(), store()], 1_000, Box::new(|| {}));
         let ways: Vec<Arc<Way>> = ways.into_iter().map(Arc::new).collect();
-        let plan = PlanOptions { key_prefix: String::new(), shadow_mode, expected_replicas: 1 };
+        let plan = PlanOptions { shadow_mode, expected_replicas: 1, ..PlanOptions::default() };
         let options = LimiterOptions { plan, overload: Overload::FailureMode, max_delayed_requests: 2 };
         let metrics = Arc::new(Metrics::new(0.8).unwrap());
         let first = Limiter::new(

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::yaml;
+use super::yaml::{self, Manifests, Said};
 use crate::rules::compiled::Rules;
 use crate::rules::report::{Bytes, Position, Problem, Report, RulesError, Severity};
 use crate::rules::validate::Validation;
@@ -30,6 +30,15 @@ pub struct Sources {
     /// `*.json`, in the order of the paths; what begins with a dot is passed over, so a mounted Kubernetes ConfigMap,
     /// in which dot folders hold what the names outside link to, counts each file once.
     pub paths: Vec<PathBuf>,
+}
+
+/// A text that has been read already, and what messages call it.
+#[derive(Clone, Debug)]
+pub struct NamedText {
+    /// Such as `-`, for standard input.
+    pub name: PathBuf,
+    /// What it says.
+    pub bytes: Vec<u8>,
 }
 
 /// Rules, ready for use.
@@ -50,6 +59,15 @@ pub struct Loaded {
 /// whatever is wrong in a file.
 pub fn load(sources: &Sources, options: &LoadOptions) -> Result<Loaded, RulesError> {
     Loader::new(sources.clone(), *options).load(Pace::Alone)
+}
+
+/// Loads rules before they are where the service reads them: also texts that are in no file, and the rules files in the
+/// ConfigMaps of Kubernetes manifests.
+///
+/// # Errors
+/// As [`load`] has them, and where a manifest holds no rules.
+pub fn check(sources: &Sources, texts: &[NamedText], options: &LoadOptions) -> Result<Loaded, RulesError> {
+    Loader::new(sources.clone(), *options).load_all(texts, Manifests::Read, Pace::Alone)
 }
 
 /// Loads the same files again and again, and knows how far it is.
@@ -126,29 +144,57 @@ impl Loader {
     /// # Errors
     /// As [`load`] has them. They do not depend on which file is read first.
     pub fn load(&self, pace: Pace) -> Result<Loaded, RulesError> {
+        self.load_all(&[], Manifests::Refuse, pace)
+    }
+
+    fn load_all(&self, texts: &[NamedText], manifests: Manifests, pace: Pace) -> Result<Loaded, RulesError> {
         let loading = Loading(self);
         let (mut report, mut validation) = (Report::default(), Validation::new(self.options));
         let files = self.sources.files(&mut report);
-        loading.begin(files.len());
-        let parts = side_by_side(&files, threads(pace), |file| {
+        let inputs: Vec<Input<'_>> =
+            files.iter().map(|file| Input::File(file)).chain(texts.iter().map(Input::Text)).collect();
+        loading.begin(inputs.len());
+        let all = side_by_side(&inputs, threads(pace), |input| {
             let mut report = Report::default();
-            let text = read(file, self.options.max_file_bytes, &mut report);
-            let part = text.as_ref().and_then(|text| yaml::read(file, text, &self.options, &mut report));
-            loading.read(text.map_or(0, |text| text.len() as u64));
-            (part, report)
+            let said = self.read(input, manifests, &loading, &mut report);
+            (said, report)
         });
         loading.compile();
-        for (part, own) in parts {
+        // Beside rules they are nothing to speak of: a folder of manifests holds others, too.
+        let mut without_rules = Vec::new();
+        for (said, own) in all {
             report.merge(own);
-            if let Some(part) = part {
-                validation.join(part, &mut report);
-            }
+            said.parts.into_iter().for_each(|part| validation.join(part, &mut report));
+            without_rules.extend(said.without_rules);
+        }
+        if validation.is_empty() {
+            without_rules.into_iter().for_each(|problem| report.add(problem));
         }
         let configs = validation.finish(&mut report);
         let hints = report.take_hints();
         let warnings = report.finish()?;
         Ok(Loaded { rules: Rules::new(configs), warnings, hints })
     }
+
+    /// Reads one of them.
+    fn read(&self, input: &Input<'_>, manifests: Manifests, loading: &Loading<'_>, report: &mut Report) -> Said {
+        let max_bytes = self.options.max_file_bytes;
+        let (name, bytes) = match input {
+            Input::File(path) => (*path, read(path, max_bytes, report)),
+            Input::Text(NamedText { name, bytes }) => (name.as_path(), Some(bytes.clone())),
+        };
+        let length = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        let text = bytes.and_then(|bytes| decode(name, bytes, max_bytes, report));
+        let said = text.map(|text| yaml::read(name, &text, (manifests, &self.options), report));
+        loading.read(length);
+        said.unwrap_or_default()
+    }
+}
+
+/// What is read.
+enum Input<'i> {
+    File(&'i Path),
+    Text(&'i NamedText),
 }
 
 /// A load that is going on; it has ended when this is dropped, by a panic too.
@@ -283,39 +329,43 @@ fn refuse(path: &Path, error: &io::Error, report: &mut Report) {
     report.refuse(path, format!("cannot be read: {error}"));
 }
 
-fn is_rules_file(path: &Path) -> bool {
+pub(super) fn is_rules_file(path: &Path) -> bool {
     path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
 }
 
-/// The text of a file; `None` where there is a problem with it.
-fn read(path: &Path, max_bytes: u64, report: &mut Report) -> Option<String> {
+/// What is in a file; `None` where there is a problem with it.
+fn read(path: &Path, max_bytes: u64, report: &mut Report) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     // One byte more than allowed is enough to see that it is too long, whatever the file system says of its length.
     let enough = max_bytes.saturating_add(1);
     let result = fs::File::open(path).and_then(|file| file.take(enough).read_to_end(&mut bytes));
-    if let Err(error) = result {
-        refuse(path, &error, report);
-        return None;
+    if let Err(error) = &result {
+        refuse(path, error, report);
     }
+    result.ok().map(|_| bytes)
+}
+
+/// The text of a file; `None` where there is a problem with it.
+fn decode(path: &Path, bytes: Vec<u8>, max_bytes: u64, report: &mut Report) -> Option<String> {
     if bytes.len() as u64 > max_bytes {
         let message = format!("is longer than {}: split it, or raise MAX_RULES_FILE_BYTES", Bytes(max_bytes));
         report.refuse(path, message);
         return None;
     }
-    match String::from_utf8(bytes) {
-        Ok(text) => Some(text),
-        Err(error) => {
-            let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
-            let line = valid.matches('\n').count() + 1;
-            let column = valid.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
-            report.add(Problem {
-                severity: Severity::Error,
-                file: path.into(),
-                position: Some(Position { line, column }),
-                path: String::new(),
-                message: "not UTF-8".to_owned(),
-            });
-            None
-        }
-    }
+    let is_utf_16 = bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff");
+    let error = match String::from_utf8(bytes) {
+        Ok(text) => return Some(text),
+        Err(error) => error,
+    };
+    let valid = String::from_utf8_lossy(&error.as_bytes()[..error.utf8_error().valid_up_to()]);
+    let line = valid.matches('\n').count() + 1;
+    let column = valid.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
+    report.add(Problem {
+        severity: Severity::Error,
+        file: path.into(),
+        position: Some(Position { line, column }),
+        path: String::new(),
+        message: if is_utf_16 { "is UTF-16: save it as UTF-8" } else { "not UTF-8" }.to_owned(),
+    });
+    None
 }

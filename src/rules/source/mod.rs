@@ -3,3 +3,5 @@
 pub mod load;
 pub mod watch;
 pub(super) mod yaml;
+
+pub use yaml::schema;

@@ -10,7 +10,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+
+use tokio::sync::Notify;
 
 use super::load::{Loaded, Loader, Pace, Sources};
 use crate::rules::report::{Report, RulesError};
@@ -77,20 +80,32 @@ impl Identity {
     }
 }
 
-/// Loads the rules whenever the files differ from what was `seen`, and calls `on_change` with the result. Never
-/// returns.
+/// Loads the rules whenever the files differ from what was `seen`, or at once when `asked`, and calls `on_change` with
+/// the result. Never returns.
 ///
 /// A change counts once two polls in a row agree on it, so a file that is being written is left alone until
 /// it is done. Bad rules are reported once, not again until something changes.
-pub async fn watch(loader: Loader, seen: Fingerprint, mut on_change: impl FnMut(Result<Loaded, RulesError>)) {
+pub async fn watch(
+    loader: Loader,
+    seen: Fingerprint,
+    asked: Arc<Notify>,
+    mut on_change: impl FnMut(Result<Loaded, RulesError>),
+) {
     let mut debounce = Debounce::after(seen);
     loop {
-        tokio::time::sleep(INTERVAL).await;
+        let is_asked = tokio::select! {
+            () = asked.notified() => true,
+            () = tokio::time::sleep(INTERVAL) => false,
+        };
         let found = blocking({
             let sources = loader.sources.clone();
             move || Fingerprint::of(&sources)
         });
-        if debounce.settled(found.await) {
+        let found = found.await;
+        if is_asked {
+            debounce = Debounce::after(found.clone());
+        }
+        if is_asked || debounce.settled(found) {
             let loader = loader.clone();
             on_change(blocking(move || loader.load(Pace::BesideRequests)).await);
         }

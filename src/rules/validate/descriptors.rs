@@ -3,23 +3,28 @@
 use std::collections::hash_map::{Entry, HashMap};
 use std::sync::Arc;
 
-use super::{Complaints, MAX_LEVELS, Names, Place};
-use crate::algorithm::Algorithm;
+use super::idle::{Others, idle};
+use super::pattern::{is_network, taken_for};
+use super::{Complaints, GivenDefaults, MAX_LEVELS, Mark, Names};
 use crate::descriptor::Role;
-use crate::rules::checked::{Allowance, Defaults, DescriptorConfig, RuleConfig};
+use crate::rules::checked::{Allowance, Defaults, DescriptorConfig, Place, RuleConfig};
 use crate::rules::config::{FieldPath, Raw, RawDescriptor};
 use crate::rules::report::Report;
 
 /// The key that a limit with holders stands on.
-const HOLDER_KEY: &str = "stream";
+pub const HOLDER_KEY: &str = "stream";
 
 /// Validates the descriptors of one origin.
 pub(super) struct Tree<'r> {
     pub(super) complaints: Complaints<'r>,
     /// What holds for a limit that does not say otherwise.
     pub(super) defaults: Defaults,
-    /// The algorithm that the origin itself chooses for all of its limits.
-    pub(super) chosen: Option<Algorithm>,
+    /// Beside the descriptors of the top level.
+    pub(super) others: Others,
+    /// What of that the origin says itself.
+    pub(super) given: GivenDefaults,
+    /// Which origin of its domain it is.
+    pub(super) origin: u32,
     pub(super) names: &'r mut Names,
 }
 
@@ -29,7 +34,7 @@ pub(super) struct Siblings(HashMap<(String, Option<String>), First>);
 
 #[derive(Debug)]
 struct First {
-    place: Place,
+    mark: Mark,
     /// In the list of its origin.
     index: usize,
 }
@@ -39,10 +44,10 @@ impl Siblings {
     pub(super) fn join(&mut self, other: Siblings, report: &mut Report) {
         let mut others: Vec<_> = other.0.into_iter().collect();
         others.sort_unstable_by_key(|(_, first)| first.index);
-        for (name, First { place, index }) in others {
+        for (name, First { mark, index }) in others {
             let path = FieldPath::Root.key("descriptors");
-            if let Err(message) = self.add(name, First { place: place.clone(), index }, path) {
-                report.add(place.problem(path.item(index).to_string(), message));
+            if let Err(message) = self.add(name, First { mark: mark.clone(), index }, path) {
+                report.add(mark.problem(path.item(index).to_string(), message));
             }
         }
     }
@@ -55,8 +60,8 @@ impl Siblings {
                 Ok(())
             }
             Entry::Occupied(entry) => {
-                let First { place, index } = entry.get();
-                Err(format!("has the same key and value as {} at {place}", list.item(*index)))
+                let First { mark, index } = entry.get();
+                Err(format!("has the same key and value as {} at {mark}", list.item(*index)))
             }
         }
     }
@@ -83,12 +88,18 @@ impl Tree<'_> {
             self.check_unique(path, index, &config, siblings);
             configs.push(config);
         }
+        for index in idle(list, if level == 1 { self.others } else { Others::None }) {
+            let message = "does nothing: there is neither a rate_limit nor descriptors, and without it nothing would \
+                           limit these requests either";
+            self.complaints.warn(path.item(index), message);
+        }
         configs
     }
 
     fn descriptor(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, level: usize) -> Option<DescriptorConfig> {
         let key = self.complaints.required_text(&raw.key, path.key("key")).map(str::to_owned);
         let value = raw.value.get().filter(|value| !value.is_empty()).map(|value| value.clone().into_owned());
+        self.check_patterns(&key, &value, path);
         let share_threshold = raw.share_threshold.is_set();
         if share_threshold && ![&key, &value].into_iter().flatten().any(|text| text.contains('*')) {
             let message = "values share a threshold only where the key or the value has a wildcard (*)";
@@ -105,7 +116,21 @@ impl Tree<'_> {
             Some(list) => self.level(list, path.key("descriptors"), level + 1, &mut Siblings::default()),
             None => Vec::new(),
         };
-        Some(DescriptorConfig { key: key?, value, share_threshold, rule, descriptors })
+        let place = Place { origin: self.origin, line: self.complaints.line(path) };
+        Some(DescriptorConfig { place, key: key?, value, share_threshold, rule, descriptors })
+    }
+
+    /// What looks like a pattern matches as it is written, which is hardly meant.
+    fn check_patterns(&mut self, key: &Option<String>, value: &Option<String>, path: FieldPath<'_>) {
+        for (name, text) in [("key", key), ("value", value)] {
+            if let Some(message) = text.as_deref().and_then(taken_for) {
+                self.complaints.warn(path.key(name), message);
+            }
+        }
+        if key.as_deref() == Some("remote_address") && value.as_deref().is_some_and(is_network) {
+            let message = "an address is never a network: let Envoy send masked_remote_address, and match that";
+            self.complaints.warn(path.key("value"), message);
+        }
     }
 
     /// A limit that has holders needs the key that names them.
@@ -140,9 +165,9 @@ impl Tree<'_> {
 
     fn check_unique(&mut self, list: FieldPath<'_>, index: usize, config: &DescriptorConfig, siblings: &mut Siblings) {
         let (path, origin) = (list.item(index), self.complaints.origin);
-        let place = Place { origin: Arc::clone(origin.name()), position: origin.position(&path) };
+        let mark = Mark { origin: Arc::clone(origin.name()), position: origin.position(&path) };
         let name = (config.key.clone(), config.value.clone());
-        if let Err(message) = siblings.add(name, First { place, index }, list) {
+        if let Err(message) = siblings.add(name, First { mark, index }, list) {
             self.complaints.error(path, message);
         }
     }

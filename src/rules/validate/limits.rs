@@ -8,7 +8,7 @@ use super::{algorithm, failure_mode};
 use crate::algorithm::{Algorithm, Initial, Limit, LimitError, LimitErrors, Options, Penalty, Weighting};
 use crate::descriptor::Unit;
 use crate::lease::Lease;
-use crate::rules::checked::{Allowance, LimitConfig};
+use crate::rules::checked::{Allowance, LimitConfig, Said, SaidBy};
 use crate::rules::config::{FieldPath, Raw, RawLease, RawLimit, RawPenalty, RawReplaces, Text};
 use crate::rules::report::{Severity, quoted, unknown};
 
@@ -72,6 +72,8 @@ impl Tree<'_> {
         let failure_mode = failure_mode.unwrap_or(self.defaults.failure_mode);
         let cost = self.cost(&raw.cost, path.key("cost"));
         let common = LimitConfig {
+            line: self.complaints.line(path),
+            said: self.said(raw),
             name,
             allowance: Allowance::Unlimited,
             failure_mode,
@@ -113,6 +115,20 @@ impl Tree<'_> {
         (!reported).then_some(LimitConfig { allowance: Allowance::Limited(limit), penalty, lease, ..common })
     }
 
+    /// Who says what the limit need not say.
+    fn said(&self, raw: &RawLimit<'_>) -> Said {
+        let by = |is_missing, is_given| match (is_missing, is_given) {
+            (false, _) => SaidBy::Limit,
+            (true, true) => SaidBy::Defaults,
+            (true, false) => SaidBy::Setting,
+        };
+        Said {
+            algorithm: by(raw.algorithm.is_missing(), self.given.algorithm.is_some()),
+            failure_mode: by(raw.failure_mode.is_missing(), self.given.failure_mode.is_some()),
+            hold: if raw.hold.is_missing() { SaidBy::Nobody } else { SaidBy::Limit },
+        }
+    }
+
     fn cost(&mut self, raw: &Raw<u32>, path: FieldPath<'_>) -> Option<u32> {
         match raw {
             Raw::Missing => Some(1),
@@ -137,7 +153,7 @@ impl Tree<'_> {
 
     /// Hints at what fits a small number better than the default, where nobody has chosen that.
     fn check_small(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>, requests: u32, algorithm: Algorithm) {
-        let is_chosen = self.chosen.is_some()
+        let is_chosen = self.given.algorithm.is_some()
             || !raw.algorithm.is_missing()
             || !raw.segments.is_missing()
             || !raw.weighting.is_missing()
@@ -334,6 +350,9 @@ impl Tree<'_> {
             let names = Unit::ALL.map(Unit::name);
             let message = match name {
                 "" => format!("is missing; it is one of {}, or there is a period such as 90s", names.join(", ")),
+                length if humantime::parse_duration(length).is_ok() => {
+                    format!("unknown unit {}: a length stands in period", quoted(length))
+                }
                 _ => unknown("unit", name, &names),
             };
             self.complaints.error(path.key("unit"), message);

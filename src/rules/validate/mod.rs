@@ -6,15 +6,20 @@
 //! what it seems to.
 
 mod descriptors;
+mod idle;
 mod limits;
+mod pattern;
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
+pub(in crate::rules) use self::descriptors::HOLDER_KEY;
 use self::descriptors::{Siblings, Tree};
-use super::checked::{Defaults, DescriptorConfig, DomainConfig, FailureMode};
+use self::idle::Others;
+use super::checked::{Defaults, DescriptorConfig, DomainConfig, FailureMode, Line, OriginConfig};
 use super::config::{FieldPath, Raw, RawDefaults, RawDomain, Text};
 use super::report::{Position, Problem, Report, Severity, nearest, quoted, unknown};
 use crate::algorithm::Algorithm;
@@ -69,7 +74,9 @@ pub struct Validation {
 pub struct Part {
     name: String,
     /// Where it is named; of several parts, the first.
-    named: Place,
+    named: Mark,
+    /// Those of its parts.
+    origins: Vec<OriginConfig>,
     /// Of several parts that differ, the first counts.
     defaults: GivenDefaults,
     descriptors: Vec<DescriptorConfig>,
@@ -93,9 +100,9 @@ struct GivenDefaults {
     failure_mode: Option<FailureMode>,
 }
 
-/// Where something stands.
+/// Where something stands, for what is said of it.
 #[derive(Clone, Debug)]
-struct Place {
+struct Mark {
     origin: Arc<Path>,
     position: Option<Position>,
 }
@@ -106,25 +113,31 @@ impl Part {
         let mut complaints = Complaints { origin, report };
         let path = FieldPath::Root.key("domain");
         let name = complaints.required_text(&raw.domain, path).unwrap_or_default().to_owned();
-        let named = Place { origin: Arc::clone(origin.name()), position: origin.position(&path) };
+        let named = Mark { origin: Arc::clone(origin.name()), position: origin.position(&path) };
         let defaults = raw.defaults.get().map(|raw| defaults(raw, &mut complaints)).unwrap_or_default();
         let (mut names, mut siblings) = (Names::default(), Siblings::default());
-        let (chosen, defaults_of_all) = (defaults.algorithm, defaults.or_settings(options.defaults));
-        let mut tree = Tree { complaints, defaults: defaults_of_all, chosen, names: &mut names };
+        let origins = vec![complaints.origin_config(defaults)];
+        let others = if options.merge_domains { Others::Possible } else { Others::None };
+        let (given, of_all) = (defaults, defaults.or_settings(options.defaults));
+        let mut tree = Tree { complaints, defaults: of_all, given, origin: 0, others, names: &mut names };
         let path = FieldPath::Root.key("descriptors");
         let descriptors = raw.descriptors.get().map(|list| tree.level(list, path, 1, &mut siblings));
         if !options.merge_domains {
             // No other part adds to them.
             siblings = Siblings::default();
         }
-        Part { name, named, defaults, descriptors: descriptors.unwrap_or_default(), siblings, names }
+        let descriptors = descriptors.unwrap_or_default();
+        Part { name, named, origins, defaults, descriptors, siblings, names }
     }
 
     /// Adds another part of the same domain.
     fn join(&mut self, other: Part, report: &mut Report) {
         self.defaults = self.defaults.or(other.defaults);
         self.siblings.join(other.siblings, report);
-        self.descriptors.extend(other.descriptors);
+        let mut descriptors = other.descriptors;
+        shift(&mut descriptors, self.origins.len() as u32);
+        self.descriptors.extend(descriptors);
+        self.origins.extend(other.origins);
         self.names.given.extend(other.names.given);
         self.names.replaced.extend(other.names.replaced);
     }
@@ -154,19 +167,32 @@ impl Validation {
         self.domains.push(part);
     }
 
+    /// Nothing has been added.
+    pub(in crate::rules) fn is_empty(&self) -> bool {
+        self.domains.is_empty()
+    }
+
     /// Every domain. They are of no use where the report holds an error.
     pub fn finish(self, report: &mut Report) -> Vec<DomainConfig> {
         let settings = self.options.defaults;
         let mut configs = Vec::with_capacity(self.domains.len());
-        for Part { name, defaults, descriptors, names, .. } in self.domains {
+        for Part { name, origins, defaults, descriptors, names, .. } in self.domains {
             warn_of_unknown(&name, names, report);
-            configs.push(DomainConfig { name, defaults: defaults.or_settings(settings), descriptors });
+            configs.push(DomainConfig { name, defaults: defaults.or_settings(settings), origins, descriptors });
         }
         configs
     }
 }
 
-impl Place {
+/// Origins of a part come after so many others of its domain.
+fn shift(descriptors: &mut [DescriptorConfig], by: u32) {
+    for descriptor in descriptors {
+        descriptor.place.origin += by;
+        shift(&mut descriptor.descriptors, by);
+    }
+}
+
+impl Mark {
     /// An error there.
     fn problem(&self, path: String, message: String) -> Problem {
         let (file, position) = (Arc::clone(&self.origin), self.position);
@@ -174,7 +200,7 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Mark {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.origin.display())?;
         match self.position {
@@ -260,6 +286,24 @@ impl Complaints<'_> {
     fn problem(&self, severity: Severity, path: FieldPath<'_>, message: String) -> Problem {
         let (file, position) = (Arc::clone(self.origin.name()), self.origin.position(&path));
         Problem { severity, file, position, path: path.to_string(), message }
+    }
+
+    /// The origin as it is remembered.
+    fn origin_config(&self, defaults: GivenDefaults) -> OriginConfig {
+        let of_defaults = FieldPath::Root.key("defaults");
+        let line = |is_given: bool, key| if is_given { self.line(of_defaults.key(key)) } else { None };
+        OriginConfig {
+            name: Arc::clone(self.origin.name()),
+            domain: self.line(FieldPath::Root.key("domain")),
+            algorithm: line(defaults.algorithm.is_some(), "algorithm"),
+            failure_mode: line(defaults.failure_mode.is_some(), "failure_mode"),
+        }
+    }
+
+    /// The line of a field.
+    fn line(&self, path: FieldPath<'_>) -> Line {
+        let position = self.origin.position(&path)?;
+        u32::try_from(position.line).ok().and_then(NonZeroU32::new)
     }
 
     /// A value that must be there; `hint` tells what is missing where it is not.

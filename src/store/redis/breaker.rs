@@ -5,6 +5,7 @@
 //! check; when that passes, the breaker closes, and the others are made, too.
 
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
@@ -19,7 +20,7 @@ const REMINDER: Duration = Duration::from_secs(30);
 
 pub(super) struct Breaker {
     /// The address, for the log.
-    redis: String,
+    redis: Arc<str>,
     state: Mutex<State>,
     /// What [`State`] says, for requests, which take no lock.
     is_open: AtomicBool,
@@ -28,11 +29,20 @@ pub(super) struct Breaker {
     /// The one connection that is tried while the breaker is open.
     trial: Semaphore,
     on_change: OnChange,
-    /// A Redis that comes and goes does not fill the log, nor do single connections.
-    closings: Throttle,
-    openings: Throttle,
-    losses: Throttle,
-    failures: Throttle,
+    /// A Redis that comes and goes does not fill the log, nor do single connections. All lines go this way: the last
+    /// of them is true.
+    log: Throttle<News>,
+}
+
+/// What is logged.
+#[derive(Clone, Copy, PartialEq)]
+enum News {
+    Up,
+    Down,
+    /// A connection is lost, and others serve.
+    Lost,
+    /// One cannot be made, and others serve.
+    Failed,
 }
 
 #[derive(Clone, Copy)]
@@ -58,16 +68,13 @@ impl Breaker {
     /// Of a node that so many connections lead to.
     pub(super) fn new(redis: String, connections: usize, on_change: OnChange) -> Breaker {
         Breaker {
-            redis,
+            redis: redis.into(),
             state: Mutex::new(State::Untried(connections)),
             is_open: AtomicBool::new(true),
             closed: watch::Sender::new(false),
             trial: Semaphore::new(1),
             on_change,
-            closings: Throttle::default(),
-            openings: Throttle::default(),
-            losses: Throttle::default(),
-            failures: Throttle::default(),
+            log: Throttle::default(),
         }
     }
 
@@ -100,10 +107,11 @@ impl Breaker {
             return;
         }
         self.set_open(false);
-        if let Some(changes) = self.closings.admit() {
-            let down_ms = if let State::Open { since, .. } = was { Some(since.elapsed().as_millis()) } else { None };
-            tracing::info!(redis = self.redis, down_ms, changes, "redis is up: limits are decided there");
-        }
+        let down_ms = if let State::Open { since, .. } = was { Some(since.elapsed().as_millis()) } else { None };
+        self.log.log(News::Up, || {
+            let redis = Arc::clone(&self.redis);
+            move |changes| tracing::info!(%redis, down_ms, changes, "redis is up: limits are decided there")
+        });
     }
 
     /// One that served does not any more.
@@ -112,23 +120,21 @@ impl Breaker {
         let State::Closed { connections } = &mut *state else { return };
         *connections -= 1;
         if *connections > 0 {
-            if let Some(losses) = self.losses.admit() {
-                let serving = *connections;
-                tracing::warn!(
-                    redis = self.redis, %error, losses, serving,
-                    "a connection to redis is lost and made anew: the others serve"
-                );
-            }
+            let serving = *connections;
+            self.log.log(News::Lost, || {
+                let (redis, error) = (Arc::clone(&self.redis), error.to_string());
+                move |losses| {
+                    tracing::warn!(
+                        %redis, error, losses, serving,
+                        "a connection to redis is lost and made anew: the others serve"
+                    );
+                }
+            });
             return;
         }
         *state = State::open();
         self.set_open(true);
-        if let Some(changes) = self.openings.admit() {
-            tracing::error!(
-                redis = self.redis, %error, changes,
-                "redis is down: each limit answers by its failure mode"
-            );
-        }
+        self.report_down("redis is down: each limit answers by its failure mode", error);
     }
 
     /// A connection could not be made, or did not pass its trial.
@@ -139,27 +145,34 @@ impl Breaker {
             State::Untried(_) => {
                 *state = State::open();
                 self.set_open(true);
-                tracing::error!(
-                    redis = self.redis, %error,
-                    "redis cannot be reached: each limit answers by its failure mode"
-                );
+                self.report_down("redis cannot be reached: each limit answers by its failure mode", error);
             }
             State::Open { reported, .. } => {
                 if reported.elapsed() > REMINDER {
                     *reported = Instant::now();
-                    tracing::warn!(redis = self.redis, %error, "redis is still down");
+                    tracing::warn!(redis = %self.redis, %error, "redis is still down");
                 }
             }
             State::Closed { connections } => {
-                if let Some(failures) = self.failures.admit() {
-                    let serving = *connections;
-                    tracing::warn!(
-                        redis = self.redis, %error, failures, serving,
-                        "a connection to redis cannot be made: the others serve"
-                    );
-                }
+                let serving = *connections;
+                self.log.log(News::Failed, || {
+                    let (redis, error) = (Arc::clone(&self.redis), error.to_string());
+                    move |failures| {
+                        tracing::warn!(
+                            %redis, error, failures, serving,
+                            "a connection to redis cannot be made: the others serve"
+                        );
+                    }
+                });
             }
         }
+    }
+
+    fn report_down(&self, what: &'static str, error: &dyn fmt::Display) {
+        self.log.log(News::Down, || {
+            let (redis, error) = (Arc::clone(&self.redis), error.to_string());
+            move |changes| tracing::error!(%redis, error, changes, "{what}")
+        });
     }
 
     /// Under the lock of the state, so that changes are reported in their order.
@@ -167,5 +180,82 @@ impl Breaker {
         self.is_open.store(open, Ordering::Relaxed);
         self.closed.send_replace(!open);
         (self.on_change)(!open);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What is logged by this thread.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What becomes of connections, each after so many milliseconds.
+    #[derive(Clone, Copy, Debug)]
+    enum Event {
+        Gained,
+        Lost,
+        NotMade,
+    }
+
+    /// Whether the last line that tells a state says that Redis is up, and whether it is.
+    fn told_and_true(events: &[(u64, Event)]) -> (bool, bool) {
+        let log = Log::default();
+        let writer = log.clone();
+        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(move || writer.clone()).finish();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let is_up = tracing::subscriber::with_default(subscriber, || {
+            runtime.block_on(async {
+                let breaker = Breaker::new("localhost".to_owned(), 2, Box::new(|_| {}));
+                breaker.fail(&"nobody is there");
+                breaker.fail(&"nobody is there");
+                for (after_ms, event) in events {
+                    tokio::time::sleep(Duration::from_millis(*after_ms)).await;
+                    match event {
+                        Event::Gained => breaker.gain(),
+                        Event::Lost => breaker.lose(&"it broke"),
+                        Event::NotMade => breaker.fail(&"nobody is there"),
+                    }
+                }
+                tokio::time::sleep(Duration::from_secs(60)).await;
+                !breaker.is_open()
+            })
+        });
+        let log = String::from_utf8(log.0.lock().clone()).unwrap();
+        let says_up = |line: &str| {
+            let up = line.contains("redis is up") || line.contains("the others serve");
+            let down = ["redis is down", "redis cannot be reached", "redis is still down"];
+            (up || down.iter().any(|words| line.contains(words))).then_some(up)
+        };
+        (log.lines().filter_map(says_up).next_back().unwrap(), is_up)
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_comes_and_goes_the_last_line_says_what_is_so(
+            events in prop::collection::vec(
+                (0_u64..12_000, prop::sample::select(&[Event::Gained, Event::Lost, Event::NotMade][..])),
+                0..30,
+            ),
+        ) {
+            let (told, is_up) = told_and_true(&events);
+            prop_assert_eq!(told, is_up);
+        }
     }
 }

@@ -17,6 +17,7 @@ use tokio::time::{Duration, Instant, sleep, sleep_until};
 
 use super::connection::{Connection, Fault};
 use super::link::Shared;
+use crate::store;
 
 /// How often a keeper polls whether its connection is closed, which costs Redis nothing.
 const POLL: Duration = Duration::from_secs(1);
@@ -27,7 +28,7 @@ const REFUSED: (Duration, Duration) = (Duration::from_millis(20), Duration::from
 /// The shortest time between two checks of a connection for any reason.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The first pause between two attempts to connect, and the longest.
-const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+const RETRY: (Duration, Duration) = (Duration::from_millis(50), store::RETRY);
 
 /// Keeps the connection of one slot.
 pub(super) struct Keeper {

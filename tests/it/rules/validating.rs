@@ -83,7 +83,7 @@ fn parts_of_a_domain_that_have_no_lines_are_distinct_by_their_names() {
 }
 
 /// What a domain says, as JSON; the raw domain is made of it by [`raw`], without any file.
-fn drawn_domain() -> impl Strategy<Value = Value> {
+pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
     let of = |choices: &'static [&'static str]| prop::sample::select(choices).prop_map(|text| json!(text));
     let number = || prop_oneof![Just(0_u32), Just(1), 2..70_u32, Just(20_000), Just(u32::MAX)].prop_map(|n| json!(n));
     let flag = || any::<bool>().prop_map(|flag| json!(flag));

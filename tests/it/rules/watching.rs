@@ -1,7 +1,9 @@
 //! How changed files come into force. Each test waits for what must happen; none waits for a time to pass.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tollgate::rules::load::Loader;
 use tollgate::rules::watch::{Fingerprint, watch};
@@ -12,14 +14,17 @@ use super::*;
 struct Watched {
     results: UnboundedReceiver<Result<Loaded, RulesError>>,
     task: tokio::task::JoinHandle<()>,
+    asked: Arc<Notify>,
 }
 
 impl Watched {
     fn start(path: &Path, seen: Fingerprint) -> Watched {
         let (sender, results) = unbounded_channel();
+        let asked = Arc::new(Notify::new());
+        let tell = move |result| drop(sender.send(result));
         let loader = Loader::new(sources(path), OPTIONS);
-        let task = tokio::spawn(watch(loader, seen, move |result| drop(sender.send(result))));
-        Watched { results, task }
+        let task = tokio::spawn(watch(loader, seen, Arc::clone(&asked), tell));
+        Watched { results, task, asked }
     }
 
     async fn next(&mut self) -> Result<Loaded, RulesError> {
@@ -124,4 +129,20 @@ async fn removing_the_last_file_or_the_folder_is_an_error_and_its_return_is_not(
             break;
         }
     }
+}
+
+#[tokio::test]
+async fn what_has_not_changed_is_loaded_again_where_somebody_asks() {
+    let (folder, mut watched) = watched(&[("a.yaml", &rule("first"))]);
+    for _ in 0..2 {
+        watched.asked.notify_one();
+        assert_eq!(watched.names().await, ["first"]);
+    }
+    // And what changes later is seen as ever.
+    fs::write(folder.path().join("a.yaml"), rule("second")).unwrap();
+    assert_eq!(watched.names().await, ["second"]);
+    fs::write(folder.path().join("a.yaml"), "domain: [").unwrap();
+    assert!(watched.next().await.is_err());
+    watched.asked.notify_one();
+    assert!(watched.next().await.is_err(), "who asks is told once more");
 }

@@ -216,7 +216,7 @@ impl Judge {
         });
         let (decision, delay) = match decided {
             Ok(decided) => decided,
-            Err(DecideError::Undecided(_)) => {
+            Err(DecideError::Undecided { .. }) => {
                 self.counts.see("undecided", 1);
                 let has_error_mode = seen.request.descriptors.iter().any(|one| one.entries[0].key == "hot");
                 self.demand(has_error_mode && !self.weather.shadow_mode, || {
@@ -307,7 +307,7 @@ impl Judge {
                     || format!("{} fails open", seen.number),
                 );
             }
-            Answer::FailedClosed => {
+            Answer::FailedClosed { .. } => {
                 self.counts.see("failed closed", 1);
                 let denied = decision.over_limit || decision.only_shadow;
                 self.demand(mode == FailureMode::Closed && denied, || format!("{} fails closed", seen.number));

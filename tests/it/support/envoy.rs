@@ -142,7 +142,12 @@ impl Envoy {
     }
 
     fn log(&self) -> String {
-        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+        self.written("log")
+    }
+
+    /// What it has written into a file.
+    pub fn written(&self, file: &str) -> String {
+        fs::read_to_string(self.folder.path().join(file)).unwrap_or_default()
     }
 }
 

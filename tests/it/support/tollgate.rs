@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::Value;
 use tempfile::TempDir;
+use tollgate::wire::details::{Details, REQUEST_KEY};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{
     RateLimitDescriptor, RateLimitRequest, RateLimitResponse, RateLimitServiceClient, rate_limit_descriptor,
@@ -141,6 +142,14 @@ impl Tollgate {
         self.client().await.should_rate_limit(request).await.map(tonic::Response::into_inner)
     }
 
+    /// What it tells of a request beyond the protocol, every limit of it.
+    pub async fn details(&self, request: RateLimitRequest) -> Details {
+        let mut call = tonic::Request::new(request);
+        call.metadata_mut().insert(REQUEST_KEY, "1".parse().unwrap());
+        let response = self.client().await.should_rate_limit(call).await.unwrap().into_inner();
+        Details::of_metadata(&response.dynamic_metadata.unwrap()).unwrap()
+    }
+
     /// Puts other rules in place of the ones it has, at one stroke.
     pub fn change_rules(&self, rules: &str) {
         let next = self.rules.path().join(".next");
@@ -156,6 +165,17 @@ impl Tollgate {
         stream.read_to_string(&mut answer).unwrap();
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+    }
+
+    /// A request of an administrator: the status, and what it says.
+    pub fn admin(&self, method: &str, path: &str, token: &str) -> (u16, Value) {
+        let address = format!("http://127.0.0.1:{}{path}", self.http_port);
+        let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();
+        let request = ureq::http::Request::builder().method(method).uri(address);
+        let request = request.header("Authorization", format!("Bearer {token}")).body(()).unwrap();
+        let mut response = agent.run(request).unwrap();
+        let body = response.body_mut().read_to_string().unwrap();
+        (response.status().as_u16(), serde_json::from_str(&body).unwrap_or(Value::Null))
     }
 
     /// The value of one series, by its whole name with labels; 0 where there is none.

@@ -18,8 +18,9 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Tag};
+use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag};
 
+use super::scalar::Plain;
 use crate::rules::report::{Bytes, Position};
 
 /// What an aliased node counts beyond its text: about what it takes to write one down.
@@ -30,8 +31,10 @@ const NODE_BYTES: u64 = 16;
 pub(super) struct Document<'a> {
     /// `None` for a text that holds no document.
     pub(super) root: Option<Node<'a>>,
-    /// Where a second document begins.
+    /// Where a second document begins that says something.
     pub(super) second: Option<Position>,
+    /// Where values have tags that mean nothing here, such as `!important`.
+    pub(super) tags: Vec<Position>,
 }
 
 #[derive(Clone, Debug)]
@@ -86,21 +89,43 @@ impl DocumentError {
 
 /// Reads the first document of a text. What its aliases stand for may be so many bytes.
 pub(super) fn parse(text: &str, max_bytes: u64) -> Result<Document<'_>, DocumentError> {
-    let mut builder = Builder { max_bytes, ..Builder::default() };
-    let mut documents = 0;
-    // Off even where another crate turns the parser's feature on: it would refuse a long run of comments.
-    let options = granit_parser::options! { emit_comments: false };
-    for event in Parser::new_from_str_with_options(text, options) {
+    let (mut builder, mut events, mut begun) = (Builder { max_bytes, ..Builder::default() }, parser(text), false);
+    while let Some(event) = events.next() {
         let (event, span) = event?;
-        if matches!(event, Event::DocumentStart(..)) {
-            documents += 1;
-            if documents == 2 {
-                return Ok(Document { root: builder.root, second: Some(position(span.start)) });
-            }
+        if begun && matches!(event, Event::DocumentStart(..)) {
+            let second = events.any(|event| event.map_or(true, |(event, _)| says_something(&event)));
+            let second = second.then(|| position(span.start));
+            return Ok(Document { root: builder.root, second, tags: builder.tags });
         }
+        begun |= matches!(event, Event::DocumentStart(..));
         builder.take(event, position(span.start))?;
     }
-    Ok(Document { root: builder.root, second: None })
+    Ok(Document { root: builder.root, second: None, tags: builder.tags })
+}
+
+/// Reads every document of a text.
+pub(super) fn parse_all(text: &str, max_bytes: u64) -> Result<Vec<Node<'_>>, DocumentError> {
+    let (mut builder, mut roots) = (Builder { max_bytes, ..Builder::default() }, Vec::new());
+    for event in parser(text) {
+        let (event, span) = event?;
+        builder.take(event, position(span.start))?;
+        roots.extend(builder.root.take());
+    }
+    Ok(roots)
+}
+
+fn parser(text: &str) -> Parser<'_, StrInput<'_>> {
+    // Off even where another crate turns the parser's feature on: it would refuse a long run of comments.
+    Parser::new_from_str_with_options(text, granit_parser::options! { emit_comments: false })
+}
+
+/// Whether an event belongs to a document that is not empty: below a last `---` there is nothing.
+fn says_something(event: &Event<'_>) -> bool {
+    match event {
+        Event::Scalar(text, style, _, tag) => !is_plain(*style, tag.as_deref()) || Plain::of(text) != Plain::Null,
+        Event::SequenceStart(..) | Event::MappingStart(..) | Event::Alias(..) => true,
+        _ => false,
+    }
 }
 
 /// Builds the tree from the parser's events.
@@ -113,6 +138,7 @@ struct Builder<'a> {
     aliased: u64,
     max_bytes: u64,
     root: Option<Node<'a>>,
+    tags: Vec<Position>,
 }
 
 /// A node, and about how many bytes it would take without aliases.
@@ -139,6 +165,9 @@ impl<'a> Builder<'a> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
                 let bytes = NODE_BYTES + text.len() as u64;
+                if tag.as_deref().is_some_and(|tag| tag.core_suffix().is_none()) {
+                    self.tags.push(position);
+                }
                 let value = if is_plain(style, tag.as_deref()) { Value::Plain(text) } else { Value::Quoted(text) };
                 self.add(Weighed { node: Node { position, value }, bytes }, anchor);
             }
@@ -226,6 +255,6 @@ fn is_plain(style: ScalarStyle, tag: Option<&Tag>) -> bool {
     }
 }
 
-fn position(marker: Marker) -> Position {
+pub(super) fn position(marker: Marker) -> Position {
     Position { line: marker.line(), column: marker.col() + 1 }
 }

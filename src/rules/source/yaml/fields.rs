@@ -1,81 +1,23 @@
-//! The keys of a rules file, and how a value of each type is read once its key has been found.
+//! How the keys of a mapping are looked up, and how a value of each type is read once its key has been found.
 
 use std::borrow::Cow;
-use std::path::Path;
 use std::sync::Arc;
 
 use super::document::{Node, Value};
+use super::hints;
+use super::keys::Section;
+use super::place::Place;
 use super::scalar::Plain;
+use super::syntax;
 use crate::rules::config::{FieldPath, Raw, Text};
-use crate::rules::report::{Position, Problem, Report, Severity, escaped, quoted, unknown};
+use crate::rules::report::{Position, Problem, Report, Severity, escaped, quoted};
 
-/// A mapping of the file, and the keys that mean something in it.
-#[derive(Debug)]
-pub(super) struct Section {
-    /// What a message calls it.
-    name: &'static str,
-    keys: &'static [&'static str],
-}
+/// As many keys as the longest section has; a test sees to it.
+const MAX_KEYS: usize = 19;
 
-pub(super) const ROOT: Section = Section { name: "the file's top level", keys: &["domain", "defaults", "descriptors"] };
-pub(super) const DEFAULTS: Section = Section { name: "defaults", keys: &["algorithm", "failure_mode"] };
-pub(super) const DESCRIPTOR: Section = Section {
-    name: "a descriptor",
-    keys: &[
-        "key",
-        "value",
-        "rate_limit",
-        "rate_limits",
-        "descriptors",
-        "share_threshold",
-        "shadow_mode",
-        "quota_mode",
-        "detailed_metric",
-        "value_to_metric",
-        "metadata",
-    ],
-};
-pub(super) const RATE_LIMIT: Section = Section {
-    name: "rate_limit",
-    keys: &[
-        "name",
-        "unit",
-        "requests_per_unit",
-        "unlimited",
-        "replaces",
-        "period",
-        "algorithm",
-        "cost",
-        "burst",
-        "max_delay",
-        "initial",
-        "segments",
-        "weighting",
-        "hold",
-        "give_back",
-        "penalty",
-        "lease",
-        "failure_mode",
-        "count_denied",
-    ],
-};
-pub(super) const PENALTY: Section = Section { name: "penalty", keys: &["after", "within", "ban", "extend"] };
-pub(super) const LEASE: Section = Section { name: "lease", keys: &["size", "ttl"] };
-pub(super) const REPLACES: Section = Section { name: "an item of replaces", keys: &["name"] };
-
-const SECTIONS: [&Section; 7] = [&ROOT, &DEFAULTS, &DESCRIPTOR, &RATE_LIMIT, &PENALTY, &LEASE, &REPLACES];
-
-/// As many keys as the longest section has.
-const MAX_KEYS: usize = {
-    let (mut max, mut section) = (0, 0);
-    while section < SECTIONS.len() {
-        if max < SECTIONS[section].keys.len() {
-            max = SECTIONS[section].keys.len();
-        }
-        section += 1;
-    }
-    max
-};
+/// Blanks that are no blanks, and what has no width at all: they come by copying from elsewhere.
+const INVISIBLE: [char; 8] =
+    ['\u{a0}', '\u{ad}', '\u{200b}', '\u{200c}', '\u{200d}', '\u{202f}', '\u{2060}', '\u{feff}'];
 
 /// A node, and the way to it.
 #[derive(Clone, Copy, Debug)]
@@ -88,14 +30,14 @@ pub(super) struct Spot<'n, 'p> {
 #[derive(Debug)]
 pub(super) struct Fields<'n, 'p> {
     path: FieldPath<'p>,
-    keys: &'static [&'static str],
+    section: &'static Section,
     values: [Option<&'n Node<'n>>; MAX_KEYS],
 }
 
 impl<'n> Fields<'n, '_> {
     /// The value of a key; `None` where the key is missing or says nothing: `null`, `~`, or blank.
     pub(super) fn get(&self, key: &'static str) -> Option<Spot<'n, '_>> {
-        let index = self.keys.iter().position(|known| *known == key)?;
+        let index = self.section.index(key)?;
         self.values[index].map(|node| Spot { node, path: self.path.key(key) })
     }
 }
@@ -103,7 +45,7 @@ impl<'n> Fields<'n, '_> {
 /// A file that is being read. A value of a type that it cannot have is reported, and is [`Raw::Unreadable`].
 #[derive(Debug)]
 pub(super) struct File<'r> {
-    pub(super) name: Arc<Path>,
+    pub(super) place: Place,
     pub(super) report: &'r mut Report,
 }
 
@@ -113,27 +55,35 @@ impl File<'_> {
     }
 
     pub(super) fn add(&mut self, severity: Severity, position: Position, path: FieldPath<'_>, message: String) {
-        let (file, position) = (Arc::clone(&self.name), Some(position));
+        let message = match path {
+            FieldPath::Root => self.place.message(position, message),
+            _ => message,
+        };
+        let (file, position) = (Arc::clone(&self.place.file), Some(self.place.position(position)));
         self.report.add(Problem { severity, file, position, path: path.to_string(), message });
     }
 
     /// Looks up the keys of a mapping and reports those that mean nothing there.
     pub(super) fn fields<'n, 'p>(&mut self, spot: Spot<'n, 'p>, section: &'static Section) -> Option<Fields<'n, 'p>> {
         let Value::Map(entries) = &spot.node.value else {
-            self.error(spot, format!("must be a mapping, not {}", kind(spot.node)));
+            let space = match &spot.node.value {
+                Value::Plain(text) => syntax::without_space(text),
+                _ => None,
+            };
+            let hint = space.map(|key| format!("; a space is missing after the colon: {key}: ..."));
+            self.error(spot, format!("must be a mapping, not {}{}", kind(spot.node), hint.unwrap_or_default()));
             return None;
         };
-        let mut fields = Fields { path: spot.path, keys: section.keys, values: [None; MAX_KEYS] };
+        let mut fields = Fields { path: spot.path, section, values: [None; MAX_KEYS] };
         let mut own = [false; MAX_KEYS];
         for entry in entries.iter() {
-            let Some(index) = name(&entry.key).and_then(|name| section.keys.iter().position(|known| *known == name))
-            else {
+            let Some(index) = name(&entry.key).and_then(|name| section.index(name)) else {
                 self.stray_key(spot, section, &entry.key);
                 continue;
             };
             if own[index] {
                 let message = "the same key stands above; only this last one counts".to_owned();
-                self.add(Severity::Warning, entry.key.position, spot.path.key(section.keys[index]), message);
+                self.add(Severity::Warning, entry.key.position, spot.path.key(section.keys[index].name), message);
             }
             own[index] = !entry.merged;
             fields.values[index] = (!entry.value.is_null()).then_some(&entry.value);
@@ -148,12 +98,7 @@ impl File<'_> {
             return;
         };
         let shown = escaped(name);
-        let homes: Vec<_> = SECTIONS.iter().filter(|home| home.keys.contains(&name)).map(|home| home.name).collect();
-        let (severity, message) = if homes.is_empty() {
-            (Severity::Error, unknown("key", name, section.keys))
-        } else {
-            (Severity::Warning, format!("does nothing here; it belongs in {}", homes.join(" or ")))
-        };
+        let (severity, message) = hints::stray(section, name);
         self.add(severity, key.position, parent.path.key(&shown), message);
     }
 
@@ -178,16 +123,38 @@ impl File<'_> {
     /// A text. What YAML takes for a whole number or a truth value is text as it was written.
     pub(super) fn text<'n>(&mut self, spot: Spot<'n, '_>) -> Raw<Text<'n>> {
         match &spot.node.value {
-            Value::Quoted(text) => return Raw::Given(Text::Borrowed(text)),
-            Value::Plain(text) if Plain::of(text) != Plain::Float => return Raw::Given(Text::Borrowed(text)),
+            Value::Quoted(text) => return self.readable(spot, text),
+            Value::Plain(text) if Plain::of(text) != Plain::Float => {
+                if text.starts_with(['\u{2018}', '\u{2019}', '\u{201c}', '\u{201d}', '\u{201e}', '\u{ab}']) {
+                    let message = "these quotes are part of the text; those of YAML are \" and '".to_owned();
+                    self.add(Severity::Warning, spot.node.position, spot.path, message);
+                }
+                return self.readable(spot, text);
+            }
             Value::Plain(text) => {
                 let text = escaped(text);
                 let message = format!("YAML takes {text} for a floating-point number; a text needs quotes: \"{text}\"");
                 self.error(spot, message);
             }
-            Value::List(_) | Value::Map(_) => self.error(spot, format!("must be a text, not {}", kind(spot.node))),
+            Value::Map(entries) if entries.first().is_some_and(|entry| matches!(entry.key.value, Value::Map(_))) => {
+                self.error(spot, "must be a text; {{ }} is a template that has not been rendered");
+            }
+            Value::List(_) | Value::Map(_) => {
+                let message =
+                    format!("must be a text, not {}; a text that begins with [ or {{ needs quotes", kind(spot.node));
+                self.error(spot, message);
+            }
         }
         Raw::Unreadable
+    }
+
+    /// A text. What nobody sees in it is pointed out.
+    fn readable<'n>(&mut self, spot: Spot<'n, '_>, text: &'n str) -> Raw<Text<'n>> {
+        if let Some(char) = text.chars().find(|char| INVISIBLE.contains(char)) {
+            let message = format!("holds a character that nobody sees: {}", char.escape_unicode());
+            self.add(Severity::Warning, spot.node.position, spot.path, message);
+        }
+        Raw::Given(Text::Borrowed(text))
     }
 
     /// A whole number without quotes.
@@ -280,5 +247,16 @@ fn kind(node: &Node<'_>) -> Cow<'static, str> {
         Value::Quoted(text) => format!("the quoted text {}", quoted(text)).into(),
         Value::List(_) => "a list".into(),
         Value::Map(_) => "a mapping".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::source::yaml::keys::SECTIONS;
+
+    #[test]
+    fn there_is_room_for_the_keys_of_the_longest_section() {
+        assert_eq!(SECTIONS.iter().map(|section| section.keys.len()).max(), Some(MAX_KEYS));
     }
 }

@@ -1,18 +1,20 @@
 //! From the tree of a file to the domain as it states itself: which key is of which type.
 
 use super::document::Node;
-use super::fields::{self, Fields, File, Section, Spot};
+use super::fields::{Fields, File, Spot};
+use super::keys::{self, Section};
 use crate::rules::config::{
     FieldPath, List, Raw, RawDefaults, RawDescriptor, RawDomain, RawLease, RawLimit, RawPenalty, RawReplaces, Text,
 };
+use crate::rules::report::Severity;
 use crate::rules::validate::MAX_LEVELS;
 
 /// What a file says; `None` where it is no mapping.
 pub(super) fn domain<'n>(file: &mut File<'_>, root: &'n Node<'n>) -> Option<RawDomain<'n>> {
-    let fields = file.fields(Spot { node: root, path: FieldPath::Root }, &fields::ROOT)?;
+    let fields = file.fields(Spot { node: root, path: FieldPath::Root }, &keys::ROOT)?;
     Some(RawDomain {
         domain: text(file, &fields, "domain"),
-        defaults: section(file, fields.get("defaults"), &fields::DEFAULTS, defaults),
+        defaults: section(file, fields.get("defaults"), &keys::DEFAULTS, defaults),
         descriptors: list(file, fields.get("descriptors"), |file, spot| descriptor(file, spot, 1)),
     })
 }
@@ -22,10 +24,10 @@ fn defaults<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawDefaults<'n>
 }
 
 fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usize) -> Raw<RawDescriptor<'n>> {
-    section(file, Some(spot), &fields::DESCRIPTOR, |file, fields| {
+    section(file, Some(spot), &keys::DESCRIPTOR, |file, fields| {
         // What nothing depends on yet must still be of its type.
-        flag(file, fields, "detailed_metric");
-        flag(file, fields, "value_to_metric");
+        ignored_flag(file, fields, "detailed_metric");
+        ignored_flag(file, fields, "value_to_metric");
         if let Some(spot) = fields.get("metadata") {
             file.mapping(spot);
         }
@@ -51,15 +53,13 @@ fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usize) -> Raw<
 }
 
 fn limit<'n>(file: &mut File<'_>, spot: Option<Spot<'n, '_>>) -> Raw<RawLimit<'n>> {
-    section(file, spot, &fields::RATE_LIMIT, |file, fields| RawLimit {
+    section(file, spot, &keys::RATE_LIMIT, |file, fields| RawLimit {
         name: text(file, fields, "name"),
         unit: text(file, fields, "unit"),
         requests_per_unit: number(file, fields, "requests_per_unit"),
         unlimited: flag(file, fields, "unlimited"),
         replaces: list(file, fields.get("replaces"), |file, spot| {
-            section(file, Some(spot), &fields::REPLACES, |file, fields| RawReplaces {
-                name: text(file, fields, "name"),
-            })
+            section(file, Some(spot), &keys::REPLACES, |file, fields| RawReplaces { name: text(file, fields, "name") })
         }),
         period: length(file, fields, "period"),
         algorithm: text(file, fields, "algorithm"),
@@ -71,8 +71,8 @@ fn limit<'n>(file: &mut File<'_>, spot: Option<Spot<'n, '_>>) -> Raw<RawLimit<'n
         weighting: text(file, fields, "weighting"),
         hold: length(file, fields, "hold"),
         give_back: flag(file, fields, "give_back"),
-        penalty: section(file, fields.get("penalty"), &fields::PENALTY, penalty),
-        lease: section(file, fields.get("lease"), &fields::LEASE, lease),
+        penalty: section(file, fields.get("penalty"), &keys::PENALTY, penalty),
+        lease: section(file, fields.get("lease"), &keys::LEASE, lease),
         failure_mode: text(file, fields, "failure_mode"),
         count_denied: flag(file, fields, "count_denied"),
     })
@@ -105,6 +105,16 @@ fn number(file: &mut File<'_>, fields: &Fields<'_, '_>, key: &'static str) -> Ra
 
 fn flag(file: &mut File<'_>, fields: &Fields<'_, '_>, key: &'static str) -> Raw<bool> {
     fields.get(key).map_or(Raw::Missing, |spot| file.flag(spot))
+}
+
+/// A flag of `envoyproxy/ratelimit` that would be believed in force.
+fn ignored_flag(file: &mut File<'_>, fields: &Fields<'_, '_>, key: &'static str) {
+    if let Some(spot) = fields.get(key)
+        && file.flag(spot).is_set()
+    {
+        let message = "does nothing here: metrics are by rule, and never by value".to_owned();
+        file.add(Severity::Warning, spot.node.position, spot.path, message);
+    }
 }
 
 /// A mapping, once its keys have been looked up.

@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# Builds the image as `make image` does, and tries it: with buildah, without Docker, and without a registry, for the image has no
+# base. Nothing is left behind.
+#
+#   sudo deploy/image/try.sh
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+readonly most_bytes=15000000
+
+fail() {
+    echo "FAILED: $*" >&2
+    exit 1
+}
+
+step() { echo "== $*"; }
+
+[[ $(id -u) == 0 ]] || fail "to start a container without a daemon needs root"
+scripts/test-tools.sh buildah qemu
+
+work=$(mktemp --directory --tmpdir tollgate-image.XXXXXX)
+tollgate=
+clean_up() {
+    [[ -z $tollgate ]] || kill -TERM "$tollgate" 2>/dev/null || true
+    buildah umount --all >/dev/null 2>&1 || true
+    # Never into what may still be mounted there.
+    rm -rf --one-file-system "$work"
+}
+trap clean_up EXIT
+
+# vfs and chroot work inside a container too, where overlay file systems and namespaces are often not allowed.
+export STORAGE_DRIVER=vfs BUILDAH_ISOLATION=chroot CONTAINERS_STORAGE_CONF=$work/storage.conf
+printf '[storage]\ndriver = "vfs"\ngraphroot = "%s"\nrunroot = "%s"\n' "$work/storage" "$work/run" >"$CONTAINERS_STORAGE_CONF"
+
+step "both kinds of machine in one list"
+make --no-print-directory image CONTAINER=buildah
+machines=$(buildah manifest inspect tollgate | sed -n 's/.*"architecture": "\(.*\)".*/\1/p' | sort | paste --serial --delimiters ' ')
+[[ $machines == "amd64 arm64" ]] || fail "the list has: $machines"
+
+# value OF: of the image's configuration.
+value() { buildah inspect --type container --format "{{.Docker.Config.$1}}" "$2"; }
+
+for machine in $machines; do
+    step "$machine: the binary alone, labelled, for nobody in particular, with a health check"
+    container=$(buildah from --pull-never --arch "$machine" localhost/tollgate)
+    root=$(buildah mount "$container")
+    files=$(cd "$root" && find . -type f | paste --serial --delimiters ' ')
+    [[ $files == ./usr/local/bin/tollgate ]] || fail "it has more: $files"
+    bytes=$(stat --format %s "$root/usr/local/bin/tollgate")
+    ((bytes <= most_bytes)) || fail "it has $bytes bytes, more than $most_bytes"
+    emulator=
+    [[ $machine != arm64 || $(uname -m) == aarch64 ]] || emulator=qemu-aarch64-static
+    # shellcheck disable=SC2086 # an emulator, or none
+    $emulator "$root/usr/local/bin/tollgate" --version
+    for expected in "User=65532:65532" "Healthcheck.Test=[CMD /usr/local/bin/tollgate health]"; do
+        found=$(value "${expected%%=*}" "$container")
+        [[ $found == "${expected#*=}" ]] || fail "its ${expected%%=*} is $found"
+    done
+    labels=$(value Labels "$container")
+    for label in title description licenses version revision created; do
+        [[ $labels == *"org.opencontainers.image.$label:"* ]] || fail "no label $label: $labels"
+    done
+    echo "$bytes bytes, user $(value User "$container")"
+done
+
+container=$(buildah from --pull-never localhost/tollgate)
+in_container() { buildah run "$container" -- /usr/local/bin/tollgate "$@"; }
+
+step "without rules it says what is missing"
+if in_container serve 2>"$work/log"; then
+    fail "it started"
+fi
+cat "$work/log"
+grep --quiet 'no rules' "$work/log" || fail "it said something else"
+
+# program PID: the process below it that is Tollgate; buildah itself would end a container without asking it to drain.
+program() {
+    local child
+    for child in $(ps --no-headers --format pid --ppid "$1"); do
+        if [[ $(readlink "/proc/$child/exe") == */tollgate ]]; then
+            echo "$child"
+        else
+            program "$child"
+        fi
+    done
+}
+
+step "with rules it serves, limits, and drains when told to stop"
+buildah copy --quiet "$container" config/rules /rules >/dev/null
+buildah run --env GRPC_PORT=0 --env PORT=0 "$container" -- /usr/local/bin/tollgate --rules /rules >"$work/log" 2>&1 &
+server=$!
+for _ in {1..100}; do
+    port=$(sed -n 's/.*tollgate is up.* grpc=[^ ]*:\([0-9]*\).*/\1/p' "$work/log")
+    [[ -z $port ]] || break
+    kill -0 "$server" 2>/dev/null || fail "it ended: $(cat "$work/log")"
+    sleep 0.1
+done
+[[ -n $port ]] || fail "it does not come up: $(cat "$work/log")"
+tollgate=$(program "$server")
+user=$(awk '/^Uid:/ { print $2 }' "/proc/$tollgate/status")
+[[ $user == 65532 ]] || fail "it runs as user $user"
+in_container health --address "localhost:$port"
+for _ in {1..6}; do
+    limited=0
+    in_container ask --address "localhost:$port" --domain shop user=ann || limited=$?
+done
+[[ $limited == 2 ]] || fail "the sixth request of a minute was not limited"
+kill -TERM "$tollgate"
+wait "$server" || fail "it ended badly: $(cat "$work/log")"
+tollgate=
+tail -n 2 "$work/log"
+grep --quiet 'bye' "$work/log" || fail "it did not drain"
+echo "ok"

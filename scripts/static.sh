@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# Builds the binary for each target that is named, linked with all that it needs: it runs on any Linux of that kind of machine.
+#
+#   scripts/static.sh x86_64-unknown-linux-musl      makes target/x86_64-unknown-linux-musl/release/tollgate
+#
+# The same sources, Rust and Zig give the same bytes, wherever they are built.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+scripts/test-tools.sh zig cargo-zigbuild targets
+export PATH=$PWD/target/tools/bin:$PATH
+# Nothing of this machine goes into what others get.
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+export RUSTFLAGS="--remap-path-prefix=$PWD=tollgate --remap-path-prefix=$cargo_home=cargo"
+export CFLAGS="-ffile-prefix-map=$PWD=tollgate -ffile-prefix-map=$cargo_home=cargo"
+
+for target in "$@"; do
+    cargo zigbuild --locked --release --bin tollgate --target "$target"
+done

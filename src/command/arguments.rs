@@ -1,0 +1,179 @@
+//! Reads the command line and the environment through clap. Clap stops at the first wrong value, and calls it by its
+//! flag: here each value is put to clap by itself, so that all mistakes are told together, each by the name that was
+//! used.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+
+use clap::builder::{PossibleValue, Resettable, TypedValueParser};
+use clap::error::{ContextKind, ContextValue};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgMatches, Command};
+
+use crate::settings::{Environment, Given, Mistake, Origin};
+
+/// What was read.
+pub(super) struct Read {
+    /// What is right, as clap has it.
+    pub matches: ArgMatches,
+    /// What was given, in the order of the help, mistakes among it.
+    pub given: Vec<Given>,
+    /// What is wrong.
+    pub mistakes: Vec<Mistake>,
+    /// The variables that the command reads.
+    pub variables: BTreeSet<String>,
+}
+
+/// # Errors
+/// Where the words make no command, such as a flag that there is not, or ask for help: what clap says to that.
+pub(super) fn read(command: &Command, words: Vec<OsString>, environment: &Environment) -> Result<Read, clap::Error> {
+    let is_set = |name: &OsStr| environment.get(&name.to_string_lossy()).is_some();
+    let without_empty = |arg: Arg| if arg.get_env().is_some_and(is_set) { arg } else { arg.env(Resettable::Reset) };
+    let all = each_arg(command, &|arg| unread(without_empty(arg))).try_get_matches_from(words)?;
+    let asked = Asked::new(command, &all);
+    let given = asked.given();
+    // Every value is that of a flag from here on, wherever it came from.
+    let command = each_arg(command, &|arg| arg.env(Resettable::Reset));
+    let words = asked.words(&given);
+    let (matches, mistakes) = match command.clone().try_get_matches_from(&words) {
+        Ok(matches) => (matches, Vec::new()),
+        Err(_) => {
+            let (good, mistakes) = judge(&command, &words, &given);
+            (command.try_get_matches_from(asked.words(&good))?, mistakes)
+        }
+    };
+    Ok(Read { matches, mistakes, variables: asked.variables(), given })
+}
+
+/// Puts each value to clap by itself: what it takes, and what it does not.
+fn judge(command: &Command, words: &[OsString], given: &[Given]) -> (Vec<Given>, Vec<Mistake>) {
+    let (mut good, mut mistakes) = (Vec::new(), Vec::new());
+    for one in given {
+        let alone = each_arg(command, &|arg| if arg.get_long() == Some(&one.flag) { arg } else { unread(arg) });
+        match alone.try_get_matches_from(words) {
+            Ok(_) => good.push(one.clone()),
+            Err(error) => mistakes.push(Mistake { given: Some(one.clone()), reason: reason(&error) }),
+        }
+    }
+    (good, mistakes)
+}
+
+/// The command that was asked for, and what clap found of its arguments.
+struct Asked<'a> {
+    path: Vec<OsString>,
+    command: &'a Command,
+    matches: &'a ArgMatches,
+}
+
+impl<'a> Asked<'a> {
+    fn new(command: &'a Command, matches: &'a ArgMatches) -> Asked<'a> {
+        let mut asked = Asked { path: vec![command.get_name().into()], command, matches };
+        while let Some((name, matches)) = asked.matches.subcommand()
+            && let Some(command) = asked.command.find_subcommand(name)
+        {
+            asked.path.push(name.into());
+            (asked.command, asked.matches) = (command, matches);
+        }
+        asked
+    }
+
+    fn variables(&self) -> BTreeSet<String> {
+        let variables = self.command.get_arguments().filter_map(Arg::get_env);
+        variables.map(|name| name.to_string_lossy().into_owned()).collect()
+    }
+
+    /// The values that somebody gave to a flag, or to its variable.
+    fn given(&self) -> Vec<Given> {
+        let of_arg = |arg: &Arg| {
+            let origin = self.origin(arg)?;
+            let variable = arg.get_env().map(|name| name.to_string_lossy().into_owned());
+            let is_value = arg.get_action().takes_values();
+            let flag = arg.get_long().filter(|_| is_value)?.to_owned();
+            Some(Given { flag, variable, origin, values: self.values(arg), is_secret: arg.is_hide_env_values_set() })
+        };
+        self.command.get_arguments().filter_map(of_arg).collect()
+    }
+
+    /// The same command in other words: all that has no value of a flag as it was, and of those only `given`.
+    fn words(&self, given: &[Given]) -> Vec<OsString> {
+        let mut words = self.path.clone();
+        for Given { flag, values, .. } in given {
+            words.extend(values.iter().map(|value| {
+                let mut word = OsString::from(format!("--{flag}="));
+                word.push(value);
+                word
+            }));
+        }
+        let others = || self.command.get_arguments().filter(|arg| self.origin(arg).is_some());
+        let switches = others().filter(|arg| !arg.get_action().takes_values());
+        words.extend(switches.filter_map(Arg::get_long).map(|flag| format!("--{flag}").into()));
+        words.push("--".into());
+        words.extend(others().filter(|arg| arg.is_positional()).flat_map(|arg| self.values(arg)));
+        words
+    }
+
+    fn values(&self, arg: &Arg) -> Vec<OsString> {
+        let values = self.matches.get_raw(arg.get_id().as_str());
+        values.into_iter().flatten().map(OsStr::to_owned).collect()
+    }
+
+    fn origin(&self, arg: &Arg) -> Option<Origin> {
+        match self.matches.value_source(arg.get_id().as_str())? {
+            ValueSource::CommandLine => Some(Origin::CommandLine),
+            ValueSource::EnvVariable => Some(Origin::Environment),
+            _ => None,
+        }
+    }
+}
+
+/// Changes the arguments of a command and of all below it.
+fn each_arg(command: &Command, change: &dyn Fn(Arg) -> Arg) -> Command {
+    command.clone().mut_args(change).mut_subcommands(|command| each_arg(&command, change))
+}
+
+/// The same with any value at all.
+fn unread(arg: Arg) -> Arg {
+    if !arg.get_action().takes_values() {
+        return arg;
+    }
+    let shown = arg.get_possible_values();
+    arg.value_parser(Unread { shown })
+}
+
+/// Takes a value as it stands; the help is as before.
+#[derive(Clone)]
+struct Unread {
+    shown: Vec<PossibleValue>,
+}
+
+impl TypedValueParser for Unread {
+    type Value = OsString;
+
+    fn parse_ref(&self, _: &Command, _: Option<&Arg>, value: &OsStr) -> Result<OsString, clap::Error> {
+        Ok(value.to_owned())
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        (!self.shown.is_empty()).then(|| Box::new(self.shown.iter().cloned()) as Box<dyn Iterator<Item = _>>)
+    }
+}
+
+/// Why clap refuses a value, without the flag and the value, and what it would take.
+fn reason(error: &clap::Error) -> String {
+    let strings = |kind| match error.get(kind) {
+        Some(ContextValue::String(one)) => vec![one.clone()],
+        Some(ContextValue::Strings(many)) => many.clone(),
+        _ => Vec::new(),
+    };
+    let valid = strings(ContextKind::ValidValue);
+    let why = std::error::Error::source(error).map(ToString::to_string);
+    let takes = (!valid.is_empty()).then(|| format!("must be one of {}", valid.join(", ")));
+    let near = strings(ContextKind::SuggestedValue);
+    let near = near.first().map(|near| format!("did you mean {near}?"));
+    let known: Vec<_> = [why, takes, near].into_iter().flatten().collect();
+    match known.is_empty() {
+        // In clap's own words, which begin with what it is.
+        true => error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
+        false => known.join("; "),
+    }
+}

@@ -1,0 +1,20 @@
+//! `tollgate completions`: a script by which a shell completes the command.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use clap::Args;
+use clap_complete::Shell;
+
+#[derive(Args)]
+pub(super) struct Completions {
+    /// The shell that is to complete.
+    shell: Shell,
+}
+
+pub(super) fn run(completions: &Completions, mut tollgate: clap::Command) -> anyhow::Result<ExitCode> {
+    let mut script = Vec::new();
+    clap_complete::generate(completions.shell, &mut tollgate, "tollgate", &mut script);
+    std::io::stdout().write_all(&script)?;
+    Ok(ExitCode::SUCCESS)
+}

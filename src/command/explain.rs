@@ -1,0 +1,179 @@
+//! `tollgate explain`: why a request is limited, or is not, by rules files or by a running service.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::Args;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{AUTHORIZATION, HOST};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::NOTHING_APPLIES;
+use crate::counters;
+use crate::descriptor::{self, Entry};
+use crate::explain::{self, Explanation, Verdict};
+use crate::plan::{Plan, PlanOptions};
+use crate::rules::load;
+use crate::settings::{Deciding, Reading, RulesSettings, StoreSettings};
+use crate::store::Store as _;
+use crate::store::redis::{RedisConfig, RedisStore};
+use crate::telemetry::{self, LogFormat};
+
+/// The longest answer of a service that is read.
+const MOST_BYTES: usize = 16 * 1024 * 1024;
+
+/// Say why a request is limited, or is not; nothing is counted.
+///
+/// Level by level what the entries match, the nearest miss where they match nothing, the limits that apply and where
+/// each part of them comes from, their counters, and what a request would get. It reads rules files with the settings
+/// of the service, and counters in Redis where REDIS_URL is set; or it asks a running service (--address).
+///
+/// Exits with 0 if the request would pass, 2 if it would be limited, 3 if no limit applies, and 1 if nothing can be
+/// said or the call would fail.
+#[derive(Args)]
+pub(super) struct Explain {
+    /// The entries of the descriptor; a lone + begins another descriptor.
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    entries: Vec<String>,
+
+    /// The domain of the rules.
+    #[arg(long, short)]
+    domain: String,
+
+    /// Ask the service whose HTTP port this is, such as http://localhost:8080, about the rules in force there. It needs
+    /// ADMIN_API=true there, and the ADMIN_TOKEN here.
+    #[arg(long, short, value_name = "URL")]
+    address: Option<String>,
+
+    /// What the service wants to know of administrators.
+    #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    admin_token: Option<String>,
+
+    /// How long to wait for the service.
+    #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+
+    /// Print the explanation as one JSON object.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    rules: RulesSettings,
+
+    #[command(flatten)]
+    reading: Reading,
+
+    #[command(flatten)]
+    deciding: Deciding,
+
+    #[command(flatten)]
+    store: StoreSettings,
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(super) async fn run(explain: Explain) -> anyhow::Result<ExitCode> {
+    let _logs = telemetry::init(&tracing::Level::WARN.into(), LogFormat::Text);
+    let descriptors =
+        explain.entries.split(|word| word == "+").map(counters::entries).collect::<Result<Vec<_>, _>>()?;
+    if descriptors.iter().any(Vec::is_empty) {
+        bail!("a descriptor has one entry at least: write KEY=VALUE before and after each +");
+    }
+    let explanation = match &explain.address {
+        Some(address) => {
+            let asked = explain.by_service(address, &descriptors);
+            timeout(explain.timeout, asked).await.unwrap_or_else(|_| {
+                Err(anyhow!("{address} does not answer in {}", descriptor::length(explain.timeout)))
+            })?
+        }
+        None => explain.by_files(descriptors).await?,
+    };
+    if explain.json {
+        println!("{}", serde_json::to_string(&explanation)?);
+    } else {
+        print!("{explanation}");
+    }
+    Ok(match explanation.answer {
+        Verdict::Fail => ExitCode::FAILURE,
+        Verdict::Deny => ExitCode::from(2),
+        Verdict::Pass | Verdict::Unknown if explanation.applies() => ExitCode::SUCCESS,
+        Verdict::Pass | Verdict::Unknown => ExitCode::from(NOTHING_APPLIES),
+    })
+}
+
+impl Explain {
+    async fn by_files(&self, descriptors: Vec<Vec<Entry>>) -> anyhow::Result<Explanation> {
+        let sources = self.rules.sources().context("or ask a running service: --address http://localhost:8080")?;
+        let rules = load::load(&sources, &self.reading.load_options())?.rules;
+        let options = PlanOptions {
+            key_prefix: self.store.cache_key_prefix.clone(),
+            shadow_mode: self.deciding.shadow_mode,
+            expected_replicas: self.deciding.expected_replicas,
+            unknown_domain: self.deciding.unknown_domain,
+            unknown_descriptor: self.deciding.unknown_descriptor,
+        };
+        let request = explain::request(&self.domain, descriptors);
+        let explanation = Explanation::new(&rules, &options, &request);
+        let plan = Plan::new(&options, &rules, &request).peek();
+        Ok(match self.store.redis()? {
+            _ if !explanation.reads() => explanation,
+            None => explanation.without_state("counters in memory are the service's own: ask it, see --address"),
+            Some(redis) => with_redis(explanation, plan, redis).await?,
+        })
+    }
+
+    async fn by_service(&self, address: &str, descriptors: &[Vec<Entry>]) -> anyhow::Result<Explanation> {
+        let host = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
+        let stream = TcpStream::connect(host)
+            .await
+            .with_context(|| format!("cannot reach {host}: is the service running? --address names its HTTP port"))?;
+        let no_http = || format!("{host} does not speak HTTP/1.1: --address names the HTTP port, not the one of gRPC");
+        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.with_context(no_http)?;
+        tokio::spawn(connection);
+        let token = self.admin_token.as_deref().unwrap_or_default();
+        let request = Request::get(query(&self.domain, descriptors))
+            .header(HOST, host)
+            .header(AUTHORIZATION, format!("Bearer {token}"))
+            .body(Empty::<Bytes>::new())?;
+        let response = sender.send_request(request).await.with_context(no_http)?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
+        let body = body.map_err(|error| anyhow!("{host} broke off its answer: {error}"))?.to_bytes();
+        match status {
+            StatusCode::OK => serde_json::from_slice(&body)
+                .with_context(|| format!("{host} explains in words of another version than this command's")),
+            StatusCode::NOT_FOUND => bail!("{host} explains nothing: start the service with ADMIN_API=true"),
+            StatusCode::UNAUTHORIZED => bail!("{host} wants its ADMIN_TOKEN: set that variable, or --admin-token"),
+            status => bail!("{host}: {status}: {}", String::from_utf8_lossy(&body)),
+        }
+    }
+}
+
+/// Reads the counters. What Redis does not tell this command it may tell the service, so failure modes are no matter
+/// here.
+async fn with_redis(explanation: Explanation, plan: Plan<'_>, redis: RedisConfig) -> anyhow::Result<Explanation> {
+    let deadline = Instant::now() + redis.timeout;
+    let store = RedisStore::start(redis, Box::new(|_| {})).await?;
+    Ok(match store.check(plan.asked(), deadline).await {
+        Ok(verdicts) => explanation.answered(&plan.conclude(&verdicts)),
+        Err(error) => explanation.without_state(&format!("Redis does not say: {error}")),
+    })
+}
+
+/// The path and the query.
+fn query(domain: &str, descriptors: &[Vec<Entry>]) -> String {
+    let mut query = form_urlencoded::Serializer::new(String::new());
+    query.append_pair("domain", domain);
+    for (index, entries) in descriptors.iter().enumerate() {
+        if index > 0 {
+            query.append_pair("+", "");
+        }
+        query.extend_pairs(entries.iter().map(|Entry { key, value }| (key, value)));
+    }
+    format!("/explain?{}", query.finish())
+}

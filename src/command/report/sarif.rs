@@ -1,0 +1,77 @@
+//! SARIF 2.1.0, which code scanning reads.
+
+use std::path::Path;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
+
+use super::Findings;
+use crate::rules::report::{Problem, Severity};
+
+/// All but what a path in a URI may have as it is.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+/// Where the format is described.
+const SCHEMA: &str = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
+
+pub(super) fn log(findings: &Findings) -> String {
+    let rule = |severity: Severity, text: &str| {
+        let level = severity.name();
+        json!({"id": id(severity), "shortDescription": {"text": text}, "defaultConfiguration": {"level": level}})
+    };
+    let notes = match findings.more {
+        0 => json!([]),
+        more => json!([{"level": "error", "message": {"text": format!("and {more} more problems")}}]),
+    };
+    let log = json!({
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [{
+            "tool": {"driver": {
+                "name": "tollgate",
+                "version": env!("CARGO_PKG_VERSION"),
+                "rules": [
+                    rule(Severity::Error, "The rules are refused."),
+                    rule(Severity::Warning, "The rules are accepted, and do not do what they seem to."),
+                ],
+            }},
+            "columnKind": "unicodeCodePoints",
+            "invocations": [{"executionSuccessful": true, "toolExecutionNotifications": notes}],
+            "results": findings.problems.iter().map(result).collect::<Vec<_>>(),
+        }],
+    });
+    format!("{log}\n")
+}
+
+fn id(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Error => "rules-refused",
+        Severity::Warning => "rules-doubtful",
+    }
+}
+
+fn result(problem: &Problem) -> Value {
+    let Problem { severity, file, position, path, message } = problem;
+    let mut location = json!({"physicalLocation": {"artifactLocation": {"uri": uri(file)}}});
+    if let Some(at) = position {
+        location["physicalLocation"]["region"] = json!({"startLine": at.line, "startColumn": at.column});
+    }
+    let mut text = message.clone();
+    if !path.is_empty() {
+        location["logicalLocations"] = json!([{"fullyQualifiedName": path}]);
+        text = format!("{path}: {message}");
+    }
+    json!({
+        "ruleId": id(*severity),
+        "level": severity.name(),
+        "message": {"text": text},
+        "locations": [location],
+    })
+}
+
+/// A path as it was given, relative to where the check runs, or else absolute.
+fn uri(file: &Path) -> String {
+    let path = file.to_string_lossy();
+    let path = utf8_percent_encode(path.strip_prefix("./").unwrap_or(&path), ESCAPED);
+    if file.is_absolute() { format!("file://{path}") } else { path.to_string() }
+}

@@ -1,0 +1,114 @@
+//! For people: each problem on a line that editors and terminals can jump from, and below it the line that it is about.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
+
+use super::{Accepted, Findings};
+use crate::rules::report::{Position, Problem};
+
+/// So much of a line is shown on either side of the place: a file of JSON can be one line.
+const AROUND: usize = 60;
+
+/// The texts that problems are in. Files are read once more, when a problem is in them.
+pub(in crate::command) struct Texts {
+    known: HashMap<Arc<Path>, Vec<String>>,
+}
+
+impl Texts {
+    /// Those that are in no file, by their names; of others the file is read.
+    pub(in crate::command) fn new(given: HashMap<PathBuf, Vec<u8>>) -> Texts {
+        Texts { known: given.into_iter().map(|(name, bytes)| (name.into(), lines(&bytes))).collect() }
+    }
+
+    fn line(&mut self, file: &Arc<Path>, number: usize) -> Option<&str> {
+        let read = || lines(&std::fs::read(file).unwrap_or_default());
+        let lines = self.known.entry(Arc::clone(file)).or_insert_with(read);
+        lines.get(number.checked_sub(1)?).map(String::as_str)
+    }
+}
+
+fn lines(bytes: &[u8]) -> Vec<String> {
+    String::from_utf8_lossy(bytes).trim_start_matches('\u{feff}').lines().map(str::to_owned).collect()
+}
+
+pub(super) fn problems(findings: &Findings, texts: &mut Texts) -> String {
+    let mut text = String::new();
+    for problem in &findings.problems {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{problem}");
+        if let Some(excerpt) = excerpt(problem, texts) {
+            let _ = writeln!(text, "{excerpt}");
+        }
+    }
+    if findings.more > 0 {
+        let _ = writeln!(text, "and {} more", findings.more);
+    }
+    text
+}
+
+pub(super) fn summary(Accepted { rules, domains }: Accepted) -> String {
+    let count = |number, what| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
+    format!("ok: {} in {}", count(rules, "rule"), count(domains, "domain"))
+}
+
+/// The line that a problem is about, and a mark under its place.
+fn excerpt(problem: &Problem, texts: &mut Texts) -> Option<String> {
+    let Position { line: number, column } = problem.position?;
+    let line = texts.line(&problem.file, number)?;
+    if line.trim().is_empty() {
+        return None;
+    }
+    let (at, first) = (column - 1, (column - 1).saturating_sub(AROUND));
+    let shown: String = line.chars().skip(first).take(2 * AROUND).collect();
+    let start = shown.char_indices().nth(at - first).map_or(shown.len(), |(start, _)| start);
+    let end = start + token(&shown[start..]);
+    let snippet = Snippet::source(shown).line_start(number).annotation(AnnotationKind::Primary.span(start..end));
+    let excerpt = Renderer::plain().render(&[Group::with_level(Level::ERROR).element(snippet)]);
+    // Its first line is empty but for the margin.
+    Some(excerpt.split_once('\n').map_or(excerpt.as_str(), |(_, rest)| rest).trim_end().to_owned())
+}
+
+/// How long the word is that a text begins with, in bytes.
+fn token(text: &str) -> usize {
+    let quote = text.chars().next().filter(|first| matches!(first, '"' | '\''));
+    let closed = quote.and_then(|quote| Some(text[1..].find(quote)? + 2));
+    closed.unwrap_or_else(|| {
+        let ends = |(at, char): &(usize, char)| {
+            matches!(char, ',' | ']' | '}' | '{' | '[') || char.is_whitespace() || text[*at..].starts_with(": ")
+        };
+        let end = text.char_indices().find(ends).map_or(text.len(), |(end, _)| end);
+        text[..end].strip_suffix(':').unwrap_or(&text[..end]).len()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rules::report::Severity;
+
+    proptest! {
+        #[test]
+        fn a_mark_is_one_line_under_one_line_whatever_the_text(
+            text in "[ -~\t\u{0}-\u{1f}\u{7f}-\u{a0}\u{4e00}-\u{4e20}\"'{}\\[\\],:]{0,200}",
+            line in 1..4_usize,
+            column in 1..250_usize,
+        ) {
+            let file: Arc<Path> = Path::new("-").into();
+            let position = Some(Position { line, column });
+            let (path, message) = (String::new(), String::new());
+            let problem = Problem { severity: Severity::Error, file, position, path, message };
+            let mut texts = Texts::new(HashMap::from([("-".into(), text.into_bytes())]));
+            if let Some(excerpt) = excerpt(&problem, &mut texts) {
+                prop_assert_eq!(excerpt.lines().count(), 2, "{}", excerpt);
+                prop_assert!(excerpt.lines().nth(1).is_some_and(|mark| mark.contains('^')));
+                prop_assert!(excerpt.chars().all(|char| char == '\n' || !char.is_control()), "{:?}", excerpt);
+            }
+        }
+    }
+}

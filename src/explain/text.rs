@@ -1,0 +1,138 @@
+//! An explanation for people.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::{
+    At, Explained, ExplainedLimit, Explanation, Found, From, Matched, MissedBy, Part, RoleName, State, Verdict,
+};
+use crate::rules::MatchedBy;
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation { domain, at, descriptors, answer, because } = self;
+        writeln!(f, "domain {domain}{}", In(at.as_ref()))?;
+        for descriptor in descriptors {
+            descriptor.fmt(f)?;
+        }
+        writeln!(f, "{answer}: {because}")
+    }
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explained { entries, matched, found, rule: _, missed, limits } = self;
+        writeln!(f, "{}", entries.join(" "))?;
+        for Matched { entry, node, by, at } in matched {
+            let why = match by {
+                MatchedBy::Value => "",
+                MatchedBy::Wildcard => ", a wildcard",
+                MatchedBy::Key => ", any value",
+            };
+            writeln!(f, "  {entry} matches {node}{why}{}", In(at.as_ref()))?;
+        }
+        if *found != Found::UnknownDomain
+            && let Some(entry) = entries.get(matched.len())
+        {
+            writeln!(f, "  {entry} matches nothing")?;
+        }
+        if matches!(found, Found::UnknownDomain | Found::UnknownDescriptor) {
+            writeln!(f, "  no limit applies")?;
+        }
+        for miss in missed {
+            writeln!(f, "    {miss}")?;
+        }
+        for limit in limits {
+            limit.fmt(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for MissedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.words, In(self.at.as_ref()))
+    }
+}
+
+impl fmt::Display for ExplainedLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ExplainedLimit { name, at, role, parts, replaced_by, counter, penalty_counter, state, no_state } = self;
+        let role = match role {
+            RoleName::Enforced => "",
+            RoleName::QuotaMode => ", in quota mode: denies where all limits in quota mode do",
+            RoleName::ShadowMode => ", in shadow mode: denies no request",
+        };
+        writeln!(f, "  limit {name}{role}{}", In(at.as_ref()))?;
+        for Part { key, value, from, setting, at } in parts {
+            write!(f, "    {key}: {value}")?;
+            match (from, setting) {
+                (From::Limit, _) => {}
+                (From::Defaults, _) => write!(f, ", by the file's defaults{}", In(at.as_ref()))?,
+                (From::Setting, Some(setting)) => write!(f, ", by the setting {setting}")?,
+                (From::Setting | From::BuiltIn, _) => write!(f, ", built in")?,
+            }
+            writeln!(f)?;
+        }
+        if let Some(replaced_by) = replaced_by {
+            writeln!(f, "    replaced by {replaced_by}: it is not asked")?;
+        }
+        if let Some(counter) = counter {
+            writeln!(f, "    counter: {counter}")?;
+        }
+        if let Some(counter) = penalty_counter {
+            writeln!(f, "    counter of its penalty: {counter}")?;
+        }
+        if let Some(state) = state {
+            writeln!(f, "    state: {state}")?;
+        }
+        if let Some(reason) = no_state {
+            writeln!(f, "    state: unknown, {reason}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let State { capacity, remaining, reset_after_ms, banned_ms, over, decided_by } = self;
+        write!(f, "{remaining} of {capacity} left")?;
+        let rounded = |ms: u64| humantime::format_duration(Duration::from_secs(ms.div_ceil(1000)));
+        if let Some(banned_ms) = banned_ms {
+            write!(f, ", banned for {}", rounded(*banned_ms))?;
+        } else if *over {
+            write!(f, ", used up")?;
+        }
+        if *reset_after_ms > 0 {
+            write!(f, ", as fresh in {}", rounded(*reset_after_ms))?;
+        }
+        if decided_by != "store" {
+            write!(f, " ({decided_by}: the store is unavailable)")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Pass => "a request would pass",
+            Verdict::Deny => "a request would be LIMITED",
+            Verdict::Fail => "the call would fail",
+            Verdict::Unknown => "whether a request would pass is unknown",
+        })
+    }
+}
+
+/// A place in parentheses, with a space before it; nothing where there is none.
+struct In<'a>(Option<&'a At>);
+
+impl fmt::Display for In<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(At { file, line: Some(line) }) => write!(f, " ({file}:{line})"),
+            Some(At { file, line: None }) => write!(f, " ({file})"),
+            None => Ok(()),
+        }
+    }
+}

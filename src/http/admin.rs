@@ -1,0 +1,98 @@
+//! What clients with the ADMIN_TOKEN may do.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::{Json, Router};
+use serde_json::json;
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+use super::{counters, explain};
+use crate::descriptor::Entry;
+use crate::limiter::Limiter;
+use crate::store::Store;
+
+/// Between the entries of two descriptors stands this one, without a value.
+const SEPARATOR: &str = "+";
+
+/// What an administrator works on, and who is one.
+pub struct Admin<S> {
+    limiter: Arc<Limiter<S>>,
+    runtime: Handle,
+    token: String,
+    store_timeout: Duration,
+    /// To explain is work for the processor: one at a time, and what else the process does goes on.
+    explaining: Semaphore,
+}
+
+impl<S> Admin<S> {
+    /// `limiter` is a worker's, with its way to the counters, and does its work on that worker's `runtime` and not on
+    /// the thread that takes connections. A client that knows the `token` may. The store answers within the timeout.
+    pub fn new(limiter: Arc<Limiter<S>>, runtime: Handle, token: String, store_timeout: Duration) -> Admin<S> {
+        Admin { limiter, runtime, token, store_timeout, explaining: Semaphore::new(1) }
+    }
+
+    pub(super) fn limiter(&self) -> Arc<Limiter<S>> {
+        Arc::clone(&self.limiter)
+    }
+
+    pub(super) fn runtime(&self) -> &Handle {
+        &self.runtime
+    }
+
+    pub(super) fn store_timeout(&self) -> Duration {
+        self.store_timeout
+    }
+
+    pub(super) fn explaining(&self) -> &Semaphore {
+        &self.explaining
+    }
+
+    /// Refuses a client without the token. Compares hashes, so that the time it takes reveals nothing of the token.
+    pub(super) fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+        let given = headers.get(header::AUTHORIZATION).map_or(&[][..], |value| value.as_bytes());
+        if blake3::hash(given) == blake3::hash(format!("Bearer {}", self.token).as_bytes()) {
+            return Ok(());
+        }
+        Err(refuse(StatusCode::UNAUTHORIZED, "send Authorization: Bearer and the ADMIN_TOKEN"))
+    }
+}
+
+pub(super) fn router<S: Store>(admin: Admin<S>) -> Router {
+    let admin = Arc::new(admin);
+    counters::router(Arc::clone(&admin)).merge(explain::router(admin))
+}
+
+/// Why a client gets no answer.
+pub(super) struct Refusal(StatusCode, String);
+
+pub(super) fn refuse(status: StatusCode, reason: impl ToString) -> Refusal {
+    Refusal(status, reason.to_string())
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        let Refusal(status, reason) = self;
+        (status, Json(json!({ "error": reason }))).into_response()
+    }
+}
+
+/// The domain and the descriptors of a query, in its order: `domain=shop&user=ann`, and after `%2B=` another descriptor.
+pub(super) fn question(query: Option<&str>) -> Result<(String, Vec<Vec<Entry>>), Refusal> {
+    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+    let domain = pairs.next().filter(|(first, _)| first == "domain").map(|(_, domain)| domain.into_owned());
+    let entries: Vec<Entry> =
+        pairs.map(|(key, value)| Entry { key: key.into_owned(), value: value.into_owned() }).collect();
+    let is_separator = |entry: &Entry| entry.key == SEPARATOR && entry.value.is_empty();
+    let descriptors: Vec<Vec<Entry>> = entries.split(is_separator).map(<[Entry]>::to_vec).collect();
+    match domain {
+        Some(domain) if descriptors.iter().all(|entries| !entries.is_empty()) => Ok((domain, descriptors)),
+        _ => {
+            let reason = "say which: ?domain=shop&user=ann, the domain first and then the entries in order";
+            Err(refuse(StatusCode::BAD_REQUEST, reason))
+        }
+    }
+}

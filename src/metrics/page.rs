@@ -1,0 +1,68 @@
+//! The reference page of all metrics.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use prometheus::proto::{LabelPair, MetricFamily, MetricType};
+
+use super::declaration::{Metrics, NAMESPACE, OF_RULES};
+
+/// The page, in Markdown, from the declaration.
+///
+/// # Errors
+/// Where two metrics have the same name.
+pub fn page() -> prometheus::Result<String> {
+    let metrics = Metrics::new(0.0)?;
+    metrics.observe_lost_log_lines(|| 0)?;
+    let mut page = String::from(
+        "# Metrics\n\n\
+         `/metrics` on the HTTP port has them all, for Prometheus. This page is made by `tollgate metrics`.\n\n\
+         Labels come from rules and settings, which are few, and never from requests. A counter begins at 0 with the\n\
+         process.\n\n\
+         ## Of the process\n\n\
+         | Metric | Kind | Meaning |\n| --- | --- | --- |\n",
+    );
+    for family in metrics.registry.gather() {
+        let kind = match family.get_field_type() {
+            MetricType::COUNTER => "counter",
+            MetricType::HISTOGRAM => "histogram",
+            _ => "gauge",
+        };
+        let _ = writeln!(page, "| `{}` | {kind} | {}{} |", family.name(), family.help(), labels(&family));
+    }
+    page.push_str(
+        "\n## Of each rule\n\n\
+         Each has the labels `domain` and `rule`, and a series once a request has asked the rule. The series of a\n\
+         rule that no request has asked for an hour disappear, and come back with the values that they had: no\n\
+         counter falls while the process lives, and `increase()` over the gap is right. `rule=\"(override)\"` is\n\
+         what requests that bring a limit of their own have asked.\n\n\
+         | Metric | Kind | Meaning |\n| --- | --- | --- |\n",
+    );
+    for (_, name, help) in OF_RULES {
+        let _ = writeln!(page, "| `{NAMESPACE}_{name}` | counter | {help} |");
+    }
+    Ok(page)
+}
+
+/// Its labels, and the values of those that have several.
+fn labels(family: &MetricFamily) -> String {
+    let mut values: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for label in family.get_metric().iter().flat_map(|metric| metric.get_label()) {
+        values.entry(LabelPair::name(label)).or_default().push(label.value());
+    }
+    let label = |(name, values): (&str, Vec<&str>)| match &values[..] {
+        [_] => format!(" Label: `{name}`."),
+        values => {
+            let values: Vec<_> = values.iter().map(|value| format!("`{value}`")).collect();
+            format!(" `{name}` is {}.", one_of(&values))
+        }
+    };
+    values.into_iter().map(label).collect()
+}
+
+fn one_of(values: &[String]) -> String {
+    match values {
+        [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
+        _ => values.concat(),
+    }
+}

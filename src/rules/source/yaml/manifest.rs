@@ -1,0 +1,166 @@
+//! Rules inside a manifest of Kubernetes. `tollgate check` reads them where they stand, with the manifest's own lines;
+//! the service does not: Kubernetes mounts a ConfigMap as a folder, and that is what it reads.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::document::{DocumentError, Entry, Node, Value, parse_all};
+use super::fields::File;
+use super::place::Place;
+use crate::rules::config::FieldPath;
+use crate::rules::report::{Position, Severity, nearest, quoted};
+
+/// So many resources are named where none of them holds rules.
+const NAMED: usize = 5;
+
+/// A text of a ConfigMap that is a rules file, and where it stands.
+pub(super) struct Embedded<'n> {
+    pub(super) text: &'n str,
+    pub(super) place: Place,
+}
+
+/// The kind of a resource; `None` where a document is none.
+pub(super) fn kind<'n>(root: &'n Node<'_>) -> Option<&'n str> {
+    text(root, "apiVersion")?;
+    text(root, "kind")
+}
+
+/// Why the service does not read it.
+pub(super) fn refusal(kind: &str) -> String {
+    let hint = match kind {
+        "ConfigMap" => "mount it as a volume and name its folder: each key is a file then",
+        "List" | "ConfigMapList" => {
+            "mount the ConfigMap in it as a volume and name its folder: each key is a file then"
+        }
+        "EnvoyFilter" | "BackendTrafficPolicy" | "RateLimitPolicy" => {
+            "it configures proxies; rules begin with a domain"
+        }
+        _ => "rules begin with a domain",
+    };
+    format!("this is a {} of Kubernetes and not rules: {hint}", quoted(kind))
+}
+
+/// The documents of a text that holds resources; `None` where it is anything else.
+pub(super) fn documents(text: &str, max_bytes: u64) -> Option<Result<Vec<Node<'_>>, DocumentError>> {
+    let read = parse_all(text, max_bytes);
+    let holds_resources = match &read {
+        Ok(roots) => roots.iter().any(|root| kind(root).is_some()),
+        Err(_) => text.lines().any(|line| line.starts_with("apiVersion:")),
+    };
+    holds_resources.then_some(read)
+}
+
+/// The rules files in the ConfigMaps of a manifest.
+///
+/// # Errors
+/// With what there is instead, where there are none.
+pub(super) fn embedded<'n>(
+    file: &mut File<'_>,
+    text: &str,
+    roots: &'n [Node<'n>],
+) -> Result<Vec<Embedded<'n>>, String> {
+    let (mut found, mut others) = (Vec::new(), Vec::new());
+    let lines: Vec<&str> = text.lines().collect();
+    for root in roots.iter().filter(|root| !root.is_null()) {
+        resources(root, &mut |resource| match kind(resource) {
+            Some("ConfigMap") => {
+                let before = found.len();
+                data(resource, |name, value| {
+                    if let Some(text) = rules_text(name, value, file) {
+                        let place = place(&file.place.file, &lines, value.position, text);
+                        found.push(Embedded { text, place });
+                    }
+                });
+                if found.len() == before {
+                    others.push(named(resource));
+                }
+            }
+            Some(_) => others.push(named(resource)),
+            None => {
+                let message = "a resource of Kubernetes has an apiVersion and a kind; this has not".to_owned();
+                file.add(Severity::Error, resource.position, FieldPath::Root, message);
+            }
+        });
+    }
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let more = others.len().saturating_sub(NAMED);
+    others.truncate(NAMED);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    Err(format!("no ConfigMap in this manifest holds rules: there are {}{more}", others.join(", ")))
+}
+
+/// A resource, or those of a list.
+fn resources<'n>(node: &'n Node<'n>, each: &mut impl FnMut(&'n Node<'n>)) {
+    match (kind(node), field(node, "items").map(|items| &items.value)) {
+        (Some(kind), Some(Value::List(items))) if kind.ends_with("List") => {
+            items.iter().for_each(|item| resources(item, each));
+        }
+        _ => each(node),
+    }
+}
+
+/// What its files are called, and hold.
+fn data<'n>(resource: &'n Node<'n>, mut each: impl FnMut(&'n str, &'n Node<'n>)) {
+    if let Some(Value::Map(entries)) = field(resource, "data").map(|data| &data.value) {
+        for Entry { key, value, .. } in entries.iter() {
+            if let Value::Plain(name) | Value::Quoted(name) = &key.value {
+                each(name, value);
+            }
+        }
+    }
+}
+
+/// The text of a file that is one of rules. A ConfigMap can hold other files, too, and a folder of rules is read by
+/// the names of its files.
+fn rules_text<'n>(name: &str, value: &'n Node<'n>, file: &mut File<'_>) -> Option<&'n str> {
+    let (Value::Plain(text) | Value::Quoted(text)) = &value.value else { return None };
+    let begins = |line: &str| {
+        let key = line.split(':').next().unwrap_or_default().trim_matches(['"', '\'', ' ', '{', '\t']);
+        line.contains(':') && nearest(key, &["domain", "descriptors"]).is_some()
+    };
+    if !text.lines().any(begins) {
+        return None;
+    }
+    if !crate::rules::source::load::is_rules_file(Path::new(name)) {
+        let message =
+            format!("{} is passed over in a folder: a rules file is called *.yaml, *.yml or *.json", quoted(name));
+        file.add(Severity::Warning, value.position, FieldPath::Root, message);
+    }
+    Some(text)
+}
+
+/// Where the lines of a text stand in the manifest. In a block (`|`) they are the manifest's own.
+fn place(file: &Arc<Path>, lines: &[&str], at: Position, text: &str) -> Place {
+    let shift = || {
+        let header: String = lines.get(at.line - 1)?.chars().skip(at.column - 1).take(1).collect();
+        let (first, line) = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty())?;
+        let indent = lines.get(at.line + first)?.strip_suffix(line)?;
+        (header == "|").then(|| indent.chars().count())
+    };
+    match shift() {
+        Some(columns) => Place::block(file, at.line, columns),
+        None => Place::text(file, at),
+    }
+}
+
+fn named(resource: &Node<'_>) -> String {
+    let name = field(resource, "metadata").and_then(|metadata| text(metadata, "name"));
+    let kind = kind(resource).unwrap_or_default();
+    name.map_or_else(|| format!("a {}", quoted(kind)), |name| format!("{kind} {}", quoted(name)))
+}
+
+fn field<'n>(node: &'n Node<'n>, key: &str) -> Option<&'n Node<'n>> {
+    let Value::Map(entries) = &node.value else { return None };
+    let is_it =
+        |entry: &&Entry<'_>| matches!(&entry.key.value, Value::Plain(name) | Value::Quoted(name) if name == key);
+    entries.iter().rev().find(is_it).map(|entry| &entry.value)
+}
+
+fn text<'n>(node: &'n Node<'_>, key: &str) -> Option<&'n str> {
+    match &field(node, key)?.value {
+        Value::Plain(text) | Value::Quoted(text) => Some(text),
+        Value::List(_) | Value::Map(_) => None,
+    }
+}

@@ -1,0 +1,552 @@
+//! How a descriptor goes down the rules, and by what it misses them: for people who ask why no limit applies.
+//!
+//! The matching is `compiled`'s own, so what is told here is what happens. Near misses are looked for in bounded work,
+//! however many rules there are: of a million names that stand beside each other, some are not compared.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::ptr;
+
+use serde::{Deserialize, Serialize};
+
+use super::checked::Place;
+use super::compiled::{Domain, Key, Level, Node, Rule, Rules};
+use super::report::{nearest, quoted};
+use crate::descriptor::Entry;
+
+/// So many misses of a descriptor are told at most.
+const TOLD: usize = 4;
+
+/// So many of the names on a level are told where none is near.
+const NAMED: usize = 8;
+
+/// Names that are longer are not compared.
+const COMPARED_BYTES: usize = 128;
+
+/// How much more looking for near misses may do. One is about what it takes to compare two short names.
+#[derive(Debug)]
+pub struct Budget(usize);
+
+/// The way of one descriptor.
+#[derive(Debug)]
+pub struct Trace<'r> {
+    /// What the entries matched, from the top level on, as far as they did.
+    pub steps: Vec<Step>,
+    /// The rule that the last entry reaches.
+    pub rule: Option<&'r Rule>,
+    /// Where it reaches none: why, the likeliest first. There is one at least.
+    pub misses: Vec<Miss>,
+}
+
+/// What an entry matched.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The node as its file has it: `key` or `key=value`.
+    pub node: String,
+    /// Why it is this one.
+    pub by: MatchedBy,
+    /// Where it stands.
+    pub place: Place,
+}
+
+/// Why a node matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MatchedBy {
+    /// It has the value.
+    Value,
+    /// Its key or its value has a wildcard.
+    Wildcard,
+    /// It has the key and no value.
+    Key,
+}
+
+/// By what a descriptor misses a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Miss {
+    /// What is wrong.
+    pub what: Missed,
+    /// The same in words, and what would be right.
+    pub words: String,
+    /// Where the rule stands that is missed.
+    pub place: Option<Place>,
+}
+
+/// What of a descriptor is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Missed {
+    /// The domain.
+    Domain,
+    /// An entry's key.
+    Key,
+    /// An entry's value.
+    Value,
+    /// The order of its entries.
+    Order,
+    /// It has too few entries, or too many.
+    Depth,
+    /// Its entries match a rule, but one that goes before it leads elsewhere.
+    Hidden,
+    /// It reaches a rule's place, where there is no limit.
+    NoLimit,
+}
+
+impl Budget {
+    /// For a person who waits for the answer: some milliseconds.
+    pub const PERSON: usize = 40_000;
+
+    /// For an answer that is given while others wait: some tenths of a millisecond.
+    pub const REQUEST: usize = 2_000;
+
+    /// So much.
+    pub fn new(work: usize) -> Budget {
+        Budget(work)
+    }
+
+    /// Whether there is room for so much more.
+    fn spend(&mut self, work: usize) -> bool {
+        let left = self.0.checked_sub(work);
+        self.0 = left.unwrap_or(0);
+        left.is_some()
+    }
+}
+
+impl Rules {
+    /// The way of a descriptor of these entries: the one that [`Rules::find`] goes.
+    pub fn trace(&self, domain: &Domain, entries: &[Entry], budget: &mut Budget) -> Trace<'_> {
+        let domain = self.domain(&domain.name).unwrap_or(domain);
+        let mut passed: Vec<(&Level, &Node)> = Vec::new();
+        let mut next = Some(&domain.root);
+        for entry in entries {
+            let Some((level, node)) = next.and_then(|level| Some((level, level.find(entry)?))) else { break };
+            passed.push((level, node));
+            next = node.level.as_deref();
+        }
+        let steps = passed.iter().zip(entries).map(|((level, node), entry)| step(level, node, entry)).collect();
+        let last = passed.last().filter(|_| passed.len() == entries.len());
+        let rule = last.and_then(|(_, node)| self.of(node));
+        let misses = match rule {
+            Some(_) => Vec::new(),
+            None => {
+                let mut search = Search { rules: self, entries, passed, root: &domain.root, budget, found: Vec::new() };
+                search.search();
+                search.found.truncate(TOLD);
+                search.found
+            }
+        };
+        Trace { steps, rule, misses }
+    }
+
+    /// By what a domain is missed that the rules do not have.
+    pub fn missed_domain(&self, name: &str, budget: &mut Budget) -> Miss {
+        let names = some(self.domain_names(), name, budget);
+        let lead = format!("domain {}", quoted(name));
+        let mut miss = Miss { what: Missed::Domain, words: String::new(), place: None };
+        let place = |near: &str| self.domain(near).map(|domain| domain.place);
+        if let Some((near, why)) = spelled(name).iter().find(|(near, _)| self.domain(near).is_some()) {
+            (miss.words, miss.place) = (format!("{lead} {why}: the rules have {}", quoted(near)), place(near));
+        } else if let Some(near) = same_letters(name, &names).or_else(|| nearest(name, &names)) {
+            (miss.words, miss.place) = (format!("{lead}: did you mean {}?", quoted(near)), place(near));
+        } else if names.is_empty() {
+            miss.words = format!("{lead}: no rules are in force");
+        } else {
+            miss.words = format!("{lead}: the rules have {}", list(&names, self.domains()));
+        }
+        miss
+    }
+}
+
+/// What a node is to the entry that matched it.
+fn step(level: &Level, node: &Node, entry: &Entry) -> Step {
+    let key = level.keys.get(entry.key.as_str());
+    let is_it = |found: Option<&Node>| found.is_some_and(|found| ptr::eq(found, node));
+    let (node_words, by) = if is_it(key.and_then(|key| key.values.get(entry.value.as_str()))) {
+        (Named { key: &entry.key, value: Some(&entry.value) }.to_string(), MatchedBy::Value)
+    } else if is_it(key.and_then(|key| key.default.as_deref())) {
+        (entry.key.clone(), MatchedBy::Key)
+    } else {
+        let patterns = key.map_or(&[][..], |key| &key.patterns).iter().chain(&level.patterns);
+        let pattern = patterns.into_iter().find(|pattern| ptr::eq(&raw const pattern.node, node));
+        (pattern.map_or_else(|| entry.key.clone(), ToString::to_string), MatchedBy::Wildcard)
+    };
+    Step { node: node_words, by, place: node.place }
+}
+
+/// Looks for what was meant.
+struct Search<'r, 'b> {
+    rules: &'r Rules,
+    entries: &'b [Entry],
+    /// The levels and nodes of the entries that matched.
+    passed: Vec<(&'r Level, &'r Node)>,
+    root: &'r Level,
+    budget: &'b mut Budget,
+    found: Vec<Miss>,
+}
+
+impl<'r> Search<'r, '_> {
+    fn search(&mut self) {
+        let entries = self.entries;
+        if entries.is_empty() {
+            return self.add(Missed::Depth, "it has no entries, and a rule needs one at least".into(), None);
+        }
+        let at = self.passed.len();
+        let level = match self.passed.last() {
+            None => Some(self.root),
+            Some((_, node)) => node.level.as_deref(),
+        };
+        self.with_half(Search::hidden);
+        match (level, entries.get(at)) {
+            (Some(level), Some(entry)) => self.no_match(level, entry),
+            (None, Some(entry)) => {
+                self.with_half(Search::order);
+                self.too_deep(entry);
+            }
+            (_, None) => {
+                self.with_half(Search::order);
+                self.no_limit();
+            }
+        }
+    }
+
+    /// Leaves half of what may still be done to those that come after.
+    fn with_half(&mut self, search: impl FnOnce(&mut Self)) {
+        let kept = self.budget.0 / 2;
+        self.budget.0 -= kept;
+        search(self);
+        self.budget.0 += kept;
+    }
+
+    fn add(&mut self, what: Missed, words: String, place: Option<Place>) {
+        self.found.push(Miss { what, words, place });
+    }
+
+    /// A node that goes before another one, below which the rest would match.
+    fn hidden(&mut self) {
+        for at in (0..self.passed.len()).rev() {
+            let ((level, winner), (entry, rest)) = (self.passed[at], (&self.entries[at], &self.entries[at + 1..]));
+            let others = self.others(level, winner, entry);
+            let found = others.into_iter().find_map(|(name, node)| Some((name, self.rule_below(node, rest)?)));
+            if let Some((other, rule)) = found {
+                let words = format!(
+                    "{} goes before {}, below which {} would match; there is no going back",
+                    quoted(&step(level, winner, entry).node),
+                    quoted(&other),
+                    quoted(&rule.path)
+                );
+                return self.add(Missed::Hidden, words, Some(rule.place));
+            }
+        }
+    }
+
+    /// The nodes of a level that an entry would match if it did not match another before.
+    fn others(&mut self, level: &'r Level, winner: &Node, entry: &Entry) -> Vec<(String, &'r Node)> {
+        let key = level.keys.get(entry.key.as_str());
+        let mut others = Vec::new();
+        for pattern in key.map_or(&[][..], |key| &key.patterns).iter().chain(&level.patterns) {
+            if !self.budget.spend(1) {
+                break;
+            }
+            if pattern.key.matches(&entry.key) && pattern.value.matches(&entry.value) {
+                others.push((pattern.order, pattern.to_string(), &pattern.node));
+            }
+        }
+        others.sort_unstable_by_key(|(order, ..)| *order);
+        let mut others: Vec<_> = others.into_iter().map(|(_, name, node)| (name, node)).collect();
+        others.extend(key.and_then(|key| Some((entry.key.clone(), key.default.as_deref()?))));
+        others.retain(|(_, node)| !ptr::eq(*node, winner));
+        others
+    }
+
+    /// The rule that these entries reach from below a node.
+    fn rule_below(&mut self, node: &'r Node, entries: &[Entry]) -> Option<&'r Rule> {
+        let mut node = node;
+        for entry in entries {
+            node = self.find(node.level.as_deref()?, entry)?;
+        }
+        self.rules.of(node)
+    }
+
+    /// What an entry matches on a level. It costs as much as there are patterns.
+    fn find(&mut self, level: &'r Level, entry: &Entry) -> Option<&'r Node> {
+        let patterns = level.keys.get(entry.key.as_str()).map_or(0, |key| key.patterns.len());
+        self.budget.spend(1 + patterns + level.patterns.len()).then(|| level.find(entry))?
+    }
+
+    /// An entry matches nothing on its level.
+    fn no_match(&mut self, level: &'r Level, entry: &Entry) {
+        let key = level.keys.get(entry.key.as_str());
+        let before = self.found.len();
+        match key {
+            Some(_) => self.other_spelling(level, entry, Missed::Value),
+            None => self.other_spelling(level, entry, Missed::Key),
+        }
+        if self.found.len() > before {
+            return;
+        }
+        self.with_half(Search::order);
+        self.with_half(|search| search.one_entry_more_or_less(level, entry));
+        match key {
+            Some(key) => self.unknown_value(key, entry),
+            None => self.unknown_key(level, entry),
+        }
+    }
+
+    /// The entry would match if its key or its value were written a little otherwise.
+    fn other_spelling(&mut self, level: &'r Level, entry: &Entry, what: Missed) {
+        let given = if what == Missed::Key { &entry.key } else { &entry.value };
+        for (other, why) in spelled(given) {
+            let mut other_entry = entry.clone();
+            if what == Missed::Key {
+                if !level.keys.contains_key(&*other) {
+                    continue;
+                }
+                other_entry.key = other.into_owned();
+            } else {
+                other_entry.value = other.into_owned();
+            }
+            if let Some(node) = self.find(level, &other_entry) {
+                let found = step(level, node, &other_entry).node;
+                let (name, of) = self.named(entry, what);
+                let words = format!("{name} {}{of} {why}: the rules have {}", quoted(given), quoted(&found));
+                return self.add(what, words, Some(node.place));
+            }
+        }
+    }
+
+    /// What a message calls the key or the value of an entry.
+    fn named(&self, entry: &Entry, what: Missed) -> (&'static str, String) {
+        match what {
+            Missed::Key => ("key", String::new()),
+            _ => ("value", format!(" of {}", quoted(&entry.key))),
+        }
+    }
+
+    fn unknown_key(&mut self, level: &'r Level, entry: &Entry) {
+        let names = some(level.keys.keys().map(|key| &**key), &entry.key, self.budget);
+        let near = same_letters(&entry.key, &names).or_else(|| nearest(&entry.key, &names));
+        let place = near.and_then(|near| level.keys.get(near)).and_then(Key::first).map(|node| node.place);
+        let lead = format!("key {}", quoted(&entry.key));
+        let case =
+            if near.is_some_and(|near| near.eq_ignore_ascii_case(&entry.key)) { ", the case differs" } else { "" };
+        let patterns = level.patterns.iter().take(NAMED).map(ToString::to_string);
+        let patterns: Vec<String> = patterns.collect();
+        let all: Vec<&str> = names.iter().copied().chain(patterns.iter().map(|pattern| &**pattern)).collect();
+        let count = level.keys.len() + level.patterns.len();
+        let names = list(&all, count);
+        let words = match near {
+            Some(near) if count > 1 => format!("{lead}: did you mean {}{case}? this level has {names}", quoted(near)),
+            _ => format!("{lead}: this level has {names}{case}"),
+        };
+        self.add(Missed::Key, words, place);
+    }
+
+    fn unknown_value(&mut self, key: &'r Key, entry: &Entry) {
+        let names = some(key.values.keys().map(|value| &**value), &entry.value, self.budget);
+        let near = same_letters(&entry.value, &names).or_else(|| nearest(&entry.value, &names));
+        let place = near.and_then(|near| key.values.get(near)).or_else(|| key.first()).map(|node| node.place);
+        let lead = format!("value {} of {}", quoted(&entry.value), quoted(&entry.key));
+        let words = match near {
+            Some(near) if near.eq_ignore_ascii_case(&entry.value) => {
+                format!("{lead}: the case differs, the rules have {}", quoted(near))
+            }
+            Some(near) => format!("{lead}: did you mean {}?", quoted(near)),
+            None => {
+                let patterns: Vec<String> =
+                    key.patterns.iter().take(NAMED).map(|pattern| pattern.value.to_string()).collect();
+                let all: Vec<&str> = names.into_iter().chain(patterns.iter().map(|pattern| &**pattern)).collect();
+                format!("{lead}: this level has {}", list(&all, key.values.len() + key.patterns.len()))
+            }
+        };
+        self.add(Missed::Value, words, place);
+    }
+
+    /// The same entries in another order reach a rule.
+    fn order(&mut self) {
+        let mut order = Vec::with_capacity(self.entries.len());
+        let mut left: Vec<usize> = (0..self.entries.len()).collect();
+        if let Some(rule) = self.reordered(self.root, &mut left, &mut order) {
+            let keys: Vec<&str> = order.iter().map(|index| &*self.entries[*index].key).collect();
+            let words = format!("the rule's order is {}", keys.join(", "));
+            self.add(Missed::Order, words, Some(rule.place));
+        }
+    }
+
+    /// Tries each of the entries that are left on a level, and the others below.
+    fn reordered(&mut self, level: &'r Level, left: &mut Vec<usize>, order: &mut Vec<usize>) -> Option<&'r Rule> {
+        for place in 0..left.len() {
+            let index = left.remove(place);
+            order.push(index);
+            let rule = self.find(level, &self.entries[index]).and_then(|node| {
+                if left.is_empty() {
+                    return self.rules.of(node);
+                }
+                self.reordered(node.level.as_deref()?, left, order)
+            });
+            if rule.is_some() {
+                return rule;
+            }
+            order.pop();
+            left.insert(place, index);
+        }
+        None
+    }
+
+    /// A rule is reached with an entry of this level's before it, or without it.
+    fn one_entry_more_or_less(&mut self, level: &'r Level, entry: &Entry) {
+        let rest = &self.entries[self.passed.len() + 1..];
+        let below = self.nodes(level).into_iter().find_map(|(name, node)| {
+            let found = self.find(node.level.as_deref()?, entry)?;
+            Some((name, self.rule_below(found, rest)?))
+        });
+        if let Some((parent, rule)) = below {
+            let key = quoted(&entry.key);
+            let words = format!("{key} stands one level below {}: send that before it", quoted(&parent));
+            self.add(Missed::Depth, words, Some(rule.place));
+        }
+        if let Some((first, rest)) = rest.split_first()
+            && let Some(node) = self.find(level, first)
+            && let Some(rule) = self.rule_below(node, rest)
+        {
+            let words = format!("without {} it matches {}", quoted(&entry.key), quoted(&rule.path));
+            self.add(Missed::Depth, words, Some(rule.place));
+        }
+    }
+
+    /// The rules end, and there are entries left.
+    fn too_deep(&mut self, entry: &Entry) {
+        let Some((_, node)) = self.passed.last() else { return };
+        let last = &self.entries[self.passed.len() - 1];
+        let words = format!("the rules end at {}, and {} comes after it", quoted(&last.key), quoted(&entry.key));
+        self.add(Missed::Depth, words, Some(node.place));
+    }
+
+    /// All entries match, and where the last one does there is no limit.
+    fn no_limit(&mut self) {
+        let Some((_, node)) = self.passed.last() else { return };
+        let node = *node;
+        match self.first_rule_below(node) {
+            Some((levels, names, rule)) => {
+                let below = match levels {
+                    1 => "one level".to_owned(),
+                    levels => format!("{levels} levels"),
+                };
+                let words = format!("the rule ends {below} below, at {}", quoted(&names));
+                self.add(Missed::Depth, words, Some(rule.place));
+            }
+            None => self.add(
+                Missed::NoLimit,
+                "there is no limit where it ends: write a rate_limit there".into(),
+                Some(node.place),
+            ),
+        }
+    }
+
+    /// The rule that is the fewest levels below a node, how many, and the nodes that lead to it. Among several the one
+    /// that stands first in its file.
+    fn first_rule_below(&mut self, node: &'r Node) -> Option<(usize, String, &'r Rule)> {
+        let mut nodes = vec![(String::new(), node)];
+        for levels in 1.. {
+            let mut below = Vec::new();
+            for (path, node) in nodes {
+                let Some(level) = node.level.as_deref() else { continue };
+                let names = self.nodes(level).into_iter();
+                let join = |name: String| if path.is_empty() { name } else { format!("{path}|{name}") };
+                below.extend(names.map(|(name, node)| (join(name), node)));
+            }
+            let rules = below.iter().filter_map(|(path, node)| Some((path, self.rules.of(node)?)));
+            if let Some((path, rule)) = rules.min_by_key(|(_, rule)| (rule.place.origin, rule.place.line)) {
+                return Some((levels, path.clone(), rule));
+            }
+            if below.is_empty() {
+                break;
+            }
+            nodes = below;
+        }
+        None
+    }
+
+    /// The nodes of a level, as far as there is time, with their names.
+    fn nodes(&mut self, level: &'r Level) -> Vec<(String, &'r Node)> {
+        let mut nodes = Vec::new();
+        for (key, of_key) in &level.keys {
+            let values = of_key.values.iter().map(|(value, node)| (Some(&**value), node));
+            let default = of_key.default.iter().map(|node| (None, &**node));
+            for (value, node) in default.chain(values) {
+                if !self.budget.spend(1) {
+                    return nodes;
+                }
+                nodes.push((Named { key, value }.to_string(), node));
+            }
+            let patterns = of_key.patterns.iter().take_while(|_| self.budget.spend(1));
+            nodes.extend(patterns.map(|pattern| (pattern.to_string(), &pattern.node)));
+        }
+        let patterns = level.patterns.iter().take_while(|_| self.budget.spend(1));
+        nodes.extend(patterns.map(|pattern| (pattern.to_string(), &pattern.node)));
+        // A map has no order, and who asks twice wants to read the same twice.
+        nodes.sort_by_key(|(_, node)| (node.place.origin, node.place.line));
+        nodes
+    }
+}
+
+/// A node's name.
+struct Named<'n> {
+    key: &'n str,
+    value: Option<&'n str>,
+}
+
+impl fmt::Display for Named<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.key)?;
+        match self.value {
+            Some(value) => write!(f, "={value}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What people send who mean something else, and why it is not that.
+fn spelled(given: &str) -> Vec<(Cow<'_, str>, &'static str)> {
+    let trimmed = given.trim();
+    let cut = [
+        (trimmed, "has spaces around it"),
+        (trimmed.trim_matches(['"', '\'']), "has quotes around it"),
+        (given.split(['?', '#']).next().unwrap_or_default(), "has a query"),
+        (given.strip_suffix('/').unwrap_or_default(), "has a slash at its end"),
+        (given.strip_prefix('/').unwrap_or_default(), "has a slash before it"),
+    ];
+    let grown = [
+        (given.to_lowercase(), "differs in case"),
+        (format!("{given}/"), "has no slash at its end"),
+        (format!("/{given}"), "has no slash before it"),
+    ];
+    let cut = cut.map(|(other, why)| (Cow::Borrowed(other), why));
+    let grown = grown.map(|(other, why)| (Cow::Owned(other), why));
+    cut.into_iter().chain(grown).filter(|(other, _)| *other != given && !other.is_empty()).collect()
+}
+
+/// As many of these names as there is time to compare with the one that was given, in order.
+fn some<'n>(names: impl Iterator<Item = &'n str>, given: &str, budget: &mut Budget) -> Vec<&'n str> {
+    let work = |name: &str| 2 + given.len().min(COMPARED_BYTES) * name.len() / 64;
+    let short = names.filter(|name| name.len() <= COMPARED_BYTES);
+    let mut some: Vec<&str> = short.take_while(|name| budget.spend(work(name))).collect();
+    // A map has no order, and who asks twice wants to read the same twice.
+    some.sort_unstable();
+    some
+}
+
+/// The name of the same letters, whatever their case.
+fn same_letters<'n>(given: &str, names: &[&'n str]) -> Option<&'n str> {
+    names.iter().find(|name| name.eq_ignore_ascii_case(given)).copied()
+}
+
+/// The first of so many names.
+fn list(names: &[&str], all: usize) -> String {
+    let mut words: Vec<String> = names.iter().take(NAMED).map(|name| quoted(name)).collect();
+    match all.saturating_sub(words.len()) {
+        0 => {}
+        more if words.is_empty() => words.push(format!("{more} others")),
+        more => words.push(format!("and {more} more")),
+    }
+    words.join(", ")
+}

@@ -1,0 +1,166 @@
+//! `tollgate check` as people and programs meet it.
+
+use std::io::Write as _;
+use std::process::{Output, Stdio};
+
+use serde_json::{Value, json};
+
+use crate::support::tollgate;
+
+const WRONG: &str = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit:\n      unit: minuets\n      \
+                     requests_per_unit: 5\n  - key: path\n    value: ^/api\n    rate_limit: {unit: day, \
+                     requests_per_unit: 5}\n";
+const RIGHT: &str = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 5}}]\n";
+
+/// Runs `tollgate check` in a folder with a file `rules/shop.yaml`.
+fn check(rules: &str, arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("rules")).unwrap();
+    std::fs::write(folder.path().join("rules/shop.yaml"), rules).unwrap();
+    tollgate::command().arg("check").args(arguments).current_dir(folder.path()).output().unwrap()
+}
+
+fn check_input(rules: &[u8], arguments: &[&str]) -> Output {
+    let mut command = tollgate::command();
+    command.arg("check").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(rules).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// What is on standard output, and nothing else where.
+fn stdout(output: &Output) -> &str {
+    assert_eq!(text(&output.stderr), "");
+    text(&output.stdout)
+}
+
+#[test]
+fn a_problem_comes_with_its_line_and_a_mark_under_its_place() {
+    let output = check(WRONG, &["rules"]);
+    assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
+    insta::assert_snapshot!(text(&output.stderr), @"");
+}
+
+#[test]
+fn wide_characters_tabs_and_endless_lines_leave_the_mark_where_it_belongs() {
+    let filler = "{key: a, rate_limit: {unit: day, requests_per_unit: 5}}, ".repeat(100);
+    let rules = format!(
+        "{{\"domain\": \"d\",\n\t\"descriptors\": [{{\"key\": \"\u{6771}\u{4eac}\",\t\"valeu\": 1, \"rate_limit\": \
+         {{\"unlimited\": true}}}},\n{filler}{{kee: b}}, {filler}]}}\n"
+    );
+    let output = check_input(rules.as_bytes(), &["-"]);
+    let shown: Vec<_> = text(&output.stderr).lines().filter(|line| !line.contains("same key and value")).collect();
+    insta::assert_snapshot!(shown[..8].join("\n"), @"");
+}
+
+#[test]
+fn standard_input_is_read_and_named_like_a_file() {
+    let output = check_input(RIGHT.as_bytes(), &["-"]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), "ok: 1 rule in 1 domain\n"));
+    let output = check_input(WRONG.as_bytes(), &["-"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).starts_with("-:5:13: descriptors[0].rate_limit.unit: "), "{output:?}");
+    let output = check_input(b"\xff\xfed\0", &["-"]);
+    assert_eq!(text(&output.stderr).lines().next(), Some("-:1:1: is UTF-16: save it as UTF-8"));
+    let endless = check_input(&b"# endless\n".repeat(1_700_000), &["-"]);
+    assert_eq!(text(&endless.stderr), "-: is longer than 16 MiB\n");
+}
+
+#[test]
+fn json_says_the_same_to_programs() {
+    let output = check(WRONG, &["--format", "json", "rules"]);
+    assert_eq!(output.status.code(), Some(1));
+    let said: Value = serde_json::from_str(stdout(&output)).unwrap();
+    let pattern = said["problems"][1]["message"].clone();
+    assert!(pattern.as_str().unwrap().contains("regular expression"));
+    let problems = json!([
+        {
+            "severity": "error", "file": "rules/shop.yaml", "line": 5, "column": 13,
+            "path": "descriptors[0].rate_limit.unit",
+            "message": "unknown unit \"minuets\", did you mean \"minute\"?",
+        },
+        {
+            "severity": "warning", "file": "rules/shop.yaml", "line": 8, "column": 12,
+            "path": "descriptors[1].value", "message": pattern,
+        },
+    ]);
+    assert_eq!(said, json!({"passed": false, "rules": null, "domains": null, "problems": problems, "more": 0}));
+
+    let output = check(RIGHT, &["--format", "json", "rules"]);
+    let said: Value = serde_json::from_str(stdout(&output)).unwrap();
+    assert_eq!(said, json!({"passed": true, "rules": 1, "domains": 1, "problems": [], "more": 0}));
+
+    let missing = check(RIGHT, &["--format", "json", "nowhere"]);
+    let said: Value = serde_json::from_str(stdout(&missing)).unwrap();
+    assert_eq!((&said["problems"][0]["line"], &said["problems"][0]["path"]), (&Value::Null, &json!("")));
+}
+
+#[test]
+fn github_gets_workflow_commands() {
+    let output = check(WRONG, &["--format", "github", "rules"]);
+    let commands: Vec<_> = stdout(&output).lines().collect();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        commands[0],
+        "::error file=rules/shop.yaml,line=5,col=13::descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you \
+         mean \"minute\"?"
+    );
+    assert!(commands[1].starts_with("::warning file=rules/shop.yaml,line=8,col=12::descriptors[1].value: looks like"));
+    assert_eq!(commands.len(), 2);
+    assert_eq!(stdout(&check(RIGHT, &["--format", "github", "rules"])), "ok: 1 rule in 1 domain\n");
+}
+
+/// The schema of SARIF 2.1.0 that OASIS publishes accepts what is in the snapshot; it is too large to be kept here.
+#[test]
+fn sarif_is_what_code_scanning_reads() {
+    let log = |rules: &str, paths: &[&str]| -> Value {
+        let mut arguments = vec!["--format", "sarif"];
+        arguments.extend(paths);
+        let mut log: Value = serde_json::from_str(stdout(&check(rules, &arguments))).unwrap();
+        log["runs"][0]["tool"]["driver"]["version"] = "of this build".into();
+        log
+    };
+    insta::assert_snapshot!(format!("{:#}", log(WRONG, &["rules"])));
+    assert_eq!(log(RIGHT, &["rules"])["runs"][0]["results"], json!([]));
+    let location = |log: &Value| log["runs"][0]["results"][0]["locations"][0]["physicalLocation"].clone();
+    assert_eq!(location(&log(RIGHT, &["no where/50%"])), json!({"artifactLocation": {"uri": "no%20where/50%25"}}));
+    assert_eq!(location(&log(RIGHT, &["/no/where"])), json!({"artifactLocation": {"uri": "file:///no/where"}}));
+    let many = format!("domain: d\ndescriptors: [{}]", "{},".repeat(150));
+    let notes = &log(&many, &["rules"])["runs"][0]["invocations"][0]["toolExecutionNotifications"];
+    assert_eq!(notes[0]["message"]["text"], "and 50 more problems");
+}
+
+#[test]
+fn every_format_minds_warnings_where_the_check_is_strict() {
+    let doubtful = RIGHT.replace("key: user", "key: user, value: ^a");
+    for format in ["text", "json", "github", "sarif"] {
+        let output = check(&doubtful, &["--format", format, "rules"]);
+        assert_eq!(output.status.code(), Some(0), "{format}");
+        let output = check(&doubtful, &["--strict", "--format", format, "rules"]);
+        assert_eq!(output.status.code(), Some(1), "{format}");
+        assert!(!text(&output.stdout).contains("ok:"), "{format}");
+    }
+}
+
+#[test]
+fn the_schema_is_printed_for_editors() {
+    let output = tollgate::command().arg("schema").output().unwrap();
+    assert_eq!(stdout(&output), std::fs::read_to_string("config/rules.schema.json").unwrap());
+}
+
+#[test]
+fn the_log_of_a_service_has_one_line_for_a_problem() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("a.yaml"), WRONG).unwrap();
+    let output = tollgate::command().arg("--rules").arg(folder.path()).output().unwrap();
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said.contains("a.yaml:5:13: descriptors[0].rate_limit.unit: ")
+            && !said.contains('^'.to_string().repeat(3).as_str())
+    );
+}

@@ -1,0 +1,85 @@
+//! Commands that no test runs, each with the reason, and what is looked at instead.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::tollgate;
+
+/// Programs that are not run, why, and how far their commands are tried.
+const UNRUN: &[(&str, &str, fn(&[&str]))] = &[
+    ("make", "it builds, and runs the tests themselves", make),
+    ("cargo", "it builds, and runs the tests themselves", cargo),
+    ("docker", "a container needs a daemon", files),
+    ("kubectl", "it needs a cluster", files),
+    ("grpcurl", "it is installed nowhere here", grpcurl),
+];
+
+/// How a command is tried without running it, if it is one of those.
+pub fn trial(command: &str) -> Option<fn(&[&str])> {
+    let name = command.split_whitespace().next()?;
+    UNRUN.iter().find(|(program, ..)| *program == name).map(|(.., trial)| *trial)
+}
+
+/// The words of a command, as far as a trial needs them.
+pub fn words(command: &str) -> Vec<&str> {
+    let command = command.split(" #").next().unwrap();
+    command
+        .split(['\'', '\\', '\n'])
+        .flat_map(|part| if part.starts_with('{') { vec![part] } else { spaced(part) })
+        .collect()
+}
+
+fn spaced(text: &str) -> Vec<&str> {
+    text.split_whitespace().collect()
+}
+
+fn make(words: &[&str]) {
+    let makefile = fs::read_to_string("Makefile").unwrap();
+    for word in &words[1..] {
+        let begins = match word.split_once('=') {
+            Some((name, _)) => format!("{name} ?="),
+            None => format!("{word}:"),
+        };
+        assert!(makefile.lines().any(|line| line.starts_with(&begins)), "make knows no {word}");
+    }
+}
+
+fn cargo(words: &[&str]) {
+    for pair in words.windows(2) {
+        let homes: &[String] = match pair {
+            ["--example", name] => &[format!("examples/{name}.rs")],
+            ["--bench", name] => &[format!("benches/{name}.rs"), format!("benches/{name}/main.rs")],
+            ["--test", name] => &[format!("tests/{name}.rs"), format!("tests/{name}/main.rs")],
+            _ => continue,
+        };
+        assert!(homes.iter().any(|home| Path::new(home).exists()), "cargo knows no {}", pair[1]);
+    }
+    let is_ours = words.get(1) == Some(&"run") && !words.contains(&"--example");
+    if let Some(dashes) = words.iter().position(|word| *word == "--").filter(|_| is_ours) {
+        tollgate_knows(&words[dashes + 1..]);
+    }
+}
+
+fn files(words: &[&str]) {
+    for word in words.iter().filter(|word| word.starts_with("deploy/") || word.starts_with("config/")) {
+        assert!(Path::new(word).exists(), "{word} is not there");
+    }
+}
+
+/// The request that it sends is one of Envoy's.
+fn grpcurl(words: &[&str]) {
+    let body = words.iter().find(|word| word.starts_with('{')).expect("a request");
+    let request: Value = serde_json::from_str(body).unwrap();
+    assert!(request["domain"].is_string() && request["descriptors"][0]["entries"][0]["key"].is_string(), "{request}");
+    let method = words.last().unwrap();
+    assert_eq!(*method, "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
+}
+
+/// The command line knows every command and flag: with `--help` at the end it does nothing.
+pub fn tollgate_knows(arguments: &[&str]) {
+    let arguments: Vec<_> = arguments.iter().take_while(|word| ![">", "|", "&&"].contains(*word)).collect();
+    let output = tollgate::command().args(&arguments).arg("--help").output().unwrap();
+    assert!(output.status.success(), "tollgate {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}

@@ -1,0 +1,159 @@
+//! Rules inside Kubernetes manifests: `check` reads them with the manifest's own lines, the service does not.
+
+use proptest::prelude::*;
+use tollgate::rules::load::{NamedText, check};
+use tollgate::rules::report::Position;
+
+use super::*;
+
+fn check_text(text: &str) -> Result<Loaded, RulesError> {
+    let text = NamedText { name: "-".into(), bytes: text.as_bytes().to_vec() };
+    check(&Sources::default(), &[text], &OPTIONS)
+}
+
+fn said(text: &str) -> String {
+    match check_text(text) {
+        Ok(loaded) => loaded.warnings.iter().map(|problem| format!("{problem}\n")).collect(),
+        Err(error) => format!("{error}\n"),
+    }
+}
+
+/// A ConfigMap that holds these files.
+fn config_map(files: &[(&str, &str)]) -> String {
+    let mut text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: rules}\ndata:\n".to_owned();
+    for (name, file) in files {
+        text += &format!("  {name}: |\n");
+        file.lines().for_each(|line| text += &format!("    {line}\n"));
+    }
+    text
+}
+
+const SHOP: &str = "domain: shop\ndescriptors:\n  - key: user\n    rate_limit: {unit: minute, requests_per_unit: 5}\n";
+
+#[test]
+fn every_config_map_of_a_manifest_is_read_and_all_else_is_passed_over() {
+    let api = SHOP.replace("shop", "api");
+    let one = config_map(&[("shop.yaml", SHOP), ("api.yml", &api), ("envoy.yaml", "static_resources: {}")]);
+    let other = SHOP.replace("shop", "other");
+    let list: String = config_map(&[("o.json", &other)]).lines().map(|line| format!("    {line}\n")).collect();
+    let list = format!("apiVersion: v1\nkind: List\nitems:\n  -\n{list}");
+    let deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n";
+    let loaded = check_text(&format!("---\n# Source: a chart\n{one}---\n{deployment}---\n{list}---\n")).unwrap();
+    assert_eq!(loaded.warnings, []);
+    for domain in ["shop", "api", "other"] {
+        assert!(find(&loaded.rules, domain, "user=ann").is_some(), "{domain}");
+    }
+    assert_eq!(loaded.rules.domains(), 3);
+}
+
+#[test]
+fn the_manifest_for_kubernetes_in_this_project_holds_rules() {
+    let loaded = check(&sources("deploy/kubernetes"), &[], &OPTIONS).unwrap();
+    assert_eq!(loaded.warnings, []);
+    assert!(!loaded.rules.rules().is_empty());
+}
+
+#[test]
+fn a_mistake_stands_where_it_is_in_the_manifest() {
+    let text =
+        config_map(&[("shop.yaml", &SHOP.replace("minute", "minuets")), ("b.yaml", "domain: b\ndescriptors: *")]);
+    assert_eq!(
+        said(&text),
+        "-:9:26: descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?\n\
+         -:12:19: not YAML: * begins an alias in YAML; a text that begins with it needs quotes: \"*\"\n"
+    );
+}
+
+#[test]
+fn in_a_text_that_is_no_block_the_place_is_that_of_the_text() {
+    let text = serde_json::json!({
+        "apiVersion": "v1", "kind": "ConfigMap",
+        "data": {"a.yaml": SHOP.replace("minute", "minuets"), "b.yaml": "domain: b\ndescriptors: *\n"},
+    });
+    assert_eq!(
+        said(&text.to_string()),
+        "-:1:39: descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?\n\
+         -:1:149: in line 2 of this text: not YAML: * begins an alias in YAML; a text that begins with it needs \
+         quotes: \"*\"\n"
+    );
+}
+
+#[test]
+fn a_manifest_without_rules_says_what_it_holds() {
+    let deployment = "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\n";
+    let service = "---\napiVersion: v1\nkind: Service\n";
+    let other = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a.yaml: 'colour: red'}\n";
+    assert_eq!(
+        said(&format!("{deployment}{service}{other}")),
+        "-:1:1: no ConfigMap in this manifest holds rules: there are Deployment \"web\", a \"Service\", \
+         ConfigMap \"other\"\n"
+    );
+    let folder = folder(&[("a.yaml", deployment), ("b.yaml", SHOP)]);
+    assert!(check(&sources(folder.path()), &[], &OPTIONS).is_ok(), "beside rules it may stand");
+    let broken = said(&format!("{deployment}spec: {{\n"));
+    assert!(broken.contains("not YAML"), "{broken}");
+    assert!(said(&format!("{deployment}---\nkind: ConfigMap\n")).contains("has an apiVersion and a kind"));
+}
+
+#[test]
+fn rules_by_a_name_that_a_folder_passes_over_are_told() {
+    let told = said(&config_map(&[("config", SHOP)]));
+    assert_eq!(
+        told,
+        "warning: -:5:11: \"config\" is passed over in a folder: a rules file is called *.yaml, *.yml or *.json\n"
+    );
+}
+
+#[test]
+fn the_service_reads_no_manifest() {
+    let error = load_text(config_map(&[("shop.yaml", SHOP)])).unwrap_err().to_string();
+    assert!(error.contains("this is a \"ConfigMap\" of Kubernetes and not rules: mount it as a volume"), "{error}");
+}
+
+#[test]
+fn two_files_of_a_config_map_have_no_domain_in_common() {
+    let told = said(&config_map(&[("a.yaml", SHOP), ("b.yaml", SHOP)]));
+    assert!(told.starts_with("-:11:13: domain: \"shop\" is already the domain of -"), "{told}");
+}
+
+proptest::proptest! {
+    /// Whatever is said of a file is said of it in a ConfigMap, so many lines further down.
+    #[test]
+    fn a_file_in_a_config_map_gets_the_same_words_at_its_own_lines(
+        file in prop::sample::select(files_in("tests/rules/refused")),
+        blank_lines in 0..3_usize,
+    ) {
+        let text = format!("{}{}", "\n".repeat(blank_lines), fs::read_to_string(&file).unwrap());
+        let manifest = config_map(&[("rules.yaml", &text)]);
+        // Some are no rules at all, or no text that a block can hold.
+        prop_assume!(text.contains("domain:") && !text.contains("kind:") && text.is_ascii() && !text.contains('\t'));
+        let problems = |text: &str| check_text(text).unwrap_err().problems;
+        let moved: Vec<_> = problems(&text).into_iter().map(|mut problem| {
+            let at = problem.position.unwrap();
+            problem.position = Some(Position { line: at.line + 5, column: at.column + 4 });
+            // A message can name another place.
+            (problem.position, problem.path, problem.message.split(" at ").next().unwrap().to_owned())
+        }).collect();
+        let found: Vec<_> = problems(&manifest).into_iter().map(|problem| {
+            (problem.position, problem.path, problem.message.split(" at ").next().unwrap().to_owned())
+        }).collect();
+        prop_assert_eq!(moved, found);
+    }
+
+    #[test]
+    fn no_manifest_however_broken_does_worse_than_be_refused(
+        edits in proptest::collection::vec(
+            (0..900_usize, 0..9_usize, "[-&*!|>'\"%@#?:,{}\\[\\] \n\t0-9a-z<~.]{0,4}"),
+            1..6,
+        ),
+    ) {
+        let mut text: Vec<char> = config_map(&[("a.yaml", SHOP), ("b.yaml", "domain: b")]).chars().collect();
+        for (at, length, with) in edits {
+            let at = at % text.len();
+            let end = (at + length).min(text.len());
+            text.splice(at..end, with.chars());
+            text.push('\n');
+        }
+        let _ = check_text(&text.into_iter().collect::<String>());
+    }
+}
