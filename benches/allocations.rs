@@ -45,7 +45,12 @@ fn decide() -> impl RateLimitService {
     let limiter = Limiter::new(LimiterOptions::default(), Arc::clone(&memory), memory, Arc::clone(&metrics));
     limiter.put_in_force(loaded.rules);
     let limits = RequestLimits { descriptors: 100, entries: 100, key_bytes: 4096, value_bytes: 4096 };
-    let options = ServiceOptions { limits, headers: Headers::Off, decided_by_header: None, store_timeout: Duration::from_secs(1) };
+    let options = ServiceOptions {
+        limits,
+        headers: Headers::Off,
+        decided_by_header: None,
+        store_timeout: Duration::from_secs(1),
+    };
     Service::new(Arc::new(limiter), metrics, options)
 }
 

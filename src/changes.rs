@@ -181,8 +181,14 @@ impl<'r> Index<'r> {
 
 /// Nothing in them differs.
 fn is_same(old: &Rule, new: &Rule) -> bool {
-    let same_limits = old.limits.iter().map(|limit| &limit.config).eq(new.limits.iter().map(|limit| &limit.config));
+    let same_limits = old.limits.len() == new.limits.len()
+        && old.limits.iter().zip(&new.limits).all(|(old, new)| says_the_same(&old.config, &new.config));
     old.role == new.role && shares_as(old, new) && same_limits
+}
+
+/// Wherever they stand, and whoever says what they need not say.
+fn says_the_same(old: &LimitConfig, new: &LimitConfig) -> bool {
+    LimitConfig { line: new.line, said: new.said, ..old.clone() } == *new
 }
 
 /// The same values share one counter.
@@ -201,7 +207,7 @@ fn changed<'r>(old: &'r Rule, new: &'r Rule, visit: &mut impl FnMut(Change<'r>))
             visit(Change { domain: &new.domain, kind: Kind::Added(limit, None), counters: Counters::None });
             continue;
         };
-        if other.config == limit.config && old.role == new.role && shares_as(old, new) {
+        if says_the_same(&other.config, &limit.config) && old.role == new.role && shares_as(old, new) {
             continue;
         }
         let counters = match name {
@@ -357,7 +363,8 @@ fn words(limit: &RuleLimit) -> String {
 /// What two limits say differently, by the keys of rules.
 fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
     let mut found = Differences::default();
-    let LimitConfig { name, allowance, failure_mode, cost, give_back, penalty, lease, replaces } = &old.limit.config;
+    let LimitConfig { name, allowance, failure_mode, cost, give_back, penalty, lease, replaces, line: _, said: _ } =
+        &old.limit.config;
     let config = &new.limit.config;
     match (allowance, &config.allowance) {
         (Allowance::Limited(old), Allowance::Limited(new)) => found.of_limits(old, new),
