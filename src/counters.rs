@@ -51,6 +51,9 @@ pub enum CounterError {
     /// An entry without a key.
     #[error("{0:?} is not an entry: write KEY=VALUE, for example user=ann")]
     Entry(String),
+    /// Which counters there are nobody knows yet.
+    #[error("no rules are in force yet")]
+    NoRules,
     /// The rules do not know it.
     #[error("the rules know no domain {0:?}")]
     NoDomain(String),
@@ -119,15 +122,20 @@ pub async fn act<S: Store>(
     Ok(counters.collect())
 }
 
-fn counter(key: String, rule: &str, limit: &Limit, verdict: Verdict) -> Counter {
+/// A limit as people say it: `5 per minute, sliding_window`.
+pub fn in_words(limit: &Limit) -> String {
     let held = match limit.options().max_delay {
         None => String::new(),
         Some(delay) => format!(", delayed up to {}", humantime::format_duration(delay)),
     };
+    format!("{} {}, {}{held}", limit.number(), descriptor::per(limit.window()), limit.algorithm())
+}
+
+fn counter(key: String, rule: &str, limit: &Limit, verdict: Verdict) -> Counter {
     Counter {
         key,
         rule: rule.to_owned(),
-        limit: format!("{} {}, {}{held}", limit.number(), descriptor::per(limit.window()), limit.algorithm()),
+        limit: in_words(limit),
         capacity: limit.capacity(),
         remaining: verdict.remaining,
         reset_after_ms: verdict.reset_after_ms,

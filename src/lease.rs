@@ -17,6 +17,7 @@
 //!
 //! This file keeps the account, without I/O and without a clock: `store::lease` has both.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::algorithm::{Limit, NoLease, Verdict};
@@ -32,6 +33,14 @@ const PART: u32 = 8;
 pub struct Lease {
     size: u32,
     ttl: Duration,
+}
+
+/// As rules have it.
+impl fmt::Display for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Lease { size, ttl } = self;
+        write!(f, "{{size: {size}, ttl: {}}}", humantime::format_duration(*ttl))
+    }
 }
 
 /// Why a limit cannot have such a lease.

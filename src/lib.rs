@@ -35,6 +35,7 @@ pub mod store;
 pub mod plan;
 pub mod decision;
 pub mod counters;
+pub mod changes;
 pub mod explain;
 pub mod delay;
 pub mod limiter;

@@ -132,6 +132,9 @@ impl Overload {
 /// Why a request has no decision.
 #[derive(Debug, thiserror::Error)]
 pub enum DecideError {
+    /// No rules have been in force yet: what they limit nobody knows.
+    #[error("no rules are in force yet")]
+    NoRules,
     /// A limit wants the call to fail while the store is unavailable.
     #[error("the rate limit store is unavailable ({error}), and the rule {rule:?} says failure_mode: error")]
     Undecided {
@@ -169,6 +172,8 @@ pub struct Snapshot {
     /// The rules.
     pub rules: Rules,
     metrics: RuleMetrics,
+    /// They have been put in force; the first snapshot of a process has none.
+    in_force: bool,
 }
 
 impl<S> Clone for Limiter<S> {
@@ -207,15 +212,19 @@ impl<S: Store> Limiter<S> {
         Limiter { common: Arc::clone(&self.common), store, in_force }
     }
 
-    /// Puts rules in force; requests on their way go on with the rules that they began with.
-    pub fn put_in_force(&self, rules: Rules) {
-        let snapshot = Snapshot { metrics: RuleMetrics::new(&rules), rules };
+    /// Puts rules in force, and returns those that were; requests on their way go on with the rules that they began
+    /// with. To free a million rules takes a while: who keeps the old ones until no request has them does it, and else
+    /// the last request.
+    pub fn put_in_force(&self, rules: Rules) -> Arc<Snapshot> {
+        let snapshot = Snapshot { metrics: RuleMetrics::new(&rules), rules, in_force: true };
         let snapshot = Arc::new(snapshot);
         let all = self.common.in_force.lock();
+        let old: Arc<Snapshot> = Arc::clone(&self.snapshot());
         for in_force in &*all {
             in_force.store(Arc::new(Arc::clone(&snapshot)));
         }
         self.common.metrics.record_load(&snapshot.rules);
+        old
     }
 
     /// The rules in force. Taking them writes nothing that another worker writes or reads.
@@ -233,8 +242,11 @@ impl<S: Store> Limiter<S> {
         descriptor: (&str, Vec<Entry>),
         timeout: Duration,
     ) -> Result<Vec<Counter>, CounterError> {
-        counters::act(action, &self.snapshot().rules, &self.common.options.plan, &*self.store, descriptor, timeout)
-            .await
+        let snapshot = self.snapshot();
+        if !snapshot.in_force {
+            return Err(CounterError::NoRules);
+        }
+        counters::act(action, &snapshot.rules, &self.common.options.plan, &*self.store, descriptor, timeout).await
     }
 
     /// What the rules say of a request: a matter of some milliseconds, if it misses them.
@@ -284,6 +296,10 @@ impl<S: Store> Limiter<S> {
         request: &'a Request,
         deadlines: Deadlines,
     ) -> Result<(Decision<'a>, Option<Delay>), DecideError> {
+        if !snapshot.in_force {
+            self.common.metrics.record_no_rules();
+            return Err(DecideError::NoRules);
+        }
         let mut plan = Plan::new(&self.common.options.plan, &snapshot.rules, request);
         if !plan.domain_found() {
             self.report_unknown_domain(&snapshot.rules, &request.domain);

@@ -9,6 +9,7 @@
 //! when it is remembered: for as long as the ban lasts at present, and at least for [`REMEMBERED_MS`]. From then on it
 //! is as fresh, deleted or not.
 
+use std::fmt;
 use std::time::Duration;
 
 use super::{Change, Effect, Outcome, REMEMBERED_MS, State as AnyState, Verdict, is_period, push_number, steady};
@@ -190,6 +191,16 @@ impl Penalty {
     pub fn identity(&self, name: &mut String) {
         name.push_str("pe1:");
         push_number(name, self.within_ms);
+    }
+}
+
+/// As rules have it.
+impl fmt::Display for Penalty {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let length = |ms| humantime::format_duration(Duration::from_millis(ms));
+        let Penalty { after, within_ms, ban_ms, extend } = *self;
+        write!(f, "{{after: {after}, within: {}, ban: {}", length(within_ms), length(ban_ms))?;
+        f.write_str(if extend { ", extend: true}" } else { "}" })
     }
 }
 

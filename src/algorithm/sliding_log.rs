@@ -1,5 +1,6 @@
 //! Sliding log: every admitted hit with its time. Never more than the number passes in any interval of one period, and
-//! every request that keeps to that does pass; the other algorithms give up one of the two to need less memory.
+//! every request that keeps to that by a millisecond does pass; the other algorithms give up one of the two to need
+//! less memory.
 //!
 //! The log keeps an entry for each millisecond in which it admitted hits, so memory grows with the number; hence the
 //! bound on it. Each entry carries the running sum of all hits: the count in a stretch of the log is one subtraction,

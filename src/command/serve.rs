@@ -14,7 +14,7 @@ pub(super) fn run(settings: Settings, findings: &Findings, environment: &Environ
     if !findings.mistakes.is_empty() {
         return ExitCode::FAILURE;
     }
-    match serve(settings, &logs) {
+    match run_to_the_end(settings, &logs) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -24,7 +24,14 @@ pub(super) fn run(settings: Settings, findings: &Findings, environment: &Environ
 }
 
 /// The threads that answer calls are the server's own; this one starts and ends them.
-#[tokio::main(flavor = "current_thread")]
+fn run_to_the_end(settings: Settings, logs: &Logs) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(serve(settings, logs));
+    // A load that is going on, or a disk that does not answer, holds up no end.
+    runtime.shutdown_background();
+    done
+}
+
 async fn serve(settings: Settings, logs: &Logs) -> anyhow::Result<()> {
     server::serve(settings, logs.lost()).await
 }

@@ -110,7 +110,8 @@ impl<S: Store> Service<S> {
         let snapshot = self.limiter.snapshot();
         let (decision, delay) =
             self.limiter.decide(&snapshot, &request, deadlines).await.map_err(|error| match error {
-                DecideError::Undecided { .. } => Status::unavailable(error.to_string()),
+                // Envoy's failure_mode_deny decides, as where nobody answers.
+                DecideError::NoRules | DecideError::Undecided { .. } => Status::unavailable(error.to_string()),
                 DecideError::GiveBack { .. } => {
                     self.metrics.record_invalid();
                     Status::invalid_argument(error.to_string())

@@ -41,7 +41,7 @@ async fn act<S: Store>(
             let status = match error {
                 CounterError::NoDomain(_) | CounterError::NoLimit => StatusCode::NOT_FOUND,
                 CounterError::Entry(_) => StatusCode::BAD_REQUEST,
-                CounterError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+                CounterError::NoRules | CounterError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
             };
             // What the store says tells what to do.
             match error {

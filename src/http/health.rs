@@ -1,23 +1,36 @@
-//! `/healthcheck`: whether this process answers requests by rules.
-
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+//! `/healthcheck`: whether this process answers requests by rules, and if not, why.
 
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use tokio::sync::watch;
 
-pub(super) fn router(serving: Arc<AtomicBool>) -> Router {
-    Router::new().route("/healthcheck", any(healthcheck)).with_state(serving)
+/// Whether this process answers requests by rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Health {
+    /// Not yet: the first rules are being loaded.
+    #[default]
+    Loading,
+    /// Not yet: the first rules are wrong, and the process waits for right ones.
+    Refused,
+    /// It does.
+    Serving,
+    /// Not for long: the process is shutting down.
+    Draining,
 }
 
-async fn healthcheck(State(serving): State<Arc<AtomicBool>>) -> Response {
-    if serving.load(Ordering::Relaxed) {
-        "OK".into_response()
-    } else {
-        (StatusCode::INTERNAL_SERVER_ERROR, "not serving: no rules are loaded, or the process is shutting down")
-            .into_response()
-    }
+pub(super) fn router(health: watch::Receiver<Health>) -> Router {
+    Router::new().route("/healthcheck", any(healthcheck)).with_state(health)
+}
+
+async fn healthcheck(State(health): State<watch::Receiver<Health>>) -> Response {
+    let reason = match *health.borrow() {
+        Health::Serving => return "OK".into_response(),
+        Health::Loading => "the rules are being loaded",
+        Health::Refused => "the rules are refused, and the log says why",
+        Health::Draining => "the process is shutting down",
+    };
+    (StatusCode::INTERNAL_SERVER_ERROR, format!("not serving: {reason}")).into_response()
 }

@@ -9,20 +9,21 @@ mod health;
 mod metrics;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use axum::Router;
+use tokio::sync::watch;
 
 use crate::metrics::Metrics;
 use crate::store::Store;
 
 pub use admin::Admin;
 pub use connections::serve;
+pub use health::Health;
 
 /// What the port shows.
 pub struct Port<S> {
-    /// The process answers requests, by rules.
-    pub serving: Arc<AtomicBool>,
+    /// Whether the process answers requests by rules.
+    pub health: watch::Receiver<Health>,
     /// What it counts.
     pub metrics: Arc<Metrics>,
     /// What administrators may do. `None`: there are none.
@@ -31,7 +32,7 @@ pub struct Port<S> {
 
 /// The paths of the port.
 pub fn router<S: Store>(port: Port<S>) -> Router {
-    let router = health::router(port.serving).merge(metrics::router(port.metrics));
+    let router = health::router(port.health).merge(metrics::router(port.metrics));
     match port.admin {
         Some(admin) => router.merge(admin::router(admin)),
         None => router,

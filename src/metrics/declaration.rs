@@ -83,6 +83,7 @@ pub(super) struct Outcomes {
     pub(super) over_limit: Striped<IntCounter>,
     pub(super) invalid: Striped<IntCounter>,
     pub(super) unavailable: Striped<IntCounter>,
+    pub(super) no_rules: Striped<IntCounter>,
     pub(super) overloaded: Striped<IntCounter>,
     pub(super) deadline_exceeded: Striped<IntCounter>,
 }
@@ -168,6 +169,7 @@ impl Metrics {
                 over_limit: requests("over_limit")?,
                 invalid: requests("invalid")?,
                 unavailable: requests("unavailable")?,
+                no_rules: requests("no_rules")?,
                 overloaded: requests("overloaded")?,
                 deadline_exceeded: requests("deadline_exceeded")?,
             },

@@ -92,6 +92,11 @@ impl Metrics {
         self.record_without_store(rules, source, DecidedBy::FailureModeError);
     }
 
+    /// A call failed because no rules are in force yet.
+    pub fn record_no_rules(&self) {
+        self.requests.no_rules.mine().inc();
+    }
+
     /// A call failed because too many wait for the store.
     pub fn record_overloaded(&self) {
         self.requests.overloaded.mine().inc();

@@ -40,6 +40,11 @@ pub struct RuleLimit {
 }
 
 impl Rule {
+    /// How many entries a descriptor has that reaches it.
+    pub fn levels(&self) -> usize {
+        self.shared.len()
+    }
+
     /// The pattern that stands for the entry's value in the counter's name, where all its values share one counter.
     pub fn shared_pattern(&self, level: usize) -> Option<&str> {
         self.shared.get(level)?.as_deref()

@@ -28,6 +28,8 @@ pub enum Severity {
     Error,
     /// The rules are accepted, and do not do what they seem to.
     Warning,
+    /// The rules do what they say, and something else may fit better.
+    Hint,
 }
 
 impl Severity {
@@ -36,6 +38,7 @@ impl Severity {
         match self {
             Severity::Error => "error",
             Severity::Warning => "warning",
+            Severity::Hint => "hint",
         }
     }
 }
@@ -61,9 +64,11 @@ pub struct RulesError {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.severity == Severity::Warning {
-            f.write_str("warning: ")?;
-        }
+        f.write_str(match self.severity {
+            Severity::Error => "",
+            Severity::Warning => "warning: ",
+            Severity::Hint => "hint: ",
+        })?;
         write!(f, "{}", self.file.display())?;
         if let Some(Position { line, column }) = self.position {
             write!(f, ":{line}:{column}")?;
@@ -99,6 +104,7 @@ const REPORTED: usize = 100;
 pub struct Report {
     errors: First,
     warnings: First,
+    hints: First,
 }
 
 /// The first problems, and how many there are.
@@ -117,6 +123,12 @@ impl First {
             self.kept.pop_last();
         }
     }
+
+    fn merge(&mut self, other: First) {
+        let all = self.all + other.all;
+        other.kept.into_values().for_each(|problem| self.add(problem));
+        self.all = all;
+    }
 }
 
 impl Report {
@@ -125,6 +137,7 @@ impl Report {
         match problem.severity {
             Severity::Error => self.errors.add(problem),
             Severity::Warning => self.warnings.add(problem),
+            Severity::Hint => self.hints.add(problem),
         }
     }
 
@@ -133,10 +146,23 @@ impl Report {
         self.errors.all > 0
     }
 
+    /// Takes over what another report has collected, after its own.
+    pub fn merge(&mut self, other: Report) {
+        self.errors.merge(other.errors);
+        self.warnings.merge(other.warnings);
+        self.hints.merge(other.hints);
+    }
+
     /// What concerns a file or folder as a whole.
     pub fn refuse(&mut self, file: &Path, message: String) {
         let (severity, file) = (Severity::Error, file.into());
         self.add(Problem { severity, file, position: None, path: String::new(), message });
+    }
+
+    /// The hints, of which each comes out once; the last of a hundred and more tells how many it leaves out.
+    pub fn take_hints(&mut self) -> Vec<Problem> {
+        let First { kept, all } = std::mem::take(&mut self.hints);
+        listed(kept.into_values().collect(), all, "hints")
     }
 
     /// The warnings, where nothing worse has come up; the last of a hundred and more tells how many it leaves out.
@@ -144,7 +170,7 @@ impl Report {
     /// # Errors
     /// With the errors, otherwise, and with as many of the warnings as there is room for.
     pub fn finish(self) -> Result<Vec<Problem>, RulesError> {
-        let Report { errors, warnings } = self;
+        let Report { errors, warnings, hints: _ } = self;
         let (failed, all) = (errors.all > 0, errors.all + warnings.all);
         let mut problems: Vec<Problem> =
             errors.kept.into_values().chain(warnings.kept.into_values()).take(REPORTED).collect();
@@ -153,11 +179,30 @@ impl Report {
         if failed {
             return Err(RulesError { problems, more });
         }
-        if let (Some(last), 1..) = (problems.last().cloned(), more) {
-            let message = format!("and {more} more warnings, there or in other files");
-            problems.push(Problem { position: None, path: String::new(), message, ..last });
+        Ok(listed(problems, all, "warnings"))
+    }
+}
+
+/// The first of so many, and a last one that says how many are left out.
+fn listed(mut first: Vec<Problem>, all: usize, name: &str) -> Vec<Problem> {
+    if let (Some(last), more @ 1..) = (first.last().cloned(), all - first.len()) {
+        let message = format!("and {more} more {name}, there or in other files");
+        first.push(Problem { position: None, path: String::new(), message, ..last });
+    }
+    first
+}
+
+/// A number of bytes, as people read it.
+pub(super) struct Bytes(pub(super) u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const MIB: u64 = 1024 * 1024;
+        if self.0 > 0 && self.0.is_multiple_of(MIB) {
+            write!(f, "{} MiB", self.0 / MIB)
+        } else {
+            write!(f, "{} bytes", self.0)
         }
-        Ok(problems)
     }
 }
 

@@ -1,12 +1,12 @@
 //! What the process announces: in its log when it is up, and to clients that ask for its health.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
+use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::http::Health;
 use crate::rules::Rules;
 use crate::version;
 
@@ -17,50 +17,52 @@ const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
 #[derive(Clone)]
 pub(super) struct Serving {
     reporter: HealthReporter,
-    http: Arc<AtomicBool>,
+    health: watch::Sender<Health>,
 }
 
 impl Serving {
     /// It does not, yet.
     pub(super) async fn new(reporter: HealthReporter) -> Serving {
-        let serving = Serving { reporter, http: Arc::default() };
-        serving.set(false).await;
+        let serving = Serving { reporter, health: watch::Sender::default() };
+        serving.set(Health::Loading).await;
         serving
     }
 
-    pub(super) async fn set(&self, serving: bool) {
-        let status = if serving { ServingStatus::Serving } else { ServingStatus::NotServing };
+    /// Announces it, and returns what was announced before.
+    pub(super) async fn set(&self, health: Health) -> Health {
+        let status = if health == Health::Serving { ServingStatus::Serving } else { ServingStatus::NotServing };
         self.reporter.set_service_status("", status).await;
         self.reporter.set_service_status(SERVICE, status).await;
-        self.http.store(serving, Ordering::Relaxed);
+        self.health.send_replace(health)
     }
 
     /// For the HTTP port.
-    pub(super) fn flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.http)
+    pub(super) fn health(&self) -> watch::Receiver<Health> {
+        self.health.subscribe()
     }
 }
 
 /// What is said of the process when it is up.
 pub(super) struct Up {
-    grpc: SocketAddr,
-    rules: usize,
-    domains: usize,
-    example: Option<String>,
+    pub(super) grpc: SocketAddr,
+    pub(super) http: SocketAddr,
+    pub(super) store: String,
 }
 
 impl Up {
-    pub(super) fn new(rules: Option<&Rules>, grpc: SocketAddr) -> Up {
-        let (count, domains) = rules.map_or((0, 0), |rules| (rules.rules().len(), rules.domains()));
-        Up { grpc, rules: count, domains, example: rules.and_then(|rules| example(rules, grpc)) }
+    /// The ports answer, and no rules are there yet.
+    pub(super) fn listening(&self) {
+        let Up { grpc, http, .. } = self;
+        tracing::info!(%grpc, %http, "listening, and not serving until the rules are loaded");
     }
 
-    pub(super) fn announce(self, http: SocketAddr, store: &str) {
-        let Up { grpc, rules, domains, example } = self;
-        tracing::info!(
-            %grpc, %http, store, rules, domains, version = version::VERSION, commit = version::COMMIT, "tollgate is up"
-        );
-        if let Some(example) = example {
+    /// With these rules, which may be none.
+    pub(super) fn announce(&self, rules: &Rules) {
+        let Up { grpc, http, store } = self;
+        let (count, domains) = (rules.rules().len(), rules.domains());
+        let (version, commit) = (version::VERSION, version::COMMIT);
+        tracing::info!(%grpc, %http, store, rules = count, domains, version, commit, "tollgate is up");
+        if let Some(example) = example(rules, *grpc) {
             tracing::info!("try: {example}");
         }
     }

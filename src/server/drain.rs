@@ -1,6 +1,7 @@
 //! The end: health turns, the ports close, what is being decided is answered, and Redis hears the last of it. Nothing
 //! else is waited for.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use anyhow::Context as _;
@@ -10,6 +11,7 @@ use tokio::time::Instant;
 
 use super::announce::Serving;
 use super::workers::Workers;
+use crate::http::Health;
 use crate::limiter::Limiter;
 use crate::settings::Settings;
 use crate::store::Store;
@@ -18,7 +20,7 @@ use crate::store::Store;
 pub(super) struct Running<S> {
     pub(super) settings: Settings,
     pub(super) serving: Serving,
-    pub(super) reload: JoinHandle<()>,
+    pub(super) rules: JoinHandle<anyhow::Result<Infallible>>,
     pub(super) grpc: JoinHandle<()>,
     pub(super) http: JoinHandle<()>,
     /// Tells HTTP to end.
@@ -31,11 +33,13 @@ pub(super) struct Running<S> {
 impl<S: Store> Running<S> {
     /// Ends it. `false`: requests were not answered within the time for a shutdown.
     pub(super) async fn drain(self) -> anyhow::Result<bool> {
-        // No reload shall call it serving again.
-        self.reload.abort();
-        let _ = self.reload.await;
-        self.serving.set(false).await;
-        tokio::time::sleep(self.settings.listeners.drain_delay).await;
+        // No load shall call it serving again.
+        self.rules.abort();
+        let _ = self.rules.await;
+        // A process that nobody takes for serving has nobody to warn.
+        if self.serving.set(Health::Draining).await == Health::Serving {
+            tokio::time::sleep(self.settings.listeners.drain_delay).await;
+        }
 
         self.grpc.abort();
         let _ = self.grpc.await;

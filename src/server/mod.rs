@@ -22,8 +22,7 @@ use crate::grpc::{Server, Service};
 use crate::http::{self, Admin, Port};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
-use crate::rules::Rules;
-use crate::rules::watch::Fingerprint;
+use crate::rules::load::Loader;
 use crate::settings::Settings;
 use crate::store::Store;
 use crate::store::denied::{Denials, DeniedCache};
@@ -34,7 +33,7 @@ use crate::store::timed::{OnAnswer, Timed};
 use announce::{Serving, Up};
 use drain::Running;
 use listeners::Ports;
-use reload::Origin;
+use reload::{Origin, Target, WrongAtFirst};
 use signals::{Hangups, Signals};
 use workers::Workers;
 
@@ -45,15 +44,19 @@ const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see
 /// many log lines are lost.
 ///
 /// # Errors
-/// Where it cannot start: wrong settings, wrong rules, a port in use.
+/// Where it cannot start: wrong settings, a port in use, wrong rules. The ports answer while the rules are loaded, and
+/// health says that they are not there yet.
 pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static) -> anyhow::Result<()> {
     // First of all, so that no signal ends the process without its draining.
     let (signals, hangups) = (Signals::new()?, Hangups::new()?);
-    let sources = settings.rules.sources()?;
-    // Taken before the rules are read: a change from here on is noticed.
-    let seen = Fingerprint::of(&sources);
-    let loaded = reload::load_first(&sources, &settings)?;
-    let origin = Origin { sources, options: settings.reading.load_options(), seen, hangups };
+    let origin = Origin {
+        loader: Loader::new(settings.rules.sources()?, settings.reading.load_options()),
+        wrong_at_first: match settings.deciding.force_start_without_initial_config {
+            true => WrongAtFirst::Wait,
+            false => WrongAtFirst::End,
+        },
+        hangups,
+    };
     let redis = settings.store.redis()?;
     let threads = options::worker_threads(&settings);
     let ports = Ports::open(&settings, threads, redis.as_ref().map_or(0, |redis| redis.connections)).await?;
@@ -61,14 +64,11 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
 
     let metrics = Arc::new(Metrics::new(settings.answers.near_limit_ratio)?);
     metrics.observe_lost_log_lines(lost_log_lines)?;
-    if loaded.is_none() {
-        metrics.record_load_error();
-    }
     let most_bytes = settings.requests.memory_store_size_in_bytes;
     let most_bytes = most_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let memory = Arc::new(MemoryStore::new(SystemClock, most_bytes.unwrap_or_else(memory::default_bytes)));
     tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
-    let parts = Parts { settings, signals, origin, loaded, ports, workers, metrics, memory };
+    let parts = Parts { settings, signals, origin, ports, workers, metrics, memory };
     let metrics = Arc::clone(&parts.metrics);
     let on_answer: OnAnswer = Arc::new(move |error, took| metrics.record_store(error, took));
     match redis {
@@ -118,7 +118,6 @@ struct Parts {
     settings: Settings,
     signals: Signals,
     origin: Origin,
-    loaded: Option<Rules>,
     ports: Ports,
     workers: Workers,
     metrics: Arc<Metrics>,
@@ -128,21 +127,15 @@ struct Parts {
 impl Parts {
     /// Each worker has a store of its own; all lead to the same counters.
     async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
-        let Parts { settings, mut signals, origin, loaded, ports, workers, metrics, memory } = self;
-        let (grpc_address, http_address) = (ports.grpc.address()?, ports.http.local_addr()?);
+        let Parts { settings, mut signals, origin, ports, workers, metrics, memory } = self;
+        let up = Up { grpc: ports.grpc.address()?, http: ports.http.local_addr()?, store: store_name.to_owned() };
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter =
             Arc::new(Limiter::new(options::limiter(&settings), Arc::clone(&store), memory, Arc::clone(&metrics)));
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving::new(reporter).await;
-
-        let up = Up::new(loaded.as_ref(), grpc_address);
-        if let Some(rules) = loaded {
-            limiter.put_in_force(rules);
-            serving.set(true).await;
-        }
-        let reload = reload::reload(origin, Arc::clone(&limiter), Arc::clone(&metrics), serving.clone());
-        let reload = tokio::spawn(reload);
+        let target =
+            Target { limiter: Arc::clone(&limiter), metrics: Arc::clone(&metrics), serving: serving.clone(), up };
         let admin_runtime = workers.runtimes().into_iter().next().context("there is one worker at least")?;
         let workers = Arc::new(workers);
         let others = grpc::others(health)?;
@@ -157,17 +150,19 @@ impl Parts {
             .listeners
             .admin_token()?
             .map(|token| Admin::new(Arc::clone(&limiter), admin_runtime, token, settings.store.redis_timeout));
-        let router = http::router(Port { serving: serving.flag(), metrics, admin });
+        let router = http::router(Port { health: serving.health(), metrics, admin });
         let permits = Arc::new(Semaphore::new(ports.http_connections));
         let mut http = tokio::spawn(http::serve(ports.http, router, permits, async move {
             // An error means that the sender is gone: stop then, too.
             let _ = stopped.wait_for(|stop| *stop).await;
         }));
-        up.announce(http_address, store_name);
+        let mut rules = tokio::spawn(reload::keep(origin, target));
 
         let signal = tokio::select! {
             signal = signals.next() => signal,
             () = workers.lost() => bail!(WORKER_LOST),
+            // It ends only where the first rules are wrong.
+            ended = &mut rules => match ended?? {},
             // Neither ends by itself.
             ended = &mut grpc => bail!("the gRPC port takes no more connections: {ended:?}"),
             ended = &mut http => bail!("the HTTP port takes no more connections: {ended:?}"),
@@ -176,7 +171,7 @@ impl Parts {
         tracing::info!(signal, drain = ?settings.listeners.drain_delay, "draining");
         let timeout = settings.listeners.shutdown_timeout;
         let lost = Arc::clone(&workers);
-        let running = Running { settings, serving, reload, grpc, http, stop, workers, limiter, store };
+        let running = Running { settings, serving, rules, grpc, http, stop, workers, limiter, store };
         tokio::select! {
             answered = running.drain() => match answered? {
                 true => tracing::info!("every request is answered: bye"),

@@ -1,75 +1,134 @@
 //! The rules: read at the start, and again whenever they change, for as long as the process lives. Wrong ones leave the
 //! old in force, and so does a panic while they are read, which is reported like any other mistake.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use tokio::sync::{Notify, mpsc};
+use tokio::task::spawn_blocking;
 
-use super::announce::Serving;
+use super::announce::{Serving, Up};
 use super::signals::Hangups;
-use crate::limiter::Limiter;
+use crate::changes::Summary;
+use crate::http::Health;
+use crate::limiter::{Limiter, Snapshot};
 use crate::metrics::Metrics;
-use crate::rules::Rules;
-use crate::rules::load::{self, LoadOptions, Loaded, Sources};
+use crate::rules::load::{Loaded, Loader, Pace, Progress, Sources};
 use crate::rules::report::{Problem, RulesError};
 use crate::rules::watch::{self, Fingerprint};
-use crate::settings::Settings;
 use crate::store::Store;
 
 /// So long after a panic the rules are read again, whether they have changed or not: what changed meanwhile is not
 /// known.
 const RETRY: Duration = Duration::from_secs(5);
 
-/// The rules to start with; `None` where they are wrong and the process shall start all the same.
-pub(super) fn load_first(sources: &Sources, settings: &Settings) -> anyhow::Result<Option<Rules>> {
-    match load::load(sources, &settings.reading.load_options()) {
-        Ok(Loaded { rules, warnings }) => {
-            warn_of(&warnings);
-            Ok(Some(rules))
-        }
-        Err(error) if settings.deciding.force_start_without_initial_config => {
-            tracing::error!("the rules are refused, not serving until they are right:\n{error}");
-            Ok(None)
-        }
-        Err(error) => bail!("the rules are refused:\n{error}"),
-    }
+/// How often a load that takes long says how far it is.
+const PROGRESS: Duration = Duration::from_secs(2);
+
+/// How often to look whether requests have done with rules that are no longer in force.
+const RETIRE: Duration = Duration::from_millis(100);
+
+/// What the rules are for.
+pub(super) struct Target<S> {
+    pub(super) limiter: Arc<Limiter<S>>,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) serving: Serving,
+    pub(super) up: Up,
 }
 
-/// Where the rules come from, what is known of them, and what makes them be read again unchanged.
+/// Where the rules come from, and what to do if they are wrong at the start.
 pub(super) struct Origin {
-    pub(super) sources: Sources,
-    pub(super) options: LoadOptions,
-    pub(super) seen: Fingerprint,
+    pub(super) loader: Loader,
+    pub(super) wrong_at_first: WrongAtFirst,
+    /// What makes them be read again unchanged.
     pub(super) hangups: Hangups,
 }
 
-/// Puts rules in force that have changed, and also unchanged where a signal asks for it, for ever.
-pub(super) async fn reload<S: Store>(
-    origin: Origin,
-    limiter: Arc<Limiter<S>>,
-    metrics: Arc<Metrics>,
-    serving: Serving,
-) {
+/// What becomes of a process whose first rules are wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum WrongAtFirst {
+    /// It ends.
+    End,
+    /// It waits for right ones.
+    Wait,
+}
+
+/// Loads the rules, announces the process, and puts changed rules in force, for ever.
+///
+/// # Errors
+/// Where the first rules are wrong and the process ends for it.
+pub(super) async fn keep<S: Store>(origin: Origin, target: Target<S>) -> anyhow::Result<Infallible> {
+    let loader = origin.loader.clone();
+    tokio::select! {
+        kept = load_and_watch(origin, &target) => kept,
+        never = report(&loader) => match never {},
+    }
+}
+
+async fn load_and_watch<S: Store>(origin: Origin, target: &Target<S>) -> anyhow::Result<Infallible> {
+    let Origin { loader, wrong_at_first, hangups } = origin;
+    target.up.listening();
+    let seen = load_first(loader.clone(), wrong_at_first, target).await?;
+    target.up.announce(&target.limiter.snapshot().rules);
     let (changes, changed) = mpsc::unbounded_channel();
-    let Origin { sources, options, seen, hangups } = origin;
     let (mut seen, asked) = (Some(seen), Arc::new(Notify::new()));
-    let watch = supervise(&metrics, || {
+    let watch = supervise(&target.metrics, || {
         let changes = changes.clone();
         // Of no files: whatever is there counts as a change.
         let nothing = || Fingerprint::of(&Sources { paths: Vec::new() });
         let seen = seen.take().unwrap_or_else(nothing);
-        watch::watch(sources.clone(), options, seen, Arc::clone(&asked), move |change| {
+        watch::watch(loader.clone(), seen, Arc::clone(&asked), move |change| {
             // The receiver is gone only when the process ends.
             let _ = changes.send(change);
         })
     });
-    tokio::join!(watch, put_in_force(changed, limiter, &metrics, serving), hangups.forward(&asked));
+    let (never, ..) = tokio::join!(watch, put_in_force(changed, target), hangups.forward(&asked));
+    match never {}
+}
+
+/// Puts the first rules in force, and returns what their files looked like before they were read: a change from there
+/// on is noticed.
+async fn load_first<S: Store>(loader: Loader, wrong: WrongAtFirst, target: &Target<S>) -> anyhow::Result<Fingerprint> {
+    let load = move || (Fingerprint::of(&loader.sources), loader.load(Pace::Alone));
+    let (seen, loaded) = spawn_blocking(load).await.context("a panic while the rules are read, see above")?;
+    match loaded {
+        Ok(Loaded { rules, warnings, .. }) => {
+            warn_of(&warnings);
+            let limiter = Arc::clone(&target.limiter);
+            spawn_blocking(move || limiter.put_in_force(rules)).await?;
+            target.serving.set(Health::Serving).await;
+        }
+        Err(error) if wrong == WrongAtFirst::Wait => {
+            target.metrics.record_load_error();
+            target.serving.set(Health::Refused).await;
+            tracing::error!("the rules are refused, not serving until they are right:\n{error}");
+        }
+        Err(error) => bail!("the rules are refused:\n{error}"),
+    }
+    Ok(seen)
+}
+
+/// Says every few seconds how far a load is, for ever.
+async fn report(loader: &Loader) -> Infallible {
+    let mut ticks = tokio::time::interval(PROGRESS);
+    loop {
+        ticks.tick().await;
+        // What has just begun may soon be over.
+        let progress = loader.progress().filter(|progress| progress.elapsed() >= PROGRESS / 2);
+        if let Some(Progress { stage, files, read, bytes, .. }) = progress {
+            let (stage, elapsed) = (stage.name(), progress.map_or(Duration::ZERO, |progress| progress.elapsed()));
+            tracing::info!(stage, files, read, bytes, elapsed_ms = elapsed.as_millis() as u64, "loading the rules");
+        }
+    }
 }
 
 /// Makes and runs a task, and another when it ends by a panic, for ever.
-async fn supervise<F: Future<Output = ()> + Send + 'static>(metrics: &Metrics, mut task: impl FnMut() -> F) {
+async fn supervise<F: Future<Output = ()> + Send + 'static>(
+    metrics: &Metrics,
+    mut task: impl FnMut() -> F,
+) -> Infallible {
     loop {
         // Is dropped with this, and ends then.
         let mut running = tokio::task::JoinSet::new();
@@ -81,23 +140,28 @@ async fn supervise<F: Future<Output = ()> + Send + 'static>(metrics: &Metrics, m
     }
 }
 
-async fn put_in_force<S: Store>(
-    mut changed: mpsc::UnboundedReceiver<Result<Loaded, RulesError>>,
-    limiter: Arc<Limiter<S>>,
-    metrics: &Metrics,
-    serving: Serving,
-) {
+async fn put_in_force<S: Store>(mut changed: mpsc::UnboundedReceiver<Result<Loaded, RulesError>>, target: &Target<S>) {
+    let Target { limiter, metrics, serving, .. } = target;
     while let Some(change) = changed.recv().await {
         match change {
-            Ok(Loaded { rules, warnings }) => {
+            Ok(Loaded { rules, warnings, .. }) => {
                 warn_of(&warnings);
                 let (count, domains) = (rules.rules().len(), rules.domains());
-                // To compare a hundred thousand rules with the old ones, and to let those go, takes a while.
-                let limiter = Arc::clone(&limiter);
-                match tokio::task::spawn_blocking(move || limiter.put_in_force(rules)).await {
-                    Ok(()) => {
-                        tracing::info!(rules = count, domains, "new rules are in force");
-                        serving.set(true).await;
+                // To compare a hundred thousand rules with the old ones takes a while.
+                let limiter = Arc::clone(limiter);
+                let put = move || {
+                    let old = limiter.put_in_force(rules);
+                    let summary = Summary::of(&old.rules, &limiter.snapshot().rules);
+                    (old, summary)
+                };
+                match spawn_blocking(put).await {
+                    Ok((old, summary)) => {
+                        serving.set(Health::Serving).await;
+                        let Summary { added, removed, changed, afresh, .. } = summary;
+                        let lines = format!("new rules are in force\n{summary}");
+                        let lines = lines.trim_end();
+                        tracing::info!(rules = count, domains, added, removed, changed, afresh, "{lines}");
+                        tokio::spawn(retire(old));
                     }
                     Err(error) => panicked(&error, metrics),
                 }
@@ -108,6 +172,16 @@ async fn put_in_force<S: Store>(
             }
         }
     }
+}
+
+/// Keeps rules that are no longer in force until no request has them, and frees them where that holds up none: a
+/// million rules take a while.
+async fn retire(old: Arc<Snapshot>) {
+    while Arc::strong_count(&old) > 1 {
+        tokio::time::sleep(RETIRE).await;
+    }
+    // It fails only by a panic, which is logged.
+    let _ = spawn_blocking(move || drop(old)).await;
 }
 
 fn panicked(error: &tokio::task::JoinError, metrics: &Metrics) {

@@ -8,7 +8,7 @@ use clap::{ArgAction, Args};
 use super::{SettingsError, named, switch, whole};
 use crate::algorithm::Algorithm;
 use crate::plan::Unknown;
-use crate::rules::load::{LoadOptions, Sources};
+use crate::rules::load::{LoadOptions, MAX_FILE_BYTES, Sources};
 use crate::rules::{Defaults, FailureMode};
 
 /// Where rules are.
@@ -39,6 +39,12 @@ pub struct Reading {
     #[arg(long, env = "MERGE_DOMAIN_CONFIG", help_heading = "Rules", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub merge_domain_config: bool,
+
+    /// The longest rules file in bytes, and the most that aliases may add to one. Reading one takes some fifteen times
+    /// as much memory, for as long as it is being read.
+    #[arg(long, env = "MAX_RULES_FILE_BYTES", value_name = "BYTES", default_value_t = MAX_FILE_BYTES,
+        help_heading = "Rules", value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_rules_file_bytes: u64,
 
     /// How a limit counts that does not say. fixed_window makes a file behave as in envoyproxy/ratelimit.
     #[arg(long, env = "DEFAULT_ALGORITHM", value_name = "NAME", default_value = "sliding_window",
@@ -109,6 +115,7 @@ impl Reading {
         LoadOptions {
             defaults: Defaults { algorithm: self.default_algorithm, failure_mode: self.failure_mode },
             merge_domains: self.merge_domain_config,
+            max_file_bytes: self.max_rules_file_bytes,
         }
     }
 }

@@ -743,6 +743,44 @@ proptest! {
 }
 
 #[test]
+fn of_exactly_the_number_sent_evenly_a_sliding_window_lets_a_part_pass_and_a_log_all() {
+    for (segments, number) in [(10, 1), (10, 2), (10, 3), (10, 4), (10, 5), (10, 10), (60, 5), (60, 50), (5, 4), (1, 1)]
+    {
+        for phase in [0, 1, 997] {
+            let (gap, rounds) = (6_000, 100);
+            let passed = |algorithm, options, gap| {
+                let period = Duration::from_millis(u64::from(number) * 6_000);
+                let limit = Limit::new(algorithm, number, period, options).unwrap();
+                let mut counter = Counter::new(limit, START + phase);
+                let mut passed = 0;
+                for _ in 0..rounds * (number + 1) {
+                    passed += u32::from(counter.take(1).allowed);
+                    counter.now += gap;
+                }
+                passed
+            };
+            let options = Options { segments: Some(segments), ..Options::default() };
+            // N of N + 1, as long as no sub-window holds two.
+            assert_eq!(passed(Algorithm::SlidingWindow, options, gap), rounds * number, "{number} of {segments}");
+            let all = rounds * (number + 1);
+            assert_eq!(passed(Algorithm::SlidingLog, Options::default(), gap + 1), all, "{number}");
+            assert_eq!(passed(Algorithm::TokenBucket, Options::default(), gap), all, "{number}");
+        }
+    }
+}
+
+/// What its documentation says of the edge.
+#[test]
+fn a_sliding_log_denies_what_comes_a_period_later_and_nothing_from_a_millisecond_after_on() {
+    let limit = Limit::new(Algorithm::SlidingLog, 1, Duration::from_secs(60), Options::default()).unwrap();
+    let mut counter = Counter::new(limit, START);
+    assert!(counter.take(1).allowed);
+    assert_eq!(counter.take(1).retry_after_ms, Some(60_001));
+    assert_eq!(counter.at(START + 60_000, 1).retry_after_ms, Some(1));
+    assert!(counter.at(START + 60_001, 1).allowed);
+}
+
+#[test]
 fn a_token_bucket_refills_evenly_and_without_loss() {
     let limit = Limit::new(Algorithm::TokenBucket, 3, Duration::from_millis(1_000), Options::default()).unwrap();
     let mut counter = Counter::new(limit, START);

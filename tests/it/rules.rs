@@ -15,13 +15,14 @@ use std::path::{Path, PathBuf};
 
 use tollgate::algorithm::Algorithm;
 use tollgate::descriptor::Entry;
-use tollgate::rules::load::{LoadOptions, Loaded, Sources, load};
+use tollgate::rules::load::{LoadOptions, Loaded, MAX_FILE_BYTES, Sources, load};
 use tollgate::rules::report::RulesError;
 use tollgate::rules::{Defaults, FailureMode, Rule, Rules};
 
 const OPTIONS: LoadOptions = LoadOptions {
     defaults: Defaults { algorithm: Algorithm::SlidingWindow, failure_mode: FailureMode::Open },
     merge_domains: false,
+    max_file_bytes: MAX_FILE_BYTES,
 };
 
 const MERGED: LoadOptions = LoadOptions { merge_domains: true, ..OPTIONS };

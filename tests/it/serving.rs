@@ -11,7 +11,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tollgate::algorithm::Verdict;
 use tollgate::grpc::{ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
-use tollgate::http::{self, Admin, Port};
+use tollgate::http::{self, Admin, Health, Port};
 use tollgate::limiter::{Limiter, LimiterOptions, Overload};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
@@ -121,7 +121,7 @@ async fn what_an_admin_asks_a_worker_does() {
     let workers = Workers::start(2).unwrap();
     let runtime = workers.runtimes()[0].clone();
     let admin = Some(Admin::new(Arc::new(limiter), runtime, TOKEN.to_owned(), support::SOON));
-    let router = http::router(Port { serving: Arc::default(), metrics, admin });
+    let router = http::router(Port { health: tokio::sync::watch::channel(Health::Serving).1, metrics, admin });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}/counters?domain=shop&user=ann", listener.local_addr().unwrap());
     tokio::spawn(http::serve(listener, router, Arc::new(Semaphore::new(8)), std::future::pending()));

@@ -155,7 +155,7 @@ impl Run {
             match self.rng.u8(..) {
                 0..6 => {
                     version = self.rng.usize(..NUMBERS.len());
-                    self.replicas.iter().for_each(|replica| replica.workers[0].put_in_force(rules(version)));
+                    self.replicas.iter().for_each(|replica| drop(replica.workers[0].put_in_force(rules(version))));
                 }
                 6..10 => self.world.lock().fail_over(),
                 10..14 => self.world.lock().step_clock(),

@@ -19,6 +19,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("metrics", &["algorithm", "decision", "descriptor", "plan", "rules", "store", "version"]),
     ("telemetry", &[]),
     ("counters", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
+    ("changes", &["algorithm", "counters", "descriptor", "rules", "store"]),
     ("explain", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
     ("delay", &["metrics", "telemetry"]),
     (
@@ -45,11 +46,25 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("settings", &["algorithm", "grpc", "limiter", "plan", "rules", "store", "telemetry"]),
     (
         "server",
-        &["http", "grpc", "limiter", "metrics", "plan", "rules", "settings", "store", "telemetry", "version", "wire"],
+        &[
+            "changes",
+            "http",
+            "grpc",
+            "limiter",
+            "metrics",
+            "plan",
+            "rules",
+            "settings",
+            "store",
+            "telemetry",
+            "version",
+            "wire",
+        ],
     ),
     (
         "command",
         &[
+            "changes",
             "counters",
             "decision",
             "descriptor",

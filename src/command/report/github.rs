@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 
 use super::Findings;
-use crate::rules::report::Problem;
+use crate::rules::report::{Problem, Severity};
 
 pub(super) fn commands(findings: &Findings) -> String {
     let mut commands = String::new();
@@ -14,12 +14,19 @@ pub(super) fn commands(findings: &Findings) -> String {
         let place = position.map(|at| format!(",line={},col={}", at.line, at.column)).unwrap_or_default();
         let message = if path.is_empty() { data(message) } else { data(&format!("{path}: {message}")) };
         // Writing to a string cannot fail.
-        let _ = writeln!(commands, "::{} file={file}{place}::{message}", severity.name());
+        let _ = writeln!(commands, "::{} file={file}{place}::{message}", command(*severity));
     }
     if findings.more > 0 {
         let _ = writeln!(commands, "::error::and {} more", findings.more);
     }
     commands
+}
+
+fn command(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Hint => "notice",
+        Severity::Error | Severity::Warning => severity.name(),
+    }
 }
 
 /// What ends a command or begins an escape.
@@ -37,7 +44,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::rules::report::{Position, Severity};
+    use crate::rules::report::Position;
 
     #[test]
     fn nothing_in_a_file_ends_its_command() {

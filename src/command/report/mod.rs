@@ -33,7 +33,7 @@ pub(super) struct Findings {
     pub(super) passed: bool,
     /// What can be put in force.
     accepted: Option<Accepted>,
-    /// At most a hundred and one.
+    /// At most a hundred and one, and as many hints.
     problems: Vec<Problem>,
     /// How many more there are.
     more: usize,
@@ -49,10 +49,10 @@ struct Accepted {
 impl Findings {
     pub(super) fn new(loaded: &Result<Loaded, RulesError>, strict: bool) -> Findings {
         match loaded {
-            Ok(Loaded { rules, warnings }) => Findings {
+            Ok(Loaded { rules, warnings, hints }) => Findings {
                 passed: !strict || warnings.is_empty(),
                 accepted: Some(Accepted { rules: rules.rules().len(), domains: rules.domains() }),
-                problems: warnings.clone(),
+                problems: warnings.iter().chain(hints).cloned().collect(),
                 more: 0,
             },
             Err(RulesError { problems, more }) => {

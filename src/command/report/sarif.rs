@@ -16,7 +16,7 @@ const SCHEMA: &str = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os
 
 pub(super) fn log(findings: &Findings) -> String {
     let rule = |severity: Severity, text: &str| {
-        let level = severity.name();
+        let level = level(severity);
         json!({"id": id(severity), "shortDescription": {"text": text}, "defaultConfiguration": {"level": level}})
     };
     let notes = match findings.more {
@@ -33,6 +33,7 @@ pub(super) fn log(findings: &Findings) -> String {
                 "rules": [
                     rule(Severity::Error, "The rules are refused."),
                     rule(Severity::Warning, "The rules are accepted, and do not do what they seem to."),
+                    rule(Severity::Hint, "The rules are accepted, and others may fit better."),
                 ],
             }},
             "columnKind": "unicodeCodePoints",
@@ -47,6 +48,15 @@ fn id(severity: Severity) -> &'static str {
     match severity {
         Severity::Error => "rules-refused",
         Severity::Warning => "rules-doubtful",
+        Severity::Hint => "rules-improvable",
+    }
+}
+
+/// What SARIF calls it.
+fn level(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Hint => "note",
+        Severity::Error | Severity::Warning => severity.name(),
     }
 }
 
@@ -63,7 +73,7 @@ fn result(problem: &Problem) -> Value {
     }
     json!({
         "ruleId": id(*severity),
-        "level": severity.name(),
+        "level": level(*severity),
         "message": {"text": text},
         "locations": [location],
     })

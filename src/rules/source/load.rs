@@ -1,17 +1,27 @@
-//! Where rules come from: finds the files, reads them, and makes rules of them.
+//! Where rules come from: finds the files, reads them side by side, and makes rules of them.
+//!
+//! Reading takes the most memory, some fifteen times the text: its tree, and what the tree says. All of that is
+//! gone before the next file is read, so as many files as threads have theirs at once, and the rules of all.
 
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read as _};
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use super::yaml::{self, Manifests};
+use parking_lot::Mutex;
+
+use super::yaml::{self, Manifests, Said};
 use crate::rules::compiled::Rules;
-use crate::rules::report::{Position, Problem, Report, RulesError, Severity};
+use crate::rules::report::{Bytes, Position, Problem, Report, RulesError, Severity};
 use crate::rules::validate::Validation;
 
-pub use super::yaml::MAX_BYTES as MAX_FILE_BYTES;
-pub use crate::rules::validate::LoadOptions;
+pub use crate::rules::validate::{LoadOptions, MAX_FILE_BYTES};
 
 /// Files and folders that hold rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,6 +48,8 @@ pub struct Loaded {
     pub rules: Rules,
     /// What in them is hardly meant.
     pub warnings: Vec<Problem>,
+    /// What may fit better.
+    pub hints: Vec<Problem>,
 }
 
 /// Reads all files and makes rules of them; of no sources, no rules.
@@ -46,7 +58,7 @@ pub struct Loaded {
 /// With every problem of every file: a path that is not there or cannot be read, a folder without any rules file, and
 /// whatever is wrong in a file.
 pub fn load(sources: &Sources, options: &LoadOptions) -> Result<Loaded, RulesError> {
-    load_all(sources, &[], Manifests::Refuse, options)
+    Loader::new(sources.clone(), *options).load(Pace::Alone)
 }
 
 /// Loads rules before they are where the service reads them: also texts that are in no file, and the rules files in the
@@ -55,38 +67,197 @@ pub fn load(sources: &Sources, options: &LoadOptions) -> Result<Loaded, RulesErr
 /// # Errors
 /// As [`load`] has them, and where a manifest holds no rules.
 pub fn check(sources: &Sources, texts: &[NamedText], options: &LoadOptions) -> Result<Loaded, RulesError> {
-    load_all(sources, texts, Manifests::Read, options)
+    Loader::new(sources.clone(), *options).load_all(texts, Manifests::Read, Pace::Alone)
 }
 
-fn load_all(
-    sources: &Sources,
-    texts: &[NamedText],
-    manifests: Manifests,
-    options: &LoadOptions,
-) -> Result<Loaded, RulesError> {
-    let mut report = Report::default();
-    let mut validation = Validation::new(*options);
-    // Beside rules they are nothing to speak of: a folder of manifests holds others, too.
-    let mut without_rules = Vec::new();
-    let mut add = |name: &Path, bytes: Vec<u8>, report: &mut Report| {
-        if let Some(text) = decode(name, bytes, report) {
-            without_rules.extend(yaml::add(name, &text, manifests, &mut validation, report));
+/// Loads the same files again and again, and knows how far it is.
+#[derive(Clone, Debug)]
+pub struct Loader {
+    /// The files.
+    pub sources: Sources,
+    options: LoadOptions,
+    progress: Arc<Mutex<Option<Progress>>>,
+}
+
+/// What else the process does while it loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// Nothing: every core reads files.
+    Alone,
+    /// It answers requests: half of the cores are left to them.
+    BesideRequests,
+}
+
+/// How far a load is.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress {
+    begin: Instant,
+    /// What it is doing.
+    pub stage: Stage,
+    /// So many files there are.
+    pub files: usize,
+    /// So many of them have been read.
+    pub read: usize,
+    /// So long are these.
+    pub bytes: u64,
+}
+
+/// What a load is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It reads files and checks what each says.
+    Reading,
+    /// It joins what they say, and makes of it what requests are matched with.
+    Compiling,
+}
+
+impl Stage {
+    /// The name in the log.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Reading => "reading",
+            Stage::Compiling => "compiling",
+        }
+    }
+}
+
+impl Progress {
+    /// For how long it has been going on.
+    pub fn elapsed(&self) -> Duration {
+        self.begin.elapsed()
+    }
+}
+
+impl Loader {
+    /// Loads these files.
+    pub fn new(sources: Sources, options: LoadOptions) -> Loader {
+        Loader { sources, options, progress: Arc::default() }
+    }
+
+    /// How far it is; `None` where it is not loading.
+    pub fn progress(&self) -> Option<Progress> {
+        *self.progress.lock()
+    }
+
+    /// As [`load`] does.
+    ///
+    /// # Errors
+    /// As [`load`] has them. They do not depend on which file is read first.
+    pub fn load(&self, pace: Pace) -> Result<Loaded, RulesError> {
+        self.load_all(&[], Manifests::Refuse, pace)
+    }
+
+    fn load_all(&self, texts: &[NamedText], manifests: Manifests, pace: Pace) -> Result<Loaded, RulesError> {
+        let loading = Loading(self);
+        let (mut report, mut validation) = (Report::default(), Validation::new(self.options));
+        let files = self.sources.files(&mut report);
+        let inputs: Vec<Input<'_>> =
+            files.iter().map(|file| Input::File(file)).chain(texts.iter().map(Input::Text)).collect();
+        loading.begin(inputs.len());
+        let all = side_by_side(&inputs, threads(pace), |input| {
+            let mut report = Report::default();
+            let said = self.read(input, manifests, &loading, &mut report);
+            (said, report)
+        });
+        loading.compile();
+        // Beside rules they are nothing to speak of: a folder of manifests holds others, too.
+        let mut without_rules = Vec::new();
+        for (said, own) in all {
+            report.merge(own);
+            said.parts.into_iter().for_each(|part| validation.join(part, &mut report));
+            without_rules.extend(said.without_rules);
+        }
+        if validation.is_empty() {
+            without_rules.into_iter().for_each(|problem| report.add(problem));
+        }
+        let configs = validation.finish(&mut report);
+        let hints = report.take_hints();
+        let warnings = report.finish()?;
+        Ok(Loaded { rules: Rules::new(configs), warnings, hints })
+    }
+
+    /// Reads one of them.
+    fn read(&self, input: &Input<'_>, manifests: Manifests, loading: &Loading<'_>, report: &mut Report) -> Said {
+        let max_bytes = self.options.max_file_bytes;
+        let (name, bytes) = match input {
+            Input::File(path) => (*path, read(path, max_bytes, report)),
+            Input::Text(NamedText { name, bytes }) => (name.as_path(), Some(bytes.clone())),
+        };
+        let length = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
+        let text = bytes.and_then(|bytes| decode(name, bytes, max_bytes, report));
+        let said = text.map(|text| yaml::read(name, &text, (manifests, &self.options), report));
+        loading.read(length);
+        said.unwrap_or_default()
+    }
+}
+
+/// What is read.
+enum Input<'i> {
+    File(&'i Path),
+    Text(&'i NamedText),
+}
+
+/// A load that is going on; it has ended when this is dropped, by a panic too.
+struct Loading<'l>(&'l Loader);
+
+impl Loading<'_> {
+    fn begin(&self, files: usize) {
+        let progress = Progress { begin: Instant::now(), stage: Stage::Reading, files, read: 0, bytes: 0 };
+        *self.0.progress.lock() = Some(progress);
+    }
+
+    fn read(&self, bytes: u64) {
+        if let Some(progress) = &mut *self.0.progress.lock() {
+            progress.read += 1;
+            progress.bytes += bytes;
+        }
+    }
+
+    fn compile(&self) {
+        if let Some(progress) = &mut *self.0.progress.lock() {
+            progress.stage = Stage::Compiling;
+        }
+    }
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        *self.0.progress.lock() = None;
+    }
+}
+
+fn threads(pace: Pace) -> usize {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    match pace {
+        Pace::Alone => cores,
+        Pace::BesideRequests => cores.div_ceil(2),
+    }
+}
+
+/// Does the same with each, on up to so many threads; the results are in the order of what they are for.
+fn side_by_side<T: Sync, R: Send>(all: &[T], threads: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let some = || {
+        let mut done = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(one) = all.get(index) else { break done };
+            done.push((index, work(one)));
         }
     };
-    for file in sources.files(&mut report) {
-        if let Some(bytes) = read(&file, &mut report) {
-            add(&file, bytes, &mut report);
+    let mut done = thread::scope(|scope| {
+        let others: Vec<_> = (1..threads.min(all.len())).map(|_| scope.spawn(some)).collect();
+        let mut done = some();
+        for other in others {
+            match other.join() {
+                Ok(more) => done.extend(more),
+                Err(panic) => resume_unwind(panic),
+            }
         }
-    }
-    for NamedText { name, bytes } in texts {
-        add(name, bytes.clone(), &mut report);
-    }
-    if validation.is_empty() {
-        without_rules.into_iter().for_each(|problem| report.add(problem));
-    }
-    let configs = validation.finish(&mut report);
-    let warnings = report.finish()?;
-    Ok(Loaded { rules: Rules::new(configs), warnings })
+        done
+    });
+    done.sort_unstable_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
 }
 
 impl Sources {
@@ -163,10 +334,11 @@ pub(super) fn is_rules_file(path: &Path) -> bool {
 }
 
 /// What is in a file; `None` where there is a problem with it.
-fn read(path: &Path, report: &mut Report) -> Option<Vec<u8>> {
+fn read(path: &Path, max_bytes: u64, report: &mut Report) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     // One byte more than allowed is enough to see that it is too long, whatever the file system says of its length.
-    let result = fs::File::open(path).and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes));
+    let enough = max_bytes.saturating_add(1);
+    let result = fs::File::open(path).and_then(|file| file.take(enough).read_to_end(&mut bytes));
     if let Err(error) = &result {
         refuse(path, error, report);
     }
@@ -174,9 +346,10 @@ fn read(path: &Path, report: &mut Report) -> Option<Vec<u8>> {
 }
 
 /// The text of a file; `None` where there is a problem with it.
-fn decode(path: &Path, bytes: Vec<u8>, report: &mut Report) -> Option<String> {
-    if bytes.len() as u64 > MAX_FILE_BYTES {
-        report.refuse(path, format!("is longer than {} MiB", MAX_FILE_BYTES / 1024 / 1024));
+fn decode(path: &Path, bytes: Vec<u8>, max_bytes: u64, report: &mut Report) -> Option<String> {
+    if bytes.len() as u64 > max_bytes {
+        let message = format!("is longer than {}: split it, or raise MAX_RULES_FILE_BYTES", Bytes(max_bytes));
+        report.refuse(path, message);
         return None;
     }
     let is_utf_16 = bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff");

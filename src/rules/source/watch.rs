@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
 
-use super::load::{LoadOptions, Loaded, Sources, load};
+use super::load::{Loaded, Loader, Pace, Sources};
 use crate::rules::report::{Report, RulesError};
 
 /// How often the files are looked at.
@@ -86,8 +86,7 @@ impl Identity {
 /// A change counts once two polls in a row agree on it, so a file that is being written is left alone until
 /// it is done. Bad rules are reported once, not again until something changes.
 pub async fn watch(
-    sources: Sources,
-    options: LoadOptions,
+    loader: Loader,
     seen: Fingerprint,
     asked: Arc<Notify>,
     mut on_change: impl FnMut(Result<Loaded, RulesError>),
@@ -99,7 +98,7 @@ pub async fn watch(
             () = tokio::time::sleep(INTERVAL) => false,
         };
         let found = blocking({
-            let sources = sources.clone();
+            let sources = loader.sources.clone();
             move || Fingerprint::of(&sources)
         });
         let found = found.await;
@@ -107,8 +106,8 @@ pub async fn watch(
             debounce = Debounce::after(found.clone());
         }
         if is_asked || debounce.settled(found) {
-            let sources = sources.clone();
-            on_change(blocking(move || load(&sources, &options)).await);
+            let loader = loader.clone();
+            on_change(blocking(move || loader.load(Pace::BesideRequests)).await);
         }
     }
 }

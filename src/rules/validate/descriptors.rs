@@ -1,16 +1,15 @@
 //! The tree of descriptors.
 
 use std::collections::hash_map::{Entry, HashMap};
-use std::path::Path;
 use std::sync::Arc;
 
 use super::idle::{Others, idle};
 use super::pattern::{is_network, taken_for};
-use super::{Complaints, GivenDefaults, MAX_LEVELS, Names};
+use super::{Complaints, GivenDefaults, MAX_LEVELS, Mark, Names};
 use crate::descriptor::Role;
 use crate::rules::checked::{Allowance, Defaults, DescriptorConfig, Place, RuleConfig};
 use crate::rules::config::{FieldPath, Raw, RawDescriptor};
-use crate::rules::report::Position;
+use crate::rules::report::Report;
 
 /// The key that a limit with holders stands on.
 pub const HOLDER_KEY: &str = "stream";
@@ -30,13 +29,42 @@ pub(super) struct Tree<'r> {
 }
 
 /// The descriptors of one level by key and value, and where the first of each stands.
-pub(super) type Siblings = HashMap<(String, Option<String>), First>;
+#[derive(Debug, Default)]
+pub(super) struct Siblings(HashMap<(String, Option<String>), First>);
 
 #[derive(Debug)]
-pub(super) struct First {
-    origin: Arc<Path>,
-    position: Option<Position>,
+struct First {
+    mark: Mark,
+    /// In the list of its origin.
     index: usize,
+}
+
+impl Siblings {
+    /// Adds those of another origin on the same level, which is the top.
+    pub(super) fn join(&mut self, other: Siblings, report: &mut Report) {
+        let mut others: Vec<_> = other.0.into_iter().collect();
+        others.sort_unstable_by_key(|(_, first)| first.index);
+        for (name, First { mark, index }) in others {
+            let path = FieldPath::Root.key("descriptors");
+            if let Err(message) = self.add(name, First { mark: mark.clone(), index }, path) {
+                report.add(mark.problem(path.item(index).to_string(), message));
+            }
+        }
+    }
+
+    /// Fails where there is one of this name.
+    fn add(&mut self, name: (String, Option<String>), new: First, list: FieldPath<'_>) -> Result<(), String> {
+        match self.0.entry(name) {
+            Entry::Vacant(entry) => {
+                entry.insert(new);
+                Ok(())
+            }
+            Entry::Occupied(entry) => {
+                let First { mark, index } = entry.get();
+                Err(format!("has the same key and value as {} at {mark}", list.item(*index)))
+            }
+        }
+    }
 }
 
 impl Tree<'_> {
@@ -87,7 +115,7 @@ impl Tree<'_> {
             self.check_holders(rule, path);
         }
         let descriptors = match raw.descriptors.get() {
-            Some(list) => self.level(list, path.key("descriptors"), level + 1, &mut Siblings::new()),
+            Some(list) => self.level(list, path.key("descriptors"), level + 1, &mut Siblings::default()),
             None => Vec::new(),
         };
         let place = Place { origin: self.origin, line: self.complaints.line(path) };
@@ -138,20 +166,11 @@ impl Tree<'_> {
     }
 
     fn check_unique(&mut self, list: FieldPath<'_>, index: usize, config: &DescriptorConfig, siblings: &mut Siblings) {
-        let path = list.item(index);
-        match siblings.entry((config.key.clone(), config.value.clone())) {
-            Entry::Vacant(entry) => {
-                let origin = self.complaints.origin;
-                entry.insert(First { origin: Arc::clone(origin.name()), position: origin.position(&path), index });
-            }
-            Entry::Occupied(entry) => {
-                let First { origin, position, index } = entry.get();
-                let position =
-                    position.map(|Position { line, column }| format!(":{line}:{column}")).unwrap_or_default();
-                let first = list.item(*index);
-                let message = format!("has the same key and value as {first} at {}{position}", origin.display());
-                self.complaints.error(path, message);
-            }
+        let (path, origin) = (list.item(index), self.complaints.origin);
+        let mark = Mark { origin: Arc::clone(origin.name()), position: origin.position(&path) };
+        let name = (config.key.clone(), config.value.clone());
+        if let Err(message) = siblings.add(name, First { mark, index }, list) {
+            self.complaints.error(path, message);
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::descriptors::Tree;
 use super::{algorithm, failure_mode};
-use crate::algorithm::{Initial, Limit, LimitError, LimitErrors, Options, Penalty, Weighting};
+use crate::algorithm::{Algorithm, Initial, Limit, LimitError, LimitErrors, Options, Penalty, Weighting};
 use crate::descriptor::Unit;
 use crate::lease::Lease;
 use crate::rules::checked::{Allowance, LimitConfig, Said, SaidBy};
@@ -14,6 +14,9 @@ use crate::rules::report::{Severity, quoted, unknown};
 
 /// How long a slot is taken that no stream releases.
 const HOLD: Duration = Duration::from_secs(60);
+
+/// A sliding window of so few requests denies a fifth and more of those of a client that keeps to it.
+const SMALL: u32 = 4;
 
 /// Stands for a length that cannot be read, so that what is beside it can be looked at.
 const ANY_LENGTH: Duration = Duration::from_secs(1);
@@ -91,6 +94,7 @@ impl Tree<'_> {
         let limit = self.limit(raw, path);
         if let (Some(cost), Some(limit)) = (cost, &limit) {
             self.check_cost(path.key("cost"), cost, limit);
+            self.check_small(raw, path, limit.number() / cost, limit.algorithm());
         }
         if let Some(limit) = limit.filter(|limit| limit.algorithm().has_holders())
             && !common.give_back
@@ -144,6 +148,24 @@ impl Tree<'_> {
             let message =
                 format!("no request ever passes: each costs {cost}, and no more than {most} can be taken at once");
             self.complaints.warn(path, message);
+        }
+    }
+
+    /// Hints at what fits a small number better than the default, where nobody has chosen that.
+    fn check_small(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>, requests: u32, algorithm: Algorithm) {
+        let is_chosen = self.given.algorithm.is_some()
+            || !raw.algorithm.is_missing()
+            || !raw.segments.is_missing()
+            || !raw.weighting.is_missing()
+            // Usage is charged when it has happened: nobody sends it evenly.
+            || raw.count_denied.is_set();
+        if !is_chosen && algorithm == Algorithm::SlidingWindow && (1..=SMALL).contains(&requests) {
+            let ordinal = ["2nd", "3rd", "4th", "5th"][requests as usize - 1];
+            let message = format!(
+                "a client that sends just {requests} in every period, evenly, is denied every {ordinal}; algorithm: \
+                 sliding_log denies it none, token_bucket refills evenly; to keep it, write algorithm: sliding_window"
+            );
+            self.complaints.hint(path.key("requests_per_unit"), message);
         }
     }
 

@@ -11,6 +11,7 @@ mod limits;
 mod pattern;
 
 use std::collections::{BTreeSet, HashMap};
+use std::fmt;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,13 +31,25 @@ pub const MAX_LEVELS: usize = 64;
 const COMPARISONS: usize = 100_000;
 
 /// How rules are read.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoadOptions {
     /// What holds where neither a limit nor its domain says otherwise.
     pub defaults: Defaults,
     /// Several files of one domain add up. Otherwise the second one is refused.
     pub merge_domains: bool,
+    /// The longest file, and the most that aliases may add to one.
+    pub max_file_bytes: u64,
 }
+
+impl Default for LoadOptions {
+    /// As the settings are by default.
+    fn default() -> Self {
+        LoadOptions { defaults: Defaults::default(), merge_domains: false, max_file_bytes: MAX_FILE_BYTES }
+    }
+}
+
+/// The longest file by default: room for some 170,000 rules.
+pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Where a raw domain comes from.
 pub trait Origin {
@@ -48,23 +61,23 @@ pub trait Origin {
     fn position(&self, path: &FieldPath<'_>) -> Option<Position>;
 }
 
-/// Validates domains, one part after the other.
+/// Joins parts to domains, one after the other.
 #[derive(Debug)]
 pub struct Validation {
     options: LoadOptions,
-    domains: Vec<Domain>,
+    domains: Vec<Part>,
     by_name: HashMap<String, usize>,
 }
 
-/// A domain, as far as its parts have been validated.
+/// A domain, or a part of one, that has been validated by itself.
 #[derive(Debug)]
-struct Domain {
+pub struct Part {
     name: String,
-    /// The first that names it.
-    first: Arc<Path>,
+    /// Where it is named; of several parts, the first.
+    named: Mark,
     /// Those of its parts.
     origins: Vec<OriginConfig>,
-    /// Of all its parts; where two differ, the first counts.
+    /// Of several parts that differ, the first counts.
     defaults: GivenDefaults,
     descriptors: Vec<DescriptorConfig>,
     /// The top level, to which several parts may add.
@@ -87,56 +100,71 @@ struct GivenDefaults {
     failure_mode: Option<FailureMode>,
 }
 
+/// Where something stands, for what is said of it.
+#[derive(Clone, Debug)]
+struct Mark {
+    origin: Arc<Path>,
+    position: Option<Position>,
+}
+
+impl Part {
+    /// Validates what one origin says. What is wrong with it goes to the report.
+    pub fn validate(origin: &dyn Origin, raw: &RawDomain<'_>, options: &LoadOptions, report: &mut Report) -> Part {
+        let mut complaints = Complaints { origin, report };
+        let path = FieldPath::Root.key("domain");
+        let name = complaints.required_text(&raw.domain, path).unwrap_or_default().to_owned();
+        let named = Mark { origin: Arc::clone(origin.name()), position: origin.position(&path) };
+        let defaults = raw.defaults.get().map(|raw| defaults(raw, &mut complaints)).unwrap_or_default();
+        let (mut names, mut siblings) = (Names::default(), Siblings::default());
+        let origins = vec![complaints.origin_config(defaults)];
+        let others = if options.merge_domains { Others::Possible } else { Others::None };
+        let (given, of_all) = (defaults, defaults.or_settings(options.defaults));
+        let mut tree = Tree { complaints, defaults: of_all, given, origin: 0, others, names: &mut names };
+        let path = FieldPath::Root.key("descriptors");
+        let descriptors = raw.descriptors.get().map(|list| tree.level(list, path, 1, &mut siblings));
+        if !options.merge_domains {
+            // No other part adds to them.
+            siblings = Siblings::default();
+        }
+        let descriptors = descriptors.unwrap_or_default();
+        Part { name, named, origins, defaults, descriptors, siblings, names }
+    }
+
+    /// Adds another part of the same domain.
+    fn join(&mut self, other: Part, report: &mut Report) {
+        self.defaults = self.defaults.or(other.defaults);
+        self.siblings.join(other.siblings, report);
+        let mut descriptors = other.descriptors;
+        shift(&mut descriptors, self.origins.len() as u32);
+        self.descriptors.extend(descriptors);
+        self.origins.extend(other.origins);
+        self.names.given.extend(other.names.given);
+        self.names.replaced.extend(other.names.replaced);
+    }
+}
+
 impl Validation {
     /// Nothing yet.
     pub fn new(options: LoadOptions) -> Validation {
         Validation { options, domains: Vec::new(), by_name: HashMap::new() }
     }
 
-    /// Validates a domain, or a part of one. What is wrong with it goes to the report.
-    pub fn add(&mut self, origin: &dyn Origin, raw: &RawDomain<'_>, report: &mut Report) {
-        let settings = self.options.defaults;
-        let others = if self.options.merge_domains { Others::Possible } else { Others::None };
-        let mut complaints = Complaints { origin, report };
-        let domain = self.domain(raw, &mut complaints);
-        let defaults = raw.defaults.get().map(|raw| defaults(raw, &mut complaints)).unwrap_or_default();
-        domain.defaults = domain.defaults.or(defaults);
-        let origin = domain.origins.len() as u32;
-        domain.origins.push(complaints.origin_config(defaults));
-        let (defaults, given) = (defaults.or_settings(settings), defaults);
-        let mut tree = Tree { complaints, defaults, given, origin, others, names: &mut domain.names };
-        if let Some(descriptors) = raw.descriptors.get() {
-            let path = FieldPath::Root.key("descriptors");
-            domain.descriptors.extend(tree.level(descriptors, path, 1, &mut domain.siblings));
-        }
-    }
-
-    /// The domain that is added to. It is new, unless parts are to be merged.
-    fn domain(&mut self, raw: &RawDomain<'_>, complaints: &mut Complaints<'_>) -> &mut Domain {
-        let path = FieldPath::Root.key("domain");
-        let name = complaints.required_text(&raw.domain, path).unwrap_or_default();
-        if let Some(&index) = self.by_name.get(name) {
+    /// Joins a part to its domain. It is a domain of its own, unless parts are to be merged.
+    pub fn join(&mut self, part: Part, report: &mut Report) {
+        if let Some(&index) = self.by_name.get(&part.name) {
+            let domain = &mut self.domains[index];
             if self.options.merge_domains {
-                return &mut self.domains[index];
+                return domain.join(part, report);
             }
-            let first = self.domains[index].first.display();
+            let (name, first) = (quoted(&part.name), domain.named.origin.display());
             let hint = "one file holds a domain, unless MERGE_DOMAIN_CONFIG=true";
-            complaints.error(path, format!("{} is already the domain of {first}; {hint}", quoted(name)));
+            let message = format!("{name} is already the domain of {first}; {hint}");
+            report.add(part.named.problem("domain".to_owned(), message));
         }
-        let index = self.domains.len();
-        if !name.is_empty() {
-            self.by_name.entry(name.to_owned()).or_insert(index);
+        if !part.name.is_empty() {
+            self.by_name.entry(part.name.clone()).or_insert(self.domains.len());
         }
-        self.domains.push(Domain {
-            name: name.to_owned(),
-            first: Arc::clone(complaints.origin.name()),
-            origins: Vec::new(),
-            defaults: GivenDefaults::default(),
-            descriptors: Vec::new(),
-            siblings: Siblings::new(),
-            names: Names::default(),
-        });
-        &mut self.domains[index]
+        self.domains.push(part);
     }
 
     /// Nothing has been added.
@@ -148,11 +176,37 @@ impl Validation {
     pub fn finish(self, report: &mut Report) -> Vec<DomainConfig> {
         let settings = self.options.defaults;
         let mut configs = Vec::with_capacity(self.domains.len());
-        for Domain { name, origins, defaults, descriptors, names, .. } in self.domains {
+        for Part { name, origins, defaults, descriptors, names, .. } in self.domains {
             warn_of_unknown(&name, names, report);
             configs.push(DomainConfig { name, defaults: defaults.or_settings(settings), origins, descriptors });
         }
         configs
+    }
+}
+
+/// Origins of a part come after so many others of its domain.
+fn shift(descriptors: &mut [DescriptorConfig], by: u32) {
+    for descriptor in descriptors {
+        descriptor.place.origin += by;
+        shift(&mut descriptor.descriptors, by);
+    }
+}
+
+impl Mark {
+    /// An error there.
+    fn problem(&self, path: String, message: String) -> Problem {
+        let (file, position) = (Arc::clone(&self.origin), self.position);
+        Problem { severity: Severity::Error, file, position, path, message }
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.origin.display())?;
+        match self.position {
+            Some(Position { line, column }) => write!(f, ":{line}:{column}"),
+            None => Ok(()),
+        }
     }
 }
 
@@ -221,6 +275,11 @@ impl Complaints<'_> {
 
     fn warn(&mut self, path: FieldPath<'_>, message: impl Into<String>) {
         let problem = self.problem(Severity::Warning, path, message.into());
+        self.report.add(problem);
+    }
+
+    fn hint(&mut self, path: FieldPath<'_>, message: impl Into<String>) {
+        let problem = self.problem(Severity::Hint, path, message.into());
         self.report.add(problem);
     }
 

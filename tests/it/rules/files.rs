@@ -49,7 +49,7 @@ fn every_accepted_file_loads_without_a_warning() {
 #[test]
 fn the_example_files_load_together_and_without_a_warning() {
     let loaded = load_path("config/rules").unwrap();
-    assert_eq!(loaded.warnings, []);
+    assert_eq!((loaded.warnings, loaded.hints), (Vec::new(), Vec::new()));
     assert_eq!(loaded.rules.domains(), files_in("config/rules").len());
     assert_eq!(find(&loaded.rules, "shop", "user=ann").unwrap().limits[0].config.name, "per-user");
 }
@@ -143,7 +143,74 @@ fn a_file_over_16_mib_is_refused_and_one_of_just_16_mib_is_read() {
     let text = |bytes: usize| format!("domain: d\n#{}", "x".repeat(bytes - 11));
     assert!(load_text(text(16 << 20)).is_ok());
     let error = load_text(text((16 << 20) + 1)).unwrap_err();
-    assert!(error.to_string().ends_with("rules.yaml: is longer than 16 MiB"), "{error}");
+    assert!(error.to_string().contains("rules.yaml: is longer than 16 MiB: split it"), "{error}");
+}
+
+#[test]
+fn how_long_a_file_may_be_and_what_aliases_may_add_to_it_is_a_setting() {
+    let aliases = "domain: d\nx: &x abcdefgh\ndescriptors: [{key: *x}]";
+    let folder = folder(&[("a.yaml", "domain: d"), ("b.yaml", aliases)]);
+    let load = |name: &str, max_file_bytes: u64| {
+        let options = LoadOptions { max_file_bytes, ..OPTIONS };
+        load(&sources(folder.path().join(name)), &options).map_err(|error| error.to_string())
+    };
+    assert!(load("a.yaml", 9).is_ok());
+    let error = load("a.yaml", 8).unwrap_err();
+    assert!(error.ends_with("a.yaml: is longer than 8 bytes: split it, or raise MAX_RULES_FILE_BYTES"), "{error}");
+    let most = aliases.len() as u64;
+    assert!(load("b.yaml", most).unwrap_err().contains("unknown key"));
+    let many = format!("domain: d\nx: &x abcdefgh\ndescriptors: [{}]", "{key: *x},".repeat(9));
+    fs::write(folder.path().join("b.yaml"), &many).unwrap();
+    let error = load("b.yaml", many.len() as u64).unwrap_err();
+    assert!(error.contains(&format!("stand for more than {} bytes", many.len())), "{error}");
+}
+
+#[test]
+fn many_files_are_reported_in_their_order_whoever_reads_them_first() {
+    let names: Vec<String> = (0..150).map(|number| format!("{number:03}.yaml")).collect();
+    // The earlier a file is in the order, the longer it takes.
+    let texts: Vec<String> = (0..150).map(|number| "# long\n".repeat(200 * (150 - number)) + "domain:").collect();
+    let files: Vec<(&str, &str)> = names.iter().map(String::as_str).zip(texts.iter().map(String::as_str)).collect();
+    let folder = folder(&files);
+    let error = load_path(folder.path()).unwrap_err();
+    let told: Vec<_> =
+        error.problems.iter().map(|problem| problem.file.file_name().unwrap().to_str().unwrap()).collect();
+    assert_eq!((&told[..], error.more), (&files.iter().map(|(name, _)| *name).collect::<Vec<_>>()[..100], 50));
+}
+
+/// What is hinted at for a limit of the rules, with these defaults.
+fn hints(defaults: &str, limit: &str) -> Vec<String> {
+    let text = format!("domain: d\ndefaults: {{{defaults}}}\ndescriptors: [{{key: k, rate_limit: {{{limit}}}}}]");
+    let loaded = load_text(text).unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(loaded.warnings, []);
+    loaded.hints.iter().map(|hint| hint.to_string().split_once(": ").unwrap().1.to_owned()).collect()
+}
+
+#[test]
+fn a_small_number_in_a_sliding_window_that_nobody_chose_is_hinted_at() {
+    let hint = hints("", "unit: minute, requests_per_unit: 1");
+    assert_eq!(hint.len(), 1);
+    let text = "descriptors[0].rate_limit.requests_per_unit: a client that sends just 1 in every period, evenly, is \
+                denied every 2nd; algorithm: sliding_log denies it none, token_bucket refills evenly; to keep it, write \
+                algorithm: sliding_window";
+    assert!(hint[0].ends_with(text), "{hint:?}");
+    for small in ["period: 10m, requests_per_unit: 4", "unit: hour, requests_per_unit: 100, cost: 40"] {
+        assert_eq!(hints("failure_mode: closed", small).len(), 1, "{small}");
+    }
+    for (defaults, fits) in [
+        ("", "unit: minute, requests_per_unit: 5"),
+        ("", "unit: minute, requests_per_unit: 0"),
+        ("", "unlimited: true"),
+        ("", "unit: minute, requests_per_unit: 1, algorithm: sliding_window"),
+        ("", "unit: minute, requests_per_unit: 1, algorithm: sliding_log"),
+        ("", "unit: minute, requests_per_unit: 1, segments: 60"),
+        ("", "unit: minute, requests_per_unit: 1, weighting: linear"),
+        ("", "unit: minute, requests_per_unit: 1, count_denied: true"),
+        ("algorithm: sliding_window", "unit: minute, requests_per_unit: 1"),
+        ("algorithm: fixed_window", "unit: minute, requests_per_unit: 1"),
+    ] {
+        assert_eq!(hints(defaults, fits), [""; 0], "{defaults} {fits}");
+    }
 }
 
 #[test]

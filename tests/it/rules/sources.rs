@@ -98,7 +98,7 @@ fn merged_files_add_up_in_the_order_of_their_paths_and_keep_their_own_defaults()
         ),
         ("c.yaml", "{domain: d, descriptors: [{key: c, rate_limit: {name: c, unit: hour, requests_per_unit: 1}}]}"),
     ]);
-    let Loaded { rules, warnings } = load(&sources(folder.path()), &MERGED).unwrap();
+    let Loaded { rules, warnings, .. } = load(&sources(folder.path()), &MERGED).unwrap();
     assert_eq!(warnings, []);
     assert_eq!(&*find(&rules, "d", "k=abc").unwrap().path, "k=a*");
     assert_eq!(&*find(&rules, "d", "k=xyz").unwrap().path, "k=*");

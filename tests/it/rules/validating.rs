@@ -9,7 +9,7 @@ use tollgate::rules::config::{
     FieldPath, Raw, RawDefaults, RawDescriptor, RawDomain, RawLease, RawLimit, RawPenalty, RawReplaces,
 };
 use tollgate::rules::report::{Position, Problem, Report};
-use tollgate::rules::validate::{Origin, Validation};
+use tollgate::rules::validate::{Origin, Part, Validation};
 
 use super::*;
 
@@ -29,7 +29,8 @@ impl Origin for Resource {
 fn validate(parts: &[(&str, RawDomain<'_>)], options: LoadOptions) -> Result<Rules, RulesError> {
     let (mut report, mut validation) = (Report::default(), Validation::new(options));
     for (name, raw) in parts {
-        validation.add(&Resource(Path::new(name).into()), raw, &mut report);
+        let part = Part::validate(&Resource(Path::new(name).into()), raw, &options, &mut report);
+        validation.join(part, &mut report);
     }
     let configs = validation.finish(&mut report);
     report.finish().map(|_| Rules::new(configs))
@@ -232,7 +233,9 @@ proptest::proptest! {
     #[test]
     fn every_source_gets_the_same_words_at_the_same_paths(drawn in drawn_domain()) {
         let (mut report, mut validation) = (Report::default(), Validation::new(OPTIONS));
-        validation.add(&Resource(Path::new("anywhere").into()), &raw(drawn.as_object().unwrap()), &mut report);
+        let origin = Resource(Path::new("anywhere").into());
+        let part = Part::validate(&origin, &raw(drawn.as_object().unwrap()), &OPTIONS, &mut report);
+        validation.join(part, &mut report);
         validation.finish(&mut report);
         let from_anywhere = match report.finish() {
             Ok(warnings) => (true, warnings),

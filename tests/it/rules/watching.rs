@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tollgate::rules::load::Loader;
 use tollgate::rules::watch::{Fingerprint, watch};
 
 use super::*;
@@ -21,7 +22,8 @@ impl Watched {
         let (sender, results) = unbounded_channel();
         let asked = Arc::new(Notify::new());
         let tell = move |result| drop(sender.send(result));
-        let task = tokio::spawn(watch(sources(path), OPTIONS, seen, Arc::clone(&asked), tell));
+        let loader = Loader::new(sources(path), OPTIONS);
+        let task = tokio::spawn(watch(loader, seen, Arc::clone(&asked), tell));
         Watched { results, task, asked }
     }
 

@@ -62,7 +62,12 @@ impl Tollgate {
     }
 
     /// The same by another command, which becomes a `tollgate`.
-    pub fn start_by(mut command: Command, settings: &[&str]) -> Tollgate {
+    pub fn start_by(command: Command, settings: &[&str]) -> Tollgate {
+        Tollgate::start_until("tollgate is up", command, settings)
+    }
+
+    /// The same, up to the line that begins so, which names the ports.
+    pub fn start_until(said: &str, mut command: Command, settings: &[&str]) -> Tollgate {
         command.envs([
             ("GRPC_PORT", "0"),
             ("PORT", "0"),
@@ -84,11 +89,11 @@ impl Tollgate {
         });
         let rules = tempfile::tempdir().unwrap();
         let mut tollgate = Tollgate { process, logs, grpc_port: 0, http_port: 0, rules };
-        wait_until("tollgate is up", || {
+        wait_until(said, || {
             assert!(tollgate.process.try_wait().unwrap().is_none(), "it ended: {:?}", tollgate.logs());
-            tollgate.logged("tollgate is up").is_some()
+            tollgate.logged(said).is_some()
         });
-        let up = tollgate.logged("tollgate is up").unwrap();
+        let up = tollgate.logged(said).unwrap();
         let port = |field: &str| up[field].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
         (tollgate.grpc_port, tollgate.http_port) = (port("grpc"), port("http"));
         tollgate

@@ -21,10 +21,7 @@ use std::rc::Rc;
 use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag};
 
 use super::scalar::Plain;
-use crate::rules::report::Position;
-
-/// The longest rules file, in bytes; and the most that aliases may add to one.
-pub const MAX_BYTES: u64 = 16 * 1024 * 1024;
+use crate::rules::report::{Bytes, Position};
 
 /// What an aliased node counts beyond its text: about what it takes to write one down.
 const NODE_BYTES: u64 = 16;
@@ -73,8 +70,8 @@ pub(super) enum DocumentError {
     Syntax(#[from] ScanError),
     #[error("this alias stands for a node that contains it")]
     Recursion(Position),
-    #[error("the aliases up to here stand for more than 16 MiB")]
-    Expansion(Position),
+    #[error("the aliases up to here stand for more than {}", Bytes(*.1))]
+    Expansion(Position, u64),
     #[error("a merge key (<<) takes a mapping or a list of mappings")]
     Merge(Position),
 }
@@ -84,15 +81,15 @@ impl DocumentError {
         match self {
             DocumentError::Syntax(error) => position(*error.marker()),
             DocumentError::Recursion(position)
-            | DocumentError::Expansion(position)
+            | DocumentError::Expansion(position, _)
             | DocumentError::Merge(position) => *position,
         }
     }
 }
 
-/// Reads the first document of a text.
-pub(super) fn parse(text: &str) -> Result<Document<'_>, DocumentError> {
-    let (mut builder, mut events, mut begun) = (Builder::default(), parser(text), false);
+/// Reads the first document of a text. What its aliases stand for may be so many bytes.
+pub(super) fn parse(text: &str, max_bytes: u64) -> Result<Document<'_>, DocumentError> {
+    let (mut builder, mut events, mut begun) = (Builder { max_bytes, ..Builder::default() }, parser(text), false);
     while let Some(event) = events.next() {
         let (event, span) = event?;
         if begun && matches!(event, Event::DocumentStart(..)) {
@@ -107,8 +104,8 @@ pub(super) fn parse(text: &str) -> Result<Document<'_>, DocumentError> {
 }
 
 /// Reads every document of a text.
-pub(super) fn parse_all(text: &str) -> Result<Vec<Node<'_>>, DocumentError> {
-    let (mut builder, mut roots) = (Builder::default(), Vec::new());
+pub(super) fn parse_all(text: &str, max_bytes: u64) -> Result<Vec<Node<'_>>, DocumentError> {
+    let (mut builder, mut roots) = (Builder { max_bytes, ..Builder::default() }, Vec::new());
     for event in parser(text) {
         let (event, span) = event?;
         builder.take(event, position(span.start))?;
@@ -137,8 +134,9 @@ struct Builder<'a> {
     /// The lists and mappings that have begun and not ended.
     open: Vec<Open<'a>>,
     anchors: HashMap<usize, Weighed<'a>>,
-    /// What all aliases so far stand for.
+    /// What all aliases so far stand for, and the most that they may.
     aliased: u64,
+    max_bytes: u64,
     root: Option<Node<'a>>,
     tags: Vec<Position>,
 }
@@ -182,8 +180,8 @@ impl<'a> Builder<'a> {
                 let Weighed { node, bytes } =
                     self.anchors.get(&anchor).cloned().ok_or(DocumentError::Recursion(position))?;
                 self.aliased = self.aliased.saturating_add(bytes);
-                if self.aliased > MAX_BYTES {
-                    return Err(DocumentError::Expansion(position));
+                if self.aliased > self.max_bytes {
+                    return Err(DocumentError::Expansion(position, self.max_bytes));
                 }
                 self.add(Weighed { node: Node { position, ..node }, bytes }, 0);
             }

@@ -41,8 +41,8 @@ pub(super) fn refusal(kind: &str) -> String {
 }
 
 /// The documents of a text that holds resources; `None` where it is anything else.
-pub(super) fn documents(text: &str) -> Option<Result<Vec<Node<'_>>, DocumentError>> {
-    let read = parse_all(text);
+pub(super) fn documents(text: &str, max_bytes: u64) -> Option<Result<Vec<Node<'_>>, DocumentError>> {
+    let read = parse_all(text, max_bytes);
     let holds_resources = match &read {
         Ok(roots) => roots.iter().any(|root| kind(root).is_some()),
         Err(_) => text.lines().any(|line| line.starts_with("apiVersion:")),

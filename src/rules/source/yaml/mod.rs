@@ -15,7 +15,6 @@ mod scalar;
 mod schema;
 mod syntax;
 
-pub use document::MAX_BYTES;
 pub use schema::schema;
 
 use std::path::Path;
@@ -26,7 +25,7 @@ use self::fields::File;
 use self::place::Place;
 use crate::rules::config::FieldPath;
 use crate::rules::report::{Position, Problem, Report, Severity};
-use crate::rules::validate::{Origin, Validation};
+use crate::rules::validate::{LoadOptions, Origin, Part};
 
 /// What becomes of Kubernetes manifests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,29 +36,39 @@ pub(super) enum Manifests {
     Read,
 }
 
-/// Adds what the text of a file says. Its mistakes go to the report. What comes back is a mistake only where nothing
-/// else has rules: a manifest without any.
-pub(super) fn add(
+/// What a text says.
+#[derive(Debug, Default)]
+pub(super) struct Said {
+    /// Of each rules file in it; mostly it is one itself.
+    pub(super) parts: Vec<Part>,
+    /// A mistake only where nothing else has rules: a manifest without any.
+    pub(super) without_rules: Option<Problem>,
+}
+
+/// Reads what the text of a file says. Its mistakes go to the report.
+pub(super) fn read(
     name: &Path,
     text: &str,
-    manifests: Manifests,
-    validation: &mut Validation,
+    (manifests, options): (Manifests, &LoadOptions),
     report: &mut Report,
-) -> Option<Problem> {
-    let place = Place::whole(name);
-    let documents = if manifests == Manifests::Read { manifest::documents(text) } else { None };
+) -> Said {
+    let (place, max_bytes) = (Place::whole(name), options.max_file_bytes);
+    let documents = if manifests == Manifests::Read { manifest::documents(text, max_bytes) } else { None };
+    let mut said = Said::default();
     match documents {
         Some(Ok(roots)) => {
             let found = manifest::embedded(&mut File { place: place.clone(), report }, text, &roots);
             match found {
-                Ok(all) => all.into_iter().for_each(|one| add_rules(one.place, one.text, validation, report)),
-                Err(message) => return Some(place.problem(message)),
+                Ok(all) => {
+                    said.parts.extend(all.into_iter().filter_map(|one| rules(one.place, one.text, options, report)));
+                }
+                Err(message) => said.without_rules = Some(place.problem(message)),
             }
         }
         Some(Err(error)) => refuse(&mut File { place, report }, text, &error),
-        None => add_rules(place, text, validation, report),
+        None => said.parts.extend(rules(place, text, options, report)),
     }
-    None
+    said
 }
 
 fn refuse(file: &mut File<'_>, text: &str, error: &DocumentError) {
@@ -70,13 +79,12 @@ fn refuse(file: &mut File<'_>, text: &str, error: &DocumentError) {
     file.add(Severity::Error, position, FieldPath::Root, message);
 }
 
-fn add_rules(place: Place, text: &str, validation: &mut Validation, report: &mut Report) {
+fn rules(place: Place, text: &str, options: &LoadOptions, report: &mut Report) -> Option<Part> {
     let mut file = File { place, report };
-    let Some(root) = root(&mut file, text) else { return };
-    if let Some(domain) = reader::domain(&mut file, &root) {
-        let origin = Tree { place: file.place, root: &root };
-        validation.add(&origin, &domain, report);
-    }
+    let root = root(&mut file, text, options.max_file_bytes)?;
+    let domain = reader::domain(&mut file, &root)?;
+    let origin = Tree { place: file.place, root: &root };
+    Some(Part::validate(&origin, &domain, options, report))
 }
 
 /// A text whose tree has been made.
@@ -96,8 +104,8 @@ impl Origin for Tree<'_> {
 }
 
 /// The tree of a text; `None` where it has none that could be rules.
-fn root<'t>(file: &mut File<'_>, text: &'t str) -> Option<Node<'t>> {
-    let document = match document::parse(text) {
+fn root<'t>(file: &mut File<'_>, text: &'t str, max_bytes: u64) -> Option<Node<'t>> {
+    let document = match document::parse(text, max_bytes) {
         Ok(document) => document,
         Err(error) => {
             refuse(file, text, &error);

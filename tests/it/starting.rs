@@ -1,0 +1,187 @@
+//! A process whose rules take long to load, and what it answers meanwhile. A pipe stands for the slow disk: it is read
+//! when the test writes to it, and not before.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+
+use crate::support::tollgate::{Tollgate, command, request};
+use crate::support::{wait_until, wait_until_async};
+
+const RULES: &str = "{domain: shop, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]}";
+const OTHERS: &str = "{domain: mall, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]}";
+
+/// Rules that nobody can read before they are written.
+struct Slow {
+    folder: tempfile::TempDir,
+}
+
+impl Slow {
+    fn new() -> Slow {
+        let slow = Slow { folder: tempfile::tempdir().unwrap() };
+        assert!(Command::new("mkfifo").arg(slow.path()).status().unwrap().success());
+        slow
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("slow")
+    }
+
+    /// Waits until somebody reads them.
+    fn write(&self, text: &str) {
+        std::fs::write(self.path(), text).unwrap();
+    }
+
+    fn start(&self, settings: &[&str]) -> Tollgate {
+        let rules = format!("RULES={}", self.path().display());
+        Tollgate::start_until("listening", command(), &[&[rules.as_str()], settings].concat())
+    }
+}
+
+async fn health(tollgate: &Tollgate) -> ServingStatus {
+    let mut client = HealthClient::new(tollgate.channel().await);
+    client.check(HealthCheckRequest::default()).await.unwrap().into_inner().status()
+}
+
+#[tokio::test]
+async fn while_the_rules_are_loaded_health_says_so_and_calls_fail_until_they_are_there() {
+    let slow = Slow::new();
+    let tollgate = slow.start(&["ADMIN_API=true", "ADMIN_TOKEN=a token of some length"]);
+    assert_eq!(health(&tollgate).await, ServingStatus::NotServing);
+    assert_eq!(tollgate.get("/healthcheck"), (500, "not serving: the rules are being loaded".to_owned()));
+    let ask = || tollgate.ask(request("shop", &[&[("user", "ann")]]));
+    let refused = ask().await.unwrap_err();
+    assert_eq!((refused.code(), refused.message()), (tonic::Code::Unavailable, "no rules are in force yet"));
+    assert_eq!(tollgate.metric("tollgate_requests_total{outcome=\"no_rules\"}"), 1.0);
+    let counters = format!("http://127.0.0.1:{}/counters?domain=shop&user=ann", tollgate.http_port);
+    let counters = ureq::get(counters).header("Authorization", "Bearer a token of some length").call();
+    assert!(matches!(counters, Err(ureq::Error::StatusCode(503))), "{counters:?}");
+    let progress = tollgate.must_log("loading the rules");
+    assert_eq!((&progress["stage"], &progress["files"], &progress["read"]), (&"reading".into(), &1.into(), &0.into()));
+    assert!(tollgate.logged("tollgate is up").is_none());
+
+    slow.write(RULES);
+    tollgate.must_log("tollgate is up");
+    assert_eq!(tollgate.get("/healthcheck"), (200, "OK".to_owned()));
+    wait_until_async("gRPC says so, too", async || health(&tollgate).await == ServingStatus::Serving).await;
+    assert!(ask().await.is_ok());
+}
+
+#[test]
+fn a_signal_ends_a_process_that_is_still_loading_at_once() {
+    for signal in ["TERM", "INT"] {
+        let slow = Slow::new();
+        let mut tollgate = slow.start(&["DRAIN_DELAY=1h"]);
+        tollgate.signal(signal);
+        assert_eq!(tollgate.wait().code(), Some(0));
+        tollgate.must_log("every request is answered");
+    }
+}
+
+#[test]
+fn a_signal_ends_a_process_that_is_loading_again_at_once() {
+    let slow = Slow::new();
+    let folder = tempfile::tempdir().unwrap();
+    let quick = folder.path().join("quick.yaml");
+    std::fs::write(&quick, OTHERS).unwrap();
+    let quick_setting = format!("RULES={},{}", quick.display(), slow.path().display());
+    let mut tollgate = slow.start(&[&quick_setting]);
+    slow.write(RULES);
+    tollgate.must_log("tollgate is up");
+    std::fs::write(&quick, OTHERS.replace("year", "hour")).unwrap();
+    tollgate.must_log("loading the rules");
+    assert_eq!(tollgate.get("/healthcheck").0, 200, "the old ones are in force");
+    tollgate.signal("TERM");
+    assert_eq!(tollgate.wait().code(), Some(0));
+}
+
+#[test]
+fn a_load_that_fails_at_last_ends_the_process_with_its_report_unless_it_shall_wait() {
+    let slow = Slow::new();
+    let mut tollgate = slow.start(&[]);
+    slow.write("domain:");
+    assert_eq!(tollgate.wait().code(), Some(1));
+    let said = tollgate.must_log("the rules are refused");
+    assert!(said["message"].as_str().unwrap().ends_with("slow:1:1: domain: is missing or empty"), "{said}");
+
+    let slow = Slow::new();
+    let tollgate = slow.start(&["FORCE_START_WITHOUT_INITIAL_CONFIG=true"]);
+    slow.write("domain:");
+    tollgate.must_log("tollgate is up");
+    let reason = "not serving: the rules are refused, and the log says why";
+    assert_eq!(tollgate.get("/healthcheck"), (500, reason.to_owned()));
+    assert_eq!(tollgate.metric("tollgate_rules_loads_total{result=\"error\"}"), 1.0);
+}
+
+/// The first file has been read when it changes, and the second has not.
+#[test]
+fn a_file_that_changes_while_others_are_loaded_is_loaded_again() {
+    let slow = Slow::new();
+    let folder = tempfile::tempdir().unwrap();
+    let quick = folder.path().join("quick.yaml");
+    std::fs::write(&quick, OTHERS).unwrap();
+    let tollgate = slow.start(&[&format!("RULES={},{}", quick.display(), slow.path().display())]);
+    wait_until("the first file is read", || {
+        let progress = |line: &serde_json::Value| line["message"] == "loading the rules" && line["read"] == 1;
+        tollgate.logs().iter().any(progress)
+    });
+    std::fs::write(&quick, OTHERS.replace("year", "hour")).unwrap();
+    slow.write(RULES);
+    tollgate.must_log("tollgate is up");
+    slow.write(RULES);
+    let said = tollgate.must_log("new rules are in force");
+    let line = "changed: mall: user: period year -> hour: counters start afresh";
+    assert!(said["message"].as_str().unwrap().contains(line), "{said}");
+    assert_eq!((&said["changed"], &said["afresh"], &said["added"]), (&1.into(), &1.into(), &0.into()));
+}
+
+#[test]
+fn check_says_what_new_rules_change_before_they_are_in_force() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("old.yaml", RULES);
+    write("new.yaml", &RULES.replace("year", "hour"));
+    write("wrong.yaml", "domain:");
+    let check = |old: &str, new: &str| {
+        let path = |name: &str| Path::join(folder.path(), name);
+        let output = command().arg("check").arg("--against").arg(path(old)).arg(path(new)).output().unwrap();
+        let [out, err] = [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), out, err)
+    };
+    let (code, out, _) = check("old.yaml", "new.yaml");
+    let expected = "ok: 1 rule in 1 domain\n\
+                    changed: shop: user: period year -> hour: counters start afresh\n\
+                    0 added, 0 removed, 1 changed; counters of 1 start afresh\n";
+    assert_eq!((code, out.as_str()), (Some(0), expected));
+    let (code, _, err) = check("wrong.yaml", "new.yaml");
+    assert_eq!(code, Some(1));
+    assert!(err.contains("--against") && err.contains("wrong.yaml:1:1: domain: is missing or empty"), "{err}");
+    assert_eq!(check("old.yaml", "wrong.yaml").0, Some(1));
+}
+
+/// A reader that stops in the middle is no failure of the check's own.
+#[test]
+fn what_check_says_is_written_as_it_is_found() {
+    let folder = tempfile::tempdir().unwrap();
+    let rule = |number: usize, unit| {
+        format!("- {{key: user, value: u{number}, rate_limit: {{unit: {unit}, requests_per_unit: 5}}}}\n")
+    };
+    let write = |name: &str, unit| {
+        let rules: String = (0..2_000).map(|number| rule(number, unit)).collect();
+        std::fs::write(folder.path().join(name), format!("domain: d\ndescriptors:\n{rules}")).unwrap();
+    };
+    write("old.yaml", "minute");
+    write("new.yaml", "hour");
+    let output = command()
+        .args(["check", "--against"])
+        .args([folder.path().join("old.yaml"), folder.path().join("new.yaml")])
+        .stdout(Stdio::piped())
+        .output()
+        .unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(lines.lines().filter(|line| line.ends_with("counters start afresh")).count(), 2_000);
+    assert!(lines.ends_with("0 added, 0 removed, 2000 changed; counters of 2000 start afresh\n"));
+}
