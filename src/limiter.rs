@@ -23,7 +23,7 @@ use crate::rules::report::escaped;
 use crate::rules::{Budget, Rules};
 use crate::store::memory::{Clock, MemoryStore};
 use crate::store::{self, Check, Store, StoreError, Verdicts};
-use crate::telemetry::{Admitted, ThrottleByName};
+use crate::telemetry::{self, Admitted};
 use outage::Outage;
 
 /// How long the store has to refund what a delayed request has taken whose caller went away.
@@ -80,7 +80,7 @@ struct Common {
     delays: DelayQueue,
     retries: Retries,
     outage: Outage,
-    unknown_domains: ThrottleByName,
+    unknown_domains: telemetry::ThrottleByName,
 }
 
 /// When to come back who is denied while the store is unavailable.
@@ -192,7 +192,7 @@ impl<S: Store> Limiter<S> {
             metrics,
             retries: Retries::default(),
             outage: Outage::default(),
-            unknown_domains: ThrottleByName::default(),
+            unknown_domains: telemetry::ThrottleByName::default(),
         };
         let in_force = Arc::new(InForce::default());
         common.in_force.lock().push(Arc::clone(&in_force));

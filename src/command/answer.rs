@@ -21,8 +21,16 @@ pub(super) struct Answer {
     response: RateLimitResponse,
     /// The descriptors' entries, as people write them.
     asked: Vec<String>,
-    is_peek: bool,
+    what: What,
     details: Details,
+}
+
+/// What was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Hits,
+    Peek,
+    Refund,
 }
 
 /// What it comes to.
@@ -47,20 +55,20 @@ impl Answer {
         if details.descriptors.len() != response.statuses.len() {
             details.descriptors = response.statuses.iter().map(descriptor).collect();
         }
-        Answer {
-            asked: descriptors.iter().map(entries).collect(),
-            is_peek: descriptors.iter().all(|descriptor| descriptor.hits_addend == Some(0)),
-            details,
-            response,
-        }
+        let what = match descriptors {
+            all if all.iter().all(|descriptor| descriptor.hits_addend == Some(0)) => What::Peek,
+            all if all.iter().all(|descriptor| descriptor.is_negative_hits) => What::Refund,
+            _ => What::Hits,
+        };
+        Answer { asked: descriptors.iter().map(entries).collect(), what, details, response }
     }
 
     pub(super) fn outcome(&self) -> Outcome {
-        match (self.response.overall_code(), self.is_peek) {
-            (Code::OverLimit, true) => return Outcome::WouldBeLimited,
-            (Code::OverLimit, false) => return Outcome::Limited,
-            (_, false) => return Outcome::Passed,
-            (_, true) => {}
+        match (self.response.overall_code(), self.what) {
+            (Code::OverLimit, What::Peek) => return Outcome::WouldBeLimited,
+            (Code::OverLimit, _) => return Outcome::Limited,
+            (_, What::Peek) => {}
+            (_, What::Hits | What::Refund) => return Outcome::Passed,
         }
         let limits = || self.details.descriptors.iter().flat_map(|descriptor| &descriptor.limits);
         let next_passes = self.details.next_passes;
@@ -92,8 +100,15 @@ impl Answer {
                     let missed = descriptor.missed.iter().map(|missed| format!(": {missed}"));
                     let _ = writeln!(text, "  {asked}: no limit applies{}", missed.collect::<String>());
                 }
-                [limit] => _ = writeln!(text, "  {asked}: {}", line(limit)),
-                limits => _ = write!(text, "  {asked}: {} limits\n{}", limits.len(), table(limits)),
+                [limit] => _ = writeln!(text, "  {asked}: {}", line(limit, self.what)),
+                limits => _ = write!(text, "  {asked}: {} limits\n{}", limits.len(), table(limits, self.what)),
+            }
+        }
+        for (decided_by, setting) in
+            [(DecidedBy::UnknownDomain, "UNKNOWN_DOMAIN"), (DecidedBy::UnknownDescriptor, "UNKNOWN_DESCRIPTOR")]
+        {
+            if self.details.decided_by.split(", ").any(|name| name == decided_by.name()) {
+                let _ = writeln!(text, "  denied, because {setting} is deny");
             }
         }
         for header in &self.response.response_headers_to_add {
@@ -180,33 +195,34 @@ fn period_ms(limit: &RateLimit) -> Option<u64> {
 }
 
 /// One limit in a line.
-fn line(limit: &LimitDetails) -> String {
-    let mut what = format!("limit of {}", allowance(limit));
+fn line(limit: &LimitDetails, what: What) -> String {
+    let mut which = format!("limit of {}", allowance(limit));
     if !limit.name.is_empty() {
-        let _ = write!(what, " ({})", limit.name);
+        let _ = write!(which, " ({})", limit.name);
     }
-    let state = state(limit);
+    let state = state(limit, what);
     match DecidedBy::named(&limit.decided_by) {
         Some(DecidedBy::FailureModeOpen | DecidedBy::FailureModeClosed | DecidedBy::Skipped) => {
-            format!("not checked against the {what}: {state}")
+            format!("not checked against the {which}: {state}")
         }
         _ => {
             let over = if limit.over { "over" } else { "within" };
             let left = limit.remaining.map(|remaining| format!(", {remaining} left")).unwrap_or_default();
-            format!("{over} the {what}{left}{}{state}", if state.is_empty() { "" } else { ", " })
+            format!("{over} the {which}{left}{}{state}", if state.is_empty() { "" } else { ", " })
         }
     }
 }
 
 /// Several limits, a row for each.
-fn table(limits: &[LimitDetails]) -> String {
+fn table(limits: &[LimitDetails], what: What) -> String {
     let row = |limit: &LimitDetails| {
         let over = match (limit.remaining, limit.over) {
             (None, _) => "",
             (Some(_), true) => "over",
             (Some(_), false) => "within",
         };
-        let state = [over, &*state(limit)].into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join(", ");
+        let state =
+            [over, &*state(limit, what)].into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join(", ");
         let left = limit.remaining.map_or_else(|| "?".to_owned(), |remaining| remaining.to_string());
         [limit.name.clone(), allowance(limit), limit.algorithm.clone(), left, state]
     };
@@ -235,8 +251,9 @@ fn allowance(limit: &LimitDetails) -> String {
 }
 
 /// What else there is to say, joined by commas.
-fn state(limit: &LimitDetails) -> String {
+fn state(limit: &LimitDetails, what: What) -> String {
     let without_store = match DecidedBy::named(&limit.decided_by) {
+        Some(DecidedBy::FailureModeOpen) if what == What::Refund => "the store is unavailable, and nothing is refunded",
         Some(DecidedBy::FailureModeOpen) => "the store is unavailable, and failure_mode open lets pass",
         Some(DecidedBy::FailureModeClosed) => "the store is unavailable, and failure_mode closed denies",
         Some(DecidedBy::FailureModeLocal) => "the store is unavailable, and failure_mode local decides by a share",

@@ -24,11 +24,13 @@ pub(super) struct Read {
     pub variables: BTreeSet<String>,
 }
 
+/// Reads the words of a command line, and the variables that its command has.
+///
 /// # Errors
 /// Where the words make no command, such as a flag that there is not, or ask for help: what clap says to that.
 pub(super) fn read(command: &Command, words: Vec<OsString>, environment: &Environment) -> Result<Read, clap::Error> {
-    let is_set = |name: &OsStr| environment.get(&name.to_string_lossy()).is_some();
-    let without_empty = |arg: Arg| if arg.get_env().is_some_and(is_set) { arg } else { arg.env(Resettable::Reset) };
+    let is_empty = |name: &OsStr| environment.has_empty(&name.to_string_lossy());
+    let without_empty = |arg: Arg| if arg.get_env().is_some_and(is_empty) { arg.env(Resettable::Reset) } else { arg };
     let all = each_arg(command, &|arg| unread(without_empty(arg))).try_get_matches_from(words)?;
     let asked = Asked::new(command, &all);
     let given = asked.given();
@@ -37,9 +39,9 @@ pub(super) fn read(command: &Command, words: Vec<OsString>, environment: &Enviro
     let words = asked.words(&given);
     let (matches, mistakes) = match command.clone().try_get_matches_from(&words) {
         Ok(matches) => (matches, Vec::new()),
-        Err(_) => {
+        Err(first) => {
             let (good, mistakes) = judge(&command, &words, &given);
-            (command.try_get_matches_from(asked.words(&good))?, mistakes)
+            (command.try_get_matches_from(asked.words(&good)).map_err(|_| first)?, mistakes)
         }
     };
     Ok(Read { matches, mistakes, variables: asked.variables(), given })
@@ -77,6 +79,7 @@ impl<'a> Asked<'a> {
         asked
     }
 
+    /// Those that the command reads.
     fn variables(&self) -> BTreeSet<String> {
         let variables = self.command.get_arguments().filter_map(Arg::get_env);
         variables.map(|name| name.to_string_lossy().into_owned()).collect()

@@ -17,8 +17,8 @@ const STDIN: &str = "-";
 
 /// Say what is wrong with rules files; exits with 0 if nothing is, and with 1 otherwise.
 ///
-/// It reads rules as the service would, and also those in the ConfigMaps of Kubernetes manifests, with the manifest's own
-/// lines: `helm template ... | tollgate check -`.
+/// It reads rules as the service would, and also those in the ConfigMaps of Kubernetes manifests, with the manifest's
+/// own lines: `helm template ... | tollgate check -`.
 #[derive(Args)]
 pub(super) struct Check {
     /// Files or folders of rules, or of Kubernetes manifests with rules in ConfigMaps; - is standard input.
@@ -42,7 +42,7 @@ pub(super) fn run(check: &Check) -> anyhow::Result<ExitCode> {
     let (stdin, paths): (Vec<_>, Vec<_>) = check.paths.iter().cloned().partition(|path| path == Path::new(STDIN));
     let texts = if stdin.is_empty() { Vec::new() } else { vec![standard_input()?] };
     let loaded = load::check(&Sources { paths }, &texts, &check.reading.load_options());
-    let findings = Findings::new(loaded, check.strict);
+    let findings = Findings::new(&loaded, check.strict);
     let given = texts.into_iter().map(|text| (text.name, text.bytes)).collect::<HashMap<_, _>>();
     findings.print(check.format, &mut Texts::new(given));
     Ok(if findings.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -122,7 +122,7 @@ fn explained(address: &str, found: &Found) -> String {
         Found::Nobody => format!("nobody listens at {address}: is the service running? see --address"),
         Found::Unreachable(error) => format!("cannot reach {address}: {error}"),
         Found::Tls => format!(
-            "TLS is spoken at {address}: Tollgate speaks gRPC without it; ask Tollgate itself, not a proxy in front of it"
+            "TLS is spoken at {address}: Tollgate speaks gRPC without it; ask Tollgate itself, not a proxy in front"
         ),
         Found::Http if port == "8081" => format!("HTTP/1.1 is spoken at {address}, not gRPC: see --address"),
         Found::Http => format!(

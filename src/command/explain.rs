@@ -20,7 +20,7 @@ use crate::descriptor::{self, Entry};
 use crate::explain::{self, Explanation, Verdict};
 use crate::plan::{Plan, PlanOptions};
 use crate::rules::load;
-use crate::settings::{Deciding, Reading, RulesSettings, StoreSettings};
+use crate::settings::{Deciding, Reading, RulesSettings, SettingsError, StoreSettings};
 use crate::store::Store as _;
 use crate::store::redis::{self, RedisConfig, RedisStore};
 use crate::telemetry::{self, LogFormat, LogLevels};
@@ -107,6 +107,11 @@ pub(super) async fn run(explain: Explain) -> anyhow::Result<ExitCode> {
 }
 
 impl Explain {
+    /// What is wrong with settings that can be read.
+    pub(super) fn errors(&self) -> Vec<SettingsError> {
+        self.store.redis().err().filter(|_| self.address.is_none()).into_iter().collect()
+    }
+
     async fn by_files(&self, descriptors: Vec<Vec<Entry>>) -> anyhow::Result<Explanation> {
         let sources = self.rules.sources().context("or ask a running service: --address http://localhost:8080")?;
         let rules = load::load(&sources, &self.reading.load_options())?.rules;

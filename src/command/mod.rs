@@ -127,6 +127,7 @@ impl Command {
         match self {
             Command::Serve(settings) => settings.errors(),
             Command::Counter(command) => command.errors(),
+            Command::Explain(explain) => explain.errors(),
             _ => Vec::new(),
         }
     }

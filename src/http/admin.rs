@@ -80,7 +80,7 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// The domain and the descriptors of a query, in its order: `domain=shop&user=ann`, and after `%2B=` another descriptor.
+/// The domain and the descriptors of a query, in its order: `domain=shop&user=ann`; after `%2B=` another descriptor.
 pub(super) fn question(query: Option<&str>) -> Result<(String, Vec<Vec<Entry>>), Refusal> {
     let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
     let domain = pairs.next().filter(|(first, _)| first == "domain").map(|(_, domain)| domain.into_owned());

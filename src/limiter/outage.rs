@@ -72,15 +72,15 @@ impl Answers {
         }
     }
 
-    /// `shop/per-user: failure_mode_open 12 times; …`.
+    /// `shop/per-user: 12 by failure_mode_open; …`.
     fn text(self) -> String {
         let mut text = String::new();
         for Answered { domain, rule, decided_by, times } in self.named {
             let separator = if text.is_empty() { "" } else { "; " };
-            let _ = write!(text, "{separator}{domain}/{rule}: {} {times} times", decided_by.name());
+            let _ = write!(text, "{separator}{domain}/{rule}: {times} by {}", decided_by.name());
         }
         if self.others > 0 {
-            let _ = write!(text, "; other rules: {} times", self.others);
+            let _ = write!(text, "; other rules: {}", self.others);
         }
         text
     }

@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 
 use prometheus::proto::{LabelPair, MetricFamily, MetricType};
 
-use super::declaration::{Metrics, NAMESPACE, OF_RULES};
+use super::declaration::{Metrics, NAMESPACE, OF_RULES, OF_RULES_WITHOUT_STORE};
+use crate::decision::DecidedBy;
 
 /// The page, in Markdown, from the declaration.
 ///
@@ -41,6 +42,10 @@ pub fn page() -> prometheus::Result<String> {
     for (_, name, help) in OF_RULES {
         let _ = writeln!(page, "| `{NAMESPACE}_{name}` | counter | {help} |");
     }
+    let (name, help) = OF_RULES_WITHOUT_STORE;
+    let values = DecidedBy::WITHOUT_STORE.map(|decided_by| format!("`{}`", decided_by.name()));
+    let values = one_of(&values);
+    let _ = writeln!(page, "| `{NAMESPACE}_{name}` | counter | {help} Also with the label `decided_by`: {values}. |");
     Ok(page)
 }
 

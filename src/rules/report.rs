@@ -128,6 +128,11 @@ impl Report {
         }
     }
 
+    /// Whether the rules are refused, as far as is known.
+    pub(super) fn has_errors(&self) -> bool {
+        self.errors.all > 0
+    }
+
     /// What concerns a file or folder as a whole.
     pub fn refuse(&mut self, file: &Path, message: String) {
         let (severity, file) = (Severity::Error, file.into());

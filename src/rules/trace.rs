@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::checked::Place;
 use super::compiled::{Domain, Key, Level, Node, Rule, Rules};
 use super::report::{nearest, quoted};
+use super::validate::MAX_LEVELS;
 use crate::descriptor::Entry;
 
 /// So many misses of a descriptor are told at most.
@@ -363,6 +364,10 @@ impl<'r> Search<'r, '_> {
 
     /// The same entries in another order reach a rule.
     fn order(&mut self) {
+        // No rule is deeper, and each entry has its level.
+        if self.entries.len() > MAX_LEVELS {
+            return;
+        }
         let mut order = Vec::with_capacity(self.entries.len());
         let mut left: Vec<usize> = (0..self.entries.len()).collect();
         if let Some(rule) = self.reordered(self.root, &mut left, &mut order) {

@@ -15,18 +15,23 @@ impl Environment {
 
     /// The value of a variable.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+        self.0.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// Whether a variable is there, and empty.
+    pub fn has_empty(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(String::is_empty)
     }
 
     /// All names and values, in the order of the names.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+        let variables = self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        variables.filter(|(_, value)| !value.is_empty())
     }
 }
 
 impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
     fn from_iter<I: IntoIterator<Item = (N, V)>>(variables: I) -> Self {
-        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
-        Environment(variables.filter(|(_, value): &(String, String)| !value.is_empty()).collect())
+        Environment(variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect())
     }
 }

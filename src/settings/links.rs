@@ -1,7 +1,7 @@
 //! Variables that Kubernetes sets in every container for every Service of its namespace, as Docker once did for links.
 //! A Service that is named like a setting of ours sets that setting.
 
-/// Whether a variable is one of those: `REDIS_SERVICE_HOST`, `REDIS_PORT=tcp://10.0.0.1:6379`, `REDIS_PORT_6379_TCP_ADDR`.
+/// Whether a variable is one of those: `REDIS_PORT=tcp://10.0.0.1:6379`, `REDIS_SERVICE_HOST`.
 pub(super) fn is_service_link(variable: &str, value: &str) -> bool {
     is_address(value) || is_service(variable) || is_port_of_service(variable)
 }

@@ -225,7 +225,7 @@ const fn refused(
     beside: &'static str,
     advice: &'static str,
 ) -> Row {
-    Row { names, harmless, weight: Weight::Refused, beside, advice }
+    Row { weight: Weight::Refused, ..told(names, harmless, beside, advice) }
 }
 
 const fn told(

@@ -12,7 +12,7 @@ use crate::store::redis::{RedisAddress, RedisConfig};
 #[derive(Args, Clone, Debug)]
 pub struct StoreSettings {
     /// Where counters live. Unset: redis if REDIS_URL is set, and memory otherwise.
-    #[arg(long, env = "BACKEND_TYPE", value_name = "STORE", help_heading = "Store")]
+    #[arg(long, env = "BACKEND_TYPE", value_name = "STORE", ignore_case = true, help_heading = "Store")]
     pub backend_type: Option<Backend>,
 
     /// In front of every counter's name, to share a Redis with others. Without braces, which mean a slot to a Redis
@@ -26,7 +26,7 @@ pub struct StoreSettings {
     pub redis_url: Option<String>,
 
     /// What kind of address REDIS_URL is, where it has no scheme. Unset: a path begins with a slash.
-    #[arg(long, env = "REDIS_SOCKET_TYPE", value_name = "TYPE", help_heading = "Store")]
+    #[arg(long, env = "REDIS_SOCKET_TYPE", value_name = "TYPE", ignore_case = true, help_heading = "Store")]
     pub redis_socket_type: Option<SocketType>,
 
     /// Redis's password, or user:password; it goes before what REDIS_URL says.

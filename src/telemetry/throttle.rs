@@ -1,5 +1,5 @@
-//! How often one thing is logged: at once, and then not again for ten seconds. What the pause has kept back is told when
-//! it is over. So of a thing with several states the last line is the last state.
+//! How often one thing is logged: at once, and then not again for ten seconds. What the pause has kept back is told
+//! when it is over. So of a thing with several states the last line is the last state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,8 +72,10 @@ impl<S: Copy + PartialEq + Send + 'static> Throttle<S> {
 async fn write_kept<S: Copy + PartialEq>(lines: Arc<Mutex<Lines<S>>>) {
     loop {
         let due = lines.lock().write_due(Instant::now());
-        let Some(due) = due else { return };
-        sleep_until(due).await;
+        match due {
+            Some(due) => sleep_until(due).await,
+            None => return,
+        }
     }
 }
 

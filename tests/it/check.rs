@@ -24,7 +24,8 @@ fn check_input(rules: &[u8], arguments: &[&str]) -> Output {
     let mut command = tollgate::command();
     command.arg("check").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    child.stdin.take().unwrap().write_all(rules).unwrap();
+    // It does not read to the end of what is too long.
+    let _ = child.stdin.take().unwrap().write_all(rules);
     child.wait_with_output().unwrap()
 }
 
@@ -42,19 +43,19 @@ fn stdout(output: &Output) -> &str {
 fn a_problem_comes_with_its_line_and_a_mark_under_its_place() {
     let output = check(WRONG, &["rules"]);
     assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""));
-    insta::assert_snapshot!(text(&output.stderr), @"");
+    insta::assert_snapshot!(text(&output.stderr));
 }
 
 #[test]
 fn wide_characters_tabs_and_endless_lines_leave_the_mark_where_it_belongs() {
-    let filler = "{key: a, rate_limit: {unit: day, requests_per_unit: 5}}, ".repeat(100);
+    let rule = |number| format!("{{key: k{number}, rate_limit: {{unit: day, requests_per_unit: 5}}}}, ");
+    let filler: String = (0..100).map(rule).collect();
     let rules = format!(
         "{{\"domain\": \"d\",\n\t\"descriptors\": [{{\"key\": \"\u{6771}\u{4eac}\",\t\"valeu\": 1, \"rate_limit\": \
-         {{\"unlimited\": true}}}},\n{filler}{{kee: b}}, {filler}]}}\n"
+         {{\"unlimited\": true}}}},\n{filler}{{kee: b}}, {{key: c}}]}}\n"
     );
     let output = check_input(rules.as_bytes(), &["-"]);
-    let shown: Vec<_> = text(&output.stderr).lines().filter(|line| !line.contains("same key and value")).collect();
-    insta::assert_snapshot!(shown[..8].join("\n"), @"");
+    insta::assert_snapshot!(text(&output.stderr));
 }
 
 #[test]

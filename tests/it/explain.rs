@@ -285,6 +285,36 @@ descriptors:
     redis.thaw();
 }
 
+#[test]
+fn ask_says_by_what_a_rule_is_missed_and_exits_with_3_where_no_limit_applies() {
+    let service = Tollgate::start(RULES, &[]);
+    let denying = Tollgate::start(RULES, &["UNKNOWN_DESCRIPTOR=deny"]);
+    let ask = |service: &Tollgate, words: &[&str]| {
+        let address = format!("localhost:{}", service.grpc_port);
+        let output = tollgate::command().args(["ask", "--address", &address]).args(words).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, said) = ask(&service, &["--domain", "shop", "usr=ann"]);
+    assert_eq!(code, Some(3));
+    let begins = "passed\n  usr=ann: no limit applies: key \"usr\": did you mean \"user\"? this level has ";
+    assert!(said.starts_with(begins) && said.ends_with("rules.yaml:4)\n"), "{said}");
+    let (code, said) = ask(&service, &["--domain", "shpo", "--hits", "0", "user=ann"]);
+    assert_eq!(code, Some(3));
+    assert!(said.contains("no limit applies: domain \"shpo\": did you mean \"shop\"?"), "{said}");
+    let (code, said) = ask(&service, &["--domain", "shop", "--json", "usr=ann", "+", "user=ann"]);
+    assert_eq!(code, Some(0), "a limit applies to one of them");
+    let json: Value = serde_json::from_str(&said).unwrap();
+    assert!(json["statuses"][0]["missed"].as_str().unwrap().starts_with("key \"usr\""), "{json}");
+    assert_eq!(json["statuses"][1]["missed"], Value::Null);
+
+    let (code, said) = ask(&denying, &["--domain", "shop", "usr=ann", "+", "user=ann"]);
+    assert_eq!(code, Some(2));
+    assert!(said.contains("  denied, because UNKNOWN_DESCRIPTOR is deny\n"), "{said}");
+    let (_, said) = ask(&denying, &["--domain", "shop", "--json", "usr=ann"]);
+    let json: Value = serde_json::from_str(&said).unwrap();
+    assert_eq!((&json["decided_by"], &json["next_passes"]), (&"unknown_descriptor".into(), &false.into()), "{json}");
+}
+
 fn hits(request: RateLimitRequest, hits: u64, is_negative: bool) -> RateLimitRequest {
     let mut request = request;
     for descriptor in &mut request.descriptors {

@@ -753,7 +753,7 @@ async fn an_answer_of_a_failure_mode_says_so_everywhere_and_tells_no_figures_tha
     assert!(error.message().ends_with("the rule \"error\" says failure_mode: error"), "{error:?}");
 
     let told = tollgate.must_log("the store could not decide: failure modes answered");
-    assert!(told["rules"].as_str().unwrap().starts_with("shop/open: failure_mode_open "), "{told}");
+    assert!(told["rules"].as_str().unwrap().starts_with("shop/open: 1 by failure_mode_open"), "{told}");
     for (rule, decided_by) in [("open", "open"), ("strict", "closed"), ("local", "local"), ("error", "error")] {
         let labels = format!("domain=\"shop\",rule=\"{rule}\",decided_by=\"failure_mode_{decided_by}\"");
         let series = format!("tollgate_rule_failure_mode_answers_total{{{labels}}}");
@@ -772,6 +772,8 @@ fn ask_says_what_a_failure_mode_answered() {
         let output = command.output().unwrap();
         (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
     };
+    let (_, out) = ask(&["--refund", "closed=ann"]);
+    assert!(out.ends_with("the store is unavailable, and nothing is refunded\n"), "{out}");
     for (key, code, begins) in [
         (
             "open",
@@ -782,8 +784,8 @@ fn ask_says_what_a_failure_mode_answered() {
         (
             "closed",
             2,
-            "LIMITED\n  closed=ann: not checked against the limit of 4 per year (strict): the store is unavailable, and \
-             failure_mode closed denies, try again in ",
+            "LIMITED\n  closed=ann: not checked against the limit of 4 per year (strict): the store is unavailable, \
+             and failure_mode closed denies, try again in ",
         ),
         (
             "local",

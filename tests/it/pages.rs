@@ -11,7 +11,8 @@ use std::path::Path;
 use block::{Block, Class, Page};
 use terminal::Terminal;
 
-use crate::support::tollgate;
+use crate::support::redis::Redis;
+use crate::support::tollgate::{self, Tollgate};
 
 /// The standard output of a command of ours.
 fn printed(arguments: &[&str]) -> String {
@@ -155,17 +156,17 @@ fn commands_in_the_text_are_known() {
 fn settings_and_metrics_in_the_text_are_there() {
     // Words of gRPC and of Envoy that look like settings.
     const OTHERS: &str = "INVALID_ARGUMENT NOT_SERVING RESOURCE_EXHAUSTED DEADLINE_EXCEEDED OVER_LIMIT STRICT_DNS \
-                          RST_STREAM SO_REUSEPORT REDIS_PERSECOND_URL PROMETHEUS_ADDR EXTRA_TAGS";
+                          RST_STREAM SO_REUSEPORT SOURCE_DATE_EPOCH TOLLGATE_COMMIT REDIS_ULR";
     let known = [
         printed(&["settings"]),
-        fs::read_to_string("src/settings/reference.rs").unwrap(),
+        fs::read_to_string("tests/settings/envoyproxy-ratelimit.txt").unwrap(),
         fs::read_to_string("Makefile").unwrap(),
         OTHERS.to_owned(),
     ]
     .concat();
     let settings = words(&known, |char| char.is_ascii_uppercase() || char.is_ascii_digit() || char == '_');
-    let metrics = printed(&["metrics"]);
-    let metrics = words(&metrics, |char| char.is_ascii_lowercase() || char == '_');
+    let page_on_metrics = printed(&["metrics"]);
+    let metrics = words(&page_on_metrics, |char| char.is_ascii_lowercase() || char == '_');
     for page in Page::all() {
         for (place, code) in page.code_spans() {
             let name = code.split(['=', '{', ' ']).next().unwrap();
@@ -173,6 +174,11 @@ fn settings_and_metrics_in_the_text_are_there() {
             assert!(!is_setting || settings.contains(name), "{place}: {name} is no setting");
             let is_metric = name.starts_with("tollgate_");
             assert!(!is_metric || metrics.contains(name), "{place}: {name} is no metric");
+            let row = page_on_metrics.lines().find(|row| row.starts_with(&format!("| `{name}` "))).unwrap_or_default();
+            // `label="value"` of a series that the process has, whatever the rules are.
+            for word in code.split(['{', ',', '}']).skip(1).filter_map(|pair| pair.split_once('=')).flat_map(both) {
+                assert!(!is_metric || row.contains(&format!("`{word}`")), "{place}: {name} has no {word}");
+            }
         }
         for block in page.blocks().iter().filter(|block| block.class == Class::Alerts) {
             let words = words(&block.text, |char| char.is_ascii_lowercase() || char == '_');
@@ -182,6 +188,11 @@ fn settings_and_metrics_in_the_text_are_there() {
             }
         }
     }
+}
+
+/// A label and its value, without the quotes.
+fn both((label, value): (&str, &str)) -> [String; 2] {
+    [label, value].map(|word| word.trim_matches('"').to_owned())
 }
 
 fn is_of_a_setting(char: char) -> bool {
@@ -202,13 +213,29 @@ fn the_reference_pages_are_current() {
     }
 }
 
+#[tokio::test]
+async fn every_metric_is_explained() {
+    let redis = Redis::stopped();
+    let rules = "{domain: shop, descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]}";
+    let tollgate = Tollgate::start(rules, &[&format!("REDIS_URL={}", redis.tcp_address())]);
+    tollgate.passes("shop", &[("user", "ann")]).await;
+    let page = fs::read_to_string("docs/metrics.md").unwrap();
+    let (_, text) = tollgate.get("/metrics");
+    let names: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next()).collect();
+    assert!(names.len() > 20, "{names:?}");
+    for name in names {
+        assert!(page.contains(&format!("| `{name}` |")), "docs/metrics.md does not have {name}");
+    }
+}
+
 #[test]
 fn every_key_of_a_rules_file_is_explained() {
-    let source = fs::read_to_string("src/rules/source/yaml/fields.rs").unwrap();
+    let schema = ::tollgate::rules::schema();
     let rules = fs::read_to_string("docs/rules.md").unwrap();
     let explained: String = rules.lines().filter(|line| line.starts_with("| `")).collect();
-    let lists = source.split("keys: &[").skip(1).map(|rest| rest.split(']').next().unwrap());
-    let keys: BTreeSet<&str> = lists.flat_map(|list| list.split('"').skip(1).step_by(2)).collect();
+    let mappings = schema["definitions"].as_object().unwrap().values().chain([&schema]);
+    let keys: BTreeSet<&String> =
+        mappings.flat_map(|mapping| mapping["properties"].as_object().unwrap().keys()).collect();
     assert!(keys.len() > 20, "{keys:?}");
     for key in keys {
         let is_there = [format!("`{key}`"), format!("`{key}: "), format!("{{{key}: "), format!(" {key}: ")];

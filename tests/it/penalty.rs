@@ -215,7 +215,10 @@ async fn a_ban_is_shown_and_lifted_by_hand() {
         String::from_utf8(output.stdout).unwrap()
     };
     let shown = counter("get");
-    assert!(shown.contains("2 per 100ms, token_bucket: 0 of 2 left, banned for 1day, as fresh in 1day"), "{shown}");
+    assert!(
+        shown.contains("2 per 100ms, token_bucket (user): 0 of 2 left, banned for 1day, as fresh in 1day"),
+        "{shown}"
+    );
     let shown = counter("reset");
     assert!(shown.contains("2 of 2 left\n"), "{shown}");
     // The service may still know the ban for a second: it was not asked to lift it.

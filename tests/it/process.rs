@@ -245,7 +245,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
 #[test]
 fn help_is_worth_reading() {
     let help = text(&run(&["--help"], &[]).stdout);
-    for command in ["serve", "check", "ask", "health", "counter", "settings", "completions", "man"] {
+    for command in ["serve", "check", "ask", "health", "counter", "schema", "settings", "completions", "man"] {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
     }
     let help = text(&run(&["serve", "--help"], &[("REDIS_AUTH", "hidden"), ("REDIS_URL", "redis://:hidden@x")]).stdout);

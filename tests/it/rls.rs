@@ -690,7 +690,7 @@ descriptors:
   - key: phone
     rate_limits:
       - {name: per-minute, unit: minute, requests_per_unit: 2, algorithm: token_bucket, burst: 4}
-      - {period: 1500ms, requests_per_unit: 3, algorithm: fixed_window}
+      - {period: 1500ms, requests_per_unit: 3, algorithm: fixed_window, count_denied: false}
   - {key: root, rate_limit: {unlimited: true}}
 ";
     let tollgate = Tollgate::start(rules, &[]);

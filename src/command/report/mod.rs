@@ -47,15 +47,17 @@ struct Accepted {
 }
 
 impl Findings {
-    pub(super) fn new(loaded: Result<Loaded, RulesError>, strict: bool) -> Findings {
+    pub(super) fn new(loaded: &Result<Loaded, RulesError>, strict: bool) -> Findings {
         match loaded {
             Ok(Loaded { rules, warnings }) => Findings {
                 passed: !strict || warnings.is_empty(),
                 accepted: Some(Accepted { rules: rules.rules().len(), domains: rules.domains() }),
-                problems: warnings,
+                problems: warnings.clone(),
                 more: 0,
             },
-            Err(RulesError { problems, more }) => Findings { passed: false, accepted: None, problems, more },
+            Err(RulesError { problems, more }) => {
+                Findings { passed: false, accepted: None, problems: problems.clone(), more: *more }
+            }
         }
     }
 

@@ -20,10 +20,10 @@ pub(super) struct Tree<'r> {
     pub(super) complaints: Complaints<'r>,
     /// What holds for a limit that does not say otherwise.
     pub(super) defaults: Defaults,
-    /// Beside the descriptors of the top level.
-    pub(super) others: Others,
     /// What of that the origin says itself.
     pub(super) given: GivenDefaults,
+    /// Beside the descriptors of the top level.
+    pub(super) others: Others,
     /// Which origin of its domain it is.
     pub(super) origin: u32,
     pub(super) names: &'r mut Names,
@@ -60,10 +60,12 @@ impl Tree<'_> {
             self.check_unique(path, index, &config, siblings);
             configs.push(config);
         }
-        for index in idle(list, if level == 1 { self.others } else { Others::None }) {
-            let message = "does nothing: there is neither a rate_limit nor descriptors, and without it nothing would \
-                           limit these requests either";
-            self.complaints.warn(path.item(index), message);
+        // What has a mistake may do nothing for that alone.
+        if !self.complaints.report.has_errors() {
+            for index in idle(list, if level == 1 { self.others } else { Others::None }) {
+                let message = "does nothing: it has neither a limit nor descriptors, and is no exemption from another";
+                self.complaints.warn(path.item(index), message);
+            }
         }
         configs
     }

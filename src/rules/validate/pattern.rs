@@ -62,11 +62,8 @@ fn has_class(text: &str) -> bool {
 fn has_escape(text: &str) -> bool {
     text.match_indices('\\').any(|(at, _)| {
         let mut rest = text[at + 1..].chars();
-        match (rest.next(), rest.next()) {
-            (Some('.' | '/' | '-' | '?' | '+' | '*' | '(' | ')' | '[' | ']' | '$' | '^' | '|'), _) => true,
-            (Some('d' | 'D' | 'w' | 'W' | 's' | 'S'), Some('+' | '{' | '?')) => true,
-            _ => false,
-        }
+        let (first, second) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
+        "./-?+*()[]$^|".contains(first) || "dDwWsS".contains(first) && "+{?".contains(second)
     })
 }
 

@@ -36,6 +36,8 @@ pub enum Class {
     Screen,
     /// Commands, each of which succeeds.
     Commands,
+    /// Commands for the archive of a release: `make e2e` makes one, and tests/it/dist.rs follows them there.
+    Release,
 }
 
 impl Page {
@@ -117,6 +119,7 @@ impl Block {
             ("yaml", "alerts") => Class::Alerts,
             ("console", "") => Class::Screen,
             ("sh", "") => Class::Commands,
+            ("sh", "release") => Class::Release,
             (_, part) if part.starts_with("from=") => Class::PartOf(part.trim_start_matches("from=").into()),
             _ => panic!("{place}: {info:?} is no class of block that is tried"),
         };

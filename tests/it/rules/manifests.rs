@@ -59,8 +59,8 @@ fn a_mistake_stands_where_it_is_in_the_manifest() {
         config_map(&[("shop.yaml", &SHOP.replace("minute", "minuets")), ("b.yaml", "domain: b\ndescriptors: *")]);
     assert_eq!(
         said(&text),
-        "-:9:26: descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?\n\
-         -:12:19: not YAML: * begins an alias in YAML; a text that begins with it needs quotes: \"*\"\n"
+        "-:9:28: descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?\n\
+         -:12:18: not YAML: * begins an alias in YAML; a text that begins with it needs quotes: \"*\"\n"
     );
 }
 
@@ -72,8 +72,8 @@ fn in_a_text_that_is_no_block_the_place_is_that_of_the_text() {
     });
     assert_eq!(
         said(&text.to_string()),
-        "-:1:39: descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?\n\
-         -:1:149: in line 2 of this text: not YAML: * begins an alias in YAML; a text that begins with it needs \
+        "-:1:37: descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?\n\
+         -:1:147: in line 2 of this text: not YAML: * begins an alias in YAML; a text that begins with it needs \
          quotes: \"*\"\n"
     );
 }
@@ -100,7 +100,7 @@ fn rules_by_a_name_that_a_folder_passes_over_are_told() {
     let told = said(&config_map(&[("config", SHOP)]));
     assert_eq!(
         told,
-        "warning: -:5:11: \"config\" is passed over in a folder: a rules file is called *.yaml, *.yml or *.json\n"
+        "warning: -:6:5: \"config\" is passed over in a folder: a rules file is called *.yaml, *.yml or *.json\n"
     );
 }
 

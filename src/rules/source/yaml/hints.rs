@@ -243,11 +243,13 @@ fn meant(section: &Section, name: &str) -> Option<String> {
         return Some(format!("write {}", key.name));
     }
     if let Some(hint) = HINTS.iter().find(|hint| hint.words.contains(&&*word) && hint.holds_in(section)) {
-        return Some(hint.say.to_owned());
+        // In its own place it need not be named.
+        let here = format!(", in {}", section.name);
+        return Some(hint.say.strip_suffix(&here).unwrap_or(hint.say).to_owned());
     }
     let number_of = word.strip_prefix("requestsper").or(word.strip_prefix("per")).unwrap_or(&word);
     if let Some(unit) = Unit::ALL.into_iter().find(|unit| unit.name() == number_of) {
-        return Some(format!("write requests_per_unit: 5 and unit: {}, in rate_limit", unit.name()));
+        return Some(format!("write requests_per_unit: 5 and unit: {}", unit.name()));
     }
     // A slip in a key of this place is more likely than one of another place.
     if nearest(name, &section.names().collect::<Vec<_>>()).is_some() {
@@ -281,7 +283,7 @@ mod tests {
                 let sections = if hint.within.is_empty() { &SECTIONS[..] } else { hint.within };
                 let met = sections.iter().any(|section| {
                     let (severity, message) = stray(section, &word.to_uppercase());
-                    severity == Severity::Error && message.ends_with(hint.say)
+                    severity == Severity::Error && message.contains(hint.say.split(", in ").next().unwrap())
                 });
                 assert!(met, "{word}: another hint or a key of ours stands before it");
             }

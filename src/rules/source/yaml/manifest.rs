@@ -131,18 +131,21 @@ fn rules_text<'n>(name: &str, value: &'n Node<'n>, file: &mut File<'_>) -> Optio
     Some(text)
 }
 
-/// Where the lines of a text stand in the manifest. In a block (`|`) they are the manifest's own.
+/// Where the lines of a text stand in the manifest: in a block (`|`) they are its own, but for the indentation.
 fn place(file: &Arc<Path>, lines: &[&str], at: Position, text: &str) -> Place {
-    let shift = || {
-        let header: String = lines.get(at.line - 1)?.chars().skip(at.column - 1).take(1).collect();
-        let (first, line) = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty())?;
-        let indent = lines.get(at.line + first)?.strip_suffix(line)?;
-        (header == "|").then(|| indent.chars().count())
+    let (blank, first) = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty()).unwrap_or_default();
+    let shift = |above: usize| {
+        let indent = lines.get(above + blank)?.strip_suffix(first)?;
+        let is_there = |(line, number): (&str, usize)| {
+            let whole = lines.get(number).copied().unwrap_or_default();
+            line.trim().is_empty() || whole.strip_prefix(indent) == Some(line)
+        };
+        let is_block = indent.trim_matches(' ').is_empty() && text.lines().zip(above..).all(is_there);
+        is_block.then(|| Place::block(file, above, indent.len()))
     };
-    match shift() {
-        Some(columns) => Place::block(file, at.line, columns),
-        None => Place::text(file, at),
-    }
+    // A block is where its first line is, or the first that is not blank.
+    let block = shift(at.line - 1).or_else(|| shift((at.line - 1).checked_sub(blank)?));
+    block.unwrap_or_else(|| Place::text(file, at))
 }
 
 fn named(resource: &Node<'_>) -> String {

@@ -20,24 +20,36 @@ pub(super) fn explained(error: &ScanError, text: &str) -> (Position, String) {
     let upto = position.line.saturating_sub(2);
     let lines: Vec<&str> = text.lines().skip(upto).take(position.line - upto).collect();
     let line = if position.line - upto == lines.len() { lines.last().copied().unwrap_or_default() } else { "" };
-    let reason = of_lines(&lines, line, position).or_else(|| of_kind(error.kind(), line, position));
+    let reason = of_lines(&lines).or_else(|| of_kind(error.kind(), line, position));
+    let position = if reason.as_deref() == Some(TAB) { tab(text, position) } else { position };
     (position, format!("not YAML: {}", reason.unwrap_or_else(|| error.info())))
 }
 
+/// The tab that the parser stops at, or before.
+fn tab(text: &str, at: Position) -> Position {
+    let near = text.lines().enumerate().skip(at.line - 1).take(2);
+    let mut tabs = near.filter_map(|(above, line)| Some((above + 1, line.chars().position(|char| char == '\t')? + 1)));
+    tabs.next().map_or(at, |(line, column)| Position { line, column })
+}
+
 /// What the lines themselves show: the one where the parser gives up, and the one before.
-fn of_lines(lines: &[&str], line: &str, position: Position) -> Option<String> {
+fn of_lines(lines: &[&str]) -> Option<String> {
     if lines.iter().any(|line| line.contains("{{")) {
         return Some(
             "here is a template, {{ }}, that has not been rendered: check what helm template prints".to_owned(),
         );
     }
-    if let Some(key) = lines.iter().find_map(|line| without_space(line)) {
-        return Some(format!("a space is missing after the colon: {key}: ..."));
-    }
-    let (_, value) = line.split_once(": ").unwrap_or_else(|| line.split_once("- ").unwrap_or(("", "")));
-    let begins = line.len() - value.len();
+    let key = lines.iter().find_map(|line| without_space(line))?;
+    Some(format!("a space is missing after the colon: {key}: ..."))
+}
+
+/// Whether a value has ended as a list or mapping would, and goes on: `[0-9]+`.
+fn is_after_bracket(line: &str, position: Position) -> bool {
+    let value = line.split_once(": ").or_else(|| line.split_once("- ")).map(|(_, value)| value.trim_start());
+    let Some(value) = value.filter(|value| value.starts_with(['[', '{'])) else { return false };
+    let closed = value.find([']', '}']).map(|close| line.len() - value.len() + close);
     let at = line.char_indices().nth(position.column - 1).map_or(line.len(), |(at, _)| at);
-    (value.trim_start().starts_with(['[', '{']) && at > begins + 1).then(|| BRACKET.to_owned())
+    closed.is_some_and(|closed| closed < at)
 }
 
 fn of_kind(kind: &ErrorKind, line: &str, position: Position) -> Option<String> {
@@ -55,6 +67,9 @@ fn of_kind(kind: &ErrorKind, line: &str, position: Position) -> Option<String> {
         ErrorKind::MappingValueNotAllowed => {
             "a text that holds a colon and a space needs quotes; or this line is indented too far".to_owned()
         }
+        ErrorKind::ExpectedBlockMappingKey | ErrorKind::SimpleKeyExpected if is_after_bracket(line, position) => {
+            BRACKET.to_owned()
+        }
         ErrorKind::ExpectedBlockMappingKey
         | ErrorKind::ExpectedBlockSequenceEntry
         | ErrorKind::BlockSequenceEntryNotAllowed
@@ -64,6 +79,9 @@ fn of_kind(kind: &ErrorKind, line: &str, position: Position) -> Option<String> {
         }
         ErrorKind::UnclosedQuotedScalar | ErrorKind::DocumentIndicatorInQuotedScalar => {
             "these quotes are never closed".to_owned()
+        }
+        ErrorKind::InvalidQuotedScalarIndent => {
+            "the quotes above are never closed, or this line of theirs is not indented".to_owned()
         }
         ErrorKind::InvalidTrailingSingleQuotedScalar | ErrorKind::InvalidTrailingDoubleQuotedScalar => {
             "nothing may stand after closing quotes; a quote within single quotes is doubled: ''".to_owned()
