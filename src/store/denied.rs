@@ -604,7 +604,8 @@ mod tests {
     #[tokio::test]
     async fn a_refund_ends_a_denial_unless_it_is_certain_that_nothing_was_refunded() {
         use StoreError::{Connection, Down, Overloaded, Timeout};
-        for (error, is_known) in [(Down, true), (Overloaded, true), (Timeout, false), (Connection("".into()), false)] {
+        let down = Down("nobody listens".into());
+        for (error, is_known) in [(down, true), (Overloaded, true), (Timeout, false), (Connection("".into()), false)] {
             let denials = Arc::new(unbounded());
             let asked = check("ann", limit(Algorithm::SlidingLog, 1, 60_000, Options::default()), 1);
             denials.learn(from_ref(&asked), &denied(50_000), Instant::now());
