@@ -152,8 +152,7 @@ mod tests {
                 });
             }
             tokio::time::sleep(PAUSE * 3).await;
-            let written = written.lock().clone();
-            written
+            std::mem::take(&mut *written.lock())
         })
     }
 

@@ -7,8 +7,11 @@ use serde_json::Value;
 
 use crate::support::tollgate;
 
+/// Looks at the words of a command, as far as that goes without running it.
+pub type Trial = fn(&[&str]);
+
 /// Programs that are not run, why, and how far their commands are tried.
-const UNRUN: &[(&str, &str, fn(&[&str]))] = &[
+const UNRUN: &[(&str, &str, Trial)] = &[
     ("make", "it builds, and runs the tests themselves", make),
     ("cargo", "it builds, and runs the tests themselves", cargo),
     ("docker", "a container needs a daemon", files),
@@ -17,7 +20,7 @@ const UNRUN: &[(&str, &str, fn(&[&str]))] = &[
 ];
 
 /// How a command is tried without running it, if it is one of those.
-pub fn trial(command: &str) -> Option<fn(&[&str])> {
+pub fn trial(command: &str) -> Option<Trial> {
     let name = command.split_whitespace().next()?;
     UNRUN.iter().find(|(program, ..)| *program == name).map(|(.., trial)| *trial)
 }
