@@ -309,12 +309,16 @@ fn names(rule: &Rule, entries: &[Entry]) -> Vec<Option<Key>> {
     rule.limits.iter().map(name).collect()
 }
 
+fn counted(limits: usize) -> String {
+    format!("{limits} limit{}", if limits == 1 { "" } else { "s" })
+}
+
 impl fmt::Display for Change<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let domain = Short(self.domain);
         match self.kind {
-            Kind::DomainAdded(limits) => return write!(f, "added: domain {domain}: {limits} limits"),
-            Kind::DomainRemoved(limits) => return write!(f, "removed: domain {domain}: {limits} limits"),
+            Kind::DomainAdded(limits) => return write!(f, "added: domain {domain}: {}", counted(limits)),
+            Kind::DomainRemoved(limits) => return write!(f, "removed: domain {domain}: {}", counted(limits)),
             Kind::Order => {
                 return write!(
                     f,

@@ -68,7 +68,7 @@ fn standard_input_is_read_and_named_like_a_file() {
     let output = check_input(b"\xff\xfed\0", &["-"]);
     assert_eq!(text(&output.stderr).lines().next(), Some("-:1:1: is UTF-16: save it as UTF-8"));
     let endless = check_input(&b"# endless\n".repeat(1_700_000), &["-"]);
-    assert_eq!(text(&endless.stderr), "-: is longer than 16 MiB\n");
+    assert_eq!(text(&endless.stderr), "-: is longer than 16 MiB: split it, or raise MAX_RULES_FILE_BYTES\n");
 }
 
 #[test]

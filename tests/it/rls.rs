@@ -731,7 +731,10 @@ descriptors:
         descriptors: vec![
             DescriptorDetails { rule: Some("phone".into()), limits, ..DescriptorDetails::default() },
             DescriptorDetails { rule: Some("root".into()), unlimited: true, ..DescriptorDetails::default() },
-            DescriptorDetails::default(),
+            DescriptorDetails {
+                missed: Some("key \"color\": this level has \"phone\", \"root\"".into()),
+                ..DescriptorDetails::default()
+            },
         ],
     };
     assert_eq!(details, expected);

@@ -10,7 +10,7 @@ const RULES: &str = "
 domain: shop
 descriptors:
   - key: user
-    rate_limit: {unit: year, requests_per_unit: 2}
+    rate_limit: {unit: year, requests_per_unit: 20}
 ";
 
 /// Runs the command to its end.

@@ -191,8 +191,8 @@ fn a_small_number_in_a_sliding_window_that_nobody_chose_is_hinted_at() {
     let hint = hints("", "unit: minute, requests_per_unit: 1");
     assert_eq!(hint.len(), 1);
     let text = "descriptors[0].rate_limit.requests_per_unit: a client that sends just 1 in every period, evenly, is \
-                denied every 2nd; algorithm: sliding_log denies it none, token_bucket refills evenly; to keep it, write \
-                algorithm: sliding_window";
+                denied every 2nd; algorithm: sliding_log denies it none, token_bucket refills evenly; to keep it, \
+                write algorithm: sliding_window";
     assert!(hint[0].ends_with(text), "{hint:?}");
     for small in ["period: 10m, requests_per_unit: 4", "unit: hour, requests_per_unit: 100, cost: 40"] {
         assert_eq!(hints("failure_mode: closed", small).len(), 1, "{small}");

@@ -110,13 +110,14 @@ fn merged_files_add_up_in_the_order_of_their_paths_and_keep_their_own_defaults()
 
 #[test]
 fn merged_files_may_not_say_the_same_twice() {
-    let folder = folder(&[
-        ("a.yaml", "{domain: d, descriptors: [{key: a}, {key: b}]}"),
-        ("b.yaml", "{domain: d, descriptors: [{key: c}, {key: b}]}"),
-    ]);
+    let of = |key: &str| {
+        let descriptor = |key: &str| format!("{{key: {key}, rate_limit: {{unlimited: true}}}}");
+        format!("domain: d\ndescriptors:\n- {}\n- {}", descriptor(key), descriptor("b"))
+    };
+    let folder = folder(&[("a.yaml", &of("a")), ("b.yaml", &of("c"))]);
     let error = load(&sources(folder.path()), &MERGED).unwrap_err().to_string();
-    assert!(error.contains("b.yaml:1:37: descriptors[1]: has the same key and value as descriptors[1] at "), "{error}");
-    assert!(error.ends_with("a.yaml:1:37"), "{error}");
+    assert!(error.contains("b.yaml:4:3: descriptors[1]: has the same key and value as descriptors[1] at "), "{error}");
+    assert!(error.ends_with("a.yaml:4:3"), "{error}");
 }
 
 #[test]
