@@ -95,8 +95,15 @@ impl Call {
             assert_eq!(response.overall_code(), self.expected);
             assert_eq!(response.statuses.len(), self.descriptors);
             for status in &response.statuses {
-                let limit = status.current_limit.as_ref().expect("every descriptor is limited");
-                assert!(limit.requests_per_unit > 0 || status.code() == Code::OverLimit);
+                match &status.current_limit {
+                    Some(limit) => assert!(limit.requests_per_unit > 0 || status.code() == Code::OverLimit),
+                    // Nobody has asked it, because another limit denies the request; or Redis was late, on a machine
+                    // that is busy, and it has failed open: the metadata say so.
+                    None => assert!(
+                        response.overall_code() == Code::OverLimit || response.dynamic_metadata.is_some(),
+                        "every descriptor is limited"
+                    ),
+                }
             }
         }
     }
