@@ -280,6 +280,17 @@ descriptors:
         }
     }
 
+    #[test]
+    fn it_handles_nothing_that_no_limit_paces() {
+        let tollgate = Tollgate::start(&RULES.replace("value: mail", "value: letter"), &[]);
+        let done = tempfile::NamedTempFile::new().unwrap();
+        let output = consumer(&tollgate, "one\n", done.path()).wait_with_output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(3), "{said}");
+        assert!(said.contains("no limit applies to queue=mail of the domain jobs"), "{said}");
+        assert_eq!(std::fs::read_to_string(done.path()).unwrap(), "");
+    }
+
     #[tokio::test]
     async fn it_waits_while_it_is_denied_and_loses_no_job() {
         let none = RULES.replace("requests_per_unit: 1,", "requests_per_unit: 0,");
