@@ -7,6 +7,7 @@ use super::observed::Observed;
 use super::striped::Striped;
 use crate::decision::DecidedBy;
 use crate::store::StoreError;
+use crate::store::redis::Health;
 use crate::version;
 
 /// In front of every name.
@@ -159,9 +160,10 @@ impl Metrics {
             counters("store_errors_total", "Decisions that the store could not make, by reason.", &["kind"])?;
         let failure_answers = counters("failure_mode_answers_total", FAILURE_ANSWERS, &["decided_by"])?;
         let loads = counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?;
-        let store_down = Opts::new("store_down", "1 for the cause why Redis is down; without a series while it is up.");
+        let store_down = Opts::new("store_down", "1 for the cause why Redis is down, and 0 for all others.");
         let store_down = IntGaugeVec::new(store_down, &["cause"])?;
         registry.register(Box::new(store_down.clone()))?;
+        Health::CAUSES.iter().for_each(|cause| store_down.with_label_values(&[*cause]).set(0));
         let metrics = Metrics {
             near_limit_ratio,
             requests: Outcomes {

@@ -9,6 +9,7 @@ use crate::descriptor::Role;
 use crate::plan::Source;
 use crate::rules::Rules;
 use crate::store::StoreError;
+use crate::store::redis::Health;
 
 /// One descriptor of a request adds so many hits at most. It can ask for 2^53, beyond which Prometheus cannot tell one
 /// from none: what a thousand others have asked for would not be seen any more.
@@ -148,14 +149,20 @@ impl Metrics {
     /// The store is up.
     pub fn set_store_up(&self) {
         self.store_up.set(1);
-        self.store_down.reset();
+        self.clear_store_down();
     }
 
     /// The store is down: why, in one word.
     pub fn set_store_down(&self, cause: &str) {
         self.store_up.set(0);
-        self.store_down.reset();
+        self.clear_store_down();
         self.store_down.with_label_values(&[cause]).set(1);
+    }
+
+    fn clear_store_down(&self) {
+        for cause in Health::CAUSES {
+            self.store_down.with_label_values(&[cause]).set(0);
+        }
     }
 
     /// So many counters are in memory, and take so much.

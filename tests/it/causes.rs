@@ -7,6 +7,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Output};
 
+use ::tollgate::store::redis::Health;
 use serde_json::Value;
 use support::redis::{Redis, free_port};
 use support::tollgate::{self, Tollgate, request};
@@ -97,8 +98,16 @@ async fn assert_tells(tollgate: &Tollgate, kind: &str, words: &str) {
     let series = format!("tollgate_store_down{{cause=\"{kind}\"}}");
     wait_until(&series, || tollgate.metric(&series) == 1.0);
     wait_until_async(words, async || error().await.contains(words)).await;
+    let page = std::fs::read_to_string("docs/troubleshooting.md").unwrap();
+    assert!(page.contains(&format!("`{kind}`")), "{kind} is not in docs/troubleshooting.md");
+    assert_eq!(causes(tollgate), (1, Health::CAUSES.len()));
+}
+
+/// Of how many causes Redis is down, and how many there are.
+fn causes(tollgate: &Tollgate) -> (usize, usize) {
     let (_, metrics) = tollgate.get("/metrics");
-    assert_eq!(metrics.lines().filter(|line| line.starts_with("tollgate_store_down{")).count(), 1, "{metrics}");
+    let causes: Vec<&str> = metrics.lines().filter(|line| line.starts_with("tollgate_store_down{")).collect();
+    (causes.iter().filter(|line| line.ends_with(" 1")).count(), causes.len())
 }
 
 async fn assert_decides(tollgate: &Tollgate) {
@@ -107,7 +116,7 @@ async fn assert_decides(tollgate: &Tollgate) {
     })
     .await;
     assert_eq!(tollgate.metric("tollgate_store_up"), 1.0);
-    assert!(!tollgate.get("/metrics").1.contains("tollgate_store_down{"));
+    assert_eq!(causes(tollgate), (0, Health::CAUSES.len()));
 }
 
 /// Answers each connection by what `answer` makes of what has come first, and closes it.

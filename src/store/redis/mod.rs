@@ -44,6 +44,41 @@ pub enum Health {
     Down(&'static str),
 }
 
+impl Health {
+    /// Every cause of being down, in one word.
+    pub const CAUSES: [&str; 29] = [
+        "unknown_host",
+        "nobody_listens",
+        "socket_forbidden",
+        "unreachable",
+        "timeout",
+        "connection",
+        "mute",
+        "no_password",
+        "wrong_password",
+        "needless_password",
+        "protected_mode",
+        "no_permission",
+        "tls",
+        "not_redis",
+        "full",
+        "replica",
+        "loading",
+        "busy",
+        "cannot_save",
+        "few_replicas",
+        "too_many_clients",
+        "no_database",
+        "cluster",
+        "sentinel",
+        "too_old",
+        "no_command",
+        "no_script",
+        "answer",
+        "other",
+    ];
+}
+
 /// Is called whenever Redis goes down or comes up, the first time included, and whenever it is down for another cause.
 pub type OnChange = Box<dyn Fn(Health) + Send + Sync>;
 
