@@ -66,7 +66,8 @@ licences_of() {
     find "$source" -type f -iregex '.*/\(licen[cs]e\|copying\|copyright\|notice\)[^/]*' ! -name '*.rs' | sort
 }
 
-# sbom TARGET FILE: what is linked into the binary, by name, version, licence and checksum; without the folder where it was built.
+# sbom TARGET FILE: what is linked into the binary, by name, version, licence and checksum, and the few crates that features which
+# only tests turn on would add; without the folder where it was built. SOURCE_DATE_EPOCH keeps the clock and chance out of it.
 sbom() {
     local target=$1 file=$2
     PATH=$PWD/target/tools/bin:$PATH cargo cyclonedx --quiet --format json --spec-version 1.5 \
