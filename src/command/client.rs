@@ -53,7 +53,11 @@ impl Service {
 
     /// Why a call failed: what the service said, or what is there instead of one.
     pub(super) async fn refusal(&self, status: &Status) -> anyhow::Error {
-        let said = anyhow!("{}: {}", status.code(), status.message());
+        // The words that gRPC has for a code are about the service, and Tollgate's own say what it is about.
+        let said = match status.message() {
+            "" => anyhow!("{}", status.code()),
+            message => anyhow!("{message}"),
+        };
         if status.code() == Code::Unimplemented {
             return said.context(format!("HTTP/2 is spoken at {}, but not by Tollgate: see --address", self.address));
         }

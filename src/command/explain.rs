@@ -99,10 +99,11 @@ pub(super) async fn run(explain: Explain) -> anyhow::Result<ExitCode> {
         print!("{explanation}");
     }
     Ok(match explanation.answer {
-        Verdict::Fail => ExitCode::FAILURE,
         Verdict::Deny => ExitCode::from(2),
-        Verdict::Pass | Verdict::Unknown if explanation.applies() => ExitCode::SUCCESS,
-        Verdict::Pass | Verdict::Unknown => ExitCode::from(NOTHING_APPLIES),
+        Verdict::Pass | Verdict::Unknown if !explanation.applies() => ExitCode::from(NOTHING_APPLIES),
+        Verdict::Pass => ExitCode::SUCCESS,
+        // To a script that asks before it acts, what nobody knows is no yes.
+        Verdict::Fail | Verdict::Unknown => ExitCode::FAILURE,
     })
 }
 
@@ -153,6 +154,9 @@ impl Explain {
             StatusCode::OK => serde_json::from_slice(&body)
                 .with_context(|| format!("{host} explains in words of another version than this command's")),
             StatusCode::NOT_FOUND => bail!("{host} explains nothing: start the service with ADMIN_API=true"),
+            StatusCode::UNAUTHORIZED if self.admin_token.is_some() => {
+                bail!("the ADMIN_TOKEN that was given is not that of {host}")
+            }
             StatusCode::UNAUTHORIZED => bail!("{host} wants its ADMIN_TOKEN: set that variable, or --admin-token"),
             status => bail!("{host}: {status}: {}", String::from_utf8_lossy(&body)),
         }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::findings::Findings;
 use crate::server;
-use crate::settings::{self, Environment, Given, Settings};
+use crate::settings::{self, Backend, Environment, Given, Settings};
 use crate::telemetry::{self, Logs};
 
 /// Says why it cannot serve in the log, which waits for no reader.
@@ -45,6 +45,12 @@ fn tell(settings: &Settings, findings: &Findings, environment: &Environment) {
     }
     for mistake in mistakes {
         tracing::error!("{mistake}");
+    }
+    let ignores_redis = settings.store.backend_type == Some(Backend::Memory);
+    if let Some(given) = given.iter().find(|given| given.variable.as_deref() == Some("REDIS_URL"))
+        && ignores_redis
+    {
+        tracing::warn!("{given} does nothing: BACKEND_TYPE is memory, so each replica counts for itself");
     }
     let expects = given.iter().any(|given| given.variable.as_deref() == Some("EXPECTED_REPLICAS"));
     let expected = expects.then_some(settings.deciding.expected_replicas);

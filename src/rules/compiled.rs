@@ -207,10 +207,14 @@ impl Level {
 }
 
 impl Key {
-    /// One of its nodes, the one without a value before others.
+    /// One of its nodes, the one without a value before others; of a few values the first in its file.
     pub(super) fn first(&self) -> Option<&Node> {
-        let patterns = self.patterns.iter().map(|pattern| &pattern.node);
-        self.default.iter().map(|node| &**node).chain(patterns).chain(self.values.values()).next()
+        /// There may be a million.
+        const LOOKED_AT: usize = 64;
+        let pattern = self.patterns.first().map(|pattern| &pattern.node);
+        let values = self.values.values().take(LOOKED_AT);
+        let default = self.default.as_deref();
+        default.or(pattern).or_else(|| values.min_by_key(|node| (node.place.origin, node.place.line)))
     }
 }
 

@@ -158,7 +158,10 @@ async fn put_in_force<S: Store>(mut changed: mpsc::UnboundedReceiver<Result<Load
                     Ok((old, summary)) => {
                         serving.set(Health::Serving).await;
                         let Summary { added, removed, changed, afresh, .. } = summary;
-                        let lines = format!("new rules are in force\n{summary}");
+                        let lines = match added + removed + changed {
+                            0 => "the rules have been read again, and limit the same".to_owned(),
+                            _ => format!("new rules are in force\n{summary}"),
+                        };
                         let lines = lines.trim_end();
                         tracing::info!(rules = count, domains, added, removed, changed, afresh, "{lines}");
                         tokio::spawn(retire(old));

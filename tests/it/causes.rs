@@ -66,7 +66,7 @@ impl Place {
     async fn assert_tells(&self, kind: &str, words: &str) {
         let tollgate = self.start();
         assert_tells(&tollgate, kind, words).await;
-        let line = tollgate.must_log("redis cannot be reached");
+        let line = tollgate.must_log("redis cannot be used");
         assert!(line["error"].as_str().unwrap().contains(words), "{line}");
         self.assert_command_tells(words);
         assert!(!format!("{:?}", tollgate.logs()).contains(PASSWORD), "a password is in the log");
@@ -334,7 +334,7 @@ async fn a_proxy_need_not_know_info() {
         let tollgate = Place::at(address).start();
         assert_decides(&tollgate).await;
         tollgate.must_log("redis does not tell what it is (INFO)");
-        assert!(tollgate.logged("redis cannot be reached").is_none());
+        assert!(tollgate.logged("redis cannot be used").is_none());
     }
 }
 

@@ -233,7 +233,7 @@ async fn the_command_reads_files_and_redis_with_the_settings_of_the_service() {
         assert!(said.ends_with("a request would pass: every limit has room\n"), "{said}");
     }
     let (code, said, _) = command(&settings[1..], &ann);
-    assert_eq!(code, Some(0));
+    assert_eq!(code, Some(1));
     assert!(said.contains("state: unknown, counters in memory are the service's own"), "{said}");
     let (code, said, _) = command(&settings, &["--domain", "shop", "--json", "color=red"]);
     assert_eq!(code, Some(3));
@@ -249,7 +249,7 @@ async fn the_command_reads_files_and_redis_with_the_settings_of_the_service() {
     redis.freeze();
     let (code, said, _) = command(&settings, &ann);
     redis.thaw();
-    assert_eq!(code, Some(0));
+    assert_eq!(code, Some(1));
     assert!(said.contains("whether a request would pass is unknown: Redis does not say"), "{said}");
     let (code, _, said) = command(&[], &ann);
     assert_eq!(code, Some(1));

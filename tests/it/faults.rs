@@ -120,7 +120,7 @@ async fn a_redis_that_is_not_there_when_the_service_starts() {
     let mut redis = Redis::stopped();
     let tollgate = start(&redis.url());
     assert_failure_modes(&tollgate, "before").await;
-    tollgate.must_log("redis cannot be reached");
+    tollgate.must_log("redis cannot be used");
     redis.restart();
     assert_limits_are_back(&tollgate, "after").await;
     tollgate.must_log("redis is up");
@@ -408,7 +408,7 @@ async fn many_connections_to_a_redis_far_away() {
     // One after the other they would take longer than any one of them may.
     let tollgate = Tollgate::start(RULES, &[&url, "REDIS_POOL_SIZE=100", "REDIS_TIMEOUT=500ms"]);
     assert_limits_are_back(&tollgate, "ann").await;
-    assert!(tollgate.logged("redis cannot be reached").is_none());
+    assert!(tollgate.logged("redis cannot be used").is_none());
 }
 
 #[tokio::test]
@@ -542,7 +542,7 @@ async fn a_user_without_the_right_to_decide_is_a_redis_that_is_down_and_the_log_
         );
         assert_eq!(tollgate.metric("tollgate_store_up"), 0.0);
         assert_failure_modes(&tollgate, "during").await;
-        let told = tollgate.must_log("redis cannot be reached");
+        let told = tollgate.must_log("redis cannot be used");
         assert!(says_why(&told), "{told}");
 
         redis.command::<()>(&format!("ACL SETUSER toll +{right}")).await;

@@ -233,3 +233,10 @@ fn booleans_may_be_spelt_as_in_go_and_a_flag_goes_before_its_variable() {
         assert!(said.contains("--admin-api=true (command line): needs an ADMIN_TOKEN"), "{said}");
     }
 }
+
+#[test]
+fn a_redis_that_is_named_for_nothing_is_told() {
+    let tollgate = Tollgate::start(RULES, &["BACKEND_TYPE=memory", "REDIS_URL=localhost:6379"]);
+    let told = "REDIS_URL=*** does nothing: BACKEND_TYPE is memory, so each replica counts for itself";
+    assert_eq!(messages(&tollgate, "WARN"), [told]);
+}

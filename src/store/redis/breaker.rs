@@ -134,7 +134,7 @@ impl Breaker {
                 move |losses| {
                     tracing::warn!(
                         %redis, error, losses, serving,
-                        "a connection to redis is lost and made anew: the others serve"
+                        "a connection to redis is lost, and others are left"
                     );
                 }
             });
@@ -151,7 +151,7 @@ impl Breaker {
             State::Untried(connections) if *connections > 1 => *connections -= 1,
             State::Untried(_) => {
                 *state = State::Open(self.open(error));
-                self.report_down("redis cannot be reached: each limit answers by its failure mode", error);
+                self.report_down("redis cannot be used: each limit answers by its failure mode", error);
             }
             State::Open(outage) => self.go_on(outage, error),
             State::Closed { connections } => {
@@ -161,7 +161,7 @@ impl Breaker {
                     move |failures| {
                         tracing::warn!(
                             %redis, error, failures, serving,
-                            "a connection to redis cannot be made: the others serve"
+                            "a connection to redis cannot be made, and others are left"
                         );
                     }
                 });
@@ -185,7 +185,10 @@ impl Breaker {
         }
         if has_news || is_due(outage.reported.0, REMINDER) {
             outage.reported = (now, Arc::clone(&outage.cause));
-            tracing::warn!(redis = %self.redis, %error, "redis is still down");
+            self.log.log(News::Down, || {
+                let (redis, error) = (Arc::clone(&self.redis), error.to_string());
+                move |_| tracing::warn!(%redis, error, "redis is still down")
+            });
         }
     }
 
@@ -271,8 +274,8 @@ mod tests {
         });
         let log = String::from_utf8(log.0.lock().clone()).unwrap();
         let says_up = |line: &str| {
-            let up = line.contains("redis is up") || line.contains("the others serve");
-            let down = ["redis is down", "redis cannot be reached", "redis is still down"];
+            let up = line.contains("redis is up") || line.contains("others are left");
+            let down = ["redis is down", "redis cannot be used", "redis is still down"];
             (up || down.iter().any(|words| line.contains(words))).then_some(up)
         };
         (log.lines().filter_map(says_up).next_back().unwrap(), is_up)
