@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds the binary for each target that is named, linked with all that it needs: it runs on any Linux of that kind of machine.
+# Builds the binary for each target that is named, linked with all that it needs but the kernel.
 #
 #   scripts/static.sh x86_64-unknown-linux-musl      makes target/x86_64-unknown-linux-musl/release/tollgate
 #

@@ -91,7 +91,7 @@ cargo-zigbuild() {
 cargo-cyclonedx() {
     if [[ ! -x $tools/bin/cargo-cyclonedx ]]; then
         say "compiling cargo-cyclonedx $cargo_cyclonedx: this takes some minutes, once"
-        # Not optimized: it runs for a second, and this takes half the time.
+        # Not optimized: it runs for a second, and takes longer to compile.
         CARGO_PROFILE_DEV_DEBUG=none cargo install --quiet --debug --locked --version "$cargo_cyclonedx" --root $tools \
             --target-dir $tools/build cargo-cyclonedx
         rm -rf $tools/build
