@@ -18,7 +18,7 @@ test: ## run every test, with the Redis and the Envoy they need (installed at th
 	scripts/test-tools.sh
 	cargo test --locked --no-fail-fast
 
-e2e: ## make what a release has, and try it as its users would; ask h2spec and actionlint, too (installs what it needs; needs Go)
+e2e: ## make what a release has, and try it as its users would; ask h2spec, actionlint and shellcheck, too (installs what it needs; needs Go)
 	scripts/test-tools.sh
 	scripts/e2e-tools.sh
 	$(MAKE) dist
