@@ -84,7 +84,7 @@ fn from_unpacking_to_the_first_limited_as_the_page_says() {
     let answers: Vec<_> = said.lines().filter(|line| !line.starts_with(' ')).collect();
     assert_eq!(answers, ["passed", "passed", "passed", "passed", "passed", "LIMITED"], "{said}");
 
-    run(&mut shell(&root, install));
+    run(shell(&root, install).env("HOME", folder.path()));
     let version = run(&mut shell(folder.path(), "~/.local/bin/tollgate --version"));
     assert!(version.contains(target), "{version}");
     assert!(folder.path().join(".local/share/man/man1/tollgate-ask.1").exists());
