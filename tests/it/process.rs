@@ -678,7 +678,7 @@ async fn a_hangup_reads_the_rules_again_and_ends_nothing() {
     let mut tollgate = Tollgate::start(RULES, &["DRAIN_DELAY=1h"]);
     let loads = |tollgate: &Tollgate| tollgate.metric("tollgate_rules_loads_total{result=\"success\"}");
     tollgate.signal("HUP");
-    assert_eq!(tollgate.must_log("reading the rules again")["signal"], "SIGHUP");
+    assert_eq!(tollgate.must_log("the rules are read again")["signal"], "SIGHUP");
     tollgate.must_log("the rules have been read again, and limit the same");
     assert_eq!(loads(&tollgate), 2.0, "though nothing has changed");
     assert!(tollgate.passes("shop", &[("user", "ann")]).await);
