@@ -185,7 +185,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
     let rules = folder.path().to_str().unwrap();
     for (settings, reason) in [
         (&[][..], "no rules: name a file or folder with --rules PATH"),
-        (&[("RULES", rules), ("BACKEND_TYPE", "memcache")], "must be one of memory, redis"),
+        (&[("RULES", rules), ("BACKEND_TYPE", "memcache")], "there is no Memcached: use redis, with REDIS_URL"),
         (
             &[("RULES", rules), ("BACKEND_TYPE", "redis")],
             "BACKEND_TYPE=redis (environment): needs REDIS_URL, for example REDIS_URL=localhost:6379",

@@ -57,7 +57,7 @@ pub enum RedisAddressError {
     #[error("a database and a password stand in a URL: write redis://[user:password@]host:port/database")]
     NoScheme,
     /// `rediss://`.
-    #[error("TLS to Redis (rediss://) is not supported: write redis:// and a port without TLS, or a tunnel (stunnel)")]
+    #[error("TLS to Redis (rediss://) is not supported: use redis:// and a port without TLS, or a tunnel (stunnel)")]
     Tls,
     /// A list, as for a cluster.
     #[error("a single Redis is supported: write one host:port")]
