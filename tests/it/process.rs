@@ -238,7 +238,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
         assert!(!said.contains("hidden"), "{said}");
     }
     let said = refusal(&["--gprc-port", "1"], &[]);
-    assert!(said.contains("a similar argument exists: '--grpc-port'"), "{said}");
+    assert!(said.contains("there is no such flag; did you mean --grpc-port?"), "{said}");
 }
 
 #[test]
