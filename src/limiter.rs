@@ -395,6 +395,13 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    /// Logs what throttles have kept back, because the process ends.
+    pub fn flush_log(&self) {
+        self.common.outage.flush_log();
+        self.common.delays.flush_log();
+        self.store.flush_log();
+    }
+
     /// Releases all delayed requests, now and from now on: the process ends.
     pub fn release_delayed(&self) {
         self.common.delays.close();

@@ -185,7 +185,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
     let rules = folder.path().to_str().unwrap();
     for (settings, reason) in [
         (&[][..], "no rules: name a file or folder with --rules PATH"),
-        (&[("RULES", rules), ("BACKEND_TYPE", "memcache")], "must be one of memory, redis"),
+        (&[("RULES", rules), ("BACKEND_TYPE", "memcache")], "there is no Memcached: use redis, with REDIS_URL"),
         (
             &[("RULES", rules), ("BACKEND_TYPE", "redis")],
             "BACKEND_TYPE=redis (environment): needs REDIS_URL, for example REDIS_URL=localhost:6379",
@@ -238,7 +238,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
         assert!(!said.contains("hidden"), "{said}");
     }
     let said = refusal(&["--gprc-port", "1"], &[]);
-    assert!(said.contains("a similar argument exists: '--grpc-port'"), "{said}");
+    assert!(said.contains("there is no such flag; did you mean --grpc-port?"), "{said}");
 }
 
 #[test]
@@ -678,7 +678,7 @@ async fn a_hangup_reads_the_rules_again_and_ends_nothing() {
     let mut tollgate = Tollgate::start(RULES, &["DRAIN_DELAY=1h"]);
     let loads = |tollgate: &Tollgate| tollgate.metric("tollgate_rules_loads_total{result=\"success\"}");
     tollgate.signal("HUP");
-    assert_eq!(tollgate.must_log("reading the rules again")["signal"], "SIGHUP");
+    assert_eq!(tollgate.must_log("the rules are read again")["signal"], "SIGHUP");
     tollgate.must_log("the rules have been read again, and limit the same");
     assert_eq!(loads(&tollgate), 2.0, "though nothing has changed");
     assert!(tollgate.passes("shop", &[("user", "ann")]).await);

@@ -99,6 +99,22 @@ fn a_signal_ends_a_process_that_is_loading_again_at_once() {
 }
 
 #[test]
+fn a_hangup_while_rules_are_loaded_is_told_at_once_and_they_are_read_once_more() {
+    let slow = Slow::new();
+    let tollgate = slow.start(&[]);
+    tollgate.signal("HUP");
+    let told = "the rules are read again, after a load that is going on";
+    tollgate.must_log(told);
+    tollgate.signal("HUP");
+    wait_until("both are told", || tollgate.logs().iter().filter(|line| line["message"] == told).count() == 2);
+    assert!(tollgate.logged("tollgate is up").is_none());
+    slow.write(RULES);
+    tollgate.must_log("tollgate is up");
+    slow.write(RULES);
+    tollgate.must_log("the rules have been read again, and limit the same");
+}
+
+#[test]
 fn a_load_that_fails_at_last_ends_the_process_with_its_report_unless_it_shall_wait() {
     let slow = Slow::new();
     let mut tollgate = slow.start(&[]);

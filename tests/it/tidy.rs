@@ -85,7 +85,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Only these know the wire's types, and only these do I/O by `tokio::net`.
 const OUTSIDE: &[&str] = &["grpc", "wire", "server", "command"];
 
-fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+pub fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::from(folder)];
     while let Some(folder) = folders.pop() {

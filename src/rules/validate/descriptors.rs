@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::idle::{Others, idle};
 use super::pattern::{is_network, taken_for};
-use super::{Complaints, GivenDefaults, MAX_LEVELS, Mark, Names};
+use super::{Complaints, GivenDefaults, MAX_LEVELS, Mark, Names, held};
 use crate::descriptor::Role;
 use crate::rules::checked::{Allowance, Defaults, DescriptorConfig, Place, RuleConfig};
 use crate::rules::config::{FieldPath, Raw, RawDescriptor};
@@ -41,13 +41,13 @@ struct First {
 
 impl Siblings {
     /// Adds those of another origin on the same level, which is the top.
-    pub(super) fn join(&mut self, other: Siblings, report: &mut Report) {
+    pub(super) fn join(&mut self, other: Siblings, holder: Option<&Arc<str>>, report: &mut Report) {
         let mut others: Vec<_> = other.0.into_iter().collect();
         others.sort_unstable_by_key(|(_, first)| first.index);
         for (name, First { mark, index }) in others {
             let path = FieldPath::Root.key("descriptors");
             if let Err(message) = self.add(name, First { mark: mark.clone(), index }, path) {
-                report.add(mark.problem(path.item(index).to_string(), message));
+                report.add(mark.problem(held(holder, path.item(index).to_string()), message));
             }
         }
     }
@@ -160,6 +160,8 @@ impl Tree<'_> {
             if raw.rate_limit.is_missing() && raw.rate_limits.is_missing() {
                 let message = "does nothing without a rate_limit beside it; it is not inherited";
                 self.complaints.warn(path.key(key), message);
+            } else if raw.rate_limit.get().is_some_and(|limit| limit.unlimited.is_set()) {
+                self.complaints.warn(path.key(key), "does nothing: an unlimited rule denies nothing");
             }
         }
         found

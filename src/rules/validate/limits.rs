@@ -318,7 +318,7 @@ impl Tree<'_> {
             };
         }
         let place = path.key("period");
-        if !raw.unit.is_missing() {
+        if raw.unit.get().is_some() {
             self.complaints.error(place, "a limit has a unit or a period: remove one of the two");
             return None;
         }
@@ -328,7 +328,8 @@ impl Tree<'_> {
     /// The period of a limit of what is in progress.
     fn hold(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>) -> Option<Duration> {
         let mut wrong = false;
-        for (key, _) in [("unit", &raw.unit), ("period", &raw.period)].into_iter().filter(|(_, raw)| !raw.is_missing())
+        for (key, _) in
+            [("unit", &raw.unit), ("period", &raw.period)].into_iter().filter(|(_, raw)| raw.get().is_some())
         {
             wrong = true;
             let message = format!(

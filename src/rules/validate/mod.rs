@@ -59,6 +59,16 @@ pub trait Origin {
     /// Where a field stands in it; of a field that is missing, where it is missing. `None` where there are no
     /// positions.
     fn position(&self, path: &FieldPath<'_>) -> Option<Position>;
+
+    /// What in it holds these rules, where it can hold several: the resource and the key of a Kubernetes manifest.
+    fn holder(&self) -> Option<&Arc<str>> {
+        None
+    }
+
+    /// What messages call a field.
+    fn path(&self, path: &FieldPath<'_>) -> String {
+        path.to_string()
+    }
 }
 
 /// Joins parts to domains, one after the other.
@@ -75,6 +85,8 @@ pub struct Part {
     name: String,
     /// Where it is named; of several parts, the first.
     named: Mark,
+    /// What holds it there.
+    holder: Option<Arc<str>>,
     /// Those of its parts.
     origins: Vec<OriginConfig>,
     /// Of several parts that differ, the first counts.
@@ -122,18 +134,28 @@ impl Part {
         let mut tree = Tree { complaints, defaults: of_all, given, origin: 0, others, names: &mut names };
         let path = FieldPath::Root.key("descriptors");
         let descriptors = raw.descriptors.get().map(|list| tree.level(list, path, 1, &mut siblings));
+        let is_empty = match &raw.descriptors {
+            Raw::Missing => true,
+            Raw::Unreadable => false,
+            Raw::Given(list) => list.is_empty(),
+        };
+        // What has a mistake may be empty for that alone.
+        if is_empty && others == Others::None && !tree.complaints.report.has_errors() {
+            tree.complaints.warn(path, "there are none, so no request of this domain is limited");
+        }
         if !options.merge_domains {
             // No other part adds to them.
             siblings = Siblings::default();
         }
         let descriptors = descriptors.unwrap_or_default();
-        Part { name, named, origins, defaults, descriptors, siblings, names }
+        let holder = origin.holder().cloned();
+        Part { name, named, holder, origins, defaults, descriptors, siblings, names }
     }
 
     /// Adds another part of the same domain.
     fn join(&mut self, other: Part, report: &mut Report) {
         self.defaults = self.defaults.or(other.defaults);
-        self.siblings.join(other.siblings, report);
+        self.siblings.join(other.siblings, other.holder.as_ref(), report);
         let mut descriptors = other.descriptors;
         shift(&mut descriptors, self.origins.len() as u32);
         self.descriptors.extend(descriptors);
@@ -156,10 +178,11 @@ impl Validation {
             if self.options.merge_domains {
                 return domain.join(part, report);
             }
-            let (name, first) = (quoted(&part.name), domain.named.origin.display());
+            let (name, first) = (quoted(&part.name), domain.named.origin.display().to_string());
+            let first = held(domain.holder.as_ref(), first);
             let hint = "one file holds a domain, unless MERGE_DOMAIN_CONFIG=true";
             let message = format!("{name} is already the domain of {first}; {hint}");
-            report.add(part.named.problem("domain".to_owned(), message));
+            report.add(part.named.problem(held(part.holder.as_ref(), "domain".to_owned()), message));
         }
         if !part.name.is_empty() {
             self.by_name.entry(part.name.clone()).or_insert(self.domains.len());
@@ -189,6 +212,14 @@ fn shift(descriptors: &mut [DescriptorConfig], by: u32) {
     for descriptor in descriptors {
         descriptor.place.origin += by;
         shift(&mut descriptor.descriptors, by);
+    }
+}
+
+/// Something within what holds it.
+fn held(holder: Option<&Arc<str>>, what: String) -> String {
+    match holder {
+        Some(holder) => format!("{holder}: {what}"),
+        None => what,
     }
 }
 
@@ -285,7 +316,7 @@ impl Complaints<'_> {
 
     fn problem(&self, severity: Severity, path: FieldPath<'_>, message: String) -> Problem {
         let (file, position) = (Arc::clone(self.origin.name()), self.origin.position(&path));
-        Problem { severity, file, position, path: path.to_string(), message }
+        Problem { severity, file, position, path: self.origin.path(&path), message }
     }
 
     /// The origin as it is remembered.

@@ -32,6 +32,8 @@ pub(super) struct Fields<'n, 'p> {
     path: FieldPath<'p>,
     section: &'static Section,
     values: [Option<&'n Node<'n>>; MAX_KEYS],
+    /// What has been said of keys that mean nothing there.
+    hints: Vec<String>,
 }
 
 impl<'n> Fields<'n, '_> {
@@ -39,6 +41,13 @@ impl<'n> Fields<'n, '_> {
     pub(super) fn get(&self, key: &'static str) -> Option<Spot<'n, '_>> {
         let index = self.section.index(key)?;
         self.values[index].map(|node| Spot { node, path: self.path.key(key) })
+    }
+
+    /// What a key that must be there is where it is not. Where a hint names it, that has been reported already.
+    pub(super) fn missing<T>(&self, key: &str) -> Raw<T> {
+        let is_letter = |char: char| char.is_ascii_alphanumeric() || char == '_';
+        let names = |hint: &String| hint.split(|char| !is_letter(char)).any(|word| word == key);
+        if self.hints.iter().any(names) { Raw::Unreadable } else { Raw::Missing }
     }
 }
 
@@ -55,12 +64,9 @@ impl File<'_> {
     }
 
     pub(super) fn add(&mut self, severity: Severity, position: Position, path: FieldPath<'_>, message: String) {
-        let message = match path {
-            FieldPath::Root => self.place.message(position, message),
-            _ => message,
-        };
-        let (file, position) = (Arc::clone(&self.place.file), Some(self.place.position(position)));
-        self.report.add(Problem { severity, file, position, path: path.to_string(), message });
+        let (file, path) = (Arc::clone(&self.place.file), self.place.path(position, &path));
+        let position = Some(self.place.position(position));
+        self.report.add(Problem { severity, file, position, path, message });
     }
 
     /// Looks up the keys of a mapping and reports those that mean nothing there.
@@ -74,11 +80,11 @@ impl File<'_> {
             self.error(spot, format!("must be a mapping, not {}{}", kind(spot.node), hint.unwrap_or_default()));
             return None;
         };
-        let mut fields = Fields { path: spot.path, section, values: [None; MAX_KEYS] };
+        let mut fields = Fields { path: spot.path, section, values: [None; MAX_KEYS], hints: Vec::new() };
         let mut own = [false; MAX_KEYS];
         for entry in entries.iter() {
             let Some(index) = name(&entry.key).and_then(|name| section.index(name)) else {
-                self.stray_key(spot, section, &entry.key);
+                fields.hints.extend(self.stray_key(spot, section, &entry.key));
                 continue;
             };
             if own[index] {
@@ -91,15 +97,20 @@ impl File<'_> {
         Some(fields)
     }
 
-    fn stray_key(&mut self, parent: Spot<'_, '_>, section: &Section, key: &Node<'_>) {
+    /// Returns what an error says should be there instead.
+    fn stray_key(&mut self, parent: Spot<'_, '_>, section: &Section, key: &Node<'_>) -> Option<String> {
         let Some(name) = name(key) else {
             let message = format!("a key must be a name, not {}", kind(key));
             self.add(Severity::Error, key.position, parent.path, message);
-            return;
+            return None;
         };
         let shown = escaped(name);
         let (severity, message) = hints::stray(section, name);
+        let rest = message.strip_prefix("unknown key ").and_then(|rest| rest.strip_prefix(&quoted(name)));
+        // A list of all keys is no hint at one of them.
+        let hint = rest.filter(|rest| !rest.starts_with("; there")).map(str::to_owned);
         self.add(severity, key.position, parent.path.key(&shown), message);
+        hint
     }
 
     /// The items of a list.

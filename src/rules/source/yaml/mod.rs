@@ -60,7 +60,7 @@ pub(super) fn read(
             let found = manifest::embedded(&mut File { place: place.clone(), report }, text, &roots);
             match found {
                 Ok(all) => {
-                    said.parts.extend(all.into_iter().filter_map(|one| rules(one.place, one.text, options, report)));
+                    said.parts.extend(all.into_iter().filter_map(|one| rules(one.place, &one.text, options, report)));
                 }
                 Err(message) => said.without_rules = Some(place.problem(message)),
             }
@@ -100,6 +100,14 @@ impl Origin for Tree<'_> {
 
     fn position(&self, path: &FieldPath<'_>) -> Option<Position> {
         Some(self.place.position(self.root.position_of(path)))
+    }
+
+    fn holder(&self) -> Option<&Arc<str>> {
+        self.place.holder()
+    }
+
+    fn path(&self, path: &FieldPath<'_>) -> String {
+        self.place.path(self.root.position_of(path), path)
     }
 }
 

@@ -13,9 +13,12 @@ use crate::rules::validate::MAX_LEVELS;
 pub(super) fn domain<'n>(file: &mut File<'_>, root: &'n Node<'n>) -> Option<RawDomain<'n>> {
     let fields = file.fields(Spot { node: root, path: FieldPath::Root }, &keys::ROOT)?;
     Some(RawDomain {
-        domain: text(file, &fields, "domain"),
+        domain: required_text(file, &fields, "domain"),
         defaults: section(file, fields.get("defaults"), &keys::DEFAULTS, defaults),
-        descriptors: list(file, fields.get("descriptors"), |file, spot| descriptor(file, spot, 1)),
+        descriptors: match fields.get("descriptors") {
+            None => fields.missing("descriptors"),
+            found => list(file, found, |file, spot| descriptor(file, spot, 1)),
+        },
     })
 }
 
@@ -32,7 +35,7 @@ fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usize) -> Raw<
             file.mapping(spot);
         }
         RawDescriptor {
-            key: text(file, fields, "key"),
+            key: required_text(file, fields, "key"),
             value: text(file, fields, "value"),
             share_threshold: flag(file, fields, "share_threshold"),
             shadow_mode: flag(file, fields, "shadow_mode"),
@@ -55,8 +58,14 @@ fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usize) -> Raw<
 fn limit<'n>(file: &mut File<'_>, spot: Option<Spot<'n, '_>>) -> Raw<RawLimit<'n>> {
     section(file, spot, &keys::RATE_LIMIT, |file, fields| RawLimit {
         name: text(file, fields, "name"),
-        unit: text(file, fields, "unit"),
-        requests_per_unit: number(file, fields, "requests_per_unit"),
+        unit: match fields.get("unlimited") {
+            None => required_text(file, fields, "unit"),
+            Some(_) => text(file, fields, "unit"),
+        },
+        requests_per_unit: match fields.get("unlimited") {
+            None => required_number(file, fields, "requests_per_unit"),
+            Some(_) => number(file, fields, "requests_per_unit"),
+        },
         unlimited: flag(file, fields, "unlimited"),
         replaces: list(file, fields.get("replaces"), |file, spot| {
             section(file, Some(spot), &keys::REPLACES, |file, fields| RawReplaces { name: text(file, fields, "name") })
@@ -80,19 +89,31 @@ fn limit<'n>(file: &mut File<'_>, spot: Option<Spot<'n, '_>>) -> Raw<RawLimit<'n
 
 fn penalty<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawPenalty<'n> {
     RawPenalty {
-        after: number(file, fields, "after"),
-        within: length(file, fields, "within"),
-        ban: length(file, fields, "ban"),
+        after: required_number(file, fields, "after"),
+        within: required_length(file, fields, "within"),
+        ban: required_length(file, fields, "ban"),
         extend: flag(file, fields, "extend"),
     }
 }
 
 fn lease<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawLease<'n> {
-    RawLease { size: number(file, fields, "size"), ttl: length(file, fields, "ttl") }
+    RawLease { size: required_number(file, fields, "size"), ttl: required_length(file, fields, "ttl") }
 }
 
 fn text<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>, key: &'static str) -> Raw<Text<'n>> {
     fields.get(key).map_or(Raw::Missing, |spot| file.text(spot))
+}
+
+fn required_text<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>, key: &'static str) -> Raw<Text<'n>> {
+    fields.get(key).map_or_else(|| fields.missing(key), |spot| file.text(spot))
+}
+
+fn required_length<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>, key: &'static str) -> Raw<Text<'n>> {
+    fields.get(key).map_or_else(|| fields.missing(key), |spot| file.length(spot))
+}
+
+fn required_number(file: &mut File<'_>, fields: &Fields<'_, '_>, key: &'static str) -> Raw<u32> {
+    fields.get(key).map_or_else(|| fields.missing(key), |spot| file.number(spot))
 }
 
 fn length<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>, key: &'static str) -> Raw<Text<'n>> {
