@@ -1,16 +1,16 @@
 //! An explanation for people.
 
 use std::fmt;
-use std::time::Duration;
 
 use super::{
     At, Explained, ExplainedLimit, Explanation, Found, From, Matched, MissedBy, Part, RoleName, State, Verdict,
 };
+use crate::descriptor::wait;
 use crate::rules::MatchedBy;
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation { domain, at, descriptors, answer, because } = self;
+        let Explanation { domain, at, descriptors, answer, because, .. } = self;
         writeln!(f, "domain {domain}{}", In(at.as_ref()))?;
         for descriptor in descriptors {
             descriptor.fmt(f)?;
@@ -31,7 +31,7 @@ impl fmt::Display for Explained {
             };
             writeln!(f, "  {entry} matches {node}{why}{}", In(at.as_ref()))?;
         }
-        if *found != Found::UnknownDomain
+        if *found == Found::UnknownDescriptor
             && let Some(entry) = entries.get(matched.len())
         {
             writeln!(f, "  {entry} matches nothing")?;
@@ -68,6 +68,7 @@ impl fmt::Display for ExplainedLimit {
             write!(f, "    {key}: {value}")?;
             match (from, setting) {
                 (From::Limit, _) => {}
+                (From::Request, _) => write!(f, ", by the request, which brings it along")?,
                 (From::Defaults, _) => write!(f, ", by the file's defaults{}", In(at.as_ref()))?,
                 (From::Setting, Some(setting)) => write!(f, ", by the setting {setting}")?,
                 (From::Setting | From::BuiltIn, _) => write!(f, ", built in")?,
@@ -95,16 +96,22 @@ impl fmt::Display for ExplainedLimit {
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let State { capacity, remaining, reset_after_ms, banned_ms, over, decided_by } = self;
+        let State { capacity, remaining, reset_after_ms, banned_ms, used_up, next_after_ms, decided_by } = self;
         write!(f, "{remaining} of {capacity} left")?;
-        let rounded = |ms: u64| humantime::format_duration(Duration::from_secs(ms.div_ceil(1000)));
         if let Some(banned_ms) = banned_ms {
-            write!(f, ", banned for {}", rounded(*banned_ms))?;
-        } else if *over {
-            write!(f, ", used up")?;
+            write!(f, ", banned for {}", wait(*banned_ms))?;
+        }
+        match (used_up, remaining) {
+            (true, 0) if *capacity == 0 => f.write_str(", it lets nothing pass")?,
+            (true, 0) if banned_ms.is_none() => f.write_str(", used up")?,
+            (true, 1..) => f.write_str(", no room for one more")?,
+            _ => {}
+        }
+        if let Some(next_after_ms) = next_after_ms {
+            write!(f, ", one more passes in {}", wait(*next_after_ms))?;
         }
         if *reset_after_ms > 0 {
-            write!(f, ", as fresh in {}", rounded(*reset_after_ms))?;
+            write!(f, ", resets in {}", wait(*reset_after_ms))?;
         }
         if decided_by != "store" {
             write!(f, " ({decided_by}: the store is unavailable)")?;

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tollgate::algorithm::Ask;
-use tollgate::changes::{self, Change, Counters, Kind, Summary};
+use tollgate::changes::{self, Change, Counters, Kind, Summary, Totals};
 use tollgate::descriptor::{Descriptor, Entry, Request};
 use tollgate::plan::{Plan, PlanOptions, Source};
 use tollgate::rules::load::{LoadOptions, Sources, load};
@@ -106,7 +106,7 @@ descriptors:
     settings.set_omit_expression(true);
     settings.bind(|| insta::assert_snapshot!("changes", told(&old, &new)));
     assert_eq!(told(&new, &new), "");
-    let Summary { added, removed, changed, afresh, .. } = Summary::of(&old, &new);
+    let Totals { added, removed, changed, afresh } = Summary::of(&old, &new).totals;
     assert_eq!((added, removed, changed, afresh), (5, 3, 13, 7));
 }
 
@@ -120,7 +120,7 @@ fn a_summary_is_short_and_shows_first_what_starts_afresh() {
         rules(&[&format!("domain: d\ndescriptors:\n{}", limits.collect::<String>())])
     };
     let summary = Summary::of(&many("minute", 5), &many("day", 6));
-    assert_eq!((summary.changed, summary.afresh), (2_000, 1));
+    assert_eq!((summary.totals.changed, summary.totals.afresh), (2_000, 1));
     let text = summary.to_string();
     let lines: Vec<&str> = text.lines().collect();
     let first = "changed: d: user=u1999: requests_per_unit 5 -> 6, period minute -> day: counters start afresh";
@@ -198,9 +198,9 @@ proptest! {
         changes::compare(&old, &new, &mut |change| {
             match change.kind {
                 Kind::Changed(_, now) => drop(said.insert(now.limit.id, change)),
-                Kind::Added(limit, _) => {
-                    said.insert(limit.id, change);
-                    added.push(limit.id);
+                Kind::Added(side, _) => {
+                    said.insert(side.limit.id, change);
+                    added.push(side.limit.id);
                 }
                 _ => {}
             }

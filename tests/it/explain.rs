@@ -56,7 +56,7 @@ fn every_question_has_the_answer_of_the_snapshot() {
         let words: Vec<&str> = question.split(' ').collect();
         let (domain, words) = words.split_first().unwrap();
         let descriptors = words.split(|word| *word == "+").map(entries).collect();
-        let request = explain::request(domain, descriptors);
+        let request = explain::request(domain, descriptors, None);
         let explanation = Explanation::new(&rules, &PlanOptions::default(), &request).without_state("not read");
         text += &format!("> {question}\n{explanation}\n");
         for (explained, missed) in explanation.descriptors.iter().zip(explain::missed(&rules, &request)) {
@@ -113,7 +113,7 @@ fn a_rule_knows_its_file_and_line_also_where_a_domain_has_several_files() {
     let options = LoadOptions { merge_domains: true, ..LoadOptions::default() };
     let rules = load::load(&Sources { paths: vec![folder.path().to_owned()] }, &options).unwrap().rules;
     let explained = |entry| {
-        let request = explain::request("d", vec![entries(&[entry])]);
+        let request = explain::request("d", vec![entries(&[entry])], None);
         serde_json::to_value(Explanation::new(&rules, &PlanOptions::default(), &request)).unwrap()
     };
     let is_at = |at: &Value, file: &str, line: u64| {
@@ -140,7 +140,8 @@ fn among_more_rules_than_are_compared_something_is_told_all_the_same() {
     let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     std::fs::write(&file, format!("domain: d\ndescriptors:\n{rules}")).unwrap();
     let rules = rules_of(file.path().to_str().unwrap());
-    let missed = |entry| explain::missed(&rules, &explain::request("d", vec![entries(&[entry])])).remove(0).unwrap();
+    let missed =
+        |entry| explain::missed(&rules, &explain::request("d", vec![entries(&[entry])], None)).remove(0).unwrap();
     assert!(missed("user=U77777").contains("differs in case: the rules have \"user=u77777\""), "{}", missed("user=U7"));
     assert!(missed("user=nobody at all").contains("this level has \"u"), "{}", missed("user=nobody at all"));
     assert!(missed("user=nobody at all").contains("and 99992 more"), "{}", missed("user=nobody at all"));
