@@ -9,60 +9,65 @@ use tokio::time::Instant;
 
 use crate::algorithm::{Algorithm, Ask, MAX_HITS, Verdict};
 use crate::decision::{Answer, Decision, Limited};
-use crate::plan::{Asked, MAX_WORK};
+use crate::plan::MAX_WORK;
 use crate::store::{Check, Store};
 
 /// For each limit of a decision, how long until one more hit of each descriptor is within it. `None` where it is now,
 /// and where nobody can say: then also if the store does not answer until the deadline.
 pub async fn next_after_ms<S: Store>(decision: &Decision<'_>, store: &S, deadline: Instant) -> Vec<Option<u64>> {
-    let (rooms, limits) = (decision.rooms(), &decision.limits);
-    let mut waits: Vec<Option<u64>> = vec![None; limits.len()];
-    let full: Vec<usize> = (0..limits.len()).filter(|place| !rooms[*place] && may_have_room(&limits[*place])).collect();
-    for place in &full {
-        let limited = &limits[*place];
-        waits[*place] = match limited.asked.check.limit.algorithm() {
-            // A new window is empty.
-            Algorithm::FixedWindow => {
-                let has_room = |own: Verdict| own.remaining >= limited.asked.cost();
-                limited.own().map(|own| if has_room(own) { 0 } else { own.reset_after_ms })
-            }
-            _ => None,
-        };
+    let mut waits: Vec<Option<u64>> = vec![None; decision.limits.len()];
+    let full = full(decision);
+    let (at_reset, probed): (Vec<&Full<'_, '_>>, Vec<_>) =
+        full.iter().partition(|full| full.limited.asked.check.limit.algorithm() == Algorithm::FixedWindow);
+    for Full { place, limited, hits } in at_reset {
+        // A new window is empty.
+        let wait = |own: Verdict| if u64::from(own.remaining) >= *hits { 0 } else { own.reset_after_ms };
+        waits[*place] = limited.own().map(wait);
     }
-    let is_probed = |place: &usize| waits[*place].is_none() && leaves_no_trace(&limits[*place].asked.check);
-    if full.iter().any(is_probed) {
-        // Those with room, too: descriptors may share a counter.
-        let places: Vec<usize> = (0..limits.len()).filter(is_probed).collect();
-        let probe = probe(places.iter().map(|place| &limits[*place].asked));
-        let is_little = probe.iter().map(Check::work).sum::<u64>() <= MAX_WORK;
-        let verdicts = if is_little { store.check(&probe, deadline).await.unwrap_or_default() } else { <_>::default() };
-        for (place, verdict) in places.iter().zip(verdicts) {
-            waits[*place] = verdict.and_then(|verdict| verdict.own.retry_after_ms).filter(|_| full.contains(place));
+    let probed: Vec<_> = probed.into_iter().filter(|full| full.limited.asked.check.limit.ignores_denied()).collect();
+    let probe: Vec<Check> = probed.iter().flat_map(|full| full.probe()).collect();
+    // Nobody waits for more than a request may ask.
+    if !probe.is_empty() && probe.iter().map(Check::work).sum::<u64>() <= MAX_WORK {
+        let verdicts = store.check(&probe, deadline).await.unwrap_or_default();
+        for (full, verdict) in probed.iter().zip(verdicts.into_iter().step_by(2)) {
+            waits[full.place] = verdict.and_then(|verdict| verdict.own.retry_after_ms);
         }
     }
-    for place in full {
+    for Full { place, limited, .. } in full {
         // Under a ban the limit may have room already.
-        let ban = limits[place].banned_ms().unwrap_or(0);
+        let ban = limited.banned_ms().unwrap_or(0);
         waits[place] = waits[place].map(|own| own.max(ban));
     }
     waits
 }
 
-/// A counter has been asked, and what it counts can be less one day.
-fn may_have_room(limited: &Limited<'_>) -> bool {
-    matches!(limited.answer, Answer::Store(_)) && limited.asked.cost() <= limited.asked.check.limit.capacity()
+/// A limit that has no room for one more hit of each descriptor, and may have it one day.
+struct Full<'d, 'a> {
+    place: usize,
+    limited: &'d Limited<'a>,
+    /// So many hits take those up to it that share its counter.
+    hits: u64,
 }
 
-fn leaves_no_trace(check: &Check) -> bool {
-    check.limit.ignores_denied()
-}
-
-/// One hit of each, and then more of each than can pass.
-fn probe<'p>(asked: impl Iterator<Item = &'p Asked<'p>> + Clone) -> Vec<Check> {
-    let take = |asked: &Asked<'_>, hits: u64| {
-        let check = &asked.check;
-        Check { caller: check.caller, ..Check::new(check.key.clone(), check.limit, Ask::Take(hits)) }
+fn full<'d, 'a>(decision: &'d Decision<'a>) -> Vec<Full<'d, 'a>> {
+    let limits = &decision.limits;
+    let of = |place: usize| {
+        let limited = &limits[place];
+        let sharing = limits[..=place].iter().filter(|other| other.asked.check.key == limited.asked.check.key);
+        let hits = sharing.map(|other| u64::from(other.asked.cost())).sum();
+        Full { place, limited, hits }
     };
-    let one = asked.clone().map(|asked| take(asked, asked.cost().into()));
-    one.chain(asked.map(|asked| take(asked, MAX_HITS))).collect()
+    let rooms = decision.rooms();
+    let full = (0..limits.len()).filter(|place| !rooms[*place]).map(of);
+    let fits = |full: &Full<'_, '_>| full.hits <= full.limited.asked.check.limit.capacity().into();
+    full.filter(|full| matches!(full.limited.answer, Answer::Store(_)) && fits(full)).collect()
+}
+
+impl Full<'_, '_> {
+    /// What it would take, and then more than can pass.
+    fn probe(&self) -> [Check; 2] {
+        let check = &self.limited.asked.check;
+        [self.hits, MAX_HITS]
+            .map(|hits| Check { caller: check.caller, ..Check::new(check.key.clone(), check.limit, Ask::Take(hits)) })
+    }
 }

@@ -74,9 +74,11 @@ fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
         _ => found.add("limit", words(old.limit), words(new.limit)),
     }
     found.add("name", Short(name).to_string(), Short(&config.name).to_string());
-    // By its path, or by its name where no other limit of the domain has it.
-    let label = |side: &Side<'_>| Short(&side.limit.label).to_string();
-    found.add("called", label(&old), label(&new));
+    if *name == config.name {
+        // By its name where no other limit of the domain has it, and else by its path.
+        let label = |side: &Side<'_>| Short(&side.limit.label).to_string();
+        found.add("called", label(&old), label(&new));
+    }
     found.add("cost", cost, config.cost);
     found.add("failure_mode", failure_mode.name(), config.failure_mode.name());
     found.add("give_back", give_back, config.give_back);

@@ -23,8 +23,8 @@ use crate::plan::{Plan, PlanOptions};
 use crate::room;
 use crate::rules::load;
 use crate::settings::{Deciding, Reading, RulesSettings, SettingsError, StoreSettings};
-use crate::store::Store as _;
 use crate::store::redis::{self, RedisConfig, RedisStore};
+use crate::store::{Store as _, StoreError};
 use crate::telemetry::{self, LogFormat, LogLevels};
 
 /// The longest answer of a service that is read.
@@ -170,7 +170,7 @@ impl Explain {
     async fn unreachable(&self, host: &str) -> String {
         let port = "--address names the HTTP port of the service (PORT), for example http://localhost:8080";
         match probe::probe(host, self.timeout).await {
-            Found::UnknownHost => format!("{host} is no host and port that there is; {port}"),
+            Found::UnknownHost => format!("there is no host and port {host}; {port}"),
             Found::Unreachable(error) => format!("{host} cannot be reached, {error}; {port}"),
             _ => format!("nobody listens at {host}: is the service running? {port}"),
         }
@@ -215,6 +215,7 @@ async fn with_redis(explanation: Explanation, plan: Plan<'_>, redis: RedisConfig
             let next_after_ms = room::next_after_ms(&decision, &store, Instant::now() + timeout).await;
             explanation.answered(&decision, &next_after_ms)
         }
+        Err(StoreError::Down(cause)) => explanation.without_state(&format!("Redis is down, {cause}")),
         Err(error) => explanation.without_state(&format!("Redis does not say: {error}")),
     })
 }

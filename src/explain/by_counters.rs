@@ -1,6 +1,6 @@
 //! What the counters say to a request, and what that comes to.
 
-use super::by_rules::LETS_NOTHING_PASS;
+use super::by_rules::let_nothing_pass;
 use super::{State, Verdict};
 use crate::decision::{Answer, Decision, Limited};
 use crate::descriptor::Role;
@@ -55,7 +55,7 @@ pub(super) fn conclude(decision: &Decision<'_>) -> (Verdict, String) {
         (true, false) if unavailable => {
             (Verdict::Deny, format!("the store is unavailable, and these deny it: {}", names(None)))
         }
-        (true, false) if !never.is_empty() => (Verdict::Deny, format!("{LETS_NOTHING_PASS}: {}", never.join(", "))),
+        (true, false) if !never.is_empty() => (Verdict::Deny, let_nothing_pass(&never)),
         (true, false) if enforced.is_empty() => (Verdict::Deny, format!("all quotas are used up: {}", names(None))),
         (true, false) => (Verdict::Deny, format!("used up: {enforced}")),
         (true, true) => (Verdict::Pass, format!("only SHADOW_MODE lets it pass, used up: {}", names(None))),

@@ -14,11 +14,13 @@ pub(super) fn denied_anyway(plan: &Plan<'_>) -> Option<String> {
         votes.add(asked.check.role, &asked.check, never_fits(&asked));
     }
     let names = || plan.asked().iter().filter(never_fits).map(|asked| asked.source.label()).collect::<Vec<_>>();
-    votes.deny().then(|| format!("{}: {}", LETS_NOTHING_PASS, names().join(", ")))
+    votes.deny().then(|| let_nothing_pass(&names()))
 }
 
 /// Said of limits of 0, and of others whose number is less than one hit costs.
-pub(super) const LETS_NOTHING_PASS: &str = "lets nothing pass";
+pub(super) fn let_nothing_pass(names: &[&str]) -> String {
+    format!("{} {} nothing pass", names.join(", "), if names.len() == 1 { "lets" } else { "let" })
+}
 
 /// A descriptor, and what a plan has made of it.
 pub(super) struct OfPlan<'p, 'a> {

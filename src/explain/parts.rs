@@ -63,7 +63,8 @@ pub(super) fn of(rules: &Rules, rule: &Rule, limit: &RuleLimit) -> Vec<Part> {
         let [after, within_ms, ban_ms, extend] = penalty.figures();
         let length = |ms| descriptor::length(Duration::from_millis(ms));
         let extend = if extend == 1 { ", each request begins it anew" } else { "" };
-        let ban = format!("{after} denials within {} ban for {}{extend}", length(within_ms), length(ban_ms));
+        let denials = if after == 1 { "denial" } else { "denials" };
+        let ban = format!("{after} {denials} within {} ban for {}{extend}", length(within_ms), length(ban_ms));
         parts.said("penalty", ban);
     }
     if let Some(lease) = &config.lease {

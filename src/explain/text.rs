@@ -14,6 +14,15 @@ impl fmt::Display for Explanation {
         writeln!(f, "domain {domain}{}", In(at.as_ref()))?;
         for descriptor in descriptors {
             descriptor.fmt(f)?;
+            for limit in &descriptor.limits {
+                limit.fmt(f)?;
+                match &limit.no_state {
+                    // It follows at the end.
+                    Some(reason) if reason == because => writeln!(f, "    state: unknown")?,
+                    Some(reason) => writeln!(f, "    state: unknown, {reason}")?,
+                    None => {}
+                }
+            }
         }
         writeln!(f, "{answer}: {because}")
     }
@@ -21,7 +30,7 @@ impl fmt::Display for Explanation {
 
 impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explained { entries, matched, found, rule: _, missed, limits } = self;
+        let Explained { entries, matched, found, rule: _, missed, limits: _ } = self;
         writeln!(f, "{}", entries.join(" "))?;
         for Matched { entry, node, by, at } in matched {
             let why = match by {
@@ -42,8 +51,8 @@ impl fmt::Display for Explained {
         for miss in missed {
             writeln!(f, "    {miss}")?;
         }
-        for limit in limits {
-            limit.fmt(f)?;
+        if *found == Found::BroughtAlong {
+            writeln!(f, "  the request brings its limit along, and no rule is looked at")?;
         }
         Ok(())
     }
@@ -57,7 +66,7 @@ impl fmt::Display for MissedBy {
 
 impl fmt::Display for ExplainedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExplainedLimit { name, at, role, parts, replaced_by, counter, penalty_counter, state, no_state } = self;
+        let ExplainedLimit { name, at, role, parts, replaced_by, counter, penalty_counter, state, .. } = self;
         let role = match role {
             RoleName::Enforced => "",
             RoleName::QuotaMode => ", in quota mode: denies where all limits in quota mode do",
@@ -86,9 +95,6 @@ impl fmt::Display for ExplainedLimit {
         }
         if let Some(state) = state {
             writeln!(f, "    state: {state}")?;
-        }
-        if let Some(reason) = no_state {
-            writeln!(f, "    state: unknown, {reason}")?;
         }
         Ok(())
     }

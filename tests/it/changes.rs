@@ -111,6 +111,46 @@ descriptors:
 }
 
 #[test]
+fn an_option_is_said_with_the_value_in_force_and_what_limits_the_same_is_no_change() {
+    let limit = |options: &str| {
+        let limit = format!("{{unit: minute, requests_per_unit: 5, {options}}}");
+        rules(&[&format!("domain: d\ndescriptors: [{{key: a, rate_limit: {limit}}}]")])
+    };
+    for (before, after, said) in [
+        ("algorithm: token_bucket", "algorithm: token_bucket, burst: 9", "burst 5 -> 9"),
+        ("algorithm: token_bucket", "algorithm: token_bucket, initial: empty", "initial full -> empty"),
+        ("algorithm: leaky_bucket, burst: 3", "algorithm: leaky_bucket", "burst 3 -> 1"),
+        ("algorithm: leaky_bucket", "algorithm: leaky_bucket, max_delay: 2s", "max_delay none -> 2s"),
+        ("weighting: linear", "weighting: strict", "weighting linear -> strict"),
+    ] {
+        let lines = told(&limit(before), &limit(after));
+        assert!(lines.starts_with(&format!("changed: d: a: {said}: counters ")), "{lines}");
+    }
+    for (before, after) in [
+        ("algorithm: token_bucket", "algorithm: token_bucket, burst: 5, initial: full"),
+        ("algorithm: leaky_bucket", "algorithm: leaky_bucket, burst: 1"),
+        ("algorithm: sliding_window", "segments: 10, weighting: strict, count_denied: false"),
+    ] {
+        assert_eq!(told(&limit(before), &limit(after)), "", "{after}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_renamed_says_so_also_where_another_one_takes_its_name() {
+    let named = |name: &str, other: &str| {
+        let limit = |key: &str, name: &str| {
+            format!("{{key: {key}, rate_limit: {{name: {name}, unit: minute, requests_per_unit: 5}}}}")
+        };
+        rules(&[&format!("domain: d\ndescriptors: [{}, {}]", limit("user", name), limit("path", other))])
+    };
+    let lines = told(&named("buyers", "paths"), &named("customers", "paths"));
+    assert_eq!(lines, "changed: d: customers: name buyers -> customers: counters are kept\n");
+    let lines = told(&named("buyers", "paths"), &named("buyers", "buyers"));
+    let user = "changed: d: user: called buyers -> user: counters are kept\n";
+    assert_eq!(lines, format!("{user}changed: d: path: name paths -> buyers: counters are kept\n"));
+}
+
+#[test]
 fn a_summary_is_short_and_shows_first_what_starts_afresh() {
     let many = |unit: &str, number: u32| {
         let limits = (0..2_000).map(|user| {

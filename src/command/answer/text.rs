@@ -75,8 +75,11 @@ impl Standing {
 /// One limit in a line.
 fn line(limit: &LimitDetails, what: What) -> String {
     let mut which = format!("limit of {}", allowance(limit));
-    if !limit.name.is_empty() {
-        let _ = write!(which, " ({})", limit.name);
+    match &*limit.name {
+        "" => {}
+        // Of one that a request brings along, this is no name.
+        name if name.starts_with('(') => _ = write!(which, " {name}"),
+        name => _ = write!(which, " ({name})"),
     }
     let state = state(limit, what);
     let left = limit.remaining.map(|remaining| format!(", {remaining} left")).unwrap_or_default();
@@ -88,6 +91,7 @@ fn line(limit: &LimitDetails, what: What) -> String {
         }
         (_, Standing::Over) => format!("over the {which}{left}{comma}{state}"),
         (_, Standing::Within) => format!("within the {which}{left}{comma}{state}"),
+        (_, Standing::UsedUp) if limit.number == 0 => format!("the {which} lets nothing pass"),
         (_, Standing::UsedUp) => format!("the {which} is used up{left}{comma}{state}"),
         (_, Standing::TooLittle) => format!("the {which} has no room for one more{left}{comma}{state}"),
     }
@@ -166,6 +170,9 @@ fn next(limit: &LimitDetails, what: What) -> Option<String> {
     match Standing::of(limit, what) {
         Standing::Within => None,
         _ if limit.number == 0 => Some("it lets nothing pass".to_owned()),
+        Standing::Over if what == What::Peek && limit.next_after_ms.is_some() => {
+            limit.next_after_ms.map(|ms| format!("one more passes in {}", wait(ms)))
+        }
         Standing::Over => Some(match (limit.retry_after_ms, limit.never.as_deref().and_then(Never::named)) {
             (Some(ms), _) if holds && limit.banned_ms.is_none() => {
                 format!("try again when a slot is released; one expires in {}", wait(ms))
