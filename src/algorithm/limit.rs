@@ -247,7 +247,7 @@ impl Limit {
         self.options
     }
 
-    /// The same with what holds where nobody says otherwise: every option that the algorithm has, but for a `max_delay`,
+    /// The options with what holds where nobody says otherwise: all that the algorithm has, but for a `max_delay`,
     /// without which no request is delayed.
     pub fn in_force(&self) -> Options {
         let given = self.options;

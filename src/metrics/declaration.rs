@@ -38,8 +38,8 @@ pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER] = [
     ),
 ];
 
-const FAILURE_ANSWERS: &str = "Limits answered while the store was unavailable: by a denial that was known, or by their failure mode; and refunds \
-     that it has not confirmed.";
+const FAILURE_ANSWERS: &str = "Limits answered while the store was unavailable: by a denial that was known, or by \
+                               their failure mode; and refunds that it has not confirmed.";
 
 /// What each rule has of them, with the labels `domain`, `rule` and `decided_by`.
 pub(super) const OF_RULES_WITHOUT_STORE: (&str, &str) =

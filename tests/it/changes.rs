@@ -146,8 +146,8 @@ fn a_limit_that_is_renamed_says_so_also_where_another_one_takes_its_name() {
     let lines = told(&named("buyers", "paths"), &named("customers", "paths"));
     assert_eq!(lines, "changed: d: customers: name buyers -> customers: counters are kept\n");
     let lines = told(&named("buyers", "paths"), &named("buyers", "buyers"));
-    let user = "changed: d: user: called buyers -> user: counters are kept\n";
-    assert_eq!(lines, format!("{user}changed: d: path: name paths -> buyers: counters are kept\n"));
+    let user = "changed: d: user#buyers: called buyers -> user#buyers: counters are kept\n";
+    assert_eq!(lines, format!("{user}changed: d: path#buyers: name paths -> buyers: counters are kept\n"));
 }
 
 #[test]

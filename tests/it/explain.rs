@@ -256,7 +256,8 @@ async fn the_command_reads_files_and_redis_with_the_settings_of_the_service() {
     let (code, said, _) = command(&settings, &ann);
     redis.thaw();
     assert_eq!(code, Some(1));
-    assert!(said.contains("whether a request would pass is unknown: Redis does not say"), "{said}");
+    assert!(said.contains("\nwhether a request would pass is unknown: Redis "), "{said}");
+    assert_eq!(said.matches("REDIS_TIMEOUT").count(), 1, "a cause is said once: {said}");
     let (code, _, said) = command(&[], &ann);
     assert_eq!(code, Some(1));
     assert!(said.contains("or ask a running service: --address http://localhost:8080"), "{said}");

@@ -147,7 +147,7 @@ descriptors:
         text(&output.stdout)
     };
     for (words, said) in [
-        (&["--hits", "7", "slow=ann"][..], "so many never pass"),
+        (&["--hits", "8", "slow=ann"][..], "so many never pass"),
         (&["--hits", "3", "slow=ann"], "it would be delayed for longer than this timeout"),
         (&["zero=ann"], "over the limit of 0 per year (zero), 0 left, it lets nothing pass"),
         (&["--hits", "0", "zero=ann"], "the limit of 0 per year (zero) lets nothing pass"),

@@ -30,7 +30,7 @@ const LIMITS: [&str; 6] = [
     "algorithm: sliding_window, segments: 3, weighting: linear",
     "algorithm: sliding_log",
     "algorithm: token_bucket, burst: 3",
-    "algorithm: leaky_bucket, max_delay: 500ms",
+    "algorithm: leaky_bucket, burst: 3, max_delay: 500ms",
     "algorithm: fixed_window",
 ];
 

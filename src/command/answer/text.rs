@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::{Answer, Outcome, What};
-use crate::algorithm::Algorithm;
 use crate::decision::{DecidedBy, Never};
 use crate::descriptor::{self, wait};
 use crate::wire::details::LimitDetails;
@@ -166,7 +165,8 @@ fn without_store(limit: &LimitDetails, what: What) -> Option<&'static str> {
 
 /// When the same request passes, where it does not; or, to a peek, when one more hit does.
 fn next(limit: &LimitDetails, what: What) -> Option<String> {
-    let holds = limit.algorithm == Algorithm::Concurrency.name();
+    // Its number is of slots, and for no period.
+    let holds = limit.period_ms.is_none() && !limit.algorithm.is_empty();
     match Standing::of(limit, what) {
         Standing::Within => None,
         _ if limit.number == 0 => Some("it lets nothing pass".to_owned()),
