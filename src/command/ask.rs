@@ -109,7 +109,6 @@ fn descriptors(ask: &Ask) -> anyhow::Result<Vec<RateLimitDescriptor>> {
                 hits_addend: Some(ask.hits),
                 is_negative_hits: ask.refund,
                 limit: ask.limit.and_then(on_the_wire),
-                ..RateLimitDescriptor::default()
             })
         })
         .collect()
