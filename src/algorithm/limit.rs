@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, Caller, FIGURES, NoLease, Parameters, concurrency, sliding_log};
+use super::{Algorithm, Caller, FIGURES, NoLease, Parameters, concurrency, leaky_bucket, sliding_log, sliding_window};
 
 /// The longest period a limit may have: 366 days.
 pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -245,6 +245,33 @@ impl Limit {
     /// What it says beyond its number and period.
     pub fn options(&self) -> Options {
         self.options
+    }
+
+    /// The options with what holds where nobody says otherwise: all that the algorithm has, but for a `max_delay`,
+    /// without which no request is delayed.
+    pub fn in_force(&self) -> Options {
+        let given = self.options;
+        let options = Options { count_denied: Some(self.count_denied()), ..given };
+        match self.algorithm() {
+            Algorithm::SlidingWindow => Options {
+                segments: given.segments.or(Some(sliding_window::SEGMENTS)),
+                weighting: Some(given.weighting.unwrap_or_default()),
+                ..options
+            },
+            Algorithm::TokenBucket => Options {
+                burst: given.burst.or(Some(self.capacity())),
+                initial: Some(given.initial.unwrap_or_default()),
+                ..options
+            },
+            Algorithm::LeakyBucket => Options { burst: given.burst.or(Some(leaky_bucket::BURST)), ..options },
+            Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::Concurrency => options,
+        }
+    }
+
+    /// It limits just as the other does, whoever says what need not be said.
+    pub fn limits_as(&self, other: &Limit) -> bool {
+        let all = |limit: &Limit| (limit.algorithm(), limit.number, limit.period_ms, limit.in_force());
+        all(self) == all(other)
     }
 
     /// How it counts.

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 use super::announce::{Serving, Up};
 use super::signals::Hangups;
-use crate::changes::Summary;
+use crate::changes::{Summary, Totals};
 use crate::http::Health;
 use crate::limiter::{Limiter, Snapshot};
 use crate::metrics::Metrics;
@@ -157,13 +157,7 @@ async fn put_in_force<S: Store>(mut changed: mpsc::UnboundedReceiver<Result<Load
                 match spawn_blocking(put).await {
                     Ok((old, summary)) => {
                         serving.set(Health::Serving).await;
-                        let Summary { added, removed, changed, afresh, .. } = summary;
-                        let lines = match added + removed + changed {
-                            0 => "the rules have been read again, and limit the same".to_owned(),
-                            _ => format!("new rules are in force\n{summary}"),
-                        };
-                        let lines = lines.trim_end();
-                        tracing::info!(rules = count, domains, added, removed, changed, afresh, "{lines}");
+                        report_changes(&summary, (count, domains));
                         tokio::spawn(retire(old));
                     }
                     Err(error) => panicked(&error, metrics),
@@ -175,6 +169,25 @@ async fn put_in_force<S: Store>(mut changed: mpsc::UnboundedReceiver<Result<Load
             }
         }
     }
+}
+
+/// How much has changed, and then what: fields would hang on the last line of many.
+fn report_changes(summary: &Summary, (rules, domains): (usize, usize)) {
+    let totals = summary.totals;
+    let Totals { added, removed, changed, afresh } = totals;
+    if totals.are_none() {
+        return tracing::info!(
+            rules,
+            domains,
+            added,
+            removed,
+            changed,
+            afresh,
+            "the rules have been read again, and limit the same"
+        );
+    }
+    tracing::info!(rules, domains, added, removed, changed, afresh, "new rules are in force: {totals}");
+    tracing::info!("what new rules change:\n{}", summary.to_string().trim_end());
 }
 
 /// Keeps rules that are no longer in force until no request has them, and frees them where that holds up none: a

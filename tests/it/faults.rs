@@ -808,8 +808,19 @@ fn ask_says_what_a_failure_mode_answered() {
         let output = command.output().unwrap();
         (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
     };
-    let (_, out) = ask(&["--refund", "closed=ann"]);
-    assert!(out.ends_with("the store is unavailable, and nothing is refunded\n"), "{out}");
+    for key in ["open", "closed"] {
+        let (exit, out) = ask(&["--refund", &format!("{key}=ann")]);
+        let ends = "): the store is unavailable, and has not confirmed it\n";
+        let begins = format!("NOT REFUNDED\n  {key}=ann: not refunded to the limit of 4 per year (");
+        assert!(exit == 1 && out.starts_with(&begins) && out.ends_with(ends), "{out}");
+        let (_, out) = ask(&["--refund", &format!("{key}=ann"), "--json"]);
+        let json: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((&json["outcome"], &json["decided_by"]), (&"not_refunded".into(), &"not_refunded".into()));
+    }
+    let answers = |by: &str| tollgate.metric(&format!("tollgate_failure_mode_answers_total{{decided_by=\"{by}\"}}"));
+    assert_eq!((answers("not_refunded"), answers("failure_mode_open")), (4.0, 0.0));
+    let (exit, out) = ask(&["--refund", "local=ann"]);
+    assert!(exit == 0 && out.contains("refunded to the share of this process alone"), "{out}");
     for (key, code, begins) in [
         (
             "open",

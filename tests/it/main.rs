@@ -30,6 +30,7 @@ mod readme;
 mod recipes;
 mod release;
 mod rls;
+mod room;
 mod rules;
 mod serving;
 mod settings;
