@@ -23,8 +23,13 @@ const STDIN: &str = "-";
 #[derive(Args)]
 pub(super) struct Check {
     /// Files or folders of rules, or of Kubernetes manifests with rules in ConfigMaps; - is standard input.
-    #[arg(required = true)]
+    #[arg(required_unless_present = "env")]
     paths: Vec<PathBuf>,
+
+    /// Check no rules: say what the service would take from the environment as it is now, setting by setting, and what
+    /// is wrong with it.
+    #[arg(long, conflicts_with_all = ["paths", "against", "strict"])]
+    pub(super) env: bool,
 
     /// Take warnings for errors; hints are none.
     #[arg(long)]
@@ -38,7 +43,7 @@ pub(super) struct Check {
     /// How to report: text for people; json; github, which GitHub Actions shows beside the lines; sarif, for code
     /// scanning.
     #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    pub(super) format: Format,
 
     #[command(flatten)]
     reading: Reading,

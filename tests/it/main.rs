@@ -29,6 +29,7 @@ mod queue;
 mod readme;
 mod recipes;
 mod release;
+mod replacement;
 mod rls;
 mod room;
 mod rules;
