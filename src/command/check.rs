@@ -18,11 +18,11 @@ const STDIN: &str = "-";
 
 /// Say what is wrong with rules files; exits with 0 if nothing is, and with 1 otherwise.
 ///
-/// It reads rules as the service would, and also those in the ConfigMaps of Kubernetes manifests, with the manifest's
-/// own lines: `helm template ... | tollgate check -`.
+/// It reads rules as the service would, and also those in the ConfigMaps and Secrets of Kubernetes manifests, with the
+/// manifest's own lines: `helm template ... | tollgate check -`.
 #[derive(Args)]
 pub(super) struct Check {
-    /// Files or folders of rules, or of Kubernetes manifests with rules in ConfigMaps; - is standard input.
+    /// Files or folders of rules, or of Kubernetes manifests with rules in ConfigMaps or Secrets; - is standard input.
     #[arg(required_unless_present = "env")]
     paths: Vec<PathBuf>,
 
