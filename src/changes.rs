@@ -182,13 +182,14 @@ impl<'r> Index<'r> {
 /// Nothing in them differs.
 fn is_same(old: &Rule, new: &Rule) -> bool {
     let same_limits = old.limits.len() == new.limits.len()
-        && old.limits.iter().zip(&new.limits).all(|(old, new)| says_the_same(&old.config, &new.config));
+        && old.limits.iter().zip(&new.limits).all(|(old, new)| says_the_same(old, new));
     old.role == new.role && shares_as(old, new) && same_limits
 }
 
 /// Wherever they stand, and whoever says what they need not say.
-fn says_the_same(old: &LimitConfig, new: &LimitConfig) -> bool {
-    LimitConfig { line: new.line, said: new.said, ..old.clone() } == *new
+fn says_the_same(old: &RuleLimit, new: &RuleLimit) -> bool {
+    let alike = |old: &LimitConfig, new: &LimitConfig| LimitConfig { said: new.said, ..old.clone() } == *new;
+    old.name == new.name && alike(&old.config, &new.config)
 }
 
 /// The same values share one counter.
@@ -207,7 +208,7 @@ fn changed<'r>(old: &'r Rule, new: &'r Rule, visit: &mut impl FnMut(Change<'r>))
             visit(Change { domain: &new.domain, kind: Kind::Added(limit, None), counters: Counters::None });
             continue;
         };
-        if says_the_same(&other.config, &limit.config) && old.role == new.role && shares_as(old, new) {
+        if says_the_same(other, limit) && old.role == new.role && shares_as(old, new) {
             continue;
         }
         let counters = match name {
@@ -253,7 +254,7 @@ fn pairs<'r>(
         }
     };
     pair(&|other, at| before[other] == after[at], &mut pairs);
-    let name = |rule: &'r Rule, at: usize| rule.limits[at].config.name.as_str();
+    let name = |rule: &'r Rule, at: usize| rule.limits[at].name();
     pair(&|other, at| !name(new, at).is_empty() && name(old, other) == name(new, at), &mut pairs);
     pair(&|other, at| other == at, &mut pairs);
     pairs
@@ -367,14 +368,13 @@ fn words(limit: &RuleLimit) -> String {
 /// What two limits say differently, by the keys of rules.
 fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
     let mut found = Differences::default();
-    let LimitConfig { name, allowance, failure_mode, cost, give_back, penalty, lease, replaces, line: _, said: _ } =
-        &old.limit.config;
+    let LimitConfig { allowance, failure_mode, cost, give_back, penalty, lease, replaces, said: _ } = &*old.limit.config;
     let config = &new.limit.config;
     match (allowance, &config.allowance) {
         (Allowance::Limited(old), Allowance::Limited(new)) => found.of_limits(old, new),
         _ => found.add("limit", words(old.limit), words(new.limit)),
     }
-    found.add("name", Short(name).to_string(), Short(&config.name).to_string());
+    found.add("name", Short(old.limit.name()).to_string(), Short(new.limit.name()).to_string());
     found.add("cost", cost, config.cost);
     found.add("failure_mode", failure_mode.name(), config.failure_mode.name());
     found.add("give_back", give_back, config.give_back);

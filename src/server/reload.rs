@@ -117,9 +117,10 @@ async fn report(loader: &Loader) -> Infallible {
         ticks.tick().await;
         // What has just begun may soon be over.
         let progress = loader.progress().filter(|progress| progress.elapsed() >= PROGRESS / 2);
-        if let Some(Progress { stage, files, read, bytes, .. }) = progress {
-            let (stage, elapsed) = (stage.name(), progress.map_or(Duration::ZERO, |progress| progress.elapsed()));
-            tracing::info!(stage, files, read, bytes, elapsed_ms = elapsed.as_millis() as u64, "loading the rules");
+        if let Some(progress) = progress {
+            let Progress { stage, files, files_read, bytes, bytes_read, .. } = progress;
+            let (stage, elapsed_ms) = (stage.name(), progress.elapsed().as_millis() as u64);
+            tracing::info!(stage, bytes_read, bytes, files_read, files, elapsed_ms, "loading the rules");
         }
     }
 }

@@ -51,7 +51,7 @@ fn the_example_files_load_together_and_without_a_warning() {
     let loaded = load_path("config/rules").unwrap();
     assert_eq!((loaded.warnings, loaded.hints), (Vec::new(), Vec::new()));
     assert_eq!(loaded.rules.domains(), files_in("config/rules").len());
-    assert_eq!(find(&loaded.rules, "shop", "user=ann").unwrap().limits[0].config.name, "per-user");
+    assert_eq!(find(&loaded.rules, "shop", "user=ann").unwrap().limits[0].name(), "per-user");
 }
 
 #[test]
