@@ -368,7 +368,8 @@ fn words(limit: &RuleLimit) -> String {
 /// What two limits say differently, by the keys of rules.
 fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
     let mut found = Differences::default();
-    let LimitConfig { allowance, failure_mode, cost, give_back, penalty, lease, replaces, said: _ } = &*old.limit.config;
+    let LimitConfig { allowance, failure_mode, cost, give_back, penalty, lease, replaces, said: _ } =
+        &*old.limit.config;
     let config = &new.limit.config;
     match (allowance, &config.allowance) {
         (Allowance::Limited(old), Allowance::Limited(new)) => found.of_limits(old, new),

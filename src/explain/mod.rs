@@ -365,7 +365,8 @@ impl OfPlan<'_, '_> {
         let domain = self.rules.domain(&self.request.domain)?;
         let reached = self.request.descriptors.iter().filter_map(|one| self.rules.find(domain, &one.entries));
         let mut limits = reached.flat_map(|rule| &rule.limits);
-        limits.find(|other| other.config.replaces.iter().any(|name| name == limit.name())).map(|other| other.label.to_string())
+        let replaces = |other: &&RuleLimit| other.config.replaces.iter().any(|name| name == limit.name());
+        limits.find(replaces).map(|other| other.label.to_string())
     }
 }
 

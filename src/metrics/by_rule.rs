@@ -116,8 +116,7 @@ impl ByRule {
 
         // Of a million rules few may have been asked.
         let all = self.all();
-        let mut gone: HashSet<(&str, &str)> =
-            all.iter().map(|counters| (&*counters.domain, &*counters.rule)).collect();
+        let mut gone: HashSet<(&str, &str)> = all.iter().map(|counters| (&*counters.domain, &*counters.rule)).collect();
         let limits = new.limits().map(|(rule, limit)| (&*rule.domain, &*limit.label));
         for kept in limits.chain(new.domain_names().map(|domain| (domain, OVERRIDE))) {
             gone.remove(&kept);

@@ -63,7 +63,7 @@ pub(super) async fn keep<S: Store>(origin: Origin, target: Target<S>) -> anyhow:
     let loader = origin.loader.clone();
     tokio::select! {
         kept = load_and_watch(origin, &target) => kept,
-        never = report(&loader) => match never {},
+        never = report(&loader, &target.serving) => match never {},
     }
 }
 
@@ -111,7 +111,7 @@ async fn load_first<S: Store>(loader: Loader, wrong: WrongAtFirst, target: &Targ
 }
 
 /// Says every few seconds how far a load is, for ever.
-async fn report(loader: &Loader) -> Infallible {
+async fn report(loader: &Loader, serving: &Serving) -> Infallible {
     let mut ticks = tokio::time::interval(PROGRESS);
     loop {
         ticks.tick().await;
@@ -119,6 +119,7 @@ async fn report(loader: &Loader) -> Infallible {
         let progress = loader.progress().filter(|progress| progress.elapsed() >= PROGRESS / 2);
         if let Some(progress) = progress {
             let Progress { stage, files, files_read, bytes, bytes_read, .. } = progress;
+            serving.progress(bytes_read, bytes);
             let (stage, elapsed_ms) = (stage.name(), progress.elapsed().as_millis() as u64);
             tracing::info!(stage, bytes_read, bytes, files_read, files, elapsed_ms, "loading the rules");
         }

@@ -1,7 +1,7 @@
 //! Where rules come from: finds the files, reads and compiles them side by side, and joins the rules that they make.
 //!
-//! While a file is read, its text is in memory, and what its descriptors mean. Both are gone, but for the compiled rules,
-//! before the next file is read, so as many files as threads have theirs at once.
+//! While a file is read, its text is in memory, and what its descriptors mean. Of both only the compiled rules are left
+//! when the next file is read, so as many files as threads have theirs at once.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -195,8 +195,7 @@ impl Loader {
             loading.read(more);
         };
         let text = bytes.and_then(|bytes| decode(name, bytes, options.max_file_bytes, report));
-        let said =
-            text.map(|text| yaml::read(name, &text, &Reading { manifests, options, on_read: &on_read }, report));
+        let said = text.map(|text| yaml::read(name, &text, &Reading { manifests, options, on_read: &on_read }, report));
         loading.end(FileRead { known, length, read: read.get() });
         said.unwrap_or_default()
     }

@@ -121,7 +121,7 @@ impl PartBuilder {
             let below = self.below(complaints, raw, (path, depth));
             self.add(complaints, &mut level, Item { path, raw, below });
         }
-        self.close((complaints.origin.name(), complaints.report), &level, path);
+        self.close(complaints.origin.name(), &level, path);
         level
     }
 
@@ -153,9 +153,8 @@ impl PartBuilder {
     }
 
     /// Looks at a whole level.
-    pub fn close(&self, (file, report): (&Arc<Path>, &mut Report), level: &Level, list: FieldPath<'_>) {
-        // What has a mistake may do nothing for that alone.
-        if report.has_errors() || level.empty.is_empty() {
+    pub fn close(&mut self, file: &Arc<Path>, level: &Level, list: FieldPath<'_>) {
+        if level.empty.is_empty() {
             return;
         }
         let is_top = matches!(list, FieldPath::Key(FieldPath::Root, _));
@@ -163,7 +162,8 @@ impl PartBuilder {
         for (index, position) in idle(&level.configs, &level.empty, others) {
             let message = "does nothing: it has neither a limit nor descriptors, and is no exemption from another";
             let (file, path) = (Arc::clone(file), list.item(index).to_string());
-            report.add(Problem { severity: Severity::Warning, file, position, path, message: message.to_owned() });
+            let message = message.to_owned();
+            self.idle.add(Problem { severity: Severity::Warning, file, position, path, message });
         }
     }
 }
@@ -210,7 +210,8 @@ impl Tree<'_, '_> {
         }
         let place = Place { origin: 0, line: self.complaints.line(path) };
         let descriptors = below.configs;
-        Some(DescriptorConfig { place, key: key?.into(), value: value.map(Into::into), share_threshold, rule, descriptors })
+        let (key, value) = (key?.into(), value.map(Into::into));
+        Some(DescriptorConfig { place, key, value, share_threshold, rule, descriptors })
     }
 
     /// What looks like a pattern matches as it is written, which is hardly meant.

@@ -17,8 +17,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub(in crate::rules) use self::descriptors::HOLDER_KEY;
-pub use self::descriptors::{Item, Level};
 use self::descriptors::Siblings;
+pub use self::descriptors::{Item, Level};
 use super::checked::{Defaults, DescriptorConfig, FailureMode, LimitConfig, Line, OriginConfig};
 use super::compiled::{CompiledDomain, CompiledPart, Rules, Subtree};
 use super::config::{FieldPath, Raw, RawDefaults, RawDomain, Text};
@@ -114,6 +114,8 @@ pub struct PartBuilder {
     names: Names,
     /// What limits say, each once.
     limits: HashSet<Arc<LimitConfig>>,
+    /// Which descriptors do nothing. What has a mistake may do nothing for that alone.
+    idle: Report,
 }
 
 /// What limits are called, and what they call others.
@@ -160,7 +162,8 @@ impl Part {
 impl PartBuilder {
     /// Nothing yet, where these defaults are given.
     pub fn new(given: GivenDefaults, options: &LoadOptions) -> PartBuilder {
-        PartBuilder { options: *options, given, names: Names::default(), limits: HashSet::new() }
+        let (names, limits, idle) = (Names::default(), HashSet::new(), Report::default());
+        PartBuilder { options: *options, given, names, limits, idle }
     }
 
     /// What it was made with.
@@ -180,6 +183,9 @@ impl PartBuilder {
         let named = Mark { origin: Arc::clone(complaints.origin.name()), position: complaints.origin.position(&path) };
         let defaults = raw.defaults.get().map(|raw| defaults(raw, complaints)).unwrap_or_default();
         let origin = complaints.origin_config(defaults);
+        if !complaints.report.has_errors() {
+            complaints.report.merge(self.idle);
+        }
         let Level { configs: descriptors, siblings, .. } = top;
         // Otherwise no other part adds to them.
         let siblings = if self.options.merge_domains { siblings } else { Siblings::default() };

@@ -96,8 +96,8 @@ impl<'a> Visitor<'a> for Descriptors<'_> {
 
     fn end(&mut self) {
         let Some(ended) = self.open.pop() else { return };
-        let Descriptors { place, report, part, open, .. } = self;
-        at(FieldPath::Root, open, &mut |list| part.close((&place.file, report), &ended.level, list));
+        let Descriptors { place, part, open, .. } = self;
+        at(FieldPath::Root, open, &mut |list| part.close(&place.file, &ended.level, list));
         self.ended.push(ended);
     }
 

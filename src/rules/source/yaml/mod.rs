@@ -148,11 +148,7 @@ impl Origin for Tree<'_> {
 }
 
 /// The tree of a text; `None` where it has none that could be rules.
-fn root<'t>(
-    file: &mut File<'_>,
-    text: &'t str,
-    (max_bytes, visitor): (u64, &mut dyn Visitor<'t>),
-) -> Option<Node<'t>> {
+fn root<'t>(file: &mut File<'_>, text: &'t str, (max_bytes, visitor): (u64, &mut dyn Visitor<'t>)) -> Option<Node<'t>> {
     let document = match document::parse(text, max_bytes, visitor) {
         Ok(document) => document,
         Err(error) => {
