@@ -157,8 +157,9 @@ fn to_load_many_rules_takes_a_few_times_the_memory_of_their_text() {
     };
     let rules: String = (0..20_000).map(rule).collect();
     let flat = format!("domain: shop\ndescriptors:\n{rules}");
-    let nested = format!("domain: shop\ndescriptors:\n- key: tenant\n  descriptors:\n{}", rules.replace("\n", "\n  "));
-    for text in [flat, nested.trim_end().to_owned()] {
+    let deeper: String = rules.lines().map(|line| format!("  {line}\n")).collect();
+    let nested = format!("domain: shop\ndescriptors:\n- key: tenant\n  descriptors:\n{deeper}");
+    for text in [flat, nested] {
         let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
         std::fs::write(&file, &text).unwrap();
         let sources = Sources { paths: vec![file.path().to_owned()] };

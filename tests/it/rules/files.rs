@@ -338,19 +338,23 @@ fn anchors_aliases_and_merge_keys_stand_for_descriptors_at_every_level() {
     };
     let plain = "domain: d
 descriptors:
-- {key: a, rate_limit: {unit: hour, requests_per_unit: 9}, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 9}}]}
-- {key: b, rate_limit: {unit: hour, requests_per_unit: 9}, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 9}}]}
+- {key: a, rate_limit: {unit: hour, requests_per_unit: 9},
+  descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 9}}]}
+- {key: b, rate_limit: {unit: hour, requests_per_unit: 9},
+  descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 9}}]}
 ";
     let by_item = "domain: d
 descriptors:
-- &a {key: a, rate_limit: &hour {unit: hour, requests_per_unit: 9}, descriptors: [&c {key: c, rate_limit: {<<: *hour, unit: day}}]}
+- &a {key: a, rate_limit: &hour {unit: hour, requests_per_unit: 9},
+  descriptors: [&c {key: c, rate_limit: {<<: *hour, unit: day}}]}
 - key: b
   rate_limit: *hour
   descriptors: [*c]
 ";
     let by_merge_key = "domain: d
 descriptors:
-- &a {key: a, rate_limit: {unit: hour, requests_per_unit: 9}, descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 9}}]}
+- &a {key: a, rate_limit: {unit: hour, requests_per_unit: 9},
+  descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 9}}]}
 - {<<: *a, key: b}
 ";
     let by_list = "domain: d
