@@ -219,14 +219,15 @@ fn is_same(old: &Rule, new: &Rule) -> bool {
 
 /// Wherever they stand, and whoever says what they need not say. What a limit is called may depend on other limits.
 fn says_the_same(old: &RuleLimit, new: &RuleLimit) -> bool {
-    let LimitConfig { line, said, allowance, .. } = new.config;
+    let LimitConfig { said, allowance, .. } = *new.config;
     let allows_the_same = match (&old.config.allowance, &new.config.allowance) {
         (Allowance::Limited(old), Allowance::Limited(new)) => old.limits_as(new),
         (old, new) => old == new,
     };
     allows_the_same
         && old.label == new.label
-        && LimitConfig { line, said, allowance, ..old.config.clone() } == new.config
+        && old.name == new.name
+        && LimitConfig { said, allowance, ..(*old.config).clone() } == *new.config
 }
 
 /// The same values share one counter.
@@ -293,7 +294,7 @@ fn pairs<'r>(
         }
     };
     pair(&|other, at| before[other] == after[at], &mut pairs);
-    let name = |rule: &'r Rule, at: usize| rule.limits[at].config.name.as_str();
+    let name = |rule: &'r Rule, at: usize| rule.limits[at].name();
     pair(&|other, at| !name(new, at).is_empty() && name(old, other) == name(new, at), &mut pairs);
     pair(&|other, at| other == at, &mut pairs);
     pairs

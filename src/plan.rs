@@ -113,7 +113,7 @@ impl<'a> Source<'a> {
     /// The name that the rules give the limit; empty where it has none.
     pub fn name(self) -> &'a str {
         match self {
-            Source::Rule(_, limit) => &limit.config.name,
+            Source::Rule(_, limit) => limit.name(),
             Source::Override(_) => "",
         }
     }
@@ -213,9 +213,9 @@ impl<'a> Plan<'a> {
     /// Asks every limit of a rule that no other limit replaces.
     fn ask_rule(&mut self, request: &'a Request, index: usize, rule: &'a Rule, matched: &[Option<&Rule>]) {
         for rule_limit in &rule.limits {
-            let LimitConfig { name, allowance, failure_mode, cost, penalty, lease, give_back, .. } = &rule_limit.config;
+            let LimitConfig { allowance, failure_mode, cost, penalty, lease, give_back, .. } = &*rule_limit.config;
             let Allowance::Limited(limit) = *allowance else { continue };
-            if is_replaced(name, matched) {
+            if is_replaced(rule_limit.name(), matched) {
                 continue;
             }
             let descriptor = &request.descriptors[index];
@@ -378,7 +378,7 @@ fn is_unlimited(rule: &Rule) -> bool {
 }
 
 /// Another limit that applies to the request replaces the limits of this name.
-fn is_replaced(name: &String, matched: &[Option<&Rule>]) -> bool {
+fn is_replaced(name: &str, matched: &[Option<&Rule>]) -> bool {
     let mut limits = matched.iter().flatten().flat_map(|rule| &rule.limits);
-    !name.is_empty() && limits.any(|limit| limit.config.replaces.contains(name))
+    !name.is_empty() && limits.any(|limit| limit.config.replaces.iter().any(|replaced| replaced == name))
 }

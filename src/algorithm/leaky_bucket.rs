@@ -23,7 +23,7 @@ pub(super) const OPTIONS: &[&str] = &["burst", "max_delay"];
 pub(super) const TRAITS: Traits = Traits { code: "lb1", has_holders: false, no_lease: None, denials_last: true };
 
 /// A bucket in which hits wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Parameters(Bucket);
 
 pub(super) fn decide(

@@ -14,7 +14,7 @@ pub const MAX_DELAY: Duration = Duration::from_secs(60);
 pub(super) const MAX_REFILL_MS: u128 = 1000 * 366 * 24 * 60 * 60 * 1000;
 
 /// What a limit may say beyond its number and period. An option that the algorithm does not have is refused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
     /// It charges denied requests, too. By default only for a fixed window. Every algorithm has it.
     pub count_denied: Option<bool>,
@@ -46,7 +46,7 @@ impl Options {
 }
 
 /// What a token bucket holds that has not been seen, or not for long.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Initial {
     /// The burst.
     #[default]
@@ -69,7 +69,7 @@ impl Initial {
 }
 
 /// What the segment of a sliding window counts that is partly left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Weighting {
     /// In full: never more than the number passes in any period, and somewhat less than it under steady overload.
     #[default]
@@ -92,7 +92,7 @@ impl Weighting {
 }
 
 /// So many hits in a period, counted by an algorithm. Every value of this type can be computed exactly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     pub(super) number: u32,
     pub(super) period_ms: u64,

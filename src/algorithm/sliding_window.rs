@@ -24,7 +24,7 @@ pub(super) const SEGMENTS: u32 = 10;
 const MAX_SEGMENTS: u32 = 60;
 
 /// The cut: `segments` segments of `segment_ms` each are at least the period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Parameters {
     segment_ms: u64,
     segments: u64,

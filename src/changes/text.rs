@@ -66,15 +66,15 @@ fn words(limit: &RuleLimit) -> String {
 /// What two limits say differently, by the keys of rules.
 fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
     let mut found = Differences::default();
-    let LimitConfig { name, allowance, failure_mode, cost, give_back, penalty, lease, replaces, line: _, said: _ } =
-        &old.limit.config;
+    let LimitConfig { allowance, failure_mode, cost, give_back, penalty, lease, replaces, said: _ } =
+        &*old.limit.config;
     let config = &new.limit.config;
     match (allowance, &config.allowance) {
         (Allowance::Limited(old), Allowance::Limited(new)) => found.of_limits(old, new),
         _ => found.add("limit", words(old.limit), words(new.limit)),
     }
-    found.add("name", Short(name).to_string(), Short(&config.name).to_string());
-    if *name == config.name {
+    found.add("name", Short(old.limit.name()).to_string(), Short(new.limit.name()).to_string());
+    if old.limit.name == new.limit.name {
         // By its name where no other limit of the domain has it, and else by its path.
         let label = |side: &Side<'_>| Short(&side.limit.label).to_string();
         found.add("called", label(&old), label(&new));

@@ -87,7 +87,7 @@ impl OfPlan<'_, '_> {
         let replaced_by = if asked.is_none() && is_limited { self.replaced_by(limit) } else { None };
         ExplainedLimit {
             name: limit.label.to_string(),
-            at: At::of(self.rules, Place { line: limit.config.line, ..rule.place }),
+            at: At::of(self.rules, Place { line: limit.line, ..rule.place }),
             role: match rule.role {
                 Role::Enforced => RoleName::Enforced,
                 Role::Quota => RoleName::QuotaMode,
@@ -125,6 +125,7 @@ impl OfPlan<'_, '_> {
         let domain = self.rules.domain(&self.request.domain)?;
         let reached = self.request.descriptors.iter().filter_map(|one| self.rules.find(domain, &one.entries));
         let mut limits = reached.flat_map(|rule| &rule.limits);
-        limits.find(|other| other.config.replaces.contains(&limit.config.name)).map(|other| other.label.to_string())
+        let replaces = |other: &&RuleLimit| other.config.replaces.iter().any(|name| name == limit.name());
+        limits.find(replaces).map(|other| other.label.to_string())
     }
 }

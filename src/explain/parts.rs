@@ -42,7 +42,7 @@ pub enum From {
 
 /// The parts of a limit, the important first.
 pub(super) fn of(rules: &Rules, rule: &Rule, limit: &RuleLimit) -> Vec<Part> {
-    let mut parts = Parts { rules, rule, line: limit.config.line, list: Vec::new() };
+    let mut parts = Parts { rules, rule, line: limit.line, list: Vec::new() };
     let config = &limit.config;
     match &config.allowance {
         Allowance::Unlimited => parts.said("unlimited", "true".to_owned()),

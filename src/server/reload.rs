@@ -63,7 +63,7 @@ pub(super) async fn keep<S: Store>(origin: Origin, target: Target<S>) -> anyhow:
     let loader = origin.loader.clone();
     tokio::select! {
         kept = load_and_watch(origin, &target) => kept,
-        never = report(&loader) => match never {},
+        never = report(&loader, &target.serving) => match never {},
     }
 }
 
@@ -111,15 +111,17 @@ async fn load_first<S: Store>(loader: Loader, wrong: WrongAtFirst, target: &Targ
 }
 
 /// Says every few seconds how far a load is, for ever.
-async fn report(loader: &Loader) -> Infallible {
+async fn report(loader: &Loader, serving: &Serving) -> Infallible {
     let mut ticks = tokio::time::interval(PROGRESS);
     loop {
         ticks.tick().await;
         // What has just begun may soon be over.
         let progress = loader.progress().filter(|progress| progress.elapsed() >= PROGRESS / 2);
-        if let Some(Progress { stage, files, read, bytes, .. }) = progress {
-            let (stage, elapsed) = (stage.name(), progress.map_or(Duration::ZERO, |progress| progress.elapsed()));
-            tracing::info!(stage, files, read, bytes, elapsed_ms = elapsed.as_millis() as u64, "loading the rules");
+        if let Some(progress) = progress {
+            let Progress { stage, files, files_read, bytes, bytes_read, .. } = progress;
+            serving.progress(bytes_read, bytes);
+            let (stage, elapsed_ms) = (stage.name(), progress.elapsed().as_millis() as u64);
+            tracing::info!(stage, bytes_read, bytes, files_read, files, elapsed_ms, "loading the rules");
         }
     }
 }

@@ -60,7 +60,8 @@ async fn while_the_rules_are_loaded_health_says_so_and_calls_fail_until_they_are
     let counters = ureq::get(counters).header("Authorization", "Bearer a token of some length").call();
     assert!(matches!(counters, Err(ureq::Error::StatusCode(503))), "{counters:?}");
     let progress = tollgate.must_log("loading the rules");
-    assert_eq!((&progress["stage"], &progress["files"], &progress["read"]), (&"reading".into(), &1.into(), &0.into()));
+    let told = ["stage", "files", "files_read"].map(|field| &progress[field]);
+    assert_eq!(told, [&"reading".into(), &1.into(), &serde_json::Value::from(0)]);
     assert!(tollgate.logged("tollgate is up").is_none());
 
     slow.write(RULES);
@@ -141,9 +142,12 @@ fn a_file_that_changes_while_others_are_loaded_is_loaded_again() {
     std::fs::write(&quick, OTHERS).unwrap();
     let tollgate = slow.start(&[&format!("RULES={},{}", quick.display(), slow.path().display())]);
     wait_until("the first file is read", || {
-        let progress = |line: &serde_json::Value| line["message"] == "loading the rules" && line["read"] == 1;
+        let progress = |line: &serde_json::Value| line["message"] == "loading the rules" && line["files_read"] == 1;
         tollgate.logs().iter().any(progress)
     });
+    let bytes = OTHERS.len();
+    let reason = format!("not serving: the rules are being loaded, {bytes} of {bytes} bytes are read");
+    assert_eq!(tollgate.get("/healthcheck"), (500, reason));
     std::fs::write(&quick, OTHERS.replace("year", "hour")).unwrap();
     slow.write(RULES);
     tollgate.must_log("tollgate is up");

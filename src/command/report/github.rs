@@ -44,7 +44,7 @@ fn notices(comparison: Comparison<'_>, out: &mut impl Write) -> io::Result<()> {
 
 fn place(Comparison { new, .. }: Comparison<'_>, change: &Change<'_>) -> Option<String> {
     let (Kind::Added(side, _) | Kind::Changed(_, side)) = change.kind else { return None };
-    let at = Place { line: side.limit.config.line, ..side.rule.place };
+    let at = Place { line: side.limit.line, ..side.rule.place };
     let file = property(&new.origin(at)?.name.display().to_string());
     Some(format!(" file={file}{}", at.line.map(|line| format!(",line={line}")).unwrap_or_default()))
 }

@@ -117,6 +117,8 @@ impl File<'_> {
     pub(super) fn items<'n>(&mut self, spot: Spot<'n, '_>) -> Option<&'n [Node<'n>]> {
         match &spot.node.value {
             Value::List(items) => Some(items),
+            // Somebody else has them.
+            Value::Visited(_) => Some(&[]),
             _ => {
                 self.error(spot, format!("must be a list, not {}", kind(spot.node)));
                 None
@@ -150,7 +152,7 @@ impl File<'_> {
             Value::Map(entries) if entries.first().is_some_and(|entry| matches!(entry.key.value, Value::Map(_))) => {
                 self.error(spot, "must be a text; {{ }} is a template that has not been rendered");
             }
-            Value::List(_) | Value::Map(_) => {
+            Value::List(_) | Value::Visited(_) | Value::Map(_) => {
                 let message =
                     format!("must be a text, not {}; a text that begins with [ or {{ needs quotes", kind(spot.node));
                 self.error(spot, message);
@@ -209,32 +211,34 @@ impl File<'_> {
 }
 
 /// The text of a key.
-fn name<'n>(key: &'n Node<'_>) -> Option<&'n str> {
+pub(super) fn name<'n>(key: &'n Node<'_>) -> Option<&'n str> {
     match &key.value {
         Value::Plain(text) | Value::Quoted(text) => Some(text),
-        Value::List(_) | Value::Map(_) => None,
+        Value::List(_) | Value::Visited(_) | Value::Map(_) => None,
     }
 }
 
 impl Node<'_> {
-    /// Where a field stands; what is said of a missing field is said of the mapping that it is missing in.
-    pub(super) fn position_of(&self, path: &FieldPath<'_>) -> Position {
-        let (Ok(node) | Err(node)) = self.find(path);
+    /// Where a field stands; what is said of a missing field is said of the mapping that it is missing in. The way to
+    /// this node is the path but for its last `steps`.
+    pub(super) fn position_of(&self, path: &FieldPath<'_>, steps: usize) -> Position {
+        let (Ok(node) | Err(node)) = self.find(path, steps);
         node.position
     }
 
     /// A field, or the last of what leads to it.
-    fn find(&self, path: &FieldPath<'_>) -> Result<&Node<'_>, &Node<'_>> {
+    fn find(&self, path: &FieldPath<'_>, steps: usize) -> Result<&Node<'_>, &Node<'_>> {
+        let Some(steps) = steps.checked_sub(1) else { return Ok(self) };
         match path {
             FieldPath::Root => Ok(self),
             FieldPath::Key(parent, key) => {
-                let parent = self.find(parent)?;
+                let parent = self.find(parent, steps)?;
                 let Value::Map(entries) = &parent.value else { return Err(parent) };
                 let last = entries.iter().rev().find(|entry| name(&entry.key) == Some(key));
                 last.map(|entry| &entry.value).filter(|value| !value.is_null()).ok_or(parent)
             }
             FieldPath::Item(parent, index) => {
-                let parent = self.find(parent)?;
+                let parent = self.find(parent, steps)?;
                 let Value::List(items) = &parent.value else { return Err(parent) };
                 items.get(*index).ok_or(parent)
             }
@@ -256,7 +260,7 @@ fn kind(node: &Node<'_>) -> Cow<'static, str> {
             Plain::Bool(_) | Plain::Integer(_) | Plain::Float => escaped(text).into(),
         },
         Value::Quoted(text) => format!("the quoted text {}", quoted(text)).into(),
-        Value::List(_) => "a list".into(),
+        Value::List(_) | Value::Visited(_) => "a list".into(),
         Value::Map(_) => "a mapping".into(),
     }
 }

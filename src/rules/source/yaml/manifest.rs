@@ -60,6 +60,10 @@ pub(super) fn refusal(kind: &str) -> String {
 
 /// The documents of a text that holds resources; `None` where it is anything else.
 pub(super) fn documents(text: &str, max_bytes: u64) -> Option<Result<Vec<Node<'_>>, DocumentError>> {
+    // Most texts are rules, and their tree takes much memory.
+    if !text.contains("apiVersion") {
+        return None;
+    }
     let read = parse_all(text, max_bytes);
     let holds_resources = match &read {
         Ok(roots) => roots.iter().any(|root| kind(root).is_some()),
@@ -200,6 +204,6 @@ fn field<'n>(node: &'n Node<'n>, key: &str) -> Option<&'n Node<'n>> {
 fn text<'n>(node: &'n Node<'_>, key: &str) -> Option<&'n str> {
     match &field(node, key)?.value {
         Value::Plain(text) | Value::Quoted(text) => Some(text),
-        Value::List(_) | Value::Map(_) => None,
+        Value::List(_) | Value::Visited(_) | Value::Map(_) => None,
     }
 }

@@ -1,12 +1,15 @@
 //! From the tree of a file to the domain as it states itself: which key is of which type.
 
-use super::document::Node;
-use super::fields::{Fields, File, Spot};
+use std::path::Path;
+
+use super::document::{Entry, Node, Value};
+use super::fields::{self, Fields, File, Spot};
 use super::keys::{self, Section};
+use super::place::Place;
 use crate::rules::config::{
     FieldPath, List, Raw, RawDefaults, RawDescriptor, RawDomain, RawLease, RawLimit, RawPenalty, RawReplaces, Text,
 };
-use crate::rules::report::Severity;
+use crate::rules::report::{Report, Severity};
 use crate::rules::validate::MAX_LEVELS;
 
 /// What a file says; `None` where it is no mapping.
@@ -22,11 +25,29 @@ pub(super) fn domain<'n>(file: &mut File<'_>, root: &'n Node<'n>) -> Option<RawD
     })
 }
 
+/// The `defaults` among some entries of a file. What is wrong with them is not reported.
+pub(super) fn defaults_among<'n>(entries: &'n [Entry<'n>]) -> Raw<RawDefaults<'n>> {
+    let entry = entries.iter().rev().find(|entry| fields::name(&entry.key) == Some("defaults"));
+    let spot = entry.map(|entry| Spot { node: &entry.value, path: FieldPath::Root });
+    let mut file = File { place: Place::whole(Path::new("")), report: &mut Report::default() };
+    section(&mut file, spot.filter(|spot| !spot.node.is_null()), &keys::DEFAULTS, defaults)
+}
+
+/// Which list has been visited that a mapping has under the key `descriptors`.
+pub(super) fn visited(node: &Node<'_>) -> Option<usize> {
+    let Value::Map(entries) = &node.value else { return None };
+    let entry = entries.iter().rev().find(|entry| fields::name(&entry.key) == Some("descriptors"))?;
+    match entry.value.value {
+        Value::Visited(list) => Some(list),
+        _ => None,
+    }
+}
+
 fn defaults<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawDefaults<'n> {
     RawDefaults { algorithm: text(file, fields, "algorithm"), failure_mode: text(file, fields, "failure_mode") }
 }
 
-fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usize) -> Raw<RawDescriptor<'n>> {
+pub(super) fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usize) -> Raw<RawDescriptor<'n>> {
     section(file, Some(spot), &keys::DESCRIPTOR, |file, fields| {
         // What nothing depends on yet must still be of its type.
         ignored_flag(file, fields, "detailed_metric");
