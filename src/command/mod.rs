@@ -6,6 +6,7 @@ mod ask;
 mod check;
 mod client;
 mod completions;
+mod connector;
 mod counter;
 mod explain;
 mod findings;
@@ -14,6 +15,7 @@ mod man;
 mod page;
 mod probe;
 mod report;
+mod secrecy;
 mod serve;
 
 use std::ffi::OsString;

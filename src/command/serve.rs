@@ -52,6 +52,9 @@ fn tell(settings: &Settings, findings: &Findings, environment: &Environment) {
     {
         tracing::warn!("{given} does nothing: BACKEND_TYPE is memory, so each replica counts for itself");
     }
+    for given in given.iter().filter(|given| given.is_one_of(&settings.tls.without_effect())) {
+        tracing::warn!("{given} ({}) does nothing: GRPC_SERVER_USE_TLS is off", given.origin);
+    }
     let expects = given.iter().any(|given| given.variable.as_deref() == Some("EXPECTED_REPLICAS"));
     let expected = expects.then_some(settings.deciding.expected_replicas);
     if let Ok(None) = settings.store.redis()
