@@ -39,6 +39,8 @@ mod starting;
 mod stores;
 mod support;
 mod tidy;
+mod tls;
 mod twins;
+mod unix;
 mod usage;
 mod wrong_port;
