@@ -160,9 +160,7 @@ fn host_and_port(address: &str) -> Result<String, String> {
     match scheme {
         _ if right == address => Ok(right),
         Some("http") => Err(format!("gRPC needs no http:// in front: write {right}")),
-        Some("https") => {
-            Err(format!("gRPC needs no https:// in front: write {right}, and --tls beside it"))
-        }
+        Some("https") => Err(format!("gRPC needs no https:// in front: write {right}, and --tls beside it")),
         Some(_) => Err(format!("gRPC needs no scheme in front: write {right}")),
         None => Err(format!("not host:port: write {right}")),
     }
@@ -196,7 +194,9 @@ fn explained(address: &str, found: &Found) -> String {
 /// What a failed handshake says of the service, and of this client.
 fn of_handshake(address: &str, error: &HandshakeError) -> String {
     let advice = match error {
-        HandshakeError::PlainText => return format!("no TLS is spoken at {address}: leave --tls, --ca and --cert away"),
+        HandshakeError::PlainText => {
+            return format!("no TLS is spoken at {address}: leave --tls, --ca and --cert away");
+        }
         HandshakeError::Untrusted(_) => "name the authority that has signed it: --ca FILE",
         HandshakeError::WrongName(_) => "name the service as its certificate does: --server-name NAME",
         HandshakeError::Refused(_) => "it wants a certificate of an authority that it trusts: --cert FILE, --key FILE",

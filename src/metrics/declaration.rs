@@ -253,9 +253,7 @@ impl Metrics {
                 HandshakeError::OUTCOMES.map(|outcome| (outcome, tls_handshakes.with_label_values(&[outcome]))),
             ),
             tls_unverified: Known(["none", "wrong"].map(|what| (what, tls_unverified.with_label_values(&[what])))),
-            tls_reloads: Known(
-                ["success", "error"].map(|result| (result, tls_reloads.with_label_values(&[result]))),
-            ),
+            tls_reloads: Known(["success", "error"].map(|result| (result, tls_reloads.with_label_values(&[result])))),
             tls_expiry,
             registry: registry.clone(),
         };

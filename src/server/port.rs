@@ -143,9 +143,7 @@ impl Listener {
             Listener::Tcp(listener) => {
                 listener.accept().await.map(|(stream, peer)| (Plain::Tcp(stream), Peer::Tcp(peer)))
             }
-            Listener::Unix(listener, _) => {
-                listener.accept().await.map(|(stream, _)| (Plain::Unix(stream), Peer::Unix))
-            }
+            Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| (Plain::Unix(stream), Peer::Unix)),
         }
     }
 }

@@ -75,11 +75,7 @@ impl fmt::Display for Peer {
 macro_rules! either {
     ($kind:ident: $one:path, $other:path) => {
         impl AsyncRead for $kind {
-            fn poll_read(
-                self: Pin<&mut Self>,
-                cx: &mut Context<'_>,
-                buffer: &mut ReadBuf<'_>,
-            ) -> Poll<io::Result<()>> {
+            fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
                 match self.get_mut() {
                     $one(one) => Pin::new(one).poll_read(cx, buffer),
                     $other(other) => Pin::new(other).poll_read(cx, buffer),

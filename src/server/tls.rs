@@ -11,7 +11,9 @@ use humantime::format_duration;
 use super::stream::{Peer, Plain, Stream};
 use crate::metrics::Metrics;
 use crate::telemetry::Throttle;
-use crate::tls::{self, Clients, HandshakeError, Held, ServerFiles, ServerTls, Shown, Standing, TlsErrors, Turns, Watched};
+use crate::tls::{
+    self, Clients, HandshakeError, Held, ServerFiles, ServerTls, Shown, Standing, TlsErrors, Turns, Watched,
+};
 
 /// How often certificates are held against the clock.
 const LOOK: Duration = Duration::from_secs(60);
@@ -80,9 +82,10 @@ impl Tls {
             HandshakeError::NothingInCommon(_) => "the port speaks gRPC (ALPN h2) in TLS 1.2 or 1.3",
             HandshakeError::Broken(_) => "is it a client of gRPC?",
         };
-        self.failures.log(error.kind(), || {
-            move |times| tracing::warn!(%client, times, "a gRPC client gets no connection: {error}: {advice}")
-        });
+        self.failures.log(
+            error.kind(),
+            || move |times| tracing::warn!(%client, times, "a gRPC client gets no connection: {error}: {advice}"),
+        );
     }
 
     /// What a client that is in would not have got in with.

@@ -28,9 +28,10 @@ pub(super) fn listen(path: &Path, mode: u32) -> anyhow::Result<(UnixListener, So
         }
         _ => "cannot make the socket: may this process write there?".into(),
     })?;
-    fs::set_permissions(path, Permissions::from_mode(mode)).context("cannot set its mode (GRPC_UDS_MODE)")?;
     let identity = identity(&fs::symlink_metadata(path)?);
-    Ok((listener, SocketFile { path: path.to_owned(), identity }))
+    let file = SocketFile { path: path.to_owned(), identity };
+    fs::set_permissions(path, Permissions::from_mode(mode)).context("cannot set its mode (GRPC_UDS_MODE)")?;
+    Ok((listener, file))
 }
 
 /// Removes a socket that is left from a process that was killed.

@@ -148,9 +148,8 @@ mod tests {
     #[test]
     fn a_certificate_ends_soon_by_its_own_lifetime() {
         let from = SystemTime::UNIX_EPOCH + 10_000 * DAY;
-        let standing = |lifetime: Duration, after: Duration| {
-            Validity { from, until: from + lifetime }.standing(from + after)
-        };
+        let standing =
+            |lifetime: Duration, after: Duration| Validity { from, until: from + lifetime }.standing(from + after);
         assert_eq!(standing(90 * DAY, 60 * DAY), Standing::Valid);
         assert_eq!(standing(90 * DAY, 83 * DAY), Standing::Ending(7 * DAY));
         assert_eq!(standing(DAY, DAY / 2), Standing::Valid, "what lasts for a day is renewed by the hour");

@@ -147,9 +147,7 @@ impl HandshakeError {
             Error::NoCertificatesPresented => HandshakeError::NoCertificate,
             Error::InvalidCertificate(wrong) => HandshakeError::of_certificate(wrong),
             Error::AlertReceived(alert) => HandshakeError::Refused(*alert),
-            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => {
-                HandshakeError::NothingInCommon(error.clone())
-            }
+            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => HandshakeError::NothingInCommon(error.clone()),
             other => HandshakeError::Broken(other.clone()),
         }
     }

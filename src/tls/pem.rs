@@ -54,7 +54,9 @@ impl NamedFile {
     fn read(&self) -> Result<Vec<u8>, TlsError> {
         let mut bytes = Vec::new();
         let unreadable = |error| self.error(Reason::Unreadable(error));
-        File::open(&self.path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes)).map_err(unreadable)?;
+        File::open(&self.path)
+            .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
+            .map_err(unreadable)?;
         match &bytes[..] {
             long if long.len() as u64 > MOST_BYTES => Err(self.error(Reason::TooLong(MOST_BYTES))),
             // A sequence of more than 255 bytes, which every certificate and nearly every key is.
@@ -107,9 +109,9 @@ pub(super) fn identity(chain: &NamedFile, key: &NamedFile) -> Result<Identity, T
     let (certificates, private) = TlsErrors::both(chain.certificates().map_err(TlsErrors::from), read(key))?;
     let provider = provider();
     let private = provider.key_provider.load_private_key(private).map_err(|_| key.error(Reason::BadKey))?;
-    // A chain ends where the first of it does.
-    let validity = certificates.iter().filter_map(|der| Certificate::of(der).ok());
-    let validity = validity.map(|certificate| certificate.validity).min_by_key(|validity| validity.until);
+    // What is behind the first may be over, and there for clients that still trust another authority.
+    let own = certificates.first().and_then(|der| Certificate::of(der).ok());
+    let validity = own.map(|certificate| certificate.validity);
     let pair = CertifiedKey::new(certificates, private);
     match pair.keys_match() {
         Ok(()) => Ok(Identity { key: pair, validity }),

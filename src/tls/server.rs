@@ -78,8 +78,7 @@ impl ServerFiles {
             (_, authorities) => (authorities, Vec::new()),
         };
         let (identity, authorities) = TlsErrors::both(identity, clients)?;
-        let mut held =
-            vec![Held { role: Held::SERVER, file: self.chain.clone(), validity: identity.validity }];
+        let mut held = vec![Held { role: Held::SERVER, file: self.chain.clone(), validity: identity.validity }];
         let unusable = |error| TlsErrors::from(self.chain.error(Reason::Unusable(error)));
         let builder =
             ServerConfig::builder_with_provider(provider()).with_protocol_versions(VERSIONS).map_err(unusable)?;

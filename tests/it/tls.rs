@@ -279,7 +279,8 @@ fn what_cannot_be_is_told_at_the_start_with_what_would_be_right() {
         path
     };
     let der = write("der.crt", &[0x30, 0x82, 1, 2]);
-    let locked = write("locked.key", b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n");
+    let locked =
+        write("locked.key", b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n");
     let rules = write("rules.yaml", RULES.as_bytes());
     let (cert, key) = (text(&server.cert), text(&server.key));
     let said = |settings: &[(&str, &str)]| {
@@ -297,7 +298,10 @@ fn what_cannot_be_is_told_at_the_start_with_what_would_be_right() {
         (&[ON, chain], "GRPC_SERVER_USE_TLS=true (environment): needs GRPC_SERVER_TLS_KEY"),
         (&[ON, chain, private, ("GRPC_CLIENT_TLS_SAN", "a")], "GRPC_CLIENT_TLS_SAN=a (environment): needs GRPC_CLIENT"),
         (&[ON, chain, private, ("GRPC_CLIENT_TLS_SAN", "CN=a")], "write a DNS name, an address, or a URI"),
-        (&[ON, chain, ("GRPC_SERVER_TLS_KEY", &foreign)], "is not the key of the certificate that comes first in GRPC_"),
+        (
+            &[ON, chain, ("GRPC_SERVER_TLS_KEY", &foreign)],
+            "is not the key of the certificate that comes first in GRPC_",
+        ),
         (&[ON, chain, ("GRPC_SERVER_TLS_KEY", &locked)], "has a key with a passphrase"),
         (&[ON, chain, ("GRPC_SERVER_TLS_KEY", &cert)], "has no private key"),
         (&[ON, ("GRPC_SERVER_TLS_CERT", &key), private], "has a private key, and no certificate"),
