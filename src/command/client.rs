@@ -8,7 +8,7 @@ use clap::Args;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
 
-use super::connector::{self, Connector, Target};
+use super::connector::{self, Connector, Heard, Target};
 use super::probe::{self, Found};
 use super::secrecy::Secrecy;
 use crate::settings;
@@ -41,6 +41,7 @@ pub(super) struct Service {
     pub channel: Channel,
     address: String,
     is_tls: bool,
+    heard: Heard,
     timeout: Duration,
 }
 
@@ -56,7 +57,7 @@ impl Service {
             Some(_) => place.secrecy.named(target.host())?,
             None => place.secrecy.of_this_machine(target.host())?,
         };
-        let is_tls = tls.is_some();
+        let (is_tls, heard) = (tls.is_some(), Heard::default());
         // Where the connection leads is the connector's business; this is what HTTP/2 calls the service.
         let scheme = if is_tls { "https" } else { "http" };
         let origin: Uri = format!("{scheme}://{}", target.authority()).parse()?;
@@ -64,11 +65,11 @@ impl Service {
         let endpoint = endpoint.origin(origin).connect_timeout(timeout).timeout(timeout);
         let connected = match (&target, tls) {
             (Target::Tcp(_), None) => endpoint.connect().await,
-            (_, tls) => endpoint.connect_with_connector(Connector::new(target, tls)).await,
+            (_, tls) => endpoint.connect_with_connector(Connector::new(target, tls, heard.clone())).await,
         };
         match connected {
-            Ok(channel) => Ok(Service { channel, address, is_tls, timeout }),
-            Err(error) => Err(match connector::handshake_error(&error) {
+            Ok(channel) => Ok(Service { channel, address, is_tls, heard, timeout }),
+            Err(error) => Err(match heard.take() {
                 Some(refused) => anyhow!("{}", of_handshake(&address, &refused)),
                 None if address.starts_with(connector::UNIX) => {
                     let reason = connector::root(&error);
@@ -98,7 +99,7 @@ impl Service {
         if std::error::Error::source(status).is_none() {
             return said;
         }
-        if let Some(refused) = connector::handshake_error(status) {
+        if let Some(refused) = self.heard.take() {
             return anyhow!("{}", of_handshake(&self.address, &refused));
         }
         if self.address.starts_with(connector::UNIX) {

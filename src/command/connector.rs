@@ -3,12 +3,13 @@
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite};
+use parking_lot::Mutex;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-use tokio_rustls::rustls;
 use tonic::codegen::Service;
 use tonic::transport::Uri;
 
@@ -31,6 +32,18 @@ pub(super) enum Target {
 pub(super) struct Connector {
     target: Target,
     tls: Option<Secret>,
+    heard: Heard,
+}
+
+/// What TLS said last against a connection. tonic and h2 keep no more of it than a text. A server's word on what this
+/// client has shown may come after the handshake, with the first bytes.
+#[derive(Clone, Default)]
+pub(super) struct Heard(Arc<Mutex<Option<HandshakeError>>>);
+
+/// A connection that is listened to.
+struct Overheard<C> {
+    connection: C,
+    heard: Heard,
 }
 
 pub(super) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -74,8 +87,46 @@ impl Target {
 }
 
 impl Connector {
-    pub(super) fn new(target: Target, tls: Option<Secret>) -> Connector {
-        Connector { target, tls }
+    pub(super) fn new(target: Target, tls: Option<Secret>, heard: Heard) -> Connector {
+        Connector { target, tls, heard }
+    }
+}
+
+impl Heard {
+    fn note(&self, error: &io::Error) {
+        match HandshakeError::of(error) {
+            // That is no word of TLS.
+            HandshakeError::Closed => {}
+            said => *self.0.lock() = Some(said),
+        }
+    }
+
+    pub(super) fn take(&self) -> Option<HandshakeError> {
+        self.0.lock().take()
+    }
+}
+
+impl<C: AsyncRead + Unpin> AsyncRead for Overheard<C> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let read = Pin::new(&mut self.connection).poll_read(cx, buffer);
+        read.map_err(|error| {
+            self.heard.note(&error);
+            error
+        })
+    }
+}
+
+impl<C: AsyncWrite + Unpin> AsyncWrite for Overheard<C> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.connection).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.connection).poll_shutdown(cx)
     }
 }
 
@@ -89,33 +140,24 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let (target, tls) = (self.target.clone(), self.tls.clone());
+        let (target, tls, heard) = (self.target.clone(), self.tls.clone(), self.heard.clone());
         Box::pin(async move {
             let connection = target.connect().await?;
             let connection = match tls {
                 None => connection,
-                Some((client, name)) => Box::new(client.connect(name, connection).await?),
+                Some((client, name)) => {
+                    let connected = client.connect(name, connection).await;
+                    let connection = connected.inspect_err(|error| heard.note(error))?;
+                    Box::new(Overheard { connection, heard })
+                }
             };
             Ok(TokioIo::new(connection))
         })
     }
 }
 
-/// What of TLS there is behind an error.
-pub(super) fn handshake_error(error: &(dyn Error + 'static)) -> Option<HandshakeError> {
-    let of_tls = |error: &(dyn Error + 'static)| {
-        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let inner = inner.and_then(|inner| inner.downcast_ref()).or_else(|| error.downcast_ref::<rustls::Error>());
-        inner.map(HandshakeError::of_rustls)
-    };
-    causes(error).find_map(of_tls)
-}
-
 /// Where an error comes from in the end.
 pub(super) fn root(error: &(dyn Error + 'static)) -> String {
-    causes(error).last().map(ToString::to_string).unwrap_or_default()
-}
-
-fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
-    std::iter::successors(Some(error), |error: &&'a (dyn Error + 'static)| (*error).source())
+    let causes = std::iter::successors(Some(error), |error: &&(dyn Error + 'static)| (*error).source());
+    causes.last().map(ToString::to_string).unwrap_or_default()
 }

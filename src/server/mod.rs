@@ -134,7 +134,13 @@ impl Parts {
     /// Each worker has a store of its own; all lead to the same counters.
     async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
         let Parts { settings, mut signals, origin, ports, workers, metrics, memory } = self;
-        let up = Up { grpc: ports.grpc.address()?, http: ports.http.local_addr()?, store: store_name.to_owned() };
+        let files = settings.tls.server()?;
+        let up = Up {
+            grpc: ports.grpc.address()?,
+            client_flags: files.as_ref().map_or("", tls::client_flags),
+            http: ports.http.local_addr()?,
+            store: store_name.to_owned(),
+        };
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter =
             Arc::new(Limiter::new(options::limiter(&settings), Arc::clone(&store), memory, Arc::clone(&metrics)));
@@ -145,7 +151,7 @@ impl Parts {
         let admin_runtime = workers.runtimes().into_iter().next().context("there is one worker at least")?;
         let workers = Arc::new(workers);
         let others = grpc::others(health)?;
-        let tls = match settings.tls.server()? {
+        let tls = match files {
             Some(files) => {
                 let (tls, kept) = Tls::start(files, Arc::clone(&metrics))?;
                 tokio::spawn(kept);

@@ -192,6 +192,14 @@ fn line(held: &Held, standing: Standing) -> Option<(Level, String)> {
     }
 }
 
+/// What `tollgate ask` has to say for TLS.
+pub(super) fn client_flags(files: &ServerFiles) -> &'static str {
+    match files.clients {
+        Clients::Unasked | Clients::Observed(_) => " --ca FILE",
+        Clients::Required { .. } => " --ca FILE --cert FILE --key FILE",
+    }
+}
+
 /// What clients have to show, in words.
 fn demand(clients: &Clients) -> String {
     match clients {

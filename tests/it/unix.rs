@@ -57,7 +57,7 @@ fn grpc_is_served_at_a_path_and_the_file_goes_with_the_process() {
 }
 
 #[test]
-fn a_stale_socket_is_replaced_and_one_of_aliving_process_is_left_alone() {
+fn a_stale_socket_is_replaced_and_one_of_a_living_process_is_left_alone() {
     let (_folder, path) = socket();
     let mut killed = start(&path, &[]);
     killed.signal("KILL");
