@@ -76,6 +76,8 @@ impl Service {
                     anyhow!("cannot reach {address}: {reason}: is the service running? see --address")
                 }
                 None => match probe::probe(&address, timeout).await {
+                    // Tollgate itself closes what is no HTTP/2 without a word.
+                    Found::Http2 if is_tls => anyhow!("{}", of_handshake(&address, &HandshakeError::PlainText)),
                     Found::Silent | Found::Closes | Found::Http2 => {
                         anyhow!(error).context(format!("cannot reach {address}"))
                     }
