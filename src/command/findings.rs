@@ -46,7 +46,11 @@ impl Findings {
                  replicas let so many times a limit pass; set REDIS_URL, or EXPECTED_REPLICAS=1 where there is one"
             )
         });
-        self.warnings.extend(redis.into_iter().chain(replicas));
+        let idle = settings.tls.without_effect();
+        let idle = self.given.iter().filter(|given| given.is_one_of(&idle));
+        let idle: Vec<_> =
+            idle.map(|given| format!("{given} ({}) does nothing: GRPC_SERVER_USE_TLS is off", given.origin)).collect();
+        self.warnings.extend(redis.into_iter().chain(replicas).chain(idle));
         self
     }
 

@@ -1,6 +1,7 @@
 //! The running process: reads what it needs, builds the parts, announces itself, waits for a signal, and drains.
 
 mod announce;
+mod beginnings;
 mod descriptors;
 mod drain;
 mod grpc;
@@ -9,6 +10,9 @@ mod options;
 pub mod port;
 mod reload;
 mod signals;
+pub mod stream;
+mod tls;
+mod unix;
 pub mod workers;
 
 use std::sync::Arc;
@@ -32,9 +36,11 @@ use crate::store::redis::{Health, RedisStore};
 use crate::store::timed::{OnAnswer, Timed};
 use announce::{Serving, Up};
 use drain::Running;
+use grpc::Entrance;
 use listeners::Ports;
 use reload::{Origin, Target, WrongAtFirst};
 use signals::{Hangups, Signals};
+use tls::Tls;
 use workers::Workers;
 
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
@@ -128,7 +134,13 @@ impl Parts {
     /// Each worker has a store of its own; all lead to the same counters.
     async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
         let Parts { settings, mut signals, origin, ports, workers, metrics, memory } = self;
-        let up = Up { grpc: ports.grpc.address()?, http: ports.http.local_addr()?, store: store_name.to_owned() };
+        let files = settings.tls.server()?;
+        let up = Up {
+            grpc: ports.grpc.address()?,
+            client_flags: files.as_ref().map_or("", tls::client_flags),
+            http: ports.http.local_addr()?,
+            store: store_name.to_owned(),
+        };
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter =
             Arc::new(Limiter::new(options::limiter(&settings), Arc::clone(&store), memory, Arc::clone(&metrics)));
@@ -139,12 +151,20 @@ impl Parts {
         let admin_runtime = workers.runtimes().into_iter().next().context("there is one worker at least")?;
         let workers = Arc::new(workers);
         let others = grpc::others(health)?;
+        let tls = match files {
+            Some(files) => {
+                let (tls, kept) = Tls::start(files, Arc::clone(&metrics))?;
+                tokio::spawn(kept);
+                Some(tls)
+            }
+            None => None,
+        };
         let servers = stores.into_iter().map(|store| {
             let limiter = Arc::new(limiter.with_store(store));
             let service = Service::new(limiter, Arc::clone(&metrics), options::service(&settings));
-            Arc::new(Server::new(service, others.clone(), options::connection(&settings)))
+            Server::new(service, others.clone(), options::connection(&settings))
         });
-        let mut grpc = grpc::serve(ports.grpc, Arc::clone(&workers), servers.collect());
+        let mut grpc = grpc::serve(ports.grpc, Entrance::new(tls), Arc::clone(&workers), servers);
         let (stop, mut stopped) = watch::channel(false);
         let admin = settings
             .listeners

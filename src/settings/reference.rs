@@ -43,7 +43,6 @@ const OFF: &[&str] = &["0", "f", "F", "false", "False", "FALSE"];
 const NONE: &[&str] = &[];
 
 const NO_XDS: &str = "rules come from files; unset it, and name them with RULES";
-const NO_TLS: &str = "TLS is not supported; unset it, and put a TLS proxy in front";
 const NO_REDIS_TLS: &str =
     "TLS to Redis is not supported; unset it, and name a port without TLS, or a tunnel (stunnel), in REDIS_URL";
 const ONE_REDIS: &str = "one Redis holds all counters; unset it, and set REDIS_URL";
@@ -157,14 +156,6 @@ const ROWS: &[Row] = &[
         NO_MEMCACHED,
     ),
     told(&["MEMCACHE_TLS", "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION"], OFF, "BACKEND_TYPE", NO_MEMCACHED),
-    refused(&["GRPC_SERVER_USE_TLS"], OFF, "GRPC_PORT", NO_TLS),
-    told(
-        &["GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"],
-        NONE,
-        "GRPC_HOST",
-        NO_TLS,
-    ),
-    refused(&["GRPC_UDS"], NONE, "GRPC_HOST", "gRPC listens on TCP; unset it, and use GRPC_HOST and GRPC_PORT"),
     told(&["DEBUG_HOST", "DEBUG_PORT"], NONE, "HOST", NO_DEBUG_PORT),
     told(&["RESPONSE_DYNAMIC_METADATA"], OFF, "LIMIT_RESPONSE_HEADERS_ENABLED", "dynamic metadata is not sent"),
     told(&["USE_DOG_STATSD", "USE_STATSD"], OFF, "NEAR_LIMIT_RATIO", NO_STATSD),

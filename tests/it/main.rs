@@ -41,6 +41,8 @@ mod starting;
 mod stores;
 mod support;
 mod tidy;
+mod tls;
 mod twins;
+mod unix;
 mod usage;
 mod wrong_port;
