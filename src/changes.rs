@@ -183,12 +183,17 @@ impl<'r> Index<'r> {
 fn is_same(old: &Rule, new: &Rule) -> bool {
     let same_limits = old.limits.len() == new.limits.len()
         && old.limits.iter().zip(&new.limits).all(|(old, new)| says_the_same(&old.config, &new.config));
-    old.role == new.role && shares_as(old, new) && same_limits
+    stands_as(old, new) && same_limits
 }
 
 /// Wherever they stand, and whoever says what they need not say.
 fn says_the_same(old: &LimitConfig, new: &LimitConfig) -> bool {
     LimitConfig { line: new.line, said: new.said, ..old.clone() } == *new
+}
+
+/// What its limits have in common is the same.
+fn stands_as(old: &Rule, new: &Rule) -> bool {
+    old.role == new.role && old.metadata == new.metadata && shares_as(old, new)
 }
 
 /// The same values share one counter.
@@ -207,7 +212,7 @@ fn changed<'r>(old: &'r Rule, new: &'r Rule, visit: &mut impl FnMut(Change<'r>))
             visit(Change { domain: &new.domain, kind: Kind::Added(limit, None), counters: Counters::None });
             continue;
         };
-        if says_the_same(&other.config, &limit.config) && old.role == new.role && shares_as(old, new) {
+        if says_the_same(&other.config, &limit.config) && stands_as(old, new) {
             continue;
         }
         let counters = match name {
@@ -383,6 +388,8 @@ fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
     found.add("replaces", Short(&replaces.join(", ")).to_string(), Short(&config.replaces.join(", ")).to_string());
     found.add("shadow_mode", old.rule.role == Role::Shadow, new.rule.role == Role::Shadow);
     found.add("quota_mode", old.rule.role == Role::Quota, new.rule.role == Role::Quota);
+    let metadata = |rule: &Rule| rule.metadata.as_ref().and_then(|metadata| serde_json::to_string(metadata).ok());
+    found.add_long("metadata", &metadata(old.rule).unwrap_or_default(), &metadata(new.rule).unwrap_or_default());
     let shares = |rule: &Rule| (0..rule.levels()).any(|level| rule.shared_pattern(level).is_some());
     if !shares_as(old.rule, new.rule) {
         found.add("share_threshold", shares(old.rule), shares(new.rule));
@@ -407,6 +414,19 @@ impl Differences {
             let shown = |text: String| if text.is_empty() { "none".to_owned() } else { text };
             // A text takes what is written to it.
             let _ = write!(self.0, "{comma}{key} {} -> {}", shown(old), shown(new));
+        }
+    }
+
+    /// The same with texts of one line that may be long and differ at their ends.
+    fn add_long(&mut self, key: &str, old: &str, new: &str) {
+        const SHOWN: usize = 80;
+        let short = |text: &str| match text.char_indices().nth(SHOWN) {
+            Some((end, _)) => format!("{}...", &text[..end]),
+            None => text.to_owned(),
+        };
+        match (short(old), short(new)) {
+            (before, after) if before == after && old != new => self.add(key, before, "another"),
+            (before, after) => self.add(key, before, after),
         }
     }
 

@@ -29,7 +29,7 @@ pub fn of_one_level(rules: usize) -> Rules {
         key: entry.key,
         value: Some(entry.value),
         share_threshold: false,
-        rule: Some(RuleConfig { role: Role::Enforced, limits: vec![limit.clone()] }),
+        rule: Some(RuleConfig { role: Role::Enforced, metadata: None, limits: vec![limit.clone()] }),
         descriptors: Vec::new(),
     });
     let (name, defaults) = ("bench".into(), Defaults::default());

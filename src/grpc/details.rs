@@ -58,6 +58,7 @@ fn full(decision: &Decision<'_>, missed: Vec<Option<String>>) -> Details {
         decided_by: decided_by(decision),
         next_passes: Some(decision.next_passes()),
         descriptors: descriptors.collect(),
+        ..Details::default()
     }
 }
 

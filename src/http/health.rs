@@ -15,6 +15,10 @@ pub enum Health {
     Loading,
     /// Not yet: the first rules are wrong, and the process waits for right ones.
     Refused,
+    /// No: the rules have no domain, and a setting wants one.
+    NoDomains,
+    /// No: the store is unavailable, and a setting wants it.
+    NoStore,
     /// It does.
     Serving,
     /// Not for long: the process is shutting down.
@@ -30,6 +34,8 @@ async fn healthcheck(State(health): State<watch::Receiver<Health>>) -> Response 
         Health::Serving => return "OK".into_response(),
         Health::Loading => "the rules are being loaded",
         Health::Refused => "the rules are refused, and the log says why",
+        Health::NoDomains => "the rules have no domain, and HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED wants one",
+        Health::NoStore => "Redis is unavailable, and REDIS_HEALTH_CHECK_ACTIVE_CONNECTION wants it",
         Health::Draining => "the process is shutting down",
     };
     (StatusCode::INTERNAL_SERVER_ERROR, format!("not serving: {reason}")).into_response()

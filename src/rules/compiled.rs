@@ -8,6 +8,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::checked::{Defaults, DescriptorConfig, DomainConfig, LimitConfig, OriginConfig, Place, RuleConfig};
+use super::config::Metadata;
 use crate::descriptor::{Entry, Role};
 
 /// A rule in force.
@@ -21,6 +22,8 @@ pub struct Rule {
     pub place: Place,
     /// What a denial means for the request.
     pub role: Role,
+    /// What an answer says where the descriptor passes.
+    pub metadata: Option<Box<Metadata>>,
     /// Every one of them must let the request pass.
     pub limits: Box<[RuleLimit]>,
     /// For each level, the pattern whose values share one counter.
@@ -285,7 +288,7 @@ impl Compiler<'_> {
     }
 
     fn node(&mut self, place: Place, rule: Option<RuleConfig>, descriptors: Vec<DescriptorConfig>) -> Node {
-        let rule = rule.and_then(|RuleConfig { role, limits }| {
+        let rule = rule.and_then(|RuleConfig { role, metadata, limits }| {
             let several = limits.len() > 1;
             let limits = limits.into_iter().enumerate().map(|(i, config)| self.limit(several.then_some(i), config));
             let limits = limits.collect();
@@ -294,6 +297,7 @@ impl Compiler<'_> {
                 path: self.path.as_str().into(),
                 place,
                 role,
+                metadata,
                 limits,
                 shared: self.shared.clone().into(),
             });

@@ -1,4 +1,4 @@
-//! The listeners of both ports.
+//! The listeners of all ports.
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
@@ -12,6 +12,7 @@ use crate::settings::Settings;
 pub(super) struct Ports {
     pub(super) grpc: Port,
     pub(super) http: TcpListener,
+    pub(super) debug: Option<TcpListener>,
     /// So many connections HTTP may have at once.
     pub(super) http_connections: usize,
 }
@@ -28,6 +29,10 @@ impl Ports {
         };
         let grpc = bind(&settings.listeners.grpc_host, settings.listeners.grpc_port, "GRPC_HOST, GRPC_PORT").await?;
         let http = bind(&settings.listeners.host, settings.listeners.port, "HOST, PORT").await?;
-        Ok(Ports { grpc: Port::new(grpc, shares.grpc), http, http_connections: shares.http })
+        let debug = match settings.listeners.debug_port {
+            Some(port) => Some(bind(&settings.listeners.debug_host, port, "DEBUG_HOST, DEBUG_PORT").await?),
+            None => None,
+        };
+        Ok(Ports { debug, grpc: Port::new(grpc, shares.grpc), http, http_connections: shares.http })
     }
 }

@@ -111,6 +111,19 @@ descriptors:
 }
 
 #[test]
+fn other_metadata_of_a_rule_are_a_change_that_keeps_its_counters() {
+    let with = |metadata: &str| {
+        let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";
+        rules(&[&format!("domain: d\ndescriptors: [{{key: a, metadata: {metadata}, {limit}}}]")])
+    };
+    let (none, gold, long) = (with("{}"), with("{plan: gold}"), "x".repeat(100));
+    assert_eq!(told(&none, &gold), "changed: d: a: metadata none -> {\"plan\":\"gold\"}: counters are kept\n");
+    assert_eq!(told(&gold, &gold), "");
+    let long = |end: &str| with(&format!("{{plan: {long}{end}}}"));
+    assert!(told(&long("a"), &long("b")).contains("... -> another: counters are kept"));
+}
+
+#[test]
 fn a_summary_is_short_and_shows_first_what_starts_afresh() {
     let many = |unit: &str, number: u32| {
         let limits = (0..2_000).map(|user| {

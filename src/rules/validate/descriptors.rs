@@ -107,8 +107,7 @@ impl Tree<'_> {
             let message = "values share a threshold only where the key or the value has a wildcard (*)";
             self.complaints.error(path.key("share_threshold"), message);
         }
-        let role = self.role(raw, path);
-        let rule = self.rule(raw, path, role);
+        let rule = self.rule(raw, path);
         if let Some(rule) = &rule
             && (key.as_deref() != Some(HOLDER_KEY) || value.is_some())
         {
@@ -157,12 +156,17 @@ impl Tree<'_> {
         let roles = [("quota_mode", &raw.quota_mode, Role::Quota), ("shadow_mode", &raw.shadow_mode, Role::Shadow)];
         for (key, _, role) in roles.into_iter().filter(|(_, flag, _)| flag.is_set()) {
             found = role;
-            if raw.rate_limit.is_missing() && raw.rate_limits.is_missing() {
-                let message = "does nothing without a rate_limit beside it; it is not inherited";
-                self.complaints.warn(path.key(key), message);
-            }
+            self.check_has_limit(raw, path, key);
         }
         found
+    }
+
+    /// What stands beside a limit says nothing alone.
+    fn check_has_limit(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, key: &str) {
+        if raw.rate_limit.is_missing() && raw.rate_limits.is_missing() {
+            let message = "does nothing without a rate_limit beside it; it is not inherited";
+            self.complaints.warn(path.key(key), message);
+        }
     }
 
     fn check_unique(&mut self, list: FieldPath<'_>, index: usize, config: &DescriptorConfig, siblings: &mut Siblings) {
@@ -174,7 +178,12 @@ impl Tree<'_> {
         }
     }
 
-    fn rule(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, role: Role) -> Option<RuleConfig> {
+    fn rule(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>) -> Option<RuleConfig> {
+        let role = self.role(raw, path);
+        let metadata = raw.metadata.get().filter(|metadata| !metadata.is_empty()).cloned();
+        if metadata.is_some() {
+            self.check_has_limit(raw, path, "metadata");
+        }
         let limits = match (&raw.rate_limit, &raw.rate_limits) {
             (Raw::Missing, Raw::Missing) => return None,
             (limit, Raw::Missing) => vec![self.rate_limit(limit.get()?, path.key("rate_limit"))?],
@@ -185,6 +194,6 @@ impl Tree<'_> {
                 return None;
             }
         };
-        Some(RuleConfig { role, limits })
+        Some(RuleConfig { role, metadata, limits })
     }
 }
