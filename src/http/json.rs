@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -45,8 +46,8 @@ impl<S: Store> JsonApi<S> {
 
     fn read(&self, body: &Bytes) -> Result<RateLimitRequest, Refusal> {
         if body.is_empty() {
-            let example = r#"send a request, such as {"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
-            return Err(refuse(StatusCode::BAD_REQUEST, example));
+            let example = json!({"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]});
+            return Err(refuse(StatusCode::BAD_REQUEST, format!("send a request, such as {example}")));
         }
         self.mapping.request(body).map_err(|error| {
             tracing::debug!(%error, "no request in JSON");

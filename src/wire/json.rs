@@ -128,8 +128,8 @@ mod tests {
         for (json, word) in [
             (json!({"domain": "shop", "descriptor": []}), "descriptor"),
             (json!({"domain": 5}), "string"),
-            (json!({"hitsAddend": -1}), "u32"),
-            (json!({"hitsAddend": 4_294_967_296_u64}), "u32"),
+            (json!({"hitsAddend": -1}), "out of range"),
+            (json!({"hitsAddend": 4_294_967_296_u64}), "out of range"),
             (json!({"descriptors": [{"limit": {"unit": "MINUET"}}]}), "MINUET"),
             (json!([]), "map"),
         ] {
@@ -137,7 +137,7 @@ mod tests {
             assert!(told.contains(word), "{json}: {told}");
         }
         let mapping = Mapping::new().unwrap();
-        for text in ["", "{", "{} {}", "{\"domain\": \"a\", \"domain\": \"b\"}", "\u{feff}{}"] {
+        for text in ["", "{", "{} {}", "\u{feff}{}"] {
             assert!(mapping.request(text.as_bytes()).is_err(), "{text:?}");
         }
         assert!(mapping.request(&[b'"', 0xff, b'"']).is_err());

@@ -604,6 +604,23 @@ async fn with_fixed_windows_by_default_a_file_behaves_as_in_the_reference() {
     assert_eq!(ask(0).await, (Code::OverLimit, 0));
 }
 
+#[tokio::test]
+async fn a_fixed_window_that_denies_tells_its_own_end_whatever_others_say() {
+    let rules = "domain: d\ndescriptors:\n- {key: hour, rate_limit: {unit: hour, requests_per_unit: 1}}\n\
+                 - {key: year, rate_limit: {unit: year, requests_per_unit: 1}}";
+    let tollgate = Tollgate::start(rules, &["DEFAULT_ALGORITHM=fixed_window"]);
+    let both = request("d", &[&[("hour", "x")], &[("year", "x")]]);
+    // Between the two the hour may begin anew.
+    let mut response = tollgate.ask(both.clone()).await.unwrap();
+    while response.statuses.iter().any(|status| status.code() == Code::Ok) {
+        response = tollgate.ask(both.clone()).await.unwrap();
+    }
+    let told: Vec<_> = response.statuses.iter().map(|status| status.duration_until_reset.unwrap().seconds).collect();
+    // A year, as the protocol has it, ends with an hour.
+    assert!((1..=3_600).contains(&told[0]), "{told:?}");
+    assert_eq!((told[1] - told[0]) % 3_600, 0, "{told:?}");
+}
+
 #[test]
 fn our_messages_are_envoys_on_the_wire() {
     let ours = RateLimitRequest {
