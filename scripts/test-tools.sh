@@ -12,6 +12,7 @@
 #   h2spec           target/tools/bin/h2spec, from its source, by Go, for `make e2e`
 #   actionlint       the same, for the same
 #   buildah, qemu    system packages, for the same: they build the image, and run what is built for another kind of machine
+#   `shellcheck`     the same, for the same
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -113,6 +114,11 @@ targets() {
 h2spec() { go_tool h2spec "$h2spec"; }
 
 actionlint() { go_tool actionlint "$actionlint"; }
+
+shellcheck() {
+    have shellcheck || install_package shellcheck "shellcheck is missing and there is no apt-get: install it"
+    say "shellcheck: $(command shellcheck --version | sed -n 's/^version: //p')"
+}
 
 # go_tool NAME PACKAGE
 go_tool() {

@@ -84,6 +84,8 @@ impl Serving {
         change(&mut state);
         let health = match state.rules {
             _ if state.draining => Health::Draining,
+            // How far the load is has been said beside.
+            Health::Loading { .. } => *self.health.borrow(),
             Health::Serving if self.wants.store && !state.store_is_up => Health::NoStore,
             health => health,
         };
@@ -92,6 +94,17 @@ impl Serving {
             self.reporter.set_service_status(service, status).await;
         }
         self.health.send_replace(health)
+    }
+
+    /// Says how far the load of the first rules is; nothing, once they are there.
+    pub(super) fn progress(&self, bytes_read: u64, bytes: u64) {
+        self.health.send_if_modified(|health| {
+            let is_loading = matches!(health, Health::Loading { .. });
+            if is_loading {
+                *health = Health::Loading { bytes_read, bytes };
+            }
+            is_loading
+        });
     }
 
     /// For the HTTP port.

@@ -50,6 +50,8 @@ fn json(file: &mut File<'_>, spot: Spot<'_, '_>, levels: usize) -> Option<Json> 
                 items.map(|(index, node)| json(file, Spot { node, path: spot.path.item(index) }, levels - 1)).collect();
             all.into_iter().collect::<Option<Vec<_>>>().map(Json::Array)
         }
+        // None stands below metadata: a visitor takes lists of descriptors alone.
+        Value::Visited(_) => None,
         Value::Map(entries) => {
             let mut complete = true;
             let mut metadata = Metadata::new();
@@ -81,7 +83,7 @@ fn name(key: &Node<'_>) -> Option<String> {
             Plain::Integer(number) => number.to_string(),
             Plain::Null | Plain::Float | Plain::Text => text.to_string(),
         }),
-        Value::List(_) | Value::Map(_) => None,
+        Value::List(_) | Value::Visited(_) | Value::Map(_) => None,
     }
 }
 
