@@ -1,4 +1,4 @@
-//! The listeners of both ports.
+//! The listeners of all ports.
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
@@ -13,6 +13,7 @@ use crate::settings::Settings;
 pub(super) struct Ports {
     pub(super) grpc: Port,
     pub(super) http: TcpListener,
+    pub(super) debug: Option<TcpListener>,
     /// So many connections HTTP may have at once.
     pub(super) http_connections: usize,
 }
@@ -37,6 +38,10 @@ impl Ports {
             None => Listener::Tcp(bind(&listeners.grpc_host, listeners.grpc_port, "GRPC_HOST, GRPC_PORT").await?),
         };
         let http = bind(&listeners.host, listeners.port, "HOST, PORT").await?;
-        Ok(Ports { grpc: Port::new(grpc, shares.grpc), http, http_connections: shares.http })
+        let debug = match listeners.debug_port {
+            Some(port) => Some(bind(&listeners.debug_host, port, "DEBUG_HOST, DEBUG_PORT").await?),
+            None => None,
+        };
+        Ok(Ports { debug, grpc: Port::new(grpc, shares.grpc), http, http_connections: shares.http })
     }
 }

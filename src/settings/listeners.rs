@@ -42,6 +42,22 @@ pub struct ListenerSettings {
         value_parser = port("PORT"))]
     pub port: u16,
 
+    /// Answer requests that are JSON, at /json of HTTP, as gRPC answers them. Whoever reaches the port can then charge
+    /// limits, as whoever reaches gRPC.
+    #[arg(long, env = "JSON_API", help_heading = "Listeners", value_parser = switch(), ignore_case = true,
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub json_api: bool,
+
+    /// Where the debug port listens, which lists the rules in force (/rlconfig) and what has been counted (/stats) to
+    /// whoever reaches it.
+    #[arg(long, env = "DEBUG_HOST", value_name = "ADDRESS", default_value = "127.0.0.1", help_heading = "Listeners")]
+    pub debug_host: String,
+
+    /// And its port; 0 takes any that is free. Unset: there is no debug port. envoyproxy/ratelimit has it at 6070.
+    #[arg(long, env = "DEBUG_PORT", value_name = "PORT", help_heading = "Listeners",
+        value_parser = port("DEBUG_PORT"))]
+    pub debug_port: Option<u16>,
+
     /// Show and reset counters over HTTP, at /counters, and explain requests, at /explain, to clients that know
     /// ADMIN_TOKEN.
     #[arg(long, env = "ADMIN_API", help_heading = "Listeners", value_parser = switch(), ignore_case = true,

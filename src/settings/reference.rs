@@ -51,7 +51,6 @@ const NO_STATSD: &str = "metrics are at /metrics of the HTTP port (HOST, PORT), 
 const NO_TRACES: &str = "traces are not exported";
 const NO_MEMCACHED: &str = "Memcached is not supported; unset it, and set REDIS_URL";
 const NO_PIPELINE: &str = "calls that come together go to Redis together, without waiting for others";
-const NO_DEBUG_PORT: &str = "there is no port for debugging; health and metrics are on HOST and PORT";
 
 const ROWS: &[Row] = &[
     refused(&["CONFIG_TYPE"], &["FILE"], "RULES", NO_XDS),
@@ -83,13 +82,6 @@ const ROWS: &[Row] = &[
         "RULES",
         "whatever changes below the folder of rules is noticed, links that are swapped, too",
     ),
-    told(
-        &["HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"],
-        OFF,
-        "FORCE_START_WITHOUT_INITIAL_CONFIG",
-        "health never says SERVING before rules are loaded",
-    ),
-    refused(&["QUOTA_MODE"], OFF, "SHADOW_MODE", "set quota_mode on the rules instead"),
     told(
         &["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"],
         OFF,
@@ -129,12 +121,6 @@ const ROWS: &[Row] = &[
         "calls share connections, and OVERLOAD says what happens where too many wait",
     ),
     told(
-        &["REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"],
-        OFF,
-        "REDIS_URL",
-        "without Redis each limit answers by its failure mode; watch tollgate_store_up",
-    ),
-    told(
         &["REDIS_STARTUP_INITIAL_INTERVAL", "REDIS_STARTUP_MAX_ELAPSED_TIME", "REDIS_STARTUP_MAX_INTERVAL"],
         NONE,
         "REDIS_URL",
@@ -156,8 +142,6 @@ const ROWS: &[Row] = &[
         NO_MEMCACHED,
     ),
     told(&["MEMCACHE_TLS", "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION"], OFF, "BACKEND_TYPE", NO_MEMCACHED),
-    told(&["DEBUG_HOST", "DEBUG_PORT"], NONE, "HOST", NO_DEBUG_PORT),
-    told(&["RESPONSE_DYNAMIC_METADATA"], OFF, "LIMIT_RESPONSE_HEADERS_ENABLED", "dynamic metadata is not sent"),
     told(&["USE_DOG_STATSD", "USE_STATSD"], OFF, "NEAR_LIMIT_RATIO", NO_STATSD),
     told(
         &["STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "STATS_FLUSH_INTERVAL", "USE_DOG_STATSD_MOGRIFIERS"],

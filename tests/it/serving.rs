@@ -107,6 +107,7 @@ fn service<S: Store>(limiter: Limiter<S>, metrics: Arc<Metrics>) -> Service<S> {
         limits: RequestLimits { descriptors: 1, entries: 1, key_bytes: 10, value_bytes: 10 },
         headers: Headers::Off,
         decided_by_header: None,
+        dynamic_metadata: false,
         store_timeout: support::SOON,
     };
     Service::new(Arc::new(limiter), metrics, options)
@@ -121,7 +122,8 @@ async fn what_an_admin_asks_a_worker_does() {
     let workers = Workers::start(2).unwrap();
     let runtime = workers.runtimes()[0].clone();
     let admin = Some(Admin::new(Arc::new(limiter), runtime, TOKEN.to_owned(), support::SOON));
-    let router = http::router(Port { health: tokio::sync::watch::channel(Health::Serving).1, metrics, admin });
+    let router =
+        http::router(Port { health: tokio::sync::watch::channel(Health::Serving).1, metrics, json: None, admin });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}/counters?domain=shop&user=ann", listener.local_addr().unwrap());
     tokio::spawn(http::serve(listener, router, Arc::new(Semaphore::new(8)), std::future::pending()));

@@ -44,8 +44,26 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("tls", &["files"]),
     ("wire", &["descriptor"]),
     ("version", &[]),
-    ("grpc", &["algorithm", "decision", "delay", "descriptor", "explain", "limiter", "metrics", "store", "wire"]),
-    ("http", &["counters", "descriptor", "explain", "limiter", "metrics", "store", "telemetry"]),
+    (
+        "grpc",
+        &[
+            "algorithm",
+            "decision",
+            "delay",
+            "descriptor",
+            "explain",
+            "limiter",
+            "metrics",
+            "plan",
+            "rules",
+            "store",
+            "wire",
+        ],
+    ),
+    (
+        "http",
+        &["counters", "descriptor", "explain", "grpc", "limiter", "metrics", "rules", "store", "telemetry", "wire"],
+    ),
     // For the names of what can be chosen.
     ("settings", &["algorithm", "grpc", "limiter", "plan", "rules", "store", "telemetry", "tls"]),
     (
