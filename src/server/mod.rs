@@ -33,7 +33,7 @@ use crate::store::timed::{OnAnswer, Timed};
 use announce::{Serving, Up};
 use drain::Running;
 use listeners::Ports;
-use reload::{Origin, Target, WrongAtFirst};
+use reload::{Files, Origin, Target, WrongAtFirst};
 use signals::{Hangups, Signals};
 use workers::Workers;
 
@@ -49,14 +49,14 @@ const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see
 pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static) -> anyhow::Result<()> {
     // First of all, so that no signal ends the process without its draining.
     let (signals, hangups) = (Signals::new()?, Hangups::new()?);
-    let origin = Origin {
+    let origin = Origin::Files(Files {
         loader: Loader::new(settings.rules.sources()?, settings.reading.load_options()),
         wrong_at_first: match settings.deciding.force_start_without_initial_config {
             true => WrongAtFirst::Wait,
             false => WrongAtFirst::End,
         },
         hangups,
-    };
+    });
     let redis = settings.store.redis()?;
     let threads = options::worker_threads(&settings);
     let ports = Ports::open(&settings, threads, redis.as_ref().map_or(0, |redis| redis.connections)).await?;
