@@ -8,7 +8,7 @@ use clap::Args;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
 
-use super::probe::{self, Found};
+use crate::probe::{self, Found};
 use crate::settings;
 
 /// Where a running service is.

@@ -12,7 +12,6 @@ mod findings;
 mod health;
 mod man;
 mod page;
-mod probe;
 mod report;
 mod serve;
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use super::findings::Findings;
 use crate::server;
-use crate::settings::{self, Backend, Environment, Given, Settings};
+use crate::settings::{self, Backend, ConfigType, Environment, Given, Settings};
 use crate::telemetry::{self, Logs};
 
 /// Says why it cannot serve in the log, which waits for no reader.
@@ -52,6 +52,9 @@ fn tell(settings: &Settings, findings: &Findings, environment: &Environment) {
     {
         tracing::warn!("{given} does nothing: BACKEND_TYPE is memory, so each replica counts for itself");
     }
+    for warning in without_effect(settings, given) {
+        tracing::warn!("{warning}");
+    }
     let expects = given.iter().any(|given| given.variable.as_deref() == Some("EXPECTED_REPLICAS"));
     let expected = expects.then_some(settings.deciding.expected_replicas);
     if let Ok(None) = settings.store.redis()
@@ -63,4 +66,17 @@ fn tell(settings: &Settings, findings: &Findings, environment: &Environment) {
              replicas let so many times a limit pass; set REDIS_URL, or EXPECTED_REPLICAS=1 where there is one"
         );
     }
+}
+
+/// What names a place of rules, and they come from another.
+fn without_effect(settings: &Settings, given: &[Given]) -> Vec<String> {
+    let is_of_server = |name: &str| name.starts_with("CONFIG_GRPC_XDS_") || name.starts_with("XDS_CLIENT_");
+    // Drivers of envoyproxy/ratelimit set its folders in any case.
+    let is_of_files = |name: &str| name == "RULES";
+    let (kind, has_none): (_, &dyn Fn(&str) -> bool) = match settings.rules.config_type {
+        ConfigType::File => ("FILE", &is_of_server),
+        ConfigType::GrpcXdsSotw => ("GRPC_XDS_SOTW", &is_of_files),
+    };
+    let concerned = given.iter().filter(|given| given.variable.as_deref().is_some_and(has_none));
+    concerned.map(|given| format!("{given} does nothing: CONFIG_TYPE is {kind}")).collect()
 }

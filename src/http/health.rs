@@ -13,6 +13,8 @@ pub enum Health {
     /// Not yet: the first rules are being loaded.
     #[default]
     Loading,
+    /// Not yet: no rules have come from the management server.
+    Waiting,
     /// Not yet: the first rules are wrong, and the process waits for right ones.
     Refused,
     /// It does.
@@ -29,6 +31,7 @@ async fn healthcheck(State(health): State<watch::Receiver<Health>>) -> Response 
     let reason = match *health.borrow() {
         Health::Serving => return "OK".into_response(),
         Health::Loading => "the rules are being loaded",
+        Health::Waiting => "no rules have come from the management server yet",
         Health::Refused => "the rules are refused, and the log says why",
         Health::Draining => "the process is shutting down",
     };

@@ -15,6 +15,7 @@ use crate::decision::DecidedBy;
 pub fn page() -> prometheus::Result<String> {
     let metrics = Metrics::new(0.0)?;
     metrics.observe_lost_log_lines(|| 0)?;
+    metrics.xds()?;
     let mut page = String::from(
         "# Metrics\n\n\
          `/metrics` on the HTTP port has them all, for Prometheus. This page is made by `tollgate metrics`.\n\n\

@@ -10,6 +10,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_blocking;
 
 use super::announce::{Serving, Up};
+use super::management::{self, Management};
 use super::signals::Hangups;
 use crate::changes::Summary;
 use crate::http::Health;
@@ -43,6 +44,8 @@ pub(super) struct Target<S> {
 pub(super) enum Origin {
     /// Files.
     Files(Files),
+    /// A management server.
+    Management(Box<Management>),
 }
 
 /// Files that hold the rules, and what to do if they are wrong at the start.
@@ -84,6 +87,7 @@ pub(super) async fn keep<S: Store>(origin: Origin, target: Target<S>) -> anyhow:
                 never = report(&loader) => match never {},
             }
         }
+        Origin::Management(management) => match management::keep(*management, target).await {},
     }
 }
 

@@ -9,6 +9,7 @@ mod given;
 mod links;
 mod listeners;
 mod logs;
+mod management;
 mod misspelt;
 mod page;
 mod reference;
@@ -33,12 +34,13 @@ pub use given::{Given, Mistake, Origin};
 pub use links::port;
 pub use listeners::ListenerSettings;
 pub use logs::LogSettings;
+pub use management::ManagementSettings;
 pub use misspelt::{Misspelt, misspelt};
 pub use page::{names, page};
 pub use reference::{Unsupported, Weight, unsupported};
 pub use replicas::sign_of_replicas;
 pub use requests::RequestSettings;
-pub use rules::{Deciding, Reading, RulesSettings};
+pub use rules::{ConfigType, Deciding, Reading, RulesSettings};
 pub use store::{Backend, SocketType, StoreSettings};
 
 /// How the process runs, in the order of the reference page. Durations read like 150us, 20ms, 1h30m.
@@ -47,6 +49,10 @@ pub struct Settings {
     /// Where the rules are.
     #[command(flatten)]
     pub rules: RulesSettings,
+
+    /// The management server that they come from, where they come from one.
+    #[command(flatten)]
+    pub management: ManagementSettings,
 
     /// How they are read.
     #[command(flatten)]
@@ -87,6 +93,12 @@ pub enum SettingsError {
          RUNTIME_SUBDIRECTORY"
     )]
     NoRules,
+    /// They are where this command does not look.
+    #[error(
+        "the rules come from a management server (CONFIG_TYPE=GRPC_XDS_SOTW): name files with --rules PATH, or ask the \
+         running service"
+    )]
+    RulesElsewhere,
     /// Redis without a place.
     #[error("needs REDIS_URL, for example REDIS_URL=localhost:6379")]
     NoRedisUrl,
@@ -114,7 +126,7 @@ impl SettingsError {
     /// The variable of the setting that is wrong, where there is one.
     pub fn setting(&self) -> Option<&'static str> {
         match self {
-            SettingsError::NoRules => None,
+            SettingsError::NoRules | SettingsError::RulesElsewhere => None,
             SettingsError::NoRedisUrl => Some("BACKEND_TYPE"),
             SettingsError::RedisUrl(_) => Some("REDIS_URL"),
             SettingsError::SocketType => Some("REDIS_SOCKET_TYPE"),
@@ -128,7 +140,11 @@ impl SettingsError {
 impl Settings {
     /// All that is wrong with settings that can be read.
     pub fn errors(&self) -> Vec<SettingsError> {
-        let found = [self.rules.sources().err(), self.store.redis().err(), self.listeners.admin_token().err()];
+        let sources = match self.rules.config_type {
+            ConfigType::File => self.rules.sources().err(),
+            ConfigType::GrpcXdsSotw => None,
+        };
+        let found = [sources, self.store.redis().err(), self.listeners.admin_token().err()];
         found.into_iter().flatten().chain(self.answers.wrong_headers()).collect()
     }
 }

@@ -42,3 +42,4 @@ mod tidy;
 mod twins;
 mod usage;
 mod wrong_port;
+mod xds;

@@ -5,6 +5,7 @@
 pub mod envoy;
 pub mod http2;
 pub mod limits;
+pub mod management;
 pub mod redis;
 pub mod tollgate;
 
