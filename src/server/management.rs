@@ -53,11 +53,11 @@ pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) ->
     } else {
         target.serving.set(Health::Waiting).await;
     }
-    let (node, asked) = (options.node_id.clone(), Arc::new(Notify::new()));
+    let asked = Arc::new(Notify::new());
     let (events, mut received) = mpsc::unbounded_channel();
     let follow = supervise(&target.metrics, || xds::follow(options.clone(), Arc::clone(&asked), events.clone()));
     let receive = async {
-        let (server, mut waits) = (&options.server, Waits { is_up, has_rules: false });
+        let mut waits = Waits { is_up, has_rules: false };
         let mut reminder = interval_at(Instant::now(), REMIND);
         reminder.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -67,10 +67,7 @@ pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) ->
                     Some(event) => teller.tell(event).await,
                     None => std::future::pending().await,
                 },
-                _ = reminder.tick(), if !waits.has_rules => match waits.is_up {
-                    true => tracing::info!(%server, node, "no rules have come from the management server: no request is limited"),
-                    false => tracing::warn!(%server, node, "waiting for the first rules from the management server, not serving"),
-                },
+                _ = reminder.tick(), if !waits.has_rules => waits.remind(&options),
             }
         }
     };
@@ -85,6 +82,19 @@ struct Waits {
 }
 
 impl Waits {
+    fn remind(&self, Options { server, node_id, .. }: &Options) {
+        match self.is_up {
+            true => tracing::info!(
+                %server, node = node_id,
+                "no rules have come from the management server yet: no request is limited"
+            ),
+            false => tracing::warn!(
+                %server, node = node_id,
+                "waiting for the first rules from the management server: not serving"
+            ),
+        }
+    }
+
     async fn settle<S: Store>(&mut self, offer: Offer, target: &Target<S>) {
         let Offer { version, loaded, in_force } = offer;
         let is_refused = loaded.is_err();

@@ -24,7 +24,8 @@ macro_rules! scenarios {
     ($($name:ident),* $(,)?) => {
         mod replayed {
             use super::Management;
-            $(#[tokio::test]
+            // The server plays while the scenario waits.
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $name() {
                 super::$name(Management::replayed(stringify!($name)).await).await;
             })*

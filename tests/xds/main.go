@@ -167,6 +167,5 @@ func main() {
 		if err := set(snapshots, words[1], words[2:]); err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf("set %s\n", words[1])
 	}
 }

@@ -188,14 +188,16 @@ struct Play {
     next: Mutex<usize>,
     /// So often the scenario has said what there is.
     allowed: watch::Sender<usize>,
+    /// So often it has been ended.
+    stopped: watch::Sender<usize>,
     heard: Mutex<Vec<DiscoveryRequest>>,
     wrong: Mutex<Vec<String>>,
 }
 
 impl Play {
     fn new(entries: Vec<Entry>) -> Play {
-        let (allowed, _) = watch::channel(0);
-        Play { entries, next: Mutex::new(0), allowed, heard: Mutex::default(), wrong: Mutex::default() }
+        let (allowed, stopped) = (watch::Sender::new(0), watch::Sender::new(0));
+        Play { entries, next: Mutex::new(0), allowed, stopped, heard: Mutex::default(), wrong: Mutex::default() }
     }
 
     fn allow(&self) {
@@ -207,6 +209,7 @@ impl Play {
         let mut next = self.next.lock().unwrap();
         let rest = self.entries[*next..].iter().position(|entry| matches!(entry, Entry::Stop));
         *next += rest.expect("a stop is recorded") + 1;
+        self.stopped.send_modify(|times| *times += 1);
     }
 
     fn is_over(&self) -> bool {
@@ -246,8 +249,13 @@ impl Play {
                     _ => return,
                 },
             }
+            let mut next = self.next.lock().unwrap();
+            // It was ended meanwhile.
+            if *next != place {
+                return;
+            }
             place += 1;
-            *self.next.lock().unwrap() = place;
+            *next = place;
         }
         // The stream stays, as a real one does.
         responses.closed().await;
@@ -280,7 +288,13 @@ impl AggregatedDiscoveryService for Player {
     ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
         let (responses, stream) = mpsc::unbounded_channel();
         let play = Arc::clone(&self.0);
-        tokio::spawn(async move { play.stream(request.into_inner(), responses).await });
+        let mut stopped = play.stopped.subscribe();
+        tokio::spawn(async move {
+            tokio::select! {
+                () = play.stream(request.into_inner(), responses) => {}
+                _ = stopped.changed() => {}
+            }
+        });
         Ok(Response::new(UnboundedReceiverStream::new(stream)))
     }
 }

@@ -20,8 +20,8 @@ use crate::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
 /// A stream that has stood for so long is one, whether the server has said anything or not.
 const SETTLED: Duration = Duration::from_secs(1);
 
-/// A server that hears of a refusal may send the same again, at once: `go-control-plane` does. Then the answer waits for
-/// so long, and for twice as long each time.
+/// A server that hears of a refusal may send the same again, at once: `go-control-plane` does. Then the answer waits
+/// for so long, and for twice as long each time.
 const AGAIN: Duration = Duration::from_secs(1);
 /// And never longer: until then the server sends nothing new.
 const AGAIN_AT_MOST: Duration = Duration::from_secs(10);
