@@ -6,6 +6,7 @@ mod ask;
 mod check;
 mod client;
 mod completions;
+mod connector;
 mod counter;
 mod explain;
 mod findings;
@@ -13,6 +14,7 @@ mod health;
 mod man;
 mod page;
 mod report;
+mod secrecy;
 mod serve;
 
 use std::ffi::OsString;

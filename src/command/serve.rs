@@ -55,6 +55,9 @@ fn tell(settings: &Settings, findings: &Findings, environment: &Environment) {
     for warning in without_effect(settings, given) {
         tracing::warn!("{warning}");
     }
+    for given in given.iter().filter(|given| given.is_one_of(&settings.tls.without_effect())) {
+        tracing::warn!("{given} ({}) does nothing: GRPC_SERVER_USE_TLS is off", given.origin);
+    }
     let expects = given.iter().any(|given| given.variable.as_deref() == Some("EXPECTED_REPLICAS"));
     let expected = expects.then_some(settings.deciding.expected_replicas);
     if let Ok(None) = settings.store.redis()

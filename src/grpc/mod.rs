@@ -17,9 +17,10 @@ use tokio::time::Instant;
 use tonic::codegen::http::HeaderName;
 use tonic::{Request, Response, Status};
 
-pub use connection::{ConnectionOptions, Server};
+pub use connection::{Begun, ConnectionOptions, Server, begin};
 pub use convert::RequestLimits;
 pub use headers::{HeaderFormat, HeaderNames, Headers};
+pub use preface::NotHttp2;
 
 use self::details::Detail;
 use crate::delay::Delay;

@@ -6,6 +6,7 @@ use tokio::sync::watch;
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use super::port::Address;
 use crate::http::Health;
 use crate::rules::Rules;
 use crate::version;
@@ -44,7 +45,9 @@ impl Serving {
 
 /// What is said of the process when it is up.
 pub(super) struct Up {
-    pub(super) grpc: SocketAddr,
+    pub(super) grpc: Address,
+    /// What a client has to say beside.
+    pub(super) client_flags: &'static str,
     pub(super) http: SocketAddr,
     pub(super) store: String,
 }
@@ -58,18 +61,18 @@ impl Up {
 
     /// With these rules, which may be none.
     pub(super) fn announce(&self, rules: &Rules) {
-        let Up { grpc, http, store } = self;
+        let Up { grpc, client_flags, http, store } = self;
         let (count, domains) = (rules.rules().len(), rules.domains());
         let (version, commit) = (version::VERSION, version::COMMIT);
         tracing::info!(%grpc, %http, store, rules = count, domains, version, commit, "tollgate is up");
-        if let Some(example) = example(rules, *grpc) {
+        if let Some(example) = example(rules, grpc, client_flags) {
             tracing::info!("try: {example}");
         }
     }
 }
 
 /// A command that asks this process about the first of its rules.
-fn example(rules: &Rules, grpc: SocketAddr) -> Option<String> {
+fn example(rules: &Rules, grpc: &Address, flags: &str) -> Option<String> {
     let rule = rules.rules().first()?;
     let entries: Vec<String> = rule
         .path
@@ -79,11 +82,12 @@ fn example(rules: &Rules, grpc: SocketAddr) -> Option<String> {
             if step.contains('=') { step } else { format!("{step}=ann") }
         })
         .collect();
-    let address = match grpc.port() {
-        8081 => String::new(),
-        port => format!(" --address localhost:{port}"),
+    let address = match grpc {
+        Address::Tcp(address) if address.port() == 8081 => String::new(),
+        Address::Tcp(address) => format!(" --address localhost:{}", address.port()),
+        Address::Unix(_) => format!(" --address {grpc}"),
     };
     // As it was started, because it need not be on the path.
     let program = std::env::args().next().unwrap_or_else(|| "tollgate".into());
-    Some(format!("{program} ask{address} --domain {} {}", rule.domain, entries.join(" ")))
+    Some(format!("{program} ask{address}{flags} --domain {} {}", rule.domain, entries.join(" ")))
 }

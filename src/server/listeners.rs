@@ -5,7 +5,8 @@ use tokio::net::TcpListener;
 
 use super::descriptors::{self, Shares};
 use super::options;
-use super::port::Port;
+use super::port::{Listener, Port};
+use super::unix;
 use crate::settings::Settings;
 
 /// The listeners, open before anything says so.
@@ -26,8 +27,16 @@ impl Ports {
             let listener = TcpListener::bind((host, port)).await;
             listener.with_context(|| format!("cannot listen on {host}:{port} ({settings})"))
         };
-        let grpc = bind(&settings.listeners.grpc_host, settings.listeners.grpc_port, "GRPC_HOST, GRPC_PORT").await?;
-        let http = bind(&settings.listeners.host, settings.listeners.port, "HOST, PORT").await?;
+        let listeners = &settings.listeners;
+        let grpc = match &listeners.grpc_uds {
+            Some(path) => {
+                let (listener, file) = unix::listen(path, listeners.grpc_uds_mode)
+                    .with_context(|| format!("cannot listen on {} (GRPC_UDS)", path.display()))?;
+                Listener::Unix(listener, file)
+            }
+            None => Listener::Tcp(bind(&listeners.grpc_host, listeners.grpc_port, "GRPC_HOST, GRPC_PORT").await?),
+        };
+        let http = bind(&listeners.host, listeners.port, "HOST, PORT").await?;
         Ok(Ports { grpc: Port::new(grpc, shares.grpc), http, http_connections: shares.http })
     }
 }

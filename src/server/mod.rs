@@ -1,6 +1,7 @@
 //! The running process: reads what it needs, builds the parts, announces itself, waits for a signal, and drains.
 
 mod announce;
+mod beginnings;
 mod descriptors;
 mod drain;
 mod grpc;
@@ -10,6 +11,9 @@ mod options;
 pub mod port;
 mod reload;
 mod signals;
+pub mod stream;
+mod tls;
+mod unix;
 pub mod workers;
 
 use std::sync::Arc;
@@ -24,6 +28,7 @@ use crate::http::{self, Admin, Port};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::rules::load::Loader;
+use crate::rules::xds::Options;
 use crate::settings::{ConfigType, Settings};
 use crate::store::Store;
 use crate::store::denied::{Denials, DeniedCache};
@@ -33,10 +38,12 @@ use crate::store::redis::{Health, RedisStore};
 use crate::store::timed::{OnAnswer, Timed};
 use announce::{Serving, Up};
 use drain::Running;
+use grpc::Entrance;
 use listeners::Ports;
 use management::{BeforeTheFirst, Management};
 use reload::{Files, Origin, Target, WrongAtFirst};
 use signals::{Hangups, Signals};
+use tls::Tls;
 use workers::Workers;
 
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
@@ -106,7 +113,10 @@ fn origin(settings: &Settings, metrics: &Metrics, hangups: Hangups) -> anyhow::R
             hangups,
         }),
         ConfigType::GrpcXdsSotw => Origin::Management(Box::new(Management {
-            options: settings.management_server(),
+            options: Options {
+                handshake: settings.management.tls()?.map(management::secure).transpose()?,
+                ..settings.management_server()
+            },
             before_the_first: if force_start { BeforeTheFirst::Serve } else { BeforeTheFirst::Wait },
             metrics: metrics.xds()?,
             hangups,
@@ -141,7 +151,13 @@ impl Parts {
     /// Each worker has a store of its own; all lead to the same counters.
     async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
         let Parts { settings, mut signals, origin, ports, workers, metrics, memory } = self;
-        let up = Up { grpc: ports.grpc.address()?, http: ports.http.local_addr()?, store: store_name.to_owned() };
+        let files = settings.tls.server()?;
+        let up = Up {
+            grpc: ports.grpc.address()?,
+            client_flags: files.as_ref().map_or("", tls::client_flags),
+            http: ports.http.local_addr()?,
+            store: store_name.to_owned(),
+        };
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter =
             Arc::new(Limiter::new(options::limiter(&settings), Arc::clone(&store), memory, Arc::clone(&metrics)));
@@ -152,12 +168,20 @@ impl Parts {
         let admin_runtime = workers.runtimes().into_iter().next().context("there is one worker at least")?;
         let workers = Arc::new(workers);
         let others = grpc::others(health)?;
+        let tls = match files {
+            Some(files) => {
+                let (tls, kept) = Tls::start(files, Arc::clone(&metrics))?;
+                tokio::spawn(kept);
+                Some(tls)
+            }
+            None => None,
+        };
         let servers = stores.into_iter().map(|store| {
             let limiter = Arc::new(limiter.with_store(store));
             let service = Service::new(limiter, Arc::clone(&metrics), options::service(&settings));
-            Arc::new(Server::new(service, others.clone(), options::connection(&settings)))
+            Server::new(service, others.clone(), options::connection(&settings))
         });
-        let mut grpc = grpc::serve(ports.grpc, Arc::clone(&workers), servers.collect());
+        let mut grpc = grpc::serve(ports.grpc, Entrance::new(tls), Arc::clone(&workers), servers);
         let (stop, mut stopped) = watch::channel(false);
         let admin = settings
             .listeners

@@ -1,5 +1,6 @@
 //! Where the process listens, and how it comes and goes.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
@@ -18,6 +19,17 @@ pub struct ListenerSettings {
     #[arg(long, env = "GRPC_PORT", value_name = "PORT", default_value = "8081", help_heading = "Listeners",
         value_parser = port("GRPC_PORT"))]
     pub grpc_port: u16,
+
+    /// The path of a Unix socket on which gRPC listens instead. A file of that name where nobody listens any more is
+    /// replaced, and removed at the end.
+    #[arg(long, env = "GRPC_UDS", value_name = "PATH", help_heading = "Listeners")]
+    pub grpc_uds: Option<PathBuf>,
+
+    /// Who may connect to it, as the mode of a file: read and write for the owner (6__), its group (_6_) and others
+    /// (__6).
+    #[arg(long, env = "GRPC_UDS_MODE", value_name = "MODE", default_value = "660", help_heading = "Listeners",
+        value_parser = mode)]
+    pub grpc_uds_mode: u32,
 
     /// Where HTTP (health and metrics) listens.
     #[arg(long, env = "HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners")]
@@ -103,4 +115,9 @@ impl ListenerSettings {
             Some(token) => Ok(Some(token.clone())),
         }
     }
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777 && text.len() >= 3);
+    mode.ok_or_else(|| "must be three digits from 0 to 7, such as 660 or 666".into())
 }

@@ -1,11 +1,13 @@
 //! The management server that rules come from, where they come from one.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::{Settings, duration, positive_duration, switch, whole};
+use super::{Settings, SettingsError, duration, positive_duration, switch, whole};
 use crate::rules::xds::{Backoff, Headers, HostPort, Metadata, Options, PING_INTERVAL};
+use crate::tls::{ClientFiles, Expected, NamedFile, Protocol, Trusted};
 
 /// The longest response by default: room for 256 rules of 128 headers each, and more.
 const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
@@ -78,6 +80,62 @@ pub struct ManagementSettings {
     #[arg(long, env = "CONFIG_GRPC_XDS_REMOVAL_DELAY", value_name = "DURATION", default_value = "30s",
         help_heading = "Management server", value_parser = duration)]
     pub config_grpc_xds_removal_delay: Duration,
+
+    /// Speak TLS with the server. Its files are read again for each new connection.
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_USE_TLS", help_heading = "Management server", value_parser = switch(),
+        ignore_case = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
+        default_value = "false")]
+    pub config_grpc_xds_server_use_tls: bool,
+
+    /// The authorities (PEM) that may have signed the server's certificate, and no others. Unset: those of the machine.
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", value_name = "FILE", help_heading = "Management server")]
+    pub config_grpc_xds_server_tls_cacert: Option<PathBuf>,
+
+    /// The name that the server's certificate must have. Unset: the host of CONFIG_GRPC_XDS_SERVER_URL.
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_SAN", value_name = "NAME", help_heading = "Management server")]
+    pub config_grpc_xds_server_tls_san: Option<String>,
+
+    /// What is shown to a server that asks for a certificate (PEM), and behind it those between it and its authority.
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", value_name = "FILE", help_heading = "Management server")]
+    pub config_grpc_xds_client_tls_cert: Option<PathBuf>,
+
+    /// That certificate's private key (PEM), without a passphrase.
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", value_name = "FILE", help_heading = "Management server")]
+    pub config_grpc_xds_client_tls_key: Option<PathBuf>,
+}
+
+/// What TLS with the management server needs.
+#[derive(Clone, Debug)]
+pub struct ManagementTls {
+    /// Whom it trusts, and what it shows.
+    pub files: ClientFiles,
+    /// The name that the server must have.
+    pub name: String,
+}
+
+impl ManagementSettings {
+    /// `None`: no TLS is spoken.
+    ///
+    /// # Errors
+    /// Where only one of two files is named.
+    pub fn tls(&self) -> Result<Option<ManagementTls>, SettingsError> {
+        if !self.config_grpc_xds_server_use_tls {
+            return Ok(None);
+        }
+        let file = |name, path: &Option<PathBuf>| path.clone().map(|path| NamedFile { name, path });
+        let chain = file("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", &self.config_grpc_xds_client_tls_cert);
+        let key = file("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", &self.config_grpc_xds_client_tls_key);
+        let authorities = file("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", &self.config_grpc_xds_server_tls_cacert);
+        let identity = match (chain, key) {
+            (Some(chain), Some(key)) => Some((chain, key)),
+            (None, None) => None,
+            _ => return Err(SettingsError::HalfClientIdentity),
+        };
+        let trusted = authorities.map_or(Trusted::Machine, |file| Trusted::Only(file, Expected::Name));
+        let name = self.config_grpc_xds_server_tls_san.as_ref().unwrap_or(&self.config_grpc_xds_server_url.host);
+        let files = ClientFiles { trusted, identity, protocol: Protocol::Grpc };
+        Ok(Some(ManagementTls { files, name: name.clone() }))
+    }
 }
 
 impl Settings {

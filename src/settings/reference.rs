@@ -42,7 +42,6 @@ const OFF: &[&str] = &["0", "f", "F", "false", "False", "FALSE"];
 /// Every value asks for something.
 const NONE: &[&str] = &[];
 
-const NO_TLS: &str = "TLS is not supported; unset it, and put a TLS proxy in front";
 const NO_REDIS_TLS: &str = "TLS to Redis is not supported; unset it";
 const ONE_REDIS: &str = "one Redis holds all counters; unset it, and set REDIS_URL";
 const NO_CLUSTER: &str = "a single Redis is supported; unset it";
@@ -53,18 +52,6 @@ const NO_PIPELINE: &str = "calls that come together go to Redis together, withou
 const NO_DEBUG_PORT: &str = "there is no port for debugging; health and metrics are on HOST and PORT";
 
 const ROWS: &[Row] = &[
-    told(
-        &[
-            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
-            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
-            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
-            "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
-        ],
-        NONE,
-        "CONFIG_GRPC_XDS_SERVER_URL",
-        NO_TLS,
-    ),
-    refused(&["CONFIG_GRPC_XDS_SERVER_USE_TLS"], OFF, "CONFIG_GRPC_XDS_SERVER_URL", NO_TLS),
     told(&["RUNTIME_IGNOREDOTFILES"], NONE, "RULES", "files and folders that begin with a dot are never read"),
     told(
         &["RUNTIME_WATCH_ROOT"],
@@ -145,14 +132,6 @@ const ROWS: &[Row] = &[
         NO_MEMCACHED,
     ),
     told(&["MEMCACHE_TLS", "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION"], OFF, "BACKEND_TYPE", NO_MEMCACHED),
-    refused(&["GRPC_SERVER_USE_TLS"], OFF, "GRPC_PORT", NO_TLS),
-    told(
-        &["GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"],
-        NONE,
-        "GRPC_HOST",
-        NO_TLS,
-    ),
-    refused(&["GRPC_UDS"], NONE, "GRPC_HOST", "gRPC listens on TCP; unset it, and use GRPC_HOST and GRPC_PORT"),
     told(&["DEBUG_HOST", "DEBUG_PORT"], NONE, "HOST", NO_DEBUG_PORT),
     told(&["RESPONSE_DYNAMIC_METADATA"], OFF, "LIMIT_RESPONSE_HEADERS_ENABLED", "dynamic metadata is not sent"),
     told(&["USE_DOG_STATSD", "USE_STATSD"], OFF, "NEAR_LIMIT_RATIO", NO_STATSD),

@@ -15,6 +15,7 @@ use tollgate::wire::ratelimit_config::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
 };
 
+use crate::support::certificates::{Authority, Pair};
 use crate::support::management::Management;
 use crate::support::tollgate::{Tollgate, command, request};
 use crate::support::{wait_until, wait_until_async};
@@ -311,6 +312,72 @@ fn what_there_is_instead_of_a_management_server_is_told() {
         assert!(line["message"].as_str().unwrap().contains(told), "{line}");
         assert_eq!(tollgate.metric("tollgate_xds_connected"), 0.0);
     }
+}
+
+/// The settings of a client of TLS.
+fn tls(authority: &Authority, client: Option<&Pair>) -> Vec<String> {
+    let mut settings = vec![
+        "CONFIG_GRPC_XDS_SERVER_USE_TLS=true".to_owned(),
+        format!("CONFIG_GRPC_XDS_SERVER_TLS_CACERT={}", authority.file().display()),
+    ];
+    if let Some(Pair { cert, key }) = client {
+        settings.push(format!("CONFIG_GRPC_XDS_CLIENT_TLS_CERT={}", cert.display()));
+        settings.push(format!("CONFIG_GRPC_XDS_CLIENT_TLS_KEY={}", key.display()));
+    }
+    settings
+}
+
+/// A Tollgate stands for the server: it speaks TLS, wants a certificate, and knows no streams of rules.
+#[test]
+fn tls_is_mutual_and_what_is_wrong_with_it_is_told() {
+    let (authority, other) = (Authority::new("ours"), Authority::new("others"));
+    let (pair, stranger) = (authority.sign("both", &["localhost", "127.0.0.1"]), other.sign("stranger", &["x"]));
+    let mut settings = pair.settings();
+    settings.push(format!("GRPC_CLIENT_TLS_CACERT={}", authority.file().display()));
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    let rules = "{domain: shop, descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 1}}]}";
+    let (secure, plain) = (Tollgate::start(rules, &settings), Tollgate::start(rules, &[]));
+    let other_name = vec!["CONFIG_GRPC_XDS_SERVER_TLS_SAN=envoy-gateway".to_owned()];
+    for (server, settings, told) in [
+        (&secure, tls(&authority, Some(&pair)), "it refuses the stream"),
+        (&secure, tls(&other, Some(&pair)), "an authority in CONFIG_GRPC_XDS_SERVER_TLS_CACERT must have signed it"),
+        (&secure, tls(&authority, None), "does it trust CONFIG_GRPC_XDS_CLIENT_TLS_CERT?"),
+        (&secure, tls(&authority, Some(&stranger)), "does it trust CONFIG_GRPC_XDS_CLIENT_TLS_CERT?"),
+        (&secure, [tls(&authority, Some(&pair)), other_name].concat(), "a name that it has into CONFIG_GRPC_XDS_"),
+        (&secure, Vec::new(), "TLS is spoken there: set CONFIG_GRPC_XDS_SERVER_USE_TLS=true"),
+        (&plain, tls(&authority, Some(&pair)), "unset CONFIG_GRPC_XDS_SERVER_USE_TLS"),
+    ] {
+        let server = format!("CONFIG_GRPC_XDS_SERVER_URL=localhost:{}", server.grpc_port);
+        let settings = [vec!["CONFIG_TYPE=GRPC_XDS_SOTW".to_owned(), server], settings].concat();
+        let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+        let tollgate = Tollgate::start_until("listening", command(), &settings);
+        let line = tollgate.must_log("no stream to the management server");
+        assert!(line["message"].as_str().unwrap().contains(told), "{settings:?}: {line}");
+    }
+    let missing = [
+        ("CONFIG_TYPE", "GRPC_XDS_SOTW"),
+        ("CONFIG_GRPC_XDS_SERVER_USE_TLS", "true"),
+        ("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "nowhere"),
+    ];
+    let output = command().envs(missing).envs([("GRPC_PORT", "0"), ("PORT", "0")]).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("CONFIG_GRPC_XDS_SERVER_TLS_CACERT=nowhere cannot be read"), "{said}");
+}
+
+#[tokio::test]
+#[ignore = "needs the server in Go, which `make e2e` builds"]
+async fn rules_come_over_mutual_tls() {
+    let authority = Authority::new("ours");
+    let pair = authority.sign("both", &["127.0.0.1"]);
+    let text = |path: &std::path::Path| path.to_str().unwrap().to_owned();
+    let files = [text(&pair.cert), text(&pair.key), text(&authority.file())];
+    let arguments = ["-cert", &files[0], "-key", &files[1], "-client-ca", &files[2]];
+    let mut management = Management::real("rules_come_over_mutual_tls", &arguments);
+    let settings = [tls(&authority, Some(&pair)), vec![FORCE.to_owned()]].concat();
+    let tollgate = start(&management, &settings.iter().map(String::as_str).collect::<Vec<_>>());
+    management.set("1", &[policy("eg/http", 3)]).await;
+    until_number(&tollgate, "eg/http", Some(3)).await;
 }
 
 #[test]

@@ -39,8 +39,9 @@ enum Kind {
 impl Management {
     /// The real one; what it says is recorded under this name, for good with `TOLLGATE_XDS_RECORD=1`.
     pub fn real(name: &str, arguments: &[&str]) -> Management {
-        let folder =
-            if std::env::var_os("TOLLGATE_XDS_RECORD").is_some() { "tests/xds/exchanges" } else { "target/xds" };
+        // With arguments it says nothing else than without.
+        let is_kept = std::env::var_os("TOLLGATE_XDS_RECORD").is_some() && arguments.is_empty();
+        let folder = if is_kept { "tests/xds/exchanges" } else { "target/xds" };
         std::fs::create_dir_all(folder).unwrap();
         let record = Path::new(folder).join(format!("{name}.txt"));
         let _ = std::fs::remove_file(&record);

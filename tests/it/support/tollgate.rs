@@ -94,7 +94,8 @@ impl Tollgate {
             tollgate.logged(said).is_some()
         });
         let up = tollgate.logged(said).unwrap();
-        let port = |field: &str| up[field].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
+        // At a Unix socket there is none.
+        let port = |field: &str| up[field].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap_or(0);
         (tollgate.grpc_port, tollgate.http_port) = (port("grpc"), port("http"));
         tollgate
     }

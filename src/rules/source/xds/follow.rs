@@ -12,9 +12,9 @@ use tokio::time::{Instant, sleep, sleep_until};
 use super::Options;
 use super::resource::{self, Resource, Resources, TYPE_URL};
 use super::stream::{Stream, StreamError, ack, nack};
+use crate::files::blocking;
 use crate::rules::load::Loaded;
 use crate::rules::report::RulesError;
-use crate::rules::source::watch::blocking;
 use crate::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
 
 /// A stream that has stood for so long is one, whether the server has said anything or not.
