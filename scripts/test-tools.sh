@@ -13,6 +13,7 @@
 #   actionlint       the same, for the same
 #   xds-server       target/tools/bin/xds-server, from tests/xds, by Go, for the same: a management server
 #   buildah, qemu    system packages, for the same: they build the image, and run what is built for another kind of machine
+#   `shellcheck`     the same, for the same
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -120,6 +121,11 @@ xds-server() {
     # Built each time: it is the project's own, and Go knows whether anything has changed.
     go build -C tests/xds -o "$PWD/$tools/bin/xds-server" .
     say "xds-server: $tools/bin/xds-server, by $(go version)"
+}
+
+shellcheck() {
+    have shellcheck || install_package shellcheck "shellcheck is missing and there is no apt-get: install it"
+    say "shellcheck: $(command shellcheck --version | sed -n 's/^version: //p')"
 }
 
 # go_tool NAME PACKAGE

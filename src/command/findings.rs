@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::arguments::Read;
-use crate::settings::{self, Environment, Given, Misspelt, Mistake, SettingsError, Unsupported, Weight};
+use crate::settings::{
+    self, Backend, ConfigType, Environment, Given, Misspelt, Mistake, Settings, SettingsError, Unsupported, Weight,
+};
 
 /// What was given, and what of it has no effect or cannot be.
 pub(super) struct Findings {
@@ -27,6 +29,50 @@ impl Findings {
             }
         }
         Findings { given, warnings, mistakes }
+    }
+
+    /// Adds what the service's settings say between them.
+    pub fn of_service(mut self, settings: &Settings, environment: &Environment) -> Findings {
+        let set = |name| self.given.iter().find(|given| given.variable.as_deref() == Some(name));
+        let redis = set("REDIS_URL").filter(|_| settings.store.backend_type == Some(Backend::Memory));
+        let redis = redis
+            .map(|given| format!("{given} does nothing: BACKEND_TYPE is memory, so each replica counts for itself"));
+        let expected = set("EXPECTED_REPLICAS").map(|_| settings.deciding.expected_replicas);
+        let in_memory = self.mistakes.is_empty() && matches!(settings.store.redis(), Ok(None));
+        let sign = in_memory.then(|| settings::sign_of_replicas(environment, expected)).flatten();
+        let replicas = sign.map(|sign| {
+            format!(
+                "counters are in the memory of this process, but {sign}: each replica counts for itself, and so many \
+                 replicas let so many times a limit pass; set REDIS_URL, or EXPECTED_REPLICAS=1 where there is one"
+            )
+        });
+        let idle = settings.tls.without_effect();
+        let idle = self.given.iter().filter(|given| given.is_one_of(&idle));
+        let idle: Vec<_> =
+            idle.map(|given| format!("{given} ({}) does nothing: GRPC_SERVER_USE_TLS is off", given.origin)).collect();
+        let elsewhere = self.rules_elsewhere(settings);
+        self.warnings.extend(redis.into_iter().chain(replicas).chain(idle).chain(elsewhere));
+        self
+    }
+
+    /// What names a place of rules, and they come from another.
+    fn rules_elsewhere(&self, settings: &Settings) -> Vec<String> {
+        let is_of_server = |name: &str| name.starts_with("CONFIG_GRPC_XDS_") || name.starts_with("XDS_CLIENT_");
+        // Drivers of envoyproxy/ratelimit set its folders in any case.
+        let is_of_files = |name: &str| name == "RULES";
+        let (kind, is_idle): (_, &dyn Fn(&str) -> bool) = match settings.rules.config_type {
+            ConfigType::File => ("FILE", &is_of_server),
+            ConfigType::GrpcXdsSotw => ("GRPC_XDS_SOTW", &is_of_files),
+        };
+        let idle = self.given.iter().filter(|given| given.variable.as_deref().is_some_and(is_idle));
+        idle.map(|given| format!("{given} does nothing: CONFIG_TYPE is {kind}")).collect()
+    }
+
+    /// Adds words that mean nothing to the service.
+    pub fn without_effect(mut self, ignored: &[String]) -> Findings {
+        self.warnings
+            .extend(ignored.iter().map(|word| format!("{word} (command line) does nothing: no such argument")));
+        self
     }
 
     /// Says it on standard error. `false`: there is a mistake.

@@ -13,20 +13,21 @@ use crate::tls::{ClientFiles, ClientTls, Expected, NamedFile, Protocol, Trusted}
 #[derive(Args)]
 pub(super) struct Secrecy {
     /// Speak TLS to the service. --ca, --cert and --server-name say so, too.
-    #[arg(long, alias = "grpc-use-tls")]
+    #[arg(long, value_parser = switch(), ignore_case = true, action = ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true", default_value = "false")]
     tls: bool,
 
     /// The authority (PEM) that has signed the service's certificate; no other is trusted then. Unset: those of this
     /// machine.
-    #[arg(long, value_name = "FILE", alias = "grpc-server-ca-file")]
+    #[arg(long, value_name = "FILE")]
     ca: Option<PathBuf>,
 
     /// The certificate (PEM) that this client shows.
-    #[arg(long, value_name = "FILE", alias = "grpc-cert-file", requires = "key")]
+    #[arg(long, value_name = "FILE", requires = "key")]
     cert: Option<PathBuf>,
 
     /// The private key (PEM) of that certificate.
-    #[arg(long, value_name = "FILE", alias = "grpc-key-file", requires = "cert")]
+    #[arg(long, value_name = "FILE", requires = "cert")]
     key: Option<PathBuf>,
 
     /// The name that the service's certificate has, where it is not that of the address.

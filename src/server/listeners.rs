@@ -30,9 +30,9 @@ impl Ports {
         let listeners = &settings.listeners;
         let grpc = match &listeners.grpc_uds {
             Some(path) => {
-                let (listener, file) = unix::listen(path, listeners.grpc_uds_mode)
+                let (file, listener) = unix::listen(path, listeners.grpc_uds_mode)
                     .with_context(|| format!("cannot listen on {} (GRPC_UDS)", path.display()))?;
-                Listener::Unix(listener, file)
+                Listener::Unix(file, listener)
             }
             None => Listener::Tcp(bind(&listeners.grpc_host, listeners.grpc_port, "GRPC_HOST, GRPC_PORT").await?),
         };

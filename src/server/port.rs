@@ -33,7 +33,7 @@ pub enum Listener {
     /// At a port.
     Tcp(TcpListener),
     /// At a path.
-    Unix(UnixListener, SocketFile),
+    Unix(SocketFile, UnixListener),
 }
 
 /// Where it listens.
@@ -78,7 +78,7 @@ impl Port {
     pub fn address(&self) -> io::Result<Address> {
         match &self.listener {
             Listener::Tcp(listener) => listener.local_addr().map(Address::Tcp),
-            Listener::Unix(_, file) => Ok(Address::Unix(file.path().to_owned())),
+            Listener::Unix(file, _) => Ok(Address::Unix(file.path().to_owned())),
         }
     }
 
@@ -143,7 +143,7 @@ impl Listener {
             Listener::Tcp(listener) => {
                 listener.accept().await.map(|(stream, peer)| (Plain::Tcp(stream), Peer::Tcp(peer)))
             }
-            Listener::Unix(listener, _) => listener.accept().await.map(|(stream, _)| (Plain::Unix(stream), Peer::Unix)),
+            Listener::Unix(_, listener) => listener.accept().await.map(|(stream, _)| (Plain::Unix(stream), Peer::Unix)),
         }
     }
 }

@@ -97,9 +97,8 @@ impl Tls {
         };
         self.metrics.record_unverified_client(certificate);
         self.unverified.log(certificate, || {
-            move |times| {
-                tracing::info!(%client, times, certificate = said, "a client that GRPC_CLIENT_TLS_CACERT would keep out")
-            }
+            let told = "a client that GRPC_CLIENT_TLS_CACERT would keep out";
+            move |times| tracing::info!(%client, times, certificate = said, "{told}")
         });
     }
 

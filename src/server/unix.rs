@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use tokio::net::UnixListener;
 
-/// The file of a socket, which is removed with this, unless another has taken its place.
+/// The file of a socket, which is removed with this, unless another has taken its place. It goes before the listener
+/// does: as long as that is there, no other file gets its number.
 pub struct SocketFile {
     path: PathBuf,
     /// Its device and its number there.
@@ -20,7 +21,7 @@ pub struct SocketFile {
 ///
 /// # Errors
 /// Where somebody else listens there, where something else is there, or where the system does not let it.
-pub(super) fn listen(path: &Path, mode: u32) -> anyhow::Result<(UnixListener, SocketFile)> {
+pub(super) fn listen(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListener)> {
     remove_stale(path)?;
     let listener = UnixListener::bind(path).with_context(|| match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
@@ -31,7 +32,7 @@ pub(super) fn listen(path: &Path, mode: u32) -> anyhow::Result<(UnixListener, So
     let identity = identity(&fs::symlink_metadata(path)?);
     let file = SocketFile { path: path.to_owned(), identity };
     fs::set_permissions(path, Permissions::from_mode(mode)).context("cannot set its mode (GRPC_UDS_MODE)")?;
-    Ok((listener, file))
+    Ok((file, listener))
 }
 
 /// Removes a socket that is left from a process that was killed.
@@ -86,17 +87,23 @@ mod tests {
     async fn a_live_socket_is_left_alone_a_stale_one_replaced_and_ours_removed_at_the_end() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("gate.sock");
-        let (listener, file) = listen(&path, 0o640).unwrap();
+        let (file, _listener) = listen(&path, 0o640).unwrap();
         assert_eq!(mode(&path), 0o640);
         let refused = listen(&path, 0o660).err().unwrap();
         assert!(refused.to_string().contains("another process listens there"), "{refused:#}");
-        drop(listener);
-        // What was not removed, as by a process that was killed.
-        let (newer, newer_file) = listen(&path, 0o660).unwrap();
+
+        fs::remove_file(&path).unwrap();
+        let (other, listener) = listen(&path, 0o660).unwrap();
         assert_eq!(mode(&path), 0o660);
         drop(file);
         assert!(path.exists(), "it is another's by now");
-        drop((newer, newer_file));
+
+        // As where a process is killed.
+        drop(listener);
+        std::mem::forget(other);
+        assert!(path.exists());
+        let last = listen(&path, 0o660).unwrap();
+        drop(last);
         assert!(!path.exists());
     }
 

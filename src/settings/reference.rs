@@ -42,7 +42,8 @@ const OFF: &[&str] = &["0", "f", "F", "false", "False", "FALSE"];
 /// Every value asks for something.
 const NONE: &[&str] = &[];
 
-const NO_REDIS_TLS: &str = "TLS to Redis is not supported; unset it";
+const NO_REDIS_TLS: &str =
+    "TLS to Redis is not supported; unset it, and name a port without TLS, or a tunnel (stunnel), in REDIS_URL";
 const ONE_REDIS: &str = "one Redis holds all counters; unset it, and set REDIS_URL";
 const NO_CLUSTER: &str = "a single Redis is supported; unset it";
 const NO_STATSD: &str = "metrics are at /metrics of the HTTP port (HOST, PORT), for Prometheus";

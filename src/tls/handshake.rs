@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
@@ -20,11 +20,13 @@ use super::verify::WrongName;
 
 /// How long a client may take for all of it.
 const TIME: Duration = Duration::from_secs(10);
+/// And how long a client that is refused may take to go.
+const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The turns of one thread. A step of a handshake takes up to a millisecond of computing, so that a crowd of clients
-/// that come at once would hold up the answers of all others. After each step whoever else is ready has its turn first.
+/// that come at once would hold up the answers of all others. After each step all else that is ready comes first.
 #[derive(Debug)]
-pub struct Turns(Semaphore);
+pub struct Turns(Arc<Semaphore>);
 
 /// Why no connection came about.
 #[derive(Debug)]
@@ -54,7 +56,7 @@ pub enum HandshakeError {
 impl Turns {
     /// Of a thread that has none yet.
     pub fn new() -> Turns {
-        Turns(Semaphore::new(1))
+        Turns(Arc::new(Semaphore::new(1)))
     }
 
     /// Polls it in turns.
@@ -62,11 +64,13 @@ impl Turns {
         let mut future = pin!(future);
         loop {
             // An error would mean that it is closed, which it never is.
-            let turn = self.0.acquire().await;
-            if let Poll::Ready(output) = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
+            let turn = Arc::clone(&self.0).acquire_owned().await;
+            let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
+            // As a task that is the last in the thread's queue: what is in there already does not find it free.
+            tokio::spawn(async move { drop(turn) });
+            if let Poll::Ready(output) = polled {
                 return output;
             }
-            drop(turn);
             // What was polled has left word where this task is to be woken.
             let mut is_woken = false;
             poll_fn(|_| if std::mem::replace(&mut is_woken, true) { Poll::Ready(()) } else { Poll::Pending }).await;
@@ -88,11 +92,25 @@ pub async fn accept<C>(server: &ServerTls, turns: &Turns, connection: C) -> Resu
 where
     C: AsyncRead + AsyncWrite + Unpin,
 {
-    let handshake = TlsAcceptor::from(Arc::clone(&server.config)).accept(connection);
+    let handshake = TlsAcceptor::from(Arc::clone(&server.config)).accept(connection).into_fallible();
     match timeout(TIME, turns.take(handshake)).await {
-        Ok(done) => done.map_err(|error| HandshakeError::of(&error)),
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err((error, connection))) => {
+            part(connection).await;
+            Err(HandshakeError::of(&error))
+        }
         Err(_) => Err(HandshakeError::Timeout),
     }
+}
+
+/// Closes a connection so that the client hears why. It speaks on until it does, and what has come and is not read
+/// would make of the end a reset, which takes the reason with it.
+async fn part(mut connection: impl AsyncRead + AsyncWrite + Unpin) {
+    // Where it fails the client has gone.
+    let _ = connection.shutdown().await;
+    let mut rest = [0; 1024];
+    let heard = async { while connection.read(&mut rest).await.is_ok_and(|length| length > 0) {} };
+    let _ = timeout(FAREWELL, heard).await;
 }
 
 impl HandshakeError {
@@ -186,41 +204,49 @@ impl fmt::Display for HandshakeError {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-    use std::rc::Rc;
-
-    use tokio::task::{LocalSet, spawn_local, yield_now};
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+
+    /// Lets all others that are ready go first, in this round of the thread's queue.
+    async fn next_round() {
+        let mut is_over = false;
+        poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            if std::mem::replace(&mut is_over, true) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
 
     #[tokio::test]
     async fn between_two_steps_of_handshakes_others_have_their_turn() {
         const CROWD: u32 = 100;
-        let (turns, steps) = (Rc::new(Turns::new()), Rc::new(Cell::new(0)));
-        let local = LocalSet::new();
-        for _ in 0..CROWD {
-            let (turns, steps) = (Rc::clone(&turns), Rc::clone(&steps));
-            local.spawn_local(async move {
-                turns
-                    .take(async {
-                        for _ in 0..2 {
-                            steps.set(steps.get() + 1);
-                            yield_now().await;
-                        }
-                    })
-                    .await;
-            });
-        }
-        let longest = local.run_until(async {
+        let (turns, steps) = (Arc::new(Turns::new()), Arc::new(AtomicU32::new(0)));
+        let crowd: Vec<_> = (0..CROWD)
+            .map(|_| {
+                let (turns, steps) = (Arc::clone(&turns), Arc::clone(&steps));
+                let handshake = async move {
+                    for _ in 0..2 {
+                        steps.fetch_add(1, Ordering::Relaxed);
+                        next_round().await;
+                    }
+                };
+                tokio::spawn(async move { turns.take(handshake).await })
+            })
+            .collect();
+        let other = tokio::spawn(async move {
             let (mut before, mut longest) = (0, 0);
-            while steps.get() < 2 * CROWD {
-                spawn_local(async {}).await.unwrap();
-                longest = longest.max(steps.get() - before);
-                before = steps.get();
+            while before < 2 * CROWD {
+                next_round().await;
+                let now = steps.load(Ordering::Relaxed);
+                (longest, before) = (longest.max(now - before), now);
             }
             longest
         });
-        let longest = longest.await;
-        assert!(longest <= 3, "{longest} steps at a stretch");
+        let longest = other.await.unwrap();
+        assert!(longest <= 2, "{longest} steps at a stretch");
+        for handshake in crowd {
+            handshake.await.unwrap();
+        }
     }
 }

@@ -20,7 +20,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("decision", &["algorithm", "descriptor", "plan", "rules", "store"]),
     ("metrics", &["algorithm", "decision", "descriptor", "plan", "rules", "store", "tls", "version"]),
     ("telemetry", &[]),
-    ("counters", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
+    ("room", &["algorithm", "decision", "plan", "store"]),
+    ("counters", &["algorithm", "decision", "descriptor", "explain", "plan", "rules", "store"]),
     ("changes", &["algorithm", "counters", "descriptor", "rules", "store"]),
     ("explain", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
     ("delay", &["metrics", "telemetry"]),
@@ -35,13 +36,14 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "explain",
             "metrics",
             "plan",
+            "room",
             "rules",
             "store",
             "telemetry",
         ],
     ),
     ("tls", &["files"]),
-    ("wire", &[]),
+    ("wire", &["descriptor"]),
     ("version", &[]),
     ("probe", &[]),
     ("grpc", &["algorithm", "decision", "delay", "descriptor", "explain", "limiter", "metrics", "store", "wire"]),
@@ -79,6 +81,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "metrics",
             "plan",
             "probe",
+            "room",
             "rules",
             "server",
             "settings",
@@ -97,7 +100,7 @@ const OUTSIDE: &[&str] = &["grpc", "wire", "server", "command", XDS];
 /// A source of rules that speaks gRPC: a module of its own here, because no other part of `rules` does.
 const XDS: &str = "rules/source/xds";
 
-fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+pub fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::from(folder)];
     while let Some(folder) = folders.pop() {

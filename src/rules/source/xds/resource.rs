@@ -8,7 +8,6 @@ use std::sync::Arc;
 use prost::Message;
 use prost_types::Any;
 
-use crate::rules::compiled::Rules;
 use crate::rules::config::{FieldPath, List, Raw, RawDescriptor, RawDomain, RawLimit, RawReplaces, Text};
 use crate::rules::load::{LoadOptions, Loaded};
 use crate::rules::report::{Position, Report, RulesError, quoted};
@@ -89,13 +88,14 @@ pub(super) fn load(resources: &[Arc<Resource>], options: LoadOptions) -> Result<
     let (mut report, mut validation) = (Report::default(), Validation::new(options));
     for resource in resources {
         if let Some(part) = resource.validate(&options, &mut report) {
-            validation.join(part, &mut report);
+            let compiled = part.compile(&report);
+            validation.join(compiled, &mut report);
         }
     }
-    let configs = validation.finish(&mut report);
+    let rules = validation.finish(&mut report);
     let hints = report.take_hints();
     let warnings = report.finish()?;
-    Ok(Loaded { rules: Rules::new(configs), warnings, hints })
+    Ok(Loaded { rules, warnings, hints })
 }
 
 impl Resource {
