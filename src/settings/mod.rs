@@ -54,10 +54,6 @@ pub struct Settings {
     #[command(flatten)]
     pub rules: RulesSettings,
 
-    /// The management server that they come from, where they come from one.
-    #[command(flatten)]
-    pub management: ManagementSettings,
-
     /// How they are read.
     #[command(flatten)]
     pub reading: Reading,
@@ -65,6 +61,10 @@ pub struct Settings {
     /// What holds for all of them.
     #[command(flatten)]
     pub deciding: Deciding,
+
+    /// The management server that they come from, where they come from one.
+    #[command(flatten)]
+    pub management: ManagementSettings,
 
     /// Where counters live.
     #[command(flatten)]
