@@ -81,8 +81,13 @@ fn explained(error: &HandshakeError) -> io::Error {
 pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) -> Infallible {
     let Management { options, before_the_first, metrics, hangups } = management;
     target.up.listening();
-    let mut teller =
-        Teller { server: options.server.clone(), metrics, secure: options.handshake.is_some(), last: None };
+    let mut teller = Teller {
+        server: options.server.clone(),
+        metrics,
+        secure: options.handshake.is_some(),
+        is_connected: false,
+        last: None,
+    };
     let is_up = before_the_first == BeforeTheFirst::Serve;
     if is_up {
         target.limiter.serve_without_rules();
@@ -164,6 +169,7 @@ struct Teller {
     metrics: XdsMetrics,
     /// Whether TLS is spoken with it.
     secure: bool,
+    is_connected: bool,
     /// What has been logged last of its failures, and when.
     last: Option<(StreamError, Instant)>,
 }
@@ -174,6 +180,7 @@ impl Teller {
         match event {
             Event::Connected => {
                 self.metrics.set_connected();
+                self.is_connected = true;
                 self.last = None;
                 tracing::info!(%server, "connected to the management server");
             }
@@ -203,6 +210,7 @@ impl Teller {
 
     async fn lost(&mut self, error: StreamError, retry: Duration) {
         self.metrics.set_disconnected();
+        let was_connected = std::mem::take(&mut self.is_connected);
         let server = &self.server;
         if let Some((last, when)) = &self.last
             && *last == error
@@ -212,8 +220,8 @@ impl Teller {
             return;
         }
         let found = match &error {
-            // A server's word on what it was shown comes after the handshake.
-            StreamError::Lost(why) if self.secure && why.contains("fatal alert") => {
+            // In TLS 1.3 a server looks at what it is shown after the handshake, and then it goes.
+            StreamError::Lost(_) if self.secure && !was_connected => {
                 Some("does it trust CONFIG_GRPC_XDS_CLIENT_TLS_CERT?".to_owned())
             }
             StreamError::Unreachable(_) | StreamError::Lost(_) => self.look().await,
