@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test simulate fuzz e2e check pages msrv deny bench bench-quick bench-overload dist image
+.PHONY: help run test simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload dist image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -22,8 +22,12 @@ e2e: ## make what a release has, and try it as its users would; ask h2spec, acti
 	scripts/test-tools.sh
 	scripts/e2e-tools.sh
 	$(MAKE) dist
-	cargo test --locked --test it -- --ignored floods:: dist::
+	cargo test --locked --test it -- --ignored floods:: dist:: xds::
 	deploy/image/try.sh
+
+record: ## record anew what the management server of tests/xds says, which the tests play back (needs Go)
+	scripts/test-tools.sh xds-server
+	TOLLGATE_XDS_RECORD=1 cargo test --locked --test it -- --ignored xds::real
 
 fuzz: ## damage rules, requests, addresses, replies and counters for five minutes each (SECONDS=300), one after the other
 	scripts/test-tools.sh

@@ -1,5 +1,5 @@
-//! Compiles `proto/` into Rust, keeps the descriptors for gRPC reflection, and notes what is built: from which commit,
-//! for which target.
+//! Compiles `proto/` into Rust, keeps the descriptors of what is served for gRPC reflection, and notes what is built:
+//! from which commit, for which target.
 
 #[path = "build/commit.rs"]
 mod commit;
@@ -12,9 +12,12 @@ use protox::prost::Message as _;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let descriptors = protox::compile(["envoy/service/ratelimit/v3/rls.proto"], ["proto"])?;
+    // What is served, for reflection; and with it what is asked of others.
+    let served = ["envoy/service/ratelimit/v3/rls.proto"];
+    let asked = ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
     let out = PathBuf::from(env::var("OUT_DIR")?);
-    std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
+    std::fs::write(out.join("descriptors.bin"), protox::compile(served, ["proto"])?.encode_to_vec())?;
+    let descriptors = protox::compile(served.into_iter().chain(asked), ["proto"])?;
     tonic_prost_build::configure()
         .codec_path("crate::wire::codec::Codec")
         .include_file("wire.rs")

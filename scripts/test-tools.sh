@@ -11,6 +11,7 @@
 #   targets          what Rust needs for the targets of `make dist`, from rustup
 #   h2spec           target/tools/bin/h2spec, from its source, by Go, for `make e2e`
 #   actionlint       the same, for the same
+#   xds-server       target/tools/bin/xds-server, from tests/xds, by Go, for the same: a management server
 #   buildah, qemu    system packages, for the same: they build the image, and run what is built for another kind of machine
 #   `shellcheck`     the same, for the same
 set -euo pipefail
@@ -114,6 +115,13 @@ targets() {
 h2spec() { go_tool h2spec "$h2spec"; }
 
 actionlint() { go_tool actionlint "$actionlint"; }
+
+xds-server() {
+    have go || fail "go is missing: install Go, or put xds-server into $tools/bin"
+    # Built each time: it is the project's own, and Go knows whether anything has changed.
+    go build -C tests/xds -o "$PWD/$tools/bin/xds-server" .
+    say "xds-server: $tools/bin/xds-server, by $(go version)"
+}
 
 shellcheck() {
     have shellcheck || install_package shellcheck "shellcheck is missing and there is no apt-get: install it"

@@ -44,6 +44,7 @@ pub mod limiter;
 pub mod grpc;
 pub mod wire;
 pub mod version;
+pub mod probe;
 pub mod metrics;
 pub mod telemetry;
 pub mod http;

@@ -217,6 +217,18 @@ impl<S: Store> Limiter<S> {
     /// with. To free a million rules takes a while: who keeps the old ones until no request has them does it, and else
     /// the last request.
     pub fn put_in_force(&self, rules: Rules) -> Arc<Snapshot> {
+        let (old, new) = self.exchange(rules);
+        self.common.metrics.record_load(&new.rules);
+        old
+    }
+
+    /// Answers as where there is no rule, instead of failing calls until there are some.
+    pub fn serve_without_rules(&self) {
+        self.exchange(Rules::default());
+    }
+
+    /// The rules that were in force, and those that are.
+    fn exchange(&self, rules: Rules) -> (Arc<Snapshot>, Arc<Snapshot>) {
         let snapshot = Snapshot { metrics: RuleMetrics::new(&rules), rules, in_force: true };
         let snapshot = Arc::new(snapshot);
         let all = self.common.in_force.lock();
@@ -224,8 +236,7 @@ impl<S: Store> Limiter<S> {
         for in_force in &*all {
             in_force.store(Arc::new(Arc::clone(&snapshot)));
         }
-        self.common.metrics.record_load(&snapshot.rules);
-        old
+        (old, snapshot)
     }
 
     /// The rules in force. Taking them writes nothing that another worker writes or reads.

@@ -10,11 +10,14 @@ mod unit;
 
 include!(concat!(env!("OUT_DIR"), "/wire.rs"));
 
-pub use envoy::config::core::v3::HeaderValue;
+pub use self::ratelimit::config::ratelimit::v3 as ratelimit_config;
+pub use envoy::config::core::v3::{HeaderValue, Node, node};
 pub use envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
+pub use envoy::service::discovery::v3 as discovery;
 pub use envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 pub use envoy::service::ratelimit::v3::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
 pub use envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response};
+pub use google::rpc::Status;
 
-/// The descriptors of all messages, for gRPC reflection.
+/// The descriptors of what is served, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -9,8 +9,8 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
 
 use super::connector::{self, Connector, Heard, Target};
-use super::probe::{self, Found};
 use super::secrecy::Secrecy;
+use crate::probe::{self, Found};
 use crate::settings;
 use crate::tls::HandshakeError;
 

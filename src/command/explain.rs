@@ -15,11 +15,11 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::NOTHING_APPLIES;
-use super::probe::{self, Found};
 use crate::counters;
 use crate::descriptor::{self, Entry, Override, Unit};
 use crate::explain::{self, Explanation, Verdict};
 use crate::plan::{Plan, PlanOptions};
+use crate::probe::{self, Found};
 use crate::room;
 use crate::rules::load;
 use crate::settings::{Deciding, Reading, RulesSettings, SettingsError, StoreSettings};

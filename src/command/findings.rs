@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::arguments::Read;
 use crate::settings::{
-    self, Backend, Environment, Given, Misspelt, Mistake, Settings, SettingsError, Unsupported, Weight,
+    self, Backend, ConfigType, Environment, Given, Misspelt, Mistake, Settings, SettingsError, Unsupported, Weight,
 };
 
 /// What was given, and what of it has no effect or cannot be.
@@ -50,8 +50,22 @@ impl Findings {
         let idle = self.given.iter().filter(|given| given.is_one_of(&idle));
         let idle: Vec<_> =
             idle.map(|given| format!("{given} ({}) does nothing: GRPC_SERVER_USE_TLS is off", given.origin)).collect();
-        self.warnings.extend(redis.into_iter().chain(replicas).chain(idle));
+        let elsewhere = self.rules_elsewhere(settings);
+        self.warnings.extend(redis.into_iter().chain(replicas).chain(idle).chain(elsewhere));
         self
+    }
+
+    /// What names a place of rules, and they come from another.
+    fn rules_elsewhere(&self, settings: &Settings) -> Vec<String> {
+        let is_of_server = |name: &str| name.starts_with("CONFIG_GRPC_XDS_") || name.starts_with("XDS_CLIENT_");
+        // Drivers of envoyproxy/ratelimit set its folders in any case.
+        let is_of_files = |name: &str| name == "RULES";
+        let (kind, is_idle): (_, &dyn Fn(&str) -> bool) = match settings.rules.config_type {
+            ConfigType::File => ("FILE", &is_of_server),
+            ConfigType::GrpcXdsSotw => ("GRPC_XDS_SOTW", &is_of_files),
+        };
+        let idle = self.given.iter().filter(|given| given.variable.as_deref().is_some_and(is_idle));
+        idle.map(|given| format!("{given} does nothing: CONFIG_TYPE is {kind}")).collect()
     }
 
     /// Adds words that mean nothing to the service.

@@ -14,7 +14,6 @@ mod findings;
 mod health;
 mod man;
 mod page;
-mod probe;
 mod reference;
 mod report;
 mod secrecy;

@@ -17,6 +17,8 @@ pub enum Health {
         /// So much there is; 0 as long as nobody knows.
         bytes: u64,
     },
+    /// Not yet: no rules have come from the management server.
+    Waiting,
     /// Not yet: the first rules are wrong, and the process waits for right ones.
     Refused,
     /// No: the rules have no domain, and a setting wants one.
@@ -47,6 +49,7 @@ async fn healthcheck(State(health): State<watch::Receiver<Health>>) -> Response 
         Health::Loading { bytes_read, bytes } => {
             format!("the rules are being loaded, {bytes_read} of {bytes} bytes are read")
         }
+        Health::Waiting => "no rules have come from the management server yet".to_owned(),
         Health::Refused => "the rules are refused, and the log says why".to_owned(),
         Health::NoDomains => {
             "the rules have no domain, and HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED wants one".to_owned()

@@ -8,8 +8,10 @@ mod page;
 mod prometheus_text;
 mod record;
 mod striped;
+mod xds;
 
 pub use by_rule::RuleMetrics;
 pub use declaration::Metrics;
 pub use page::page;
 pub use record::Delayed;
+pub use xds::XdsMetrics;

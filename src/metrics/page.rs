@@ -17,6 +17,7 @@ use crate::tls::Held;
 pub fn page() -> prometheus::Result<String> {
     let metrics = Metrics::new(0.0)?;
     metrics.observe_lost_log_lines(|| 0)?;
+    metrics.xds()?;
     [Held::SERVER, Held::CLIENT_CA].iter().for_each(|role| metrics.set_certificate(role, SystemTime::UNIX_EPOCH));
     let mut page = String::from(
         "# Metrics\n\n\

@@ -239,7 +239,7 @@ impl RuleCounters {
 }
 
 impl<K: PartialEq, const N: usize> Known<K, N> {
-    fn inc(&self, value: K) {
+    pub(super) fn inc(&self, value: K) {
         if let Some((_, counter)) = self.0.iter().find(|(known, _)| *known == value) {
             counter.inc();
         }

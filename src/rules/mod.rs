@@ -18,5 +18,5 @@ pub use checked::{
     RuleConfig, RuleLimitConfig, Said, SaidBy,
 };
 pub use compiled::{Domain, Rule, RuleLimit, Rules};
-pub use source::{load, schema, watch};
+pub use source::{load, schema, watch, xds};
 pub use trace::{Budget, MatchedBy, Miss, Missed, Step, Trace};

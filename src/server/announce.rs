@@ -52,6 +52,11 @@ impl Serving {
         serving
     }
 
+    /// The first rules have not come yet.
+    pub(super) async fn waiting(&self) {
+        self.change(|state| state.rules = Health::Waiting).await;
+    }
+
     /// The first rules are refused.
     pub(super) async fn refused(&self) {
         self.change(|state| state.rules = Health::Refused).await;

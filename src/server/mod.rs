@@ -6,6 +6,7 @@ mod descriptors;
 mod drain;
 mod grpc;
 mod listeners;
+mod management;
 mod options;
 pub mod port;
 mod reload;
@@ -28,7 +29,8 @@ use crate::http::{self, Admin, JsonApi, Port};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::rules::load::Loader;
-use crate::settings::Settings;
+use crate::rules::xds::Options;
+use crate::settings::{ConfigType, Settings};
 use crate::store::Store;
 use crate::store::denied::{Denials, DeniedCache};
 use crate::store::lease::Leases;
@@ -40,7 +42,8 @@ use announce::{Serving, Up};
 use drain::Running;
 use grpc::Entrance;
 use listeners::Ports;
-use reload::{Origin, Target, WrongAtFirst};
+use management::{BeforeTheFirst, Management};
+use reload::{Files, Origin, Target, WrongAtFirst};
 use signals::{Hangups, Signals};
 use tls::Tls;
 use workers::Workers;
@@ -60,14 +63,6 @@ const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see
 pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static) -> anyhow::Result<()> {
     // First of all, so that no signal ends the process without its draining.
     let (signals, hangups) = (Signals::new()?, Hangups::new()?);
-    let origin = Origin {
-        loader: Loader::new(settings.rules.sources()?, settings.reading.load_options()),
-        wrong_at_first: match settings.deciding.force_start_without_initial_config {
-            true => WrongAtFirst::Wait,
-            false => WrongAtFirst::End,
-        },
-        hangups,
-    };
     let redis = settings.store.redis()?;
     let threads = options::worker_threads(&settings);
     let ports = Ports::open(&settings, threads, redis.as_ref().map_or(0, |redis| redis.connections)).await?;
@@ -75,6 +70,7 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
 
     let metrics = Arc::new(Metrics::new(settings.answers.near_limit_ratio)?);
     metrics.observe_lost_log_lines(lost_log_lines)?;
+    let origin = origin(&settings, &metrics, hangups)?;
     let most_bytes = settings.requests.memory_store_size_in_bytes;
     let most_bytes = most_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let memory = Arc::new(MemoryStore::new(SystemClock, most_bytes.unwrap_or_else(memory::default_bytes)));
@@ -114,6 +110,27 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
             parts.run(stores.into_iter().map(Arc::new).collect(), &name).await
         }
     }
+}
+
+/// Where the rules come from.
+fn origin(settings: &Settings, metrics: &Metrics, hangups: Hangups) -> anyhow::Result<Origin> {
+    let force_start = settings.deciding.force_start_without_initial_config;
+    Ok(match settings.rules.config_type {
+        ConfigType::File => Origin::Files(Files {
+            loader: Loader::new(settings.rules.sources()?, settings.reading.load_options()),
+            wrong_at_first: if force_start { WrongAtFirst::Wait } else { WrongAtFirst::End },
+            hangups,
+        }),
+        ConfigType::GrpcXdsSotw => Origin::Management(Box::new(Management {
+            options: Options {
+                handshake: settings.management.tls()?.map(management::secure).transpose()?,
+                ..settings.management_server()
+            },
+            before_the_first: if force_start { BeforeTheFirst::Serve } else { BeforeTheFirst::Wait },
+            metrics: metrics.xds()?,
+            hangups,
+        })),
+    })
 }
 
 /// Keeps the memory store free of expired counters, and reports how many there are.

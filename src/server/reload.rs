@@ -10,10 +10,12 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_blocking;
 
 use super::announce::{Serving, Up};
+use super::management::{self, Management};
 use super::signals::Hangups;
 use crate::changes::{Summary, Totals};
 use crate::limiter::{Limiter, Snapshot};
 use crate::metrics::Metrics;
+use crate::rules::Rules;
 use crate::rules::load::{Loaded, Loader, Pace, Progress, Sources};
 use crate::rules::report::{Problem, RulesError};
 use crate::rules::watch::{self, Fingerprint};
@@ -37,8 +39,16 @@ pub(super) struct Target<S> {
     pub(super) up: Up,
 }
 
-/// Where the rules come from, and what to do if they are wrong at the start.
-pub(super) struct Origin {
+/// Where the rules come from.
+pub(super) enum Origin {
+    /// Files.
+    Files(Files),
+    /// A management server.
+    Management(Box<Management>),
+}
+
+/// Files that hold the rules, and what to do if they are wrong at the start.
+pub(super) struct Files {
     pub(super) loader: Loader,
     pub(super) wrong_at_first: WrongAtFirst,
     /// What makes them be read again unchanged.
@@ -54,20 +64,34 @@ pub(super) enum WrongAtFirst {
     Wait,
 }
 
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// The new rules are in force.
+    InForce,
+    /// The old ones still are.
+    Kept,
+}
+
 /// Loads the rules, announces the process, and puts changed rules in force, for ever.
 ///
 /// # Errors
 /// Where the first rules are wrong and the process ends for it.
 pub(super) async fn keep<S: Store>(origin: Origin, target: Target<S>) -> anyhow::Result<Infallible> {
-    let loader = origin.loader.clone();
-    tokio::select! {
-        kept = load_and_watch(origin, &target) => kept,
-        never = report(&loader, &target.serving) => match never {},
+    match origin {
+        Origin::Files(files) => {
+            let loader = files.loader.clone();
+            tokio::select! {
+                kept = load_and_watch(files, &target) => kept,
+                never = report(&loader, &target.serving) => match never {},
+            }
+        }
+        Origin::Management(management) => match management::keep(*management, target).await {},
     }
 }
 
-async fn load_and_watch<S: Store>(origin: Origin, target: &Target<S>) -> anyhow::Result<Infallible> {
-    let Origin { loader, wrong_at_first, hangups } = origin;
+async fn load_and_watch<S: Store>(files: Files, target: &Target<S>) -> anyhow::Result<Infallible> {
+    let Files { loader, wrong_at_first, hangups } = files;
     target.up.listening();
     let seen = load_first(loader.clone(), wrong_at_first, target).await?;
     target.up.announce(&target.limiter.snapshot().rules);
@@ -83,7 +107,7 @@ async fn load_and_watch<S: Store>(origin: Origin, target: &Target<S>) -> anyhow:
             let _ = changes.send(change);
         })
     });
-    let (never, ..) = tokio::join!(watch, put_in_force(changed, target), hangups.forward(&asked));
+    let (never, ..) = tokio::join!(watch, target.settle_all(changed), hangups.forward(&asked));
     match never {}
 }
 
@@ -126,7 +150,7 @@ async fn report(loader: &Loader, serving: &Serving) -> Infallible {
 }
 
 /// Makes and runs a task, and another when it ends by a panic, for ever.
-async fn supervise<F: Future<Output = ()> + Send + 'static>(
+pub(super) async fn supervise<F: Future<Output = ()> + Send + 'static>(
     metrics: &Metrics,
     mut task: impl FnMut() -> F,
 ) -> Infallible {
@@ -141,34 +165,49 @@ async fn supervise<F: Future<Output = ()> + Send + 'static>(
     }
 }
 
-async fn put_in_force<S: Store>(mut changed: mpsc::UnboundedReceiver<Result<Loaded, RulesError>>, target: &Target<S>) {
-    let Target { limiter, metrics, serving, .. } = target;
-    while let Some(change) = changed.recv().await {
+impl<S: Store> Target<S> {
+    async fn settle_all(&self, mut changed: mpsc::UnboundedReceiver<Result<Loaded, RulesError>>) {
+        while let Some(change) = changed.recv().await {
+            self.settle(change).await;
+        }
+    }
+
+    /// Puts changed rules in force and says what that changes, or says what is wrong with them; then, and after a
+    /// panic, the old ones stay.
+    pub(super) async fn settle(&self, change: Result<Loaded, RulesError>) -> Settled {
         match change {
             Ok(Loaded { rules, warnings, .. }) => {
                 warn_of(&warnings);
-                let (count, domains) = (rules.rules().len(), rules.domains());
-                // To compare a hundred thousand rules with the old ones takes a while.
-                let limiter = Arc::clone(limiter);
-                let put = move || {
-                    let old = limiter.put_in_force(rules);
-                    let summary = Summary::of(&old.rules, &limiter.snapshot().rules);
-                    (old, summary)
-                };
-                match spawn_blocking(put).await {
-                    Ok((old, summary)) => {
-                        serving.loaded(domains).await;
-                        report_changes(&summary, (count, domains));
-                        tokio::spawn(retire(old));
-                    }
-                    Err(error) => panicked(&error, metrics),
-                }
+                self.put_in_force(rules).await
             }
             Err(error) => {
-                metrics.record_load_error();
+                self.metrics.record_load_error();
                 tracing::error!("changed rules are refused, the old ones stay in force:\n{error}");
+                Settled::Kept
             }
         }
+    }
+
+    async fn put_in_force(&self, rules: Rules) -> Settled {
+        let (count, domains) = (rules.rules().len(), rules.domains());
+        // To compare a hundred thousand rules with the old ones takes a while.
+        let limiter = Arc::clone(&self.limiter);
+        let put = move || {
+            let old = limiter.put_in_force(rules);
+            let summary = Summary::of(&old.rules, &limiter.snapshot().rules);
+            (old, summary)
+        };
+        let (old, summary) = match spawn_blocking(put).await {
+            Ok(done) => done,
+            Err(error) => {
+                panicked(&error, &self.metrics);
+                return Settled::Kept;
+            }
+        };
+        self.serving.loaded(domains).await;
+        report_changes(&summary, (count, domains));
+        tokio::spawn(retire(old));
+        Settled::InForce
     }
 }
 

@@ -10,6 +10,7 @@ mod given;
 mod links;
 mod listeners;
 mod logs;
+mod management;
 mod misspelt;
 mod page;
 mod reference;
@@ -36,12 +37,13 @@ pub use given::{Given, Mistake, Origin};
 pub use links::port;
 pub use listeners::ListenerSettings;
 pub use logs::LogSettings;
+pub use management::{ManagementSettings, ManagementTls};
 pub use misspelt::{Misspelt, misspelt};
 pub use page::{names, page};
 pub use reference::{Unsupported, Weight, unsupported};
 pub use replicas::sign_of_replicas;
 pub use requests::RequestSettings;
-pub use rules::{Deciding, Reading, RulesSettings};
+pub use rules::{ConfigType, Deciding, Reading, RulesSettings};
 pub use store::{Backend, SocketType, StoreSettings};
 pub use tls::TlsSettings;
 
@@ -59,6 +61,10 @@ pub struct Settings {
     /// What holds for all of them.
     #[command(flatten)]
     pub deciding: Deciding,
+
+    /// The management server that they come from, where they come from one.
+    #[command(flatten)]
+    pub management: ManagementSettings,
 
     /// Where counters live.
     #[command(flatten)]
@@ -95,6 +101,12 @@ pub enum SettingsError {
          RUNTIME_SUBDIRECTORY"
     )]
     NoRules,
+    /// They are where this command does not look.
+    #[error(
+        "the rules come from a management server (CONFIG_TYPE=GRPC_XDS_SOTW): name files with --rules PATH, or ask the \
+         running service"
+    )]
+    RulesElsewhere,
     /// Redis without a place.
     #[error("needs REDIS_URL, for example REDIS_URL=localhost:6379")]
     NoRedisUrl,
@@ -116,6 +128,9 @@ pub enum SettingsError {
     /// TLS without a key.
     #[error("needs GRPC_SERVER_TLS_KEY, the file of the certificate's private key")]
     NoTlsKey,
+    /// One of two files that make sense together.
+    #[error("needs both CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY, or neither")]
+    HalfClientIdentity,
     /// A name that nobody would have vouched for.
     #[error("needs GRPC_CLIENT_TLS_CACERT, the file of the authority that signs the certificates of clients")]
     NoClientAuthority,
@@ -131,13 +146,14 @@ impl SettingsError {
     /// The variable of the setting that is wrong, where there is one.
     pub fn setting(&self) -> Option<&'static str> {
         match self {
-            SettingsError::NoRules => None,
+            SettingsError::NoRules | SettingsError::RulesElsewhere => None,
             SettingsError::NoRedisUrl => Some("BACKEND_TYPE"),
             SettingsError::RedisUrl(_) => Some("REDIS_URL"),
             SettingsError::SocketType => Some("REDIS_SOCKET_TYPE"),
             SettingsError::NoAdminToken => Some("ADMIN_API"),
             SettingsError::ShortAdminToken(_) => Some("ADMIN_TOKEN"),
             SettingsError::NoTlsCertificate | SettingsError::NoTlsKey => Some("GRPC_SERVER_USE_TLS"),
+            SettingsError::HalfClientIdentity => Some("CONFIG_GRPC_XDS_SERVER_USE_TLS"),
             SettingsError::NoClientAuthority => Some("GRPC_CLIENT_TLS_SAN"),
             SettingsError::HeaderName(setting) => Some(setting),
         }
@@ -147,8 +163,13 @@ impl SettingsError {
 impl Settings {
     /// All that is wrong with settings that can be read.
     pub fn errors(&self) -> Vec<SettingsError> {
+        let sources = match self.rules.config_type {
+            ConfigType::File => self.rules.sources().err(),
+            ConfigType::GrpcXdsSotw => None,
+        };
         let found = [
-            self.rules.sources().err(),
+            sources,
+            self.management.tls().err(),
             self.store.redis().err(),
             self.listeners.admin_token().err(),
             self.tls.server().err(),

@@ -42,7 +42,6 @@ const OFF: &[&str] = &["0", "f", "F", "false", "False", "FALSE"];
 /// Every value asks for something.
 const NONE: &[&str] = &[];
 
-const NO_XDS: &str = "rules come from files; unset it, and name them with RULES";
 const NO_REDIS_TLS: &str =
     "TLS to Redis is not supported; unset it, and name a port without TLS, or a tunnel (stunnel), in REDIS_URL";
 const ONE_REDIS: &str = "one Redis holds all counters; unset it, and set REDIS_URL";
@@ -53,28 +52,6 @@ const NO_MEMCACHED: &str = "Memcached is not supported; unset it, and set REDIS_
 const NO_PIPELINE: &str = "calls that come together go to Redis together, without waiting for others";
 
 const ROWS: &[Row] = &[
-    refused(&["CONFIG_TYPE"], &["FILE"], "RULES", NO_XDS),
-    told(
-        &[
-            "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-            "CONFIG_GRPC_XDS_CLIENT_TLS_CERT",
-            "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
-            "CONFIG_GRPC_XDS_NODE_ID",
-            "CONFIG_GRPC_XDS_NODE_METADATA",
-            "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL",
-            "CONFIG_GRPC_XDS_SERVER_TLS_CACERT",
-            "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
-            "CONFIG_GRPC_XDS_SERVER_URL",
-            "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL",
-            "XDS_CLIENT_BACKOFF_MAX_INTERVAL",
-            "XDS_CLIENT_BACKOFF_RANDOM_FACTOR",
-            "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
-        ],
-        NONE,
-        "RULES",
-        NO_XDS,
-    ),
-    told(&["CONFIG_GRPC_XDS_SERVER_USE_TLS", "XDS_CLIENT_BACKOFF_JITTER"], OFF, "RULES", NO_XDS),
     told(&["RUNTIME_IGNOREDOTFILES"], NONE, "RULES", "files and folders that begin with a dot are never read"),
     told(
         &["RUNTIME_WATCH_ROOT"],
@@ -280,7 +257,7 @@ mod tests {
 
     #[test]
     fn no_password_is_told() {
-        let variables = ["REDIS_SENTINEL_AUTH", "REDIS_PERSECOND_URL", "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS"];
+        let variables = ["REDIS_SENTINEL_AUTH", "REDIS_PERSECOND_URL"];
         let told = found(&variables.map(|name| (name, "redis://:hidden@cache")));
         assert_eq!(told.len(), variables.len());
         assert!(!format!("{told:?}").contains("hidden"));

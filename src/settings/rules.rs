@@ -11,9 +11,36 @@ use crate::plan::Unknown;
 use crate::rules::load::{LoadOptions, MAX_FILE_BYTES, Sources};
 use crate::rules::{Defaults, FailureMode};
 
+/// What rules come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConfigType {
+    /// Files.
+    File,
+    /// A management server, by Envoy's discovery protocol.
+    GrpcXdsSotw,
+}
+
+impl ConfigType {
+    const ALL: [ConfigType; 2] = [ConfigType::File, ConfigType::GrpcXdsSotw];
+
+    /// As `envoyproxy/ratelimit` names them.
+    const fn name(self) -> &'static str {
+        match self {
+            ConfigType::File => "FILE",
+            ConfigType::GrpcXdsSotw => "GRPC_XDS_SOTW",
+        }
+    }
+}
+
 /// Where rules are.
 #[derive(Args, Clone, Debug)]
 pub struct RulesSettings {
+    /// What rules come from: files, or a management server such as Envoy Gateway (xDS), whose settings begin with
+    /// CONFIG_GRPC_XDS and XDS_CLIENT.
+    #[arg(long, env = "CONFIG_TYPE", value_name = "TYPE", default_value = "FILE", help_heading = "Rules",
+        ignore_case = true, value_parser = named(&ConfigType::ALL, ConfigType::name))]
+    pub config_type: ConfigType,
+
     /// A file or folder of rules. May be given several times; in the environment, separated by commas.
     #[arg(long, env = "RULES", value_name = "PATH", value_delimiter = ',', help_heading = "Rules")]
     pub rules: Vec<PathBuf>,
@@ -62,7 +89,8 @@ pub struct Reading {
 /// What holds for all rules together.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Deciding {
-    /// Start even where the rules are wrong or missing: the health check says NOT_SERVING until they are right.
+    /// Start even where the rules are wrong or missing. Of files: the health check says NOT_SERVING until they are
+    /// right. Of a management server: serve without rules until the first come.
     #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG",
         help_heading = "Rules", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
@@ -107,10 +135,14 @@ impl RulesSettings {
     /// As the loader takes it.
     ///
     /// # Errors
-    /// Where no place is named.
+    /// Where no file is named.
     pub fn sources(&self) -> Result<Sources, SettingsError> {
         if !self.rules.is_empty() {
             return Ok(Sources { paths: self.rules.clone() });
+        }
+        // envoyproxy/ratelimit reads no file then, whatever names one.
+        if self.config_type == ConfigType::GrpcXdsSotw {
+            return Err(SettingsError::RulesElsewhere);
         }
         if self.runtime_root.is_none() && self.runtime_subdirectory.is_none() {
             return Err(SettingsError::NoRules);

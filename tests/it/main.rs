@@ -50,3 +50,4 @@ mod twins;
 mod unix;
 mod usage;
 mod wrong_port;
+mod xds;

@@ -2,6 +2,7 @@
 
 pub mod load;
 pub mod watch;
+pub mod xds;
 pub(super) mod yaml;
 
 pub use yaml::schema;

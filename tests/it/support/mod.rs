@@ -6,6 +6,7 @@ pub mod certificates;
 pub mod envoy;
 pub mod http2;
 pub mod limits;
+pub mod management;
 pub mod redis;
 pub mod tollgate;
 

@@ -9,17 +9,20 @@ use tokio::time::timeout;
 
 /// What is there.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Found {
+pub enum Found {
     /// The name has no address.
     UnknownHost,
     /// The port is closed.
     Nobody,
     /// No connection comes about.
     Unreachable(String),
+    /// HTTP/1.
     Http,
     /// As gRPC does.
     Http2,
+    /// A secure something.
     Tls,
+    /// Redis, or what speaks like it.
     Redis,
     /// It says something else, the beginning of which this is.
     Other(String),
@@ -47,7 +50,7 @@ const CLIENT_HELLO: &[u8] = &[
 ];
 
 /// Looks, for so long with each question.
-pub(super) async fn probe(address: &str, deadline: Duration) -> Found {
+pub async fn probe(address: &str, deadline: Duration) -> Found {
     if !matches!(timeout(deadline, lookup_host(address)).await, Ok(Ok(_))) {
         return Found::UnknownHost;
     }

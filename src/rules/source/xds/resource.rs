@@ -1,0 +1,327 @@
+//! What a management server says of the rules: a resource holds a domain, or a part of one.
+
+use std::borrow::Cow;
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+
+use prost::Message;
+use prost_types::value::Kind;
+use prost_types::{Any, Struct, Value};
+use serde_json::{Number, Value as Json};
+
+use crate::rules::config::{FieldPath, List, Metadata, Raw, RawDescriptor, RawDomain, RawLimit, RawReplaces, Text};
+use crate::rules::load::{LoadOptions, Loaded};
+use crate::rules::report::{Position, Report, RulesError, quoted};
+use crate::rules::validate::{Origin, Part, Validation};
+use crate::wire::ratelimit_config::{
+    RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
+};
+
+/// What is asked for.
+pub(super) const TYPE_URL: &str = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig";
+
+/// A resource as it came. Two that are equal say the same.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Resource {
+    /// What messages call it.
+    name: String,
+    domain: String,
+    bytes: Vec<u8>,
+}
+
+/// Resources in the order of their names: whatever order they came in, they mean the same.
+pub(super) type Resources = Vec<Arc<Resource>>;
+
+/// Of a resource only what names it: the rest is not read to know that nothing has changed.
+#[derive(Message)]
+struct Names {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    domain: String,
+}
+
+/// All resources of a response.
+///
+/// # Errors
+/// With each of them that is none.
+pub(super) fn resources(all: Vec<Any>) -> Result<Resources, RulesError> {
+    let mut report = Report::default();
+    let mut resources = Vec::with_capacity(all.len());
+    for (index, Any { type_url, value: bytes }) in all.into_iter().enumerate() {
+        let place = format!("resources[{index}]");
+        let mut refuse = |message| report.refuse(Path::new(&place), message);
+        if type_url != TYPE_URL {
+            refuse(format!("has the type {}, and not {TYPE_URL}", quoted(&type_url)));
+            continue;
+        }
+        match Names::decode(&*bytes) {
+            Ok(Names { name, domain }) => {
+                let name = [name, domain.clone(), place].into_iter().find(|name| !name.is_empty());
+                resources.push(Arc::new(Resource { name: name.unwrap_or_default(), domain, bytes }));
+            }
+            Err(error) => refuse(format!("cannot be decoded: {error}")),
+        }
+    }
+    report.finish()?;
+    resources.sort();
+    Ok(resources)
+}
+
+/// These, and of those in force what nobody has named yet, unless its domain has come under another name.
+pub(super) fn with_unnamed(
+    offered: &[Arc<Resource>],
+    in_force: &[Arc<Resource>],
+    named: &HashSet<String>,
+) -> Resources {
+    let domains: HashSet<&str> = offered.iter().map(|resource| &*resource.domain).collect();
+    let stays = |resource: &&Arc<Resource>| !named.contains(&resource.name) && !domains.contains(&*resource.domain);
+    let mut all: Resources = offered.iter().chain(in_force.iter().filter(stays)).cloned().collect();
+    all.sort();
+    all
+}
+
+/// Makes rules of them, as of files.
+///
+/// # Errors
+/// With every problem of every resource.
+pub(super) fn load(resources: &[Arc<Resource>], options: LoadOptions) -> Result<Loaded, RulesError> {
+    let (mut report, mut validation) = (Report::default(), Validation::new(options));
+    for resource in resources {
+        if let Some(part) = resource.validate(&options, &mut report) {
+            let compiled = part.compile(&report);
+            validation.join(compiled, &mut report);
+        }
+    }
+    let rules = validation.finish(&mut report);
+    let hints = report.take_hints();
+    let warnings = report.finish()?;
+    Ok(Loaded { rules, warnings, hints })
+}
+
+impl Resource {
+    /// What messages call it.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn validate(&self, options: &LoadOptions, report: &mut Report) -> Option<Part> {
+        let origin = Named(Path::new(&self.name).into());
+        match RateLimitConfig::decode(&*self.bytes) {
+            Ok(config) => Some(Part::validate(&origin, &raw_domain(&config), options, report)),
+            Err(error) => {
+                report.refuse(&origin.0, format!("cannot be decoded: {error}"));
+                None
+            }
+        }
+    }
+}
+
+/// A resource has no lines.
+struct Named(Arc<Path>);
+
+impl Origin for Named {
+    fn name(&self) -> &Arc<Path> {
+        &self.0
+    }
+
+    fn position(&self, _: &FieldPath<'_>) -> Option<Position> {
+        None
+    }
+}
+
+/// An empty text is as good as none: the wire knows no difference.
+fn text(text: &str) -> Raw<Text<'_>> {
+    if text.is_empty() { Raw::Missing } else { Raw::Given(Cow::Borrowed(text)) }
+}
+
+/// So is a no.
+fn flag(flag: bool) -> Raw<bool> {
+    if flag { Raw::Given(true) } else { Raw::Missing }
+}
+
+/// And so is an empty list.
+fn list<'c, W, R>(wire: &'c [W], raw: impl Fn(&'c W) -> R) -> List<R> {
+    match wire {
+        [] => Raw::Missing,
+        items => Raw::Given(items.iter().map(|item| Raw::Given(raw(item))).collect()),
+    }
+}
+
+fn raw_domain(config: &RateLimitConfig) -> RawDomain<'_> {
+    let RateLimitConfig { name: _, domain, descriptors } = config;
+    RawDomain { domain: text(domain), defaults: Raw::Missing, descriptors: list(descriptors, raw_descriptor) }
+}
+
+fn raw_descriptor(descriptor: &RateLimitDescriptor) -> RawDescriptor<'_> {
+    let RateLimitDescriptor { key, value, rate_limit, descriptors, shadow_mode, quota_mode, metadata, .. } = descriptor;
+    RawDescriptor {
+        key: text(key),
+        value: text(value),
+        shadow_mode: flag(*shadow_mode),
+        quota_mode: flag(*quota_mode),
+        rate_limit: rate_limit.as_ref().map_or(Raw::Missing, |limit| Raw::Given(Box::new(raw_limit(limit)))),
+        descriptors: list(descriptors, raw_descriptor),
+        metadata: metadata.as_ref().map_or(Raw::Missing, |given| Raw::Given(Box::new(fields(given)))),
+        ..RawDescriptor::default()
+    }
+}
+
+fn fields(given: &Struct) -> Metadata {
+    given.fields.iter().map(|(name, value)| (name.clone(), json(value))).collect()
+}
+
+/// The same in JSON, whose numbers are finite.
+fn json(value: &Value) -> Json {
+    match &value.kind {
+        None | Some(Kind::NullValue(_)) => Json::Null,
+        Some(Kind::BoolValue(is)) => Json::Bool(*is),
+        Some(Kind::NumberValue(number)) => Number::from_f64(*number).map_or(Json::Null, Json::Number),
+        Some(Kind::StringValue(text)) => Json::String(text.clone()),
+        Some(Kind::ListValue(list)) => Json::Array(list.values.iter().map(json).collect()),
+        Some(Kind::StructValue(given)) => Json::Object(fields(given)),
+    }
+}
+
+fn raw_limit(limit: &RateLimitPolicy) -> RawLimit<'_> {
+    let RateLimitPolicy { unit, requests_per_unit, unlimited, name, replaces } = limit;
+    RawLimit {
+        name: text(name),
+        unit: raw_unit(*unit),
+        // 0 is a number like any other, but where nothing is counted it says nothing.
+        requests_per_unit: match (unlimited, requests_per_unit) {
+            (true, 0) => Raw::Missing,
+            (_, number) => Raw::Given(*number),
+        },
+        unlimited: flag(*unlimited),
+        replaces: list(replaces, |RateLimitReplace { name }| RawReplaces { name: text(name) }),
+        ..RawLimit::default()
+    }
+}
+
+/// A number that the protocol does not have is named as it is, and refused like any other word.
+fn raw_unit(unit: i32) -> Raw<Text<'static>> {
+    match RateLimitUnit::try_from(unit) {
+        Ok(RateLimitUnit::Unknown) => Raw::Missing,
+        Ok(unit) => Raw::Given(Cow::Borrowed(unit.as_str_name())),
+        Err(_) => Raw::Given(Cow::Owned(unit.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn any(config: &RateLimitConfig) -> Any {
+        Any { type_url: TYPE_URL.into(), value: config.encode_to_vec() }
+    }
+
+    fn config(name: &str, domain: &str) -> RateLimitConfig {
+        let limit = RateLimitPolicy { unit: 2, requests_per_unit: 5, ..RateLimitPolicy::default() };
+        let user = RateLimitDescriptor { key: "user".into(), rate_limit: Some(limit), ..Default::default() };
+        RateLimitConfig { name: name.into(), domain: domain.into(), descriptors: vec![user] }
+    }
+
+    fn loaded(configs: &[RateLimitConfig]) -> Result<Loaded, String> {
+        let resources = resources(configs.iter().map(any).collect()).map_err(|error| error.to_string())?;
+        load(&resources, LoadOptions::default()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn metadata_come_as_they_are() {
+        let value = |kind| Value { kind: Some(kind) };
+        let list = prost_types::ListValue { values: vec![value(Kind::BoolValue(true)), Value::default()] };
+        let inner = [("list".to_owned(), value(Kind::ListValue(list)))];
+        let outer = [
+            ("route".to_owned(), value(Kind::StructValue(Struct { fields: inner.into() }))),
+            ("weight".to_owned(), value(Kind::NumberValue(0.5))),
+        ];
+        let mut config = config("a", "shop");
+        config.descriptors[0].metadata = Some(Struct { fields: outer.into() });
+        let raw = raw_domain(&config);
+        let descriptor = raw.descriptors.get().and_then(|list| list[0].get()).unwrap();
+        let metadata = serde_json::to_value(descriptor.metadata.get().unwrap()).unwrap();
+        assert_eq!(metadata, serde_json::json!({"route": {"list": [true, null]}, "weight": 0.5}));
+    }
+
+    #[test]
+    fn the_order_of_resources_means_nothing() {
+        let (shop, mall) = (any(&config("a", "shop")), any(&config("b", "mall")));
+        let one = resources(vec![shop.clone(), mall.clone()]).unwrap();
+        assert_eq!(one, resources(vec![mall, shop]).unwrap());
+        assert_eq!(load(&one, LoadOptions::default()).unwrap().rules.domains(), 2);
+    }
+
+    #[test]
+    fn a_mistake_names_its_resource_and_its_field() {
+        let mut wrong = config("listener-80", "shop");
+        let limit = wrong.descriptors[0].rate_limit.as_mut().unwrap();
+        limit.unit = 0;
+        limit.replaces = vec![RateLimitReplace::default()];
+        wrong.descriptors.push(RateLimitDescriptor::default());
+        let told = loaded(&[wrong]).unwrap_err();
+        assert_eq!(
+            told,
+            "listener-80: descriptors[0].rate_limit.replaces[0].name: is missing or empty\n\
+             listener-80: descriptors[0].rate_limit.unit: is missing; it is one of second, minute, hour, day, week, \
+             month, year, or there is a period such as 90s\n\
+             listener-80: descriptors[1].key: is missing or empty"
+        );
+        let mut unit = config("a", "shop");
+        unit.descriptors[0].rate_limit.as_mut().unwrap().unit = 9;
+        let told = loaded(&[unit]).unwrap_err();
+        assert!(told.starts_with("a: descriptors[0].rate_limit.unit: unknown unit \"9\""), "{told}");
+    }
+
+    #[test]
+    fn two_resources_of_one_domain_are_refused_unless_they_are_to_be_merged() {
+        let mut more = config("b", "shop");
+        more.descriptors[0].key = "ip".into();
+        let both = [config("a", "shop"), more];
+        let told = loaded(&both).unwrap_err();
+        assert!(told.starts_with("b: domain: \"shop\" is already the domain of a"), "{told}");
+        let resources = resources(both.iter().map(any).collect()).unwrap();
+        let merged = load(&resources, LoadOptions { merge_domains: true, ..LoadOptions::default() }).unwrap();
+        assert_eq!((merged.rules.domains(), merged.rules.rules().len()), (1, 2));
+    }
+
+    #[test]
+    fn what_is_no_resource_is_told_by_its_place() {
+        let other = Any { type_url: "type.googleapis.com/envoy.config.cluster.v3.Cluster".into(), value: Vec::new() };
+        let broken = Any { type_url: TYPE_URL.into(), value: vec![0xff] };
+        let told = resources(vec![any(&config("a", "shop")), other, broken]).unwrap_err().to_string();
+        let lines: Vec<&str> = told.lines().collect();
+        assert!(lines[0].starts_with("resources[1]: has the type \"type.googleapis.com/envoy.config.cl"), "{told}");
+        assert!(lines[1].starts_with("resources[2]: cannot be decoded"), "{told}");
+        // Its names can be read, and the rest cannot.
+        let broken = Any { type_url: TYPE_URL.into(), value: vec![10, 1, b'a', 26, 1, 0xff] };
+        let told = load(&resources(vec![broken]).unwrap(), LoadOptions::default()).unwrap_err().to_string();
+        assert!(told.starts_with("a: cannot be decoded"), "{told}");
+    }
+
+    #[test]
+    fn zero_blocks_and_unlimited_counts_nothing() {
+        let mut block = config("a", "shop");
+        block.descriptors[0].rate_limit.as_mut().unwrap().requests_per_unit = 0;
+        let unlimited = RateLimitPolicy { unlimited: true, ..RateLimitPolicy::default() };
+        let vip = RateLimitDescriptor { key: "vip".into(), rate_limit: Some(unlimited), ..Default::default() };
+        block.descriptors.push(vip);
+        let loaded = loaded(&[block]).unwrap();
+        assert_eq!((loaded.warnings, loaded.rules.rules().len()), (Vec::new(), 2));
+    }
+
+    #[test]
+    fn what_is_not_named_yet_stays_and_what_was_named_goes() {
+        let of = |names: &[(&str, &str)]| {
+            resources(names.iter().map(|(name, domain)| any(&config(name, domain))).collect()).unwrap()
+        };
+        let names = |all: Resources| all.iter().map(|resource| resource.name.clone()).collect::<Vec<_>>();
+        let in_force = of(&[("a", "shop"), ("b", "mall"), ("c", "kiosk")]);
+        let named = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<HashSet<_>>();
+        assert_eq!(names(with_unnamed(&[], &in_force, &named(&[]))), ["a", "b", "c"]);
+        assert_eq!(names(with_unnamed(&of(&[("a", "shop")]), &in_force, &named(&["a", "c"]))), ["a", "b"]);
+        // Under another name it is the same domain: the old one goes.
+        assert_eq!(names(with_unnamed(&of(&[("d", "mall")]), &in_force, &named(&["d"]))), ["a", "c", "d"]);
+    }
+}

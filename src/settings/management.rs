@@ -1,0 +1,174 @@
+//! The management server that rules come from, where they come from one.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+
+use super::{Settings, SettingsError, duration, positive_duration, switch, whole};
+use crate::rules::xds::{Backoff, Headers, HostPort, Metadata, Options, PING_INTERVAL};
+use crate::tls::{ClientFiles, Expected, NamedFile, Protocol, Trusted};
+
+/// The longest response by default: room for 256 rules of 128 headers each, and more.
+const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
+
+/// The management server that rules come from, with CONFIG_TYPE=GRPC_XDS_SOTW.
+#[derive(Args, Clone, Debug)]
+pub struct ManagementSettings {
+    /// Where the management server is.
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_URL", value_name = "HOST:PORT", default_value = "localhost:18000",
+        help_heading = "Management server", value_parser = str::parse::<HostPort>)]
+    pub config_grpc_xds_server_url: HostPort,
+
+    /// Who asks: the server sends what is meant for this name.
+    #[arg(
+        long,
+        env = "CONFIG_GRPC_XDS_NODE_ID",
+        value_name = "NAME",
+        default_value = "default",
+        help_heading = "Management server"
+    )]
+    pub config_grpc_xds_node_id: String,
+
+    /// And what else the server may want to know: `name=value,name=value`.
+    #[arg(long, env = "CONFIG_GRPC_XDS_NODE_METADATA", value_name = "PAIRS", default_value = "",
+        hide_default_value = true, help_heading = "Management server", value_parser = str::parse::<Metadata>)]
+    pub config_grpc_xds_node_metadata: Metadata,
+
+    /// Headers to send along, such as a token: `name:value,name:value`.
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", value_name = "PAIRS", default_value = "",
+        hide_default_value = true, hide_env_values = true, help_heading = "Management server",
+        value_parser = str::parse::<Headers>)]
+    pub config_grpc_xds_client_additional_headers: Headers,
+
+    /// The first wait where the server cannot be reached or its connection is lost. Each further one is twice as long,
+    /// up to XDS_CLIENT_BACKOFF_MAX_INTERVAL.
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", value_name = "DURATION", default_value = "3s",
+        help_heading = "Management server", value_parser = positive_duration)]
+    pub config_grpc_xds_server_connect_retry_interval: Duration,
+
+    /// The first wait where the server is there and refuses the stream.
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", value_name = "DURATION", default_value = "10s",
+        help_heading = "Management server", value_parser = positive_duration)]
+    pub xds_client_backoff_initial_interval: Duration,
+
+    /// No wait is longer, but for its share of chance.
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_MAX_INTERVAL", value_name = "DURATION", default_value = "60s",
+        help_heading = "Management server", value_parser = positive_duration)]
+    pub xds_client_backoff_max_interval: Duration,
+
+    /// Each wait is drawn so much shorter or longer, so that replicas do not come all at once: with 0.5 between half of
+    /// it and one and a half. More than 1 is as 1.
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", value_name = "SHARE", default_value = "0.5",
+        help_heading = "Management server", value_parser = share)]
+    pub xds_client_backoff_random_factor: f64,
+
+    /// Draw at all.
+    #[arg(long, env = "XDS_CLIENT_BACKOFF_JITTER", help_heading = "Management server", value_parser = switch(),
+        ignore_case = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
+        default_value = "true")]
+    pub xds_client_backoff_jitter: bool,
+
+    /// The longest response; 0 is 16 MiB. Reading one takes some ten times as much memory, for as long as it is being
+    /// read.
+    #[arg(long, env = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", value_name = "BYTES", default_value = "0",
+        help_heading = "Management server", value_parser = whole::<u32>(0..=1 << 30))]
+    pub xds_client_max_msg_size_in_bytes: u32,
+
+    /// After a new connection: how long rules stay in force that the server has not named again. A server that has just
+    /// started may not know everything yet. What it names and then leaves out goes at once.
+    #[arg(long, env = "CONFIG_GRPC_XDS_REMOVAL_DELAY", value_name = "DURATION", default_value = "30s",
+        help_heading = "Management server", value_parser = duration)]
+    pub config_grpc_xds_removal_delay: Duration,
+
+    /// Speak TLS with the server. Its files are read again for each new connection.
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_USE_TLS", help_heading = "Management server", value_parser = switch(),
+        ignore_case = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
+        default_value = "false")]
+    pub config_grpc_xds_server_use_tls: bool,
+
+    /// The authorities (PEM) that may have signed the server's certificate, and no others. Unset: those of the machine.
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", value_name = "FILE", help_heading = "Management server")]
+    pub config_grpc_xds_server_tls_cacert: Option<PathBuf>,
+
+    /// The name that the server's certificate must have. Unset: the host of CONFIG_GRPC_XDS_SERVER_URL.
+    #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_SAN", value_name = "NAME", help_heading = "Management server")]
+    pub config_grpc_xds_server_tls_san: Option<String>,
+
+    /// What is shown to a server that asks for a certificate (PEM), and behind it those between it and its authority.
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", value_name = "FILE", help_heading = "Management server")]
+    pub config_grpc_xds_client_tls_cert: Option<PathBuf>,
+
+    /// That certificate's private key (PEM), without a passphrase.
+    #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", value_name = "FILE", help_heading = "Management server")]
+    pub config_grpc_xds_client_tls_key: Option<PathBuf>,
+}
+
+/// What TLS with the management server needs.
+#[derive(Clone, Debug)]
+pub struct ManagementTls {
+    /// Whom it trusts, and what it shows.
+    pub files: ClientFiles,
+    /// The name that the server must have.
+    pub name: String,
+}
+
+impl ManagementSettings {
+    /// `None`: no TLS is spoken.
+    ///
+    /// # Errors
+    /// Where only one of two files is named.
+    pub fn tls(&self) -> Result<Option<ManagementTls>, SettingsError> {
+        if !self.config_grpc_xds_server_use_tls {
+            return Ok(None);
+        }
+        let file = |name, path: &Option<PathBuf>| path.clone().map(|path| NamedFile { name, path });
+        let chain = file("CONFIG_GRPC_XDS_CLIENT_TLS_CERT", &self.config_grpc_xds_client_tls_cert);
+        let key = file("CONFIG_GRPC_XDS_CLIENT_TLS_KEY", &self.config_grpc_xds_client_tls_key);
+        let authorities = file("CONFIG_GRPC_XDS_SERVER_TLS_CACERT", &self.config_grpc_xds_server_tls_cacert);
+        let identity = match (chain, key) {
+            (Some(chain), Some(key)) => Some((chain, key)),
+            (None, None) => None,
+            _ => return Err(SettingsError::HalfClientIdentity),
+        };
+        let trusted = authorities.map_or(Trusted::Machine, |file| Trusted::Only(file, Expected::Name));
+        let name = self.config_grpc_xds_server_tls_san.as_ref().unwrap_or(&self.config_grpc_xds_server_url.host);
+        let files = ClientFiles { trusted, identity, protocol: Protocol::Grpc };
+        Ok(Some(ManagementTls { files, name: name.clone() }))
+    }
+}
+
+impl Settings {
+    /// As the client of a management server takes it.
+    pub fn management_server(&self) -> Options {
+        let management = &self.management;
+        Options {
+            server: management.config_grpc_xds_server_url.clone(),
+            handshake: None,
+            node_id: management.config_grpc_xds_node_id.clone(),
+            node_metadata: management.config_grpc_xds_node_metadata.clone(),
+            headers: management.config_grpc_xds_client_additional_headers.clone(),
+            max_response_bytes: match management.xds_client_max_msg_size_in_bytes {
+                0 => MAX_RESPONSE_BYTES,
+                bytes => bytes as usize,
+            },
+            ping_interval: PING_INTERVAL,
+            backoff: Backoff {
+                unreachable: management.config_grpc_xds_server_connect_retry_interval,
+                refused: management.xds_client_backoff_initial_interval,
+                most: management.xds_client_backoff_max_interval,
+                spread: match management.xds_client_backoff_jitter {
+                    true => management.xds_client_backoff_random_factor,
+                    false => 0.0,
+                },
+            },
+            removal_delay: management.config_grpc_xds_removal_delay,
+            load: self.reading.load_options(),
+        }
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share: &f64| share.is_finite() && *share >= 0.0);
+    share.ok_or_else(|| "must be a number from 0 to 1".to_owned())
+}
