@@ -70,7 +70,7 @@ pub(super) struct Stream<'o> {
 /// The responses. A server may send nothing at all, not even headers, before there is something to say.
 enum Responses {
     Opening(BoxFuture<'static, Result<Streaming<DiscoveryResponse>, tonic::Status>>),
-    Open(Streaming<DiscoveryResponse>),
+    Open(Box<Streaming<DiscoveryResponse>>),
 }
 
 impl<'o> Stream<'o> {
@@ -99,7 +99,7 @@ impl<'o> Stream<'o> {
                     return next.ok_or(StreamError::Ended);
                 }
             };
-            self.responses = Responses::Open(responses);
+            self.responses = Responses::Open(Box::new(responses));
         }
     }
 
