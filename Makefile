@@ -18,7 +18,7 @@ test: ## run every test, with the Redis and the Envoy they need (installed at th
 	scripts/test-tools.sh
 	cargo test --locked --no-fail-fast
 
-e2e: ## make what a release has, and try it as its users would; ask h2spec and actionlint, too (installs what it needs; needs Go)
+e2e: ## make what a release has, and try it as its users would; ask h2spec, actionlint and shellcheck, too (installs what it needs; needs Go)
 	scripts/test-tools.sh
 	scripts/e2e-tools.sh
 	$(MAKE) dist
@@ -88,7 +88,7 @@ bench-peers: ## measure Tollgate beside envoyproxy/ratelimit, in turn, with h2lo
 	cargo bench --locked --no-run --bench service
 	@cargo bench --locked --quiet --bench service -- --peers --quick
 
-# What is released has the time of its commit, so that it can be made again to the byte. Without git, that of its sources.
+# What is released has the time of its commit, and not of when it was made. Without git, that of its sources.
 dist image e2e: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || stat --format %Y Cargo.lock)
 
 dist: ## make what a release has, in target/dist: static binaries for x86_64 and aarch64 in archives, SBOMs, checksums (on Linux)

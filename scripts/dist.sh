@@ -13,7 +13,19 @@ read -ra targets <<<"${TARGETS:-x86_64-unknown-linux-musl aarch64-unknown-linux-
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
 native=$PWD/target/$(uname -m)-unknown-linux-musl/release/tollgate
 
+# Where cargo unpacks crates.
+readonly sources=${CARGO_HOME:-$HOME/.cargo}/registry/src
+# Crates that come without the text of their licence: what comes from the same repository, in the same version, has it.
+declare -rA licensed_as=([tonic-prost]=tonic)
+# Sorted alike everywhere.
+export LC_ALL=C
+
 say() { echo "dist: $*"; }
+
+fail() {
+    say "$*" >&2
+    exit 1
+}
 
 # What the binary itself can tell, told by the one that runs here: completions and the manual are the same for all.
 described() {
@@ -27,28 +39,37 @@ described() {
     "$native" man "$folder/man"
 }
 
-# The licences of all that is linked in, which ask to be passed on with it: each text once, below those who share it.
+# notices TARGET: the licences of all that is linked in, which ask to be passed on with it: each text once, below those who share it.
+# No program runs once a crate: hundreds of crates have hundreds of files.
 notices() {
-    local target=$1 crate licence text sum
-    local -A crates texts=()
-    echo "Tollgate's binary contains the following, each under its own licence."
+    local crates crate licence name version folder sum file
+    local -A carriers=() licensed=() texts=() below=()
+    crates=$(linked "$1")
+    echo "Tollgate's binary is made from the following, each under its own licence."
     while IFS='|' read -r crate licence; do
         echo "- $crate: $licence"
-        while read -r text; do
-            sum=$(sha256sum <"$text")
-            crates[$sum]+=" $crate,"
-            texts[$sum]=$text
-        done < <(licences_of "${crate/ /-}")
-    done < <(linked "$target")
-    echo "- the standard library of Rust: MIT OR Apache-2.0"
+        read -r name version <<<"$crate"
+        folder=${licensed_as[$name]:-$name}-$version
+        carriers[$folder]+=" $crate,"
+    done <<<"$crates"
+    echo "- the standard library of Rust: see THIRD-PARTY-LICENSES-rust.html"
     echo "- musl: MIT"
-    # In the order of the crates that carry them, the same in every run.
-    for sum in "${!texts[@]}"; do echo "${crates[$sum]# }|${texts[$sum]}"; done | sort | while IFS='|' read -r crate text; do
-        printf '\n==== %s\n\n' "${crate%,}"
-        cat "$text"
+    while read -r sum file; do
+        folder=${file#"$sources"/*/}
+        folder=${folder%%/*}
+        licensed[$folder]=yes
+        texts[$sum]=$file
+        # The text may be in a folder twice.
+        [[ ${below[$sum]:-} == *"${carriers[$folder]}"* ]] || below[$sum]+=${carriers[$folder]}
+    done < <(licences "${!carriers[@]}")
+    for folder in "${!carriers[@]}"; do
+        [[ -v licensed[$folder] ]] || fail "no licence in $folder: name a crate of its repository that has it, in licensed_as"
     done
-    printf '\n==== the standard library of Rust\n\n'
-    cat "$(rustc --print sysroot)/share/doc/rust/licenses/MIT.txt"
+    # In the order of the crates that carry them, the same in every run.
+    for sum in "${!texts[@]}"; do echo "${below[$sum]# }|${texts[$sum]}"; done | sort | while IFS='|' read -r crates file; do
+        printf '\n==== %s\n\n' "${crates%,}"
+        cat "$file"
+    done
     printf '\n==== musl\n\n'
     cat target/tools/zig-*/ziglang/lib/libc/musl/COPYRIGHT
 }
@@ -59,11 +80,12 @@ linked() {
         sed --regexp-extended --quiet '/^tollgate /d; s/^([^ ]+) v([^ |]+)[^|]*[|](.*)$/\1 \2|\3/; s/ \(\*\)$//; p' | sort --unique
 }
 
-# licences_of NAME-VERSION: the files with its licences.
-licences_of() {
-    local source
-    source=$(compgen -G "${CARGO_HOME:-$HOME/.cargo}/registry/src/*/$1" | head -n 1)
-    find "$source" -type f -iregex '.*/\(licen[cs]e\|copying\|copyright\|notice\)[^/]*' ! -name '*.rs' | sort
+# licences NAME-VERSION...: the files with the licences of crates, each behind its checksum, in the order of their names.
+licences() {
+    local crate folders=()
+    for crate; do folders+=("$sources"/*/"$crate"); done
+    find "${folders[@]}" -type f -iregex '.*/\(licen[cs]e\|copying\|copyright\|notice\)[^/]*' ! -name '*.rs' -exec sha256sum {} + |
+        sort --key 2
 }
 
 # sbom TARGET FILE: what is linked into the binary, by name, version, licence and checksum, and the few crates that features which
@@ -84,6 +106,7 @@ archive() {
     cp -r config docs deploy "$folder"
     described "$folder"
     notices "$target" >"$folder/THIRD-PARTY-LICENSES"
+    cp "$(rustc --print sysroot)/share/doc/rust/COPYRIGHT-library.html" "$folder/THIRD-PARTY-LICENSES-rust.html"
     sbom "$target" "$dist/$name.cdx.json"
     cp "$dist/$name.cdx.json" "$folder/sbom.cdx.json"
     chmod -R u=rwX,go=rX "$folder"
@@ -93,10 +116,8 @@ archive() {
 
 scripts/static.sh "${targets[@]}"
 scripts/test-tools.sh cargo-cyclonedx
-[[ -x $native ]] || {
-    say "completions and the manual are told by a binary that runs here: name $(uname -m)-unknown-linux-musl in TARGETS, too" >&2
-    exit 1
-}
+[[ -x $native ]] ||
+    fail "completions and the manual are told by a binary that runs here: name $(uname -m)-unknown-linux-musl in TARGETS, too"
 rm -rf "$dist"
 for target in "${targets[@]}"; do
     archive "$target"

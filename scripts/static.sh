@@ -13,6 +13,8 @@ export PATH=$PWD/target/tools/bin:$PATH
 cargo_home=${CARGO_HOME:-$HOME/.cargo}
 export RUSTFLAGS="--remap-path-prefix=$PWD=tollgate --remap-path-prefix=$cargo_home=cargo"
 export CFLAGS="-ffile-prefix-map=$PWD=tollgate -ffile-prefix-map=$cargo_home=cargo"
+# What is written in C is compiled anew when the time that it may name changes: here that is not the commit's.
+export SOURCE_DATE_EPOCH=0
 
 # All in one run: the last step of each keeps one core busy for minutes, and they share what runs here.
 cargo zigbuild --locked --release --bin tollgate "${@/#/--target=}"

@@ -15,6 +15,7 @@
 #                    `make bench-peers`; RATELIMIT_VERSION=... takes another version than the one here
 #   h2load           a system package, for `make bench-peers`
 #   buildah, qemu    system packages, for the same: they build the image, and run what is built for another kind of machine
+#   `shellcheck`     the same, for the same
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -137,6 +138,11 @@ ratelimit() {
 h2load() {
     have h2load || install_package nghttp2-client "h2load is missing and there is no apt-get: install nghttp2"
     say "h2load: $(command h2load --version)"
+}
+
+shellcheck() {
+    have shellcheck || install_package shellcheck "shellcheck is missing and there is no apt-get: install it"
+    say "shellcheck: $(command shellcheck --version | sed -n 's/^version: //p')"
 }
 
 # go_tool NAME PACKAGE

@@ -4,17 +4,19 @@
 //! belongs to no rule: where a rule is added or removed, a request that reaches it may reach another one in the other
 //! set, and find its counter there.
 
+mod summary;
+mod text;
+
 use std::collections::{HashMap, HashSet};
-use std::fmt::{self, Write as _};
 use std::hash::BuildHasher as _;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::algorithm::{Initial, Limit, Options, Weighting};
-use crate::counters;
-use crate::descriptor::{Entry, Role, Unit};
+use crate::descriptor::Entry;
 use crate::rules::{Allowance, Defaults, LimitConfig, Rule, RuleLimit, Rules};
 use crate::store::{Key, Origin};
+
+pub use summary::{Summary, Totals};
 
 /// One difference between two sets of rules.
 #[derive(Clone, Copy, Debug)]
@@ -39,9 +41,9 @@ pub enum Kind<'r> {
     /// Its rules with wildcards are in another order.
     Order,
     /// A limit is new; requests that it applies to came to this other rule before.
-    Added(&'r RuleLimit, Option<&'r Rule>),
+    Added(Side<'r>, Option<&'r Rule>),
     /// A limit is gone; requests that it applied to come to this other rule now.
-    Removed(&'r RuleLimit, Option<&'r Rule>),
+    Removed(Side<'r>, Option<&'r Rule>),
     /// A limit says something else than before.
     Changed(Side<'r>, Side<'r>),
 }
@@ -68,7 +70,36 @@ pub enum Counters {
     PenaltyAfresh,
 }
 
+impl<'r> Kind<'r> {
+    /// The name in JSON.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Kind::DomainAdded(_) | Kind::Added(..) => "added",
+            Kind::DomainRemoved(_) | Kind::Removed(..) => "removed",
+            Kind::Defaults(..) | Kind::Order | Kind::Changed(..) => "changed",
+        }
+    }
+
+    /// What the limit is called, where it is one; of one that is renamed, its new name.
+    pub fn rule(&self) -> Option<&'r str> {
+        match self {
+            Kind::Added(side, _) | Kind::Removed(side, _) | Kind::Changed(_, side) => Some(&side.limit.label),
+            Kind::DomainAdded(_) | Kind::DomainRemoved(_) | Kind::Defaults(..) | Kind::Order => None,
+        }
+    }
+}
+
 impl Counters {
+    /// The name in JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Counters::None => "none",
+            Counters::Kept => "kept",
+            Counters::Afresh => "afresh",
+            Counters::PenaltyAfresh => "penalty_afresh",
+        }
+    }
+
     /// Something that has been counted counts no more.
     pub fn are_lost(self) -> bool {
         matches!(self, Counters::Afresh | Counters::PenaltyAfresh)
@@ -182,13 +213,21 @@ impl<'r> Index<'r> {
 /// Nothing in them differs.
 fn is_same(old: &Rule, new: &Rule) -> bool {
     let same_limits = old.limits.len() == new.limits.len()
-        && old.limits.iter().zip(&new.limits).all(|(old, new)| says_the_same(&old.config, &new.config));
+        && old.limits.iter().zip(&new.limits).all(|(old, new)| says_the_same(old, new));
     old.role == new.role && shares_as(old, new) && same_limits
 }
 
-/// Wherever they stand, and whoever says what they need not say.
-fn says_the_same(old: &LimitConfig, new: &LimitConfig) -> bool {
-    LimitConfig { line: new.line, said: new.said, ..old.clone() } == *new
+/// Wherever they stand, and whoever says what they need not say. What a limit is called may depend on other limits.
+fn says_the_same(old: &RuleLimit, new: &RuleLimit) -> bool {
+    let LimitConfig { said, allowance, .. } = *new.config;
+    let allows_the_same = match (&old.config.allowance, &new.config.allowance) {
+        (Allowance::Limited(old), Allowance::Limited(new)) => old.limits_as(new),
+        (old, new) => old == new,
+    };
+    allows_the_same
+        && old.label == new.label
+        && old.name == new.name
+        && LimitConfig { said, allowance, ..(*old.config).clone() } == *new.config
 }
 
 /// The same values share one counter.
@@ -204,10 +243,11 @@ fn changed<'r>(old: &'r Rule, new: &'r Rule, visit: &mut impl FnMut(Change<'r>))
     let others = pairs((old, &before), (new, &after));
     for (limit, name) in new.limits.iter().zip(&after) {
         let Some(other) = others.get(&limit.id) else {
-            visit(Change { domain: &new.domain, kind: Kind::Added(limit, None), counters: Counters::None });
+            let kind = Kind::Added(Side { rule: new, limit }, None);
+            visit(Change { domain: &new.domain, kind, counters: Counters::None });
             continue;
         };
-        if says_the_same(&other.config, &limit.config) && old.role == new.role && shares_as(old, new) {
+        if says_the_same(other, limit) && old.role == new.role && shares_as(old, new) {
             continue;
         }
         let counters = match name {
@@ -220,7 +260,8 @@ fn changed<'r>(old: &'r Rule, new: &'r Rule, visit: &mut impl FnMut(Change<'r>))
     }
     let paired: HashSet<usize> = others.values().map(|limit| limit.id).collect();
     for limit in old.limits.iter().filter(|limit| !paired.contains(&limit.id)) {
-        visit(Change { domain: &old.domain, kind: Kind::Removed(limit, None), counters: Counters::None });
+        let kind = Kind::Removed(Side { rule: old, limit }, None);
+        visit(Change { domain: &old.domain, kind, counters: Counters::None });
     }
 }
 
@@ -253,7 +294,7 @@ fn pairs<'r>(
         }
     };
     pair(&|other, at| before[other] == after[at], &mut pairs);
-    let name = |rule: &'r Rule, at: usize| rule.limits[at].config.name.as_str();
+    let name = |rule: &'r Rule, at: usize| rule.limits[at].name();
     pair(&|other, at| !name(new, at).is_empty() && name(old, other) == name(new, at), &mut pairs);
     pair(&|other, at| other == at, &mut pairs);
     pairs
@@ -264,7 +305,7 @@ fn pairs<'r>(
 fn moved<'r>(
     rule: &'r Rule,
     (own, other): (&'r Rules, &'r Rules),
-    kind: fn(&'r RuleLimit, Option<&'r Rule>) -> Kind<'r>,
+    kind: fn(Side<'r>, Option<&'r Rule>) -> Kind<'r>,
     visit: &mut impl FnMut(Change<'r>),
 ) {
     let request = example(rule);
@@ -278,7 +319,7 @@ fn moved<'r>(
             Some(_) if theirs.iter().any(Option::is_some) => Counters::Afresh,
             _ => Counters::None,
         };
-        visit(Change { domain: &rule.domain, kind: kind(limit, elsewhere), counters });
+        visit(Change { domain: &rule.domain, kind: kind(Side { rule, limit }, elsewhere), counters });
     }
 }
 
@@ -307,204 +348,4 @@ fn names(rule: &Rule, entries: &[Entry]) -> Vec<Option<Key>> {
         }
     };
     rule.limits.iter().map(name).collect()
-}
-
-fn counted(limits: usize) -> String {
-    format!("{limits} limit{}", if limits == 1 { "" } else { "s" })
-}
-
-impl fmt::Display for Change<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let domain = Short(self.domain);
-        match self.kind {
-            Kind::DomainAdded(limits) => return write!(f, "added: domain {domain}: {}", counted(limits)),
-            Kind::DomainRemoved(limits) => return write!(f, "removed: domain {domain}: {}", counted(limits)),
-            Kind::Order => {
-                return write!(
-                    f,
-                    "changed: domain {domain}: the order of its wildcards, of which the first match wins"
-                );
-            }
-            Kind::Defaults(old, new) => {
-                write!(f, "changed: defaults of {domain}: ")?;
-                let mut differences = Differences::default();
-                differences.add("algorithm", old.algorithm.name(), new.algorithm.name());
-                differences.add("failure_mode", old.failure_mode.name(), new.failure_mode.name());
-                write!(f, "{differences}, for limits that requests bring along")?;
-            }
-            Kind::Added(limit, from) => {
-                write!(f, "added: {domain}: {}: {}", Short(&limit.label), words(limit))?;
-                if let Some(from) = from {
-                    write!(f, "; its requests came to {}", Short(&from.path))?;
-                }
-            }
-            Kind::Removed(limit, to) => {
-                write!(f, "removed: {domain}: {}: {}", Short(&limit.label), words(limit))?;
-                if let Some(to) = to {
-                    write!(f, "; its requests come to {}", Short(&to.path))?;
-                }
-            }
-            Kind::Changed(old, new) => {
-                write!(f, "changed: {domain}: {}: {}", Short(&new.limit.label), differences(old, new))?;
-            }
-        }
-        f.write_str(match self.counters {
-            Counters::None => "",
-            Counters::Kept => ": counters are kept",
-            Counters::Afresh => ": counters start afresh",
-            Counters::PenaltyAfresh => ": counters are kept, denials and bans of its penalty start afresh",
-        })
-    }
-}
-
-fn words(limit: &RuleLimit) -> String {
-    match &limit.config.allowance {
-        Allowance::Unlimited => "unlimited".to_owned(),
-        Allowance::Limited(limit) => counters::in_words(limit),
-    }
-}
-
-/// What two limits say differently, by the keys of rules.
-fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
-    let mut found = Differences::default();
-    let LimitConfig { name, allowance, failure_mode, cost, give_back, penalty, lease, replaces, line: _, said: _ } =
-        &old.limit.config;
-    let config = &new.limit.config;
-    match (allowance, &config.allowance) {
-        (Allowance::Limited(old), Allowance::Limited(new)) => found.of_limits(old, new),
-        _ => found.add("limit", words(old.limit), words(new.limit)),
-    }
-    found.add("name", Short(name).to_string(), Short(&config.name).to_string());
-    found.add("cost", cost, config.cost);
-    found.add("failure_mode", failure_mode.name(), config.failure_mode.name());
-    found.add("give_back", give_back, config.give_back);
-    found.add("penalty", given(penalty), given(&config.penalty));
-    found.add("lease", given(lease), given(&config.lease));
-    found.add("replaces", Short(&replaces.join(", ")).to_string(), Short(&config.replaces.join(", ")).to_string());
-    found.add("shadow_mode", old.rule.role == Role::Shadow, new.rule.role == Role::Shadow);
-    found.add("quota_mode", old.rule.role == Role::Quota, new.rule.role == Role::Quota);
-    let shares = |rule: &Rule| (0..rule.levels()).any(|level| rule.shared_pattern(level).is_some());
-    if !shares_as(old.rule, new.rule) {
-        found.add("share_threshold", shares(old.rule), shares(new.rule));
-    }
-    found
-}
-
-/// An option as rules have it.
-fn given<T: fmt::Display>(option: &Option<T>) -> String {
-    option.as_ref().map_or_else(|| "none".to_owned(), T::to_string)
-}
-
-/// `key old -> new`, for each key that says something else.
-#[derive(Default)]
-struct Differences(String);
-
-impl Differences {
-    fn add<T: fmt::Display>(&mut self, key: &str, old: impl fmt::Display, new: T) {
-        let (old, new) = (old.to_string(), new.to_string());
-        if old != new {
-            let comma = if self.0.is_empty() { "" } else { ", " };
-            let shown = |text: String| if text.is_empty() { "none".to_owned() } else { text };
-            // A text takes what is written to it.
-            let _ = write!(self.0, "{comma}{key} {} -> {}", shown(old), shown(new));
-        }
-    }
-
-    fn of_limits(&mut self, old: &Limit, new: &Limit) {
-        let length = |limit: &Limit| match limit.window().and_then(Unit::of) {
-            Some(unit) => unit.name().to_owned(),
-            None => humantime::format_duration(limit.period()).to_string(),
-        };
-        let period = if new.window().is_some() { "period" } else { "hold" };
-        self.add("algorithm", old.algorithm(), new.algorithm());
-        self.add("requests_per_unit", old.number(), new.number());
-        self.add(period, length(old), length(new));
-        self.add("count_denied", old.count_denied(), new.count_denied());
-        let Options { count_denied: _, burst, max_delay, initial, segments, weighting } = old.options();
-        let options = new.options();
-        let delay = |delay: Option<_>| given(&delay.map(humantime::format_duration));
-        self.add("burst", given(&burst), given(&options.burst));
-        self.add("max_delay", delay(max_delay), delay(options.max_delay));
-        self.add("initial", given(&initial.map(Initial::name)), given(&options.initial.map(Initial::name)));
-        self.add("segments", given(&segments), given(&options.segments));
-        let weighting = given(&weighting.map(Weighting::name));
-        self.add("weighting", weighting, given(&options.weighting.map(Weighting::name)));
-    }
-}
-
-impl fmt::Display for Differences {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-/// A text from a file, fit for a line of the log.
-struct Short<'t>(&'t str);
-
-impl fmt::Display for Short<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const SHOWN: usize = 80;
-        match self.0.char_indices().nth(SHOWN) {
-            Some((end, _)) => write!(f, "{}...", self.0[..end].escape_debug()),
-            None => write!(f, "{}", self.0.escape_debug()),
-        }
-    }
-}
-
-/// What a log says of all differences: how many there are, and the first of them.
-#[derive(Clone, Debug, Default)]
-pub struct Summary {
-    /// Limits that are new.
-    pub added: usize,
-    /// Limits that are gone.
-    pub removed: usize,
-    /// Limits and defaults that say something else.
-    pub changed: usize,
-    /// So many of these have counters that start afresh.
-    pub afresh: usize,
-    lost: Vec<String>,
-    others: Vec<String>,
-}
-
-/// So many differences are written out. A line of the log has room for them.
-const SHOWN: usize = 25;
-
-impl Summary {
-    /// Of the differences between these.
-    pub fn of(old: &Rules, new: &Rules) -> Summary {
-        let mut summary = Summary::default();
-        compare(old, new, &mut |change| summary.add(&change));
-        summary
-    }
-
-    /// Counts one more.
-    pub fn add(&mut self, change: &Change<'_>) {
-        match change.kind {
-            Kind::DomainAdded(limits) => self.added += limits,
-            Kind::DomainRemoved(limits) => self.removed += limits,
-            Kind::Added(..) => self.added += 1,
-            Kind::Removed(..) => self.removed += 1,
-            Kind::Defaults(..) | Kind::Order | Kind::Changed(..) => self.changed += 1,
-        }
-        self.afresh += usize::from(change.counters.are_lost());
-        let lines = if change.counters.are_lost() { &mut self.lost } else { &mut self.others };
-        // Whole domains count as one.
-        if lines.len() <= SHOWN {
-            lines.push(change.to_string());
-        }
-    }
-}
-
-/// A line for each, those first whose counters start afresh.
-impl fmt::Display for Summary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<&String> = self.lost.iter().chain(&self.others).collect();
-        for line in lines.iter().take(SHOWN) {
-            writeln!(f, "{line}")?;
-        }
-        if lines.len() > SHOWN {
-            writeln!(f, "and more: tollgate check --against OLD NEW shows all of them")?;
-        }
-        Ok(())
-    }
 }

@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use crate::algorithm::{Ask, Limit, Verdict};
 use crate::decision::Answer;
-use crate::descriptor::{self, Descriptor, Entry, Request};
+use crate::descriptor::{self, Descriptor, Entry, Override, Request};
+use crate::explain;
 use crate::plan::{Plan, PlanOptions};
 use crate::rules::Rules;
 use crate::store::{Store, StoreError};
@@ -54,15 +55,23 @@ pub enum CounterError {
     /// Which counters there are nobody knows yet.
     #[error("no rules are in force yet")]
     NoRules,
-    /// The rules do not know it.
-    #[error("the rules know no domain {0:?}")]
-    NoDomain(String),
-    /// No rule, or an unlimited one.
-    #[error("no limit applies to this descriptor")]
-    NoLimit,
+    /// No rule, or an unlimited one: by what a rule is missed, or which it is.
+    #[error("no limit applies: {0}")]
+    NoLimit(String),
     /// The store did not answer.
     #[error("the store is unavailable")]
     Store(#[from] StoreError),
+}
+
+/// Whose counters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CounterOf {
+    /// The domain of the rules.
+    pub domain: String,
+    /// The entries of the descriptor.
+    pub entries: Vec<Entry>,
+    /// A limit that the request brings along.
+    pub limit: Option<Override>,
 }
 
 /// Entries as people write them: `KEY=VALUE`.
@@ -86,21 +95,20 @@ pub async fn act<S: Store>(
     rules: &Rules,
     options: &PlanOptions,
     store: &S,
-    (domain, entries): (&str, Vec<Entry>),
+    CounterOf { domain, entries, limit }: CounterOf,
     timeout: Duration,
 ) -> Result<Vec<Counter>, CounterError> {
     let ask = match action {
         Action::Get => Ask::Peek,
         Action::Reset => Ask::Reset,
     };
-    let descriptor = Descriptor { entries, ask, limit: None };
-    let request = Request { domain: domain.to_owned(), descriptors: vec![descriptor] };
+    let request = Request { domain, descriptors: vec![Descriptor { entries, ask, limit }] };
     let plan = Plan::new(options, rules, &request);
-    if rules.domain(domain).is_none() {
-        return Err(CounterError::NoDomain(domain.to_owned()));
-    }
     if plan.asked().is_empty() {
-        return Err(CounterError::NoLimit);
+        let missed = explain::missed(rules, &request).into_iter().flatten().next();
+        return Err(CounterError::NoLimit(
+            missed.unwrap_or_else(|| "the rule that it reaches is unlimited".to_owned()),
+        ));
     }
     let keys: Vec<String> = plan.asked().iter().map(|asked| asked.check.key.to_string()).collect();
     let verdicts = store.check(plan.asked(), Instant::now() + timeout).await?;
@@ -109,7 +117,7 @@ pub async fn act<S: Store>(
         let rules: Vec<&str> = decision.limits.iter().map(|limited| limited.asked.source.label()).collect();
         // Their names hold values of the descriptor, which are for `debug` alone.
         let hashes: Vec<_> = keys.iter().map(|key| blake3::hash(key.as_bytes()).to_hex()).collect();
-        tracing::warn!(domain, ?rules, ?hashes, "counters are reset by hand");
+        tracing::warn!(domain = request.domain, ?rules, ?hashes, "counters are reset by hand");
         tracing::debug!(counters = ?keys, "these counters are reset");
     }
     let counters = keys.into_iter().zip(&decision.limits).filter_map(|(key, limited)| match limited.answer {
@@ -147,12 +155,11 @@ impl fmt::Display for Counter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Counter { key, rule, limit, capacity, remaining, reset_after_ms, banned_ms } = self;
         write!(f, "{key}\n  {limit} ({rule}): {remaining} of {capacity} left")?;
-        let rounded = |ms: u64| humantime::format_duration(Duration::from_secs(ms.div_ceil(1000)));
         if let Some(banned_ms) = banned_ms {
-            write!(f, ", banned for {}", rounded(*banned_ms))?;
+            write!(f, ", banned for {}", descriptor::wait(*banned_ms))?;
         }
         if *reset_after_ms > 0 {
-            write!(f, ", as fresh in {}", rounded(*reset_after_ms))?;
+            write!(f, ", resets in {}", descriptor::wait(*reset_after_ms))?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{Ask, Verdict};
+use crate::algorithm::{Ask, Caller, Verdict};
 use crate::descriptor::Role;
 use crate::plan::Asked;
 use crate::rules::Rule;
@@ -72,6 +72,41 @@ pub enum Answer {
         /// How long until the store may decide again.
         retry_after_ms: u64,
     },
+    /// The store was unavailable, and has not confirmed the refund; no request is denied for that.
+    NotRefunded,
+}
+
+/// Why a limit never lets the same request pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Never {
+    /// It is a limit of 0.
+    LetsNothingPass,
+    /// More hits than ever fit.
+    TooMany,
+    /// It would be delayed for longer than its caller waits.
+    Timeout,
+    /// It would be delayed, and as many requests are as may be.
+    NoDelay,
+}
+
+impl Never {
+    /// Every one.
+    pub const ALL: [Never; 4] = [Never::LetsNothingPass, Never::TooMany, Never::Timeout, Never::NoDelay];
+
+    /// The name in answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Never::LetsNothingPass => "lets_nothing_pass",
+            Never::TooMany => "too_many",
+            Never::Timeout => "timeout",
+            Never::NoDelay => "no_delay",
+        }
+    }
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Never> {
+        Never::ALL.into_iter().find(|never| never.name() == name)
+    }
 }
 
 /// Where the answer for a limit comes from: one word for answers, logs and metrics.
@@ -89,6 +124,8 @@ pub enum DecidedBy {
     FailureModeLocal,
     /// The store was unavailable: the call fails, and no answer carries this.
     FailureModeError,
+    /// Nobody: the store was unavailable, and has not confirmed a refund.
+    NotRefunded,
     /// Nobody: another limit of the request is known to deny it.
     Skipped,
     /// No limit: the rules do not have the domain, and a setting denies such.
@@ -99,25 +136,27 @@ pub enum DecidedBy {
 
 impl DecidedBy {
     /// Every one.
-    pub const ALL: [DecidedBy; 9] = [
+    pub const ALL: [DecidedBy; 10] = [
         DecidedBy::Store,
         DecidedBy::KnownDenial,
         DecidedBy::FailureModeOpen,
         DecidedBy::FailureModeClosed,
         DecidedBy::FailureModeLocal,
         DecidedBy::FailureModeError,
+        DecidedBy::NotRefunded,
         DecidedBy::Skipped,
         DecidedBy::UnknownDomain,
         DecidedBy::UnknownDescriptor,
     ];
 
     /// Those of limits that the store could not decide.
-    pub const WITHOUT_STORE: [DecidedBy; 5] = [
+    pub const WITHOUT_STORE: [DecidedBy; 6] = [
         DecidedBy::KnownDenial,
         DecidedBy::FailureModeOpen,
         DecidedBy::FailureModeClosed,
         DecidedBy::FailureModeLocal,
         DecidedBy::FailureModeError,
+        DecidedBy::NotRefunded,
     ];
 
     /// The name in answers, logs and metrics.
@@ -129,6 +168,7 @@ impl DecidedBy {
             DecidedBy::FailureModeClosed => "failure_mode_closed",
             DecidedBy::FailureModeLocal => "failure_mode_local",
             DecidedBy::FailureModeError => "failure_mode_error",
+            DecidedBy::NotRefunded => "not_refunded",
             DecidedBy::Skipped => "skipped",
             DecidedBy::UnknownDomain => "unknown_domain",
             DecidedBy::UnknownDescriptor => "unknown_descriptor",
@@ -148,7 +188,8 @@ impl DecidedBy {
             | DecidedBy::FailureModeOpen
             | DecidedBy::FailureModeClosed
             | DecidedBy::FailureModeLocal
-            | DecidedBy::FailureModeError => true,
+            | DecidedBy::FailureModeError
+            | DecidedBy::NotRefunded => true,
         }
     }
 }
@@ -163,6 +204,7 @@ impl Answer {
             Answer::Skipped => DecidedBy::Skipped,
             Answer::FailedOpen => DecidedBy::FailureModeOpen,
             Answer::FailedClosed { .. } => DecidedBy::FailureModeClosed,
+            Answer::NotRefunded => DecidedBy::NotRefunded,
         }
     }
 }
@@ -221,7 +263,11 @@ impl<'a> Decision<'a> {
             match answer {
                 Answer::Store(_) => refund.to_store.push(check),
                 Answer::Local(_) => refund.to_memory.push(Check { limit: check.limit.divided_by(replicas), ..check }),
-                Answer::Known(_) | Answer::Skipped | Answer::FailedOpen | Answer::FailedClosed { .. } => {}
+                Answer::Known(_)
+                | Answer::Skipped
+                | Answer::FailedOpen
+                | Answer::FailedClosed { .. }
+                | Answer::NotRefunded => {}
             }
         }
         refund
@@ -256,10 +302,30 @@ impl<'a> Decision<'a> {
     /// Whether one more hit of each descriptor would pass now.
     pub fn next_passes(&self) -> bool {
         let mut votes = Votes::default();
-        for limited in &self.limits {
-            votes.add(limited.asked.check.role, &limited.asked.check, !limited.has_room());
+        for (limited, has_room) in self.limits.iter().zip(self.rooms()) {
+            votes.add(limited.asked.check.role, &limited.asked.check, !has_room);
         }
         !votes.deny() && !self.denies_unknown()
+    }
+
+    /// For each limit, whether one more hit of each descriptor would be within it, as far as that is known. Descriptors
+    /// that share a counter take from it one after the other.
+    pub fn rooms(&self) -> Vec<bool> {
+        let mut rooms = Vec::with_capacity(self.limits.len());
+        for limited in &self.limits {
+            let key = &limited.asked.check.key;
+            let before =
+                self.limits.iter().zip(&rooms).filter(|(other, taken)| **taken && other.asked.check.key == *key);
+            let taken = before.map(|(other, _)| other.asked.cost()).fold(0, u32::saturating_add);
+            rooms.push(match limited.verdict() {
+                Some(verdict) => {
+                    let room = verdict.remaining.saturating_sub(taken);
+                    limited.banned_ms().is_none() && room >= limited.asked.cost()
+                }
+                None => !limited.over(),
+            });
+        }
+        rooms
     }
 }
 
@@ -280,7 +346,7 @@ impl Limited<'_> {
     pub fn over(&self) -> bool {
         match self.answer {
             Answer::Store(verdict) | Answer::Known(verdict) | Answer::Local(verdict) => !verdict.allowed(),
-            Answer::Skipped | Answer::FailedOpen => false,
+            Answer::Skipped | Answer::FailedOpen | Answer::NotRefunded => false,
             Answer::FailedClosed { .. } => true,
         }
     }
@@ -303,17 +369,30 @@ impl Limited<'_> {
         }
     }
 
-    /// Whether one more hit would be within the limit, as far as that is known.
-    pub fn has_room(&self) -> bool {
-        match self.verdict() {
-            Some(verdict) => self.banned_ms().is_none() && verdict.remaining >= self.asked.cost(),
-            None => !self.over(),
+    /// Why the request never passes, where it is over the limit and no time is known to wait for.
+    pub fn never(&self) -> Option<Never> {
+        if !self.over() || self.retry_after_ms().is_some() {
+            return None;
         }
+        let Check { limit, ask, caller, .. } = &self.asked.check;
+        let fits = ask.taken() <= u64::from(limit.capacity());
+        let most = Caller::default();
+        Some(match caller.max_wait_ms {
+            _ if limit.capacity() == 0 => Never::LetsNothingPass,
+            0 if fits && limit.max_delay_ms(most) > 0 => Never::NoDelay,
+            _ if fits && limit.max_delay_ms(most) > limit.max_delay_ms(*caller) => Never::Timeout,
+            _ => Never::TooMany,
+        })
     }
 
     /// What the limit and its penalty say together, where a counter was asked.
     pub fn verdict(&self) -> Option<Verdict> {
         self.check_verdict().map(|verdict| verdict.together())
+    }
+
+    /// What the limit says by itself, where a counter was asked.
+    pub fn own(&self) -> Option<Verdict> {
+        self.check_verdict().map(|verdict| verdict.own)
     }
 
     /// How long a ban still lasts, where the penalty has brought one.
@@ -324,7 +403,7 @@ impl Limited<'_> {
     fn check_verdict(&self) -> Option<CheckVerdict> {
         match self.answer {
             Answer::Store(verdict) | Answer::Known(verdict) | Answer::Local(verdict) => Some(verdict),
-            Answer::Skipped | Answer::FailedOpen | Answer::FailedClosed { .. } => None,
+            Answer::Skipped | Answer::FailedOpen | Answer::FailedClosed { .. } | Answer::NotRefunded => None,
         }
     }
 }

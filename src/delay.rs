@@ -64,6 +64,11 @@ impl DelayQueue {
         });
     }
 
+    /// Logs what has been kept back.
+    pub(crate) fn flush_log(&self) {
+        self.reports.flush();
+    }
+
     /// Releases every delayed request, now and from now on.
     pub fn close(&self) {
         self.closed.send_replace(true);

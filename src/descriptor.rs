@@ -48,6 +48,16 @@ impl Override {
         let period = unit.duration().checked_mul(multiplier)?;
         (!period.is_zero() && period <= MAX_PERIOD).then_some(Override { number, period })
     }
+
+    /// Of what people write: `5/minute`, or `5/30second`.
+    pub fn parse(text: &str) -> Option<Override> {
+        let (number, period) = text.split_once('/')?;
+        let digits = period.find(|char: char| !char.is_ascii_digit())?;
+        let multiplier = if digits == 0 { 1 } else { period[..digits].parse().ok()? };
+        let name = period[digits..].trim_end_matches('s');
+        let unit = Unit::ALL.into_iter().find(|unit| unit.name() == name)?;
+        Override::new(number.parse().ok()?, unit, multiplier)
+    }
 }
 
 /// What a denial by one limit means for the request.
@@ -134,6 +144,19 @@ pub fn length(length: Duration) -> String {
     format!("{}{unit}", ms / unit_ms)
 }
 
+/// A time to wait: to the millisecond where that matters, and rounded up where it does not.
+pub fn wait(ms: u64) -> String {
+    const EXACT_MS: u64 = 10_000;
+    const PLAIN_SECONDS: u64 = 600;
+    let seconds = ms.div_ceil(1_000);
+    match ms {
+        0..1_000 => format!("{ms}ms"),
+        1_000..EXACT_MS => format!("{}s", ms as f64 / 1_000.0),
+        _ if seconds < PLAIN_SECONDS => format!("{seconds}s"),
+        _ => humantime::format_duration(Duration::from_secs(seconds)).to_string(),
+    }
+}
+
 /// What a limit's number is for: `per minute`, `per 90s`, and where it has no window, `at once`.
 pub fn per(window: Option<Duration>) -> String {
     match window {
@@ -148,6 +171,22 @@ pub fn per(window: Option<Duration>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_wait_is_exact_where_it_is_short_and_never_rounded_down() {
+        let said = [0, 350, 1_000, 1_250, 9_999, 10_000, 10_001, 65_000, 599_000, 600_001, 86_399_001].map(wait);
+        let expected = ["0ms", "350ms", "1s", "1.25s", "9.999s", "10s", "11s", "65s", "599s", "10m 1s", "1day"];
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_limit_is_a_number_in_a_unit_or_in_several() {
+        assert_eq!(Override::parse("5/minute"), Override::new(5, Unit::Minute, 1));
+        assert_eq!(Override::parse("0/30seconds"), Override::new(0, Unit::Second, 30));
+        for wrong in ["", "5", "/minute", "5/", "5/30", "5/0second", "5/minuets", "-1/day", "5/400day"] {
+            assert_eq!(Override::parse(wrong), None, "{wrong}");
+        }
+    }
 
     #[test]
     fn a_period_reads_as_rules_write_it() {

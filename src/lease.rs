@@ -29,7 +29,7 @@ const TTL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs
 const PART: u32 = 8;
 
 /// What may be taken in advance of a limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lease {
     size: u32,
     ttl: Duration,

@@ -12,13 +12,14 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use crate::counters::{self, Action, Counter, CounterError};
+use crate::counters::{self, Action, Counter, CounterError, CounterOf};
 use crate::decision::{DecidedBy, Decision, Refund};
 use crate::delay::{Delay, DelayQueue};
-use crate::descriptor::{Entry, Request, Role};
+use crate::descriptor::{Request, Role};
 use crate::explain::Explanation;
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::plan::{Asked, Plan, PlanOptions, Undecided, WithoutStore};
+use crate::room;
 use crate::rules::report::escaped;
 use crate::rules::{Budget, Rules};
 use crate::store::memory::{Clock, MemoryStore};
@@ -239,7 +240,7 @@ impl<S: Store> Limiter<S> {
     pub async fn counters(
         &self,
         action: Action,
-        descriptor: (&str, Vec<Entry>),
+        descriptor: CounterOf,
         timeout: Duration,
     ) -> Result<Vec<Counter>, CounterError> {
         let snapshot = self.snapshot();
@@ -247,6 +248,11 @@ impl<S: Store> Limiter<S> {
             return Err(CounterError::NoRules);
         }
         counters::act(action, &snapshot.rules, &self.common.options.plan, &*self.store, descriptor, timeout).await
+    }
+
+    /// For each limit of a peek that is used up, when one more hit passes: see [`room::next_after_ms`].
+    pub async fn next_after_ms(&self, decision: &Decision<'_>, deadline: Instant) -> Vec<Option<u64>> {
+        room::next_after_ms(decision, &*self.store, deadline).await
     }
 
     /// What the rules say of a request: a matter of some milliseconds, if it misses them.
@@ -267,7 +273,11 @@ impl<S: Store> Limiter<S> {
         let asking = Plan::new(&self.common.options.plan, &snapshot.rules, request);
         let peek = asking.clone().peek();
         let error = match self.store.check(peek.asked(), Instant::now() + timeout).await {
-            Ok(verdicts) => return explanation.answered(&peek.conclude(&verdicts)),
+            Ok(verdicts) => {
+                let decision = peek.conclude(&verdicts);
+                let next_after_ms = self.next_after_ms(&decision, Instant::now() + timeout).await;
+                return explanation.answered(&decision, &next_after_ms);
+            }
             Err(error) => error,
         };
         let is_same = |asked: &&Asked<'_>, check: &Check| asked.check.key == check.key;
@@ -280,7 +290,7 @@ impl<S: Store> Limiter<S> {
             retry_after_ms: self.common.retries.next_ms(),
         };
         match peek.conclude_without_store(without) {
-            Ok(decision) => explanation.answered(&decision),
+            Ok(decision) => explanation.answered(&decision, &[]),
             Err(undecided) => explanation.undecided(undecided, &error.to_string()),
         }
     }
@@ -393,6 +403,13 @@ impl<S: Store> Limiter<S> {
         {
             runtime.spawn(async move { self.ask(&to_store, Instant::now() + REFUND_TIMEOUT).await });
         }
+    }
+
+    /// Logs what throttles have kept back, because the process ends.
+    pub fn flush_log(&self) {
+        self.common.outage.flush_log();
+        self.common.delays.flush_log();
+        self.store.flush_log();
     }
 
     /// Releases all delayed requests, now and from now on: the process ends.

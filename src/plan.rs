@@ -113,7 +113,7 @@ impl<'a> Source<'a> {
     /// The name that the rules give the limit; empty where it has none.
     pub fn name(self) -> &'a str {
         match self {
-            Source::Rule(_, limit) => &limit.config.name,
+            Source::Rule(_, limit) => limit.name(),
             Source::Override(_) => "",
         }
     }
@@ -213,9 +213,9 @@ impl<'a> Plan<'a> {
     /// Asks every limit of a rule that no other limit replaces.
     fn ask_rule(&mut self, request: &'a Request, index: usize, rule: &'a Rule, matched: &[Option<&Rule>]) {
         for rule_limit in &rule.limits {
-            let LimitConfig { name, allowance, failure_mode, cost, penalty, lease, give_back, .. } = &rule_limit.config;
+            let LimitConfig { allowance, failure_mode, cost, penalty, lease, give_back, .. } = &*rule_limit.config;
             let Allowance::Limited(limit) = *allowance else { continue };
-            if is_replaced(name, matched) {
+            if is_replaced(rule_limit.name(), matched) {
                 continue;
             }
             let descriptor = &request.descriptors[index];
@@ -330,11 +330,12 @@ impl<'a> Plan<'a> {
         if let Some(place) = modes.iter().position(|mode| *mode == FailureMode::Error) {
             return Err(Undecided(self.asked[place].source));
         }
+        let open = |check: &Check| if check.ask.is_refund() { Answer::NotRefunded } else { Answer::FailedOpen };
         let answer = |(asked, mode): (&Asked<'_>, &FailureMode)| match (known(&asked.check), mode) {
             (Some(verdict), _) => Some(Answer::Known(verdict)),
             (None, FailureMode::Closed) => Some(Answer::FailedClosed { retry_after_ms }),
             (None, FailureMode::Local) => None,
-            (None, FailureMode::Open | FailureMode::Error) => Some(Answer::FailedOpen),
+            (None, FailureMode::Open | FailureMode::Error) => Some(open(&asked.check)),
         };
         let mut answers: Vec<Option<Answer>> = self.asked.iter().zip(&modes).map(answer).collect();
         // Where every limit fails open or closed, there is nothing to count.
@@ -344,7 +345,7 @@ impl<'a> Plan<'a> {
                 let check = Check { penalty: None, ..check.clone() };
                 match answer {
                     None => Check { limit: check.limit.divided_by(replicas), ..check },
-                    Some(Answer::FailedOpen) => Check { ask: Ask::Peek, ..check },
+                    Some(Answer::FailedOpen | Answer::NotRefunded) => Check { ask: Ask::Peek, ..check },
                     Some(_) => Check { limit: check.limit.closed(), ask: Ask::Take(1), ..check },
                 }
             };
@@ -352,9 +353,9 @@ impl<'a> Plan<'a> {
             // Without room for its counter a limit cannot be decided here either.
             let verdicts = decide(&checks).unwrap_or_default();
             let mut verdicts = verdicts.into_iter();
-            for answer in &mut answers {
+            for (answer, asked) in answers.iter_mut().zip(&self.asked) {
                 let verdict = verdicts.next().flatten();
-                answer.get_or_insert(verdict.map_or(Answer::FailedOpen, Answer::Local));
+                answer.get_or_insert(verdict.map_or(open(&asked.check), Answer::Local));
             }
         }
         Ok(self.decision(answers.into_iter().flatten()))
@@ -377,7 +378,7 @@ fn is_unlimited(rule: &Rule) -> bool {
 }
 
 /// Another limit that applies to the request replaces the limits of this name.
-fn is_replaced(name: &String, matched: &[Option<&Rule>]) -> bool {
+fn is_replaced(name: &str, matched: &[Option<&Rule>]) -> bool {
     let mut limits = matched.iter().flatten().flat_map(|rule| &rule.limits);
-    !name.is_empty() && limits.any(|limit| limit.config.replaces.contains(name))
+    !name.is_empty() && limits.any(|limit| limit.config.replaces.iter().any(|replaced| replaced == name))
 }

@@ -5,6 +5,7 @@
 
 pub mod codec;
 pub mod details;
+mod unit;
 
 include!(concat!(env!("OUT_DIR"), "/wire.rs"));
 

@@ -147,3 +147,25 @@ fn what_is_known_to_be_denied_takes_no_more_than_the_setting_says_and_not_before
     let taken = taken_by_denials(16 << 20, 100, 0);
     assert!(taken < 200_000, "{taken} bytes for a hundred");
 }
+
+/// What descriptors mean is less than what they are written in: no tree of all of them is made, which takes more than
+/// ten times the text.
+#[test]
+fn to_load_many_rules_takes_a_few_times_the_memory_of_their_text() {
+    let rule = |user| {
+        format!("- key: user\n  value: user-{user:07}\n  rate_limit:\n    unit: minute\n    requests_per_unit: 100\n")
+    };
+    let rules: String = (0..20_000).map(rule).collect();
+    let flat = format!("domain: shop\ndescriptors:\n{rules}");
+    let deeper: String = rules.lines().map(|line| format!("  {line}\n")).collect();
+    let nested = format!("domain: shop\ndescriptors:\n- key: tenant\n  descriptors:\n{deeper}");
+    for text in [flat, nested] {
+        let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+        std::fs::write(&file, &text).unwrap();
+        let sources = Sources { paths: vec![file.path().to_owned()] };
+        let taken = allocation_counter::measure(|| {
+            assert_eq!(load::load(&sources, &LoadOptions::default()).unwrap().rules.rules().len(), 20_000);
+        });
+        assert!(taken.bytes_max < 10 * text.len() as u64, "{} of {} bytes", taken.bytes_max, text.len());
+    }
+}

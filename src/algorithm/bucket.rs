@@ -28,7 +28,7 @@
 use super::{Attempt, Caller, FIGURES, Limit, LimitError, MAX_REFILL_MS, REMEMBERED_MS, Verdict, mul_div, steady};
 
 /// What passes at once, what may wait, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Bucket {
     burst: u32,
     /// The burst, and what may wait.

@@ -45,7 +45,7 @@ pub(super) const TRAITS: Traits =
     Traits { code: "co1", has_holders: true, no_lease: Some(NoLease::Holders), denials_last: false };
 
 /// It has none beyond number and period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Parameters;
 
 /// The slots that are taken, and the takes that were denied.

@@ -10,7 +10,7 @@ pub(super) const OPTIONS: &[&str] = &[];
 pub(super) const TRAITS: Traits = Traits { code: "fw1", has_holders: false, no_lease: None, denials_last: true };
 
 /// Nothing beyond number and period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Parameters;
 
 /// The hits of one window.

@@ -15,12 +15,15 @@ use super::{
 
 pub use super::bucket::{State, State as Change};
 
+/// What passes at once where nobody says.
+pub(super) const BURST: u32 = 1;
+
 pub(super) const OPTIONS: &[&str] = &["burst", "max_delay"];
 
 pub(super) const TRAITS: Traits = Traits { code: "lb1", has_holders: false, no_lease: None, denials_last: true };
 
 /// A bucket in which hits wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Parameters(Bucket);
 
 pub(super) fn decide(
@@ -39,7 +42,7 @@ impl Parameters {
         let is_whole = delay.subsec_nanos().is_multiple_of(1_000_000);
         let is_wrong = options.max_delay.is_some_and(|delay| delay.is_zero()) || delay > MAX_DELAY || !is_whole;
         let delay_ms = if is_wrong { 0 } else { delay.as_millis() as u64 };
-        let bucket = Bucket::new(number, period_ms, options.burst.unwrap_or(1), delay_ms);
+        let bucket = Bucket::new(number, period_ms, options.burst.unwrap_or(BURST), delay_ms);
         LimitErrors::any([is_wrong.then_some(LimitError::MaxDelay), bucket.err()])?;
         Ok(Parameters(bucket?))
     }

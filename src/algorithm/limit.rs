@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, Caller, FIGURES, NoLease, Parameters, concurrency, sliding_log};
+use super::{Algorithm, Caller, FIGURES, NoLease, Parameters, concurrency, leaky_bucket, sliding_log, sliding_window};
 
 /// The longest period a limit may have: 366 days.
 pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -14,7 +14,7 @@ pub const MAX_DELAY: Duration = Duration::from_secs(60);
 pub(super) const MAX_REFILL_MS: u128 = 1000 * 366 * 24 * 60 * 60 * 1000;
 
 /// What a limit may say beyond its number and period. An option that the algorithm does not have is refused.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Options {
     /// It charges denied requests, too. By default only for a fixed window. Every algorithm has it.
     pub count_denied: Option<bool>,
@@ -46,7 +46,7 @@ impl Options {
 }
 
 /// What a token bucket holds that has not been seen, or not for long.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Initial {
     /// The burst.
     #[default]
@@ -69,7 +69,7 @@ impl Initial {
 }
 
 /// What the segment of a sliding window counts that is partly left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Weighting {
     /// In full: never more than the number passes in any period, and somewhat less than it under steady overload.
     #[default]
@@ -92,7 +92,7 @@ impl Weighting {
 }
 
 /// So many hits in a period, counted by an algorithm. Every value of this type can be computed exactly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Limit {
     pub(super) number: u32,
     pub(super) period_ms: u64,
@@ -245,6 +245,33 @@ impl Limit {
     /// What it says beyond its number and period.
     pub fn options(&self) -> Options {
         self.options
+    }
+
+    /// The options with what holds where nobody says otherwise: all that the algorithm has, but for a `max_delay`,
+    /// without which no request is delayed.
+    pub fn in_force(&self) -> Options {
+        let given = self.options;
+        let options = Options { count_denied: Some(self.count_denied()), ..given };
+        match self.algorithm() {
+            Algorithm::SlidingWindow => Options {
+                segments: given.segments.or(Some(sliding_window::SEGMENTS)),
+                weighting: Some(given.weighting.unwrap_or_default()),
+                ..options
+            },
+            Algorithm::TokenBucket => Options {
+                burst: given.burst.or(Some(self.capacity())),
+                initial: Some(given.initial.unwrap_or_default()),
+                ..options
+            },
+            Algorithm::LeakyBucket => Options { burst: given.burst.or(Some(leaky_bucket::BURST)), ..options },
+            Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::Concurrency => options,
+        }
+    }
+
+    /// It limits just as the other does, whoever says what need not be said.
+    pub fn limits_as(&self, other: &Limit) -> bool {
+        let all = |limit: &Limit| (limit.algorithm(), limit.number, limit.period_ms, limit.in_force());
+        all(self) == all(other)
     }
 
     /// How it counts.

@@ -88,7 +88,7 @@ macro_rules! algorithms {
         }
 
         /// What an algorithm derives from a limit's number, period and options, once, when the limit is made.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         enum Parameters { $($variant($module::Parameters)),* }
 
         impl Parameters {

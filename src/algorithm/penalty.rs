@@ -32,7 +32,7 @@ pub enum Event {
 }
 
 /// So many denials within a period bring a ban. Every value of this type can be computed exactly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Penalty {
     after: u32,
     within_ms: u64,

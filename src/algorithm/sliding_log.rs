@@ -29,7 +29,7 @@ pub(super) const TRAITS: Traits = Traits { code: "sl1", has_holders: false, no_l
 pub(super) const MAX_NUMBER: u32 = 100_000;
 
 /// A log has no figures of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Parameters;
 
 /// The log, the newest entry last.

@@ -20,11 +20,11 @@ pub(super) const OPTIONS: &[&str] = &["segments", "weighting"];
 pub(super) const TRAITS: Traits = Traits { code: "sw1", has_holders: false, no_lease: None, denials_last: true };
 
 /// How many segments a period is cut into by default, and the most.
-const SEGMENTS: u32 = 10;
+pub(super) const SEGMENTS: u32 = 10;
 const MAX_SEGMENTS: u32 = 60;
 
 /// The cut: `segments` segments of `segment_ms` each are at least the period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Parameters {
     segment_ms: u64,
     segments: u64,

@@ -12,7 +12,7 @@ pub(super) const OPTIONS: &[&str] = &["burst", "initial"];
 pub(super) const TRAITS: Traits = Traits { code: "tb1", has_holders: false, no_lease: None, denials_last: true };
 
 /// A bucket in which nobody waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Parameters(Bucket);
 
 pub(super) fn decide(

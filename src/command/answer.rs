@@ -1,20 +1,14 @@
 //! The answer to `tollgate ask`, for people and for scripts. A service that tells no details (an older one, or
 //! `envoyproxy/ratelimit`) tells one limit of each descriptor, in whole seconds.
 
-use std::fmt::Write as _;
-use std::time::Duration;
+mod text;
 
 use serde_json::{Value, json};
 
 use crate::decision::DecidedBy;
-use crate::descriptor::{self, Unit};
 use crate::wire::details::{DescriptorDetails, Details, LimitDetails};
-use crate::wire::rate_limit_response::rate_limit::Unit as WireUnit;
 use crate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use crate::wire::{RateLimitDescriptor, RateLimitResponse};
-
-/// The columns of several limits.
-const COLUMNS: [&str; 5] = ["rule", "limit", "algorithm", "left", ""];
 
 /// An answer, and what was asked.
 pub(super) struct Answer {
@@ -38,10 +32,30 @@ enum What {
 pub(super) enum Outcome {
     Passed,
     Limited,
+    Refunded,
+    /// The store was unavailable, and has not confirmed the refund of one of the descriptors at least.
+    NotRefunded,
+    /// A refund of what no limit counts.
+    NothingToRefund,
     /// A peek: one more hit would.
     WouldPass,
     /// A peek: one more hit would be.
     WouldBeLimited,
+}
+
+impl Outcome {
+    /// The name in JSON.
+    const fn name(self) -> &'static str {
+        match self {
+            Outcome::Passed => "passed",
+            Outcome::Limited => "limited",
+            Outcome::Refunded => "refunded",
+            Outcome::NotRefunded => "not_refunded",
+            Outcome::NothingToRefund => "nothing_to_refund",
+            Outcome::WouldPass => "would_pass",
+            Outcome::WouldBeLimited => "would_be_limited",
+        }
+    }
 }
 
 impl Answer {
@@ -64,57 +78,28 @@ impl Answer {
     }
 
     pub(super) fn outcome(&self) -> Outcome {
+        let mut limits = self.details.descriptors.iter().flat_map(|descriptor| &descriptor.limits);
+        let is_not_refunded = |limit: &LimitDetails| limit.decided_by == DecidedBy::NotRefunded.name();
         match (self.response.overall_code(), self.what) {
-            (Code::OverLimit, What::Peek) => return Outcome::WouldBeLimited,
-            (Code::OverLimit, _) => return Outcome::Limited,
-            (_, What::Peek) => {}
-            (_, What::Hits | What::Refund) => return Outcome::Passed,
-        }
-        let limits = || self.details.descriptors.iter().flat_map(|descriptor| &descriptor.limits);
-        let next_passes = self.details.next_passes;
-        if next_passes.unwrap_or_else(|| limits().all(|limit| limit.remaining != Some(0))) {
-            Outcome::WouldPass
-        } else {
-            Outcome::WouldBeLimited
+            (Code::OverLimit, What::Peek) => Outcome::WouldBeLimited,
+            (Code::OverLimit, _) => Outcome::Limited,
+            (_, What::Peek) => {
+                let next_passes = self.details.next_passes;
+                match next_passes.unwrap_or_else(|| limits.all(|limit| !limit.used_up)) {
+                    true => Outcome::WouldPass,
+                    false => Outcome::WouldBeLimited,
+                }
+            }
+            (_, What::Hits) => Outcome::Passed,
+            (_, What::Refund) if limits.clone().any(is_not_refunded) => Outcome::NotRefunded,
+            (_, What::Refund) if limits.next().is_some() => Outcome::Refunded,
+            (_, What::Refund) => Outcome::NothingToRefund,
         }
     }
 
     /// Something is said of one of the descriptors at least: a limit, or that there is none.
     pub(super) fn applies(&self) -> bool {
         self.details.descriptors.iter().any(|descriptor| descriptor.unlimited || !descriptor.limits.is_empty())
-    }
-
-    /// For people.
-    pub(super) fn text(&self) -> String {
-        let mut text = match self.outcome() {
-            Outcome::Passed => "passed\n",
-            Outcome::Limited => "LIMITED\n",
-            Outcome::WouldPass => "one more would pass\n",
-            Outcome::WouldBeLimited => "one more would be LIMITED\n",
-        }
-        .to_owned();
-        for (asked, descriptor) in self.asked.iter().zip(&self.details.descriptors) {
-            match &*descriptor.limits {
-                [] if descriptor.unlimited => _ = writeln!(text, "  {asked}: unlimited"),
-                [] => {
-                    let missed = descriptor.missed.iter().map(|missed| format!(": {missed}"));
-                    let _ = writeln!(text, "  {asked}: no limit applies{}", missed.collect::<String>());
-                }
-                [limit] => _ = writeln!(text, "  {asked}: {}", line(limit, self.what)),
-                limits => _ = write!(text, "  {asked}: {} limits\n{}", limits.len(), table(limits, self.what)),
-            }
-        }
-        for (decided_by, setting) in
-            [(DecidedBy::UnknownDomain, "UNKNOWN_DOMAIN"), (DecidedBy::UnknownDescriptor, "UNKNOWN_DESCRIPTOR")]
-        {
-            if self.details.decided_by.split(", ").any(|name| name == decided_by.name()) {
-                let _ = writeln!(text, "  denied, because {setting} is deny");
-            }
-        }
-        for header in &self.response.response_headers_to_add {
-            let _ = writeln!(text, "  {}: {}", header.key, header.value);
-        }
-        text
     }
 
     /// For scripts: one JSON object.
@@ -126,10 +111,11 @@ impl Answer {
         let next_passes = match self.outcome() {
             Outcome::WouldPass => Some(true),
             Outcome::WouldBeLimited => Some(false),
-            Outcome::Passed | Outcome::Limited => details.next_passes,
+            _ => details.next_passes,
         };
         let answer = json!({
             "code": response.overall_code().as_str_name(),
+            "outcome": self.outcome().name(),
             "decided_by": Some(&details.decided_by).filter(|names| !names.is_empty()),
             "next_passes": next_passes,
             "statuses": statuses,
@@ -173,133 +159,23 @@ fn descriptor(status: &DescriptorStatus) -> DescriptorDetails {
         reset_after_ms: reset_ms.filter(|_| !over),
         retry_after_ms: reset_ms.filter(|_| over),
         over,
+        used_up: status.limit_remaining == 0,
         ..LimitDetails::default()
     });
     let unlimited = limit.is_none() && status.limit_remaining == u32::MAX;
     DescriptorDetails { unlimited, limits: limit.into_iter().collect(), ..DescriptorDetails::default() }
 }
 
+/// `None` where the protocol has no word for the period.
 fn period_ms(limit: &RateLimit) -> Option<u64> {
-    let unit = match limit.unit() {
-        WireUnit::Unknown => return None,
-        WireUnit::Second => Unit::Second,
-        WireUnit::Minute => Unit::Minute,
-        WireUnit::Hour => Unit::Hour,
-        WireUnit::Day => Unit::Day,
-        WireUnit::Week => Unit::Week,
-        WireUnit::Month => Unit::Month,
-        WireUnit::Year => Unit::Year,
-    };
     let units = u64::from(limit.unit_multiplier.unwrap_or(1).max(1));
-    Some(unit.duration().as_secs() * units * 1_000)
-}
-
-/// One limit in a line.
-fn line(limit: &LimitDetails, what: What) -> String {
-    let mut which = format!("limit of {}", allowance(limit));
-    if !limit.name.is_empty() {
-        let _ = write!(which, " ({})", limit.name);
-    }
-    let state = state(limit, what);
-    match DecidedBy::named(&limit.decided_by) {
-        Some(DecidedBy::FailureModeOpen | DecidedBy::FailureModeClosed | DecidedBy::Skipped) => {
-            format!("not checked against the {which}: {state}")
-        }
-        _ => {
-            let over = if limit.over { "over" } else { "within" };
-            let left = limit.remaining.map(|remaining| format!(", {remaining} left")).unwrap_or_default();
-            format!("{over} the {which}{left}{}{state}", if state.is_empty() { "" } else { ", " })
-        }
-    }
-}
-
-/// Several limits, a row for each.
-fn table(limits: &[LimitDetails], what: What) -> String {
-    let row = |limit: &LimitDetails| {
-        let over = match (limit.remaining, limit.over) {
-            (None, _) => "",
-            (Some(_), true) => "over",
-            (Some(_), false) => "within",
-        };
-        let state =
-            [over, &*state(limit, what)].into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join(", ");
-        let left = limit.remaining.map_or_else(|| "?".to_owned(), |remaining| remaining.to_string());
-        [limit.name.clone(), allowance(limit), limit.algorithm.clone(), left, state]
-    };
-    let rows: Vec<[String; 5]> = [COLUMNS.map(str::to_owned)].into_iter().chain(limits.iter().map(row)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let [rule, allowance, algorithm, left] = std::array::from_fn(width);
-    let mut text = String::new();
-    for [a, b, c, d, e] in &rows {
-        let row = format!("    {a:rule$}  {b:allowance$}  {c:algorithm$}  {d:>left$}  {e}");
-        let _ = writeln!(text, "{}", row.trim_end());
-    }
-    text
-}
-
-/// How much may pass: `5 per 90s`.
-fn allowance(limit: &LimitDetails) -> String {
-    let mut text = match limit.period_ms.map(Duration::from_millis) {
-        // The protocol has no word for every period, and names no algorithm.
-        None if limit.algorithm.is_empty() => limit.number.to_string(),
-        period => format!("{} {}", limit.number, descriptor::per(period)),
-    };
-    if limit.capacity > 0 && limit.capacity != limit.number {
-        let _ = write!(text, ", {} at once", limit.capacity);
-    }
-    text
-}
-
-/// What else there is to say, joined by commas.
-fn state(limit: &LimitDetails, what: What) -> String {
-    let without_store = match DecidedBy::named(&limit.decided_by) {
-        Some(DecidedBy::FailureModeOpen) if what == What::Refund => "the store is unavailable, and nothing is refunded",
-        Some(DecidedBy::FailureModeOpen) => "the store is unavailable, and failure_mode open lets pass",
-        Some(DecidedBy::FailureModeClosed) => "the store is unavailable, and failure_mode closed denies",
-        Some(DecidedBy::FailureModeLocal) => "the store is unavailable, and failure_mode local decides by a share",
-        Some(DecidedBy::KnownDenial) => "the store is unavailable, and has denied this before",
-        Some(DecidedBy::Skipped) => "another limit is known to deny the request",
-        Some(
-            DecidedBy::Store | DecidedBy::FailureModeError | DecidedBy::UnknownDomain | DecidedBy::UnknownDescriptor,
-        )
-        | None => "",
-    };
-    let retry = limit.retry_after_ms.map(|ms| format!("try again in {}", wait(ms)));
-    let waits = match limit.reset_after_ms {
-        _ if limit.over => retry.or_else(|| Some("so many never pass".to_owned())),
-        Some(ms) if ms > 0 => Some(format!("resets in {}", wait(ms))),
-        _ => None,
-    };
-    let delayed = limit.delay_ms.map(|ms| format!("delayed by {}", wait(ms)));
-    let banned = limit.banned_ms.map(|ms| format!("banned for {}", wait(ms)));
-    let shadow = limit.shadow.then(|| "shadow mode: denies no request".to_owned());
-    let said = [Some(without_store.to_owned()), delayed, banned, waits, shadow];
-    said.into_iter().flatten().filter(|words| !words.is_empty()).collect::<Vec<_>>().join(", ")
-}
-
-/// A time to wait: to the millisecond where that matters, and rounded up where it does not.
-fn wait(ms: u64) -> String {
-    const EXACT_MS: u64 = 10_000;
-    const PLAIN_SECONDS: u64 = 600;
-    let seconds = ms.div_ceil(1_000);
-    match ms {
-        0..1_000 => format!("{ms}ms"),
-        1_000..EXACT_MS => format!("{}s", ms as f64 / 1_000.0),
-        _ if seconds < PLAIN_SECONDS => format!("{seconds}s"),
-        _ => humantime::format_duration(Duration::from_secs(seconds)).to_string(),
-    }
+    Some(limit.unit().known()?.duration().as_secs() * units * 1_000)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_wait_is_exact_where_it_is_short_and_never_rounded_down() {
-        let said = [0, 350, 1_000, 1_250, 9_999, 10_000, 10_001, 65_000, 599_000, 600_001, 86_399_001].map(wait);
-        let expected = ["0ms", "350ms", "1s", "1.25s", "9.999s", "10s", "11s", "65s", "599s", "10m 1s", "1day"];
-        assert_eq!(said, expected);
-    }
+    use crate::wire::rate_limit_response::rate_limit::Unit as WireUnit;
 
     /// What `envoyproxy/ratelimit` says, or an older service.
     fn without_details(code: Code, remaining: u32) -> Answer {
@@ -332,6 +208,9 @@ mod tests {
         assert_eq!(some.text(), format!("{line}  : no limit applies\n"));
         let none = without_details(Code::Ok, 0);
         assert_eq!(none.outcome(), Outcome::WouldBeLimited);
+        let line =
+            "one more would be LIMITED\n  : the limit of 5 per 3m (per-user) is used up, 0 left, resets in 42s\n";
+        assert!(none.text().starts_with(line), "{}", none.text());
         let over = without_details(Code::OverLimit, 0);
         assert!(over.text().contains("LIMITED\n  : over the limit of 5 per 3m (per-user), 0 left, try again in 42s\n"));
         let json: Value = serde_json::from_str(&none.json()).unwrap();

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 
 use clap::builder::{PossibleValue, Resettable, TypedValueParser};
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
@@ -24,6 +24,9 @@ pub(super) struct Read {
     pub variables: BTreeSet<String>,
 }
 
+/// So many flags that there are not are told at most.
+const UNKNOWN: usize = 5;
+
 /// Reads the words of a command line, and the variables that its command has.
 ///
 /// # Errors
@@ -31,7 +34,8 @@ pub(super) struct Read {
 pub(super) fn read(command: &Command, words: Vec<OsString>, environment: &Environment) -> Result<Read, clap::Error> {
     let is_empty = |name: &OsStr| environment.has_empty(&name.to_string_lossy());
     let without_empty = |arg: Arg| if arg.get_env().is_some_and(is_empty) { arg.env(Resettable::Reset) } else { arg };
-    let all = each_arg(command, &|arg| unread(without_empty(arg))).try_get_matches_from(words)?;
+    let lenient = each_arg(command, &|arg| unread(without_empty(arg)));
+    let (all, unknown) = without_unknown(&lenient, words, UNKNOWN)?;
     let asked = Asked::new(command, &all);
     let given = asked.given();
     // Every value is that of a flag from here on, wherever it came from.
@@ -44,7 +48,50 @@ pub(super) fn read(command: &Command, words: Vec<OsString>, environment: &Enviro
             (command.try_get_matches_from(asked.words(&good)).map_err(|_| first)?, mistakes)
         }
     };
+    let mistakes = unknown.into_iter().chain(mistakes).collect();
     Ok(Read { matches, mistakes, variables: asked.variables(), given })
+}
+
+/// Reads a command line, without the flags that there are not: so what else is wrong is found, too.
+///
+/// # Errors
+/// Where it makes no command also without them: what clap says to it as it stands.
+fn without_unknown(
+    command: &Command,
+    words: Vec<OsString>,
+    most: usize,
+) -> Result<(ArgMatches, Vec<Mistake>), clap::Error> {
+    let error = match command.clone().try_get_matches_from(&words) {
+        Ok(matches) => return Ok((matches, Vec::new())),
+        Err(error) => error,
+    };
+    let Some((at, mistake)) = unknown_flag(&error, &words).filter(|_| most > 0) else { return Err(error) };
+    let less = |count| {
+        let mut words = words.clone();
+        words.drain(at..at + count);
+        without_unknown(command, words, most - 1)
+    };
+    let is_value = |next: &OsString| !next.to_string_lossy().starts_with('-');
+    let may_have_value = words.get(at + 1).is_some_and(is_value) && !words[at].to_string_lossy().contains('=');
+    // What follows can be its value, and a secret.
+    let read = if may_have_value { less(2).or_else(|_| less(1)) } else { less(1) };
+    let Ok((matches, others)) = read else { return Err(error) };
+    Ok((matches, [mistake].into_iter().chain(others).collect()))
+}
+
+/// The flag that clap does not know, and which of the words it is.
+fn unknown_flag(error: &clap::Error, words: &[OsString]) -> Option<(usize, Mistake)> {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
+    if error.kind() != ErrorKind::UnknownArgument || !flag.starts_with('-') {
+        return None;
+    }
+    let is_it = |word: &OsString| word.to_string_lossy().split('=').next() == Some(flag);
+    let near = match error.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(near)) => format!("; did you mean {near}?"),
+        _ => String::new(),
+    };
+    let reason = format!("{flag} (command line): there is no such flag{near}");
+    Some((words.iter().position(is_it)?, Mistake { given: None, reason }))
 }
 
 /// Puts each value to clap by itself: what it takes, and what it does not.

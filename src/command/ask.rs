@@ -10,14 +10,17 @@ use super::NOTHING_APPLIES;
 use super::answer::{Answer, Outcome};
 use super::client::{Service, ServiceAddress};
 use crate::counters;
-use crate::descriptor::Entry;
+use crate::descriptor::{Entry, Override, Unit};
 use crate::wire::details::REQUEST_KEY;
+use crate::wire::rate_limit_descriptor::RateLimitOverride;
+use crate::wire::rate_limit_response::rate_limit::Unit as WireUnit;
 use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitServiceClient, rate_limit_descriptor};
 
 /// Ask a running service whether a request would pass; the question counts.
 ///
 /// Exits with 0 if the request passes, 2 if it is limited, 3 if it passes because no limit applies, and 1 if no answer
-/// could be had. A peek (--hits 0) exits with 0 if one more hit would pass, and with 2 if not.
+/// could be had. A peek (--hits 0) exits with 0 if one more hit would pass, and with 2 if not; a refund with 1 if the
+/// store has not confirmed it.
 #[derive(Args)]
 pub(super) struct Ask {
     /// The entries of the descriptor; a lone + begins another descriptor.
@@ -35,6 +38,10 @@ pub(super) struct Ask {
     /// Refund the hits instead of taking them.
     #[arg(long)]
     refund: bool,
+
+    /// A limit that the request brings along for each descriptor, in place of the rules: 5/minute, or 5/30second.
+    #[arg(long, value_name = "N/UNIT", value_parser = limit)]
+    limit: Option<Override>,
 
     #[command(flatten)]
     service: ServiceAddress,
@@ -64,8 +71,11 @@ pub(super) async fn run(ask: Ask) -> anyhow::Result<ExitCode> {
     let answer = Answer::new(&descriptors, response);
     print!("{}", if ask.json { answer.json() } else { answer.text() });
     Ok(match answer.outcome() {
-        Outcome::Passed | Outcome::WouldPass if !answer.applies() => ExitCode::from(NOTHING_APPLIES),
-        Outcome::Passed | Outcome::WouldPass => ExitCode::SUCCESS,
+        Outcome::Passed | Outcome::WouldPass | Outcome::NothingToRefund if !answer.applies() => {
+            ExitCode::from(NOTHING_APPLIES)
+        }
+        Outcome::Passed | Outcome::WouldPass | Outcome::Refunded | Outcome::NothingToRefund => ExitCode::SUCCESS,
+        Outcome::NotRefunded => ExitCode::FAILURE,
         Outcome::Limited | Outcome::WouldBeLimited => ExitCode::from(2),
     })
 }
@@ -77,6 +87,18 @@ fn hits(text: &str) -> Result<u64, String> {
     text.parse().map_err(|error: std::num::ParseIntError| error.to_string())
 }
 
+/// A limit that a request brings along, as people write it.
+pub(super) fn limit(text: &str) -> Result<Override, String> {
+    let units = Unit::ALL.map(Unit::name).join(", ");
+    Override::parse(text).ok_or_else(|| format!("write N/UNIT, for example 5/minute or 5/30second; units are {units}"))
+}
+
+fn on_the_wire(Override { number, period }: Override) -> Option<RateLimitOverride> {
+    let (unit, multiplier) = Unit::multiple_of(period)?;
+    let unit = WireUnit::from(unit).into();
+    Some(RateLimitOverride { requests_per_unit: number, unit, unit_multiplier: Some(multiplier) })
+}
+
 fn descriptors(ask: &Ask) -> anyhow::Result<Vec<RateLimitDescriptor>> {
     ask.entries
         .split(|argument| argument == "+")
@@ -86,7 +108,7 @@ fn descriptors(ask: &Ask) -> anyhow::Result<Vec<RateLimitDescriptor>> {
                 entries: entries.map(|Entry { key, value }| rate_limit_descriptor::Entry { key, value }).collect(),
                 hits_addend: Some(ask.hits),
                 is_negative_hits: ask.refund,
-                ..RateLimitDescriptor::default()
+                limit: ask.limit.and_then(on_the_wire),
             })
         })
         .collect()

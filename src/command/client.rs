@@ -104,7 +104,7 @@ fn host_and_port(address: &str) -> Result<String, String> {
     let right = match uri.port_u16() {
         Some(port) => format!("{host}:{port}"),
         None if !bracketed.ends_with(host) => {
-            return Err(format!("the port must be a whole number from 1 to 65535: write {host}:8081"));
+            return Err(format!("the port must be a whole number from 1 to 65535: write, for example, {host}:8081"));
         }
         None => format!("{host}:8081"),
     };
@@ -131,9 +131,9 @@ fn explained(address: &str, found: &Found) -> String {
         Found::Http if port == "8081" => format!("HTTP/1.1 is spoken at {address}, not gRPC: see --address"),
         Found::Http => format!(
             "HTTP/1.1 is spoken at {address}, not gRPC: Tollgate's port for gRPC is GRPC_PORT, 8081 unless it is set; \
-             write --address {host}:8081"
+             for example --address {host}:8081"
         ),
-        Found::Redis => format!("Redis is at {address}, not Tollgate: write --address {host}:8081"),
+        Found::Redis => format!("Redis is at {address}, not Tollgate: for example --address {host}:8081"),
         Found::Other(said) => {
             format!("something else than gRPC is spoken at {address}, which says {said:?}: see --address")
         }

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 
-use crate::counters::{self, Action};
+use crate::counters::{self, Action, CounterOf};
+use crate::descriptor::Override;
 use crate::plan::PlanOptions;
 use crate::rules::load;
 use crate::settings::{Reading, RulesSettings, SettingsError, StoreSettings};
@@ -35,6 +36,10 @@ pub(super) struct Which {
     /// The domain of the rules.
     #[arg(long, short)]
     domain: String,
+
+    /// The counter of a limit that requests bring along: 5/minute, or 5/30second.
+    #[arg(long, value_name = "N/UNIT", value_parser = super::ask::limit)]
+    limit: Option<Override>,
 
     #[command(flatten)]
     rules: RulesSettings,
@@ -68,7 +73,8 @@ pub(super) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     let timeout = redis.timeout;
     let options = PlanOptions { key_prefix: redis.key_prefix.clone(), ..PlanOptions::default() };
     let store = RedisStore::start(redis, Box::new(|_| {})).await?;
-    let descriptor = (which.domain.as_str(), counters::entries(&which.entries)?);
+    let entries = counters::entries(&which.entries)?;
+    let descriptor = CounterOf { domain: which.domain, entries, limit: which.limit };
     for counter in counters::act(action, &rules, &options, &store, descriptor, timeout).await? {
         println!("{counter}");
     }

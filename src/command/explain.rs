@@ -15,14 +15,16 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::NOTHING_APPLIES;
+use super::probe::{self, Found};
 use crate::counters;
-use crate::descriptor::{self, Entry};
+use crate::descriptor::{self, Entry, Override, Unit};
 use crate::explain::{self, Explanation, Verdict};
 use crate::plan::{Plan, PlanOptions};
+use crate::room;
 use crate::rules::load;
 use crate::settings::{Deciding, Reading, RulesSettings, SettingsError, StoreSettings};
-use crate::store::Store as _;
 use crate::store::redis::{self, RedisConfig, RedisStore};
+use crate::store::{Store as _, StoreError};
 use crate::telemetry::{self, LogFormat, LogLevels};
 
 /// The longest answer of a service that is read.
@@ -45,6 +47,10 @@ pub(super) struct Explain {
     /// The domain of the rules.
     #[arg(long, short)]
     domain: String,
+
+    /// A limit that the request brings along for each descriptor, in place of the rules: 5/minute, or 5/30second.
+    #[arg(long, value_name = "N/UNIT", value_parser = super::ask::limit)]
+    limit: Option<Override>,
 
     /// Ask the service whose HTTP port this is, such as http://localhost:8080, about the rules in force there. It needs
     /// ADMIN_API=true there, and the ADMIN_TOKEN here.
@@ -123,7 +129,7 @@ impl Explain {
             unknown_domain: self.deciding.unknown_domain,
             unknown_descriptor: self.deciding.unknown_descriptor,
         };
-        let request = explain::request(&self.domain, descriptors);
+        let request = explain::request(&self.domain, descriptors, self.limit);
         let explanation = Explanation::new(&rules, &options, &request);
         let plan = Plan::new(&options, &rules, &request).peek();
         Ok(match self.store.redis()? {
@@ -135,18 +141,16 @@ impl Explain {
 
     async fn by_service(&self, address: &str, descriptors: &[Vec<Entry>]) -> anyhow::Result<Explanation> {
         let host = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
-        let stream = TcpStream::connect(host)
-            .await
-            .with_context(|| format!("cannot reach {host}: is the service running? --address names its HTTP port"))?;
-        let no_http = || format!("{host} does not speak HTTP/1.1: --address names the HTTP port, not the one of gRPC");
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.with_context(no_http)?;
+        let Ok(stream) = TcpStream::connect(host).await else { bail!(self.unreachable(host).await) };
+        let no_http = || self.no_http(host);
+        let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else { bail!(no_http()) };
         tokio::spawn(connection);
         let token = self.admin_token.as_deref().unwrap_or_default();
-        let request = Request::get(query(&self.domain, descriptors))
+        let request = Request::get(self.query(descriptors))
             .header(HOST, host)
             .header(AUTHORIZATION, format!("Bearer {token}"))
             .body(Empty::<Bytes>::new())?;
-        let response = sender.send_request(request).await.with_context(no_http)?;
+        let Ok(response) = sender.send_request(request).await else { bail!(no_http()) };
         let status = response.status();
         let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
         let body = body.map_err(|error| anyhow!("{host} broke off its answer: {error}"))?.to_bytes();
@@ -161,6 +165,43 @@ impl Explain {
             status => bail!("{host}: {status}: {}", String::from_utf8_lossy(&body)),
         }
     }
+
+    /// Why no connection comes about, and what would be right.
+    async fn unreachable(&self, host: &str) -> String {
+        let port = "--address names the HTTP port of the service (PORT), for example http://localhost:8080";
+        match probe::probe(host, self.timeout).await {
+            Found::UnknownHost => format!("there is no host and port {host}; {port}"),
+            Found::Unreachable(error) => format!("{host} cannot be reached, {error}; {port}"),
+            _ => format!("nobody listens at {host}: is the service running? {port}"),
+        }
+    }
+
+    /// What to write where something else is spoken.
+    fn no_http(&self, host: &str) -> String {
+        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+        format!(
+            "{host} does not speak HTTP/1.1: --address names the HTTP port of the service (PORT, 8080 unless it is \
+             set), not the one of gRPC; for example http://{name}:8080"
+        )
+    }
+
+    /// The path and the query.
+    fn query(&self, descriptors: &[Vec<Entry>]) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("domain", &self.domain);
+        if let Some((Override { number, .. }, (unit, multiplier))) =
+            self.limit.and_then(|limit| Some((limit, Unit::multiple_of(limit.period)?)))
+        {
+            query.append_pair("@limit", &format!("{number}/{multiplier}{}", unit.name()));
+        }
+        for (index, entries) in descriptors.iter().enumerate() {
+            if index > 0 {
+                query.append_pair("+", "");
+            }
+            query.extend_pairs(entries.iter().map(|Entry { key, value }| (key, value)));
+        }
+        format!("/explain?{}", query.finish())
+    }
 }
 
 /// Reads the counters. What Redis does not tell this command it may tell the service, so failure modes are no matter
@@ -169,20 +210,12 @@ async fn with_redis(explanation: Explanation, plan: Plan<'_>, redis: RedisConfig
     let timeout = redis.timeout;
     let store = RedisStore::start(redis, Box::new(|_| {})).await?;
     Ok(match store.check(plan.asked(), Instant::now() + timeout).await {
-        Ok(verdicts) => explanation.answered(&plan.conclude(&verdicts)),
+        Ok(verdicts) => {
+            let decision = plan.conclude(&verdicts);
+            let next_after_ms = room::next_after_ms(&decision, &store, Instant::now() + timeout).await;
+            explanation.answered(&decision, &next_after_ms)
+        }
+        Err(StoreError::Down(cause)) => explanation.without_state(&format!("Redis is down, {cause}")),
         Err(error) => explanation.without_state(&format!("Redis does not say: {error}")),
     })
-}
-
-/// The path and the query.
-fn query(domain: &str, descriptors: &[Vec<Entry>]) -> String {
-    let mut query = form_urlencoded::Serializer::new(String::new());
-    query.append_pair("domain", domain);
-    for (index, entries) in descriptors.iter().enumerate() {
-        if index > 0 {
-            query.append_pair("+", "");
-        }
-        query.extend_pairs(entries.iter().map(|Entry { key, value }| (key, value)));
-    }
-    format!("/explain?{}", query.finish())
 }

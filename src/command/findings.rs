@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::arguments::Read;
-use crate::settings::{self, Environment, Given, Misspelt, Mistake, SettingsError, Unsupported, Weight};
+use crate::settings::{
+    self, Backend, Environment, Given, Misspelt, Mistake, Settings, SettingsError, Unsupported, Weight,
+};
 
 /// What was given, and what of it has no effect or cannot be.
 pub(super) struct Findings {
@@ -27,6 +29,32 @@ impl Findings {
             }
         }
         Findings { given, warnings, mistakes }
+    }
+
+    /// Adds what the service's settings say between them.
+    pub fn of_service(mut self, settings: &Settings, environment: &Environment) -> Findings {
+        let set = |name| self.given.iter().find(|given| given.variable.as_deref() == Some(name));
+        let redis = set("REDIS_URL").filter(|_| settings.store.backend_type == Some(Backend::Memory));
+        let redis = redis
+            .map(|given| format!("{given} does nothing: BACKEND_TYPE is memory, so each replica counts for itself"));
+        let expected = set("EXPECTED_REPLICAS").map(|_| settings.deciding.expected_replicas);
+        let in_memory = self.mistakes.is_empty() && matches!(settings.store.redis(), Ok(None));
+        let sign = in_memory.then(|| settings::sign_of_replicas(environment, expected)).flatten();
+        let replicas = sign.map(|sign| {
+            format!(
+                "counters are in the memory of this process, but {sign}: each replica counts for itself, and so many \
+                 replicas let so many times a limit pass; set REDIS_URL, or EXPECTED_REPLICAS=1 where there is one"
+            )
+        });
+        self.warnings.extend(redis.into_iter().chain(replicas));
+        self
+    }
+
+    /// Adds words that mean nothing to the service.
+    pub fn without_effect(mut self, ignored: &[String]) -> Findings {
+        self.warnings
+            .extend(ignored.iter().map(|word| format!("{word} (command line) does nothing: no such argument")));
+        self
     }
 
     /// Says it on standard error. `false`: there is a mistake.

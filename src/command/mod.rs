@@ -7,12 +7,14 @@ mod check;
 mod client;
 mod completions;
 mod counter;
+mod environment;
 mod explain;
 mod findings;
 mod health;
 mod man;
 mod page;
 mod probe;
+mod reference;
 mod report;
 mod serve;
 
@@ -22,6 +24,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::findings::Findings;
+use self::reference::Translated;
 use crate::metrics;
 use crate::settings::{self, Environment, Settings, SettingsError};
 use crate::version;
@@ -74,7 +77,8 @@ enum Command {
 /// Does what the arguments and the environment say; what goes wrong is on standard error.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let environment = Environment::of_process();
-    let words = with_default_command(arguments.into_iter().collect());
+    let Translated { words, ignored } = reference::translate(arguments.into_iter().collect(), &Cli::command());
+    let words = with_default_command(words);
     let read = arguments::read(&Cli::command(), words, &environment)
         .and_then(|read| Ok((Cli::from_arg_matches(&read.matches)?.command, read)));
     let (command, read) = match read {
@@ -85,12 +89,20 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
         }
     };
-    let findings = Findings::new(read, &command.errors(), &environment);
+    if let Command::Check(check) = &command
+        && check.env
+    {
+        return told(environment::run(check.format, &environment));
+    }
+    let findings = Findings::new(read, &command.errors(), &environment).without_effect(&ignored);
     if !matches!(command, Command::Serve(_)) && !findings.tell() {
         return ExitCode::FAILURE;
     }
     let done = match command {
-        Command::Serve(settings) => Ok(serve::run(*settings, &findings, &environment)),
+        Command::Serve(settings) => {
+            let findings = findings.of_service(&settings, &environment);
+            Ok(serve::run(*settings, &findings))
+        }
         Command::Check(check) => check::run(&check),
         Command::Ask(ask) => ask::run(ask),
         Command::Explain(explain) => explain::run(*explain),
@@ -115,6 +127,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Completions(completions) => completions::run(&completions, Cli::command()),
         Command::Man(man) => man::run(&man, Cli::command()),
     };
+    told(done)
+}
+
+fn told(done: anyhow::Result<ExitCode>) -> ExitCode {
     done.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");
         ExitCode::FAILURE

@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use super::findings::Findings;
 use crate::server;
-use crate::settings::{self, Backend, Environment, Given, Settings};
+use crate::settings::{Given, Settings};
 use crate::telemetry::{self, Logs};
 
 /// Says why it cannot serve in the log, which waits for no reader.
-pub(super) fn run(settings: Settings, findings: &Findings, environment: &Environment) -> ExitCode {
+pub(super) fn run(settings: Settings, findings: &Findings) -> ExitCode {
     let logs = telemetry::init(&settings.logs.log_level, settings.logs.log_format);
-    tell(&settings, findings, environment);
+    tell(findings);
     if !findings.mistakes.is_empty() {
         return ExitCode::FAILURE;
     }
@@ -36,7 +36,7 @@ async fn serve(settings: Settings, logs: &Logs) -> anyhow::Result<()> {
     server::serve(settings, logs.lost()).await
 }
 
-fn tell(settings: &Settings, findings: &Findings, environment: &Environment) {
+fn tell(findings: &Findings) {
     let Findings { given, warnings, mistakes } = findings;
     let names: Vec<_> = given.iter().map(Given::to_string).collect();
     tracing::info!("settings: {}", if names.is_empty() { "none".into() } else { names.join(", ") });
@@ -45,22 +45,5 @@ fn tell(settings: &Settings, findings: &Findings, environment: &Environment) {
     }
     for mistake in mistakes {
         tracing::error!("{mistake}");
-    }
-    let ignores_redis = settings.store.backend_type == Some(Backend::Memory);
-    if let Some(given) = given.iter().find(|given| given.variable.as_deref() == Some("REDIS_URL"))
-        && ignores_redis
-    {
-        tracing::warn!("{given} does nothing: BACKEND_TYPE is memory, so each replica counts for itself");
-    }
-    let expects = given.iter().any(|given| given.variable.as_deref() == Some("EXPECTED_REPLICAS"));
-    let expected = expects.then_some(settings.deciding.expected_replicas);
-    if let Ok(None) = settings.store.redis()
-        && mistakes.is_empty()
-        && let Some(sign) = settings::sign_of_replicas(environment, expected)
-    {
-        tracing::warn!(
-            "counters are in the memory of this process, but {sign}: each replica counts for itself, and so many \
-             replicas let so many times a limit pass; set REDIS_URL, or EXPECTED_REPLICAS=1 where there is one"
-        );
     }
 }

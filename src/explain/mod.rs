@@ -4,17 +4,21 @@
 //! One type tells all of it, as JSON and as text. It is made in two steps: what rules say needs no store and no time
 //! ([`Explanation::new`]); what counters say comes by a peek ([`Explanation::answered`]). Nothing is counted.
 
+mod by_counters;
+mod by_rules;
 mod parts;
 mod text;
 
+use std::iter;
+
 use serde::{Deserialize, Serialize};
 
+use self::by_rules::OfPlan;
 use crate::algorithm::Ask;
-use crate::decision::{Answer, Decision, Limited};
-use crate::descriptor::{Descriptor, Entry, Request, Role};
-use crate::plan::{Asked, MAX_WORK, Plan, PlanOptions, Source, Undecided, Unknown};
-use crate::rules::{Allowance, Budget, MatchedBy, Miss, Missed, Place, Rule, RuleLimit, Rules};
-use crate::store::group::Votes;
+use crate::decision::Decision;
+use crate::descriptor::{Descriptor, Entry, Override, Request};
+use crate::plan::{MAX_WORK, Plan, PlanOptions, Undecided, Unknown};
+use crate::rules::{Budget, MatchedBy, Miss, Missed, Place, Rules};
 
 pub use parts::{From, Part};
 
@@ -31,6 +35,9 @@ pub struct Explanation {
     pub answer: Verdict,
     /// Why.
     pub because: String,
+    /// Why it is denied whatever the counters say.
+    #[serde(skip)]
+    denied_anyway: Option<String>,
 }
 
 /// A place in a file.
@@ -79,6 +86,8 @@ pub struct Explained {
 pub enum Found {
     /// Limits apply.
     Limited,
+    /// The request brings its limit along, and the rules are not looked at.
+    BroughtAlong,
     /// A rule says that nothing is limited.
     Unlimited,
     /// Limits of other descriptors stand in for all of its own.
@@ -159,15 +168,17 @@ pub struct State {
     pub reset_after_ms: u64,
     /// How long a ban still lasts.
     pub banned_ms: Option<u64>,
-    /// One more hit is over the limit, or banned.
-    pub over: bool,
+    /// One more hit of each descriptor would be over the limit, or banned.
+    pub used_up: bool,
+    /// Where it is used up: when one more hit passes; `None` where nobody can say.
+    pub next_after_ms: Option<u64>,
     /// Who says so: `store`, or what answers while the store is unavailable.
     pub decided_by: String,
 }
 
-/// The request that is explained: one hit of each descriptor.
-pub fn request(domain: &str, descriptors: Vec<Vec<Entry>>) -> Request {
-    let descriptor = |entries| Descriptor { entries, ask: Ask::Take(1), limit: None };
+/// The request that is explained: one hit of each descriptor, each of which may bring a limit along.
+pub fn request(domain: &str, descriptors: Vec<Vec<Entry>>, limit: Option<Override>) -> Request {
+    let descriptor = |entries| Descriptor { entries, ask: Ask::Take(1), limit };
     Request { domain: domain.to_owned(), descriptors: descriptors.into_iter().map(descriptor).collect() }
 }
 
@@ -203,6 +214,7 @@ impl Explanation {
             descriptors,
             answer: Verdict::Unknown,
             because: "the counters have not been read".to_owned(),
+            denied_anyway: by_rules::denied_anyway(&plan),
         };
         explanation.conclude_unasked(options);
         if plan.work() > MAX_WORK {
@@ -230,7 +242,7 @@ impl Explanation {
         let unknown = self.descriptors.iter().find_map(|descriptor| match descriptor.found {
             Found::UnknownDomain => Some(("UNKNOWN_DOMAIN", options.unknown_domain)),
             Found::UnknownDescriptor => Some(("UNKNOWN_DESCRIPTOR", options.unknown_descriptor)),
-            Found::Limited | Found::Unlimited | Found::Replaced => None,
+            Found::Limited | Found::BroughtAlong | Found::Unlimited | Found::Replaced => None,
         });
         let (answer, because) = match unknown {
             Some((setting, Unknown::Deny)) if options.shadow_mode => {
@@ -256,23 +268,27 @@ impl Explanation {
     #[must_use]
     pub fn without_state(mut self, reason: &str) -> Explanation {
         self.asked().for_each(|limit| limit.no_state = Some(reason.to_owned()));
+        let denied_anyway = self.denied_anyway.take();
         if self.answer == Verdict::Unknown {
-            self.because = reason.to_owned();
+            let unknown = || (Verdict::Unknown, reason.to_owned());
+            (self.answer, self.because) = denied_anyway.map_or_else(unknown, |because| (Verdict::Deny, because));
         }
         self
     }
 
-    /// Adds what the counters say to a peek.
+    /// Adds what the counters say to a peek, and for each limit when one more hit passes, as far as that is known.
     #[must_use]
-    pub fn answered(mut self, decision: &Decision<'_>) -> Explanation {
-        for (limit, limited) in self.asked().zip(&decision.limits) {
+    pub fn answered(mut self, decision: &Decision<'_>, next_after_ms: &[Option<u64>]) -> Explanation {
+        let next_after_ms = next_after_ms.iter().copied().chain(iter::repeat(None));
+        let limits = decision.limits.iter().zip(decision.rooms()).zip(next_after_ms);
+        for (limit, ((limited, has_room), next_after_ms)) in self.asked().zip(limits) {
             match State::of(limited) {
-                Some(state) => limit.state = Some(state),
-                None => limit.no_state = Some(without_counter(limited)),
+                Some(state) => limit.state = Some(State { used_up: !has_room, next_after_ms, ..state }),
+                None => limit.no_state = Some(by_counters::without_counter(limited)),
             }
         }
         if self.answer == Verdict::Unknown {
-            (self.answer, self.because) = conclude(decision);
+            (self.answer, self.because) = by_counters::conclude(decision);
         }
         self
     }
@@ -281,91 +297,10 @@ impl Explanation {
     #[must_use]
     pub fn undecided(self, undecided: Undecided<'_>, error: &str) -> Explanation {
         let mut explanation = self.without_state(&format!("the store is unavailable: {error}"));
-        if explanation.answer == Verdict::Unknown {
-            let name = undecided.0.label();
-            let because = format!("the store is unavailable, and failure_mode error of {name} fails the call");
-            (explanation.answer, explanation.because) = (Verdict::Fail, because);
-        }
+        let name = undecided.0.label();
+        let because = format!("the store is unavailable, and failure_mode error of {name} fails the call");
+        (explanation.answer, explanation.because) = (Verdict::Fail, because);
         explanation
-    }
-}
-
-/// A descriptor, and what a plan has made of it.
-struct OfPlan<'p, 'a> {
-    rules: &'a Rules,
-    request: &'a Request,
-    plan: &'p Plan<'a>,
-    /// Its place in the request.
-    index: usize,
-}
-
-impl OfPlan<'_, '_> {
-    fn explain(&self, descriptor: &Descriptor, budget: &mut Budget) -> Explained {
-        let entries: Vec<String> =
-            descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
-        let Some(domain) = self.rules.domain(&self.request.domain) else {
-            let miss = self.rules.missed_domain(&self.request.domain, budget);
-            return Explained {
-                entries,
-                matched: Vec::new(),
-                found: Found::UnknownDomain,
-                rule: None,
-                missed: vec![MissedBy::new(self.rules, miss)],
-                limits: Vec::new(),
-            };
-        };
-        let trace = self.rules.trace(domain, &descriptor.entries, budget);
-        let steps = entries.iter().zip(trace.steps);
-        let matched = steps.map(|(entry, step)| Matched {
-            entry: entry.clone(),
-            node: step.node,
-            by: step.by,
-            at: At::of(self.rules, step.place),
-        });
-        let limits = trace.rule.iter().flat_map(|rule| rule.limits.iter().map(|limit| self.limit(rule, limit)));
-        let (matched, limits): (Vec<_>, Vec<_>) = (matched.collect(), limits.collect());
-        let found = match trace.rule {
-            None => Found::UnknownDescriptor,
-            Some(_) if limits.iter().any(|limit| limit.counter.is_some()) => Found::Limited,
-            Some(_) if limits.iter().all(|limit| limit.replaced_by.is_some()) => Found::Replaced,
-            Some(_) => Found::Unlimited,
-        };
-        let missed = trace.misses.into_iter().map(|miss| MissedBy::new(self.rules, miss)).collect();
-        let rule = trace.rule.map(|rule| rule.path.to_string());
-        Explained { entries, matched, found, rule, missed, limits }
-    }
-
-    fn limit(&self, rule: &Rule, limit: &RuleLimit) -> ExplainedLimit {
-        let is_it = |asked: &&Asked<'_>| {
-            asked.check.descriptor == self.index
-                && matches!(asked.source, Source::Rule(_, asked) if asked.id == limit.id)
-        };
-        let asked = self.plan.asked().iter().find(is_it);
-        let is_limited = matches!(limit.config.allowance, Allowance::Limited(_));
-        let replaced_by = if asked.is_none() && is_limited { self.replaced_by(limit) } else { None };
-        ExplainedLimit {
-            name: limit.label.to_string(),
-            at: At::of(self.rules, Place { line: limit.config.line, ..rule.place }),
-            role: match rule.role {
-                Role::Enforced => RoleName::Enforced,
-                Role::Quota => RoleName::QuotaMode,
-                Role::Shadow => RoleName::ShadowMode,
-            },
-            parts: parts::of(self.rules, rule, limit),
-            replaced_by,
-            counter: asked.map(|asked| asked.check.key.to_string()),
-            penalty_counter: asked.and_then(|asked| Some(asked.check.penalty.as_ref()?.key.to_string())),
-            state: None,
-            no_state: None,
-        }
-    }
-
-    /// The limit of the request that stands in for this one.
-    fn replaced_by(&self, limit: &RuleLimit) -> Option<String> {
-        let domain = self.rules.domain(&self.request.domain)?;
-        let reached = self.request.descriptors.iter().filter_map(|one| self.rules.find(domain, &one.entries));
-        let mut limits = reached.flat_map(|rule| &rule.limits);
-        limits.find(|other| other.config.replaces.contains(&limit.config.name)).map(|other| other.label.to_string())
     }
 }
 
@@ -379,59 +314,5 @@ impl At {
 impl MissedBy {
     fn new(rules: &Rules, Miss { what, words, place }: Miss) -> MissedBy {
         MissedBy { what, words, at: place.and_then(|place| At::of(rules, place)) }
-    }
-}
-
-impl State {
-    /// `None` where no counter has said it.
-    fn of(limited: &Limited<'_>) -> Option<State> {
-        let verdict = limited.verdict()?;
-        Some(State {
-            capacity: limited.asked.check.limit.capacity(),
-            remaining: verdict.remaining,
-            reset_after_ms: verdict.reset_after_ms,
-            banned_ms: limited.banned_ms(),
-            over: !limited.has_room(),
-            decided_by: limited.answer.decided_by().name().to_owned(),
-        })
-    }
-}
-
-/// Why no counter has been asked.
-fn without_counter(limited: &Limited<'_>) -> String {
-    match limited.answer {
-        Answer::FailedOpen => "the store is unavailable, and failure_mode open lets pass",
-        Answer::FailedClosed { .. } => "the store is unavailable, and failure_mode closed denies",
-        Answer::Skipped => "another limit is known to deny the request",
-        Answer::Store(_) | Answer::Known(_) | Answer::Local(_) => "it is known",
-    }
-    .to_owned()
-}
-
-/// What a request of one hit would get, by what a peek has said.
-fn conclude(decision: &Decision<'_>) -> (Verdict, String) {
-    let full: Vec<&Limited<'_>> = decision.limits.iter().filter(|limited| !limited.has_room()).collect();
-    let mut votes = Votes::default();
-    for limited in &decision.limits {
-        votes.add(limited.role(), &limited.asked.check, !limited.has_room());
-    }
-    let names = |role: Option<Role>| {
-        let of_role = full.iter().filter(|limited| role.is_none_or(|role| limited.role() == role));
-        of_role.map(|limited| limited.asked.source.label()).collect::<Vec<_>>().join(", ")
-    };
-    let enforced = names(Some(Role::Enforced));
-    let unavailable = decision.is_without_store();
-    match (votes.deny(), decision.next_passes()) {
-        (true, false) if unavailable => {
-            (Verdict::Deny, format!("the store is unavailable, and these deny it: {}", names(None)))
-        }
-        (true, false) if enforced.is_empty() => (Verdict::Deny, format!("all quotas are used up: {}", names(None))),
-        (true, false) => (Verdict::Deny, format!("used up: {enforced}")),
-        (true, true) => (Verdict::Pass, format!("only SHADOW_MODE lets it pass, used up: {}", names(None))),
-        (false, _) if unavailable => {
-            (Verdict::Pass, "the store is unavailable, and failure modes let it pass".to_owned())
-        }
-        (false, _) if full.is_empty() => (Verdict::Pass, "every limit has room".to_owned()),
-        (false, _) => (Verdict::Pass, format!("what is used up denies no request by itself: {}", names(None))),
     }
 }

@@ -5,9 +5,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::At;
-use crate::algorithm::{Algorithm, Limit, Options};
+use crate::algorithm::{Limit, Options};
 use crate::descriptor;
-use crate::rules::{Allowance, LimitConfig, Line, OriginConfig, Place, Rule, RuleLimit, Rules, SaidBy};
+use crate::rules::{Allowance, Domain, LimitConfig, Line, OriginConfig, Place, Rule, RuleLimit, Rules, SaidBy};
 
 /// A part of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +30,8 @@ pub struct Part {
 pub enum From {
     /// The limit.
     Limit,
+    /// The request, which brings the limit along.
+    Request,
     /// The `defaults` of its file.
     Defaults,
     /// A setting.
@@ -40,7 +42,7 @@ pub enum From {
 
 /// The parts of a limit, the important first.
 pub(super) fn of(rules: &Rules, rule: &Rule, limit: &RuleLimit) -> Vec<Part> {
-    let mut parts = Parts { rules, rule, line: limit.config.line, list: Vec::new() };
+    let mut parts = Parts { rules, rule, line: limit.line, list: Vec::new() };
     let config = &limit.config;
     match &config.allowance {
         Allowance::Unlimited => parts.said("unlimited", "true".to_owned()),
@@ -61,7 +63,8 @@ pub(super) fn of(rules: &Rules, rule: &Rule, limit: &RuleLimit) -> Vec<Part> {
         let [after, within_ms, ban_ms, extend] = penalty.figures();
         let length = |ms| descriptor::length(Duration::from_millis(ms));
         let extend = if extend == 1 { ", each request begins it anew" } else { "" };
-        let ban = format!("{after} denials within {} ban for {}{extend}", length(within_ms), length(ban_ms));
+        let denials = if after == 1 { "denial" } else { "denials" };
+        let ban = format!("{after} {denials} within {} ban for {}{extend}", length(within_ms), length(ban_ms));
         parts.said("penalty", ban);
     }
     if let Some(lease) = &config.lease {
@@ -71,6 +74,32 @@ pub(super) fn of(rules: &Rules, rule: &Rule, limit: &RuleLimit) -> Vec<Part> {
         parts.said("replaces", config.replaces.join(", "));
     }
     parts.list
+}
+
+/// The parts of a limit that a request brings along in this domain.
+pub(super) fn of_override(rules: &Rules, domain: &Domain, limit: &Limit) -> Vec<Part> {
+    let origin = rules.origin(domain.place);
+    let part = |key: &str, value: &str, (from, setting, line): (From, Option<&str>, Line)| {
+        let at = line.and_then(|_| At::of(rules, Place { line, ..domain.place }));
+        Part { key: key.to_owned(), value: value.to_owned(), from, setting: setting.map(str::to_owned), at }
+    };
+    let by_domain = |setting, line: Line| match line {
+        Some(_) => (From::Defaults, None, line),
+        None => (From::Setting, Some(setting), None),
+    };
+    let defaults = &domain.defaults;
+    let algorithm = match limit.algorithm() == defaults.algorithm {
+        true => by_domain("DEFAULT_ALGORITHM", origin.and_then(|origin| origin.algorithm)),
+        // More hits than a log keeps.
+        false => (From::BuiltIn, None, None),
+    };
+    let number = format!("{} {}", limit.number(), descriptor::per(limit.window()));
+    let failure_mode = by_domain("FAILURE_MODE", origin.and_then(|origin| origin.failure_mode));
+    vec![
+        part("requests_per_unit", &number, (From::Request, None, None)),
+        part("algorithm", limit.algorithm().name(), algorithm),
+        part("failure_mode", defaults.failure_mode.name(), failure_mode),
+    ]
 }
 
 struct Parts<'r> {
@@ -91,9 +120,8 @@ impl Parts<'_> {
             self.said_by("hold", &hold, (config.said.hold, ""), |_| None);
         }
         let Options { count_denied, burst, max_delay, initial, segments, weighting } = limit.options();
-        let has = |option: &str| algorithm.options().contains(&option);
         let options = [
-            ("burst", burst.map(|burst| burst.to_string()), has("burst").then(|| default_burst(limit))),
+            ("burst", burst.map(|burst| burst.to_string()), limit.in_force().burst.map(|burst| burst.to_string())),
             ("max_delay", max_delay.map(descriptor::length), None),
             ("initial", initial.map(|initial| initial.name().to_owned()), None),
             ("segments", segments.map(|segments| segments.to_string()), None),
@@ -140,13 +168,5 @@ impl Parts<'_> {
         let place = Place { line, ..self.rule.place };
         let at = line.and_then(|_| At::of(self.rules, place));
         self.list.push(Part { key: key.to_owned(), value, from, setting: setting.map(str::to_owned), at });
-    }
-}
-
-/// What a bucket holds where nobody says.
-fn default_burst(limit: &Limit) -> String {
-    match limit.algorithm() {
-        Algorithm::TokenBucket => limit.capacity().to_string(),
-        _ => "1".to_owned(),
     }
 }

@@ -1,19 +1,28 @@
 //! An explanation for people.
 
 use std::fmt;
-use std::time::Duration;
 
 use super::{
     At, Explained, ExplainedLimit, Explanation, Found, From, Matched, MissedBy, Part, RoleName, State, Verdict,
 };
+use crate::descriptor::wait;
 use crate::rules::MatchedBy;
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explanation { domain, at, descriptors, answer, because } = self;
+        let Explanation { domain, at, descriptors, answer, because, .. } = self;
         writeln!(f, "domain {domain}{}", In(at.as_ref()))?;
         for descriptor in descriptors {
             descriptor.fmt(f)?;
+            for limit in &descriptor.limits {
+                limit.fmt(f)?;
+                match &limit.no_state {
+                    // It follows at the end.
+                    Some(reason) if reason == because => writeln!(f, "    state: unknown")?,
+                    Some(reason) => writeln!(f, "    state: unknown, {reason}")?,
+                    None => {}
+                }
+            }
         }
         writeln!(f, "{answer}: {because}")
     }
@@ -21,7 +30,7 @@ impl fmt::Display for Explanation {
 
 impl fmt::Display for Explained {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Explained { entries, matched, found, rule: _, missed, limits } = self;
+        let Explained { entries, matched, found, rule: _, missed, limits: _ } = self;
         writeln!(f, "{}", entries.join(" "))?;
         for Matched { entry, node, by, at } in matched {
             let why = match by {
@@ -31,7 +40,7 @@ impl fmt::Display for Explained {
             };
             writeln!(f, "  {entry} matches {node}{why}{}", In(at.as_ref()))?;
         }
-        if *found != Found::UnknownDomain
+        if *found == Found::UnknownDescriptor
             && let Some(entry) = entries.get(matched.len())
         {
             writeln!(f, "  {entry} matches nothing")?;
@@ -42,8 +51,8 @@ impl fmt::Display for Explained {
         for miss in missed {
             writeln!(f, "    {miss}")?;
         }
-        for limit in limits {
-            limit.fmt(f)?;
+        if *found == Found::BroughtAlong {
+            writeln!(f, "  the request brings its limit along, and no rule is looked at")?;
         }
         Ok(())
     }
@@ -57,7 +66,7 @@ impl fmt::Display for MissedBy {
 
 impl fmt::Display for ExplainedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExplainedLimit { name, at, role, parts, replaced_by, counter, penalty_counter, state, no_state } = self;
+        let ExplainedLimit { name, at, role, parts, replaced_by, counter, penalty_counter, state, .. } = self;
         let role = match role {
             RoleName::Enforced => "",
             RoleName::QuotaMode => ", in quota mode: denies where all limits in quota mode do",
@@ -68,6 +77,7 @@ impl fmt::Display for ExplainedLimit {
             write!(f, "    {key}: {value}")?;
             match (from, setting) {
                 (From::Limit, _) => {}
+                (From::Request, _) => write!(f, ", by the request, which brings it along")?,
                 (From::Defaults, _) => write!(f, ", by the file's defaults{}", In(at.as_ref()))?,
                 (From::Setting, Some(setting)) => write!(f, ", by the setting {setting}")?,
                 (From::Setting | From::BuiltIn, _) => write!(f, ", built in")?,
@@ -86,25 +96,28 @@ impl fmt::Display for ExplainedLimit {
         if let Some(state) = state {
             writeln!(f, "    state: {state}")?;
         }
-        if let Some(reason) = no_state {
-            writeln!(f, "    state: unknown, {reason}")?;
-        }
         Ok(())
     }
 }
 
 impl fmt::Display for State {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let State { capacity, remaining, reset_after_ms, banned_ms, over, decided_by } = self;
+        let State { capacity, remaining, reset_after_ms, banned_ms, used_up, next_after_ms, decided_by } = self;
         write!(f, "{remaining} of {capacity} left")?;
-        let rounded = |ms: u64| humantime::format_duration(Duration::from_secs(ms.div_ceil(1000)));
         if let Some(banned_ms) = banned_ms {
-            write!(f, ", banned for {}", rounded(*banned_ms))?;
-        } else if *over {
-            write!(f, ", used up")?;
+            write!(f, ", banned for {}", wait(*banned_ms))?;
+        }
+        match (used_up, remaining) {
+            (true, 0) if *capacity == 0 => f.write_str(", it lets nothing pass")?,
+            (true, 0) if banned_ms.is_none() => f.write_str(", used up")?,
+            (true, 1..) => f.write_str(", no room for one more")?,
+            _ => {}
+        }
+        if let Some(next_after_ms) = next_after_ms {
+            write!(f, ", one more passes in {}", wait(*next_after_ms))?;
         }
         if *reset_after_ms > 0 {
-            write!(f, ", as fresh in {}", rounded(*reset_after_ms))?;
+            write!(f, ", resets in {}", wait(*reset_after_ms))?;
         }
         if decided_by != "store" {
             write!(f, " ({decided_by}: the store is unavailable)")?;

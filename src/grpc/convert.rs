@@ -114,16 +114,7 @@ fn at_most(
 
 /// An override's unit. Its enum has no week; the response's has, and `envoyproxy/ratelimit` takes that number for one.
 fn unit(number: i32) -> Option<Unit> {
-    Some(match WireUnit::try_from(number).ok()? {
-        WireUnit::Unknown => return None,
-        WireUnit::Second => Unit::Second,
-        WireUnit::Minute => Unit::Minute,
-        WireUnit::Hour => Unit::Hour,
-        WireUnit::Day => Unit::Day,
-        WireUnit::Week => Unit::Week,
-        WireUnit::Month => Unit::Month,
-        WireUnit::Year => Unit::Year,
-    })
+    WireUnit::try_from(number).ok()?.known()
 }
 
 pub(super) fn response(
@@ -185,16 +176,7 @@ fn until_reset(limited: &Limited<'_>) -> Option<u64> {
 
 fn current_limit(limited: &Limited<'_>) -> RateLimit {
     let period = limited.asked.check.limit.window().and_then(Unit::multiple_of);
-    let unit = match period {
-        None => WireUnit::Unknown,
-        Some((Unit::Second, _)) => WireUnit::Second,
-        Some((Unit::Minute, _)) => WireUnit::Minute,
-        Some((Unit::Hour, _)) => WireUnit::Hour,
-        Some((Unit::Day, _)) => WireUnit::Day,
-        Some((Unit::Week, _)) => WireUnit::Week,
-        Some((Unit::Month, _)) => WireUnit::Month,
-        Some((Unit::Year, _)) => WireUnit::Year,
-    };
+    let unit = period.map_or(WireUnit::Unknown, |(unit, _)| unit.into());
     RateLimit {
         requests_per_unit: limited.asked.check.limit.number(),
         unit: unit.into(),

@@ -15,18 +15,18 @@ pub(super) enum Detail {
     Full,
 }
 
-/// The dynamic metadata of a decision; `None` where there is nothing to say. Of descriptors that reach no rule,
-/// `missed` tells why.
-pub(super) fn of(
-    decision: &Decision<'_>,
-    detail: Detail,
-    missed: impl FnOnce() -> Vec<Option<String>>,
-) -> Option<prost_types::Struct> {
-    match detail {
-        Detail::Unusual if !decision.is_without_store() && !decision.denies_unknown() => None,
-        Detail::Unusual => Some(Details { decided_by: decided_by(decision), ..Details::default() }.to_metadata()),
-        Detail::Full => Some(full(decision, missed()).to_metadata()),
-    }
+/// What a decision does not say itself.
+pub(super) struct Beside {
+    /// For each descriptor that reaches no rule, why.
+    pub(super) missed: Vec<Option<String>>,
+    /// For each limit that is used up, when one more hit passes; empty where nobody has asked.
+    pub(super) next_after_ms: Vec<Option<u64>>,
+}
+
+/// The dynamic metadata of a decision that the store has not made, or that the rules have denied; `None` of any other.
+pub(super) fn of_unusual(decision: &Decision<'_>) -> Option<prost_types::Struct> {
+    let is_unusual = decision.is_without_store() || decision.denies_unknown();
+    is_unusual.then(|| Details { decided_by: decided_by(decision), ..Details::default() }.to_metadata())
 }
 
 /// The names of where a decision comes from.
@@ -38,30 +38,35 @@ pub(super) fn decided_by(decision: &Decision<'_>) -> String {
     names
 }
 
-fn full(decision: &Decision<'_>, missed: Vec<Option<String>>) -> Details {
+/// The dynamic metadata that tell all of a decision.
+pub(super) fn full(decision: &Decision<'_>, beside: Beside) -> prost_types::Struct {
+    let Beside { missed, next_after_ms } = beside;
+    let waits = next_after_ms.into_iter().chain(std::iter::repeat(None));
+    let limits = decision.limits.iter().zip(decision.rooms()).zip(waits);
+    let limits: Vec<LimitDetails> = limits
+        .map(|((limited, has_room), next)| LimitDetails { next_after_ms: next, ..limit(limited, has_room) })
+        .collect();
     let descriptors = decision.statuses.iter().zip(missed).map(|(status, missed)| match status {
         Status::NoLimit | Status::Unknown => DescriptorDetails { missed, ..DescriptorDetails::default() },
         Status::Unlimited(rule) => {
             DescriptorDetails { rule: Some(rule.path.as_ref().into()), unlimited: true, ..DescriptorDetails::default() }
         }
-        Status::Limited(range) => {
-            let limits = &decision.limits[range.clone()];
-            DescriptorDetails {
-                rule: limits.first().map(|limited| limited.asked.source.path().to_owned()),
-                unlimited: false,
-                missed: None,
-                limits: limits.iter().map(limit).collect(),
-            }
-        }
+        Status::Limited(range) => DescriptorDetails {
+            rule: decision.limits[range.clone()].first().map(|limited| limited.asked.source.path().to_owned()),
+            unlimited: false,
+            missed: None,
+            limits: limits[range.clone()].to_vec(),
+        },
     });
-    Details {
+    let details = Details {
         decided_by: decided_by(decision),
         next_passes: Some(decision.next_passes()),
         descriptors: descriptors.collect(),
-    }
+    };
+    details.to_metadata()
 }
 
-fn limit(limited: &Limited<'_>) -> LimitDetails {
+fn limit(limited: &Limited<'_>, has_room: bool) -> LimitDetails {
     let limit = &limited.asked.check.limit;
     let verdict = limited.verdict();
     LimitDetails {
@@ -73,6 +78,9 @@ fn limit(limited: &Limited<'_>) -> LimitDetails {
         remaining: limited.remaining(),
         reset_after_ms: verdict.map(|verdict| verdict.reset_after_ms),
         retry_after_ms: limited.retry_after_ms().filter(|_| limited.over()),
+        never: limited.never().map(|never| never.name().to_owned()),
+        used_up: verdict.is_some() && !has_room,
+        next_after_ms: None,
         banned_ms: limited.banned_ms(),
         delay_ms: verdict.map(|verdict| verdict.delay_ms).filter(|delay_ms| *delay_ms > 0),
         over: limited.over(),

@@ -21,10 +21,13 @@ pub use connection::{ConnectionOptions, Server};
 pub use convert::RequestLimits;
 pub use headers::{HeaderFormat, HeaderNames, Headers};
 
-use self::details::Detail;
+use self::details::{Beside, Detail};
+use crate::algorithm::Ask;
+use crate::decision::Decision;
 use crate::delay::Delay;
+use crate::descriptor;
 use crate::explain;
-use crate::limiter::{Deadlines, DecideError, Limiter};
+use crate::limiter::{Deadlines, DecideError, Limiter, Snapshot};
 use crate::metrics::Metrics;
 use crate::store::Store;
 use crate::wire::details::REQUEST_KEY;
@@ -127,8 +130,27 @@ impl<S: Store> Service<S> {
                 }
             })?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");
-        let metadata = details::of(&decision, detail, || explain::missed(&snapshot.rules, &request));
+        let metadata = match detail {
+            Detail::Unusual => details::of_unusual(&decision),
+            // Boxed: the future of a request that wants no details need not be as large.
+            Detail::Full => Some(Box::pin(self.details(&decision, (&snapshot, &request), deadlines.store)).await),
+        };
         Ok((convert::response(&decision, &self.options, metadata), delay))
+    }
+
+    /// All that there is to say of a decision.
+    async fn details(
+        &self,
+        decision: &Decision<'_>,
+        (snapshot, request): (&Snapshot, &descriptor::Request),
+        deadline: Instant,
+    ) -> prost_types::Struct {
+        let is_peek = request.descriptors.iter().all(|descriptor| descriptor.ask == Ask::Peek);
+        let next_after_ms = match is_peek && decision.rooms().contains(&false) {
+            true => self.limiter.next_after_ms(decision, deadline).await,
+            false => Vec::new(),
+        };
+        details::full(decision, Beside { missed: explain::missed(&snapshot.rules, request), next_after_ms })
     }
 }
 

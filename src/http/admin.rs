@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use serde_json::json;
@@ -11,12 +13,15 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::{counters, explain};
-use crate::descriptor::Entry;
+use crate::descriptor::{Entry, Override};
 use crate::limiter::Limiter;
 use crate::store::Store;
 
 /// Between the entries of two descriptors stands this one, without a value.
 const SEPARATOR: &str = "+";
+
+/// Behind the domain: the limit that the request brings along.
+const LIMIT: &str = "@limit";
 
 /// What an administrator works on, and who is one.
 pub struct Admin<S> {
@@ -80,16 +85,45 @@ impl IntoResponse for Refusal {
     }
 }
 
+/// What an administrator asks about.
+pub(super) struct Question {
+    pub(super) method: Method,
+    pub(super) domain: String,
+    /// At least one, of at least one entry each.
+    pub(super) descriptors: Vec<Vec<Entry>>,
+    /// A limit that the request brings along.
+    pub(super) limit: Option<Override>,
+}
+
+impl<S: Store> FromRequestParts<Arc<Admin<S>>> for Question {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin<S>>) -> Result<Question, Refusal> {
+        admin.admit(&parts.headers)?;
+        question(parts.method.clone(), parts.uri.query().unwrap_or_default())
+    }
+}
+
 /// The domain and the descriptors of a query, in its order: `domain=shop&user=ann`; after `%2B=` another descriptor.
-pub(super) fn question(query: Option<&str>) -> Result<(String, Vec<Vec<Entry>>), Refusal> {
-    let mut pairs = form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+/// Behind the domain may stand a limit: `@limit=5/minute`.
+fn question(method: Method, query: &str) -> Result<Question, Refusal> {
+    let mut pairs = form_urlencoded::parse(query.as_bytes()).peekable();
     let domain = pairs.next().filter(|(first, _)| first == "domain").map(|(_, domain)| domain.into_owned());
+    let limit =
+        match pairs.next_if(|(key, _)| key == LIMIT) {
+            None => None,
+            Some((_, limit)) => Some(Override::parse(&limit).ok_or_else(|| {
+                refuse(StatusCode::BAD_REQUEST, "write a limit as @limit=5/minute or @limit=5/30second")
+            })?),
+        };
     let entries: Vec<Entry> =
         pairs.map(|(key, value)| Entry { key: key.into_owned(), value: value.into_owned() }).collect();
     let is_separator = |entry: &Entry| entry.key == SEPARATOR && entry.value.is_empty();
     let descriptors: Vec<Vec<Entry>> = entries.split(is_separator).map(<[Entry]>::to_vec).collect();
     match domain {
-        Some(domain) if descriptors.iter().all(|entries| !entries.is_empty()) => Ok((domain, descriptors)),
+        Some(domain) if descriptors.iter().all(|entries| !entries.is_empty()) => {
+            Ok(Question { method, domain, descriptors, limit })
+        }
         _ => {
             let reason = "say which: ?domain=shop&user=ann, the domain first and then the entries in order";
             Err(refuse(StatusCode::BAD_REQUEST, reason))

@@ -6,14 +6,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::{RawQuery, State};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::extract::State;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Json, Router};
 use tokio::task::spawn_blocking;
 
-use super::admin::{Admin, Refusal, question, refuse};
+use super::admin::{Admin, Question, Refusal, refuse};
 use crate::explain;
 use crate::store::Store;
 
@@ -22,18 +22,12 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
 }
 
 /// `GET /explain?domain=shop&user=ann`; the entries of another descriptor of the same request follow `&%2B=`.
-async fn answer<S: Store>(
-    State(admin): State<Arc<Admin<S>>>,
-    method: Method,
-    headers: HeaderMap,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
-    admin.admit(&headers)?;
+async fn answer<S: Store>(State(admin): State<Arc<Admin<S>>>, question: Question) -> Result<Response, Refusal> {
+    let Question { method, domain, descriptors, limit } = question;
     if method != Method::GET {
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET explains"));
     }
-    let (domain, descriptors) = question(query.as_deref())?;
-    let request = explain::request(&domain, descriptors);
+    let request = explain::request(&domain, descriptors, limit);
     let failed = |error: &dyn std::error::Error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error);
     let _turn = admin.explaining().acquire().await.map_err(|error| failed(&error))?;
     let (limiter, snapshot) = (admin.limiter(), admin.limiter().snapshot());

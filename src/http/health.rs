@@ -8,17 +8,28 @@ use axum::routing::any;
 use tokio::sync::watch;
 
 /// Whether this process answers requests by rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     /// Not yet: the first rules are being loaded.
-    #[default]
-    Loading,
+    Loading {
+        /// So much of them has been read.
+        bytes_read: u64,
+        /// So much there is; 0 as long as nobody knows.
+        bytes: u64,
+    },
     /// Not yet: the first rules are wrong, and the process waits for right ones.
     Refused,
     /// It does.
     Serving,
     /// Not for long: the process is shutting down.
     Draining,
+}
+
+impl Default for Health {
+    /// As a process begins.
+    fn default() -> Health {
+        Health::Loading { bytes_read: 0, bytes: 0 }
+    }
 }
 
 pub(super) fn router(health: watch::Receiver<Health>) -> Router {
@@ -28,9 +39,12 @@ pub(super) fn router(health: watch::Receiver<Health>) -> Router {
 async fn healthcheck(State(health): State<watch::Receiver<Health>>) -> Response {
     let reason = match *health.borrow() {
         Health::Serving => return "OK".into_response(),
-        Health::Loading => "the rules are being loaded",
-        Health::Refused => "the rules are refused, and the log says why",
-        Health::Draining => "the process is shutting down",
+        Health::Loading { bytes: 0, .. } => "the rules are being loaded".to_owned(),
+        Health::Loading { bytes_read, bytes } => {
+            format!("the rules are being loaded, {bytes_read} of {bytes} bytes are read")
+        }
+        Health::Refused => "the rules are refused, and the log says why".to_owned(),
+        Health::Draining => "the process is shutting down".to_owned(),
     };
     (StatusCode::INTERNAL_SERVER_ERROR, format!("not serving: {reason}")).into_response()
 }

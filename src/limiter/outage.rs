@@ -23,6 +23,8 @@ pub(super) struct Outage {
 
 #[derive(Default)]
 struct Answers {
+    /// Why, the last time.
+    error: Option<StoreError>,
     named: Vec<Answered>,
     /// So many answers of other rules.
     others: u64,
@@ -40,21 +42,27 @@ impl Outage {
     pub(super) fn note<'a>(&self, error: &StoreError, answers: impl IntoIterator<Item = (Source<'a>, DecidedBy)>) {
         {
             let mut noted = self.answers.lock();
+            noted.error = Some(error.clone());
             answers.into_iter().for_each(|(source, decided_by)| noted.add(source, decided_by));
         }
         self.throttle.log((), || {
-            let (error, answers) = (error.clone(), Arc::clone(&self.answers));
+            let answers = Arc::clone(&self.answers);
             move |requests| {
-                let rules = std::mem::take(&mut *answers.lock()).text();
+                let answers = std::mem::take(&mut *answers.lock());
                 tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    kind = error.kind(),
+                    error = answers.error.as_ref().map(|error| error as &dyn std::error::Error),
+                    kind = answers.error.as_ref().map(StoreError::kind),
                     requests,
-                    rules,
+                    rules = answers.text(),
                     "the store could not decide: failure modes answered"
                 );
             }
         });
+    }
+
+    /// Logs what has been kept back.
+    pub(super) fn flush_log(&self) {
+        self.throttle.flush();
     }
 }
 
@@ -73,9 +81,9 @@ impl Answers {
     }
 
     /// `shop/per-user: 12 by failure_mode_open; …`.
-    fn text(self) -> String {
+    fn text(&self) -> String {
         let mut text = String::new();
-        for Answered { domain, rule, decided_by, times } in self.named {
+        for Answered { domain, rule, decided_by, times } in &self.named {
             let separator = if text.is_empty() { "" } else { "; " };
             let _ = write!(text, "{separator}{domain}/{rule}: {times} by {}", decided_by.name());
         }

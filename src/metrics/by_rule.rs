@@ -114,17 +114,20 @@ impl ByRule {
     pub(super) fn keep(&self, new: &Rules) {
         const AT_ONCE: usize = 64;
 
+        // Of a million rules few may have been asked.
+        let all = self.all();
+        let mut gone: HashSet<(&str, &str)> = all.iter().map(|counters| (&*counters.domain, &*counters.rule)).collect();
         let limits = new.limits().map(|(rule, limit)| (&*rule.domain, &*limit.label));
-        let kept: HashSet<(&str, &str)> = limits.chain(new.domain_names().map(|domain| (domain, OVERRIDE))).collect();
-        let mut gone = self.all();
-        gone.retain(|counters| !kept.contains(&(&*counters.domain, &*counters.rule)));
-        for some in gone.chunks(AT_ONCE) {
+        for kept in limits.chain(new.domain_names().map(|domain| (domain, OVERRIDE))) {
+            gone.remove(&kept);
+        }
+        for some in Vec::from_iter(gone).chunks(AT_ONCE) {
             let mut known = self.known.write();
-            for RuleCounters { domain, rule, .. } in some.iter().map(|counters| &**counters) {
-                if let Some(rules) = known.get_mut(domain) {
-                    rules.remove(rule);
+            for (domain, rule) in some {
+                if let Some(rules) = known.get_mut(*domain) {
+                    rules.remove(*rule);
                     if rules.is_empty() {
-                        known.remove(domain);
+                        known.remove(*domain);
                     }
                 }
             }

@@ -38,8 +38,8 @@ pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER] = [
     ),
 ];
 
-const FAILURE_ANSWERS: &str =
-    "Limits answered while the store was unavailable: by a denial that was known, or by their failure mode.";
+const FAILURE_ANSWERS: &str = "Limits answered while the store was unavailable: by a denial that was known, or by \
+                               their failure mode; and refunds that it has not confirmed.";
 
 /// What each rule has of them, with the labels `domain`, `rule` and `decided_by`.
 pub(super) const OF_RULES_WITHOUT_STORE: (&str, &str) =
@@ -61,7 +61,7 @@ pub struct Metrics {
     pub(super) store_errors: Known<&'static str, 8>,
     pub(super) denied_cache_hits: Striped<IntCounter>,
     pub(super) lease_decisions: Striped<IntCounter>,
-    pub(super) failure_answers: Known<DecidedBy, 5>,
+    pub(super) failure_answers: Known<DecidedBy, { DecidedBy::WITHOUT_STORE.len() }>,
     pub(super) delayed_requests: IntGauge,
     pub(super) delayed: DelayedOutcomes,
     pub(super) store_up: IntGauge,

@@ -54,9 +54,9 @@ pub struct DescriptorConfig {
     /// Where it stands.
     pub place: Place,
     /// The entry's key; `*` matches any characters.
-    pub key: String,
+    pub key: Box<str>,
     /// The entry's value; `*` matches any characters. `None`: any value.
-    pub value: Option<String>,
+    pub value: Option<Box<str>>,
     /// All values that match the wildcard share one counter.
     pub share_threshold: bool,
     /// The rule for requests that end here.
@@ -65,24 +65,39 @@ pub struct DescriptorConfig {
     pub descriptors: Vec<DescriptorConfig>,
 }
 
+impl DescriptorConfig {
+    /// It has neither a limit nor descriptors.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rule.is_none() && self.descriptors.is_empty()
+    }
+}
+
 /// What a node says about requests that end there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RuleConfig {
     /// What a denial means for the request.
     pub role: Role,
     /// Every one of them must let the request pass. At least one; no two share a counter.
-    pub limits: Vec<LimitConfig>,
+    pub limits: Vec<RuleLimitConfig>,
 }
 
-/// One limit of a rule.
+/// One limit of a rule: what is its own, and what it says, which limits that say the same may share. Of a million
+/// rules few say something that no other does.
 #[derive(Clone, Debug, PartialEq)]
-pub struct LimitConfig {
+pub struct RuleLimitConfig {
     /// Where it stands, in the same origin as its descriptor.
     pub line: Line,
+    /// Not empty.
+    pub name: Option<Arc<str>>,
+    /// What it says.
+    pub config: Arc<LimitConfig>,
+}
+
+/// What a limit says.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LimitConfig {
     /// Who says what it need not say itself.
     pub said: Said,
-    /// Empty where it has none.
-    pub name: String,
     /// How much may pass.
     pub allowance: Allowance,
     /// What it answers while the store is unavailable.
@@ -100,7 +115,7 @@ pub struct LimitConfig {
 }
 
 /// Who says what a limit need not say itself.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Said {
     /// How it counts.
     pub algorithm: SaidBy,
@@ -111,7 +126,7 @@ pub struct Said {
 }
 
 /// Who says a part of a limit.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SaidBy {
     /// The limit.
     Limit,
@@ -125,7 +140,7 @@ pub enum SaidBy {
 }
 
 /// How much may pass.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Allowance {
     /// Everything; the store is never asked.
     Unlimited,

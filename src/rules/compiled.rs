@@ -7,7 +7,9 @@ use std::sync::Arc;
 // Its hash is fast, and no match for a client that chooses names: these come from the rules alone.
 use hashbrown::HashMap;
 
-use super::checked::{Defaults, DescriptorConfig, DomainConfig, LimitConfig, OriginConfig, Place, RuleConfig};
+use super::checked::{
+    Defaults, DescriptorConfig, DomainConfig, LimitConfig, Line, OriginConfig, Place, RuleConfig, RuleLimitConfig,
+};
 use crate::descriptor::{Entry, Role};
 
 /// A rule in force.
@@ -16,14 +18,15 @@ pub struct Rule {
     /// The domain it belongs to.
     pub domain: Arc<str>,
     /// Its place in the tree, as its file has it: `key=value` for each level, joined by `|`.
-    pub path: Box<str>,
+    pub path: Arc<str>,
     /// Where its descriptor stands.
     pub place: Place,
     /// What a denial means for the request.
     pub role: Role,
     /// Every one of them must let the request pass.
     pub limits: Box<[RuleLimit]>,
-    /// For each level, the pattern whose values share one counter.
+    levels: u32,
+    /// For each level, the pattern whose values share one counter; empty where there is none at all.
     shared: Box<[Option<Box<str>>]>,
 }
 
@@ -34,15 +37,26 @@ pub struct RuleLimit {
     pub id: usize,
     /// What it is called everywhere, in metrics, headers, logs and answers: its name, where nothing else in its domain
     /// is called so; or else the rule's path, with `#name`, or with `#0` where the rule has several and this has none.
-    pub label: Box<str>,
-    /// What it says.
-    pub config: LimitConfig,
+    pub label: Arc<str>,
+    /// Where it stands, in the same origin as its rule.
+    pub line: Line,
+    /// The name that the rules give it.
+    pub name: Option<Arc<str>>,
+    /// What it says. Limits that say the same mostly share it, so that many rules take little memory.
+    pub config: Arc<LimitConfig>,
+}
+
+impl RuleLimit {
+    /// The name that the rules give it; empty where it has none.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
 }
 
 impl Rule {
     /// How many entries a descriptor has that reaches it.
     pub fn levels(&self) -> usize {
-        self.shared.len()
+        self.levels as usize
     }
 
     /// The pattern that stands for the entry's value in the counter's name, where all its values share one counter.
@@ -76,6 +90,8 @@ pub struct Domain {
 /// The nodes beside each other under one parent.
 #[derive(Debug, Default)]
 pub(super) struct Level {
+    /// How many nodes it has.
+    width: usize,
     pub(super) keys: HashMap<Box<str>, Key>,
     /// Nodes whose key has a wildcard.
     pub(super) patterns: Vec<Pattern>,
@@ -113,31 +129,48 @@ pub(super) struct Node {
 struct RuleId(NonZeroU32);
 
 impl Rules {
-    /// Compiles what the files say. Domains have different names, and siblings differ in key or value: `validate` has
-    /// seen to it.
+    /// Compiles domains that have different names, and in which siblings differ in key or value: `validate` has seen to
+    /// it.
     pub fn new(configs: Vec<DomainConfig>) -> Rules {
+        let compiled = configs.into_iter().map(|DomainConfig { name, defaults, origins, descriptors }| {
+            let parts = vec![CompiledPart { subtree: Subtree::compile(&name, descriptors), origins }];
+            CompiledDomain { name, defaults, parts }
+        });
+        Rules::join(compiled.collect())
+    }
+
+    /// Makes one of domains whose parts have been compiled side by side.
+    pub(super) fn join(domains: Vec<CompiledDomain>) -> Rules {
         let mut rules = Rules::default();
-        let mut limits = 0;
-        for (id, config) in configs.into_iter().enumerate() {
-            let name: Arc<str> = config.name.into();
-            let first = rules.origins.len() as u32;
-            let place = Place { origin: first, line: config.origins.first().and_then(|origin| origin.domain) };
-            rules.origins.extend(config.origins);
-            let mut compiler = Compiler {
-                domain: &name,
-                first_origin: first,
-                rules: &mut rules.rules,
-                limits: &mut limits,
-                path: String::new(),
-                shared: Vec::new(),
-            };
-            let first = compiler.rules.len();
-            let root = compiler.level(config.descriptors);
-            call_by_name(&mut rules.rules[first..]);
-            let domain = Domain { id, name: Arc::clone(&name), defaults: config.defaults, place, root };
-            rules.domains.insert(name, domain);
+        let parts = || domains.iter().flat_map(|domain| &domain.parts);
+        rules.rules.reserve_exact(parts().map(|part| part.subtree.rules.len()).sum());
+        rules.origins.reserve_exact(parts().map(|part| part.origins.len()).sum());
+        for (id, CompiledDomain { name, defaults, parts }) in domains.into_iter().enumerate() {
+            let name: Arc<str> = name.into();
+            let (first_rule, first_origin) = (rules.rules.len(), rules.origins.len());
+            let mut root = Level::default();
+            for CompiledPart { subtree, origins } in parts {
+                rules.add(subtree, &mut root);
+                rules.origins.extend(origins);
+            }
+            call_by_name(&mut rules.rules[first_rule..]);
+            let line = rules.origins.get(first_origin).and_then(|origin| origin.domain);
+            let place = Place { origin: first_origin as u32, line };
+            rules.domains.insert(Arc::clone(&name), Domain { id, name, defaults, place, root });
+        }
+        for (id, limit) in rules.rules.iter_mut().flat_map(|rule| &mut rule.limits).enumerate() {
+            limit.id = id;
         }
         rules
+    }
+
+    /// Adds the rules of a part, whose places count from its own first ones, to those of its domain.
+    fn add(&mut self, mut subtree: Subtree, root: &mut Level) {
+        let origin = self.origins.len() as u32;
+        subtree.root.shift(&Shift { rules: self.rules.len() as u32, origin });
+        subtree.rules.iter_mut().for_each(|rule| rule.place.origin += origin);
+        self.rules.extend(subtree.rules);
+        root.join(subtree.root);
     }
 
     /// The domain of this name.
@@ -189,7 +222,46 @@ impl Rules {
     }
 }
 
+/// By how much the places in a part move when it comes after others.
+struct Shift {
+    rules: u32,
+    origin: u32,
+}
+
 impl Level {
+    fn shift(&mut self, by: &Shift) {
+        self.patterns.iter_mut().for_each(|pattern| pattern.node.shift(by));
+        for Key { values, patterns, default } in self.keys.values_mut() {
+            values.values_mut().for_each(|node| node.shift(by));
+            patterns.iter_mut().for_each(|pattern| pattern.node.shift(by));
+            default.iter_mut().for_each(|node| node.shift(by));
+        }
+    }
+
+    fn key(&mut self, key: Box<str>) -> &mut Key {
+        self.keys.entry(key).or_default()
+    }
+
+    /// Adds the nodes of another one that come after its own.
+    fn join(&mut self, other: Level) {
+        if self.width == 0 {
+            *self = other;
+            return;
+        }
+        let after = |mut pattern: Pattern| {
+            pattern.order += self.width;
+            pattern
+        };
+        self.patterns.extend(other.patterns.into_iter().map(after));
+        for (name, Key { values, patterns, default }) in other.keys {
+            let key = self.keys.entry(name).or_default();
+            key.values.extend(values);
+            key.patterns.extend(patterns.into_iter().map(after));
+            key.default = key.default.take().or(default);
+        }
+        self.width += other.width;
+    }
+
     pub(super) fn find(&self, entry: &Entry) -> Option<&Node> {
         let key = self.keys.get(entry.key.as_str());
         if let Some(node) = key.and_then(|key| key.values.get(entry.value.as_str())) {
@@ -203,6 +275,14 @@ impl Level {
             (a, b) => a.or(b),
         };
         pattern.map(|pattern| &pattern.node).or_else(|| key?.default.as_deref())
+    }
+}
+
+impl Node {
+    fn shift(&mut self, by: &Shift) {
+        self.place.origin += by.origin;
+        self.rule = self.rule.map(|RuleId(id)| RuleId(id.saturating_add(by.rules)));
+        self.level.iter_mut().for_each(|level| level.shift(by));
     }
 }
 
@@ -228,24 +308,55 @@ impl fmt::Display for Pattern {
     }
 }
 
-/// Walks one domain's configuration and collects its rules.
-struct Compiler<'a> {
-    domain: &'a Arc<str>,
-    /// The first origin of the domain, among all.
-    first_origin: u32,
-    rules: &'a mut Vec<Rule>,
-    /// How many limits there are yet.
-    limits: &'a mut usize,
+/// A domain whose parts have been compiled.
+#[derive(Debug)]
+pub(super) struct CompiledDomain {
+    pub(super) name: String,
+    pub(super) defaults: Defaults,
+    /// In the order in which they count. No two have nodes of the same key and value at the top.
+    pub(super) parts: Vec<CompiledPart>,
+}
+
+/// What one origin adds to a domain.
+#[derive(Debug)]
+pub(super) struct CompiledPart {
+    pub(super) subtree: Subtree,
+    /// Mostly one.
+    pub(super) origins: Vec<OriginConfig>,
+}
+
+/// Compiled descriptors, in which rules, limits and origins count from their own first ones.
+#[derive(Debug, Default)]
+pub(super) struct Subtree {
+    root: Level,
+    rules: Vec<Rule>,
+}
+
+impl Subtree {
+    /// Compiles descriptors of a domain.
+    pub(super) fn compile(domain: &str, descriptors: Vec<DescriptorConfig>) -> Subtree {
+        let (path, shared) = (String::new(), Vec::new());
+        let mut compiler = Compiler { domain: domain.into(), rules: Vec::new(), path, shared };
+        let root = compiler.level(descriptors);
+        let mut rules = compiler.rules;
+        rules.shrink_to_fit();
+        Subtree { root, rules }
+    }
+}
+
+/// Walks descriptors and collects their rules.
+struct Compiler {
+    domain: Arc<str>,
+    rules: Vec<Rule>,
     path: String,
     shared: Vec<Option<Box<str>>>,
 }
 
-impl Compiler<'_> {
+impl Compiler {
     fn level(&mut self, descriptors: Vec<DescriptorConfig>) -> Level {
-        let mut level = Level::default();
+        let mut level = Level { width: descriptors.len(), ..Level::default() };
         for (order, descriptor) in descriptors.into_iter().enumerate() {
             let DescriptorConfig { place, key, value, share_threshold, rule, descriptors } = descriptor;
-            let place = Place { origin: self.first_origin + place.origin, ..place };
             let (path, depth) = (self.path.len(), self.shared.len());
             if !self.path.is_empty() {
                 self.path.push('|');
@@ -262,9 +373,9 @@ impl Compiler<'_> {
 
             let wild_key = key.contains('*');
             if !wild_key && !value.as_deref().is_some_and(|value| value.contains('*')) {
-                let key = level.keys.entry(key.into()).or_default();
+                let key = level.key(key);
                 match value {
-                    Some(value) => drop(key.values.insert(value.into(), node)),
+                    Some(value) => drop(key.values.insert(value, node)),
                     None => key.default = Some(Box::new(node)),
                 }
                 continue;
@@ -278,7 +389,7 @@ impl Compiler<'_> {
             if wild_key {
                 level.patterns.push(pattern);
             } else {
-                level.keys.entry(key.into()).or_default().patterns.push(pattern);
+                level.key(key).patterns.push(pattern);
             }
         }
         level
@@ -286,16 +397,18 @@ impl Compiler<'_> {
 
     fn node(&mut self, place: Place, rule: Option<RuleConfig>, descriptors: Vec<DescriptorConfig>) -> Node {
         let rule = rule.and_then(|RuleConfig { role, limits }| {
-            let several = limits.len() > 1;
-            let limits = limits.into_iter().enumerate().map(|(i, config)| self.limit(several.then_some(i), config));
+            let (path, several): (Arc<str>, _) = (self.path.as_str().into(), limits.len() > 1);
+            let limits = limits.into_iter().enumerate().map(|(i, config)| limit(&path, several.then_some(i), config));
             let limits = limits.collect();
+            let any_shared = self.shared.iter().any(Option::is_some);
             self.rules.push(Rule {
-                domain: Arc::clone(self.domain),
-                path: self.path.as_str().into(),
+                domain: Arc::clone(&self.domain),
+                path,
                 place,
                 role,
                 limits,
-                shared: self.shared.clone().into(),
+                levels: self.shared.len() as u32,
+                shared: if any_shared { self.shared.clone().into() } else { Box::default() },
             });
             // Files of 4 thousand million rules do not fit in memory.
             u32::try_from(self.rules.len()).ok().and_then(NonZeroU32::new).map(RuleId)
@@ -303,39 +416,36 @@ impl Compiler<'_> {
         let level = (!descriptors.is_empty()).then(|| Box::new(self.level(descriptors)));
         Node { rule, place, level }
     }
+}
 
-    /// `place` among the limits of the rule, if there are several.
-    fn limit(&mut self, place: Option<usize>, config: LimitConfig) -> RuleLimit {
-        let id = *self.limits;
-        *self.limits += 1;
-        let label = match place {
-            _ if !config.name.is_empty() => format!("{}#{}", self.path, config.name),
-            None => self.path.clone(),
-            Some(place) => format!("{}#{place}", self.path),
-        };
-        RuleLimit { id, label: label.into(), config }
-    }
+/// A limit of the rule of this path; `place` is among the limits of the rule, if there are several.
+fn limit(path: &Arc<str>, place: Option<usize>, RuleLimitConfig { line, name, config }: RuleLimitConfig) -> RuleLimit {
+    let label = match (&name, place) {
+        (Some(name), _) => format!("{path}#{name}").into(),
+        (None, None) => Arc::clone(path),
+        (None, Some(place)) => format!("{path}#{place}").into(),
+    };
+    // Its id is known when all are.
+    RuleLimit { id: 0, label, line, name, config }
 }
 
 /// Calls each limit of a domain by its name, where nothing else there is called so.
 fn call_by_name(rules: &mut [Rule]) {
-    let mut called: HashMap<Box<str>, u32> = HashMap::new();
-    let limits = rules.iter().flat_map(|rule| &rule.limits).filter(|limit| !limit.config.name.is_empty());
-    for limit in limits {
-        *called.entry(limit.config.name.as_str().into()).or_default() += 1;
+    let mut called: HashMap<Arc<str>, u32> = HashMap::new();
+    for name in rules.iter().flat_map(|rule| &rule.limits).filter_map(|limit| limit.name.as_ref()) {
+        *called.entry(Arc::clone(name)).or_default() += 1;
     }
     if called.is_empty() {
         return;
     }
-    let paths = rules.iter().flat_map(|rule| &rule.limits).filter(|limit| limit.config.name.is_empty());
-    for limit in paths {
+    for limit in rules.iter().flat_map(|rule| &rule.limits).filter(|limit| limit.name.is_none()) {
         if let Some(times) = called.get_mut(&limit.label) {
             *times += 1;
         }
     }
     for limit in rules.iter_mut().flat_map(|rule| &mut rule.limits) {
-        if called.get(limit.config.name.as_str()) == Some(&1) {
-            limit.label = limit.config.name.as_str().into();
+        if let Some(name) = limit.name.as_ref().filter(|name| called.get(*name) == Some(&1)) {
+            limit.label = Arc::clone(name);
         }
     }
 }

@@ -211,6 +211,16 @@ impl<'t> FieldPath<'t> {
     }
 }
 
+impl FieldPath<'_> {
+    /// How many steps it has.
+    pub fn steps(&self) -> usize {
+        match self {
+            FieldPath::Root => 0,
+            FieldPath::Key(parent, _) | FieldPath::Item(parent, _) => parent.steps() + 1,
+        }
+    }
+}
+
 impl fmt::Display for FieldPath<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

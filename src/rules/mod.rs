@@ -15,7 +15,7 @@ pub mod validate;
 
 pub use checked::{
     Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, LimitConfig, Line, OriginConfig, Place,
-    RuleConfig, Said, SaidBy,
+    RuleConfig, RuleLimitConfig, Said, SaidBy,
 };
 pub use compiled::{Domain, Rule, RuleLimit, Rules};
 pub use source::{load, schema, watch};

@@ -24,7 +24,7 @@ impl Serving {
     /// It does not, yet.
     pub(super) async fn new(reporter: HealthReporter) -> Serving {
         let serving = Serving { reporter, health: watch::Sender::default() };
-        serving.set(Health::Loading).await;
+        serving.set(Health::default()).await;
         serving
     }
 
@@ -34,6 +34,17 @@ impl Serving {
         self.reporter.set_service_status("", status).await;
         self.reporter.set_service_status(SERVICE, status).await;
         self.health.send_replace(health)
+    }
+
+    /// Says how far the load of the first rules is; nothing, once they are there.
+    pub(super) fn progress(&self, bytes_read: u64, bytes: u64) {
+        self.health.send_if_modified(|health| {
+            let is_loading = matches!(health, Health::Loading { .. });
+            if is_loading {
+                *health = Health::Loading { bytes_read, bytes };
+            }
+            is_loading
+        });
     }
 
     /// For the HTTP port.

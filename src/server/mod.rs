@@ -171,13 +171,20 @@ impl Parts {
         tracing::info!(signal, drain = ?settings.listeners.drain_delay, "draining");
         let timeout = settings.listeners.shutdown_timeout;
         let lost = Arc::clone(&workers);
+        let log = Arc::clone(&limiter);
         let running = Running { settings, serving, rules, grpc, http, stop, workers, limiter, store };
         tokio::select! {
-            answered = running.drain() => match answered? {
-                true => tracing::info!("every request is answered: bye"),
-                false => tracing::warn!(after = ?timeout, "connections are still open: closing them"),
-            },
-            signal = signals.after(first) => tracing::warn!(signal, "a second signal: ending at once"),
+            answered = running.drain() => {
+                log.flush_log();
+                match answered? {
+                    true => tracing::info!("every request is answered: bye"),
+                    false => tracing::warn!(after = ?timeout, "connections are still open: closing them"),
+                }
+            }
+            signal = signals.after(first) => {
+                log.flush_log();
+                tracing::warn!(signal, "a second signal: ending at once");
+            }
             () = lost.lost() => bail!(WORKER_LOST),
         }
         Ok(())

@@ -11,7 +11,7 @@ use tokio::task::spawn_blocking;
 
 use super::announce::{Serving, Up};
 use super::signals::Hangups;
-use crate::changes::Summary;
+use crate::changes::{Summary, Totals};
 use crate::http::Health;
 use crate::limiter::{Limiter, Snapshot};
 use crate::metrics::Metrics;
@@ -63,7 +63,7 @@ pub(super) async fn keep<S: Store>(origin: Origin, target: Target<S>) -> anyhow:
     let loader = origin.loader.clone();
     tokio::select! {
         kept = load_and_watch(origin, &target) => kept,
-        never = report(&loader) => match never {},
+        never = report(&loader, &target.serving) => match never {},
     }
 }
 
@@ -111,15 +111,17 @@ async fn load_first<S: Store>(loader: Loader, wrong: WrongAtFirst, target: &Targ
 }
 
 /// Says every few seconds how far a load is, for ever.
-async fn report(loader: &Loader) -> Infallible {
+async fn report(loader: &Loader, serving: &Serving) -> Infallible {
     let mut ticks = tokio::time::interval(PROGRESS);
     loop {
         ticks.tick().await;
         // What has just begun may soon be over.
         let progress = loader.progress().filter(|progress| progress.elapsed() >= PROGRESS / 2);
-        if let Some(Progress { stage, files, read, bytes, .. }) = progress {
-            let (stage, elapsed) = (stage.name(), progress.map_or(Duration::ZERO, |progress| progress.elapsed()));
-            tracing::info!(stage, files, read, bytes, elapsed_ms = elapsed.as_millis() as u64, "loading the rules");
+        if let Some(progress) = progress {
+            let Progress { stage, files, files_read, bytes, bytes_read, .. } = progress;
+            serving.progress(bytes_read, bytes);
+            let (stage, elapsed_ms) = (stage.name(), progress.elapsed().as_millis() as u64);
+            tracing::info!(stage, bytes_read, bytes, files_read, files, elapsed_ms, "loading the rules");
         }
     }
 }
@@ -157,13 +159,7 @@ async fn put_in_force<S: Store>(mut changed: mpsc::UnboundedReceiver<Result<Load
                 match spawn_blocking(put).await {
                     Ok((old, summary)) => {
                         serving.set(Health::Serving).await;
-                        let Summary { added, removed, changed, afresh, .. } = summary;
-                        let lines = match added + removed + changed {
-                            0 => "the rules have been read again, and limit the same".to_owned(),
-                            _ => format!("new rules are in force\n{summary}"),
-                        };
-                        let lines = lines.trim_end();
-                        tracing::info!(rules = count, domains, added, removed, changed, afresh, "{lines}");
+                        report_changes(&summary, (count, domains));
                         tokio::spawn(retire(old));
                     }
                     Err(error) => panicked(&error, metrics),
@@ -175,6 +171,25 @@ async fn put_in_force<S: Store>(mut changed: mpsc::UnboundedReceiver<Result<Load
             }
         }
     }
+}
+
+/// How much has changed, and then what: fields would hang on the last line of many.
+fn report_changes(summary: &Summary, (rules, domains): (usize, usize)) {
+    let totals = summary.totals;
+    let Totals { added, removed, changed, afresh } = totals;
+    if totals.are_none() {
+        return tracing::info!(
+            rules,
+            domains,
+            added,
+            removed,
+            changed,
+            afresh,
+            "the rules have been read again, and limit the same"
+        );
+    }
+    tracing::info!(rules, domains, added, removed, changed, afresh, "new rules are in force: {totals}");
+    tracing::info!("what new rules change:\n{}", summary.to_string().trim_end());
 }
 
 /// Keeps rules that are no longer in force until no request has them, and frees them where that holds up none: a

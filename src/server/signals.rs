@@ -1,5 +1,6 @@
 //! The signals: to stop, and to read the rules again.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -16,8 +17,9 @@ pub(super) struct Signals {
     interrupt: Signal,
 }
 
-/// To read the rules again: SIGHUP.
-pub(super) struct Hangups(Signal);
+/// To read the rules again: SIGHUP. It is told when it comes, also while rules are loaded, and kept until somebody
+/// asks.
+pub(super) struct Hangups(Arc<Notify>);
 
 impl Signals {
     /// From now on neither ends the process by itself.
@@ -42,17 +44,23 @@ impl Signals {
 impl Hangups {
     /// From now on it does not end the process.
     pub(super) fn new() -> std::io::Result<Hangups> {
-        signal(SignalKind::hangup()).map(Hangups)
+        let (mut hangups, kept) = (signal(SignalKind::hangup())?, Arc::new(Notify::new()));
+        let heard = Arc::clone(&kept);
+        tokio::spawn(async move {
+            while hangups.recv().await.is_some() {
+                tracing::info!(signal = "SIGHUP", "the rules are read again, after a load that is going on");
+                heard.notify_one();
+            }
+        });
+        Ok(Hangups(kept))
     }
 
     /// Notifies `reload` of each, for ever.
-    pub(super) async fn forward(mut self, reload: &Notify) {
-        while self.0.recv().await.is_some() {
-            tracing::info!(signal = "SIGHUP", "reading the rules again");
+    pub(super) async fn forward(self, reload: &Notify) {
+        loop {
+            self.0.notified().await;
             reload.notify_one();
         }
-        // No more will come.
-        std::future::pending().await
     }
 }
 

@@ -49,8 +49,8 @@ pub struct AnswerSettings {
     )]
     pub limit_reset_header: String,
 
-    /// A header that says by what a request was decided: store, known_denial, failure_mode_open, failure_mode_closed or
-    /// failure_mode_local. Unset: there is none.
+    /// A header that says by what a request was decided: store, known_denial, failure_mode_open, failure_mode_closed,
+    /// failure_mode_local or not_refunded. Unset: there is none.
     #[arg(long, env = "LIMIT_DECIDED_BY_HEADER", value_name = "NAME", help_heading = "Answers")]
     pub limit_decided_by_header: Option<String>,
 

@@ -48,11 +48,18 @@ impl fmt::Display for Given {
             (Origin::Environment, Some(variable)) => f.write_str(variable)?,
             _ => write!(f, "--{}", self.flag)?,
         }
+        write!(f, "={}", self.value())
+    }
+}
+
+impl Given {
+    /// What was given, fit for one line; stars in the place of a secret.
+    pub fn value(&self) -> String {
         if self.is_secret {
-            return f.write_str("=***");
+            return "***".to_owned();
         }
         let values: Vec<_> = self.values.iter().map(|value| value.to_string_lossy()).collect();
-        write!(f, "={}", on_one_line(&values.join(",")))
+        on_one_line(&values.join(","))
     }
 }
 

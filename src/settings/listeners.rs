@@ -10,8 +10,9 @@ use super::{MIN_TOKEN, SettingsError, duration, positive_duration, switch, whole
 /// Where the process listens, and how it comes and goes.
 #[derive(Args, Clone, Debug)]
 pub struct ListenerSettings {
-    /// Where gRPC listens.
-    #[arg(long, env = "GRPC_HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners")]
+    /// Where gRPC listens: an address or a name; :: is every address of IPv6 and IPv4.
+    #[arg(long, env = "GRPC_HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners",
+        value_parser = host)]
     pub grpc_host: String,
 
     /// And its port; 0 takes any that is free.
@@ -20,7 +21,8 @@ pub struct ListenerSettings {
     pub grpc_port: u16,
 
     /// Where HTTP (health and metrics) listens.
-    #[arg(long, env = "HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners")]
+    #[arg(long, env = "HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners",
+        value_parser = host)]
     pub host: String,
 
     /// And its port; 0 takes any that is free.
@@ -102,5 +104,15 @@ impl ListenerSettings {
             }
             Some(token) => Ok(Some(token.clone())),
         }
+    }
+}
+
+/// IPv6 may stand in the brackets that it has in front of a port.
+fn host(text: &str) -> Result<String, String> {
+    let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+    let is_part_of_path = |char: char| char.is_whitespace() || char == '/';
+    match bare.contains(is_part_of_path) {
+        true => Err("an address or a name, such as 0.0.0.0, :: or localhost".into()),
+        false => Ok(bare.to_owned()),
     }
 }

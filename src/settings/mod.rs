@@ -4,6 +4,7 @@
 //! declaration. Where `envoyproxy/ratelimit` has the same thing, its variable names it here.
 
 mod answers;
+mod duration;
 mod environment;
 mod given;
 mod links;
@@ -20,12 +21,13 @@ mod store;
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
-use std::time::Duration;
 
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::store::redis::RedisAddressError;
+
+use self::duration::{duration, positive_duration};
 
 pub use answers::AnswerSettings;
 pub use environment::Environment;
@@ -157,21 +159,5 @@ where
     move |text| {
         let number = text.parse().ok().filter(|number| range.contains(number));
         number.ok_or_else(|| format!("must be a whole number from {} to {}", range.start(), range.end()))
-    }
-}
-
-fn positive_duration(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
-        Duration::ZERO => Err("must be longer than zero".into()),
-        duration => Ok(duration),
-    }
-}
-
-/// Up to a year: what is longer is a mistake, and the clock could not count it.
-fn duration(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(duration) if duration > Duration::from_secs(366 * 24 * 60 * 60) => Err("must be at most 366d".into()),
-        Ok(duration) => Ok(duration),
-        Err(_) => Err("a duration has units, such as 150us, 20ms, 1h30m".into()),
     }
 }

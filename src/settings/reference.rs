@@ -44,7 +44,8 @@ const NONE: &[&str] = &[];
 
 const NO_XDS: &str = "rules come from files; unset it, and name them with RULES";
 const NO_TLS: &str = "TLS is not supported; unset it, and put a TLS proxy in front";
-const NO_REDIS_TLS: &str = "TLS to Redis is not supported; unset it";
+const NO_REDIS_TLS: &str =
+    "TLS to Redis is not supported; unset it, and name a port without TLS, or a tunnel (stunnel), in REDIS_URL";
 const ONE_REDIS: &str = "one Redis holds all counters; unset it, and set REDIS_URL";
 const NO_CLUSTER: &str = "a single Redis is supported; unset it";
 const NO_STATSD: &str = "metrics are at /metrics of the HTTP port (HOST, PORT), for Prometheus";

@@ -40,8 +40,8 @@ pub struct Reading {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub merge_domain_config: bool,
 
-    /// The longest rules file in bytes, and the most that aliases may add to one. Reading one takes some fifteen times
-    /// as much memory, for as long as it is being read.
+    /// The longest rules file in bytes, and the most that aliases may add to one. Reading one takes some five times as
+    /// much memory, for as long as it is being read.
     #[arg(long, env = "MAX_RULES_FILE_BYTES", value_name = "BYTES", default_value_t = MAX_FILE_BYTES,
         help_heading = "Rules", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_rules_file_bytes: u64,

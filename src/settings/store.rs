@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 use super::{SettingsError, named, positive_duration, whole};
@@ -12,7 +13,8 @@ use crate::store::redis::{RedisAddress, RedisConfig};
 #[derive(Args, Clone, Debug)]
 pub struct StoreSettings {
     /// Where counters live. Unset: redis if REDIS_URL is set, and memory otherwise.
-    #[arg(long, env = "BACKEND_TYPE", value_name = "STORE", ignore_case = true, help_heading = "Store")]
+    #[arg(long, env = "BACKEND_TYPE", value_name = "STORE", ignore_case = true, help_heading = "Store",
+        value_parser = backend())]
     pub backend_type: Option<Backend>,
 
     /// In front of every counter's name, to share a Redis with others. Without braces, which mean a slot to a Redis
@@ -123,6 +125,16 @@ impl StoreSettings {
             _ => address,
         })
     }
+}
+
+/// The backends; and the one that `envoyproxy/ratelimit` has, too, to say what to use instead.
+fn backend() -> impl TypedValueParser<Value = Backend> {
+    let memcached = PossibleValue::new("memcache").alias("memcached").hide(true);
+    let ours = Backend::value_variants().iter().filter_map(Backend::to_possible_value);
+    PossibleValuesParser::new(ours.chain([memcached])).try_map(|given| {
+        let message = "there is no Memcached: use redis, with REDIS_URL, or memory, where there is one replica";
+        Backend::from_str(&given, true).map_err(|_| message)
+    })
 }
 
 /// The first braces of a counter's name are those around its descriptor.

@@ -132,6 +132,10 @@ impl<S: Store> Store for DeniedCache<S> {
     async fn close(&self, deadline: Instant) {
         self.store.close(deadline).await;
     }
+
+    fn flush_log(&self) {
+        self.store.flush_log();
+    }
 }
 
 /// Forgets, when it is dropped, the denials of counters that the checks refund to.

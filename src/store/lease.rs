@@ -243,6 +243,10 @@ impl<S: Store> Store for Leases<S> {
         }
         self.store.close(deadline).await;
     }
+
+    fn flush_log(&self) {
+        self.store.flush_log();
+    }
 }
 
 impl Book {

@@ -127,6 +127,9 @@ pub trait Store: Send + Sync + 'static {
     fn close(&self, _deadline: Instant) -> impl Future<Output = ()> + Send {
         async {}
     }
+
+    /// Logs what its throttles have kept back, because the process ends.
+    fn flush_log(&self) {}
 }
 
 /// What a store says to a request; mostly that is one check, and needs no allocation. `None` for a check that was not

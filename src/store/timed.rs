@@ -39,4 +39,8 @@ impl<S: Store> Store for Timed<S> {
     async fn close(&self, deadline: Instant) {
         self.store.close(deadline).await;
     }
+
+    fn flush_log(&self) {
+        self.store.flush_log();
+    }
 }

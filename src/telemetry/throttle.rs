@@ -1,5 +1,5 @@
 //! How often one thing is logged: at once, and then not again for ten seconds. What the pause has kept back is told
-//! when it is over. So of a thing with several states the last line is the last state.
+//! when it is over, or when the process ends. So of a thing with several states the last line is the last state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const PAUSE: Duration = Duration::from_secs(10);
 
 /// Lets one of many lines about a state through every ten seconds. What is always the same has one state, `()`.
 #[derive(Debug)]
-pub struct Throttle<S = ()> {
+pub struct Throttle<S: Copy + PartialEq = ()> {
     lines: Arc<Mutex<Lines<S>>>,
 }
 
@@ -36,6 +36,8 @@ struct Seen<S> {
 struct Kept<S> {
     state: S,
     line: Line,
+    /// It is not written before.
+    from: Instant,
 }
 
 /// Writes a line about what has happened so often.
@@ -46,10 +48,16 @@ impl<S: Copy + PartialEq + Send + 'static> Throttle<S> {
     /// been so since the last line about the same: now, or when the pause is over, unless something else is written
     /// before.
     pub fn log<L: FnOnce(u64) + Send + 'static>(&self, state: S, line: impl FnOnce() -> L) {
+        self.log_after(Duration::ZERO, state, line);
+    }
+
+    /// The same, but not before so long: something else that is written, or kept back, meanwhile takes its place.
+    pub fn log_after<L: FnOnce(u64) + Send + 'static>(&self, delay: Duration, state: S, line: impl FnOnce() -> L) {
+        let now = Instant::now();
         let mut lines = self.lines.lock();
         let seen = lines.seen(state);
         seen.times += 1;
-        if seen.is_due(Instant::now()) {
+        if delay.is_zero() && seen.due().is_none_or(|due| due <= now) {
             // Under the lock: lines come in the order of the states.
             seen.write(line());
             lines.kept = None;
@@ -58,12 +66,22 @@ impl<S: Copy + PartialEq + Send + 'static> Throttle<S> {
         if lines.kept.as_ref().is_some_and(|kept| kept.state == state) {
             return;
         }
-        lines.kept = Some(Kept { state, line: Box::new(line()) });
+        lines.kept = Some(Kept { state, line: Box::new(line()), from: now + delay });
         if !lines.is_timed
             && let Ok(runtime) = Handle::try_current()
         {
             lines.is_timed = true;
             runtime.spawn(write_kept(Arc::clone(&self.lines)));
+        }
+    }
+}
+
+impl<S: Copy + PartialEq> Throttle<S> {
+    /// Writes what is kept back, because the process ends.
+    pub fn flush(&self) {
+        let mut lines = self.lines.lock();
+        if let Some(Kept { state, line, .. }) = lines.kept.take() {
+            lines.seen(state).write(line);
         }
     }
 }
@@ -90,14 +108,14 @@ impl<S: Copy + PartialEq> Lines<S> {
 
     /// Writes what is due, or returns when it is.
     fn write_due(&mut self, now: Instant) -> Option<Instant> {
-        if let Some(Kept { state, line }) = self.kept.take() {
-            let seen = self.seen(state);
-            if !seen.is_due(now) {
-                let due = seen.written.map(|at| at + PAUSE);
-                self.kept = Some(Kept { state, line });
-                return due;
+        if let Some(kept) = self.kept.take() {
+            let seen = self.seen(kept.state);
+            let due = seen.due().map_or(kept.from, |due| due.max(kept.from));
+            if due > now {
+                self.kept = Some(kept);
+                return Some(due);
             }
-            seen.write(line);
+            seen.write(kept.line);
         }
         self.is_timed = false;
         None
@@ -105,8 +123,9 @@ impl<S: Copy + PartialEq> Lines<S> {
 }
 
 impl<S> Seen<S> {
-    fn is_due(&self, now: Instant) -> bool {
-        self.written.is_none_or(|at| now.duration_since(at) >= PAUSE)
+    /// When its pause is over, if there was a line.
+    fn due(&self) -> Option<Instant> {
+        self.written.map(|at| at + PAUSE)
     }
 
     fn write(&mut self, line: impl FnOnce(u64)) {
@@ -115,7 +134,14 @@ impl<S> Seen<S> {
     }
 }
 
-impl<S> Default for Throttle<S> {
+/// What it was about has ended.
+impl<S: Copy + PartialEq> Drop for Throttle<S> {
+    fn drop(&mut self) {
+        self.flush();
+    }
+}
+
+impl<S: Copy + PartialEq> Default for Throttle<S> {
     fn default() -> Self {
         Throttle { lines: Arc::new(Mutex::new(Lines { states: Vec::new(), kept: None, is_timed: false })) }
     }
@@ -139,6 +165,14 @@ mod tests {
 
     /// Lets states follow each other after so many milliseconds each, and then nothing for long.
     fn written(changes: &[(u64, u8)]) -> Written {
+        written_until(changes, |throttle| async move {
+            tokio::time::sleep(PAUSE * 3).await;
+            drop(throttle);
+        })
+    }
+
+    /// The same, and then this.
+    fn written_until<F: Future<Output = ()>>(changes: &[(u64, u8)], end: impl FnOnce(Throttle<u8>) -> F) -> Written {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let (throttle, written) = (Throttle::default(), Arc::new(Mutex::new(Written::new())));
@@ -151,7 +185,7 @@ mod tests {
                     move |times| written.lock().push((start.elapsed().as_secs(), state, times))
                 });
             }
-            tokio::time::sleep(PAUSE * 3).await;
+            end(throttle).await;
             std::mem::take(&mut *written.lock())
         })
     }
@@ -170,6 +204,14 @@ mod tests {
         }
 
         #[test]
+        fn where_the_process_ends_the_last_line_is_the_last_state(
+            changes in prop::collection::vec((0_u64..12_000, 0_u8..3), 1..40),
+        ) {
+            let written = written_until(&changes, |throttle| async move { throttle.flush() });
+            prop_assert_eq!(written.last().map(|line| line.1), changes.last().map(|change| change.1));
+        }
+
+        #[test]
         fn what_happens_again_and_again_is_told_at_once_and_at_last_to_the_last_time(
             pauses in prop::collection::vec(0_u64..12_000, 1..40),
         ) {
@@ -184,6 +226,23 @@ mod tests {
         let (up, down) = (1, 0);
         let changes = [(0, up), (1_000, down), (1_000, up), (1_000, down), (1_000, up)];
         assert_eq!(written(&changes), [(0, up, 1), (1, down, 1), (10, up, 2)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_put_off_is_not_told_where_something_else_comes_meanwhile() {
+        let (throttle, lines) = (Throttle::default(), Arc::new(Mutex::new(Vec::new())));
+        let line = |state: u8| {
+            let lines = Arc::clone(&lines);
+            move || move |_| lines.lock().push(state)
+        };
+        throttle.log_after(PAUSE / 10, 1, line(1));
+        throttle.log(2, line(2));
+        tokio::time::sleep(PAUSE * 2).await;
+        assert_eq!(*lines.lock(), [2]);
+        throttle.log_after(PAUSE / 10, 1, line(1));
+        assert_eq!(*lines.lock(), [2]);
+        tokio::time::sleep(PAUSE / 5).await;
+        assert_eq!(*lines.lock(), [2, 1]);
     }
 
     #[tokio::test(start_paused = true)]

@@ -67,6 +67,14 @@ pub struct LimitDetails {
     /// Where it is over: when the same request passes; none if never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
+    /// Where it is over and the same request never passes: why, one of the names of `Never`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub never: Option<String>,
+    /// One more hit of each descriptor would be over it, or banned.
+    pub used_up: bool,
+    /// To a peek that finds it used up: when one more hit passes; none where nobody can say.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_after_ms: Option<u64>,
     /// How long a ban still lasts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub banned_ms: Option<u64>,

@@ -262,12 +262,13 @@ async fn what_evicts_counters_is_warned_of_and_told_again_when_that_has_changed(
     let tollgate = Place::at(redis.url()).start();
     assert_decides(&tollgate).await;
     assert!(tollgate.logged("redis evicts").is_none());
+    // While it serves, too.
     redis.command::<()>("CONFIG SET maxmemory-policy allkeys-lfu").await;
-    wait_until_async("it is looked at again", async || {
-        redis.command::<i64>("CLIENT KILL TYPE normal SKIPME yes").await;
-        tollgate.logged("redis evicts keys when it is full (allkeys-lfu").is_some()
-    })
-    .await;
+    let warning = "redis evicts keys when it is full (allkeys-lfu";
+    wait_until("it is looked at again", || tollgate.logged(warning).is_some());
+    redis.command::<()>("CONFIG SET maxmemory-policy noeviction").await;
+    wait_until("it is right again", || tollgate.logged("redis evicts keys no longer").is_some());
+    assert!(tollgate.logged("redis is down").is_none());
 }
 
 #[tokio::test]
@@ -295,16 +296,38 @@ async fn passwords() {
 #[tokio::test]
 async fn missing_rights_are_named_with_the_line_that_grants_them() {
     let redis = Redis::start();
-    for (lacks, words) in [
-        ("-evalsha", "its user may not run EVALSHA: ACL SETUSER toll +evalsha"),
-        ("-script|load", "its user may not run SCRIPT LOAD: ACL SETUSER toll +script|load"),
-        ("-set -time -rpush", "its user may not run RPUSH, SET, TIME: ACL SETUSER toll +rpush +set +time"),
-        ("resetkeys ~other:*", "its user may not use counters' keys: ACL SETUSER toll ~*"),
+    for (lacks, what) in [
+        ("-evalsha", "run EVALSHA"),
+        ("-script|load", "run SCRIPT LOAD"),
+        ("-set -time -rpush", "run RPUSH, SET, TIME"),
+        ("resetkeys ~other:*", "use counters' keys"),
     ] {
         redis.command::<()>("SCRIPT FLUSH").await;
         redis.command::<()>(&format!("ACL SETUSER toll reset on >{PASSWORD} ~* &* +@all {lacks}")).await;
         let place = Place::at(redis.url()).with_auth(&format!("toll:{PASSWORD}"));
-        place.assert_tells("no_permission", words).await;
+        let words = format!("its user may not {what}; this grants all that Tollgate needs: ACL SETUSER toll ~* +");
+        place.assert_tells("no_permission", &words).await;
+    }
+}
+
+#[tokio::test]
+async fn the_line_that_is_told_first_grants_all_there_is_to_grant() {
+    for (path, rights) in [("", ""), ("/1", ""), ("", "+evalsha +script|load"), ("", "~* +@all -evalsha"), ("", "~*")] {
+        let redis = Redis::start();
+        redis.command::<()>(&format!("ACL SETUSER toll reset on >{PASSWORD} {rights}")).await;
+        let place = Place::at(format!("redis://{}{path}", redis.tcp_address()));
+        let tollgate = place.with_auth(&format!("toll:{PASSWORD}")).start();
+        let told = tollgate.must_log("redis cannot be used");
+        let (_, line) = told["error"].as_str().unwrap().split_once("needs: ").unwrap_or_else(|| panic!("{told}"));
+        redis.command::<()>(line).await;
+        assert_decides(&tollgate).await;
+        assert!(tollgate.logged("some limits cannot be decided").is_none(), "{:?}", tollgate.logs());
+        // Nor at the next start.
+        let place = Place::at(format!("redis://{}{path}", redis.tcp_address()));
+        let next = place.with_auth(&format!("toll:{PASSWORD}")).start();
+        assert_decides(&next).await;
+        let told = |line: &Value| line["message"].as_str().is_some_and(|text| text.contains("grants"));
+        assert!(!next.logs().iter().any(told), "{:?}", next.logs());
     }
 }
 
@@ -313,7 +336,8 @@ async fn a_right_that_some_algorithms_need_is_warned_of() {
     let redis = Redis::start();
     redis.command::<()>(&format!("ACL SETUSER toll on >{PASSWORD} ~* &* +@all -llen -info")).await;
     let tollgate = Place::at(redis.url()).with_auth(&format!("toll:{PASSWORD}")).start();
-    let words = "some limits cannot be decided in redis: its user may not run LLEN: ACL SETUSER toll +llen";
+    let words =
+        "some limits cannot be decided in redis: its user may not run LLEN; this grants all that Tollgate needs";
     assert_eq!(tollgate.must_log(words)["level"], "WARN");
     assert!(tollgate.ask(request("shop", &[&[("user", "ann")]])).await.is_ok());
     let error = tollgate.ask(request("shop", &[&[("log", "ann")]])).await.unwrap_err();
@@ -321,7 +345,7 @@ async fn a_right_that_some_algorithms_need_is_warned_of() {
     let words = "redis does not tell what it is (INFO)";
     let told = tollgate.must_log(words);
     assert_eq!(told["level"], "INFO");
-    assert!(told["message"].as_str().unwrap().contains("ACL SETUSER toll +info"), "{told}");
+    assert!(told["message"].as_str().unwrap().contains("ACL SETUSER toll ~* +evalsha +script|load +info"), "{told}");
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tollgate::algorithm::Ask;
-use tollgate::changes::{self, Change, Counters, Kind, Summary};
+use tollgate::changes::{self, Change, Counters, Kind, Summary, Totals};
 use tollgate::descriptor::{Descriptor, Entry, Request};
 use tollgate::plan::{Plan, PlanOptions, Source};
 use tollgate::rules::load::{LoadOptions, Sources, load};
@@ -106,8 +106,48 @@ descriptors:
     settings.set_omit_expression(true);
     settings.bind(|| insta::assert_snapshot!("changes", told(&old, &new)));
     assert_eq!(told(&new, &new), "");
-    let Summary { added, removed, changed, afresh, .. } = Summary::of(&old, &new);
+    let Totals { added, removed, changed, afresh } = Summary::of(&old, &new).totals;
     assert_eq!((added, removed, changed, afresh), (5, 3, 13, 7));
+}
+
+#[test]
+fn an_option_is_said_with_the_value_in_force_and_what_limits_the_same_is_no_change() {
+    let limit = |options: &str| {
+        let limit = format!("{{unit: minute, requests_per_unit: 5, {options}}}");
+        rules(&[&format!("domain: d\ndescriptors: [{{key: a, rate_limit: {limit}}}]")])
+    };
+    for (before, after, said) in [
+        ("algorithm: token_bucket", "algorithm: token_bucket, burst: 9", "burst 5 -> 9"),
+        ("algorithm: token_bucket", "algorithm: token_bucket, initial: empty", "initial full -> empty"),
+        ("algorithm: leaky_bucket, burst: 3", "algorithm: leaky_bucket", "burst 3 -> 1"),
+        ("algorithm: leaky_bucket", "algorithm: leaky_bucket, max_delay: 2s", "max_delay none -> 2s"),
+        ("weighting: linear", "weighting: strict", "weighting linear -> strict"),
+    ] {
+        let lines = told(&limit(before), &limit(after));
+        assert!(lines.starts_with(&format!("changed: d: a: {said}: counters ")), "{lines}");
+    }
+    for (before, after) in [
+        ("algorithm: token_bucket", "algorithm: token_bucket, burst: 5, initial: full"),
+        ("algorithm: leaky_bucket", "algorithm: leaky_bucket, burst: 1"),
+        ("algorithm: sliding_window", "segments: 10, weighting: strict, count_denied: false"),
+    ] {
+        assert_eq!(told(&limit(before), &limit(after)), "", "{after}");
+    }
+}
+
+#[test]
+fn a_limit_that_is_renamed_says_so_also_where_another_one_takes_its_name() {
+    let named = |name: &str, other: &str| {
+        let limit = |key: &str, name: &str| {
+            format!("{{key: {key}, rate_limit: {{name: {name}, unit: minute, requests_per_unit: 5}}}}")
+        };
+        rules(&[&format!("domain: d\ndescriptors: [{}, {}]", limit("user", name), limit("path", other))])
+    };
+    let lines = told(&named("buyers", "paths"), &named("customers", "paths"));
+    assert_eq!(lines, "changed: d: customers: name buyers -> customers: counters are kept\n");
+    let lines = told(&named("buyers", "paths"), &named("buyers", "buyers"));
+    let user = "changed: d: user#buyers: called buyers -> user#buyers: counters are kept\n";
+    assert_eq!(lines, format!("{user}changed: d: path#buyers: name paths -> buyers: counters are kept\n"));
 }
 
 #[test]
@@ -120,7 +160,7 @@ fn a_summary_is_short_and_shows_first_what_starts_afresh() {
         rules(&[&format!("domain: d\ndescriptors:\n{}", limits.collect::<String>())])
     };
     let summary = Summary::of(&many("minute", 5), &many("day", 6));
-    assert_eq!((summary.changed, summary.afresh), (2_000, 1));
+    assert_eq!((summary.totals.changed, summary.totals.afresh), (2_000, 1));
     let text = summary.to_string();
     let lines: Vec<&str> = text.lines().collect();
     let first = "changed: d: user=u1999: requests_per_unit 5 -> 6, period minute -> day: counters start afresh";
@@ -198,9 +238,9 @@ proptest! {
         changes::compare(&old, &new, &mut |change| {
             match change.kind {
                 Kind::Changed(_, now) => drop(said.insert(now.limit.id, change)),
-                Kind::Added(limit, _) => {
-                    said.insert(limit.id, change);
-                    added.push(limit.id);
+                Kind::Added(side, _) => {
+                    said.insert(side.limit.id, change);
+                    added.push(side.limit.id);
                 }
                 _ => {}
             }

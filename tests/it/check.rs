@@ -68,7 +68,10 @@ fn standard_input_is_read_and_named_like_a_file() {
     let output = check_input(b"\xff\xfed\0", &["-"]);
     assert_eq!(text(&output.stderr).lines().next(), Some("-:1:1: is UTF-16: save it as UTF-8"));
     let endless = check_input(&b"# endless\n".repeat(1_700_000), &["-"]);
-    assert_eq!(text(&endless.stderr), "-: is longer than 16 MiB: split it, or raise MAX_RULES_FILE_BYTES\n");
+    assert_eq!(
+        text(&endless.stderr),
+        "-: is longer than 16 MiB: split it, or raise MAX_RULES_FILE_BYTES\nrefused: 1 error\n"
+    );
 }
 
 #[test]
@@ -89,11 +92,16 @@ fn json_says_the_same_to_programs() {
             "path": "descriptors[1].value", "message": pattern,
         },
     ]);
-    assert_eq!(said, json!({"passed": false, "rules": null, "domains": null, "problems": problems, "more": 0}));
+    assert_eq!(
+        said,
+        json!({
+            "passed": false, "rules": null, "domains": null, "problems": problems, "more": 0, "against": null,
+        })
+    );
 
     let output = check(RIGHT, &["--format", "json", "rules"]);
     let said: Value = serde_json::from_str(stdout(&output)).unwrap();
-    assert_eq!(said, json!({"passed": true, "rules": 1, "domains": 1, "problems": [], "more": 0}));
+    assert_eq!(said, json!({"passed": true, "rules": 1, "domains": 1, "problems": [], "more": 0, "against": null}));
 
     let missing = check(RIGHT, &["--format", "json", "nowhere"]);
     let said: Value = serde_json::from_str(stdout(&missing)).unwrap();
@@ -111,7 +119,7 @@ fn github_gets_workflow_commands() {
          mean \"minute\"?"
     );
     assert!(commands[1].starts_with("::warning file=rules/shop.yaml,line=8,col=12::descriptors[1].value: looks like"));
-    assert_eq!(commands.len(), 2);
+    assert_eq!(commands[2..], ["refused: 1 error, 1 warning"]);
     assert_eq!(stdout(&check(RIGHT, &["--format", "github", "rules"])), "ok: 1 rule in 1 domain\n");
 }
 
@@ -145,6 +153,75 @@ fn every_format_minds_warnings_where_the_check_is_strict() {
         assert_eq!(output.status.code(), Some(1), "{format}");
         assert!(!text(&output.stdout).contains("ok:"), "{format}");
     }
+}
+
+#[test]
+fn a_check_that_fails_ends_with_how_much_is_wrong() {
+    let last = |rules: &str, arguments: &[&str]| {
+        text(&check(rules, arguments).stderr).lines().last().unwrap_or_default().to_owned()
+    };
+    assert_eq!(last(WRONG, &["rules"]), "refused: 1 error, 1 warning");
+    let doubtful = RIGHT.replace("key: user", "key: user, value: ^a");
+    let strict = "refused: 1 warning, and --strict takes warnings for errors";
+    assert_eq!(last(&doubtful, &["--strict", "rules"]), strict);
+    let github = check(&doubtful, &["--strict", "--format", "github", "rules"]);
+    assert_eq!(stdout(&github).lines().last(), Some(strict));
+    let many = format!("domain: d\ndescriptors: [{}]", "{},".repeat(150));
+    assert_eq!(last(&many, &["rules"]), "refused: 150 problems");
+}
+
+/// The rules to compare with are in the file `old`.
+fn compared(old: &str, arguments: &[&str]) -> Output {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("old.yaml"), old).unwrap();
+    std::fs::write(folder.path().join("new.yaml"), RIGHT).unwrap();
+    let arguments = [&["check", "--against", "old.yaml", "new.yaml"], arguments].concat();
+    tollgate::command().args(arguments).current_dir(folder.path()).output().unwrap()
+}
+
+#[test]
+fn every_format_says_what_is_wrong_with_the_rules_to_compare_with() {
+    let wrong = "unknown unit \"minuets\", did you mean \"minute\"?";
+    for format in ["text", "json", "github", "sarif"] {
+        let output = compared(WRONG, &["--format", format]);
+        let said = format!("{}{}", text(&output.stdout), text(&output.stderr)).replace('\\', "");
+        assert!(output.status.code() == Some(1) && said.contains("old.yaml"), "{format}: {said}");
+        assert!(said.contains(wrong) && said.contains("--against") | (format == "json"), "{format}: {said}");
+        assert!(!said.contains("ok:"), "{format}: {said}");
+    }
+    let said: Value = serde_json::from_str(stdout(&compared(WRONG, &["--format", "json"]))).unwrap();
+    assert_eq!((&said["passed"], &said["problems"]), (&false.into(), &json!([])));
+    assert_eq!((&said["against"]["problems"][0]["line"], &said["against"]["changes"]), (&5.into(), &Value::Null));
+}
+
+#[test]
+fn programs_read_what_changes_and_so_does_github() {
+    let old = RIGHT.replace("minute", "hour");
+    let said: Value = serde_json::from_str(stdout(&compared(&old, &["--format", "json"]))).unwrap();
+    let words = "changed: shop: user: period hour -> minute: counters start afresh";
+    let changes = json!([{"kind": "changed", "domain": "shop", "rule": "user", "counters": "afresh", "words": words}]);
+    let against = json!({
+        "problems": [], "more": 0, "added": 0, "removed": 0, "changed": 1, "afresh": 1, "changes": changes,
+    });
+    assert_eq!(said["against"], against);
+    let github = compared(&old, &["--format", "github"]);
+    let expected = format!(
+        "ok: 1 rule in 1 domain\n::notice file=new.yaml,line=2::{words}\n0 added, 0 removed, 1 changed; counters of 1 \
+         start afresh\n"
+    );
+    assert_eq!(stdout(&github), expected);
+}
+
+#[test]
+fn the_rules_to_compare_with_may_come_from_standard_input_but_not_both() {
+    let folder = tempfile::tempdir().unwrap();
+    let new = folder.path().join("new.yaml");
+    std::fs::write(&new, RIGHT).unwrap();
+    let output = check_input(RIGHT.replace("5}", "6}").as_bytes(), &["--against", "-", new.to_str().unwrap()]);
+    assert!(stdout(&output).contains("changed: shop: user: requests_per_unit 6 -> 5: counters are kept\n"));
+    let output = check_input(RIGHT.as_bytes(), &["--against", "-", "-"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("standard input is read once"), "{output:?}");
 }
 
 #[test]

@@ -44,11 +44,11 @@ async fn the_command_shows_and_resets_what_is_in_redis() {
     for _ in 0..2 {
         let (code, out, _) = counter(&["get", "--domain", "shop", "user=ann"]);
         assert_eq!(code, Some(0));
-        let begins = "p:{shop|user=ann}|tb1:5400000\n  2 per 90m, token_bucket (burst): 0 of 2 left, as fresh in 1h ";
+        let begins = "p:{shop|user=ann}|tb1:5400000\n  2 per 90m, token_bucket (burst): 0 of 2 left, resets in 1h ";
         assert!(out.starts_with(begins), "{out}");
-        assert!(out.contains("\n  5 per year, sliding_window (user#1): 3 of 5 left, as fresh in "), "{out}");
+        assert!(out.contains("\n  5 per year, sliding_window (user#1): 3 of 5 left, resets in "), "{out}");
         assert!(
-            out.contains("\n  100 per day, leaky_bucket, delayed up to 250ms (user#2): 3 of 5 left, as fresh in "),
+            out.contains("\n  100 per day, leaky_bucket, delayed up to 250ms (user#2): 3 of 5 left, resets in "),
             "{out}"
         );
     }
@@ -68,9 +68,9 @@ async fn the_command_shows_and_resets_what_is_in_redis() {
     assert!(out.contains("2 at once, concurrency (report|stream): 2 of 2 left\n"), "{out}");
 
     for (words, reason) in [
-        (&["get", "--domain", "shop", "user=root"][..], "no limit applies to this descriptor"),
-        (&["get", "--domain", "shop", "color=red"], "no limit applies to this descriptor"),
-        (&["get", "--domain", "mall", "user=ann"], "the rules know no domain \"mall\""),
+        (&["get", "--domain", "shop", "user=root"][..], "no limit applies: the rule that it reaches is unlimited"),
+        (&["get", "--domain", "shop", "usr=ann"], "no limit applies: key \"usr\": did you mean \"user\"?"),
+        (&["get", "--domain", "shpo", "user=ann"], "no limit applies: domain \"shpo\": did you mean \"shop\"?"),
         (&["reset", "--domain", "shop", "ann"], "\"ann\" is not an entry: write KEY=VALUE"),
     ] {
         let (code, _, said) = counter(words);
@@ -129,6 +129,8 @@ async fn the_admin_port_shows_and_resets_for_clients_with_the_token() {
         assert_eq!(given, status, "{method} {query}: {said}");
         assert!(said["error"].is_string());
     }
+    let (_, said) = http(&service, "GET", "?domain=shop&usr=ann", TOKEN);
+    assert!(said["error"].as_str().unwrap().contains("did you mean \"user\"?"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

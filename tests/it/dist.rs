@@ -84,7 +84,7 @@ fn from_unpacking_to_the_first_limited_as_the_page_says() {
     let answers: Vec<_> = said.lines().filter(|line| !line.starts_with(' ')).collect();
     assert_eq!(answers, ["passed", "passed", "passed", "passed", "passed", "LIMITED"], "{said}");
 
-    run(&mut shell(&root, install));
+    run(shell(&root, install).env("HOME", folder.path()));
     let version = run(&mut shell(folder.path(), "~/.local/bin/tollgate --version"));
     assert!(version.contains(target), "{version}");
     assert!(folder.path().join(".local/share/man/man1/tollgate-ask.1").exists());
@@ -127,12 +127,18 @@ fn an_archive_has_all_that_it_promises() {
             "man/tollgate.1",
             "man/tollgate-ask.1",
             "sbom.cdx.json",
+            "THIRD-PARTY-LICENSES-rust.html",
         ] {
             assert!(fs::metadata(root.join(file)).is_ok_and(|file| file.len() > 100), "{target} has no {file}");
         }
         let notices = fs::read_to_string(root.join("THIRD-PARTY-LICENSES")).unwrap();
-        for linked in ["tokio", "mimalloc", "standard library of Rust", "musl"] {
-            assert!(notices.contains(linked), "{target}: no notice for {linked}");
+        let headings: Vec<_> = notices.lines().filter_map(|line| line.strip_prefix("==== ")).collect();
+        let below: BTreeSet<_> = headings.iter().flat_map(|heading| heading.split(", ")).collect();
+        let listed = notices.lines().filter_map(|line| line.strip_prefix("- ")?.split_once(": "));
+        let listed: BTreeSet<_> = listed.take_while(|(name, _)| *name != "the standard library of Rust").collect();
+        assert!(listed.len() > 80 && below.contains("musl"), "{target}: {below:?}");
+        for (name, _) in listed {
+            assert!(below.contains(name), "{target}: no licence of {name}");
         }
         for of in notices.split("\n==== ").skip(1) {
             assert!(of.lines().count() > 4, "{target}: no licence below {of}");
@@ -210,4 +216,13 @@ fn the_sbom_names_every_crate_that_is_linked() {
 #[ignore = "needs actionlint, which needs Go"]
 fn actionlint_is_content() {
     run(&mut Command::new("target/tools/bin/actionlint"));
+}
+
+#[test]
+#[ignore = "needs shellcheck"]
+fn shellcheck_is_content() {
+    let files = run(Command::new("git").args(["grep", "--files-with-matches", "^#!/"]));
+    let scripts: Vec<_> = files.lines().filter(|file| fs::read_to_string(file).unwrap().starts_with("#!")).collect();
+    assert!(scripts.len() > 5, "{scripts:?}");
+    run(Command::new("shellcheck").args(scripts));
 }

@@ -26,6 +26,38 @@ fn the_table_of_what_is_admitted_is_current() {
     assert!(page.contains(&admission::table()), "{hint}:\n{}", admission::table());
 }
 
+/// The fields of a line, from what stands behind `tracing::info!(`: all before the message.
+fn fields(call: &str) -> Vec<String> {
+    let is_message = |at: &usize| call[..*at].trim_end().ends_with(',') || call[..*at].trim().is_empty();
+    let message = call.match_indices('"').map(|(at, _)| at).find(is_message).unwrap();
+    let names = call[..message].split(',').map(|field| field.trim().trim_start_matches(['%', '?']));
+    let is_name = |name: &&str| !name.is_empty() && name.chars().all(|char| char.is_ascii_lowercase() || char == '_');
+    names.map(|field| field.split(" = ").next().unwrap()).filter(is_name).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_field_of_the_log_is_explained() {
+    let page = std::fs::read_to_string("docs/running.md").unwrap();
+    let (_, logs) = page.split_once("## Logs").unwrap();
+    let (table, _) = logs.split_once("\n## ").unwrap();
+    let explained = |name: &String| {
+        table.lines().any(|row| row.split('|').nth(1).is_some_and(|cell| cell.contains(&format!("`{name}`"))))
+    };
+    let mut all = 0;
+    for file in super::tidy::files("src", "rs") {
+        let source = std::fs::read_to_string(&file).unwrap();
+        for level in ["info", "warn", "error"] {
+            for call in source.split(&format!("tracing::{level}!(")).skip(1) {
+                let fields = fields(call);
+                all += fields.len();
+                let unexplained: Vec<_> = fields.into_iter().filter(|name| !explained(name)).collect();
+                assert!(unexplained.is_empty(), "{}: {unexplained:?}, see docs/running.md", file.display());
+            }
+        }
+    }
+    assert!(all > 50, "{all}");
+}
+
 /// What is asked of a domain, and how much of it passes: entries, hits of each request, and which of them pass.
 type Scenario = (&'static str, &'static [(&'static str, &'static str)], &'static [(u64, bool)]);
 

@@ -56,7 +56,7 @@ fn every_question_has_the_answer_of_the_snapshot() {
         let words: Vec<&str> = question.split(' ').collect();
         let (domain, words) = words.split_first().unwrap();
         let descriptors = words.split(|word| *word == "+").map(entries).collect();
-        let request = explain::request(domain, descriptors);
+        let request = explain::request(domain, descriptors, None);
         let explanation = Explanation::new(&rules, &PlanOptions::default(), &request).without_state("not read");
         text += &format!("> {question}\n{explanation}\n");
         for (explained, missed) in explanation.descriptors.iter().zip(explain::missed(&rules, &request)) {
@@ -113,7 +113,7 @@ fn a_rule_knows_its_file_and_line_also_where_a_domain_has_several_files() {
     let options = LoadOptions { merge_domains: true, ..LoadOptions::default() };
     let rules = load::load(&Sources { paths: vec![folder.path().to_owned()] }, &options).unwrap().rules;
     let explained = |entry| {
-        let request = explain::request("d", vec![entries(&[entry])]);
+        let request = explain::request("d", vec![entries(&[entry])], None);
         serde_json::to_value(Explanation::new(&rules, &PlanOptions::default(), &request)).unwrap()
     };
     let is_at = |at: &Value, file: &str, line: u64| {
@@ -140,7 +140,8 @@ fn among_more_rules_than_are_compared_something_is_told_all_the_same() {
     let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     std::fs::write(&file, format!("domain: d\ndescriptors:\n{rules}")).unwrap();
     let rules = rules_of(file.path().to_str().unwrap());
-    let missed = |entry| explain::missed(&rules, &explain::request("d", vec![entries(&[entry])])).remove(0).unwrap();
+    let missed =
+        |entry| explain::missed(&rules, &explain::request("d", vec![entries(&[entry])], None)).remove(0).unwrap();
     assert!(missed("user=U77777").contains("differs in case: the rules have \"user=u77777\""), "{}", missed("user=U7"));
     assert!(missed("user=nobody at all").contains("this level has \"u"), "{}", missed("user=nobody at all"));
     assert!(missed("user=nobody at all").contains("and 99992 more"), "{}", missed("user=nobody at all"));
@@ -209,11 +210,12 @@ fn only_who_has_the_token_gets_an_explanation_and_what_is_no_question_is_refused
     for (port, token, reason) in [
         (service.http_port, "", "wants its ADMIN_TOKEN"),
         (closed.http_port, TOKEN, "start the service with ADMIN_API=true"),
-        (service.grpc_port, TOKEN, "--address names the HTTP port, not the one of gRPC"),
+        (service.grpc_port, TOKEN, "not the one of gRPC; for example http://localhost:8080"),
+        (1, TOKEN, "nobody listens at localhost:1: is the service running? --address names the HTTP port"),
     ] {
         let (code, _, said) = ask(port, token);
         assert_eq!(code, Some(1));
-        assert!(said.contains(reason), "{said}");
+        assert!(said.contains(reason) && said.matches(": ").count() <= 2, "{said}");
     }
 }
 
@@ -234,7 +236,11 @@ async fn the_command_reads_files_and_redis_with_the_settings_of_the_service() {
     }
     let (code, said, _) = command(&settings[1..], &ann);
     assert_eq!(code, Some(1));
-    assert!(said.contains("state: unknown, counters in memory are the service's own"), "{said}");
+    assert!(
+        said.contains("    state: unknown\nwhether a request would pass is unknown: counters in memory are"),
+        "{said}"
+    );
+    assert_eq!(said.matches("counters in memory").count(), 1, "{said}");
     let (code, said, _) = command(&settings, &["--domain", "shop", "--json", "color=red"]);
     assert_eq!(code, Some(3));
     let json: Value = serde_json::from_str(&said).unwrap();
@@ -250,10 +256,43 @@ async fn the_command_reads_files_and_redis_with_the_settings_of_the_service() {
     let (code, said, _) = command(&settings, &ann);
     redis.thaw();
     assert_eq!(code, Some(1));
-    assert!(said.contains("whether a request would pass is unknown: Redis does not say"), "{said}");
+    assert!(said.contains("\nwhether a request would pass is unknown: Redis "), "{said}");
+    assert_eq!(said.matches("REDIS_TIMEOUT").count(), 1, "a cause is said once: {said}");
     let (code, _, said) = command(&[], &ann);
     assert_eq!(code, Some(1));
     assert!(said.contains("or ask a running service: --address http://localhost:8080"), "{said}");
+}
+
+#[test]
+fn a_limit_of_0_denies_whatever_its_counter_says() {
+    let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    let rules = "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 0}}\n";
+    std::fs::write(file.path(), rules).unwrap();
+    let (code, said, _) = command(&[("RULES", file.path().to_str().unwrap())], &["--domain", "d", "a=1"]);
+    assert!(code == Some(2) && said.ends_with("a request would be LIMITED: a lets nothing pass\n"), "{said}");
+    std::fs::write(file.path(), rules.replace("{key: a", "{key: a, shadow_mode: true")).unwrap();
+    let (code, said, _) = command(&[("RULES", file.path().to_str().unwrap())], &["--domain", "d", "a=1"]);
+    assert!(code == Some(1) && said.contains("is unknown"), "{said}");
+}
+
+#[test]
+fn a_limit_that_the_request_brings_along_is_explained_with_where_its_parts_come_from() {
+    let rules = RULES.replace("domain: shop", "domain: shop\ndefaults: {failure_mode: closed}");
+    let service = Tollgate::start(&rules, &ADMIN);
+    let http = format!("http://127.0.0.1:{}", service.http_port);
+    let words = ["--address", &http, "--domain", "shop", "--limit", "7/30second", "user=ann"];
+    let (code, said, _) = command(&[("ADMIN_TOKEN", TOKEN)], &words);
+    let expected = "user=ann
+  the request brings its limit along, and no rule is looked at
+  limit (override)
+    requests_per_unit: 7 per 30s, by the request, which brings it along
+    algorithm: sliding_window, by the setting DEFAULT_ALGORITHM
+    failure_mode: closed, by the file's defaults (";
+    assert!(code == Some(0) && said.contains(expected) && said.contains("\n    state: 7 of 7 left\n"), "{said}");
+    let (status, said) = service.admin("GET", "/explain?domain=shop&@limit=7/minuets&user=ann", TOKEN);
+    assert!(status == 400 && said["error"].as_str().unwrap().contains("@limit=5/minute"), "{said}");
+    let (_, said) = service.admin("GET", "/explain?domain=shop&@limit=0/day&user=ann", TOKEN);
+    assert_eq!((&said["answer"], &said["because"]), (&"deny".into(), &"(override) lets nothing pass".into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]

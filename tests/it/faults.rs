@@ -430,6 +430,42 @@ async fn a_link_that_comes_and_goes_does_not_fill_the_logs() {
 }
 
 #[tokio::test]
+async fn where_redis_ends_no_line_says_that_others_are_left() {
+    let mut redis = Redis::start();
+    let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", redis.url()), "REDIS_POOL_SIZE=8"]);
+    assert_limits_are_back(&tollgate, "ann").await;
+    redis.kill();
+    wait_until_down(&tollgate).await;
+    tollgate.must_log("redis is down");
+    assert!(tollgate.logged("others serve").is_none(), "{:?}", tollgate.logs());
+}
+
+#[tokio::test]
+async fn the_last_line_of_redis_says_what_is_so_when_the_process_ends() {
+    for is_up in [true, false] {
+        let mut redis = Redis::start();
+        let mut tollgate = start(&redis.url());
+        assert_limits_are_back(&tollgate, "ann").await;
+        for round in 0..2 {
+            redis.kill();
+            wait_until_down(&tollgate).await;
+            if is_up || round == 0 {
+                redis.restart();
+                assert_limits_are_back(&tollgate, &format!("round{round}-")).await;
+            }
+        }
+        tollgate.signal("TERM");
+        assert!(tollgate.wait().success());
+        let logs = tollgate.logs();
+        let of_redis = |line: &&Value| line["message"].as_str().is_some_and(|text| text.starts_with("redis is "));
+        let last = logs.iter().rfind(of_redis).unwrap();
+        assert_eq!(last["message"].as_str().unwrap().contains("redis is up"), is_up, "{logs:?}");
+        let bye = logs.last().unwrap()["message"].as_str().unwrap();
+        assert!(bye.contains("bye"), "it is said before the process takes its leave: {logs:?}");
+    }
+}
+
+#[tokio::test]
 async fn a_lost_connection_is_made_anew_by_itself() {
     let redis = Redis::start();
     let tollgate = start(&redis.url());
@@ -532,8 +568,8 @@ async fn a_service_that_was_stopped_does_not_take_redis_for_silent() {
 #[tokio::test]
 async fn a_user_without_the_right_to_decide_is_a_redis_that_is_down_and_the_log_says_why() {
     for right in ["evalsha", "set"] {
-        let line = format!("ACL SETUSER toll +{right}");
-        let says_why = |told: &Value| told["error"].as_str().unwrap().contains(&line);
+        let words = format!("its user may not run {}; this grants", right.to_uppercase());
+        let says_why = |told: &Value| told["error"].as_str().unwrap().contains(&words);
         let redis = Redis::start();
         redis.command::<()>(&format!("ACL SETUSER toll on >gate ~* &* +@all -{right}")).await;
         let tollgate = Tollgate::start(
@@ -772,8 +808,19 @@ fn ask_says_what_a_failure_mode_answered() {
         let output = command.output().unwrap();
         (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
     };
-    let (_, out) = ask(&["--refund", "closed=ann"]);
-    assert!(out.ends_with("the store is unavailable, and nothing is refunded\n"), "{out}");
+    for key in ["open", "closed"] {
+        let (exit, out) = ask(&["--refund", &format!("{key}=ann")]);
+        let ends = "): the store is unavailable, and has not confirmed it\n";
+        let begins = format!("NOT REFUNDED\n  {key}=ann: not refunded to the limit of 4 per year (");
+        assert!(exit == 1 && out.starts_with(&begins) && out.ends_with(ends), "{out}");
+        let (_, out) = ask(&["--refund", &format!("{key}=ann"), "--json"]);
+        let json: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((&json["outcome"], &json["decided_by"]), (&"not_refunded".into(), &"not_refunded".into()));
+    }
+    let answers = |by: &str| tollgate.metric(&format!("tollgate_failure_mode_answers_total{{decided_by=\"{by}\"}}"));
+    assert_eq!((answers("not_refunded"), answers("failure_mode_open")), (4.0, 0.0));
+    let (exit, out) = ask(&["--refund", "local=ann"]);
+    assert!(exit == 0 && out.contains("refunded to the share of this process alone"), "{out}");
     for (key, code, begins) in [
         (
             "open",

@@ -216,7 +216,7 @@ async fn a_ban_is_shown_and_lifted_by_hand() {
     };
     let shown = counter("get");
     assert!(
-        shown.contains("2 per 100ms, token_bucket (user): 0 of 2 left, banned for 1day, as fresh in 1day"),
+        shown.contains("2 per 100ms, token_bucket (user): 0 of 2 left, banned for 1day, resets in 1day"),
         "{shown}"
     );
     let shown = counter("reset");

@@ -74,10 +74,12 @@ fn ask_prints_the_decision_and_exits_by_it() {
     assert!(out.contains(denied), "{out}");
     assert!(out.contains("\n  color=red: no limit applies: key \"color\": this level has \"user\"\n"), "{out}");
     assert!(out.contains("\n  Retry-After: "), "{out}");
+    let (_, out, _) = ask(&["--refund", "color=red"]);
+    assert!(out.starts_with("nothing to refund\n"), "{out}");
     let (code, out, _) = ask(&["--json", "--refund", "user=ann"]);
     assert_eq!(code, Some(0));
     let json: serde_json::Value = serde_json::from_str(&out).unwrap();
-    assert_eq!(json["code"], "OK");
+    assert_eq!((&json["code"], &json["outcome"]), (&"OK".into(), &"refunded".into()));
     assert_eq!(json["statuses"][0]["limit_remaining"], 2);
     assert_eq!(json["statuses"][0]["limit"]["name"], "per-user");
     assert_eq!(json["headers"]["RateLimit-Limit"], "2");
@@ -124,6 +126,79 @@ descriptors:
         let json: serde_json::Value = serde_json::from_str(&out).unwrap();
         assert_eq!((code, &json["next_passes"]), (Some(expected), &(!passes).into()), "{words:?}: {out}");
     }
+}
+
+#[test]
+fn a_limit_that_denies_says_whether_it_ever_lets_the_same_pass_and_a_peek_when_one_more() {
+    let rules = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 1}}
+  - {key: zero, rate_limit: {unit: year, requests_per_unit: 0}}
+  - {key: costly, rate_limit: {unit: year, requests_per_unit: 6, cost: 5}}
+  - {key: slow, rate_limit: {unit: minute, requests_per_unit: 6, algorithm: leaky_bucket, max_delay: 60s}}
+  - {key: upload, descriptors: [{key: stream, rate_limit: {requests_per_unit: 1, algorithm: concurrency}}]}
+  - {key: banned, rate_limit: {unit: year, requests_per_unit: 1, penalty: {after: 1, within: 1h, ban: 1h}}}
+";
+    let tollgate = Tollgate::start(rules, &[]);
+    let address = format!("localhost:{}", tollgate.grpc_port);
+    let ask = |words: &[&str]| {
+        let output = run(&[&["ask", "--address", &address, "--domain", "shop"], words].concat(), &[]);
+        text(&output.stdout)
+    };
+    for (words, said) in [
+        (&["--hits", "8", "slow=ann"][..], "so many never pass"),
+        (&["--hits", "3", "slow=ann"], "it would be delayed for longer than this timeout"),
+        (&["zero=ann"], "over the limit of 0 per year (zero), 0 left, it lets nothing pass"),
+        (&["--hits", "0", "zero=ann"], "the limit of 0 per year (zero) lets nothing pass"),
+        (&["--hits", "2", "user=ann"], "so many never pass"),
+        (
+            &["--limit", "0/minute", "user=ann"],
+            "over the limit of 0 per minute (override), 0 left, it lets nothing pass",
+        ),
+    ] {
+        assert!(ask(words).contains(said), "{words:?}: {}", ask(words));
+    }
+    for words in [&["user=ann"][..], &["costly=ann"], &["upload=a", "stream=1"], &["banned=ann"], &["banned=ann"]] {
+        ask(words);
+    }
+    for (words, said) in [
+        (&["user=ann"][..], "the limit of 1 per year (user) is used up, 0 left, one more passes in "),
+        (&["costly=ann"], "the limit of 6 per year (costly) has no room for one more, 1 left, one more passes in "),
+        (&["upload=a", "stream=1"], "is used up, 0 left, one more passes when a slot is released, resets in "),
+        // Longer than the ban.
+        (&["banned=ann"], "banned for 1h, one more passes in 1year "),
+    ] {
+        let peek = ask(&[words, &["--hits", "0"]].concat());
+        assert!(peek.starts_with("one more would be LIMITED\n") && peek.contains(said), "{peek}");
+    }
+    assert!(ask(&["upload=a", "stream=2"]).contains("try again when a slot is released; one expires in "));
+    let json: serde_json::Value = serde_json::from_str(&ask(&["--json", "--hits", "0", "user=ann"])).unwrap();
+    let limit = &json["statuses"][0]["limits"][0];
+    assert_eq!((&json["outcome"], &limit["used_up"]), (&"would_be_limited".into(), &true.into()), "{json}");
+    assert!(limit["next_after_ms"].as_u64().unwrap() > 365 * 86_400_000, "{json}");
+}
+
+#[test]
+fn descriptors_that_share_a_counter_need_room_for_each_of_them() {
+    let rules = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 2}}
+";
+    let tollgate = Tollgate::start(rules, &[]);
+    let address = format!("localhost:{}", tollgate.grpc_port);
+    let ask = |words: &[&str]| {
+        let output = run(&[&["ask", "--address", &address, "--domain", "shop"], words].concat(), &[]);
+        (output.status.code(), text(&output.stdout))
+    };
+    let twice = ["--hits", "0", "user=ann", "+", "user=ann"];
+    assert_eq!(ask(&twice).0, Some(0));
+    assert_eq!(ask(&["user=ann"]).0, Some(0));
+    let (code, out) = ask(&twice);
+    let second = "\n  user=ann: the limit of 2 per year (user) has no room for one more, 1 left, one more passes in ";
+    assert!(code == Some(2) && out.contains(second), "{out}");
+    assert_eq!(ask(&["user=ann", "+", "user=ann"]).0, Some(2), "so it is");
 }
 
 #[test]
@@ -185,7 +260,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
     let rules = folder.path().to_str().unwrap();
     for (settings, reason) in [
         (&[][..], "no rules: name a file or folder with --rules PATH"),
-        (&[("RULES", rules), ("BACKEND_TYPE", "memcache")], "must be one of memory, redis"),
+        (&[("RULES", rules), ("BACKEND_TYPE", "memcache")], "there is no Memcached: use redis, with REDIS_URL"),
         (
             &[("RULES", rules), ("BACKEND_TYPE", "redis")],
             "BACKEND_TYPE=redis (environment): needs REDIS_URL, for example REDIS_URL=localhost:6379",
@@ -238,7 +313,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
         assert!(!said.contains("hidden"), "{said}");
     }
     let said = refusal(&["--gprc-port", "1"], &[]);
-    assert!(said.contains("a similar argument exists: '--grpc-port'"), "{said}");
+    assert!(said.contains("there is no such flag; did you mean --grpc-port?"), "{said}");
 }
 
 #[test]
@@ -678,7 +753,7 @@ async fn a_hangup_reads_the_rules_again_and_ends_nothing() {
     let mut tollgate = Tollgate::start(RULES, &["DRAIN_DELAY=1h"]);
     let loads = |tollgate: &Tollgate| tollgate.metric("tollgate_rules_loads_total{result=\"success\"}");
     tollgate.signal("HUP");
-    assert_eq!(tollgate.must_log("reading the rules again")["signal"], "SIGHUP");
+    assert_eq!(tollgate.must_log("the rules are read again")["signal"], "SIGHUP");
     tollgate.must_log("the rules have been read again, and limit the same");
     assert_eq!(loads(&tollgate), 2.0, "though nothing has changed");
     assert!(tollgate.passes("shop", &[("user", "ann")]).await);

@@ -40,7 +40,8 @@ fn rules() -> (tempfile::TempDir, String) {
 
 #[test]
 fn all_mistakes_are_told_together_each_by_the_name_that_was_used() {
-    let arguments = ["--grpc-port", "99999", "--failure-mode=opne", "--redis-auth", "hidden", "--max-entries=0"];
+    let mut arguments = vec!["--grpc-port", "99999", "--failure-mode=opne", "--redis-auth", "hidden"];
+    arguments.extend(["--max-entries=0", "--gprc-port", "1", "--redis-aut=hidden", "--redis-pass", "hidden", "-x"]);
     let settings = [
         ("LOG_FORMAT", "json"),
         ("REDIS_TIMEOUT", "100"),
@@ -58,6 +59,10 @@ fn all_mistakes_are_told_together_each_by_the_name_that_was_used() {
     let errors = lines.iter().filter(|line| line["level"] == "ERROR");
     let errors: Vec<_> = errors.map(|line| line["message"].as_str().unwrap()).collect();
     let expected = [
+        "--gprc-port (command line): there is no such flag; did you mean --grpc-port?",
+        "--redis-aut (command line): there is no such flag; did you mean --redis-auth?",
+        "--redis-pass (command line): there is no such flag; did you mean --redis-auth?",
+        "-x (command line): there is no such flag",
         "--failure-mode=opne (command line): must be one of open, closed, local, error; did you mean open?",
         "SHADOW_MODE=ture (environment): must be one of true, false; did you mean true?",
         "REDIS_TIMEOUT=100 (environment): a duration has units, such as 150us, 20ms, 1h30m",
@@ -96,9 +101,8 @@ fn every_command_tells_all_mistakes_of_its_own_settings_and_of_no_others() {
 #[test]
 fn what_makes_no_command_is_told_in_claps_words() {
     for (arguments, words) in [
-        (&["--gprc-port", "1"][..], "a similar argument exists: '--grpc-port'"),
-        (&["serve", "--redis-aut=hidden"], "a similar argument exists: '--redis-auth'"),
-        (&["chek", "rules"], "'check'"),
+        (&["chek", "rules"][..], "'check'"),
+        (&["check", "--fromat=json"], "a similar argument exists: '--format'"),
         (&["check"], "<PATHS>..."),
         (&["--port", "1", "--port", "2"], "cannot be used multiple times"),
     ] {
@@ -110,6 +114,22 @@ fn what_makes_no_command_is_told_in_claps_words() {
     assert!(help.status.success());
     let help = String::from_utf8(help.stdout).unwrap();
     assert!(help.contains("[possible values: text, json]"), "{help}");
+}
+
+#[test]
+fn what_a_setting_does_not_take_is_told_with_what_it_takes_instead() {
+    for ((variable, value), words) in [
+        (("REDIS_URL", "localhost"), "the port is missing: write host:port"),
+        (("REDIS_URL", "localhost:6379/99"), "write redis://[user:password@]host:port/database"),
+        (("REDIS_URL", "rediss://localhost"), "or a tunnel"),
+        (("BACKEND_TYPE", "memcache"), "there is no Memcached: use redis, with REDIS_URL, or memory"),
+        (("BACKEND_TYPE", "Memcached"), "there is no Memcached"),
+        (("BACKEND_TYPE", "disk"), "must be one of memory, redis"),
+    ] {
+        let lines = refusal(&["counter", "get", "--domain", "shop", "user=ann"], &[(variable, value)]);
+        let told = |line: &String| line.starts_with(&format!("error: {variable}=")) && line.contains(words);
+        assert!(lines.iter().any(told), "{variable}={value}: {lines:?}");
+    }
 }
 
 #[test]

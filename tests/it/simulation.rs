@@ -16,7 +16,7 @@ use judge::{Judge, Seen};
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, sleep_until};
 use tollgate::algorithm::Ask;
-use tollgate::counters::Action;
+use tollgate::counters::{Action, CounterOf};
 use tollgate::decision::Answer;
 use tollgate::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use tollgate::limiter::{Deadlines, Limiter, LimiterOptions, Overload};
@@ -257,7 +257,9 @@ impl Run {
         tokio::spawn(async move {
             judge.lock().resets(key, value);
             let entries = vec![Entry { key: key.into(), value: value.into() }];
-            let _ = limiter.counters(Action::Reset, ("sim", entries), TIMEOUT).await;
+            let _ = limiter
+                .counters(Action::Reset, CounterOf { domain: "sim".into(), entries, limit: None }, TIMEOUT)
+                .await;
             judge.lock().resets(key, value);
         });
     }

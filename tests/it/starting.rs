@@ -60,7 +60,8 @@ async fn while_the_rules_are_loaded_health_says_so_and_calls_fail_until_they_are
     let counters = ureq::get(counters).header("Authorization", "Bearer a token of some length").call();
     assert!(matches!(counters, Err(ureq::Error::StatusCode(503))), "{counters:?}");
     let progress = tollgate.must_log("loading the rules");
-    assert_eq!((&progress["stage"], &progress["files"], &progress["read"]), (&"reading".into(), &1.into(), &0.into()));
+    let told = ["stage", "files", "files_read"].map(|field| &progress[field]);
+    assert_eq!(told, [&"reading".into(), &1.into(), &serde_json::Value::from(0)]);
     assert!(tollgate.logged("tollgate is up").is_none());
 
     slow.write(RULES);
@@ -99,6 +100,22 @@ fn a_signal_ends_a_process_that_is_loading_again_at_once() {
 }
 
 #[test]
+fn a_hangup_while_rules_are_loaded_is_told_at_once_and_they_are_read_once_more() {
+    let slow = Slow::new();
+    let tollgate = slow.start(&[]);
+    tollgate.signal("HUP");
+    let told = "the rules are read again, after a load that is going on";
+    tollgate.must_log(told);
+    tollgate.signal("HUP");
+    wait_until("both are told", || tollgate.logs().iter().filter(|line| line["message"] == told).count() == 2);
+    assert!(tollgate.logged("tollgate is up").is_none());
+    slow.write(RULES);
+    tollgate.must_log("tollgate is up");
+    slow.write(RULES);
+    tollgate.must_log("the rules have been read again, and limit the same");
+}
+
+#[test]
 fn a_load_that_fails_at_last_ends_the_process_with_its_report_unless_it_shall_wait() {
     let slow = Slow::new();
     let mut tollgate = slow.start(&[]);
@@ -125,16 +142,18 @@ fn a_file_that_changes_while_others_are_loaded_is_loaded_again() {
     std::fs::write(&quick, OTHERS).unwrap();
     let tollgate = slow.start(&[&format!("RULES={},{}", quick.display(), slow.path().display())]);
     wait_until("the first file is read", || {
-        let progress = |line: &serde_json::Value| line["message"] == "loading the rules" && line["read"] == 1;
+        let progress = |line: &serde_json::Value| line["message"] == "loading the rules" && line["files_read"] == 1;
         tollgate.logs().iter().any(progress)
     });
+    let bytes = OTHERS.len();
+    let reason = format!("not serving: the rules are being loaded, {bytes} of {bytes} bytes are read");
+    assert_eq!(tollgate.get("/healthcheck"), (500, reason));
     std::fs::write(&quick, OTHERS.replace("year", "hour")).unwrap();
     slow.write(RULES);
     tollgate.must_log("tollgate is up");
     slow.write(RULES);
-    let said = tollgate.must_log("new rules are in force");
-    let line = "changed: mall: user: period year -> hour: counters start afresh";
-    assert!(said["message"].as_str().unwrap().contains(line), "{said}");
+    let said = tollgate.must_log("new rules are in force: 0 added, 0 removed, 1 changed; counters of 1 start afresh");
+    tollgate.must_log("what new rules change:\nchanged: mall: user: period year -> hour: counters start afresh");
     assert_eq!((&said["changed"], &said["afresh"], &said["added"]), (&1.into(), &1.into(), &0.into()));
 }
 

@@ -18,7 +18,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("decision", &["algorithm", "descriptor", "plan", "rules", "store"]),
     ("metrics", &["algorithm", "decision", "descriptor", "plan", "rules", "store", "version"]),
     ("telemetry", &[]),
-    ("counters", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
+    ("room", &["algorithm", "decision", "plan", "store"]),
+    ("counters", &["algorithm", "decision", "descriptor", "explain", "plan", "rules", "store"]),
     ("changes", &["algorithm", "counters", "descriptor", "rules", "store"]),
     ("explain", &["algorithm", "decision", "descriptor", "plan", "rules", "store"]),
     ("delay", &["metrics", "telemetry"]),
@@ -33,12 +34,13 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "explain",
             "metrics",
             "plan",
+            "room",
             "rules",
             "store",
             "telemetry",
         ],
     ),
-    ("wire", &[]),
+    ("wire", &["descriptor"]),
     ("version", &[]),
     ("grpc", &["algorithm", "decision", "delay", "descriptor", "explain", "limiter", "metrics", "store", "wire"]),
     ("http", &["counters", "descriptor", "explain", "limiter", "metrics", "store", "telemetry"]),
@@ -71,6 +73,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "explain",
             "metrics",
             "plan",
+            "room",
             "rules",
             "server",
             "settings",
@@ -85,7 +88,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 /// Only these know the wire's types, and only these do I/O by `tokio::net`.
 const OUTSIDE: &[&str] = &["grpc", "wire", "server", "command"];
 
-fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+pub fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![PathBuf::from(folder)];
     while let Some(folder) = folders.pop() {

@@ -59,9 +59,9 @@ fn an_address_that_is_none_is_answered_with_the_right_one() {
         ),
         ("grpc://localhost:9000", "gRPC needs no scheme in front: write localhost:9000"),
         ("localhost", "not host:port: write localhost:8081"),
-        ("localhost:", "the port must be a whole number from 1 to 65535: write localhost:8081"),
-        ("localhost:grpc", "the port must be a whole number from 1 to 65535: write localhost:8081"),
-        ("localhost:99999", "the port must be a whole number from 1 to 65535: write localhost:8081"),
+        ("localhost:", "the port must be a whole number from 1 to 65535: write, for example, localhost:8081"),
+        ("localhost:grpc", "the port must be a whole number from 1 to 65535: write, for example, localhost:8081"),
+        ("localhost:99999", "the port must be a whole number from 1 to 65535: write, for example, localhost:8081"),
         ("localhost:8081/path", "not host:port: write localhost:8081"),
         ("::1", "not host:port: write [::1]:8081"),
         ("[::1]", "not host:port: write [::1]:8081"),
@@ -79,7 +79,7 @@ fn the_http_port_of_tollgate_is_told_from_the_one_for_grpc() {
     let tollgate = Tollgate::start(RULES, &[]);
     let said = said_of(&format!("127.0.0.1:{}", tollgate.http_port));
     assert!(said.contains("HTTP/1.1 is spoken at 127.0.0.1:"), "{said}");
-    assert!(said.contains("GRPC_PORT, 8081 unless it is set; write --address 127.0.0.1:8081"), "{said}");
+    assert!(said.contains("GRPC_PORT, 8081 unless it is set; for example --address 127.0.0.1:8081"), "{said}");
 }
 
 #[test]
@@ -87,7 +87,10 @@ fn redis_and_others_are_told_by_what_they_say() {
     let redis = Redis::start();
     let said = said_of(&redis.tcp_address());
     assert!(
-        said.contains(&format!("Redis is at {}, not Tollgate: write --address 127.0.0.1:8081", redis.tcp_address()))
+        said.contains(&format!(
+            "Redis is at {}, not Tollgate: for example --address 127.0.0.1:8081",
+            redis.tcp_address()
+        ))
     );
     let locked = Redis::start_with(&["--requirepass", "x"]);
     assert!(said_of(&locked.tcp_address()).contains("Redis is at "));

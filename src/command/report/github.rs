@@ -1,25 +1,52 @@
 //! Workflow commands, which GitHub Actions shows beside the lines of a pull request:
 //! `::error file=rules/shop.yaml,line=5,col=13::message`.
 
-use std::fmt::Write as _;
+use std::io::{self, Write};
 
-use super::Findings;
+use super::{Comparison, Findings, Report};
+use crate::changes::{Change, Kind};
+use crate::rules::Place;
 use crate::rules::report::{Problem, Severity};
 
-pub(super) fn commands(findings: &Findings) -> String {
-    let mut commands = String::new();
+pub(super) fn write(report: &Report<'_>, out: &mut impl Write) -> io::Result<()> {
+    commands(&report.new, "", out)?;
+    if let Some(old) = &report.old {
+        commands(old, "--against: ", out)?;
+    }
+    writeln!(out, "{}", report.conclusion())?;
+    report.comparison.map_or(Ok(()), |comparison| notices(comparison, out))
+}
+
+/// `lead` stands before each message.
+fn commands(findings: &Findings, lead: &str, out: &mut impl Write) -> io::Result<()> {
     for problem in &findings.problems {
         let Problem { severity, file, position, path, message } = problem;
         let file = property(&file.display().to_string());
         let place = position.map(|at| format!(",line={},col={}", at.line, at.column)).unwrap_or_default();
-        let message = if path.is_empty() { data(message) } else { data(&format!("{path}: {message}")) };
-        // Writing to a string cannot fail.
-        let _ = writeln!(commands, "::{} file={file}{place}::{message}", command(*severity));
+        let colon = if path.is_empty() { "" } else { ": " };
+        let message = data(&format!("{lead}{path}{colon}{message}"));
+        writeln!(out, "::{} file={file}{place}::{message}", command(*severity))?;
     }
     if findings.more > 0 {
-        let _ = writeln!(commands, "::error::and {} more", findings.more);
+        writeln!(out, "::error::{}and {} more", data(lead), findings.more)?;
     }
-    commands
+    Ok(())
+}
+
+/// What changes, beside the lines of the new rules where it has any.
+fn notices(comparison: Comparison<'_>, out: &mut impl Write) -> io::Result<()> {
+    let totals = comparison.each(|change| {
+        let place = place(comparison, change).unwrap_or_default();
+        writeln!(out, "::notice{place}::{}", data(&change.to_string()))
+    })?;
+    writeln!(out, "{totals}")
+}
+
+fn place(Comparison { new, .. }: Comparison<'_>, change: &Change<'_>) -> Option<String> {
+    let (Kind::Added(side, _) | Kind::Changed(_, side)) = change.kind else { return None };
+    let at = Place { line: side.limit.line, ..side.rule.place };
+    let file = property(&new.origin(at)?.name.display().to_string());
+    Some(format!(" file={file}{}", at.line.map(|line| format!(",line={line}")).unwrap_or_default()))
 }
 
 fn command(severity: Severity) -> &'static str {
@@ -55,9 +82,11 @@ mod tests {
             path: "descriptors[0]".to_owned(),
             message: "100%\r\n::error::not ours".to_owned(),
         };
-        let findings = Findings { passed: true, accepted: None, problems: vec![problem], more: 0 };
+        let findings = Findings { accepted: None, problems: vec![problem], more: 0 };
+        let mut said = Vec::new();
+        commands(&findings, "", &mut said).unwrap();
         let command = "::warning file=50%25%2Ca%3Ab%0A/rules.yaml,line=5,col=13::descriptors[0]: 100%25%0D%0A::error::\
                        not ours\n";
-        assert_eq!(commands(&findings), command);
+        assert_eq!(String::from_utf8(said).unwrap(), command);
     }
 }

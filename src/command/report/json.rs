@@ -1,30 +1,62 @@
 //! For programs: one JSON object on a line.
 //!
 //! ```json
-//! {"passed": false, "rules": null, "domains": null, "more": 0, "problems": [
+//! {"passed": false, "rules": null, "domains": null, "more": 0, "against": null, "problems": [
 //!   {"severity": "error", "file": "rules/shop.yaml", "line": 5, "column": 13,
 //!    "path": "descriptors[0].rate_limit.unit", "message": "unknown unit \"minuets\", did you mean \"minute\"?"}]}
 //! ```
 //!
 //! `passed` is what the exit code says. `rules` and `domains` are how much there is, and null where the rules are
 //! refused. `line` and `column` count from 1, and are null where the whole file is meant; `path` is empty there. There
-//! are a hundred problems at most; `more` tells how many are left out.
+//! are a hundred problems at most; `more` tells how many are left out. `against` is null where there is nothing to
+//! compare with; it has what is wrong with the rules to compare with, and where both are right, `changes`:
+//!
+//! ```json
+//! {"problems": [], "more": 0, "added": 0, "removed": 0, "changed": 1, "afresh": 1, "changes": [
+//!   {"kind": "changed", "domain": "shop", "rule": "user", "counters": "afresh",
+//!    "words": "changed: shop: user: period minute -> hour: counters start afresh"}]}
+//! ```
+
+use std::convert::Infallible;
 
 use serde_json::{Value, json};
 
-use super::Findings;
+use super::{Comparison, Findings, Report};
+use crate::changes::Totals;
 use crate::rules::report::Problem;
 
-pub(super) fn document(findings: &Findings) -> String {
-    let Findings { passed, accepted, problems, more } = findings;
+pub(super) fn document(report: &Report<'_>) -> String {
+    let Findings { accepted, problems, more } = &report.new;
     let document = json!({
-        "passed": passed,
+        "passed": report.passed,
         "rules": accepted.map(|accepted| accepted.rules),
         "domains": accepted.map(|accepted| accepted.domains),
         "problems": problems.iter().map(problem).collect::<Vec<_>>(),
         "more": more,
+        "against": report.old.as_ref().map(|old| against(old, report.comparison)),
     });
     format!("{document}\n")
+}
+
+fn against(old: &Findings, comparison: Option<Comparison<'_>>) -> Value {
+    let mut against = json!({"problems": old.problems.iter().map(problem).collect::<Vec<_>>(), "more": old.more});
+    let Some(comparison) = comparison else { return against };
+    let mut changes = Vec::new();
+    let Ok(totals) = comparison.each(|change| -> Result<(), Infallible> {
+        changes.push(json!({
+            "kind": change.kind.name(),
+            "domain": change.domain,
+            "rule": change.kind.rule(),
+            "counters": change.counters.name(),
+            "words": change.to_string(),
+        }));
+        Ok(())
+    });
+    let Totals { added, removed, changed, afresh } = totals;
+    let counts = [("added", added), ("removed", removed), ("changed", changed), ("afresh", afresh)];
+    counts.into_iter().for_each(|(name, count)| against[name] = count.into());
+    against["changes"] = changes.into();
+    against
 }
 
 fn problem(problem: &Problem) -> Value {

@@ -5,7 +5,7 @@ use std::path::Path;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 
-use super::Findings;
+use super::{Findings, Report};
 use crate::rules::report::{Problem, Severity};
 
 /// All but what a path in a URI may have as it is.
@@ -14,12 +14,16 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'
 /// Where the format is described.
 const SCHEMA: &str = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
 
-pub(super) fn log(findings: &Findings) -> String {
+pub(super) fn log(report: &Report<'_>) -> String {
+    let all = [(Some(&report.new), ""), (report.old.as_ref(), "--against: ")];
+    let all = all.into_iter().filter_map(|(findings, lead)| Some((findings?, lead)));
+    let more: usize = all.clone().map(|(Findings { more, .. }, _)| more).sum();
+    let results = all.flat_map(|(findings, lead)| findings.problems.iter().map(move |problem| result(problem, lead)));
     let rule = |severity: Severity, text: &str| {
         let level = level(severity);
         json!({"id": id(severity), "shortDescription": {"text": text}, "defaultConfiguration": {"level": level}})
     };
-    let notes = match findings.more {
+    let notes = match more {
         0 => json!([]),
         more => json!([{"level": "error", "message": {"text": format!("and {more} more problems")}}]),
     };
@@ -38,7 +42,7 @@ pub(super) fn log(findings: &Findings) -> String {
             }},
             "columnKind": "unicodeCodePoints",
             "invocations": [{"executionSuccessful": true, "toolExecutionNotifications": notes}],
-            "results": findings.problems.iter().map(result).collect::<Vec<_>>(),
+            "results": results.collect::<Vec<_>>(),
         }],
     });
     format!("{log}\n")
@@ -60,16 +64,17 @@ fn level(severity: Severity) -> &'static str {
     }
 }
 
-fn result(problem: &Problem) -> Value {
+/// `lead` stands before its message.
+fn result(problem: &Problem, lead: &str) -> Value {
     let Problem { severity, file, position, path, message } = problem;
     let mut location = json!({"physicalLocation": {"artifactLocation": {"uri": uri(file)}}});
     if let Some(at) = position {
         location["physicalLocation"]["region"] = json!({"startLine": at.line, "startColumn": at.column});
     }
-    let mut text = message.clone();
+    let mut text = format!("{lead}{message}");
     if !path.is_empty() {
         location["logicalLocations"] = json!([{"fullyQualifiedName": path}]);
-        text = format!("{path}: {message}");
+        text = format!("{lead}{path}: {message}");
     }
     json!({
         "ruleId": id(*severity),

@@ -1,13 +1,13 @@
 //! For people: each problem on a line that editors and terminals can jump from, and below it the line that it is about.
 
 use std::collections::HashMap;
-use std::fmt::Write as _;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Renderer, Snippet};
 
-use super::{Accepted, Findings};
+use super::{Comparison, Findings, Report};
 use crate::rules::report::{Position, Problem};
 
 /// So much of a line is shown on either side of the place: a file of JSON can be one line.
@@ -35,24 +35,38 @@ fn lines(bytes: &[u8]) -> Vec<String> {
     String::from_utf8_lossy(bytes).trim_start_matches('\u{feff}').lines().map(str::to_owned).collect()
 }
 
-pub(super) fn problems(findings: &Findings, texts: &mut Texts) -> String {
+/// What is wrong goes to standard error.
+pub(super) fn write(report: &Report<'_>, texts: &mut Texts, out: &mut impl Write) -> io::Result<()> {
+    eprint!("{}", problems(&report.new, texts));
+    if let Some(old) = report.old.as_ref().filter(|old| old.accepted.is_none()) {
+        eprint!("the rules of --against are refused:\n{}", problems(old, texts));
+    }
+    match report.passed {
+        true => writeln!(out, "{}", report.conclusion())?,
+        false => eprintln!("{}", report.conclusion()),
+    }
+    report.comparison.map_or(Ok(()), |comparison| write_changes(comparison, out))
+}
+
+/// Every change, and how many there are.
+pub(super) fn write_changes(comparison: Comparison<'_>, out: &mut impl Write) -> io::Result<()> {
+    let totals = comparison.each(|change| writeln!(out, "{change}"))?;
+    writeln!(out, "{totals}")
+}
+
+fn problems(findings: &Findings, texts: &mut Texts) -> String {
     let mut text = String::new();
     for problem in &findings.problems {
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{problem}");
+        text += &format!("{problem}\n");
         if let Some(excerpt) = excerpt(problem, texts) {
-            let _ = writeln!(text, "{excerpt}");
+            text += &excerpt;
+            text.push('\n');
         }
     }
     if findings.more > 0 {
-        let _ = writeln!(text, "and {} more", findings.more);
+        text += &format!("and {} more\n", findings.more);
     }
     text
-}
-
-pub(super) fn summary(Accepted { rules, domains }: Accepted) -> String {
-    let count = |number, what| format!("{number} {what}{}", if number == 1 { "" } else { "s" });
-    format!("ok: {} in {}", count(rules, "rule"), count(domains, "domain"))
 }
 
 /// The line that a problem is about, and a mark under its place.

@@ -1,8 +1,9 @@
-//! Where rules come from: finds the files, reads them side by side, and makes rules of them.
+//! Where rules come from: finds the files, reads and compiles them side by side, and joins the rules that they make.
 //!
-//! Reading takes the most memory, some fifteen times the text: its tree, and what the tree says. All of that is
-//! gone before the next file is read, so as many files as threads have theirs at once, and the rules of all.
+//! While a file is read, its text is in memory, and what its descriptors mean. Of both only the compiled rules are left
+//! when the next file is read, so as many files as threads have theirs at once.
 
+use std::cell::Cell;
 use std::collections::HashSet;
 use std::fs;
 use std::io::{self, Read as _};
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::yaml::{self, Manifests, Said};
+use super::yaml::{self, Manifests, Reading, Said};
 use crate::rules::compiled::Rules;
 use crate::rules::report::{Bytes, Position, Problem, Report, RulesError, Severity};
 use crate::rules::validate::Validation;
@@ -97,9 +98,11 @@ pub struct Progress {
     /// So many files there are.
     pub files: usize,
     /// So many of them have been read.
-    pub read: usize,
-    /// So long are these.
+    pub files_read: usize,
+    /// So long they are together, as far as is known.
     pub bytes: u64,
+    /// So much of that has been read.
+    pub bytes_read: u64,
 }
 
 /// What a load is doing.
@@ -107,8 +110,8 @@ pub struct Progress {
 pub enum Stage {
     /// It reads files and checks what each says.
     Reading,
-    /// It joins what they say, and makes of it what requests are matched with.
-    Compiling,
+    /// It joins the rules of all files.
+    Joining,
 }
 
 impl Stage {
@@ -116,7 +119,7 @@ impl Stage {
     pub const fn name(self) -> &'static str {
         match self {
             Stage::Reading => "reading",
-            Stage::Compiling => "compiling",
+            Stage::Joining => "joining",
         }
     }
 }
@@ -153,13 +156,13 @@ impl Loader {
         let files = self.sources.files(&mut report);
         let inputs: Vec<Input<'_>> =
             files.iter().map(|file| Input::File(file)).chain(texts.iter().map(Input::Text)).collect();
-        loading.begin(inputs.len());
+        loading.begin(&inputs);
         let all = side_by_side(&inputs, threads(pace), |input| {
             let mut report = Report::default();
             let said = self.read(input, manifests, &loading, &mut report);
             (said, report)
         });
-        loading.compile();
+        loading.join();
         // Beside rules they are nothing to speak of: a folder of manifests holds others, too.
         let mut without_rules = Vec::new();
         for (said, own) in all {
@@ -170,23 +173,30 @@ impl Loader {
         if validation.is_empty() {
             without_rules.into_iter().for_each(|problem| report.add(problem));
         }
-        let configs = validation.finish(&mut report);
+        let rules = validation.finish(&mut report);
         let hints = report.take_hints();
         let warnings = report.finish()?;
-        Ok(Loaded { rules: Rules::new(configs), warnings, hints })
+        Ok(Loaded { rules, warnings, hints })
     }
 
     /// Reads one of them.
     fn read(&self, input: &Input<'_>, manifests: Manifests, loading: &Loading<'_>, report: &mut Report) -> Said {
-        let max_bytes = self.options.max_file_bytes;
+        let (options, known) = (&self.options, input.bytes());
         let (name, bytes) = match input {
-            Input::File(path) => (*path, read(path, max_bytes, report)),
+            Input::File(path) => (*path, read(path, options.max_file_bytes, report)),
             Input::Text(NamedText { name, bytes }) => (name.as_path(), Some(bytes.clone())),
         };
         let length = bytes.as_ref().map_or(0, |bytes| bytes.len() as u64);
-        let text = bytes.and_then(|bytes| decode(name, bytes, max_bytes, report));
-        let said = text.map(|text| yaml::read(name, &text, (manifests, &self.options), report));
-        loading.read(length);
+        let read = Cell::new(0);
+        let on_read = |bytes| {
+            // A text may be read twice.
+            let more = (bytes as u64).saturating_sub(read.get());
+            read.set(read.get() + more);
+            loading.read(more);
+        };
+        let text = bytes.and_then(|bytes| decode(name, bytes, options.max_file_bytes, report));
+        let said = text.map(|text| yaml::read(name, &text, &Reading { manifests, options, on_read: &on_read }, report));
+        loading.end(FileRead { known, length, read: read.get() });
         said.unwrap_or_default()
     }
 }
@@ -197,25 +207,55 @@ enum Input<'i> {
     Text(&'i NamedText),
 }
 
+impl Input<'_> {
+    /// How long it seems to be.
+    fn bytes(&self) -> u64 {
+        match self {
+            Input::File(path) => fs::metadata(path).map_or(0, |metadata| metadata.len()),
+            Input::Text(text) => text.bytes.len() as u64,
+        }
+    }
+}
+
+/// A file that has been read.
+struct FileRead {
+    /// How long it was thought to be.
+    known: u64,
+    /// How long it is.
+    length: u64,
+    /// How much of that progress tells already.
+    read: u64,
+}
+
 /// A load that is going on; it has ended when this is dropped, by a panic too.
 struct Loading<'l>(&'l Loader);
 
 impl Loading<'_> {
-    fn begin(&self, files: usize) {
-        let progress = Progress { begin: Instant::now(), stage: Stage::Reading, files, read: 0, bytes: 0 };
+    fn begin(&self, inputs: &[Input<'_>]) {
+        let (begin, files, bytes) = (Instant::now(), inputs.len(), inputs.iter().map(Input::bytes).sum());
+        let progress = Progress { begin, stage: Stage::Reading, files, files_read: 0, bytes, bytes_read: 0 };
         *self.0.progress.lock() = Some(progress);
     }
 
-    fn read(&self, bytes: u64) {
-        if let Some(progress) = &mut *self.0.progress.lock() {
-            progress.read += 1;
-            progress.bytes += bytes;
-        }
+    fn read(&self, more: u64) {
+        self.go_on(|progress| progress.bytes_read += more);
     }
 
-    fn compile(&self) {
+    fn end(&self, FileRead { known, length, read }: FileRead) {
+        self.go_on(|progress| {
+            progress.files_read += 1;
+            progress.bytes = progress.bytes.saturating_sub(known) + length;
+            progress.bytes_read += length.saturating_sub(read);
+        });
+    }
+
+    fn join(&self) {
+        self.go_on(|progress| progress.stage = Stage::Joining);
+    }
+
+    fn go_on(&self, by: impl FnOnce(&mut Progress)) {
         if let Some(progress) = &mut *self.0.progress.lock() {
-            progress.stage = Stage::Compiling;
+            by(progress);
         }
     }
 }

@@ -1,135 +1,233 @@
 //! The tree of descriptors.
 
-use std::collections::hash_map::{Entry, HashMap};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::idle::{Others, idle};
 use super::pattern::{is_network, taken_for};
-use super::{Complaints, GivenDefaults, MAX_LEVELS, Mark, Names};
+use super::{Complaints, MAX_LEVELS, Mark, PartBuilder, held};
 use crate::descriptor::Role;
-use crate::rules::checked::{Allowance, Defaults, DescriptorConfig, Place, RuleConfig};
+use crate::rules::checked::{Allowance, DescriptorConfig, Place, RuleConfig};
 use crate::rules::config::{FieldPath, Raw, RawDescriptor};
-use crate::rules::report::Report;
+use crate::rules::report::{Position, Problem, Report, Severity};
 
 /// The key that a limit with holders stands on.
 pub const HOLDER_KEY: &str = "stream";
 
-/// Validates the descriptors of one origin.
-pub(super) struct Tree<'r> {
-    pub(super) complaints: Complaints<'r>,
-    /// What holds for a limit that does not say otherwise.
-    pub(super) defaults: Defaults,
-    /// What of that the origin says itself.
-    pub(super) given: GivenDefaults,
-    /// Beside the descriptors of the top level.
-    pub(super) others: Others,
-    /// Which origin of its domain it is.
-    pub(super) origin: u32,
-    pub(super) names: &'r mut Names,
+/// The descriptors of one level, as far as they have been validated.
+#[derive(Debug, Default)]
+pub struct Level {
+    pub(super) configs: Vec<DescriptorConfig>,
+    pub(super) siblings: Siblings,
+    /// Which of them have neither a limit nor descriptors, and where these stand.
+    empty: Vec<(usize, Option<Position>)>,
 }
 
-/// The descriptors of one level by key and value, and where the first of each stands.
-#[derive(Debug, Default)]
-pub(super) struct Siblings(HashMap<(String, Option<String>), First>);
-
+/// A descriptor in its list.
 #[derive(Debug)]
+pub struct Item<'i, 'r> {
+    /// The way to it.
+    pub path: FieldPath<'i>,
+    /// What it says; the descriptors in it are not looked at.
+    pub raw: &'i RawDescriptor<'r>,
+    /// These are its descriptors.
+    pub below: Level,
+}
+
+/// The descriptors of one level by key and value, and where the first of each stands. There may be a million, so it
+/// remembers no texts but hashes of which no two are the same.
+#[derive(Debug, Default)]
+pub(super) struct Siblings(HashMap<[u8; 16], First>);
+
+/// Where a descriptor stands.
+#[derive(Clone, Copy, Debug)]
 struct First {
-    mark: Mark,
+    /// Among the origins of its domain.
+    origin: u32,
     /// In the list of its origin.
-    index: usize,
+    index: u32,
+    position: Option<(u32, u32)>,
+}
+
+impl First {
+    fn mark(&self, origin: &Arc<Path>) -> Mark {
+        let position = self.position.map(|(line, column)| Position { line: line as usize, column: column as usize });
+        Mark { origin: Arc::clone(origin), position }
+    }
 }
 
 impl Siblings {
-    /// Adds those of another origin on the same level, which is the top.
-    pub(super) fn join(&mut self, other: Siblings, report: &mut Report) {
-        let mut others: Vec<_> = other.0.into_iter().collect();
-        others.sort_unstable_by_key(|(_, first)| first.index);
-        for (name, First { mark, index }) in others {
-            let path = FieldPath::Root.key("descriptors");
-            if let Err(message) = self.add(name, First { mark: mark.clone(), index }, path) {
-                report.add(mark.problem(path.item(index).to_string(), message));
-            }
-        }
-    }
-
-    /// Fails where there is one of this name.
-    fn add(&mut self, name: (String, Option<String>), new: First, list: FieldPath<'_>) -> Result<(), String> {
+    /// Fails with the first where there is one of this name.
+    fn insert(&mut self, name: [u8; 16], new: First) -> Result<(), First> {
         match self.0.entry(name) {
             Entry::Vacant(entry) => {
                 entry.insert(new);
                 Ok(())
             }
-            Entry::Occupied(entry) => {
-                let First { mark, index } = entry.get();
-                Err(format!("has the same key and value as {} at {mark}", list.item(*index)))
+            Entry::Occupied(entry) => Err(*entry.get()),
+        }
+    }
+
+    /// Adds those of another origin on the same level, which is the top. The other comes last of these.
+    pub(super) fn join(
+        &mut self,
+        (other, holder): (Siblings, Option<&Arc<str>>),
+        origins: &[&Arc<Path>],
+        report: &mut Report,
+    ) {
+        let Some(origin) = origins.len().checked_sub(1) else { return };
+        let mut others: Vec<_> = other.0.into_iter().collect();
+        others.sort_unstable_by_key(|(_, first)| first.index);
+        for (name, first) in others {
+            let new = First { origin: origin as u32, ..first };
+            if let Err(before) = self.insert(name, new) {
+                let path = FieldPath::Root.key("descriptors");
+                let message = same_as(path.item(before.index as usize), &before.mark(origins[before.origin as usize]));
+                let path = held(holder, path.item(new.index as usize).to_string());
+                report.add(new.mark(origins[origin]).problem(path, message));
             }
         }
     }
 }
 
-impl Tree<'_> {
-    /// The descriptors of a list, of which others on the same level may have been validated.
-    pub(super) fn level(
+/// Of a key and a value, or of a key alone. Nobody finds two that have the same.
+fn hash(key: &str, value: Option<&str>) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&(key.len() as u64).to_le_bytes()).update(key.as_bytes());
+    if let Some(value) = value {
+        hasher.update(b"=").update(value.as_bytes());
+    }
+    let mut name = [0; 16];
+    hasher.finalize_xof().fill(&mut name);
+    name
+}
+
+fn same_as(path: FieldPath<'_>, mark: &Mark) -> String {
+    format!("has the same key and value as {path} at {mark}")
+}
+
+impl PartBuilder {
+    /// Validates the descriptors of a list and those below them.
+    pub(super) fn list(
         &mut self,
+        complaints: &mut Complaints<'_>,
         list: &[Raw<RawDescriptor<'_>>],
-        path: FieldPath<'_>,
-        level: usize,
-        siblings: &mut Siblings,
-    ) -> Vec<DescriptorConfig> {
-        if level > MAX_LEVELS {
-            self.complaints.error(path, format!("descriptors may nest up to {MAX_LEVELS} levels deep"));
-            return Vec::new();
+        (path, depth): (FieldPath<'_>, usize),
+    ) -> Level {
+        let mut level = Level::default();
+        if depth > MAX_LEVELS {
+            complaints.error(path, format!("descriptors may nest up to {MAX_LEVELS} levels deep"));
+            return level;
         }
-        let mut configs = Vec::new();
         for (index, raw) in list.iter().enumerate() {
-            let Some(config) = raw.get().and_then(|raw| self.descriptor(raw, path.item(index), level)) else {
-                continue;
-            };
-            self.check_unique(path, index, &config, siblings);
-            configs.push(config);
+            let Some(raw) = raw.get() else { continue };
+            let path = path.item(index);
+            let below = self.below(complaints, raw, (path, depth));
+            self.add(complaints, &mut level, Item { path, raw, below });
         }
-        // What has a mistake may do nothing for that alone.
-        if !self.complaints.report.has_errors() {
-            for index in idle(list, if level == 1 { self.others } else { Others::None }) {
-                let message = "does nothing: it has neither a limit nor descriptors, and is no exemption from another";
-                self.complaints.warn(path.item(index), message);
-            }
-        }
-        configs
+        self.close(complaints.origin.name(), &level, path);
+        level
     }
 
-    fn descriptor(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, level: usize) -> Option<DescriptorConfig> {
-        let key = self.complaints.required_text(&raw.key, path.key("key")).map(str::to_owned);
-        let value = raw.value.get().filter(|value| !value.is_empty()).map(|value| value.clone().into_owned());
-        self.check_patterns(&key, &value, path);
+    /// The level below a descriptor at this depth, of the descriptors in it.
+    pub fn below(
+        &mut self,
+        complaints: &mut Complaints<'_>,
+        raw: &RawDescriptor<'_>,
+        (path, depth): (FieldPath<'_>, usize),
+    ) -> Level {
+        let list = raw.descriptors.get();
+        list.map(|list| self.list(complaints, list, (path.key("descriptors"), depth + 1))).unwrap_or_default()
+    }
+
+    /// Validates a descriptor, and adds it to its level.
+    pub fn add(&mut self, complaints: &mut Complaints<'_>, level: &mut Level, Item { path, raw, below }: Item<'_, '_>) {
+        let config = Tree { complaints, part: self }.descriptor(raw, path, below);
+        let Some(config) = config else { return };
+        let position = complaints.origin.position(&path);
+        complaints.check_unique((path, position), &config, &mut level.siblings);
+        if complaints.report.has_errors() {
+            // They never become rules, and further mistakes can be found without them.
+            return;
+        }
+        if config.is_empty() {
+            level.empty.push((level.configs.len(), position));
+        }
+        level.configs.push(config);
+    }
+
+    /// Looks at a whole level.
+    pub fn close(&mut self, file: &Arc<Path>, level: &Level, list: FieldPath<'_>) {
+        if level.empty.is_empty() {
+            return;
+        }
+        let is_top = matches!(list, FieldPath::Key(FieldPath::Root, _));
+        let others = if is_top && self.options.merge_domains { Others::Possible } else { Others::None };
+        for (index, position) in idle(&level.configs, &level.empty, others) {
+            let message = "does nothing: it has neither a limit nor descriptors, and is no exemption from another";
+            let (file, path) = (Arc::clone(file), list.item(index).to_string());
+            let message = message.to_owned();
+            self.idle.add(Problem { severity: Severity::Warning, file, position, path, message });
+        }
+    }
+}
+
+impl Complaints<'_> {
+    fn check_unique(
+        &mut self,
+        (path, position): (FieldPath<'_>, Option<Position>),
+        config: &DescriptorConfig,
+        siblings: &mut Siblings,
+    ) {
+        let FieldPath::Item(list, index) = path else { return };
+        let position = position.map(|Position { line, column }| (line as u32, column as u32));
+        let new = First { origin: 0, index: index as u32, position };
+        if let Err(before) = siblings.insert(hash(&config.key, config.value.as_deref()), new) {
+            let message = same_as(list.item(before.index as usize), &before.mark(self.origin.name()));
+            self.error(path, message);
+        }
+    }
+}
+
+/// Validates one descriptor.
+pub(super) struct Tree<'t, 'r> {
+    pub(super) complaints: &'t mut Complaints<'r>,
+    pub(super) part: &'t mut PartBuilder,
+}
+
+impl Tree<'_, '_> {
+    fn descriptor(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, below: Level) -> Option<DescriptorConfig> {
+        let key = self.complaints.required_text(&raw.key, path.key("key"));
+        let value = raw.value.get().filter(|value| !value.is_empty()).map(|value| &**value);
+        self.check_patterns(key, value, path);
         let share_threshold = raw.share_threshold.is_set();
-        if share_threshold && ![&key, &value].into_iter().flatten().any(|text| text.contains('*')) {
+        if share_threshold && ![key, value].into_iter().flatten().any(|text| text.contains('*')) {
             let message = "values share a threshold only where the key or the value has a wildcard (*)";
             self.complaints.error(path.key("share_threshold"), message);
         }
         let role = self.role(raw, path);
         let rule = self.rule(raw, path, role);
         if let Some(rule) = &rule
-            && (key.as_deref() != Some(HOLDER_KEY) || value.is_some())
+            && (key != Some(HOLDER_KEY) || value.is_some())
         {
             self.check_holders(rule, path);
         }
-        let descriptors = match raw.descriptors.get() {
-            Some(list) => self.level(list, path.key("descriptors"), level + 1, &mut Siblings::default()),
-            None => Vec::new(),
-        };
-        let place = Place { origin: self.origin, line: self.complaints.line(path) };
-        Some(DescriptorConfig { place, key: key?, value, share_threshold, rule, descriptors })
+        let place = Place { origin: 0, line: self.complaints.line(path) };
+        let descriptors = below.configs;
+        let (key, value) = (key?.into(), value.map(Into::into));
+        Some(DescriptorConfig { place, key, value, share_threshold, rule, descriptors })
     }
 
     /// What looks like a pattern matches as it is written, which is hardly meant.
-    fn check_patterns(&mut self, key: &Option<String>, value: &Option<String>, path: FieldPath<'_>) {
+    fn check_patterns(&mut self, key: Option<&str>, value: Option<&str>, path: FieldPath<'_>) {
         for (name, text) in [("key", key), ("value", value)] {
-            if let Some(message) = text.as_deref().and_then(taken_for) {
+            if let Some(message) = text.and_then(taken_for) {
                 self.complaints.warn(path.key(name), message);
             }
         }
-        if key.as_deref() == Some("remote_address") && value.as_deref().is_some_and(is_network) {
+        if key == Some("remote_address") && value.is_some_and(is_network) {
             let message = "an address is never a network: let Envoy send masked_remote_address, and match that";
             self.complaints.warn(path.key("value"), message);
         }
@@ -138,7 +236,7 @@ impl Tree<'_> {
     /// A limit that has holders needs the key that names them.
     fn check_holders(&mut self, rule: &RuleConfig, path: FieldPath<'_>) {
         for config in &rule.limits {
-            if let Allowance::Limited(limit) = config.allowance
+            if let Allowance::Limited(limit) = config.config.allowance
                 && limit.algorithm().has_holders()
             {
                 let message = format!(
@@ -160,18 +258,11 @@ impl Tree<'_> {
             if raw.rate_limit.is_missing() && raw.rate_limits.is_missing() {
                 let message = "does nothing without a rate_limit beside it; it is not inherited";
                 self.complaints.warn(path.key(key), message);
+            } else if raw.rate_limit.get().is_some_and(|limit| limit.unlimited.is_set()) {
+                self.complaints.warn(path.key(key), "does nothing: an unlimited rule denies nothing");
             }
         }
         found
-    }
-
-    fn check_unique(&mut self, list: FieldPath<'_>, index: usize, config: &DescriptorConfig, siblings: &mut Siblings) {
-        let (path, origin) = (list.item(index), self.complaints.origin);
-        let mark = Mark { origin: Arc::clone(origin.name()), position: origin.position(&path) };
-        let name = (config.key.clone(), config.value.clone());
-        if let Err(message) = siblings.add(name, First { mark, index }, list) {
-            self.complaints.error(path, message);
-        }
     }
 
     fn rule(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, role: Role) -> Option<RuleConfig> {

@@ -1,6 +1,7 @@
 //! What a rule may say of a limit.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::descriptors::Tree;
@@ -8,7 +9,7 @@ use super::{algorithm, failure_mode};
 use crate::algorithm::{Algorithm, Initial, Limit, LimitError, LimitErrors, Options, Penalty, Weighting};
 use crate::descriptor::Unit;
 use crate::lease::Lease;
-use crate::rules::checked::{Allowance, LimitConfig, Said, SaidBy};
+use crate::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, Said, SaidBy};
 use crate::rules::config::{FieldPath, Raw, RawLease, RawLimit, RawPenalty, RawReplaces, Text};
 use crate::rules::report::{Severity, quoted, unknown};
 
@@ -21,8 +22,8 @@ const SMALL: u32 = 4;
 /// Stands for a length that cannot be read, so that what is beside it can be looked at.
 const ANY_LENGTH: Duration = Duration::from_secs(1);
 
-impl Tree<'_> {
-    pub(super) fn rate_limits(&mut self, list: &[Raw<RawLimit<'_>>], path: FieldPath<'_>) -> Vec<LimitConfig> {
+impl Tree<'_, '_> {
+    pub(super) fn rate_limits(&mut self, list: &[Raw<RawLimit<'_>>], path: FieldPath<'_>) -> Vec<RuleLimitConfig> {
         if list.is_empty() {
             self.complaints.error(path, "is empty: write a limit, or leave it out");
         }
@@ -31,7 +32,7 @@ impl Tree<'_> {
         for (index, raw) in list.iter().enumerate() {
             let path = path.item(index);
             let Some(config) = raw.get().and_then(|raw| self.rate_limit(raw, path)) else { continue };
-            match config.allowance {
+            match config.config.allowance {
                 Allowance::Unlimited => {
                     self.complaints.error(path, "among several limits none can be unlimited: remove it")
                 }
@@ -41,7 +42,7 @@ impl Tree<'_> {
                                    without it";
                     self.complaints.error(path, message);
                 }
-                Allowance::Limited(_) if config.lease.is_some() => {
+                Allowance::Limited(_) if config.config.lease.is_some() => {
                     let message = "among several limits none has a lease: the store decides all of them together; \
                                    remove it, or leave one limit";
                     self.complaints.error(path, message);
@@ -61,20 +62,17 @@ impl Tree<'_> {
         limits
     }
 
-    pub(super) fn rate_limit(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>) -> Option<LimitConfig> {
-        let name = raw.name.get().map(|name| name.clone().into_owned()).unwrap_or_default();
-        if !name.is_empty() {
-            self.names.given.insert(name.clone());
-        }
-        let replaces = raw.replaces.get().map(|list| self.replaces(list, path.key("replaces"), &name));
+    pub(super) fn rate_limit(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>) -> Option<RuleLimitConfig> {
+        let name: Option<Arc<str>> = raw.name.get().filter(|name| !name.is_empty()).map(|name| (**name).into());
+        self.part.names.given.extend(name.clone());
+        let own = name.as_deref().unwrap_or_default();
+        let replaces = raw.replaces.get().map(|list| self.replaces(list, path.key("replaces"), own));
         let replaces = replaces.unwrap_or_default();
-        let failure_mode = failure_mode(&raw.failure_mode, path, &mut self.complaints);
-        let failure_mode = failure_mode.unwrap_or(self.defaults.failure_mode);
+        let failure_mode = failure_mode(&raw.failure_mode, path, self.complaints);
+        let failure_mode = failure_mode.unwrap_or(self.part.defaults().failure_mode);
         let cost = self.cost(&raw.cost, path.key("cost"));
         let common = LimitConfig {
-            line: self.complaints.line(path),
             said: self.said(raw),
-            name,
             allowance: Allowance::Unlimited,
             failure_mode,
             cost: cost.unwrap_or(1),
@@ -87,7 +85,7 @@ impl Tree<'_> {
             Raw::Unreadable => return None,
             Raw::Given(true) => {
                 self.check_unlimited(raw, path);
-                return cost.map(|_| common);
+                return cost.map(|_| self.shared(name, common, path));
             }
             Raw::Given(false) | Raw::Missing => {}
         }
@@ -112,7 +110,19 @@ impl Tree<'_> {
         // What is there and makes no sense has been reported.
         let reported = cost.is_none() || penalty == Some(None) || lease == Some(None);
         let (limit, penalty, lease) = (limit?, penalty.flatten(), lease.flatten());
-        (!reported).then_some(LimitConfig { allowance: Allowance::Limited(limit), penalty, lease, ..common })
+        let config = LimitConfig { allowance: Allowance::Limited(limit), penalty, lease, ..common };
+        (!reported).then(|| self.shared(name, config, path))
+    }
+
+    /// The limit; others that say the same have the same config.
+    fn shared(&mut self, name: Option<Arc<str>>, config: LimitConfig, path: FieldPath<'_>) -> RuleLimitConfig {
+        let limits = &mut self.part.limits;
+        let config = limits.get(&config).cloned().unwrap_or_else(|| {
+            let config = Arc::new(config);
+            limits.insert(Arc::clone(&config));
+            config
+        });
+        RuleLimitConfig { line: self.complaints.line(path), name, config }
     }
 
     /// Who says what the limit need not say.
@@ -123,8 +133,8 @@ impl Tree<'_> {
             (true, false) => SaidBy::Setting,
         };
         Said {
-            algorithm: by(raw.algorithm.is_missing(), self.given.algorithm.is_some()),
-            failure_mode: by(raw.failure_mode.is_missing(), self.given.failure_mode.is_some()),
+            algorithm: by(raw.algorithm.is_missing(), self.part.given.algorithm.is_some()),
+            failure_mode: by(raw.failure_mode.is_missing(), self.part.given.failure_mode.is_some()),
             hold: if raw.hold.is_missing() { SaidBy::Nobody } else { SaidBy::Limit },
         }
     }
@@ -153,7 +163,7 @@ impl Tree<'_> {
 
     /// Hints at what fits a small number better than the default, where nobody has chosen that.
     fn check_small(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>, requests: u32, algorithm: Algorithm) {
-        let is_chosen = self.given.algorithm.is_some()
+        let is_chosen = self.part.given.algorithm.is_some()
             || !raw.algorithm.is_missing()
             || !raw.segments.is_missing()
             || !raw.weighting.is_missing()
@@ -170,7 +180,7 @@ impl Tree<'_> {
     }
 
     fn penalty(&mut self, raw: &RawPenalty<'_>, path: FieldPath<'_>) -> Option<Penalty> {
-        let complaints = &mut self.complaints;
+        let complaints = &mut *self.complaints;
         let after =
             complaints.required(&raw.after, path.key("after"), "how many denials bring a ban, such as 5").copied();
         let within = path.key("within");
@@ -197,7 +207,7 @@ impl Tree<'_> {
         limit: Option<&Limit>,
         has_penalty: bool,
     ) -> Option<Lease> {
-        let complaints = &mut self.complaints;
+        let complaints = &mut *self.complaints;
         let size = complaints
             .required(&raw.size, path.key("size"), "how many hits a process takes in advance, such as 50")
             .copied();
@@ -231,7 +241,7 @@ impl Tree<'_> {
                 continue;
             }
             let unknown = self.complaints.problem(Severity::Warning, path, String::new());
-            self.names.replaced.push((name.to_owned(), unknown));
+            self.part.names.replaced.push((name.to_owned(), unknown));
             names.push(name.to_owned());
         }
         names
@@ -259,8 +269,8 @@ impl Tree<'_> {
 
     fn limit(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>) -> Option<Limit> {
         let algorithm = match raw.algorithm {
-            Raw::Missing => Some(self.defaults.algorithm),
-            _ => algorithm(&raw.algorithm, path, &mut self.complaints),
+            Raw::Missing => Some(self.part.defaults().algorithm),
+            _ => algorithm(&raw.algorithm, path, self.complaints),
         };
         let period = match algorithm {
             Some(algorithm) if algorithm.has_holders() => self.hold(raw, path),
@@ -283,7 +293,7 @@ impl Tree<'_> {
             }
         };
         let max_delay = self.length(&raw.max_delay, path.key("max_delay"));
-        let complaints = &mut self.complaints;
+        let complaints = &mut *self.complaints;
         let options = Options {
             count_denied: raw.count_denied.get().copied(),
             burst: raw.burst.get().copied(),
@@ -318,7 +328,7 @@ impl Tree<'_> {
             };
         }
         let place = path.key("period");
-        if !raw.unit.is_missing() {
+        if raw.unit.get().is_some() {
             self.complaints.error(place, "a limit has a unit or a period: remove one of the two");
             return None;
         }
@@ -328,7 +338,8 @@ impl Tree<'_> {
     /// The period of a limit of what is in progress.
     fn hold(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>) -> Option<Duration> {
         let mut wrong = false;
-        for (key, _) in [("unit", &raw.unit), ("period", &raw.period)].into_iter().filter(|(_, raw)| !raw.is_missing())
+        for (key, _) in
+            [("unit", &raw.unit), ("period", &raw.period)].into_iter().filter(|(_, raw)| raw.get().is_some())
         {
             wrong = true;
             let message = format!(

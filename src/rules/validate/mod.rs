@@ -10,16 +10,17 @@ mod idle;
 mod limits;
 mod pattern;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
 pub(in crate::rules) use self::descriptors::HOLDER_KEY;
-use self::descriptors::{Siblings, Tree};
-use self::idle::Others;
-use super::checked::{Defaults, DescriptorConfig, DomainConfig, FailureMode, Line, OriginConfig};
+use self::descriptors::Siblings;
+pub use self::descriptors::{Item, Level};
+use super::checked::{Defaults, DescriptorConfig, FailureMode, LimitConfig, Line, OriginConfig};
+use super::compiled::{CompiledDomain, CompiledPart, Rules, Subtree};
 use super::config::{FieldPath, Raw, RawDefaults, RawDomain, Text};
 use super::report::{Position, Problem, Report, Severity, nearest, quoted, unknown};
 use crate::algorithm::Algorithm;
@@ -59,43 +60,87 @@ pub trait Origin {
     /// Where a field stands in it; of a field that is missing, where it is missing. `None` where there are no
     /// positions.
     fn position(&self, path: &FieldPath<'_>) -> Option<Position>;
+
+    /// What in it holds these rules, where it can hold several: the resource and the key of a Kubernetes manifest.
+    fn holder(&self) -> Option<&Arc<str>> {
+        None
+    }
+
+    /// What messages call a field.
+    fn path(&self, path: &FieldPath<'_>) -> String {
+        path.to_string()
+    }
 }
 
 /// Joins parts to domains, one after the other.
 #[derive(Debug)]
 pub struct Validation {
     options: LoadOptions,
-    domains: Vec<Part>,
+    domains: Vec<Domain>,
     by_name: HashMap<String, usize>,
 }
 
 /// A domain, or a part of one, that has been validated by itself.
 #[derive(Debug)]
 pub struct Part {
-    name: String,
-    /// Where it is named; of several parts, the first.
-    named: Mark,
-    /// Those of its parts.
-    origins: Vec<OriginConfig>,
-    /// Of several parts that differ, the first counts.
-    defaults: GivenDefaults,
+    head: Head,
     descriptors: Vec<DescriptorConfig>,
-    /// The top level, to which several parts may add.
+}
+
+/// A part that has been compiled, too.
+#[derive(Debug)]
+pub struct Compiled {
+    head: Head,
+    subtree: Subtree,
+}
+
+/// What joining parts needs of each.
+#[derive(Debug)]
+struct Head {
+    name: String,
+    /// Where it is named.
+    named: Mark,
+    /// What holds it there.
+    holder: Option<Arc<str>>,
+    origin: OriginConfig,
+    defaults: GivenDefaults,
+    /// The top level, where several parts may add to it.
     siblings: Siblings,
     names: Names,
+}
+
+/// The parts of one name; or the only one, where they may not add up.
+#[derive(Debug)]
+struct Domain {
+    /// The first.
+    head: Head,
+    parts: Vec<CompiledPart>,
+}
+
+/// What one origin says, descriptor by descriptor, each after those below it: a source need not have all of them in
+/// memory at once.
+#[derive(Debug)]
+pub struct PartBuilder {
+    options: LoadOptions,
+    given: GivenDefaults,
+    names: Names,
+    /// What limits say, each once.
+    limits: HashSet<Arc<LimitConfig>>,
+    /// Which descriptors do nothing. What has a mistake may do nothing for that alone.
+    idle: Report,
 }
 
 /// What limits are called, and what they call others.
 #[derive(Debug, Default)]
 struct Names {
-    given: BTreeSet<String>,
+    given: BTreeSet<Arc<str>>,
     /// With the problem that it is where nobody has that name.
     replaced: Vec<(String, Problem)>,
 }
 
 /// What `defaults` say.
-#[derive(Clone, Copy, Debug, Default)]
-struct GivenDefaults {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GivenDefaults {
     algorithm: Option<Algorithm>,
     failure_mode: Option<FailureMode>,
 }
@@ -110,36 +155,71 @@ struct Mark {
 impl Part {
     /// Validates what one origin says. What is wrong with it goes to the report.
     pub fn validate(origin: &dyn Origin, raw: &RawDomain<'_>, options: &LoadOptions, report: &mut Report) -> Part {
+        let mut builder = PartBuilder::new(GivenDefaults::of(&raw.defaults), options);
         let mut complaints = Complaints { origin, report };
-        let path = FieldPath::Root.key("domain");
-        let name = complaints.required_text(&raw.domain, path).unwrap_or_default().to_owned();
-        let named = Mark { origin: Arc::clone(origin.name()), position: origin.position(&path) };
-        let defaults = raw.defaults.get().map(|raw| defaults(raw, &mut complaints)).unwrap_or_default();
-        let (mut names, mut siblings) = (Names::default(), Siblings::default());
-        let origins = vec![complaints.origin_config(defaults)];
-        let others = if options.merge_domains { Others::Possible } else { Others::None };
-        let (given, of_all) = (defaults, defaults.or_settings(options.defaults));
-        let mut tree = Tree { complaints, defaults: of_all, given, origin: 0, others, names: &mut names };
         let path = FieldPath::Root.key("descriptors");
-        let descriptors = raw.descriptors.get().map(|list| tree.level(list, path, 1, &mut siblings));
-        if !options.merge_domains {
-            // No other part adds to them.
-            siblings = Siblings::default();
-        }
-        let descriptors = descriptors.unwrap_or_default();
-        Part { name, named, origins, defaults, descriptors, siblings, names }
+        let top = raw.descriptors.get().map(|list| builder.list(&mut complaints, list, (path, 1)));
+        builder.finish(&mut complaints, raw, top.unwrap_or_default())
     }
 
-    /// Adds another part of the same domain.
-    fn join(&mut self, other: Part, report: &mut Report) {
-        self.defaults = self.defaults.or(other.defaults);
-        self.siblings.join(other.siblings, report);
-        let mut descriptors = other.descriptors;
-        shift(&mut descriptors, self.origins.len() as u32);
-        self.descriptors.extend(descriptors);
-        self.origins.extend(other.origins);
-        self.names.given.extend(other.names.given);
-        self.names.replaced.extend(other.names.replaced);
+    /// Makes of it what requests are matched with; nothing, where the report holds an error. It can be done for all
+    /// parts side by side.
+    pub fn compile(self, report: &Report) -> Compiled {
+        let Part { head, descriptors } = self;
+        let subtree = if report.has_errors() { Subtree::default() } else { Subtree::compile(&head.name, descriptors) };
+        Compiled { head, subtree }
+    }
+}
+
+impl PartBuilder {
+    /// Nothing yet, where these defaults are given.
+    pub fn new(given: GivenDefaults, options: &LoadOptions) -> PartBuilder {
+        let (names, limits, idle) = (Names::default(), HashSet::new(), Report::default());
+        PartBuilder { options: *options, given, names, limits, idle }
+    }
+
+    /// What it was made with.
+    pub fn given(&self) -> GivenDefaults {
+        self.given
+    }
+
+    /// What holds for a limit that does not say otherwise.
+    fn defaults(&self) -> Defaults {
+        self.given.or_settings(self.options.defaults)
+    }
+
+    /// The part, once its top level is complete.
+    pub fn finish(self, complaints: &mut Complaints<'_>, raw: &RawDomain<'_>, top: Level) -> Part {
+        let path = FieldPath::Root.key("domain");
+        let name = complaints.required_text(&raw.domain, path).unwrap_or_default().to_owned();
+        let named = Mark { origin: Arc::clone(complaints.origin.name()), position: complaints.origin.position(&path) };
+        let defaults = raw.defaults.get().map(|raw| defaults(raw, complaints)).unwrap_or_default();
+        let origin = complaints.origin_config(defaults);
+        if !complaints.report.has_errors() {
+            complaints.report.merge(self.idle);
+        }
+        // What has a mistake may be empty for that alone.
+        if top.configs.is_empty() && !self.options.merge_domains && !complaints.report.has_errors() {
+            let path = FieldPath::Root.key("descriptors");
+            complaints.warn(path, "there are none, so no request of this domain is limited");
+        }
+        let Level { configs: descriptors, siblings, .. } = top;
+        // Otherwise no other part adds to them.
+        let siblings = if self.options.merge_domains { siblings } else { Siblings::default() };
+        let holder = complaints.origin.holder().cloned();
+        Part { head: Head { name, named, holder, origin, defaults, siblings, names: self.names }, descriptors }
+    }
+}
+
+impl Domain {
+    /// Adds another part of the same domain. Of parts whose defaults differ, the first counts.
+    fn join(&mut self, Compiled { head, subtree }: Compiled, report: &mut Report) {
+        self.head.defaults = self.head.defaults.or(head.defaults);
+        self.parts.push(CompiledPart { subtree, origins: vec![head.origin] });
+        let origins: Vec<_> = self.parts.iter().flat_map(|part| &part.origins).map(|origin| &origin.name).collect();
+        self.head.siblings.join((head.siblings, head.holder.as_ref()), &origins, report);
+        self.head.names.given.extend(head.names.given);
+        self.head.names.replaced.extend(head.names.replaced);
     }
 }
 
@@ -150,21 +230,25 @@ impl Validation {
     }
 
     /// Joins a part to its domain. It is a domain of its own, unless parts are to be merged.
-    pub fn join(&mut self, part: Part, report: &mut Report) {
-        if let Some(&index) = self.by_name.get(&part.name) {
+    pub fn join(&mut self, part: Compiled, report: &mut Report) {
+        let head = &part.head;
+        if let Some(&index) = self.by_name.get(&head.name) {
             let domain = &mut self.domains[index];
             if self.options.merge_domains {
                 return domain.join(part, report);
             }
-            let (name, first) = (quoted(&part.name), domain.named.origin.display());
+            let (name, first) = (quoted(&head.name), domain.head.named.origin.display().to_string());
+            let first = held(domain.head.holder.as_ref(), first);
             let hint = "one file holds a domain, unless MERGE_DOMAIN_CONFIG=true";
             let message = format!("{name} is already the domain of {first}; {hint}");
-            report.add(part.named.problem("domain".to_owned(), message));
+            report.add(head.named.problem(held(head.holder.as_ref(), "domain".to_owned()), message));
         }
-        if !part.name.is_empty() {
-            self.by_name.entry(part.name.clone()).or_insert(self.domains.len());
+        if !head.name.is_empty() {
+            self.by_name.entry(head.name.clone()).or_insert(self.domains.len());
         }
-        self.domains.push(part);
+        let Compiled { head, subtree } = part;
+        let parts = vec![CompiledPart { subtree, origins: vec![head.origin.clone()] }];
+        self.domains.push(Domain { head, parts });
     }
 
     /// Nothing has been added.
@@ -172,23 +256,23 @@ impl Validation {
         self.domains.is_empty()
     }
 
-    /// Every domain. They are of no use where the report holds an error.
-    pub fn finish(self, report: &mut Report) -> Vec<DomainConfig> {
+    /// The rules of every domain; none where the report holds an error.
+    pub fn finish(self, report: &mut Report) -> Rules {
         let settings = self.options.defaults;
-        let mut configs = Vec::with_capacity(self.domains.len());
-        for Part { name, origins, defaults, descriptors, names, .. } in self.domains {
+        let mut domains = Vec::with_capacity(self.domains.len());
+        for Domain { head: Head { name, defaults, names, .. }, parts } in self.domains {
             warn_of_unknown(&name, names, report);
-            configs.push(DomainConfig { name, defaults: defaults.or_settings(settings), origins, descriptors });
+            domains.push(CompiledDomain { name, defaults: defaults.or_settings(settings), parts });
         }
-        configs
+        if report.has_errors() { Rules::default() } else { Rules::join(domains) }
     }
 }
 
-/// Origins of a part come after so many others of its domain.
-fn shift(descriptors: &mut [DescriptorConfig], by: u32) {
-    for descriptor in descriptors {
-        descriptor.place.origin += by;
-        shift(&mut descriptor.descriptors, by);
+/// Something within what holds it.
+fn held(holder: Option<&Arc<str>>, what: String) -> String {
+    match holder {
+        Some(holder) => format!("{holder}: {what}"),
+        None => what,
     }
 }
 
@@ -212,9 +296,9 @@ impl fmt::Display for Mark {
 
 /// A request has one domain, so only a rule of the same domain can be replaced.
 fn warn_of_unknown(domain: &str, names: Names, report: &mut Report) {
-    let given: Vec<_> = names.given.iter().map(String::as_str).collect();
+    let given: Vec<_> = names.given.iter().map(|name| &**name).collect();
     let mut comparisons = 0;
-    for (name, problem) in names.replaced.into_iter().filter(|(name, _)| !names.given.contains(name)) {
+    for (name, problem) in names.replaced.into_iter().filter(|(name, _)| !names.given.contains(name.as_str())) {
         comparisons += given.len();
         let near = if comparisons <= COMPARISONS { nearest(&name, &given) } else { None };
         let near = near.map(|near| format!(", did you mean {}?", quoted(near))).unwrap_or_default();
@@ -246,6 +330,13 @@ fn failure_mode(raw: &Raw<Text<'_>>, of: FieldPath<'_>, complaints: &mut Complai
 }
 
 impl GivenDefaults {
+    /// What of them is right; of what is wrong nothing is said.
+    pub fn of(raw: &Raw<RawDefaults<'_>>) -> GivenDefaults {
+        let (origin, mut report) = (Nowhere(Path::new("").into()), Report::default());
+        let mut complaints = Complaints { origin: &origin, report: &mut report };
+        raw.get().map(|raw| defaults(raw, &mut complaints)).unwrap_or_default()
+    }
+
     fn or(self, other: GivenDefaults) -> GivenDefaults {
         GivenDefaults {
             algorithm: self.algorithm.or(other.algorithm),
@@ -261,10 +352,25 @@ impl GivenDefaults {
     }
 }
 
+/// What has no place.
+struct Nowhere(Arc<Path>);
+
+impl Origin for Nowhere {
+    fn name(&self) -> &Arc<Path> {
+        &self.0
+    }
+
+    fn position(&self, _: &FieldPath<'_>) -> Option<Position> {
+        None
+    }
+}
+
 /// Where what is wrong with one origin goes to.
-struct Complaints<'r> {
-    origin: &'r dyn Origin,
-    report: &'r mut Report,
+pub struct Complaints<'r> {
+    /// What they are about.
+    pub origin: &'r dyn Origin,
+    /// What collects them.
+    pub report: &'r mut Report,
 }
 
 impl Complaints<'_> {
@@ -285,7 +391,7 @@ impl Complaints<'_> {
 
     fn problem(&self, severity: Severity, path: FieldPath<'_>, message: String) -> Problem {
         let (file, position) = (Arc::clone(self.origin.name()), self.origin.position(&path));
-        Problem { severity, file, position, path: path.to_string(), message }
+        Problem { severity, file, position, path: self.origin.path(&path), message }
     }
 
     /// The origin as it is remembered.

@@ -29,7 +29,7 @@ pub(super) fn is_network(text: &str) -> bool {
 fn is_expression(text: &str) -> bool {
     let bytes = text.as_bytes();
     let anchored = bytes.len() > 1 && (bytes[0] == b'^' || bytes[bytes.len() - 1] == b'$');
-    anchored || any_number(text) || has_class(text) || has_escape(text) || has_choice(text)
+    anchored || any_number(text) || has_class(text) || has_escape(text) || has_choice(text) || has_optional(text)
 }
 
 /// `.*` and `.+` where a wildcard would hardly follow a dot.
@@ -58,12 +58,26 @@ fn has_class(text: &str) -> bool {
     })
 }
 
-/// `\.`, `\/`, `\d+`. A name of a Windows domain, `CORP\sam`, has a backslash, too.
+/// `\.`, `\/`, `\d`, `\d+`. A name of a Windows domain, `CORP\sam`, has a backslash, too.
 fn has_escape(text: &str) -> bool {
     text.match_indices('\\').any(|(at, _)| {
+        let is_name = text[..at].ends_with(char::is_alphanumeric);
         let mut rest = text[at + 1..].chars();
-        let (first, second) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
-        "./-?+*()[]$^|".contains(first) || "dDwWsS".contains(first) && "+{?".contains(second)
+        let (first, second) = (rest.next().unwrap_or_default(), rest.next());
+        let is_class = "dDwWsS".contains(first)
+            && match second {
+                Some(second) => "+{?".contains(second) || !is_name && !second.is_alphanumeric(),
+                None => !is_name,
+            };
+        "./-?+*()[]$^|".contains(first) || is_class
+    })
+}
+
+/// `ab?`, `(ab)?`, `https?://`. What stands behind the question mark of a path, `/a?b=1`, is its query.
+fn has_optional(text: &str) -> bool {
+    text.match_indices('?').any(|(at, _)| {
+        let before = text[..at].ends_with(|before: char| before.is_alphanumeric() || ")]".contains(before));
+        before && !text[at + 1..].starts_with(|after: char| after.is_alphanumeric() || "_%[&=*".contains(after))
     })
 }
 
@@ -116,6 +130,13 @@ mod tests {
             "(?i)bot",
             "/(?:a|b)",
             "bot(s|)",
+            r"\d",
+            r"/users/\d",
+            r"\d*",
+            r"\d-\d",
+            "ab?",
+            "https?://*",
+            "[ab]?",
         ] {
             assert!(is_expression(text), "{text}");
         }
@@ -156,8 +177,10 @@ mod tests {
             r"CORP\wendy",
             r"CORP\d*",
             "c++",
-            "what?",
+            "?",
             "?q=1",
+            "/search?q=1",
+            "/search?*",
             "50%",
             "%20",
             "100% cotton 5%",

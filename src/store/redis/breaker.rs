@@ -17,6 +17,9 @@ use crate::telemetry::Throttle;
 
 /// How often an open breaker is logged.
 const REMINDER: Duration = Duration::from_secs(30);
+/// A lost connection is logged so much later: where Redis has ended, the others are lost within that, and the outage is
+/// all there is to tell.
+const SETTLE: Duration = Duration::from_secs(1);
 /// How soon after another cause of the same outage the next one is logged.
 const CAUSES_APART: Duration = Duration::from_secs(10);
 
@@ -118,7 +121,7 @@ impl Breaker {
         let down_ms = if let State::Open(outage) = was { Some(outage.since.elapsed().as_millis()) } else { None };
         self.log.log(News::Up, || {
             let redis = Arc::clone(&self.redis);
-            move |changes| tracing::info!(%redis, down_ms, changes, "redis is up: limits are decided there")
+            move |times| tracing::info!(%redis, down_ms, times, "redis is up: limits are decided there")
         });
     }
 
@@ -128,16 +131,7 @@ impl Breaker {
         let State::Closed { connections } = &mut *state else { return };
         *connections -= 1;
         if *connections > 0 {
-            let serving = *connections;
-            self.log.log(News::Lost, || {
-                let (redis, error) = (Arc::clone(&self.redis), error.to_string());
-                move |losses| {
-                    tracing::warn!(
-                        %redis, error, losses, serving,
-                        "a connection to redis is lost, and others are left"
-                    );
-                }
-            });
+            self.report_single(News::Lost, error, *connections);
             return;
         }
         *state = State::Open(self.open(error));
@@ -154,18 +148,7 @@ impl Breaker {
                 self.report_down("redis cannot be used: each limit answers by its failure mode", error);
             }
             State::Open(outage) => self.go_on(outage, error),
-            State::Closed { connections } => {
-                let serving = *connections;
-                self.log.log(News::Failed, || {
-                    let (redis, error) = (Arc::clone(&self.redis), error.to_string());
-                    move |failures| {
-                        tracing::warn!(
-                            %redis, error, failures, serving,
-                            "a connection to redis cannot be made, and others are left"
-                        );
-                    }
-                });
-            }
+            State::Closed { connections } => self.report_single(News::Failed, error, *connections),
         }
     }
 
@@ -192,10 +175,27 @@ impl Breaker {
         }
     }
 
+    /// Of one connection, while so many others serve.
+    fn report_single(&self, news: News, error: &Fault, serving: usize) {
+        let what = match news {
+            News::Failed => "a connection to redis could not be made, and others serve",
+            _ => "a connection to redis was lost, and others serve",
+        };
+        self.log.log_after(SETTLE, news, || {
+            let (redis, error) = (Arc::clone(&self.redis), error.to_string());
+            move |times| tracing::warn!(%redis, error, times, serving, "{what}")
+        });
+    }
+
+    /// Tells what is kept back, because the process ends.
+    pub(super) fn flush_log(&self) {
+        self.log.flush();
+    }
+
     fn report_down(&self, what: &'static str, error: &Fault) {
         self.log.log(News::Down, || {
             let (redis, error) = (Arc::clone(&self.redis), error.to_string());
-            move |changes| tracing::error!(%redis, error, changes, "{what}")
+            move |times| tracing::error!(%redis, error, times, "{what}")
         });
     }
 
@@ -274,7 +274,7 @@ mod tests {
         });
         let log = String::from_utf8(log.0.lock().clone()).unwrap();
         let says_up = |line: &str| {
-            let up = line.contains("redis is up") || line.contains("others are left");
+            let up = line.contains("redis is up") || line.contains("others serve");
             let down = ["redis is down", "redis cannot be used", "redis is still down"];
             (up || down.iter().any(|words| line.contains(words))).then_some(up)
         };

@@ -121,30 +121,27 @@ fn of(place: &Option<String>) -> String {
 /// What a user of Redis lacks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Its name, where it is known.
-    pub user: Option<String>,
     /// Commands, as rules of an ACL name them; empty where Redis has not said which.
     pub commands: Vec<String>,
-    /// The pattern of the keys, where it is these.
-    pub keys: Option<String>,
+    /// The keys of counters.
+    pub keys: bool,
+    /// The command that grants all that Tollgate needs, where user and keys are known.
+    pub grant: Option<String>,
 }
 
 impl fmt::Display for Rights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let user = self.user.as_deref().unwrap_or("USER");
-        f.write_str("its user may not ")?;
-        match (self.commands.as_slice(), &self.keys) {
-            ([], None) => return f.write_str("run a command that decisions need: see the log for its name"),
-            ([], Some(_)) => f.write_str("use counters' keys")?,
-            (commands, _) => {
-                let names: Vec<String> =
-                    commands.iter().map(|name| name.replace('|', " ").to_ascii_uppercase()).collect();
-                write!(f, "run {}", names.join(", "))?;
-            }
+        let names: Vec<String> = self.commands.iter().map(|name| name.replace('|', " ").to_ascii_uppercase()).collect();
+        let commands = if names.is_empty() { "a command that decisions need".to_owned() } else { names.join(", ") };
+        match (names.is_empty(), self.keys) {
+            (true, true) => f.write_str("its user may not use counters' keys")?,
+            (false, true) => write!(f, "its user may not run {commands}, nor use counters' keys")?,
+            (_, false) => write!(f, "its user may not run {commands}")?,
         }
-        write!(f, ": ACL SETUSER {user}")?;
-        self.commands.iter().try_for_each(|command| write!(f, " +{command}"))?;
-        self.keys.iter().try_for_each(|pattern| write!(f, " ~{pattern}"))
+        match &self.grant {
+            Some(grant) => write!(f, "; this grants all that Tollgate needs: {grant}"),
+            None => f.write_str(": see the log for the line that grants it"),
+        }
     }
 }
 
@@ -281,8 +278,8 @@ fn lacks(text: &str) -> Option<Rights> {
     let rule = |name: String| if name == "script" { "script|load".to_owned() } else { name };
     let commands: Vec<String> = named(text).map(rule).into_iter().collect();
     let is_of_keys = ["access one of the keys", "access a key", "at least one of the keys"];
-    let keys = is_of_keys.iter().any(|words| text.contains(words)).then(|| "*".to_owned());
-    Some(Rights { user: None, commands, keys })
+    let keys = is_of_keys.iter().any(|words| text.contains(words));
+    Some(Rights { commands, keys, grant: None })
 }
 
 /// `ERR unknown command 'EVALSHA', with args …`, in one of three kinds of quotes.
@@ -299,9 +296,12 @@ fn unknown_command(text: &str) -> Option<Cause> {
 mod tests {
     use super::*;
 
-    fn lacking(commands: &[&str], keys: Option<&str>) -> Cause {
-        let commands = commands.iter().map(|name| (*name).to_owned()).collect();
-        Cause::Lacks(Rights { user: None, commands, keys: keys.map(str::to_owned) })
+    fn lacking(commands: &[&str]) -> Cause {
+        Cause::Lacks(rights(commands, false))
+    }
+
+    fn rights(commands: &[&str], keys: bool) -> Rights {
+        Rights { commands: commands.iter().map(|name| (*name).to_owned()).collect(), keys, grant: None }
     }
 
     #[test]
@@ -321,10 +321,10 @@ mod tests {
             ("LOADING Redis is loading the dataset in memory", Cause::Loading),
             ("MISCONF Redis is configured to save RDB snapshots, but", Cause::CannotSave),
             ("NOREPLICAS Not enough good replicas to write.", Cause::FewReplicas),
-            ("NOPERM User toll has no permissions to run the 'evalsha' command", lacking(&["evalsha"], None)),
-            ("NOPERM this user has no permissions to run the 'script' command or its", lacking(&["script|load"], None)),
-            ("NOPERM No permissions to access a key", lacking(&[], Some("*"))),
-            ("NOPERM this user has no permissions to access one of the keys used as", lacking(&[], Some("*"))),
+            ("NOPERM User toll has no permissions to run the 'evalsha' command", lacking(&["evalsha"])),
+            ("NOPERM this user has no permissions to run the 'script' command or its", lacking(&["script|load"])),
+            ("NOPERM No permissions to access a key", Cause::Lacks(rights(&[], true))),
+            ("NOPERM this user has no permissions to access one of the keys used as", Cause::Lacks(rights(&[], true))),
             ("ERR unknown command `EVALSHA`, with args beginning with: `s`", Cause::NoCommand("EVALSHA".into())),
             ("ERR unknown command 'evalsha', with args beginning with: ", Cause::NoCommand("EVALSHA".into())),
             ("ERR something else, with args beginning with: 'a secret'", Cause::Other("ERR something else".into())),
@@ -343,9 +343,9 @@ mod tests {
             ),
             (
                 "shop|ann|fw1000: NOPERM ACL failure in script: User bob has no permissions to run the 'set' command",
-                lacking(&["set"], None),
+                lacking(&["set"]),
             ),
-            ("shop|ann|fw1000: The user executing the script can't run this command or subcommand", lacking(&[], None)),
+            ("shop|ann|fw1000: The user executing the script can't run this command or subcommand", lacking(&[])),
         ] {
             assert_eq!(Cause::known(failure), Some(cause), "{failure}");
         }
@@ -360,18 +360,19 @@ mod tests {
 
     #[test]
     fn a_missing_right_comes_with_the_line_that_grants_it() {
-        let rights = |user: Option<&str>, commands: &[&str], keys: Option<&str>| {
-            let commands = commands.iter().map(|name| (*name).to_owned()).collect();
-            Rights { user: user.map(str::to_owned), commands, keys: keys.map(str::to_owned) }.to_string()
+        let of = |commands, keys, grant: Option<&str>| {
+            Rights { grant: grant.map(str::to_owned), ..rights(commands, keys) }.to_string()
         };
-        assert_eq!(
-            rights(Some("toll"), &["set", "script|load"], None),
-            "its user may not run SET, SCRIPT LOAD: ACL SETUSER toll +set +script|load"
-        );
-        assert_eq!(
-            rights(Some("toll"), &[], Some("p:*")),
-            "its user may not use counters' keys: ACL SETUSER toll ~p:*"
-        );
-        assert!(rights(None, &[], None).starts_with("its user may not run a command that decisions need"));
+        let grant = Some("ACL SETUSER toll ~*");
+        for (told, expected) in [
+            (of(&["set", "script|load"], false, grant), "its user may not run SET, SCRIPT LOAD; "),
+            (of(&["set"], true, grant), "its user may not run SET, nor use counters' keys; "),
+            (of(&[], true, grant), "its user may not use counters' keys; "),
+            (of(&[], false, grant), "its user may not run a command that decisions need; "),
+        ] {
+            assert_eq!(told, format!("{expected}this grants all that Tollgate needs: ACL SETUSER toll ~*"));
+        }
+        let unknown = of(&["set"], false, None);
+        assert_eq!(unknown, "its user may not run SET: see the log for the line that grants it");
     }
 }

@@ -50,8 +50,14 @@ pub enum RedisAddressError {
     /// None of the forms.
     #[error("not an address of Redis: write host:port, redis://[user:password@]host[:port][/database] or unix:///path")]
     Form,
+    /// A host alone.
+    #[error("the port is missing: write host:port, mostly host:6379, or redis://host, which means that")]
+    NoPort,
+    /// What only a URL has.
+    #[error("a database and a password stand in a URL: write redis://[user:password@]host:port/database")]
+    NoScheme,
     /// `rediss://`.
-    #[error("TLS to Redis (rediss://) is not supported: use redis://")]
+    #[error("TLS to Redis (rediss://) is not supported: use redis:// and a port without TLS, or a tunnel (stunnel)")]
     Tls,
     /// A list, as for a cluster.
     #[error("a single Redis is supported: write one host:port")]
@@ -88,6 +94,10 @@ impl RedisAddress {
     /// Who Redis takes Tollgate for; `None` for the default user.
     pub(super) fn user(&self) -> Option<&str> {
         self.user.as_deref()
+    }
+
+    pub(super) fn database(&self) -> u16 {
+        self.database
     }
 
     /// What makes Tollgate known to Redis; `None` without a password.
@@ -136,6 +146,10 @@ impl FromStr for RedisAddress {
             return if path.is_empty() { Err(RedisAddressError::Form) } else { Ok(plain(Place::Unix(path.into()))) };
         }
         let Some(url) = text.strip_prefix("redis://") else {
+            // Neither of the two is in a name or a port.
+            if text.contains(['/', '@']) && !text.contains("://") {
+                return Err(RedisAddressError::NoScheme);
+            }
             return Ok(plain(tcp(text, None)?));
         };
         let (auth, rest) = match url.rsplit_once('@') {
@@ -164,7 +178,7 @@ fn tcp(text: &str, default_port: Option<u16>) -> Result<Place, RedisAddressError
             let port = port.parse().ok().filter(|port| *port > 0).ok_or(RedisAddressError::Port)?;
             (host, port)
         }
-        _ => (text, default_port.ok_or(RedisAddressError::Form)?),
+        _ => (text, default_port.unwrap_or_default()),
     };
     if host.contains(',') {
         return Err(RedisAddressError::Several);
@@ -174,7 +188,11 @@ fn tcp(text: &str, default_port: Option<u16>) -> Result<Place, RedisAddressError
         Some(address) => address.parse::<Ipv6Addr>().is_ok(),
         None => !host.is_empty() && !host.contains(['/', '@', ' ', ':', '[', ']']),
     };
-    if is_host { Ok(Place::Tcp(in_brackets.unwrap_or(host).to_owned(), port)) } else { Err(RedisAddressError::Form) }
+    match (is_host, port) {
+        (false, _) => Err(RedisAddressError::Form),
+        (true, 0) => Err(RedisAddressError::NoPort),
+        (true, port) => Ok(Place::Tcp(in_brackets.unwrap_or(host).to_owned(), port)),
+    }
 }
 
 /// A lone % is refused rather than taken for itself: it may be half of an escape.
@@ -258,7 +276,11 @@ mod tests {
     fn a_wrong_address_is_refused_with_what_would_be_right() {
         for (text, error) in [
             ("", RedisAddressError::Form),
-            ("localhost", RedisAddressError::Form),
+            ("localhost", RedisAddressError::NoPort),
+            ("[::1]", RedisAddressError::NoPort),
+            ("localhost:6379/99", RedisAddressError::NoScheme),
+            ("localhost/0", RedisAddressError::NoScheme),
+            ("ann:secret@cache:6379", RedisAddressError::NoScheme),
             ("localhost:redis", RedisAddressError::Port),
             ("localhost:0", RedisAddressError::Port),
             ("http://cache:6379", RedisAddressError::Form),

@@ -144,6 +144,22 @@ impl fmt::Display for Concern {
 }
 
 impl Concern {
+    /// It is the same thing that is wrong, perhaps in another way.
+    pub(super) fn is_about(&self, other: &Concern) -> bool {
+        std::mem::discriminant(self) == std::mem::discriminant(other)
+    }
+
+    /// What to say when it is over.
+    pub(super) fn over(&self) -> &'static str {
+        match self {
+            Concern::Evicts { .. } => "redis evicts keys no longer",
+            Concern::WritableReplica { .. } => "redis is a replica no longer",
+            Concern::Clock { .. } => "redis's clock is right again",
+            Concern::Lacks(_) => "redis's user has all rights that limits need",
+            Concern::Untold(_) => "redis tells what it is",
+        }
+    }
+
     /// It is the same, perhaps in other figures.
     pub(super) fn is_like(&self, other: &Concern) -> bool {
         match (self, other) {

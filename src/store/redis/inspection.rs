@@ -1,5 +1,5 @@
 //! Finding out what a Redis is: when a connection to it has been made, once for all that are made at about the same
-//! time, and off the way of requests.
+//! time, and off the way of requests; and from time to time while it serves.
 //!
 //! What it may not be asked, or does not know, is no error: a managed Redis or a proxy answers what it likes.
 
@@ -19,6 +19,9 @@ use super::rights;
 /// For so long, what has been found out is not asked again.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// So often it is looked at again, by one of all connections: an operator can change it while it runs.
+const AGAIN: Duration = Duration::from_secs(10);
+
 /// What has been found out.
 pub(super) struct Inspection {
     config: RedisConfig,
@@ -27,11 +30,19 @@ pub(super) struct Inspection {
     concerns: Mutex<Vec<Concern>>,
     /// The same of rights.
     missing: Mutex<Vec<Concern>>,
+    /// When it last told what it is, if it did.
+    looked: Mutex<Option<Instant>>,
 }
 
 impl Inspection {
     pub(super) fn new(config: RedisConfig) -> Inspection {
-        Inspection { config, latest: AsyncMutex::default(), concerns: Mutex::default(), missing: Mutex::default() }
+        Inspection {
+            config,
+            latest: AsyncMutex::default(),
+            concerns: Mutex::default(),
+            missing: Mutex::default(),
+            looked: Mutex::default(),
+        }
     }
 
     /// Whether limits can hold in the Redis that this connection has just been made to, and whether it passes `check`.
@@ -73,6 +84,26 @@ impl Inspection {
         self.look_at_rights(connection).await
     }
 
+    /// Whether it is time to look again; the caller is the one that does.
+    pub(super) fn take_turn(&self) -> bool {
+        let mut looked = self.looked.lock();
+        // What has not told at first is not asked again.
+        let is_due = looked.is_some_and(|at| at.elapsed() >= AGAIN);
+        if is_due {
+            *looked = Some(Instant::now());
+        }
+        is_due
+    }
+
+    /// Looks again, over this connection, at what endangers limits. Whether Redis decides is a matter of checks.
+    pub(super) async fn look_again(&self, connection: &Connection) {
+        let asked_at = now_ms();
+        if let Ok(info) = connection.send(cmd("INFO")).wait(self.config.timeout).await {
+            let info = String::from_utf8_lossy(&info);
+            self.tell(&self.concerns, Identity::read(&info).concerns(asked_at..=now_ms()));
+        }
+    }
+
     /// What it is, as it says itself.
     async fn identify(&self, connection: &Connection) -> Result<(), Fault> {
         let asked_at = now_ms();
@@ -95,6 +126,7 @@ impl Inspection {
         if let Some(cause) = identity.refusal() {
             return Err(Fault::Refused(cause));
         }
+        *self.looked.lock() = Some(Instant::now());
         self.tell(&self.concerns, identity.concerns(asked_at..=now_ms()));
         Ok(())
     }
@@ -110,7 +142,7 @@ impl Inspection {
                 return Ok(());
             }
         };
-        let concern = |missing| Concern::Lacks(self.with_user(missing));
+        let concern = |missing| Concern::Lacks(self.with_grant(missing));
         self.tell(&self.missing, missing.map(concern).into_iter().collect());
         Ok(())
     }
@@ -124,7 +156,7 @@ impl Inspection {
             Err(Fault::Refused(Cause::Lacks(missing))) => missing,
             _ => first,
         };
-        Fault::Refused(Cause::Lacks(self.with_user(rights)))
+        Fault::Refused(Cause::Lacks(self.with_grant(rights)))
     }
 
     async fn missing_rights(&self, connection: &Connection) -> Result<Option<Rights>, Fault> {
@@ -139,30 +171,35 @@ impl Inspection {
         rights::missing(&String::from_utf8_lossy(&reply)).map_err(Fault::Refused)
     }
 
-    fn of_user(&self, cause: Cause) -> Cause {
+    /// A cause with the line that grants all rights, if it is that some are missing.
+    pub(super) fn of_user(&self, cause: Cause) -> Cause {
         match cause {
-            Cause::Lacks(rights) => Cause::Lacks(self.with_user(rights)),
+            Cause::Lacks(rights) => Cause::Lacks(self.with_grant(rights)),
             cause => cause,
         }
     }
 
-    /// With the names of the user and of its keys.
-    fn with_user(&self, rights: Rights) -> Rights {
-        let user = self.config.address.user().unwrap_or("default");
-        let keys = rights.keys.map(|_| format!("{}*", self.config.key_prefix));
-        Rights { user: Some(user.to_owned()), keys, ..rights }
+    fn with_grant(&self, rights: Rights) -> Rights {
+        Rights { grant: Some(rights::grant(&self.config)), ..rights }
     }
 
-    /// Tells what is news.
+    /// Tells what is news, and what is over.
     fn tell(&self, told: &Mutex<Vec<Concern>>, concerns: Vec<Concern>) {
-        let before = std::mem::replace(&mut *told.lock(), concerns.clone());
-        for concern in concerns {
-            match &concern {
-                _ if before.iter().any(|other| other.is_like(&concern)) => {}
+        // Lines come in the order of what they tell.
+        let mut told = told.lock();
+        for concern in &concerns {
+            match concern {
+                _ if told.iter().any(|other| other.is_like(concern)) => {}
                 Concern::Untold(_) => tracing::info!(redis = %self.config, "{concern}"),
                 _ => tracing::warn!(redis = %self.config, "{concern}"),
             }
         }
+        let is_untold = concerns.iter().any(|concern| matches!(concern, Concern::Untold(_)));
+        let is_over = |was: &&Concern| !is_untold && !concerns.iter().any(|concern| concern.is_about(was));
+        for was in told.iter().filter(is_over) {
+            tracing::info!(redis = %self.config, "{}", was.over());
+        }
+        *told = concerns;
     }
 }
 

@@ -4,6 +4,8 @@
 //! A connection serves from a check that passes to one that does not. The keeper checks it
 //! - when a call over it, or over another connection of the node, has met silence or refusal, and
 //! - when nothing has come over it for a while; the longer nothing comes, the more seldom.
+//!
+//! What Redis is, one of the keepers looks at from time to time.
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
@@ -142,7 +144,7 @@ impl Keeper {
 
     async fn why_not_connected(&self, error: PoolError) -> Cause {
         let config = &self.shared.config;
-        match error {
+        let cause = match error {
             PoolError::Timeout(_) => Cause::Silent(config.timeout),
             PoolError::Backend(error) if error.is_timeout() => Cause::Silent(config.timeout),
             PoolError::Backend(error) => match Cause::of_connecting(&error) {
@@ -150,7 +152,8 @@ impl Keeper {
                 None => diagnose(config).await.unwrap_or_else(|| Cause::of_error(&error)),
             },
             error => Cause::Other(error.to_string()),
-        }
+        };
+        self.shared.inspection.of_user(cause)
     }
 
     /// Waits until the connection does not serve any more, and returns why.
@@ -176,6 +179,7 @@ impl Keeper {
                     if connection.take_answered() {
                         (idle, heard) = (IDLE.0, Instant::now());
                     }
+                    self.look_again(&connection);
                     if heard.elapsed() < idle && !connection.is_closed() {
                         continue;
                     }
@@ -198,6 +202,15 @@ impl Keeper {
             heard = Instant::now();
             sleep(PAUSE).await;
         }
+    }
+
+    /// Looks at what Redis is, without waiting for it: an alarm would have to wait, too.
+    fn look_again(&self, connection: &Arc<Connection>) {
+        if !self.shared.inspection.take_turn() {
+            return;
+        }
+        let (shared, connection) = (Arc::clone(&self.shared), Arc::clone(connection));
+        tokio::spawn(async move { shared.inspection.look_again(&connection).await });
     }
 
     /// Checks a connection. Beside a suspect one another is made, for one connection of the node at a time.

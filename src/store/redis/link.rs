@@ -143,6 +143,11 @@ impl Link {
         self.shared.load(connection, loads).await
     }
 
+    /// Logs what has been kept back.
+    pub(super) fn flush_log(&self) {
+        self.shared.breaker.flush_log();
+    }
+
     /// A call over this connection has failed.
     pub(super) fn note(&self, connection: &Connection, fault: &Fault) {
         self.shared.note(connection, fault);

@@ -137,6 +137,10 @@ impl Store for RedisStore {
     async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
         self.0.ask(checks, deadline).await
     }
+
+    fn flush_log(&self) {
+        self.0.flush_log();
+    }
 }
 
 /// What the queue locks with; its test has another.

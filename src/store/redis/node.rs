@@ -73,6 +73,11 @@ impl Node {
         }
     }
 
+    /// Logs what has been kept back.
+    pub(super) fn flush_log(&self) {
+        self.link.flush_log();
+    }
+
     async fn call_until_nothing_waits(self: Arc<Self>, permit: Permit<Request>) {
         let mut permit = Some(permit);
         while permit.is_some() {

@@ -1,5 +1,6 @@
 //! Which commands that decisions need a user of Redis may not run: a script tries each, so that all that are missing
-//! are named together, whatever version of Redis says of the first.
+//! are named together, whatever version of Redis says of the first. Where that script may not run, nobody knows what
+//! else is missing; so whatever it is, one line grants all there is to grant.
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -7,6 +8,7 @@ use std::sync::LazyLock;
 use deadpool_redis::redis::{Cmd, Script, cmd};
 
 use super::cause::{Cause, Rights};
+use super::config::RedisConfig;
 
 const SOURCE: &str = include_str!("../../../lua/rights.lua");
 
@@ -30,15 +32,38 @@ pub(super) fn load() -> Cmd {
     load
 }
 
+/// The command that grants a user all that Tollgate needs, and nothing else.
+pub(super) fn grant(config: &RedisConfig) -> String {
+    let mut line = format!("ACL SETUSER {} ~", config.address.user().unwrap_or("default"));
+    for char in config.key_prefix.chars() {
+        // In a pattern these mean others.
+        if "*?[]\\^".contains(char) {
+            line.push('\\');
+        }
+        line.push(char);
+    }
+    line.push_str("* +evalsha +script|load +info");
+    if config.address.database() != 0 {
+        line.push_str(" +select");
+    }
+    commands().iter().for_each(|command| line.extend([" +", &command.to_ascii_lowercase()]));
+    line
+}
+
+/// Those that the script tries.
+fn commands() -> BTreeSet<&'static str> {
+    SOURCE.split("try('").skip(1).filter_map(|rest| rest.split('\'').next()).collect()
+}
+
 /// What is missing, in what the script says; `None` where nothing is.
 ///
 /// # Errors
 /// What makes this Redis unfit.
 pub(super) fn missing(reply: &str) -> Result<Option<Rights>, Cause> {
-    let (mut commands, mut keys) = (BTreeSet::new(), None);
+    let (mut commands, mut keys) = (BTreeSet::new(), false);
     for (command, failure) in reply.lines().filter_map(|line| line.split_once(' ')) {
         match Cause::known(failure) {
-            Some(Cause::Lacks(rights)) if rights.keys.is_some() => keys = rights.keys,
+            Some(Cause::Lacks(rights)) if rights.keys => keys = true,
             Some(Cause::Lacks(_)) => drop(commands.insert(command.to_ascii_lowercase())),
             Some(Cause::NoCommand(_)) => return Err(Cause::NoCommand(command.to_owned())),
             _ if command == "SET" && failure.contains("syntax error") => {
@@ -48,8 +73,8 @@ pub(super) fn missing(reply: &str) -> Result<Option<Rights>, Cause> {
             _ => {}
         }
     }
-    let is_missing = keys.is_some() || !commands.is_empty();
-    Ok(is_missing.then(|| Rights { user: None, commands: commands.into_iter().collect(), keys }))
+    let is_missing = keys || !commands.is_empty();
+    Ok(is_missing.then(|| Rights { commands: commands.into_iter().collect(), keys, grant: None }))
 }
 
 #[cfg(test)]
@@ -58,26 +83,46 @@ mod tests {
 
     #[test]
     fn every_command_of_the_scripts_is_tried() {
-        let commands = |source: &'static str, before: &'static str| -> BTreeSet<&str> {
-            source.split(before).skip(1).filter_map(|rest| rest.split('\'').next()).collect()
+        let called = super::super::script::SOURCE.split("redis.call('").skip(1);
+        assert_eq!(commands(), called.filter_map(|rest| rest.split('\'').next()).collect());
+    }
+
+    #[test]
+    fn the_line_names_the_user_its_keys_and_every_command() {
+        let config = |url: &str, prefix: &str| RedisConfig {
+            address: url.parse().unwrap(),
+            connections: 1,
+            timeout: std::time::Duration::from_millis(100),
+            queue: 1,
+            key_prefix: prefix.into(),
         };
-        assert_eq!(commands(SOURCE, "try('"), commands(&super::super::script::SOURCE, "redis.call('"));
+        let line = grant(&config("redis://toll:secret@cache/3", "a*[1]:"));
+        assert!(
+            line.starts_with(r"ACL SETUSER toll ~a\*\[1\]:* +evalsha +script|load +info +select +del +get "),
+            "{line}"
+        );
+        assert!(
+            commands().iter().all(|command| line.contains(&format!(" +{}", command.to_ascii_lowercase()))),
+            "{line}"
+        );
+        let line = grant(&config("cache:6379", ""));
+        assert!(line.starts_with("ACL SETUSER default ~* +evalsha +script|load +info +del "), "{line}");
     }
 
     #[test]
     fn versions_differ_in_how_they_deny() {
-        let rights = |commands: &[&str], keys: Option<&str>| {
+        let rights = |commands: &[&str], keys| {
             let commands = commands.iter().map(|name| (*name).to_owned()).collect();
-            Some(Rights { user: None, commands, keys: keys.map(str::to_owned) })
+            Some(Rights { commands, keys, grant: None })
         };
         let old = "ERR The user executing the script can't run this command or subcommand";
         let new = "NOPERM ACL failure in script: User toll has no permissions to run the 'set' command";
         let keys = "ERR The user executing the script can't access at least one of the keys mentioned in the command";
         for (reply, expected) in [
             (String::new(), Ok(None)),
-            (format!("SET {old}\nRPUSH {old}\n"), Ok(rights(&["rpush", "set"], None))),
-            (format!("SET {new}\n"), Ok(rights(&["set"], None))),
-            (format!("SET {keys}\nGET {keys}\n"), Ok(rights(&[], Some("*")))),
+            (format!("SET {old}\nRPUSH {old}\n"), Ok(rights(&["rpush", "set"], false))),
+            (format!("SET {new}\n"), Ok(rights(&["set"], false))),
+            (format!("SET {keys}\nGET {keys}\n"), Ok(rights(&[], true))),
             ("SET ERR syntax error\n".to_owned(), Err(Cause::NoCommand("SET KEEPTTL".into()))),
             ("RPUSH ERR Unknown Redis command called from script\n".to_owned(), Err(Cause::NoCommand("RPUSH".into()))),
             ("SET OOM command not allowed when used memory > 'maxmemory'.\n".to_owned(), Ok(None)),

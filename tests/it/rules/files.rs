@@ -51,7 +51,7 @@ fn the_example_files_load_together_and_without_a_warning() {
     let loaded = load_path("config/rules").unwrap();
     assert_eq!((loaded.warnings, loaded.hints), (Vec::new(), Vec::new()));
     assert_eq!(loaded.rules.domains(), files_in("config/rules").len());
-    assert_eq!(find(&loaded.rules, "shop", "user=ann").unwrap().limits[0].config.name, "per-user");
+    assert_eq!(find(&loaded.rules, "shop", "user=ann").unwrap().limits[0].name(), "per-user");
 }
 
 #[test]
@@ -305,4 +305,86 @@ fn limit(rule: &Rule) -> tollgate::algorithm::Limit {
         Allowance::Limited(limit) => limit,
         Allowance::Unlimited => panic!("{} is unlimited", rule.path),
     }
+}
+
+#[test]
+fn defaults_count_wherever_they_stand_and_what_is_wrong_is_said_once() {
+    let descriptors =
+        "descriptors:\n- {key: user, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 9}}\n";
+    let defaults = "defaults: {algorithm: token_bucket}\n";
+    for text in [format!("domain: d\n{defaults}{descriptors}"), format!("{descriptors}{defaults}domain: d\n")] {
+        let Loaded { rules, warnings, .. } = load_text(&text).unwrap();
+        let limit = &find(&rules, "d", "user=ann").unwrap().limits[0];
+        let Allowance::Limited(limit) = limit.config.allowance else { panic!("{limit:?}") };
+        assert_eq!((limit.algorithm(), warnings.len()), (Algorithm::TokenBucket, 1), "{text}");
+    }
+}
+
+#[test]
+fn of_two_lists_of_descriptors_in_one_place_the_last_counts() {
+    let rule = |key: &str| format!("{{key: {key}, rate_limit: {{unit: hour, requests_per_unit: 9}}}}");
+    let [a, b] = ["a", "b"].map(|key| format!("descriptors: [{}]", rule(key)));
+    let text =
+        format!("domain: d\ndescriptors: [{{key: wrong}}, {{key: wrong}}]\ndescriptors:\n- key: c\n  {a}\n  {b}\n");
+    let Loaded { rules, warnings, .. } = load_text(text).unwrap();
+    assert_eq!(rules.rules().iter().map(|rule| &*rule.path).collect::<Vec<_>>(), ["c|b"]);
+    assert_eq!(warnings.len(), 2, "of each key that stands twice: {warnings:?}");
+}
+
+#[test]
+fn anchors_aliases_and_merge_keys_stand_for_descriptors_at_every_level() {
+    let paths = |text: &str| -> Vec<String> {
+        load_text(text).unwrap().rules.rules().iter().map(|rule| rule.path.to_string()).collect()
+    };
+    let plain = "domain: d
+descriptors:
+- {key: a, rate_limit: {unit: hour, requests_per_unit: 9},
+  descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 9}}]}
+- {key: b, rate_limit: {unit: hour, requests_per_unit: 9},
+  descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 9}}]}
+";
+    let by_item = "domain: d
+descriptors:
+- &a {key: a, rate_limit: &hour {unit: hour, requests_per_unit: 9},
+  descriptors: [&c {key: c, rate_limit: {<<: *hour, unit: day}}]}
+- key: b
+  rate_limit: *hour
+  descriptors: [*c]
+";
+    let by_merge_key = "domain: d
+descriptors:
+- &a {key: a, rate_limit: {unit: hour, requests_per_unit: 9},
+  descriptors: [{key: c, rate_limit: {unit: day, requests_per_unit: 9}}]}
+- {<<: *a, key: b}
+";
+    let by_list = "domain: d
+descriptors: &all
+- key: a
+  rate_limit: {unit: hour, requests_per_unit: 9}
+  descriptors: &below [{key: c, rate_limit: {unit: day, requests_per_unit: 9}}]
+- {key: b, rate_limit: {unit: hour, requests_per_unit: 9}, descriptors: *below}
+";
+    assert_eq!(paths(plain), ["a", "a|c", "b", "b|c"]);
+    for text in [by_item, by_merge_key, by_list] {
+        assert_eq!(paths(text), paths(plain), "{text}");
+    }
+}
+
+#[test]
+fn files_of_one_domain_are_one_tree_in_their_order() {
+    let rule = |name: &str, value: &str| {
+        format!("- {{key: user, value: {value}, rate_limit: {{name: {name}, unit: hour, requests_per_unit: 9}}}}\n")
+    };
+    let file = |rules: &[String]| format!("domain: d\ndescriptors:\n{}", rules.concat());
+    let first = file(&[rule("one", "x"), rule("two", "\"a*\"")]);
+    let second = file(&[rule("three", "\"ab*\""), rule("four", "abc"), rule("five", "\"*z\"")]);
+    let folder = folder(&[("1.yaml", &first), ("2.yaml", &second)]);
+    let rules = load(&sources(folder.path()), &MERGED).unwrap().rules;
+    for (value, name) in [("x", "one"), ("abd", "two"), ("abc", "four"), ("z", "five"), ("az", "two")] {
+        let rule = find(&rules, "d", &format!("user={value}")).unwrap();
+        assert_eq!(rule.limits[0].name(), name, "{value}");
+        assert_eq!(rules.origin(rule.place).unwrap().name.ends_with("1.yaml"), ["one", "two"].contains(&name));
+    }
+    let ids: Vec<usize> = rules.limits().map(|(_, limit)| limit.id).collect();
+    assert_eq!(ids, [0, 1, 2, 3, 4]);
 }

@@ -1,5 +1,7 @@
 //! Rules inside Kubernetes manifests: `check` reads them with the manifest's own lines, the service does not.
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
 use tollgate::rules::load::{NamedText, check};
 use tollgate::rules::report::Position;
@@ -59,23 +61,50 @@ fn a_mistake_stands_where_it_is_in_the_manifest() {
         config_map(&[("shop.yaml", &SHOP.replace("minute", "minuets")), ("b.yaml", "domain: b\ndescriptors: *")]);
     assert_eq!(
         said(&text),
-        "-:9:28: descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?\n\
-         -:12:18: not YAML: * begins an alias in YAML; a text that begins with it needs quotes: \"*\"\n"
+        "-:9:28: ConfigMap \"rules\", \"shop.yaml\": descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you \
+         mean \"minute\"?\n\
+         -:12:18: ConfigMap \"rules\", \"b.yaml\": not YAML: * begins an alias in YAML; a text that begins with it \
+         needs quotes: \"*\"\n"
     );
 }
 
 #[test]
-fn in_a_text_that_is_no_block_the_place_is_that_of_the_text() {
+fn in_a_text_that_is_no_block_the_place_is_that_of_the_text_and_its_own_line_is_told() {
     let text = serde_json::json!({
         "apiVersion": "v1", "kind": "ConfigMap",
         "data": {"a.yaml": SHOP.replace("minute", "minuets"), "b.yaml": "domain: b\ndescriptors: *\n"},
     });
     assert_eq!(
         said(&text.to_string()),
-        "-:1:37: descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?\n\
-         -:1:147: in line 2 of this text: not YAML: * begins an alias in YAML; a text that begins with it needs \
-         quotes: \"*\"\n"
+        "-:1:37: a \"ConfigMap\", \"a.yaml\", line 4: descriptors[0].rate_limit.unit: unknown unit \"minuets\", did \
+         you mean \"minute\"?\n\
+         -:1:147: a \"ConfigMap\", \"b.yaml\", line 2: not YAML: * begins an alias in YAML; a text that begins with it \
+         needs quotes: \"*\"\n"
     );
+}
+
+#[test]
+fn a_secret_is_read_as_a_config_map_is() {
+    let wrong = SHOP.replace("minute", "minuets");
+    let encoded = STANDARD.encode(&wrong);
+    let in_lines: Vec<String> =
+        encoded.as_bytes().chunks(40).map(|line| format!("    {}\n", str::from_utf8(line).unwrap())).collect();
+    let secret = |data: &str| format!("---\napiVersion: v1\nkind: Secret\nmetadata: {{name: hidden}}\n{data}");
+    let beside = config_map(&[("b.yaml", &SHOP.replace("shop", "b"))]);
+    let words = "descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you mean \"minute\"?\n";
+    for (data, place) in [
+        (format!("data:\n  shop.yaml: {encoded}\n"), "15:14: Secret \"hidden\", \"shop.yaml\", line 4"),
+        (format!("data:\n  shop.yaml: |\n{}", in_lines.concat()), "16:5: Secret \"hidden\", \"shop.yaml\", line 4"),
+        (
+            format!("stringData:\n  shop.yaml: {}\n", serde_json::json!(wrong)),
+            "15:14: Secret \"hidden\", \"shop.yaml\", line 4",
+        ),
+    ] {
+        assert_eq!(said(&format!("{beside}{}", secret(&data))), format!("-:{place}: {words}"));
+    }
+    let others = secret("data: {password: aGlkZGVu, binary: /w==, no-base64.yaml: '*'}\n");
+    assert_eq!(said(&format!("{beside}{others}")), "");
+    assert!(said(&others).contains("there are Secret \"hidden\""));
 }
 
 #[test]
@@ -85,7 +114,7 @@ fn a_manifest_without_rules_says_what_it_holds() {
     let other = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: other}\ndata: {a.yaml: 'colour: red'}\n";
     assert_eq!(
         said(&format!("{deployment}{service}{other}")),
-        "-:1:1: no ConfigMap in this manifest holds rules: there are Deployment \"web\", a \"Service\", \
+        "-:1:1: no ConfigMap or Secret in this manifest holds rules: there are Deployment \"web\", a \"Service\", \
          ConfigMap \"other\"\n"
     );
     let folder = folder(&[("a.yaml", deployment), ("b.yaml", SHOP)]);
@@ -113,7 +142,10 @@ fn the_service_reads_no_manifest() {
 #[test]
 fn two_files_of_a_config_map_have_no_domain_in_common() {
     let told = said(&config_map(&[("a.yaml", SHOP), ("b.yaml", SHOP)]));
-    assert!(told.starts_with("-:11:13: domain: \"shop\" is already the domain of -"), "{told}");
+    let words = "-:11:13: ConfigMap \"rules\", \"b.yaml\": domain: \"shop\" is already the domain of ConfigMap \
+                 \"rules\", \
+                 \"a.yaml\": -;";
+    assert!(told.starts_with(words), "{told}");
 }
 
 proptest::proptest! {
@@ -135,7 +167,9 @@ proptest::proptest! {
             (problem.position, problem.path, problem.message.split(" at ").next().unwrap().to_owned())
         }).collect();
         let found: Vec<_> = problems(&manifest).into_iter().map(|problem| {
-            (problem.position, problem.path, problem.message.split(" at ").next().unwrap().to_owned())
+            let path = problem.path.strip_prefix("ConfigMap \"rules\", \"rules.yaml\"").unwrap();
+            let path = path.strip_prefix(": ").unwrap_or(path).to_owned();
+            (problem.position, path, problem.message.split(" at ").next().unwrap().to_owned())
         }).collect();
         prop_assert_eq!(moved, found);
     }

@@ -30,10 +30,11 @@ fn validate(parts: &[(&str, RawDomain<'_>)], options: LoadOptions) -> Result<Rul
     let (mut report, mut validation) = (Report::default(), Validation::new(options));
     for (name, raw) in parts {
         let part = Part::validate(&Resource(Path::new(name).into()), raw, &options, &mut report);
+        let part = part.compile(&report);
         validation.join(part, &mut report);
     }
-    let configs = validation.finish(&mut report);
-    report.finish().map(|_| Rules::new(configs))
+    let rules = validation.finish(&mut report);
+    report.finish().map(|_| rules)
 }
 
 fn text<'a>(text: &'a str) -> Raw<Cow<'a, str>> {
@@ -235,7 +236,7 @@ proptest::proptest! {
         let (mut report, mut validation) = (Report::default(), Validation::new(OPTIONS));
         let origin = Resource(Path::new("anywhere").into());
         let part = Part::validate(&origin, &raw(drawn.as_object().unwrap()), &OPTIONS, &mut report);
-        validation.join(part, &mut report);
+        validation.join(part.compile(&report), &mut report);
         validation.finish(&mut report);
         let from_anywhere = match report.finish() {
             Ok(warnings) => (true, warnings),

@@ -34,7 +34,7 @@ impl Watched {
     /// The names of the rules that have come into force.
     async fn names(&mut self) -> Vec<String> {
         let rules = self.next().await.unwrap_or_else(|error| panic!("{error}")).rules;
-        rules.rules().iter().map(|rule| rule.limits[0].config.name.clone()).collect()
+        rules.rules().iter().map(|rule| rule.limits[0].name().to_owned()).collect()
     }
 }
 
@@ -125,7 +125,7 @@ async fn removing_the_last_file_or_the_folder_is_an_error_and_its_return_is_not(
     loop {
         // The empty folder may be seen before the file is in it.
         if let Ok(loaded) = watched.next().await {
-            assert_eq!(loaded.rules.rules()[0].limits[0].config.name, "back");
+            assert_eq!(loaded.rules.rules()[0].limits[0].name(), "back");
             break;
         }
     }

@@ -291,6 +291,9 @@ impl Judge {
                 self.demand(limited.over(), || format!("{}: a known denial passes", seen.number));
                 self.known_denial(seen, limited, world, None);
             }
+            Answer::NotRefunded => {
+                self.demand(check.ask.is_refund(), || format!("{} is no refund", seen.number));
+            }
             Answer::Skipped => {
                 self.counts.see("skipped", 1);
                 let denied = decision.over_limit || decision.only_shadow;

@@ -13,6 +13,9 @@
 //! little and stands here: aliases, merge keys (`<<`) and limits. An alias shares the node that it stands for, and what
 //! aliases stand for is added up and bounded, so "billion laughs" fail at once and take no memory. The parser bounds
 //! the depth of the tree, 255 lists and mappings, and so the recursion of all that walks or drops it.
+//!
+//! A tree takes ten times the memory of its text. So that nobody needs all of it, a [`Visitor`] gets each descriptor as
+//! soon as it has been read, and the tree goes without.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -22,6 +25,7 @@ use granit_parser::{Event, Marker, Parser, ScalarStyle, ScanError, StrInput, Tag
 
 use super::scalar::Plain;
 use crate::rules::report::{Bytes, Position};
+use crate::rules::validate::MAX_LEVELS;
 
 /// What an aliased node counts beyond its text: about what it takes to write one down.
 const NODE_BYTES: u64 = 16;
@@ -53,6 +57,25 @@ pub(super) enum Value<'a> {
     List(Rc<[Node<'a>]>),
     /// In the order of the file, and a key may come twice: the later entry counts.
     Map(Rc<[Entry<'a>]>),
+    /// A list whose items the visitor got: the one that it began so many after its first.
+    Visited(usize),
+}
+
+/// Gets the items of lists under the key `descriptors`: of the root's, and then of those of the items, in the order in
+/// which they end. What has an anchor stays in the tree, and so does what aliases and merge keys stand for.
+pub(super) trait Visitor<'a> {
+    /// A list begins, and how many have begun is returned. The root's comes after these entries of the root; where the
+    /// root has a second one, only that counts.
+    fn begin(&mut self, before: &[Entry<'a>]) -> usize;
+
+    /// The next item of the list that began last and has not ended.
+    fn item(&mut self, item: Node<'a>);
+
+    /// It ends.
+    fn end(&mut self);
+
+    /// So many bytes of the text have been read.
+    fn read(&mut self, bytes: usize);
 }
 
 #[derive(Clone, Debug)]
@@ -88,10 +111,22 @@ impl DocumentError {
 }
 
 /// Reads the first document of a text. What its aliases stand for may be so many bytes.
-pub(super) fn parse(text: &str, max_bytes: u64) -> Result<Document<'_>, DocumentError> {
-    let (mut builder, mut events, mut begun) = (Builder { max_bytes, ..Builder::default() }, parser(text), false);
+pub(super) fn parse<'a>(
+    text: &'a str,
+    max_bytes: u64,
+    visitor: &mut dyn Visitor<'a>,
+) -> Result<Document<'a>, DocumentError> {
+    /// How many events lie between two words on how far it is.
+    const EVENTS: usize = 1024;
+
+    let (mut builder, mut events, mut begun) = (Builder::new(max_bytes, Some(visitor)), parser(text), false);
+    let mut count = 0;
     while let Some(event) = events.next() {
         let (event, span) = event?;
+        count += 1;
+        if count % EVENTS == 0 {
+            builder.read(span.start);
+        }
         if begun && matches!(event, Event::DocumentStart(..)) {
             let second = events.any(|event| event.map_or(true, |(event, _)| says_something(&event)));
             let second = second.then(|| position(span.start));
@@ -105,7 +140,7 @@ pub(super) fn parse(text: &str, max_bytes: u64) -> Result<Document<'_>, Document
 
 /// Reads every document of a text.
 pub(super) fn parse_all(text: &str, max_bytes: u64) -> Result<Vec<Node<'_>>, DocumentError> {
-    let (mut builder, mut roots) = (Builder { max_bytes, ..Builder::default() }, Vec::new());
+    let (mut builder, mut roots) = (Builder::new(max_bytes, None), Vec::new());
     for event in parser(text) {
         let (event, span) = event?;
         builder.take(event, position(span.start))?;
@@ -129,8 +164,8 @@ fn says_something(event: &Event<'_>) -> bool {
 }
 
 /// Builds the tree from the parser's events.
-#[derive(Default)]
-struct Builder<'a> {
+struct Builder<'a, 'v> {
+    visitor: Option<&'v mut dyn Visitor<'a>>,
     /// The lists and mappings that have begun and not ended.
     open: Vec<Open<'a>>,
     anchors: HashMap<usize, Weighed<'a>>,
@@ -158,9 +193,21 @@ struct Open<'a> {
 enum Items<'a> {
     List(Vec<Node<'a>>),
     Map { entries: Vec<Entry<'a>>, key: Option<Node<'a>>, merges: Vec<Node<'a>> },
+    Visited(usize),
 }
 
-impl<'a> Builder<'a> {
+impl<'a, 'v> Builder<'a, 'v> {
+    fn new(max_bytes: u64, visitor: Option<&'v mut dyn Visitor<'a>>) -> Self {
+        let (open, anchors, tags) = (Vec::new(), HashMap::new(), Vec::new());
+        Builder { visitor, open, anchors, aliased: 0, max_bytes, root: None, tags }
+    }
+
+    fn read(&mut self, marker: Marker) {
+        if let (Some(visitor), Some(bytes)) = (&mut self.visitor, marker.byte_offset()) {
+            visitor.read(bytes);
+        }
+    }
+
     fn take(&mut self, event: Event<'a>, position: Position) -> Result<(), DocumentError> {
         match event {
             Event::Scalar(text, style, anchor, tag) => {
@@ -171,7 +218,10 @@ impl<'a> Builder<'a> {
                 let value = if is_plain(style, tag.as_deref()) { Value::Plain(text) } else { Value::Quoted(text) };
                 self.add(Weighed { node: Node { position, value }, bytes }, anchor);
             }
-            Event::SequenceStart(_, anchor, _) => self.begin(position, anchor, Items::List(Vec::new())),
+            Event::SequenceStart(_, anchor, _) => {
+                let items = self.begin_visit(anchor).map_or_else(|| Items::List(Vec::new()), Items::Visited);
+                self.begin(position, anchor, items);
+            }
             Event::MappingStart(_, anchor, _) => {
                 self.begin(position, anchor, Items::Map { entries: Vec::new(), key: None, merges: Vec::new() });
             }
@@ -190,6 +240,18 @@ impl<'a> Builder<'a> {
         Ok(())
     }
 
+    /// A list begins. Where the visitor gets its items, it has begun so many.
+    fn begin_visit(&mut self, anchor: usize) -> Option<usize> {
+        let visitor = self.visitor.as_mut()?;
+        let (parent, above) = self.open.split_last()?;
+        let Items::Map { entries, key: Some(key), .. } = &parent.items else { return None };
+        let is_theirs = above.last().is_none_or(|list| matches!(list.items, Items::Visited(_)));
+        // Each level is a list and a mapping. What is nested too deep, its reader refuses as a whole.
+        let is_visited = is_theirs && anchor == 0 && parent.anchor == 0 && above.len() < 2 * MAX_LEVELS;
+        let is_of_descriptors = matches!(&key.value, Value::Plain(key) | Value::Quoted(key) if key == "descriptors");
+        (is_visited && is_of_descriptors).then(|| visitor.begin(entries))
+    }
+
     fn begin(&mut self, position: Position, anchor: usize, items: Items<'a>) {
         self.open.push(Open { position, anchor, bytes: NODE_BYTES, items });
     }
@@ -198,6 +260,12 @@ impl<'a> Builder<'a> {
         let Some(Open { position, anchor, bytes, items }) = self.open.pop() else { return Ok(()) };
         let value = match items {
             Items::List(items) => Value::List(items.into()),
+            Items::Visited(list) => {
+                if let Some(visitor) = &mut self.visitor {
+                    visitor.end();
+                }
+                Value::Visited(list)
+            }
             Items::Map { entries, merges, .. } => Value::Map(merge(merges, entries)?.into()),
         };
         self.add(Weighed { node: Node { position, value }, bytes }, anchor);
@@ -217,6 +285,11 @@ impl<'a> Builder<'a> {
         open.bytes = open.bytes.saturating_add(bytes);
         match &mut open.items {
             Items::List(items) => items.push(node),
+            Items::Visited(_) => {
+                if let Some(visitor) = &mut self.visitor {
+                    visitor.item(node);
+                }
+            }
             Items::Map { entries, key, merges } => match key.take() {
                 None => *key = Some(node),
                 Some(Node { value: Value::Plain(name), .. }) if name == "<<" => merges.push(node),

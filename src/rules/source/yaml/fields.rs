@@ -32,6 +32,8 @@ pub(super) struct Fields<'n, 'p> {
     path: FieldPath<'p>,
     section: &'static Section,
     values: [Option<&'n Node<'n>>; MAX_KEYS],
+    /// What has been said of keys that mean nothing there.
+    hints: Vec<String>,
 }
 
 impl<'n> Fields<'n, '_> {
@@ -39,6 +41,13 @@ impl<'n> Fields<'n, '_> {
     pub(super) fn get(&self, key: &'static str) -> Option<Spot<'n, '_>> {
         let index = self.section.index(key)?;
         self.values[index].map(|node| Spot { node, path: self.path.key(key) })
+    }
+
+    /// What a key that must be there is where it is not. Where a hint names it, that has been reported already.
+    pub(super) fn missing<T>(&self, key: &str) -> Raw<T> {
+        let is_letter = |char: char| char.is_ascii_alphanumeric() || char == '_';
+        let names = |hint: &String| hint.split(|char| !is_letter(char)).any(|word| word == key);
+        if self.hints.iter().any(names) { Raw::Unreadable } else { Raw::Missing }
     }
 }
 
@@ -55,12 +64,9 @@ impl File<'_> {
     }
 
     pub(super) fn add(&mut self, severity: Severity, position: Position, path: FieldPath<'_>, message: String) {
-        let message = match path {
-            FieldPath::Root => self.place.message(position, message),
-            _ => message,
-        };
-        let (file, position) = (Arc::clone(&self.place.file), Some(self.place.position(position)));
-        self.report.add(Problem { severity, file, position, path: path.to_string(), message });
+        let (file, path) = (Arc::clone(&self.place.file), self.place.path(position, &path));
+        let position = Some(self.place.position(position));
+        self.report.add(Problem { severity, file, position, path, message });
     }
 
     /// Looks up the keys of a mapping and reports those that mean nothing there.
@@ -74,11 +80,11 @@ impl File<'_> {
             self.error(spot, format!("must be a mapping, not {}{}", kind(spot.node), hint.unwrap_or_default()));
             return None;
         };
-        let mut fields = Fields { path: spot.path, section, values: [None; MAX_KEYS] };
+        let mut fields = Fields { path: spot.path, section, values: [None; MAX_KEYS], hints: Vec::new() };
         let mut own = [false; MAX_KEYS];
         for entry in entries.iter() {
             let Some(index) = name(&entry.key).and_then(|name| section.index(name)) else {
-                self.stray_key(spot, section, &entry.key);
+                fields.hints.extend(self.stray_key(spot, section, &entry.key));
                 continue;
             };
             if own[index] {
@@ -91,21 +97,28 @@ impl File<'_> {
         Some(fields)
     }
 
-    fn stray_key(&mut self, parent: Spot<'_, '_>, section: &Section, key: &Node<'_>) {
+    /// Returns what an error says should be there instead.
+    fn stray_key(&mut self, parent: Spot<'_, '_>, section: &Section, key: &Node<'_>) -> Option<String> {
         let Some(name) = name(key) else {
             let message = format!("a key must be a name, not {}", kind(key));
             self.add(Severity::Error, key.position, parent.path, message);
-            return;
+            return None;
         };
         let shown = escaped(name);
         let (severity, message) = hints::stray(section, name);
+        let rest = message.strip_prefix("unknown key ").and_then(|rest| rest.strip_prefix(&quoted(name)));
+        // A list of all keys is no hint at one of them.
+        let hint = rest.filter(|rest| !rest.starts_with("; there")).map(str::to_owned);
         self.add(severity, key.position, parent.path.key(&shown), message);
+        hint
     }
 
     /// The items of a list.
     pub(super) fn items<'n>(&mut self, spot: Spot<'n, '_>) -> Option<&'n [Node<'n>]> {
         match &spot.node.value {
             Value::List(items) => Some(items),
+            // Somebody else has them.
+            Value::Visited(_) => Some(&[]),
             _ => {
                 self.error(spot, format!("must be a list, not {}", kind(spot.node)));
                 None
@@ -139,7 +152,7 @@ impl File<'_> {
             Value::Map(entries) if entries.first().is_some_and(|entry| matches!(entry.key.value, Value::Map(_))) => {
                 self.error(spot, "must be a text; {{ }} is a template that has not been rendered");
             }
-            Value::List(_) | Value::Map(_) => {
+            Value::List(_) | Value::Visited(_) | Value::Map(_) => {
                 let message =
                     format!("must be a text, not {}; a text that begins with [ or {{ needs quotes", kind(spot.node));
                 self.error(spot, message);
@@ -198,32 +211,34 @@ impl File<'_> {
 }
 
 /// The text of a key.
-fn name<'n>(key: &'n Node<'_>) -> Option<&'n str> {
+pub(super) fn name<'n>(key: &'n Node<'_>) -> Option<&'n str> {
     match &key.value {
         Value::Plain(text) | Value::Quoted(text) => Some(text),
-        Value::List(_) | Value::Map(_) => None,
+        Value::List(_) | Value::Visited(_) | Value::Map(_) => None,
     }
 }
 
 impl Node<'_> {
-    /// Where a field stands; what is said of a missing field is said of the mapping that it is missing in.
-    pub(super) fn position_of(&self, path: &FieldPath<'_>) -> Position {
-        let (Ok(node) | Err(node)) = self.find(path);
+    /// Where a field stands; what is said of a missing field is said of the mapping that it is missing in. The way to
+    /// this node is the path but for its last `steps`.
+    pub(super) fn position_of(&self, path: &FieldPath<'_>, steps: usize) -> Position {
+        let (Ok(node) | Err(node)) = self.find(path, steps);
         node.position
     }
 
     /// A field, or the last of what leads to it.
-    fn find(&self, path: &FieldPath<'_>) -> Result<&Node<'_>, &Node<'_>> {
+    fn find(&self, path: &FieldPath<'_>, steps: usize) -> Result<&Node<'_>, &Node<'_>> {
+        let Some(steps) = steps.checked_sub(1) else { return Ok(self) };
         match path {
             FieldPath::Root => Ok(self),
             FieldPath::Key(parent, key) => {
-                let parent = self.find(parent)?;
+                let parent = self.find(parent, steps)?;
                 let Value::Map(entries) = &parent.value else { return Err(parent) };
                 let last = entries.iter().rev().find(|entry| name(&entry.key) == Some(key));
                 last.map(|entry| &entry.value).filter(|value| !value.is_null()).ok_or(parent)
             }
             FieldPath::Item(parent, index) => {
-                let parent = self.find(parent)?;
+                let parent = self.find(parent, steps)?;
                 let Value::List(items) = &parent.value else { return Err(parent) };
                 items.get(*index).ok_or(parent)
             }
@@ -245,7 +260,7 @@ fn kind(node: &Node<'_>) -> Cow<'static, str> {
             Plain::Bool(_) | Plain::Integer(_) | Plain::Float => escaped(text).into(),
         },
         Value::Quoted(text) => format!("the quoted text {}", quoted(text)).into(),
-        Value::List(_) => "a list".into(),
+        Value::List(_) | Value::Visited(_) => "a list".into(),
         Value::Map(_) => "a mapping".into(),
     }
 }

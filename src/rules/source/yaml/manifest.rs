@@ -1,21 +1,39 @@
 //! Rules inside a manifest of Kubernetes. `tollgate check` reads them where they stand, with the manifest's own lines;
-//! the service does not: Kubernetes mounts a ConfigMap as a folder, and that is what it reads.
+//! the service does not: Kubernetes mounts a ConfigMap or a Secret as a folder, and that is what it reads.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 
 use super::document::{DocumentError, Entry, Node, Value, parse_all};
 use super::fields::File;
 use super::place::Place;
 use crate::rules::config::FieldPath;
 use crate::rules::report::{Position, Severity, nearest, quoted};
+use crate::rules::source::load::is_rules_file;
 
 /// So many resources are named where none of them holds rules.
 const NAMED: usize = 5;
 
-/// A text of a ConfigMap that is a rules file, and where it stands.
+/// What holds files as they are, and the files that it holds in base64.
+const HOLDERS: [Holder; 2] = [
+    Holder { kind: "ConfigMap", texts: "data", encoded: "binaryData" },
+    Holder { kind: "Secret", texts: "stringData", encoded: "data" },
+];
+
+/// A kind of resource that a container can have as a folder.
+struct Holder {
+    kind: &'static str,
+    texts: &'static str,
+    encoded: &'static str,
+}
+
+/// A text of a ConfigMap or a Secret that is a rules file, and where it stands.
 pub(super) struct Embedded<'n> {
-    pub(super) text: &'n str,
+    pub(super) text: Cow<'n, str>,
     pub(super) place: Place,
 }
 
@@ -28,7 +46,7 @@ pub(super) fn kind<'n>(root: &'n Node<'_>) -> Option<&'n str> {
 /// Why the service does not read it.
 pub(super) fn refusal(kind: &str) -> String {
     let hint = match kind {
-        "ConfigMap" => "mount it as a volume and name its folder: each key is a file then",
+        "ConfigMap" | "Secret" => "mount it as a volume and name its folder: each key is a file then",
         "List" | "ConfigMapList" => {
             "mount the ConfigMap in it as a volume and name its folder: each key is a file then"
         }
@@ -42,6 +60,10 @@ pub(super) fn refusal(kind: &str) -> String {
 
 /// The documents of a text that holds resources; `None` where it is anything else.
 pub(super) fn documents(text: &str, max_bytes: u64) -> Option<Result<Vec<Node<'_>>, DocumentError>> {
+    // Most texts are rules, and their tree takes much memory.
+    if !text.contains("apiVersion") {
+        return None;
+    }
     let read = parse_all(text, max_bytes);
     let holds_resources = match &read {
         Ok(roots) => roots.iter().any(|root| kind(root).is_some()),
@@ -50,7 +72,7 @@ pub(super) fn documents(text: &str, max_bytes: u64) -> Option<Result<Vec<Node<'_
     holds_resources.then_some(read)
 }
 
-/// The rules files in the ConfigMaps of a manifest.
+/// The rules files in the ConfigMaps and Secrets of a manifest.
 ///
 /// # Errors
 /// With what there is instead, where there are none.
@@ -63,19 +85,30 @@ pub(super) fn embedded<'n>(
     let lines: Vec<&str> = text.lines().collect();
     for root in roots.iter().filter(|root| !root.is_null()) {
         resources(root, &mut |resource| match kind(resource) {
-            Some("ConfigMap") => {
+            Some(kind) => {
                 let before = found.len();
-                data(resource, |name, value| {
-                    if let Some(text) = rules_text(name, value, file) {
-                        let place = place(&file.place.file, &lines, value.position, text);
-                        found.push(Embedded { text, place });
-                    }
-                });
+                if let Some(holder) = HOLDERS.iter().find(|holder| holder.kind == kind) {
+                    let held =
+                        |place: Place, name: &str| place.held_by(format!("{}, {}", named(resource), quoted(name)));
+                    entries(resource, holder.texts, |name, at, text| {
+                        if is_rules((name, at), text, file) {
+                            let place = held(place(&file.place.file, &lines, at, text), name);
+                            found.push(Embedded { text: text.into(), place });
+                        }
+                    });
+                    entries(resource, holder.encoded, |name, at, encoded| {
+                        if let Some(text) = decoded(encoded)
+                            && is_rules((name, at), &text, file)
+                        {
+                            let place = held(Place::text(&file.place.file, at), name);
+                            found.push(Embedded { text: text.into(), place });
+                        }
+                    });
+                }
                 if found.len() == before {
                     others.push(named(resource));
                 }
             }
-            Some(_) => others.push(named(resource)),
             None => {
                 let message = "a resource of Kubernetes has an apiVersion and a kind; this has not".to_owned();
                 file.add(Severity::Error, resource.position, FieldPath::Root, message);
@@ -88,7 +121,13 @@ pub(super) fn embedded<'n>(
     let more = others.len().saturating_sub(NAMED);
     others.truncate(NAMED);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    Err(format!("no ConfigMap in this manifest holds rules: there are {}{more}", others.join(", ")))
+    Err(format!("no ConfigMap or Secret in this manifest holds rules: there are {}{more}", others.join(", ")))
+}
+
+/// What base64 stands for, if it is a text.
+fn decoded(encoded: &str) -> Option<String> {
+    let encoded: String = encoded.split_whitespace().collect();
+    String::from_utf8(STANDARD.decode(encoded).ok()?).ok()
 }
 
 /// A resource, or those of a list.
@@ -101,34 +140,35 @@ fn resources<'n>(node: &'n Node<'n>, each: &mut impl FnMut(&'n Node<'n>)) {
     }
 }
 
-/// What its files are called, and hold.
-fn data<'n>(resource: &'n Node<'n>, mut each: impl FnMut(&'n str, &'n Node<'n>)) {
-    if let Some(Value::Map(entries)) = field(resource, "data").map(|data| &data.value) {
+/// What its files are called, where they stand, and what they hold.
+fn entries<'n>(resource: &'n Node<'n>, of: &str, mut each: impl FnMut(&'n str, Position, &'n str)) {
+    if let Some(Value::Map(entries)) = field(resource, of).map(|data| &data.value) {
         for Entry { key, value, .. } in entries.iter() {
-            if let Value::Plain(name) | Value::Quoted(name) = &key.value {
-                each(name, value);
+            if let (Value::Plain(name) | Value::Quoted(name), Value::Plain(text) | Value::Quoted(text)) =
+                (&key.value, &value.value)
+            {
+                each(name, value.position, text);
             }
         }
     }
 }
 
-/// The text of a file that is one of rules. A ConfigMap can hold other files, too, and a folder of rules is read by
-/// the names of its files.
-fn rules_text<'n>(name: &str, value: &'n Node<'n>, file: &mut File<'_>) -> Option<&'n str> {
-    let (Value::Plain(text) | Value::Quoted(text)) = &value.value else { return None };
+/// Whether a file is one of rules. A resource can hold other files, too, and a folder of rules is read by the names of
+/// its files.
+fn is_rules((name, at): (&str, Position), text: &str, file: &mut File<'_>) -> bool {
     let begins = |line: &str| {
         let key = line.split(':').next().unwrap_or_default().trim_matches(['"', '\'', ' ', '{', '\t']);
         line.contains(':') && nearest(key, &["domain", "descriptors"]).is_some()
     };
     if !text.lines().any(begins) {
-        return None;
+        return false;
     }
-    if !crate::rules::source::load::is_rules_file(Path::new(name)) {
+    if !is_rules_file(Path::new(name)) {
         let message =
             format!("{} is passed over in a folder: a rules file is called *.yaml, *.yml or *.json", quoted(name));
-        file.add(Severity::Warning, value.position, FieldPath::Root, message);
+        file.add(Severity::Warning, at, FieldPath::Root, message);
     }
-    Some(text)
+    true
 }
 
 /// Where the lines of a text stand in the manifest: in a block (`|`) they are its own, but for the indentation.
@@ -164,6 +204,6 @@ fn field<'n>(node: &'n Node<'n>, key: &str) -> Option<&'n Node<'n>> {
 fn text<'n>(node: &'n Node<'_>, key: &str) -> Option<&'n str> {
     match &field(node, key)?.value {
         Value::Plain(text) | Value::Quoted(text) => Some(text),
-        Value::List(_) | Value::Map(_) => None,
+        Value::List(_) | Value::Visited(_) | Value::Map(_) => None,
     }
 }

@@ -1,14 +1,18 @@
-//! Where a text stands: in a file of its own, or within another one, whose lines are what people see.
+//! Where a text stands: in a file of its own, or within another one, whose lines are what people see. There may be
+//! several in one, so what is said of it names the resource and the key that hold it.
 
 use std::path::Path;
 use std::sync::Arc;
 
+use crate::rules::config::FieldPath;
 use crate::rules::report::{Position, Problem, Severity};
 
 /// A text's place.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) file: Arc<Path>,
+    /// What in the file holds the text, where that is not the file.
+    holder: Option<Arc<str>>,
     within: Within,
 }
 
@@ -24,15 +28,24 @@ enum Within {
 
 impl Place {
     pub(super) fn whole(file: &Path) -> Place {
-        Place { file: file.into(), within: Within::Whole }
+        Place { file: file.into(), holder: None, within: Within::Whole }
     }
 
     pub(super) fn block(file: &Arc<Path>, lines: usize, columns: usize) -> Place {
-        Place { file: Arc::clone(file), within: Within::Block { lines, columns } }
+        Place { file: Arc::clone(file), holder: None, within: Within::Block { lines, columns } }
     }
 
     pub(super) fn text(file: &Arc<Path>, position: Position) -> Place {
-        Place { file: Arc::clone(file), within: Within::Text(position) }
+        Place { file: Arc::clone(file), holder: None, within: Within::Text(position) }
+    }
+
+    /// The same, and what holds the text.
+    pub(super) fn held_by(self, holder: String) -> Place {
+        Place { holder: Some(holder.into()), ..self }
+    }
+
+    pub(super) fn holder(&self) -> Option<&Arc<str>> {
+        self.holder.as_ref()
     }
 
     /// A mistake of the whole.
@@ -50,11 +63,16 @@ impl Place {
         }
     }
 
-    /// A message about a position, which says what the file's own position cannot.
-    pub(super) fn message(&self, of: Position, message: String) -> String {
-        match self.within {
-            Within::Text(_) => format!("in line {} of this text: {message}", of.line),
-            Within::Whole | Within::Block { .. } => message,
+    /// What messages about a position call its field. It says what the file's own position cannot.
+    pub(super) fn path(&self, of: Position, path: &FieldPath<'_>) -> String {
+        let Some(holder) = &self.holder else { return path.to_string() };
+        let line = match self.within {
+            Within::Text(_) => format!(", line {}", of.line),
+            Within::Whole | Within::Block { .. } => String::new(),
+        };
+        match path {
+            FieldPath::Root => format!("{holder}{line}"),
+            _ => format!("{holder}{line}: {path}"),
         }
     }
 }

@@ -1,29 +1,53 @@
 //! From the tree of a file to the domain as it states itself: which key is of which type.
 
-use super::document::Node;
-use super::fields::{Fields, File, Spot};
+use std::path::Path;
+
+use super::document::{Entry, Node, Value};
+use super::fields::{self, Fields, File, Spot};
 use super::keys::{self, Section};
+use super::place::Place;
 use crate::rules::config::{
     FieldPath, List, Raw, RawDefaults, RawDescriptor, RawDomain, RawLease, RawLimit, RawPenalty, RawReplaces, Text,
 };
-use crate::rules::report::Severity;
+use crate::rules::report::{Report, Severity};
 use crate::rules::validate::MAX_LEVELS;
 
 /// What a file says; `None` where it is no mapping.
 pub(super) fn domain<'n>(file: &mut File<'_>, root: &'n Node<'n>) -> Option<RawDomain<'n>> {
     let fields = file.fields(Spot { node: root, path: FieldPath::Root }, &keys::ROOT)?;
     Some(RawDomain {
-        domain: text(file, &fields, "domain"),
+        domain: required_text(file, &fields, "domain"),
         defaults: section(file, fields.get("defaults"), &keys::DEFAULTS, defaults),
-        descriptors: list(file, fields.get("descriptors"), |file, spot| descriptor(file, spot, 1)),
+        descriptors: match fields.get("descriptors") {
+            None => fields.missing("descriptors"),
+            found => list(file, found, |file, spot| descriptor(file, spot, 1)),
+        },
     })
+}
+
+/// The `defaults` among some entries of a file. What is wrong with them is not reported.
+pub(super) fn defaults_among<'n>(entries: &'n [Entry<'n>]) -> Raw<RawDefaults<'n>> {
+    let entry = entries.iter().rev().find(|entry| fields::name(&entry.key) == Some("defaults"));
+    let spot = entry.map(|entry| Spot { node: &entry.value, path: FieldPath::Root });
+    let mut file = File { place: Place::whole(Path::new("")), report: &mut Report::default() };
+    section(&mut file, spot.filter(|spot| !spot.node.is_null()), &keys::DEFAULTS, defaults)
+}
+
+/// Which list has been visited that a mapping has under the key `descriptors`.
+pub(super) fn visited(node: &Node<'_>) -> Option<usize> {
+    let Value::Map(entries) = &node.value else { return None };
+    let entry = entries.iter().rev().find(|entry| fields::name(&entry.key) == Some("descriptors"))?;
+    match entry.value.value {
+        Value::Visited(list) => Some(list),
+        _ => None,
+    }
 }
 
 fn defaults<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawDefaults<'n> {
     RawDefaults { algorithm: text(file, fields, "algorithm"), failure_mode: text(file, fields, "failure_mode") }
 }
 
-fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usize) -> Raw<RawDescriptor<'n>> {
+pub(super) fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usize) -> Raw<RawDescriptor<'n>> {
     section(file, Some(spot), &keys::DESCRIPTOR, |file, fields| {
         // What nothing depends on yet must still be of its type.
         ignored_flag(file, fields, "detailed_metric");
@@ -32,7 +56,7 @@ fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usize) -> Raw<
             file.mapping(spot);
         }
         RawDescriptor {
-            key: text(file, fields, "key"),
+            key: required_text(file, fields, "key"),
             value: text(file, fields, "value"),
             share_threshold: flag(file, fields, "share_threshold"),
             shadow_mode: flag(file, fields, "shadow_mode"),
@@ -55,8 +79,14 @@ fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usize) -> Raw<
 fn limit<'n>(file: &mut File<'_>, spot: Option<Spot<'n, '_>>) -> Raw<RawLimit<'n>> {
     section(file, spot, &keys::RATE_LIMIT, |file, fields| RawLimit {
         name: text(file, fields, "name"),
-        unit: text(file, fields, "unit"),
-        requests_per_unit: number(file, fields, "requests_per_unit"),
+        unit: match fields.get("unlimited") {
+            None => required_text(file, fields, "unit"),
+            Some(_) => text(file, fields, "unit"),
+        },
+        requests_per_unit: match fields.get("unlimited") {
+            None => required_number(file, fields, "requests_per_unit"),
+            Some(_) => number(file, fields, "requests_per_unit"),
+        },
         unlimited: flag(file, fields, "unlimited"),
         replaces: list(file, fields.get("replaces"), |file, spot| {
             section(file, Some(spot), &keys::REPLACES, |file, fields| RawReplaces { name: text(file, fields, "name") })
@@ -80,19 +110,31 @@ fn limit<'n>(file: &mut File<'_>, spot: Option<Spot<'n, '_>>) -> Raw<RawLimit<'n
 
 fn penalty<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawPenalty<'n> {
     RawPenalty {
-        after: number(file, fields, "after"),
-        within: length(file, fields, "within"),
-        ban: length(file, fields, "ban"),
+        after: required_number(file, fields, "after"),
+        within: required_length(file, fields, "within"),
+        ban: required_length(file, fields, "ban"),
         extend: flag(file, fields, "extend"),
     }
 }
 
 fn lease<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawLease<'n> {
-    RawLease { size: number(file, fields, "size"), ttl: length(file, fields, "ttl") }
+    RawLease { size: required_number(file, fields, "size"), ttl: required_length(file, fields, "ttl") }
 }
 
 fn text<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>, key: &'static str) -> Raw<Text<'n>> {
     fields.get(key).map_or(Raw::Missing, |spot| file.text(spot))
+}
+
+fn required_text<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>, key: &'static str) -> Raw<Text<'n>> {
+    fields.get(key).map_or_else(|| fields.missing(key), |spot| file.text(spot))
+}
+
+fn required_length<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>, key: &'static str) -> Raw<Text<'n>> {
+    fields.get(key).map_or_else(|| fields.missing(key), |spot| file.length(spot))
+}
+
+fn required_number(file: &mut File<'_>, fields: &Fields<'_, '_>, key: &'static str) -> Raw<u32> {
+    fields.get(key).map_or_else(|| fields.missing(key), |spot| file.number(spot))
 }
 
 fn length<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>, key: &'static str) -> Raw<Text<'n>> {

@@ -1,0 +1,169 @@
+//! A difference in words: one line.
+
+use std::fmt::{self, Write as _};
+
+use super::{Change, Counters, Kind, Side, shares_as};
+use crate::algorithm::{Initial, Limit, Weighting};
+use crate::counters;
+use crate::descriptor::{Role, Unit};
+use crate::rules::{Allowance, LimitConfig, Rule, RuleLimit};
+
+fn counted(limits: usize) -> String {
+    format!("{limits} limit{}", if limits == 1 { "" } else { "s" })
+}
+
+impl fmt::Display for Change<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let domain = Short(self.domain);
+        match self.kind {
+            Kind::DomainAdded(limits) => return write!(f, "added: domain {domain}: {}", counted(limits)),
+            Kind::DomainRemoved(limits) => return write!(f, "removed: domain {domain}: {}", counted(limits)),
+            Kind::Order => {
+                return write!(
+                    f,
+                    "changed: domain {domain}: the order of its wildcards, of which the first match wins"
+                );
+            }
+            Kind::Defaults(old, new) => {
+                write!(f, "changed: defaults of {domain}: ")?;
+                let mut differences = Differences::default();
+                differences.add("algorithm", old.algorithm.name(), new.algorithm.name());
+                differences.add("failure_mode", old.failure_mode.name(), new.failure_mode.name());
+                write!(f, "{differences}, for limits that requests bring along")?;
+            }
+            Kind::Added(Side { limit, .. }, from) => {
+                write!(f, "added: {domain}: {}: {}", Short(&limit.label), words(limit))?;
+                if let Some(from) = from {
+                    write!(f, "; its requests came to {}", Short(&from.path))?;
+                }
+            }
+            Kind::Removed(Side { limit, .. }, to) => {
+                write!(f, "removed: {domain}: {}: {}", Short(&limit.label), words(limit))?;
+                if let Some(to) = to {
+                    write!(f, "; its requests come to {}", Short(&to.path))?;
+                }
+            }
+            Kind::Changed(old, new) => {
+                write!(f, "changed: {domain}: {}: {}", Short(&new.limit.label), differences(old, new))?;
+            }
+        }
+        f.write_str(match self.counters {
+            Counters::None => "",
+            Counters::Kept => ": counters are kept",
+            Counters::Afresh => ": counters start afresh",
+            Counters::PenaltyAfresh => ": counters are kept, denials and bans of its penalty start afresh",
+        })
+    }
+}
+
+fn words(limit: &RuleLimit) -> String {
+    match &limit.config.allowance {
+        Allowance::Unlimited => "unlimited".to_owned(),
+        Allowance::Limited(limit) => counters::in_words(limit),
+    }
+}
+
+/// What two limits say differently, by the keys of rules.
+fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
+    let mut found = Differences::default();
+    let LimitConfig { allowance, failure_mode, cost, give_back, penalty, lease, replaces, said: _ } =
+        &*old.limit.config;
+    let config = &new.limit.config;
+    match (allowance, &config.allowance) {
+        (Allowance::Limited(old), Allowance::Limited(new)) => found.of_limits(old, new),
+        _ => found.add("limit", words(old.limit), words(new.limit)),
+    }
+    found.add("name", Short(old.limit.name()).to_string(), Short(new.limit.name()).to_string());
+    if old.limit.name == new.limit.name {
+        // By its name where no other limit of the domain has it, and else by its path.
+        let label = |side: &Side<'_>| Short(&side.limit.label).to_string();
+        found.add("called", label(&old), label(&new));
+    }
+    found.add("cost", cost, config.cost);
+    found.add("failure_mode", failure_mode.name(), config.failure_mode.name());
+    found.add("give_back", give_back, config.give_back);
+    found.add("penalty", given(penalty), given(&config.penalty));
+    found.add("lease", given(lease), given(&config.lease));
+    found.add("replaces", Short(&replaces.join(", ")).to_string(), Short(&config.replaces.join(", ")).to_string());
+    found.add("shadow_mode", old.rule.role == Role::Shadow, new.rule.role == Role::Shadow);
+    found.add("quota_mode", old.rule.role == Role::Quota, new.rule.role == Role::Quota);
+    let shares = |rule: &Rule| (0..rule.levels()).any(|level| rule.shared_pattern(level).is_some());
+    if !shares_as(old.rule, new.rule) {
+        found.add("share_threshold", shares(old.rule), shares(new.rule));
+    }
+    found
+}
+
+/// An option as rules have it.
+fn given<T: fmt::Display>(option: &Option<T>) -> String {
+    option.as_ref().map_or_else(|| "none".to_owned(), T::to_string)
+}
+
+/// `key old -> new`, for each key that says something else.
+#[derive(Default)]
+struct Differences(String);
+
+impl Differences {
+    fn add<T: fmt::Display>(&mut self, key: &str, old: impl fmt::Display, new: T) {
+        let (old, new) = (old.to_string(), new.to_string());
+        if old != new {
+            let comma = if self.0.is_empty() { "" } else { ", " };
+            let shown = |text: String| if text.is_empty() { "none".to_owned() } else { text };
+            // A text takes what is written to it.
+            let _ = write!(self.0, "{comma}{key} {} -> {}", shown(old), shown(new));
+        }
+    }
+
+    fn of_limits(&mut self, old: &Limit, new: &Limit) {
+        let length = |limit: &Limit| match limit.window().and_then(Unit::of) {
+            Some(unit) => unit.name().to_owned(),
+            None => humantime::format_duration(limit.period()).to_string(),
+        };
+        let period = if new.window().is_some() { "period" } else { "hold" };
+        self.add("algorithm", old.algorithm(), new.algorithm());
+        self.add("requests_per_unit", old.number(), new.number());
+        self.add(period, length(old), length(new));
+        self.add("count_denied", old.count_denied(), new.count_denied());
+        let delay = |limit: &Limit| limit.options().max_delay.map(humantime::format_duration);
+        let weighting = |limit: &Limit| limit.in_force().weighting.map(Weighting::name);
+        self.add_option("burst", (old, new), |limit| limit.options().burst, |limit| limit.in_force().burst);
+        self.add_option("max_delay", (old, new), delay, delay);
+        let initial = |limit: &Limit| limit.in_force().initial.map(Initial::name);
+        self.add_option("initial", (old, new), |limit| limit.options().initial, initial);
+        self.add_option("segments", (old, new), |limit| limit.options().segments, |limit| limit.in_force().segments);
+        self.add_option("weighting", (old, new), |limit| limit.options().weighting, weighting);
+    }
+
+    /// Says which value is in force, where one of the two gives one: what is built in belongs to the algorithm, and
+    /// the number.
+    fn add_option<G, T: fmt::Display>(
+        &mut self,
+        key: &str,
+        (old, new): (&Limit, &Limit),
+        said: impl Fn(&Limit) -> Option<G>,
+        in_force: impl Fn(&Limit) -> Option<T>,
+    ) {
+        if said(old).is_some() || said(new).is_some() {
+            self.add(key, given(&in_force(old)), given(&in_force(new)));
+        }
+    }
+}
+
+impl fmt::Display for Differences {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A text from a file, fit for a line of the log.
+struct Short<'t>(&'t str);
+
+impl fmt::Display for Short<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 80;
+        match self.0.char_indices().nth(SHOWN) {
+            Some((end, _)) => write!(f, "{}...", self.0[..end].escape_debug()),
+            None => write!(f, "{}", self.0.escape_debug()),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! The programs in the image of `envoyproxy/ratelimit`, and the flags of its tools: a Deployment or a script that calls
+//! them works as it is.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use clap::{Arg, Command};
+
+/// A command line in this command's words.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Translated {
+    pub words: Vec<OsString>,
+    /// What had to be left out: the service there takes any arguments and reads none.
+    pub ignored: Vec<String>,
+}
+
+/// What the image there calls a program, and the command that does the same here.
+const PROGRAMS: &[(&str, &str)] =
+    &[(SERVICE, "serve"), ("ratelimit_client", "ask"), ("ratelimit_config_check", "check")];
+const SERVICE: &str = "ratelimit";
+
+/// Go's flags have one dash, or two, and a value behind `=` or in the next word.
+struct Flag {
+    command: &'static str,
+    name: &'static str,
+    takes: Takes,
+}
+
+enum Takes {
+    /// A value, which becomes that of a flag here.
+    Value(&'static str),
+    /// Nothing, or `=true`.
+    Switch(&'static str),
+    /// What has no flag here.
+    Path,
+    /// `k=v,k=v`, once for each descriptor.
+    Descriptor,
+}
+
+const FLAGS: &[Flag] = &[
+    Flag { command: "ask", name: "dial_string", takes: Takes::Value("--address") },
+    Flag { command: "ask", name: "domain", takes: Takes::Value("--domain") },
+    Flag { command: "ask", name: "descriptors", takes: Takes::Descriptor },
+    Flag { command: "check", name: "config_dir", takes: Takes::Path },
+    Flag { command: "check", name: "merge_domain_configs", takes: Takes::Switch("--merge-domain-config") },
+];
+
+/// Puts what was written for a program there into words of `command`. All else stays as it is.
+pub(super) fn translate(words: Vec<OsString>, command: &Command) -> Translated {
+    let program = words.first().and_then(|word| Path::new(word).file_name()).and_then(OsStr::to_str);
+    let program = PROGRAMS.iter().find(|(name, _)| Some(*name) == program);
+    let named = words.get(1).and_then(|word| word.to_str()).and_then(|word| command.find_subcommand(word));
+    match (program, named) {
+        (_, Some(named)) => Translated { words: with_flags(words, named.get_name()), ignored: Vec::new() },
+        (Some((SERVICE, _)), None) => known_alone(words, command),
+        (Some((_, name)), None) => {
+            let mut words = words;
+            words.insert(1, name.into());
+            Translated { words: with_flags(words, name), ignored: Vec::new() }
+        }
+        (None, None) => Translated { words, ignored: Vec::new() },
+    }
+}
+
+/// The words of `serve` that it knows.
+fn known_alone(words: Vec<OsString>, command: &Command) -> Translated {
+    let serve = command.find_subcommand("serve");
+    let args: Vec<&Arg> = serve.into_iter().flat_map(Command::get_arguments).collect();
+    let mut words = words.into_iter();
+    let mut known: Vec<OsString> = words.next().into_iter().chain(["serve".into()]).collect();
+    let mut ignored = Vec::new();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy().into_owned();
+        let name = text.strip_prefix("--").map(|flag| flag.split_once('=').map_or(flag, |(name, _)| name));
+        let arg = name.and_then(|name| args.iter().find(|arg| arg.get_long() == Some(name)));
+        match arg {
+            Some(_) if text.contains('=') => known.push(word),
+            Some(arg) => {
+                known.push(word);
+                // A switch may stand alone: what follows then is the next flag.
+                let takes_value = arg.get_action().takes_values();
+                let needs_value = arg.get_num_args().map_or(takes_value, |number| number.min_values() > 0);
+                known.extend(needs_value.then(|| words.next()).flatten());
+            }
+            None if ["-h", "--help", "-V", "--version"].contains(&text.as_str()) => known.push(word),
+            None => ignored.push(text),
+        }
+    }
+    Translated { words: known, ignored }
+}
+
+/// With this command's flags in the place of those there.
+fn with_flags(words: Vec<OsString>, command: &str) -> Vec<OsString> {
+    let mut words = words.into_iter();
+    let mut translated: Vec<OsString> = Vec::new();
+    let mut descriptors = 0;
+    while let Some(word) = words.next() {
+        let Some((flag, value)) = flag(&word, command) else {
+            translated.push(word);
+            continue;
+        };
+        let mut value = || value.clone().or_else(|| words.next().map(|word| word.to_string_lossy().into_owned()));
+        match flag.takes {
+            Takes::Value(name) => {
+                translated.push(name.into());
+                translated.extend(value().map(OsString::from));
+            }
+            Takes::Switch(name) => translated.push(format!("{name}={}", value_of_switch(&word)).into()),
+            Takes::Path => translated.extend(value().map(OsString::from)),
+            Takes::Descriptor => {
+                translated.extend((descriptors > 0).then(|| "+".into()));
+                descriptors += 1;
+                let entries = value().unwrap_or_default();
+                translated.extend(entries.split(',').filter(|entry| !entry.is_empty()).map(OsString::from));
+            }
+        }
+    }
+    translated
+}
+
+/// The flag that a word is, and its value where that stands in the same word.
+fn flag(word: &OsStr, command: &str) -> Option<(&'static Flag, Option<String>)> {
+    let text = word.to_str()?.strip_prefix('-')?;
+    let text = text.strip_prefix('-').unwrap_or(text);
+    let (name, value) = text.split_once('=').map_or((text, None), |(name, value)| (name, Some(value.to_owned())));
+    let flag = FLAGS.iter().find(|flag| flag.command == command && flag.name == name)?;
+    Some((flag, value))
+}
+
+fn value_of_switch(word: &OsStr) -> String {
+    let text = word.to_string_lossy();
+    text.split_once('=').map_or_else(|| "true".to_owned(), |(_, value)| value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn translated(words: &str) -> (String, Vec<String>) {
+        let words = words.split(' ').map(OsString::from).collect();
+        let Translated { words, ignored } = translate(words, &super::super::Cli::command());
+        let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+        (words.join(" "), ignored)
+    }
+
+    #[test]
+    fn the_service_takes_any_arguments_and_tells_those_that_do_nothing() {
+        for (words, serves, ignored) in [
+            ("/bin/ratelimit", "/bin/ratelimit serve", &[][..]),
+            (
+                "/bin/ratelimit --quotaRateLimitServiceAddr=:18002",
+                "/bin/ratelimit serve",
+                &["--quotaRateLimitServiceAddr=:18002"],
+            ),
+            ("ratelimit -config /etc/r.yaml", "ratelimit serve", &["-config", "/etc/r.yaml"]),
+            ("ratelimit --rules a --x b --port=1", "ratelimit serve --rules a --port=1", &["--x", "b"]),
+            ("ratelimit --shadow-mode --port 1", "ratelimit serve --shadow-mode --port 1", &[]),
+            ("ratelimit --version", "ratelimit serve --version", &[]),
+            ("ratelimit health", "ratelimit health", &[]),
+        ] {
+            let ignored = ignored.iter().map(ToString::to_string).collect();
+            assert_eq!(translated(words), (serves.to_owned(), ignored), "{words}");
+        }
+    }
+
+    #[test]
+    fn the_tools_take_their_flags_in_every_way_of_writing_them() {
+        for (words, same) in [
+            (
+                "ratelimit_client -dial_string a:1 -domain shop -descriptors user=ann,plan=free -descriptors user=bob",
+                "ratelimit_client ask --address a:1 --domain shop user=ann plan=free + user=bob",
+            ),
+            ("tollgate ask --domain=shop -descriptors=user=ann", "tollgate ask --domain shop user=ann"),
+            ("tollgate ask -d shop user=ann", "tollgate ask -d shop user=ann"),
+            (
+                "ratelimit_config_check -merge_domain_configs -config_dir /rules",
+                "ratelimit_config_check check --merge-domain-config=true /rules",
+            ),
+            ("tollgate check --config_dir=/rules", "tollgate check /rules"),
+            ("tollgate check -merge_domain_configs=false r", "tollgate check --merge-domain-config=false r"),
+            // Elsewhere they mean nothing, and clap says so.
+            ("tollgate health -domain shop", "tollgate health -domain shop"),
+            ("tollgate --rules a", "tollgate --rules a"),
+        ] {
+            assert_eq!(translated(words), (same.to_owned(), Vec::new()), "{words}");
+        }
+    }
+}

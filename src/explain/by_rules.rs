@@ -1,0 +1,131 @@
+//! What the rules say of a request, which needs no counter.
+
+use super::{At, Explained, ExplainedLimit, Found, Matched, MissedBy, RoleName, parts};
+use crate::descriptor::{Descriptor, Request, Role};
+use crate::plan::{Asked, OVERRIDE, Plan, Source};
+use crate::rules::{Allowance, Budget, Domain, Place, Rule, RuleLimit, Rules};
+use crate::store::group::Votes;
+
+/// Why a request of one hit is denied whatever the counters say.
+pub(super) fn denied_anyway(plan: &Plan<'_>) -> Option<String> {
+    let never_fits = |asked: &&Asked<'_>| asked.cost() > asked.check.limit.capacity();
+    let mut votes = Votes::default();
+    for asked in plan.asked() {
+        votes.add(asked.check.role, &asked.check, never_fits(&asked));
+    }
+    let names = || plan.asked().iter().filter(never_fits).map(|asked| asked.source.label()).collect::<Vec<_>>();
+    votes.deny().then(|| let_nothing_pass(&names()))
+}
+
+/// Said of limits of 0, and of others whose number is less than one hit costs.
+pub(super) fn let_nothing_pass(names: &[&str]) -> String {
+    format!("{} {} nothing pass", names.join(", "), if names.len() == 1 { "lets" } else { "let" })
+}
+
+/// A descriptor, and what a plan has made of it.
+pub(super) struct OfPlan<'p, 'a> {
+    pub(super) rules: &'a Rules,
+    pub(super) request: &'a Request,
+    pub(super) plan: &'p Plan<'a>,
+    /// Its place in the request.
+    pub(super) index: usize,
+}
+
+impl OfPlan<'_, '_> {
+    pub(super) fn explain(&self, descriptor: &Descriptor, budget: &mut Budget) -> Explained {
+        let entries: Vec<String> =
+            descriptor.entries.iter().map(|entry| format!("{}={}", entry.key, entry.value)).collect();
+        let Some(domain) = self.rules.domain(&self.request.domain) else {
+            let miss = self.rules.missed_domain(&self.request.domain, budget);
+            return Explained {
+                entries,
+                matched: Vec::new(),
+                found: Found::UnknownDomain,
+                rule: None,
+                missed: vec![MissedBy::new(self.rules, miss)],
+                limits: Vec::new(),
+            };
+        };
+        if let Some(limit) = self.brought_along(domain) {
+            return Explained {
+                entries,
+                matched: Vec::new(),
+                found: Found::BroughtAlong,
+                rule: None,
+                missed: Vec::new(),
+                limits: vec![limit],
+            };
+        }
+        let trace = self.rules.trace(domain, &descriptor.entries, budget);
+        let steps = entries.iter().zip(trace.steps);
+        let matched = steps.map(|(entry, step)| Matched {
+            entry: entry.clone(),
+            node: step.node,
+            by: step.by,
+            at: At::of(self.rules, step.place),
+        });
+        let limits = trace.rule.iter().flat_map(|rule| rule.limits.iter().map(|limit| self.limit(rule, limit)));
+        let (matched, limits): (Vec<_>, Vec<_>) = (matched.collect(), limits.collect());
+        let found = match trace.rule {
+            None => Found::UnknownDescriptor,
+            Some(_) if limits.iter().any(|limit| limit.counter.is_some()) => Found::Limited,
+            Some(_) if limits.iter().all(|limit| limit.replaced_by.is_some()) => Found::Replaced,
+            Some(_) => Found::Unlimited,
+        };
+        let missed = trace.misses.into_iter().map(|miss| MissedBy::new(self.rules, miss)).collect();
+        let rule = trace.rule.map(|rule| rule.path.to_string());
+        Explained { entries, matched, found, rule, missed, limits }
+    }
+
+    fn limit(&self, rule: &Rule, limit: &RuleLimit) -> ExplainedLimit {
+        let is_it = |asked: &&Asked<'_>| {
+            asked.check.descriptor == self.index
+                && matches!(asked.source, Source::Rule(_, asked) if asked.id == limit.id)
+        };
+        let asked = self.plan.asked().iter().find(is_it);
+        let is_limited = matches!(limit.config.allowance, Allowance::Limited(_));
+        let replaced_by = if asked.is_none() && is_limited { self.replaced_by(limit) } else { None };
+        ExplainedLimit {
+            name: limit.label.to_string(),
+            at: At::of(self.rules, Place { line: limit.line, ..rule.place }),
+            role: match rule.role {
+                Role::Enforced => RoleName::Enforced,
+                Role::Quota => RoleName::QuotaMode,
+                Role::Shadow => RoleName::ShadowMode,
+            },
+            parts: parts::of(self.rules, rule, limit),
+            replaced_by,
+            counter: asked.map(|asked| asked.check.key.to_string()),
+            penalty_counter: asked.and_then(|asked| Some(asked.check.penalty.as_ref()?.key.to_string())),
+            state: None,
+            no_state: None,
+        }
+    }
+
+    /// The limit that the request brings along for this descriptor. The rules are then not looked at.
+    fn brought_along(&self, domain: &Domain) -> Option<ExplainedLimit> {
+        let is_it =
+            |asked: &&Asked<'_>| asked.check.descriptor == self.index && matches!(asked.source, Source::Override(_));
+        let asked = self.plan.asked().iter().find(is_it)?;
+        Some(ExplainedLimit {
+            name: OVERRIDE.to_owned(),
+            at: None,
+            role: RoleName::Enforced,
+            parts: parts::of_override(self.rules, domain, &asked.check.limit),
+            replaced_by: None,
+            counter: Some(asked.check.key.to_string()),
+            penalty_counter: None,
+            state: None,
+            no_state: None,
+        })
+    }
+
+    /// The limit of the request that stands in for this one.
+    fn replaced_by(&self, limit: &RuleLimit) -> Option<String> {
+        let domain = self.rules.domain(&self.request.domain)?;
+        let reached = self.request.descriptors.iter().filter_map(|one| self.rules.find(domain, &one.entries));
+        let mut limits = reached.flat_map(|rule| &rule.limits);
+        let replaces = |other: &&RuleLimit| other.config.replaces.iter().any(|name| name == limit.name());
+        limits.find(replaces).map(|other| other.label.to_string())
+    }
+}
