@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload dist image
+.PHONY: help run test simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-peers conformance conformance-reference dist image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -24,6 +24,20 @@ e2e: ## make what a release has, and try it as its users would; ask h2spec, acti
 	$(MAKE) dist
 	cargo test --locked --test it -- --ignored floods:: dist:: xds::
 	deploy/image/try.sh
+	$(MAKE) conformance-reference
+
+# Another server than ours, and how it is judged: as `reference`, or as `tollgate` where it is one.
+SERVER ?=
+AS ?= $(if $(SERVER),reference,tollgate)
+
+conformance: ## ask every case of tests/conformance of our own server, or of another: SERVER=/path/to/ratelimit
+	scripts/test-tools.sh redis
+	CONFORMANCE_SERVER=$(SERVER) CONFORMANCE_SIDE=$(AS) \
+		cargo test --locked --test it conformance::every -- --nocapture
+
+conformance-reference: ## ask the same of envoyproxy/ratelimit (installs it at the first run, by Go)
+	scripts/test-tools.sh ratelimit
+	$(MAKE) conformance SERVER=$(CURDIR)/target/tools/bin/ratelimit
 
 record: ## record anew what the management server of tests/xds says, which the tests play back (needs Go)
 	scripts/test-tools.sh xds-server
@@ -72,6 +86,11 @@ bench-overload: ## measure what becomes of three times the load that can be serv
 	scripts/test-tools.sh
 	cargo bench --locked --no-run --bench service
 	@cargo bench --locked --quiet --bench service -- --overload --quick
+
+bench-peers: ## measure Tollgate beside envoyproxy/ratelimit, in turn, with h2load and Envoy: under five minutes (needs Go)
+	scripts/test-tools.sh redis envoy ratelimit h2load
+	cargo bench --locked --no-run --bench service
+	@cargo bench --locked --quiet --bench service -- --peers --quick
 
 # What is released has the time of its commit, and not of when it was made. Without git, that of its sources.
 dist image e2e: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || stat --format %Y Cargo.lock)

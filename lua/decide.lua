@@ -1,6 +1,6 @@
 -- The checks of a request are one group: unless the whole of it passes, nothing is taken; only refunds happen, and
 -- limits that count denials are charged. The twin of src/store/group.rs.
-local CHECK, PENALTY, ANSWER = '<BBBBdddddddd', '<dddd', '<BI4ddd'
+local CHECK, PENALTY, ANSWER = '<BBBBdddddddd', '<dddd', '<Bdddd'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]

@@ -35,5 +35,5 @@ algorithms[#algorithms + 1] = function(state, hits, denied, number, period, coun
   end
   local changed = charged or set_back
   return changed and struct.pack('<dI4', window, count),
-    reset_after, allowed, math.max(number - count, 0), reset_after, retry_after, lasting
+    reset_after, allowed, number - count, reset_after, retry_after, lasting
 end

@@ -8,6 +8,7 @@
 //! load        requests of many users, closed loop and open loop, and a check of every answer
 //! overload    more of them than can be served (`make bench-overload`)
 //! plot        draws what becomes of them
+//! peers       beside envoyproxy/ratelimit (`make bench-peers`)
 //! http2       the least of HTTP/2 that this takes: load must cost far less than what it measures
 //! bare        the server to compare with: tonic, with one constant answer
 //! rules       as many as one likes
@@ -24,6 +25,7 @@ mod cost;
 mod http2;
 mod load;
 mod overload;
+mod peers;
 mod plot;
 mod redis_loop;
 mod report;
@@ -57,5 +59,9 @@ fn main() {
     // `cargo bench --bench service -- latency` measures what has that in a figure's name.
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
     let part = wanted.map_or("", |part| part);
-    if is_given("--overload") { overload::run(&stage, part) } else { report::print(&stage, part) }
+    match () {
+        () if is_given("--overload") => overload::run(&stage, part),
+        () if is_given("--peers") => peers::print(&stage),
+        () => report::print(&stage, part),
+    }
 }

@@ -86,7 +86,8 @@ impl Stage {
         command.arg(argument).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
     }
 
-    fn on_server_core(&self, program: &Path) -> Command {
+    /// This program, with nothing in its environment.
+    pub fn on_server_core(&self, program: &Path) -> Command {
         let mut command = match &self.cores {
             None => Command::new(program),
             Some(cores) => {

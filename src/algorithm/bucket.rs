@@ -158,6 +158,7 @@ pub(super) fn decide(
     let verdict = Verdict {
         allowed,
         remaining: u32::try_from(room(missing, fraction).max(0)).unwrap_or(u32::MAX),
+        excess: None,
         reset_after_ms,
         retry_after_ms,
         delay_ms: if allowed && hits > 0 && missing >= burst { leak(missing - burst, fraction) } else { 0 },

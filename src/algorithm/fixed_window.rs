@@ -58,6 +58,7 @@ pub(super) fn decide(
     let verdict = Verdict {
         allowed,
         remaining: number.saturating_sub(count),
+        excess: count.checked_sub(number).filter(|excess| *excess > 0),
         reset_after_ms,
         retry_after_ms: if allowed {
             Some(0)

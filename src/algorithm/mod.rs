@@ -291,6 +291,8 @@ pub struct Verdict {
     pub allowed: bool,
     /// So many more hits would pass right now; one more would not.
     pub remaining: u32,
+    /// A counter of hits that counts denials, too, has so many more than its number.
+    pub excess: Option<u32>,
     /// From then on the counter is the same as a fresh one.
     pub reset_after_ms: u64,
     /// The same request passes then and not a millisecond before; zero if it passes now, `None` if it never can.
@@ -310,6 +312,7 @@ impl Verdict {
         Verdict {
             allowed: false,
             remaining: 0,
+            excess: self.excess,
             reset_after_ms: self.reset_after_ms.max(penalty.reset_after_ms),
             // What can never pass never passes.
             retry_after_ms: self.retry_after_ms.zip(penalty.retry_after_ms).map(|(own, ban)| own.max(ban)),

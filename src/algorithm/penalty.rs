@@ -164,6 +164,7 @@ impl Penalty {
         let verdict = Verdict {
             allowed: since == 0,
             remaining,
+            excess: None,
             reset_after_ms,
             retry_after_ms: Some(if since > 0 { left } else { 0 }),
             delay_ms: 0,

@@ -78,6 +78,7 @@ pub(super) fn decide(
             let verdict = Verdict {
                 allowed: true,
                 remaining: (number - sum) as u32,
+                excess: None,
                 reset_after_ms: (index + segments + 1) * segment - now,
                 retry_after_ms: Some(0),
                 delay_ms: 0,
@@ -150,6 +151,7 @@ pub(super) fn decide(
     let verdict = Verdict {
         allowed,
         remaining: u32::try_from((number - used(&counts)).max(0)).unwrap_or(u32::MAX),
+        excess: None,
         reset_after_ms,
         retry_after_ms,
         delay_ms: 0,

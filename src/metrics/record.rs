@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use super::by_rule::{OfRule, RuleCounters, RuleMetrics};
 use super::declaration::{Known, Matches, Metrics};
+use crate::algorithm::Verdict;
 use crate::decision::{DecidedBy, Decision, Limited, Status};
 use crate::descriptor::Role;
 use crate::plan::Source;
@@ -220,22 +221,46 @@ impl RuleCounters {
         }
         // What a failure mode answers is no statement about the limit.
         let Some(verdict) = limited.verdict() else { return };
-        if !verdict.allowed {
-            self.add(OfRule::OverLimitRequests, 1);
-            self.add(OfRule::OverLimit, hits);
-            if limited.role() == Role::Shadow {
-                self.add(OfRule::Shadow, hits);
-            }
-            return;
-        }
-        self.add(OfRule::WithinLimit, hits);
         let capacity = limited.asked.check.limit.capacity();
-        let near = (f64::from(capacity) * near_limit_ratio).floor() as u64;
-        let used = u64::from(capacity.saturating_sub(verdict.remaining));
-        if used > near {
-            self.add(OfRule::NearLimit, (used - near).min(hits));
+        let around = Around::of(verdict, capacity, near_limit(capacity, near_limit_ratio), hits);
+        self.add(OfRule::NearLimit, around.near);
+        if verdict.allowed {
+            return self.add(OfRule::WithinLimit, hits);
+        }
+        self.add(OfRule::OverLimitRequests, 1);
+        self.add(OfRule::OverLimit, around.over);
+        if limited.role() == Role::Shadow {
+            self.add(OfRule::Shadow, around.over);
         }
     }
+}
+
+/// How many hits of a request are beyond what is near a limit, and beyond the limit.
+#[derive(Debug, PartialEq, Eq)]
+struct Around {
+    near: u64,
+    over: u64,
+}
+
+impl Around {
+    /// Where a denied request is charged, it uses what is left before it is over: that is near the limit, and only the
+    /// rest is over.
+    fn of(verdict: Verdict, capacity: u32, near: u64, hits: u64) -> Around {
+        let capacity = u64::from(capacity);
+        if verdict.allowed {
+            let used = capacity.saturating_sub(verdict.remaining.into());
+            return Around { near: used.saturating_sub(near).min(hits), over: 0 };
+        }
+        let over = verdict.excess.map_or(hits, |excess| hits.min(excess.into()));
+        let before = capacity.saturating_sub(hits - over);
+        Around { near: if over < hits { capacity.saturating_sub(near.max(before)) } else { 0 }, over }
+    }
+}
+
+/// How many hits may be used before a limit is near. In single precision, as `envoyproxy/ratelimit` computes it: 0.7 of
+/// 90 is 63, and 62.99… in double precision.
+fn near_limit(capacity: u32, ratio: f64) -> u64 {
+    (capacity as f32 * ratio as f32).floor() as u64
 }
 
 impl<K: PartialEq, const N: usize> Known<K, N> {
@@ -254,6 +279,37 @@ mod tests {
     use crate::plan::{Plan, PlanOptions, WithoutStore};
     use crate::rules::{Defaults, DomainConfig};
     use crate::store::Check;
+
+    #[test]
+    fn a_request_that_comes_over_the_limit_is_near_it_first() {
+        let said = |allowed, remaining, excess| {
+            let reset_after_ms = 1_000;
+            Verdict { allowed, remaining, excess, reset_after_ms, retry_after_ms: Some(0), delay_ms: 0 }
+        };
+        let of = |verdict, hits| {
+            let Around { near, over } = Around::of(verdict, 20, 16, hits);
+            (near, over)
+        };
+        // Up to near, from far, within it.
+        assert_eq!(of(said(true, 4, None), 6), (0, 0));
+        assert_eq!(of(said(true, 2, None), 4), (2, 0));
+        assert_eq!(of(said(true, 1, None), 3), (3, 0));
+        // From 10 to 25, from 18 to 23, then all of it, and all at once.
+        assert_eq!(of(said(false, 0, Some(5)), 15), (4, 5));
+        assert_eq!(of(said(false, 0, Some(3)), 5), (2, 3));
+        assert_eq!(of(said(false, 0, Some(8)), 5), (0, 5));
+        assert_eq!(of(said(false, 0, Some(10)), 30), (4, 10));
+        // What a denial costs nothing counts as over.
+        assert_eq!(of(said(false, 2, None), 5), (0, 5));
+    }
+
+    #[test]
+    fn a_limit_is_near_where_envoyproxy_ratelimit_says_so() {
+        let near = [(15, 0.8), (20, 0.8), (10, 0.8), (8, 0.8), (14, 0.8), (5, 0.8), (0, 0.8), (90, 0.7), (180, 0.7)];
+        let near = near.map(|(capacity, ratio)| near_limit(capacity, ratio));
+        assert_eq!(near, [12, 16, 8, 6, 11, 4, 0, 63, 126]);
+        assert_eq!(near_limit(100_000_007, 0.8), 80_000_008);
+    }
 
     /// The rules of a domain that has none of its own.
     fn rules(domain: &str) -> Rules {

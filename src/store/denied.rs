@@ -302,6 +302,8 @@ impl Denial {
     fn later(&self, now: Instant) -> CheckVerdict {
         let elapsed_ms = u64::try_from(now.duration_since(self.asked).as_millis()).unwrap_or(u64::MAX);
         let later = |verdict: Verdict| Verdict {
+            // What is asked now is not counted, and all of it is above the number.
+            excess: verdict.excess.map(|_| u32::MAX),
             reset_after_ms: verdict.reset_after_ms.saturating_sub(elapsed_ms),
             retry_after_ms: verdict.retry_after_ms.map(|ms| ms.saturating_sub(elapsed_ms)),
             ..verdict
@@ -373,6 +375,7 @@ mod tests {
         let own = Verdict {
             allowed: false,
             remaining: 0,
+            excess: None,
             reset_after_ms: retry_after_ms + 100,
             retry_after_ms: Some(retry_after_ms),
             delay_ms: 0,

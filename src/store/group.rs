@@ -95,11 +95,11 @@ pub fn decide<'s, C: Borrow<Check>>(
     group.effects.clear();
     index = 0;
     for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts.iter_mut().flatten()) {
-        let Verdict { remaining, reset_after_ms, .. } =
+        let Verdict { remaining, excess, reset_after_ms, .. } =
             group.decide(index, |state| check.limit.decide_denied(check.ask, check.caller, state, now));
         group.decide_penalty(index + 1, check, verdict.own, now);
         index += check.counters();
-        verdict.own = Verdict { remaining, reset_after_ms, ..verdict.own };
+        verdict.own = Verdict { remaining, excess, reset_after_ms, ..verdict.own };
     }
     (verdicts, group.effects)
 }

@@ -36,7 +36,8 @@ fn a_lease_is_an_eighth_of_what_remains_and_near_the_limit_there_is_none() {
     let limit = sliding_log(1_000, 60_000);
     let size = |remaining, demand| {
         let mut account = Account::new(limit, lease(50, 100, &limit), Duration::ZERO);
-        let told = Verdict { allowed: true, remaining, reset_after_ms: 1, retry_after_ms: Some(0), delay_ms: 0 };
+        let told =
+            Verdict { allowed: true, remaining, excess: None, reset_after_ms: 1, retry_after_ms: Some(0), delay_ms: 0 };
         account.question(demand, Duration::ZERO);
         account.note(&limit, told, Duration::ZERO);
         account.question(1, Duration::ZERO).take.saturating_sub(1)

@@ -10,6 +10,7 @@ mod causes;
 mod changes;
 mod check;
 mod concurrency;
+mod conformance;
 mod counters;
 mod denied;
 mod debug_port;

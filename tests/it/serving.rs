@@ -85,7 +85,14 @@ impl Store for Crowded {
     }
 
     fn known_denial(&self, check: &Check) -> Option<CheckVerdict> {
-        let own = Verdict { allowed: false, remaining: 0, reset_after_ms: 1, retry_after_ms: Some(1), delay_ms: 0 };
+        let own = Verdict {
+            allowed: false,
+            remaining: 0,
+            excess: None,
+            reset_after_ms: 1,
+            retry_after_ms: Some(1),
+            delay_ms: 0,
+        };
         check.key.as_str().contains("user=denied").then_some(CheckVerdict { own, ban: None })
     }
 }

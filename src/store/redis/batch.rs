@@ -178,7 +178,7 @@ mod tests {
 
     /// What the script answers to a check.
     fn answer(allowed: u8, remaining: u32) -> Vec<u8> {
-        [&[allowed][..], &remaining.to_le_bytes(), &[0; 24]].concat()
+        [&[allowed][..], &f64::from(remaining).to_le_bytes(), &[0; 24]].concat()
     }
 
     fn sizes(batch: Option<Batch>) -> Vec<usize> {

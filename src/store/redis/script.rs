@@ -27,7 +27,7 @@ static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(&SOURCE).get_hash()
 /// algorithm's own figures as doubles.
 const QUESTION: usize = 4 + (3 + FIGURES) * 8;
 /// Bytes in the reply for one counter: whether it is allowed, what remains, and three times as doubles.
-pub const ANSWER: usize = 1 + 4 + 3 * 8;
+pub const ANSWER: usize = 1 + 4 * 8;
 /// In place of whether it is allowed, where the request of the check could not be decided.
 const UNDECIDED: u8 = 2;
 
@@ -181,9 +181,17 @@ impl Reply {
 fn verdict(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
     /// What the script says of a request that can never pass.
     const NEVER: f64 = -1.0;
-    let [allowed, a, b, c, d, times @ ..] = answer;
-    let (times, _) = times.as_chunks::<8>();
-    let [reset_after, retry_after, delay] = *times else { return Err(StoreError::Answer) };
+    let [allowed, numbers @ ..] = answer;
+    let (numbers, _) = numbers.as_chunks::<8>();
+    let [left, reset_after, retry_after, delay] = *numbers else { return Err(StoreError::Answer) };
+    let left = f64::from_le_bytes(left);
+    let is_count = left.fract() == 0.0 && left.abs() <= f64::from(u32::MAX);
+    // What counts denials may have counted more than its number.
+    let (remaining, excess) = match is_count {
+        false => return Err(StoreError::Answer),
+        true if left < 0.0 => (0, Some(-left as u32)),
+        true => (left as u32, None),
+    };
     let time = |bytes: [u8; 8]| {
         let time = f64::from_le_bytes(bytes);
         // Whole numbers, each less than 2^53.
@@ -196,7 +204,8 @@ fn verdict(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
             1 => true,
             _ => return Err(StoreError::Answer),
         },
-        remaining: u32::from_le_bytes([*a, *b, *c, *d]),
+        remaining,
+        excess,
         reset_after_ms: time(reset_after)?,
         retry_after_ms: if f64::from_le_bytes(retry_after) == NEVER { None } else { Some(time(retry_after)?) },
         delay_ms: time(delay)?,

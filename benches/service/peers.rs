@@ -1,0 +1,197 @@
+//! Tollgate beside `envoyproxy/ratelimit`: `make bench-peers` prints a table of both, in turn, in one run.
+//!
+//! Both run the same rules with the same environment, each with a Redis of its own, on the server's core. The load
+//! asks them from the other core: this program's own, which checks every answer; h2load; and an Envoy.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::cost::{Cost, median};
+use crate::load::{Call, Closed, Latencies, RULES, Users, calls, open_loop};
+use crate::stage::{Place, Stage};
+use crate::support::drop_in::{DropIn, Given};
+use crate::support::envoy::Envoy;
+use crate::support::redis::Redis;
+use crate::support::tollgate;
+
+/// `scripts/peer-tools.sh` installs it.
+const REFERENCE: &str = "target/tools/bin/ratelimit";
+/// Where latency is measured: far from what either can do, so that nobody waits for another.
+const PER_SECOND: u32 = 2_000;
+const USERS: usize = 10_000;
+/// Calls of h2load for each second of a run: some seconds of the slower one.
+const H2LOAD_CALLS: u64 = 20_000;
+
+/// One of those who are compared.
+struct Peer {
+    name: &'static str,
+    redis: Redis,
+    server: DropIn,
+    /// With the filter that asks it, and with one that asks nothing.
+    envoys: [Envoy; 2],
+}
+
+/// What one run of one peer came to.
+struct Run {
+    /// A closed loop of 10,000 users.
+    many: Cost,
+    /// A closed loop of h2load.
+    h2load: Cost,
+    /// Asked directly.
+    direct: Latencies,
+    /// Through an Envoy that asks it, and through one that does not.
+    envoys: [Latencies; 2],
+}
+
+/// Measures both, and prints the table.
+pub fn print(stage: &Stage) {
+    let bench = Bench::new();
+    let peers = bench.peers(stage);
+    let mut runs: Vec<Vec<Run>> = peers.iter().map(|_| Vec::new()).collect();
+    for _ in 0..stage.runs {
+        for (peer, runs) in peers.iter().zip(&mut runs) {
+            runs.push(bench.run(stage, peer));
+        }
+    }
+    println!("{stage}\n");
+    let names: Vec<&str> = peers.iter().map(|peer| peer.name).collect();
+    println!("| figure | {} | ratio |\n|---|{}---|", names.join(" | "), "---|".repeat(names.len()));
+    for Figure { name, unit, of } in FIGURES {
+        let values: Vec<f64> = runs.iter().map(|runs| median(runs.iter().map(of).collect())).collect();
+        let shown: Vec<String> = values.iter().map(|value| format!("{value:.*} {unit}", digits(*value))).collect();
+        println!("| {name} | {} | {:.2} |", shown.join(" | "), values[1] / values[0]);
+    }
+    let disturbed = runs.iter().flatten().filter(|run| run.many.disturbed() || run.h2load.disturbed()).count();
+    println!("\nOthers were on the cores in {disturbed} of {} runs.", runs.iter().map(Vec::len).sum::<usize>());
+}
+
+/// A line of the table.
+struct Figure {
+    name: &'static str,
+    unit: &'static str,
+    of: fn(&Run) -> f64,
+}
+
+const FIGURES: &[Figure] = &[
+    Figure { name: "decisions per second, 256 in flight, 10,000 users", unit: "/s", of: |run| run.many.rate() },
+    Figure { name: "server CPU per decision", unit: "µs", of: |run| run.many.each_us(0) },
+    Figure { name: "Redis CPU per decision", unit: "µs", of: |run| run.many.each_us(1) },
+    Figure { name: "decisions per second behind h2load, one user", unit: "/s", of: |run| run.h2load.rate() },
+    Figure { name: "server CPU per decision there", unit: "µs", of: |run| run.h2load.each_us(0) },
+    Figure { name: "Redis CPU per decision there", unit: "µs", of: |run| run.h2load.each_us(1) },
+    Figure { name: "p50 at 2,000/s", unit: "µs", of: |run| run.direct.us(0.5) },
+    Figure { name: "p99 at 2,000/s", unit: "µs", of: |run| run.direct.us(0.99) },
+    Figure { name: "added to p50 by Envoy's filter at 2,000/s", unit: "µs", of: |run| added(run, 0.5) },
+    Figure { name: "added to p99 by Envoy's filter at 2,000/s", unit: "µs", of: |run| added(run, 0.99) },
+];
+
+fn added(run: &Run, share: f64) -> f64 {
+    let [with, without] = &run.envoys;
+    with.us(share) - without.us(share)
+}
+
+fn digits(value: f64) -> usize {
+    if value.abs() < 100.0 { 1 } else { 0 }
+}
+
+/// What every run needs.
+struct Bench {
+    calls: Vec<Call>,
+    folder: TempDir,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let (calls, folder) = (calls(USERS, 1, Users::Passing), tempfile::tempdir().unwrap());
+        fs::write(folder.path().join("call"), &calls[0].message).unwrap();
+        Bench { calls, folder }
+    }
+
+    fn peers(&self, stage: &Stage) -> Vec<Peer> {
+        let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join(REFERENCE);
+        assert!(reference.exists(), "{REFERENCE} is missing: scripts/test-tools.sh ratelimit h2load");
+        let sides = [("envoyproxy/ratelimit", reference), ("Tollgate", PathBuf::from(tollgate::BINARY))];
+        sides.map(|(name, program)| peer(stage, name, &program)).into()
+    }
+
+    fn run(&self, stage: &Stage, peer: &Peer) -> Run {
+        let (port, run) = (peer.server.ports.grpc, stage.run);
+        let processes = [("server", peer.server.pid()), ("Redis", peer.redis.pid())];
+        let many = Closed::during(port, &self.calls, |answered| {
+            Cost::of(&processes, || {
+                let before = answered.load(std::sync::atomic::Ordering::Relaxed);
+                std::thread::sleep(run);
+                answered.load(std::sync::atomic::Ordering::Relaxed) - before
+            })
+        });
+        let calls = (run.as_secs_f64() * H2LOAD_CALLS as f64) as u64;
+        let h2load = Cost::of(&processes, || self.h2load_calls(port, calls));
+        let direct = open_loop(port, &self.calls, PER_SECOND, run);
+        let envoys = peer.envoys.each_ref().map(|envoy| self.through(envoy, run));
+        Run { many, h2load, direct, envoys }
+    }
+
+    /// As many calls as h2load can make of 8 connections with 32 each, until there have been so many.
+    fn h2load_calls(&self, port: u16, calls: u64) -> u64 {
+        let url = format!("http://127.0.0.1:{port}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
+        let mut command = h2load(calls);
+        command.args(["-c", "8", "-m", "32", "-H", "content-type: application/grpc", "-H", "te: trailers", "-d"]);
+        succeed(command.arg(self.folder.path().join("call")).arg(url), calls);
+        calls
+    }
+
+    /// Requests through an Envoy, so many each second, each as a user of the rules.
+    fn through(&self, envoy: &Envoy, run: Duration) -> Latencies {
+        let calls = (run.as_secs_f64() * f64::from(PER_SECOND)) as u64;
+        let log = self.folder.path().join("log");
+        let _ = fs::remove_file(&log);
+        let mut command = h2load(calls.max(1));
+        command.args(["-c", "1", "-m", "100", "-H", "x-user: ann", "--rps", &PER_SECOND.to_string(), "--log-file"]);
+        succeed(command.arg(&log).arg(format!("http://127.0.0.1:{}/", envoy.port)), calls.max(1));
+        // Each line: when it began, its status, and how many microseconds it took.
+        let text = fs::read_to_string(&log).unwrap();
+        let taken = text.lines().map(|line| {
+            let microseconds = line.rsplit('\t').next().and_then(|field| field.trim().parse().ok());
+            Duration::from_micros(microseconds.unwrap_or_else(|| panic!("h2load has logged {line:?}")))
+        });
+        Latencies::new(taken.collect())
+    }
+}
+
+fn peer(stage: &Stage, name: &'static str, program: &Path) -> Peer {
+    let redis = stage.redis(Place::BesideLoad);
+    // The cheapest that envoyproxy/ratelimit can be told: it reports nothing to anybody.
+    let settings = [("USE_STATSD", "false"), ("DISABLE_STATS", "true"), ("LOG_LEVEL", "WARN")];
+    let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let rules = [("rules.yaml".to_owned(), RULES.trim_start().to_owned())];
+    let command = || stage.on_server_core(program);
+    let given = Given { command: &command, settings: &settings, rules: &rules, redis: &redis };
+    let server = DropIn::start(&given).unwrap_or_else(|ended| panic!("{name} has ended: {}", ended.0));
+    // One descriptor, the user; without it nobody is asked.
+    let domain = ("domain: shop", "domain: bench");
+    let no_path = ("text: request.url_path", "text: request.headers['x-nobody']");
+    let no_user = ("header_name: x-user,", "header_name: x-nobody,");
+    let envoys = [
+        Envoy::start_with(server.ports.grpc, &[Envoy::LONG_TIMEOUT, domain, no_path]),
+        Envoy::start_with(server.ports.grpc, &[Envoy::LONG_TIMEOUT, domain, no_path, no_user]),
+    ];
+    Peer { name, redis, server, envoys }
+}
+
+/// One that makes so many requests, on this program's core.
+fn h2load(calls: u64) -> Command {
+    let mut command = Command::new("h2load");
+    command.args(["-n", &calls.to_string()]);
+    command
+}
+
+/// Runs it, and looks whether all of its requests were answered.
+fn succeed(command: &mut Command, calls: u64) {
+    let output = command.output().expect("h2load is not installed: scripts/test-tools.sh ratelimit h2load");
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains(&format!("status codes: {calls} 2xx")), "{command:?}: {said}");
+}
