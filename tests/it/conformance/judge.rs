@@ -90,7 +90,8 @@ pub fn report(outcomes: &[Outcome]) -> Vec<String> {
     };
     let line = |name: &str, file: Option<&str>| {
         let mut text = format!("{name:24}{:4} passed", count(file, |judged| matches!(judged, Judged::Passed)));
-        let others: [(&str, fn(&Judged) -> bool); 4] = [
+        type Is = fn(&Judged) -> bool;
+        let others: [(&str, Is); 4] = [
             ("flaws of its own", |judged| matches!(judged, Judged::Known("flaws"))),
             ("newer than it", |judged| matches!(judged, Judged::Known("newer"))),
             ("pending", |judged| matches!(judged, Judged::Pending)),
