@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::arguments::Read;
+use crate::algorithm::Algorithm;
+use crate::plan::CounterKeys;
 use crate::settings::{
-    self, Backend, Environment, Given, Misspelt, Mistake, Settings, SettingsError, Unsupported, Weight,
+    self, Backend, Environment, Given, KeyNames, Misspelt, Mistake, Settings, SettingsError, Unsupported, Weight,
 };
 
 /// What was given, and what of it has no effect or cannot be.
@@ -46,8 +48,35 @@ impl Findings {
                  replicas let so many times a limit pass; set REDIS_URL, or EXPECTED_REPLICAS=1 where there is one"
             )
         });
-        self.warnings.extend(redis.into_iter().chain(replicas));
+        let names = self.of_names(settings);
+        self.warnings.extend(redis.into_iter().chain(replicas).chain(names));
         self
+    }
+
+    /// What the names of counters do not do that somebody may expect of them.
+    fn of_names(&self, settings: &Settings) -> Vec<String> {
+        let set = |name| self.given.iter().find(|given| given.variable.as_deref() == Some(name));
+        let (keys, jitter) = (set("COUNTER_KEYS"), set("EXPIRATION_JITTER_MAX_SECONDS"));
+        let jitter = jitter.filter(|_| settings.store.expiration_jitter_max_seconds > 0);
+        let is_fixed = settings.reading.default_algorithm == Algorithm::FixedWindow;
+        let keys = match (settings.store.counter_keys, settings.store.counter_keys()) {
+            (KeyNames::Tollgate, _) => None,
+            (KeyNames::Reference, CounterKeys::Tollgate) => {
+                keys.map(|given| format!("{given} does nothing: counters in the memory of a process are its own"))
+            }
+            (KeyNames::Reference, CounterKeys::Reference { .. }) => keys.filter(|_| !is_fixed).map(|given| {
+                format!(
+                    "{given} does little: only limits that say algorithm: fixed_window count together with \
+                     envoyproxy/ratelimit; set DEFAULT_ALGORITHM=fixed_window"
+                )
+            }),
+        };
+        let jitter = jitter.filter(|_| settings.store.counter_keys() == CounterKeys::Tollgate).map(|given| {
+            format!(
+                "{given} does nothing: without COUNTER_KEYS=reference each counter expires soon after its own window"
+            )
+        });
+        keys.into_iter().chain(jitter).collect()
     }
 
     /// Adds words that mean nothing to the service.

@@ -41,7 +41,7 @@ pub use reference::{Unsupported, Weight, unsupported};
 pub use replicas::sign_of_replicas;
 pub use requests::RequestSettings;
 pub use rules::{Deciding, Reading, RulesSettings};
-pub use store::{Backend, SocketType, StoreSettings};
+pub use store::{Backend, KeyNames, SocketType, StoreSettings};
 
 /// How the process runs, in the order of the reference page. Durations read like 150us, 20ms, 1h30m.
 #[derive(Args, Clone, Debug)]

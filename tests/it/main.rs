@@ -31,6 +31,7 @@ mod recipes;
 mod release;
 mod replacement;
 mod rls;
+mod rolling;
 mod room;
 mod rules;
 mod serving;

@@ -6,6 +6,7 @@ pub mod envoy;
 pub mod http2;
 pub mod limits;
 pub mod redis;
+pub mod reference;
 pub mod tollgate;
 
 use std::process::{Child, Command};
