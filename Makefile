@@ -22,7 +22,7 @@ e2e: ## make what a release has, and try it as its users would; ask h2spec, acti
 	scripts/test-tools.sh
 	scripts/e2e-tools.sh
 	$(MAKE) dist
-	cargo test --locked --test it -- --ignored floods:: dist::
+	cargo test --locked --test it -- --ignored floods:: dist:: rolling::
 	deploy/image/try.sh
 
 fuzz: ## damage rules, requests, addresses, replies and counters for five minutes each (SECONDS=300), one after the other

@@ -11,6 +11,8 @@
 #   targets          what Rust needs for the targets of `make dist`, from rustup
 #   h2spec           target/tools/bin/h2spec, from its source, by Go, for `make e2e`
 #   actionlint       the same, for the same
+#   ratelimit        target/tools/bin/ratelimit, which is envoyproxy/ratelimit, by Go, for the same; RATELIMIT_VERSION=...
+#                    takes another version than the one here
 #   buildah, qemu    system packages, for the same: they build the image, and run what is built for another kind of machine
 #   `shellcheck`     the same, for the same
 set -euo pipefail
@@ -19,6 +21,8 @@ cd "$(dirname "$0")/.."
 readonly tools=target/tools
 readonly h2spec=github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible
 readonly actionlint=github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+# What @latest was: the last one that the Go module proxy has.
+readonly ratelimit=github.com/envoyproxy/ratelimit/src/service_cmd@${RATELIMIT_VERSION:-v1.4.1-0.20260122083618-3fb702589d36}
 readonly cargo_cyclonedx=0.5.9
 
 say() { echo "test-tools: $*"; }
@@ -114,6 +118,21 @@ targets() {
 h2spec() { go_tool h2spec "$h2spec"; }
 
 actionlint() { go_tool actionlint "$actionlint"; }
+
+# Its command is not called as the service is, and asking it for its version starts it.
+ratelimit() {
+    local installed=$tools/${ratelimit##*@}-ratelimit
+    if [[ ! -x $installed || ${ratelimit##*@} == latest ]]; then
+        have go || fail "go is missing: install Go, or put ratelimit into $tools/bin"
+        say "building $ratelimit: this takes some minutes, once"
+        rm -rf "$tools/build-ratelimit"
+        GOBIN=$PWD/$tools/build-ratelimit go install "$ratelimit"
+        mv "$tools/build-ratelimit/service_cmd" "$installed"
+        rm -rf "$tools/build-ratelimit"
+    fi
+    ln -sfn "../${installed##*/}" "$tools/bin/ratelimit"
+    say "ratelimit: ${ratelimit##*@}"
+}
 
 shellcheck() {
     have shellcheck || install_package shellcheck "shellcheck is missing and there is no apt-get: install it"

@@ -46,6 +46,8 @@ descriptors:
       - {unit: year, requests_per_unit: 5, algorithm: token_bucket}
   - key: banned
     rate_limit: {unit: year, requests_per_unit: 1, penalty: {after: 3, within: 10m, ban: 1h}}
+  - key: leased
+    rate_limit: {unit: year, requests_per_unit: 1000, count_denied: false, lease: {size: 50, ttl: 10s}}
   - key: strict
     rate_limit: {unit: year, requests_per_unit: 60, failure_mode: closed}
 ";
@@ -179,7 +181,7 @@ async fn envoyproxy_ratelimit_itself_and_ours_count_together_to_the_digit() {
     }
 }
 
-/// The value, type, encoding and TTL of a counter.
+/// The value, encoding and TTL of a counter.
 async fn stored(redis: &mut MultiplexedConnection, key: &str) -> (String, String, u64) {
     let mut pipe = pipe();
     pipe.cmd("GET").arg(key).cmd("OBJECT").arg("ENCODING").arg(key).cmd("TTL").arg(key);
@@ -263,6 +265,16 @@ async fn what_envoyproxy_ratelimit_cannot_have_keeps_our_names() {
     ];
     expected.sort();
     assert_eq!(keys, expected);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_taken_in_advance_of_a_counter_that_others_count_in() {
+    let redis = Redis::start();
+    let tollgate = start(OUR_RULES, &redis, &[]);
+    for hits in ["1", "2", "3"] {
+        assert!(tollgate.passes("shop", &[("leased", "x")]).await);
+        assert_eq!(stored(&mut redis.connection().await, &key(&[("leased", "x")])).await.0, hits);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
