@@ -1,6 +1,6 @@
 -- Fixed window: one count for each window aligned to the clock. The twin of src/algorithm/fixed_window.rs.
--- state: '<dI4' window (ms since the epoch), count; and where the counter's name has the window, the count in digits, as
---        INCRBY leaves it
+-- state: '<dI4' window (ms since the epoch), count; and where the counter's name has the window, the count in digits,
+--        as INCRBY leaves it
 -- figure1: the window in the counter's name ends after so many ms; 0: there is none
 -- figure2: such a counter expires after so many ms
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::arguments::Read;
-use crate::algorithm::Algorithm;
 use crate::plan::CounterKeys;
 use crate::settings::{
     self, Backend, Environment, Given, KeyNames, Misspelt, Mistake, Settings, SettingsError, Unsupported, Weight,
@@ -58,7 +57,7 @@ impl Findings {
         let set = |name| self.given.iter().find(|given| given.variable.as_deref() == Some(name));
         let (keys, jitter) = (set("COUNTER_KEYS"), set("EXPIRATION_JITTER_MAX_SECONDS"));
         let jitter = jitter.filter(|_| settings.store.expiration_jitter_max_seconds > 0);
-        let is_fixed = settings.reading.default_algorithm == Algorithm::FixedWindow;
+        let is_fixed = settings.reading.counts_by_fixed_windows();
         let keys = match (settings.store.counter_keys, settings.store.counter_keys()) {
             (KeyNames::Tollgate, _) => None,
             (KeyNames::Reference, CounterKeys::Tollgate) => {

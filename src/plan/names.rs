@@ -1,5 +1,5 @@
-//! By which names a request finds its counters: Tollgate's own, or for fixed windows those of `envoyproxy/ratelimit`, so
-//! that old and new processes count together while one takes the other's place.
+//! By which names a request finds its counters: Tollgate's own, or for fixed windows those of `envoyproxy/ratelimit`,
+//! so that old and new processes count together while one takes the other's place.
 //!
 //! There the window is part of the name, by the clock of the host that asks; it is read once for a request, and never
 //! where counters have names of our own. Which limits have such names: a fixed window of a unit that
@@ -22,7 +22,7 @@ pub enum CounterKeys {
     Tollgate,
     /// Of fixed windows those of `envoyproxy/ratelimit`.
     Reference {
-        /// A counter is kept for less than so many seconds longer than its window lasts, so that not all expire at once.
+        /// A counter is kept for less than so many seconds longer than a window lasts: not all expire at once.
         jitter_s: u32,
     },
 }

@@ -80,9 +80,9 @@ impl Key {
     }
 
     /// The counter that `envoyproxy/ratelimit` has for these entries in the window that begins then, in seconds since
-    /// the epoch: `PREFIXdomain_key_value_key_value_WINDOW`. It has no bound, and no escapes: entries whose texts joined
-    /// by `_` are the same have one counter, and so have windows of different units that begin together. It is never
-    /// the name of a [`Key::new`], whose last `_`, if any, has more behind it than digits.
+    /// the epoch: `PREFIXdomain_key_value_key_value_WINDOW`. It has no bound, and no escapes: entries whose texts
+    /// joined by `_` are the same have one counter, and so have windows of different units that begin together. It is
+    /// never the name of a [`Key::new`], whose last `_`, if any, has more behind it than digits.
     pub fn of_window<'a>(
         prefix: &str,
         domain: &str,
