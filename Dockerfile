@@ -11,11 +11,13 @@ FROM scratch
 LABEL org.opencontainers.image.title="Tollgate" \
       org.opencontainers.image.description="A rate-limit service for Envoy: exact limits, decided in Redis or in memory" \
       org.opencontainers.image.licenses="Apache-2.0"
-COPY tollgate /usr/local/bin/tollgate
-ENV PATH=/usr/local/bin
+COPY tollgate /bin/tollgate
+# The names of the programs in the image of envoyproxy/ratelimit: a Deployment's command stays as it is.
+COPY deploy/image/bin /bin
+ENV PATH=/bin
 # By number, so that Kubernetes can see that it is not root (runAsNonRoot).
 USER 65532:65532
 # HTTP: health and metrics; gRPC: Envoy's service. PORT and GRPC_PORT move them.
 EXPOSE 8080 8081
-HEALTHCHECK --interval=5s --timeout=2s --start-period=5s CMD ["/usr/local/bin/tollgate", "health"]
-ENTRYPOINT ["/usr/local/bin/tollgate"]
+HEALTHCHECK --interval=5s --timeout=2s --start-period=5s CMD ["/bin/tollgate", "health"]
+ENTRYPOINT ["/bin/tollgate"]

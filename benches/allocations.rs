@@ -49,6 +49,7 @@ fn decide() -> impl RateLimitService {
         limits,
         headers: Headers::Off,
         decided_by_header: None,
+        dynamic_metadata: false,
         store_timeout: Duration::from_secs(1),
     };
     Service::new(Arc::new(limiter), metrics, options)

@@ -137,7 +137,7 @@ fn through_limit(limit: &Limit, arrivals: &[u64]) -> Vec<u64> {
 fn through_log(arrivals: &[u64]) -> Vec<u64> {
     let mut log = VecDeque::new();
     let passes = |now: &&u64| {
-        while log.front().is_some_and(|first| first + PERIOD_MS <= **now) {
+        while log.front().is_some_and(|first| *first + PERIOD_MS <= **now) {
             log.pop_front();
         }
         let room = log.len() < NUMBER as usize;

@@ -20,7 +20,8 @@ esac
 # context MACHINE: the folder that its image is made from.
 context() {
     local folder=target/image/$1
-    mkdir -p "$folder"
+    mkdir -p "$folder/deploy/image"
+    cp --recursive deploy/image/bin "$folder/deploy/image"
     cp Dockerfile "target/${targets[$1]}/release/tollgate" "$folder"
     echo "$folder"
 }

@@ -214,7 +214,7 @@ impl<'r> Index<'r> {
 fn is_same(old: &Rule, new: &Rule) -> bool {
     let same_limits = old.limits.len() == new.limits.len()
         && old.limits.iter().zip(&new.limits).all(|(old, new)| says_the_same(old, new));
-    old.role == new.role && shares_as(old, new) && same_limits
+    stands_as(old, new) && same_limits
 }
 
 /// Wherever they stand, and whoever says what they need not say. What a limit is called may depend on other limits.
@@ -228,6 +228,11 @@ fn says_the_same(old: &RuleLimit, new: &RuleLimit) -> bool {
         && old.label == new.label
         && old.name == new.name
         && LimitConfig { said, allowance, ..(*old.config).clone() } == *new.config
+}
+
+/// What its limits have in common is the same.
+fn stands_as(old: &Rule, new: &Rule) -> bool {
+    old.role == new.role && old.metadata == new.metadata && shares_as(old, new)
 }
 
 /// The same values share one counter.
@@ -247,7 +252,7 @@ fn changed<'r>(old: &'r Rule, new: &'r Rule, visit: &mut impl FnMut(Change<'r>))
             visit(Change { domain: &new.domain, kind, counters: Counters::None });
             continue;
         };
-        if says_the_same(other, limit) && old.role == new.role && shares_as(old, new) {
+        if says_the_same(other, limit) && stands_as(old, new) {
             continue;
         }
         let counters = match name {

@@ -30,6 +30,7 @@
 pub mod descriptor;
 pub mod algorithm;
 pub mod lease;
+pub mod files;
 pub mod rules;
 pub mod store;
 pub mod plan;
@@ -46,6 +47,7 @@ pub mod version;
 pub mod metrics;
 pub mod telemetry;
 pub mod http;
+pub mod tls;
 pub mod settings;
 pub mod server;
 pub mod command;

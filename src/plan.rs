@@ -26,12 +26,26 @@ pub struct PlanOptions {
     pub counter_keys: CounterKeys,
     /// No request is denied; metrics and headers show those that would be.
     pub shadow_mode: bool,
+    /// Every rule is in quota mode that is not in shadow mode, and so is a limit that a request brings along.
+    pub quota_mode: bool,
     /// Among so many processes `local` decisions are divided.
     pub expected_replicas: u32,
     /// What a request gets whose domain the rules do not have.
     pub unknown_domain: Unknown,
     /// What one gets of whose descriptors one reaches no rule.
     pub unknown_descriptor: Unknown,
+}
+
+impl PlanOptions {
+    /// What a denial means by a rule of this role.
+    fn role(&self, role: Role) -> Role {
+        if self.quota_mode && role == Role::Enforced { Role::Quota } else { role }
+    }
+
+    /// What the store is told of it.
+    fn asked_role(&self, role: Role) -> Role {
+        if self.shadow_mode { Role::Shadow } else { role }
+    }
 }
 
 /// What a request gets that asks about something that the rules do not know.
@@ -241,17 +255,18 @@ impl<'a> Plan<'a> {
             };
             let penalty = penalty.map(|penalty| Penalized { key: of_penalty(&penalty), penalty });
             let holder = if limit.algorithm().has_holders() { store::holder(&descriptor.entries) } else { 0 };
+            let role = self.options.role(rule.role);
             let check = Check {
                 penalty,
                 caller: Caller { holder, window, ..Caller::default() },
-                role: if self.options.shadow_mode { Role::Shadow } else { rule.role },
+                role: self.options.asked_role(role),
                 descriptor: index,
                 // Others count with us, and know of no lease.
                 lease: lease.filter(|_| window.is_none()),
                 ..Check::new(key, limit, descriptor.ask.times(*cost))
             };
             let source = Source::Rule(rule, rule_limit);
-            self.asked.push(Asked { check, source, role: rule.role, failure_mode: *failure_mode });
+            self.asked.push(Asked { check, source, role, failure_mode: *failure_mode });
         }
     }
 
@@ -265,10 +280,11 @@ impl<'a> Plan<'a> {
         let of_window = |start_s| Key::of_window(prefix, name, &descriptor.entries, |_| None, start_s);
         let (key, window) = names::name(self.names.window(&limit), own_key, of_window);
         let caller = Caller { window, ..Caller::default() };
-        let role = if self.options.shadow_mode { Role::Shadow } else { Role::Enforced };
-        let check = Check { role, descriptor: index, caller, ..Check::new(key, limit, descriptor.ask) };
+        let role = self.options.role(Role::Enforced);
+        let of_check = self.options.asked_role(role);
+        let check = Check { role: of_check, descriptor: index, caller, ..Check::new(key, limit, descriptor.ask) };
         let failure_mode = domain.defaults.failure_mode;
-        self.asked.push(Asked { check, source: Source::Override(domain), role: Role::Enforced, failure_mode });
+        self.asked.push(Asked { check, source: Source::Override(domain), role, failure_mode });
     }
 
     /// What to ask the store.

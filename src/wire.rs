@@ -5,6 +5,7 @@
 
 pub mod codec;
 pub mod details;
+pub mod json;
 mod unit;
 
 include!(concat!(env!("OUT_DIR"), "/wire.rs"));

@@ -40,6 +40,7 @@ fn service() -> Service<MemoryStore> {
         limits: RequestLimits { descriptors: 10, entries: 10, key_bytes: 100, value_bytes: 100 },
         headers: Headers::Off,
         decided_by_header: None,
+        dynamic_metadata: false,
         store_timeout: Duration::from_secs(1),
     };
     Service::new(Arc::new(limiter), metrics, options)

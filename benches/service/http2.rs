@@ -9,7 +9,10 @@
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
+
+use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
@@ -43,9 +46,16 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 const END_HEADERS: u8 = 4;
 const FRAME_HEADER: usize = 9;
 
+/// Where a server is, and how it is spoken to.
+#[derive(Clone)]
+pub struct Server {
+    port: u16,
+    tls: Option<Arc<ClientConfig>>,
+}
+
 /// A connection with calls on their way, each with a `T` of the caller's.
 pub struct Connection<T> {
-    stream: TcpStream,
+    stream: Stream,
     /// What a call is told to have.
     timeout: String,
     next_stream: u32,
@@ -57,16 +67,77 @@ pub struct Connection<T> {
     chunk: Box<[u8]>,
 }
 
+/// With TLS or without.
+enum Stream {
+    Plain(TcpStream),
+    Tls(Box<StreamOwned<ClientConnection, TcpStream>>),
+}
+
 struct Call<T> {
     tag: T,
     answered: bool,
 }
 
-impl<T> Connection<T> {
-    /// Connects to a port of this machine, for calls that have so long, as they say.
-    pub fn open(port: u16, timeout: Duration) -> io::Result<Self> {
+impl From<u16> for Server {
+    /// A port of this machine.
+    fn from(port: u16) -> Server {
+        Server { port, tls: None }
+    }
+}
+
+impl Server {
+    /// A port where TLS is spoken.
+    pub fn with_tls(port: u16, config: Arc<ClientConfig>) -> Server {
+        Server { port, tls: Some(config) }
+    }
+}
+
+impl Stream {
+    fn open(Server { port, tls }: Server) -> io::Result<Stream> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
+        let Some(config) = tls else { return Ok(Stream::Plain(stream)) };
+        let session = ClientConnection::new(config, "localhost".try_into().unwrap()).map_err(io::Error::other)?;
+        Ok(Stream::Tls(Box::new(StreamOwned::new(session, stream))))
+    }
+
+    fn socket(&self) -> &TcpStream {
+        match self {
+            Stream::Plain(stream) => stream,
+            Stream::Tls(stream) => &stream.sock,
+        }
+    }
+}
+
+impl io::Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(stream) => stream.read(buffer),
+            Stream::Tls(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl io::Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(stream) => stream.write(bytes),
+            Stream::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Plain(stream) => stream.flush(),
+            Stream::Tls(stream) => stream.flush(),
+        }
+    }
+}
+
+impl<T> Connection<T> {
+    /// Connects to a server on this machine, for calls that have so long, as they say.
+    pub fn open(server: impl Into<Server>, timeout: Duration) -> io::Result<Self> {
+        let stream = Stream::open(server.into())?;
         let mut out = PREFACE.to_vec();
         // Every window as large as can be: the answers to come are less.
         let largest = i32::MAX.to_be_bytes();
@@ -79,7 +150,7 @@ impl<T> Connection<T> {
 
     /// From now on neither [`Connection::receive`] nor [`Connection::flush`] waits.
     pub fn never_wait(&mut self) -> io::Result<()> {
-        self.stream.set_nonblocking(true)
+        self.stream.socket().set_nonblocking(true)
     }
 
     /// Whether the server wants one more call now.
@@ -130,7 +201,11 @@ impl<T> Connection<T> {
             }
         }
         self.out.drain(..sent);
-        Ok(())
+        // What TLS has taken is not always sent yet.
+        match self.stream.flush() {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
+            flushed => flushed,
+        }
     }
 
     /// Reads once, gives every message that has come to `answer`, with its gRPC prefix, and every call that has ended

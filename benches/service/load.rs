@@ -7,7 +7,7 @@ use prost::Message as _;
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitRequest, RateLimitResponse};
 
-use crate::http2::Connection;
+use crate::http2::{Connection, Server};
 use crate::support::tollgate::{descriptor, request};
 
 /// Connections of a closed loop, as an Envoy of eight workers has.
@@ -111,7 +111,7 @@ impl Call {
 
 /// A closed loop: whoever has an answer asks again.
 pub struct Closed<'a> {
-    port: u16,
+    server: Server,
     calls: &'a [Call],
     next: AtomicUsize,
     /// How many are sent.
@@ -121,14 +121,14 @@ pub struct Closed<'a> {
 }
 
 impl<'a> Closed<'a> {
-    fn new(port: u16, calls: &'a [Call], most: usize) -> Self {
+    fn new(server: Server, calls: &'a [Call], most: usize) -> Self {
         let (next, answered, stop) = Default::default();
-        Closed { port, calls, next, most, answered, stop }
+        Closed { server, calls, next, most, answered, stop }
     }
 
     /// Runs it while `measure` does what it does, which is told how many answers have come.
-    pub fn during<R>(port: u16, calls: &'a [Call], measure: impl FnOnce(&AtomicU64) -> R) -> R {
-        let closed = Closed::new(port, calls, usize::MAX);
+    pub fn during<R>(server: impl Into<Server>, calls: &'a [Call], measure: impl FnOnce(&AtomicU64) -> R) -> R {
+        let closed = Closed::new(server.into(), calls, usize::MAX);
         std::thread::scope(|scope| {
             (0..CONNECTIONS).for_each(|_| drop(scope.spawn(|| closed.run())));
             std::thread::sleep(WARM_UP);
@@ -139,8 +139,8 @@ impl<'a> Closed<'a> {
     }
 
     /// Sends each call once.
-    pub fn once(port: u16, calls: &'a [Call]) {
-        let closed = Closed::new(port, calls, calls.len());
+    pub fn once(server: impl Into<Server>, calls: &'a [Call]) {
+        let closed = Closed::new(server.into(), calls, calls.len());
         std::thread::scope(|scope| (0..CONNECTIONS).for_each(|_| drop(scope.spawn(|| closed.run()))));
         assert_eq!(closed.answered.into_inner(), calls.len() as u64);
     }
@@ -152,7 +152,7 @@ impl<'a> Closed<'a> {
     }
 
     fn run(&self) {
-        let mut connection = Connection::open(self.port, TIMEOUT).unwrap();
+        let mut connection = Connection::open(self.server.clone(), TIMEOUT).unwrap();
         let call = |turn: usize| &self.calls[turn % self.calls.len()];
         let ask = |connection: &mut Connection<usize>| {
             if let Some(turn) = self.turn() {

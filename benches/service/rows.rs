@@ -12,10 +12,12 @@ use tollgate::store::{Check, Key, Origin, Store as _};
 
 use crate::bare::Bare;
 use crate::cost::{Cost, median, memory};
+use crate::http2::Server;
 use crate::load::{Call, Closed, IN_FLIGHT, RULES, Users, calls, open_loop};
 use crate::redis_loop::{Pipeline, RedisLoop};
 use crate::rules;
 use crate::stage::{Place, Stage};
+use crate::support::certificates::Authority;
 use crate::support::redis::Redis;
 use crate::support::tollgate::Tollgate;
 
@@ -88,6 +90,10 @@ pub const MEASUREMENTS: &[Measurement] = &[
         measure: cpu_per_request,
     },
     Measurement {
+        rows: &[Row { figure: "memory store, TLS, server CPU per request", target: AtMost(1.5, "x without TLS") }],
+        measure: tls,
+    },
+    Measurement {
         rows: &[Row {
             figure: "Redis store, 256 in flight, decisions per second",
             target: AtLeast(0.9, "x a bare pipelined loop"),
@@ -158,9 +164,9 @@ pub const MEASUREMENTS: &[Measurement] = &[
 const USERS: usize = 10_000;
 
 /// What a closed loop costs, with these processes looked at, the first of them the server.
-fn closed_loop(stage: &Stage, port: u16, calls: &[Call], processes: &[(&'static str, u32)]) -> Cost {
+fn closed_loop(stage: &Stage, server: impl Into<Server>, calls: &[Call], processes: &[(&'static str, u32)]) -> Cost {
     let processes = [processes, &[("load", std::process::id())]].concat();
-    Closed::during(port, calls, |answered: &AtomicU64| {
+    Closed::during(server, calls, |answered: &AtomicU64| {
         Cost::of(&processes, || {
             let before = answered.load(Ordering::Relaxed);
             std::thread::sleep(stage.run);
@@ -212,6 +218,32 @@ fn cpu_per_request(stage: &Stage) -> Vec<Measured> {
         of_redis.under(&[("Redis store", shared), ("bare", bare)]),
         in_redis.under(&[("Redis store", shared), ("empty", empty)]),
     ]
+}
+
+/// Mutual TLS, in connections that last: what every request costs more.
+fn tls(stage: &Stage) -> Vec<Measured> {
+    let authority = Authority::new("bench");
+    let settings = authority.sign("server", &["localhost"]).settings();
+    let required = format!("GRPC_CLIENT_TLS_CACERT={}", authority.file().display());
+    let settings: Vec<_> = settings.iter().map(String::as_str).chain([&*required]).collect();
+    let (plain, secret) = (stage.tollgate(RULES, &[]), stage.tollgate(RULES, &settings));
+    let server = Server::with_tls(secret.grpc_port, authority.sign("client", &[]).client(&authority));
+    let calls = calls(USERS, 1, Users::Mixed);
+    let mut runs = Vec::new();
+    for _ in 0..stage.runs {
+        let plain = closed_loop(stage, plain.grpc_port, &calls, &[("server", plain.pid())]);
+        runs.push((closed_loop(stage, server.clone(), &calls, &[("server", secret.pid())]), plain));
+    }
+    let of = |figure: fn(&(Cost, Cost)) -> f64| median(runs.iter().map(figure).collect());
+    let (secret, plain) = &runs[runs.len() - 1];
+    let detail = format!(
+        "{:.2} µs, {:.0}/s; {:.2} µs",
+        of(|(secret, _)| secret.each_us(0)),
+        of(|(secret, _)| secret.rate()),
+        of(|(_, plain)| plain.each_us(0))
+    );
+    let value = of(|(secret, plain)| secret.each_us(0) / plain.each_us(0));
+    vec![Measured::new(value, detail).under(&[("TLS", secret), ("without", plain)])]
 }
 
 /// The store by itself, without gRPC: 256 tasks on one thread.

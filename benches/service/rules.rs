@@ -30,7 +30,7 @@ pub fn of_one_level(rules: usize) -> Rules {
         key: entry.key.into(),
         value: Some(entry.value.into()),
         share_threshold: false,
-        rule: Some(RuleConfig { role: Role::Enforced, limits: vec![limit.clone()] }),
+        rule: Some(RuleConfig { role: Role::Enforced, metadata: None, limits: vec![limit.clone()] }),
         descriptors: Vec::new(),
     });
     let (name, defaults) = ("bench".into(), Defaults::default());

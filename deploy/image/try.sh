@@ -47,14 +47,17 @@ for machine in $machines; do
     container=$(buildah from --pull-never --arch "$machine" localhost/tollgate)
     root=$(buildah mount "$container")
     files=$(cd "$root" && find . -type f | paste --serial --delimiters ' ')
-    [[ $files == ./usr/local/bin/tollgate ]] || fail "it has more: $files"
-    bytes=$(stat --format %s "$root/usr/local/bin/tollgate")
+    [[ $files == ./bin/tollgate ]] || fail "it has more: $files"
+    for name in ratelimit ratelimit_client ratelimit_config_check; do
+        [[ $(readlink "$root/bin/$name") == tollgate ]] || fail "no /bin/$name"
+    done
+    bytes=$(stat --format %s "$root/bin/tollgate")
     ((bytes <= most_bytes)) || fail "it has $bytes bytes, more than $most_bytes"
     emulator=
     [[ $machine != arm64 || $(uname -m) == aarch64 ]] || emulator=qemu-aarch64-static
     # shellcheck disable=SC2086 # an emulator, or none
-    $emulator "$root/usr/local/bin/tollgate" --version
-    for expected in "User=65532:65532" "Healthcheck.Test=[CMD /usr/local/bin/tollgate health]"; do
+    $emulator "$root/bin/tollgate" --version
+    for expected in "User=65532:65532" "Healthcheck.Test=[CMD /bin/tollgate health]"; do
         found=$(value "${expected%%=*}" "$container")
         [[ $found == "${expected#*=}" ]] || fail "its ${expected%%=*} is $found"
     done
@@ -66,7 +69,7 @@ for machine in $machines; do
 done
 
 container=$(buildah from --pull-never localhost/tollgate)
-in_container() { buildah run "$container" -- /usr/local/bin/tollgate "$@"; }
+in_container() { buildah run "$container" -- /bin/tollgate "$@"; }
 
 step "without rules it says what is missing"
 if in_container serve 2>"$work/log"; then
@@ -89,7 +92,7 @@ program() {
 
 step "with rules it serves, limits, and drains when told to stop"
 buildah copy --quiet "$container" config/rules /rules >/dev/null
-buildah run --env GRPC_PORT=0 --env PORT=0 "$container" -- /usr/local/bin/tollgate --rules /rules >"$work/log" 2>&1 &
+buildah run --env GRPC_PORT=0 --env PORT=0 "$container" -- /bin/tollgate --rules /rules >"$work/log" 2>&1 &
 server=$!
 for _ in {1..100}; do
     port=$(sed -n 's/.*tollgate is up.* grpc=[^ ]*:\([0-9]*\).*/\1/p' "$work/log")

@@ -87,6 +87,8 @@ fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
     found.add("replaces", Short(&replaces.join(", ")).to_string(), Short(&config.replaces.join(", ")).to_string());
     found.add("shadow_mode", old.rule.role == Role::Shadow, new.rule.role == Role::Shadow);
     found.add("quota_mode", old.rule.role == Role::Quota, new.rule.role == Role::Quota);
+    let metadata = |rule: &Rule| rule.metadata.as_ref().and_then(|metadata| serde_json::to_string(metadata).ok());
+    found.add_long("metadata", &metadata(old.rule).unwrap_or_default(), &metadata(new.rule).unwrap_or_default());
     let shares = |rule: &Rule| (0..rule.levels()).any(|level| rule.shared_pattern(level).is_some());
     if !shares_as(old.rule, new.rule) {
         found.add("share_threshold", shares(old.rule), shares(new.rule));
@@ -111,6 +113,19 @@ impl Differences {
             let shown = |text: String| if text.is_empty() { "none".to_owned() } else { text };
             // A text takes what is written to it.
             let _ = write!(self.0, "{comma}{key} {} -> {}", shown(old), shown(new));
+        }
+    }
+
+    /// The same with texts of one line that may be long and differ at their ends.
+    fn add_long(&mut self, key: &str, old: &str, new: &str) {
+        const SHOWN: usize = 80;
+        let short = |text: &str| match text.char_indices().nth(SHOWN) {
+            Some((end, _)) => format!("{}...", &text[..end]),
+            None => text.to_owned(),
+        };
+        match (short(old), short(new)) {
+            (before, after) if before == after && old != new => self.add(key, before, "another"),
+            (before, after) => self.add(key, before, after),
         }
     }
 

@@ -8,20 +8,31 @@ use clap::Args;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status};
 
+use super::connector::{self, Connector, Heard, Target};
 use super::probe::{self, Found};
+use super::secrecy::Secrecy;
 use crate::settings;
+use crate::tls::HandshakeError;
 
 /// Where a running service is.
 #[derive(Args)]
 pub(super) struct ServiceAddress {
-    /// Where the service listens for gRPC. Unset: this machine, on the port that GRPC_PORT names or on 8081.
-    #[arg(long, short, value_name = "HOST:PORT", value_parser = host_and_port)]
+    /// Where the service listens for gRPC: HOST:PORT, or unix:PATH. Unset: this machine, on the port that GRPC_PORT
+    /// names or on 8081, or where GRPC_UDS says, and in TLS where GRPC_SERVER_USE_TLS says so.
+    #[arg(long, short, value_name = "HOST:PORT", value_parser = address)]
     address: Option<String>,
 
     /// For the default above: inside a container, the variable that moved the service moves its clients too. It is read
     /// only then.
     #[arg(long, env = "GRPC_PORT", default_value = "8081", hide = true)]
     grpc_port: String,
+
+    /// For the default above, too.
+    #[arg(long, env = "GRPC_UDS", hide = true)]
+    grpc_uds: Option<String>,
+
+    #[command(flatten)]
+    secrecy: Secrecy,
 }
 
 /// A service that calls can be made to.
@@ -29,6 +40,8 @@ pub(super) struct Service {
     /// A connection on which every call is answered in time or fails.
     pub channel: Channel,
     address: String,
+    is_tls: bool,
+    heard: Heard,
     timeout: Duration,
 }
 
@@ -37,16 +50,39 @@ impl Service {
     ///
     /// # Errors
     /// Where the address is none, or nobody answers there.
-    pub(super) async fn connect(address: &ServiceAddress, timeout: Duration) -> anyhow::Result<Service> {
-        let address = address.or_default()?;
-        let endpoint = Endpoint::from_shared(format!("http://{address}"))?.connect_timeout(timeout).timeout(timeout);
-        match endpoint.connect().await {
-            Ok(channel) => Ok(Service { channel, address, timeout }),
-            Err(error) => Err(match probe::probe(&address, timeout).await {
-                Found::Silent | Found::Closes | Found::Http2 => {
-                    anyhow!(error).context(format!("cannot reach {address}"))
+    pub(super) async fn connect(place: &ServiceAddress, timeout: Duration) -> anyhow::Result<Service> {
+        let address = place.or_default()?;
+        let target = Target::of(&address);
+        let tls = match place.address {
+            Some(_) => place.secrecy.named(target.host())?,
+            None => place.secrecy.of_this_machine(target.host())?,
+        };
+        let (is_tls, heard) = (tls.is_some(), Heard::default());
+        // Where the connection leads is the connector's business; this is what HTTP/2 calls the service.
+        let scheme = if is_tls { "https" } else { "http" };
+        let origin: Uri = format!("{scheme}://{}", target.authority()).parse()?;
+        let endpoint = Endpoint::from_shared(format!("http://{}", target.authority()))?;
+        let endpoint = endpoint.origin(origin).connect_timeout(timeout).timeout(timeout);
+        let connected = match (&target, tls) {
+            (Target::Tcp(_), None) => endpoint.connect().await,
+            (_, tls) => endpoint.connect_with_connector(Connector::new(target, tls, heard.clone())).await,
+        };
+        match connected {
+            Ok(channel) => Ok(Service { channel, address, is_tls, heard, timeout }),
+            Err(error) => Err(match heard.take() {
+                Some(refused) => anyhow!("{}", of_handshake(&address, &refused)),
+                None if address.starts_with(connector::UNIX) => {
+                    let reason = connector::root(&error);
+                    anyhow!("cannot reach {address}: {reason}: is the service running? see --address")
                 }
-                found => anyhow!("{}", explained(&address, &found)),
+                None => match probe::probe(&address, timeout).await {
+                    // Tollgate itself closes what is no HTTP/2 without a word.
+                    Found::Http2 if is_tls => anyhow!("{}", of_handshake(&address, &HandshakeError::PlainText)),
+                    Found::Silent | Found::Closes | Found::Http2 => {
+                        anyhow!(error).context(format!("cannot reach {address}"))
+                    }
+                    found => anyhow!("{}", explained(&address, &found)),
+                },
             }),
         }
     }
@@ -65,8 +101,15 @@ impl Service {
         if std::error::Error::source(status).is_none() {
             return said;
         }
+        if let Some(refused) = self.heard.take() {
+            return anyhow!("{}", of_handshake(&self.address, &refused));
+        }
+        if self.address.starts_with(connector::UNIX) {
+            return said;
+        }
         match probe::probe(&self.address, self.timeout).await {
             Found::Http2 => said,
+            Found::Tls if self.is_tls => said,
             found => anyhow!("{}", explained(&self.address, &found)),
         }
     }
@@ -76,6 +119,7 @@ impl ServiceAddress {
     fn or_default(&self) -> anyhow::Result<String> {
         match &self.address {
             Some(address) => Ok(address.clone()),
+            None if let Some(path) = &self.grpc_uds => Ok(format!("{}{path}", connector::UNIX)),
             None => {
                 let port = settings::port("GRPC_PORT")(&self.grpc_port);
                 let port = port.map_err(|reason| anyhow!("GRPC_PORT={} (environment): {reason}", self.grpc_port))?;
@@ -85,7 +129,15 @@ impl ServiceAddress {
     }
 }
 
-/// The address as it stands, where it is `host:port`; otherwise what to write instead.
+/// The address as it stands, where it is one; otherwise what to write instead.
+fn address(address: &str) -> Result<String, String> {
+    match address.strip_prefix(connector::UNIX) {
+        // Envoy and gRPC write it with two slashes more, or without.
+        Some(path) => Ok(format!("{}{}", connector::UNIX, path.strip_prefix("//").unwrap_or(path))),
+        None => host_and_port(address),
+    }
+}
+
 fn host_and_port(address: &str) -> Result<String, String> {
     let (scheme, rest) = match address.split_once("://") {
         Some((scheme, rest)) => (Some(scheme), rest),
@@ -111,9 +163,7 @@ fn host_and_port(address: &str) -> Result<String, String> {
     match scheme {
         _ if right == address => Ok(right),
         Some("http") => Err(format!("gRPC needs no http:// in front: write {right}")),
-        Some("https") => {
-            Err(format!("Tollgate speaks gRPC without TLS, and needs no https:// in front: write {right}"))
-        }
+        Some("https") => Err(format!("gRPC needs no https:// in front: write {right}, and --tls beside it")),
         Some(_) => Err(format!("gRPC needs no scheme in front: write {right}")),
         None => Err(format!("not host:port: write {right}")),
     }
@@ -126,7 +176,8 @@ fn explained(address: &str, found: &Found) -> String {
         Found::Nobody => format!("nobody listens at {address}: is the service running? see --address"),
         Found::Unreachable(error) => format!("cannot reach {address}: {error}"),
         Found::Tls => format!(
-            "TLS is spoken at {address}: Tollgate speaks gRPC without it; ask Tollgate itself, not a proxy in front"
+            "TLS is spoken at {address}: write --tls, and --ca FILE where no authority of this machine has signed its \
+             certificate"
         ),
         Found::Http if port == "8081" => format!("HTTP/1.1 is spoken at {address}, not gRPC: see --address"),
         Found::Http => format!(
@@ -141,4 +192,23 @@ fn explained(address: &str, found: &Found) -> String {
         Found::Closes => format!("{address} closes connections without a word: is that Tollgate? see --address"),
         Found::Http2 => format!("HTTP/2 is spoken at {address}, but no call is answered"),
     }
+}
+
+/// What a failed handshake says of the service, and of this client.
+fn of_handshake(address: &str, error: &HandshakeError) -> String {
+    let advice = match error {
+        HandshakeError::PlainText => {
+            return format!("no TLS is spoken at {address}: leave --tls, --ca and --cert away");
+        }
+        HandshakeError::Untrusted(_) => "name the authority that has signed it: --ca FILE",
+        HandshakeError::WrongName(_) => "name the service as its certificate does: --server-name NAME",
+        HandshakeError::Refused(_) => "it wants a certificate of an authority that it trusts: --cert FILE, --key FILE",
+        HandshakeError::NothingInCommon(_) => "is that Tollgate's port for gRPC? see --address",
+        HandshakeError::Expired(_)
+        | HandshakeError::Timeout
+        | HandshakeError::Closed
+        | HandshakeError::NoCertificate
+        | HandshakeError::Broken(_) => return format!("{address}: {error}"),
+    };
+    format!("{address}: {error}: {advice}")
 }

@@ -48,7 +48,11 @@ impl Findings {
             )
         });
         let names = self.of_names(settings);
-        self.warnings.extend(redis.into_iter().chain(replicas).chain(names));
+        let idle = settings.tls.without_effect();
+        let idle = self.given.iter().filter(|given| given.is_one_of(&idle));
+        let idle: Vec<_> =
+            idle.map(|given| format!("{given} ({}) does nothing: GRPC_SERVER_USE_TLS is off", given.origin)).collect();
+        self.warnings.extend(redis.into_iter().chain(replicas).chain(idle).chain(names));
         self
     }
 

@@ -6,6 +6,7 @@ mod ask;
 mod check;
 mod client;
 mod completions;
+mod connector;
 mod counter;
 mod environment;
 mod explain;
@@ -16,6 +17,7 @@ mod page;
 mod probe;
 mod reference;
 mod report;
+mod secrecy;
 mod serve;
 
 use std::ffi::OsString;

@@ -41,6 +41,10 @@ const FLAGS: &[Flag] = &[
     Flag { command: "ask", name: "dial_string", takes: Takes::Value("--address") },
     Flag { command: "ask", name: "domain", takes: Takes::Value("--domain") },
     Flag { command: "ask", name: "descriptors", takes: Takes::Descriptor },
+    Flag { command: "ask", name: "grpc-use-tls", takes: Takes::Switch("--tls") },
+    Flag { command: "ask", name: "grpc-server-ca-file", takes: Takes::Value("--ca") },
+    Flag { command: "ask", name: "grpc-cert-file", takes: Takes::Value("--cert") },
+    Flag { command: "ask", name: "grpc-key-file", takes: Takes::Value("--key") },
     Flag { command: "check", name: "config_dir", takes: Takes::Path },
     Flag { command: "check", name: "merge_domain_configs", takes: Takes::Switch("--merge-domain-config") },
 ];
@@ -173,6 +177,10 @@ mod tests {
                 "ratelimit_client ask --address a:1 --domain shop user=ann plan=free + user=bob",
             ),
             ("tollgate ask --domain=shop -descriptors=user=ann", "tollgate ask --domain shop user=ann"),
+            (
+                "ratelimit_client -grpc-use-tls -grpc-server-ca-file=ca -grpc-cert-file c -grpc-key-file k",
+                "ratelimit_client ask --tls=true --ca ca --cert c --key k",
+            ),
             ("tollgate ask -d shop user=ann", "tollgate ask -d shop user=ann"),
             (
                 "ratelimit_config_check -merge_domain_configs -config_dir /rules",

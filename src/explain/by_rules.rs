@@ -88,7 +88,7 @@ impl OfPlan<'_, '_> {
         ExplainedLimit {
             name: limit.label.to_string(),
             at: At::of(self.rules, Place { line: limit.line, ..rule.place }),
-            role: match rule.role {
+            role: match asked.map_or(rule.role, |asked| asked.role) {
                 Role::Enforced => RoleName::Enforced,
                 Role::Quota => RoleName::QuotaMode,
                 Role::Shadow => RoleName::ShadowMode,

@@ -18,6 +18,7 @@ use tonic::service::Routes;
 
 use super::calls::Calls;
 use super::executor::{self, CallExecutor, Handle};
+use super::preface::NotHttp2;
 use super::session::Session;
 use super::{Service, preface};
 use crate::store::Store;
@@ -59,6 +60,17 @@ pub struct ConnectionOptions {
     pub max_concurrent_streams: u32,
 }
 
+/// A connection that has begun as HTTP/2 does.
+pub struct Begun<C>(C);
+
+/// Waits until a connection begins, for ten seconds at most.
+///
+/// # Errors
+/// Where it does not, or not as HTTP/2 does.
+pub async fn begin<C: AsyncRead + Unpin>(mut connection: C) -> Result<Begun<C>, NotHttp2> {
+    preface::take(&mut connection).await.map(|()| Begun(connection))
+}
+
 /// Serves connections, all of one worker.
 pub struct Server<S> {
     service: RateLimitServiceServer<Service<S>>,
@@ -77,14 +89,10 @@ impl<S: Store> Server<S> {
     /// When `stop` comes it waits for no more than the requests that are being decided.
     pub async fn serve(
         &self,
-        mut connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        Begun(connection): Begun<impl AsyncRead + AsyncWrite + Send + Unpin + 'static>,
         stop: impl Future<Output = ()>,
     ) {
         let mut stop = pin!(stop.fuse());
-        tokio::select! {
-            begun = preface::take(&mut connection) => if !begun { return },
-            () = &mut stop => return,
-        }
         let session = Session::new(HALF_RECEIVED.max(self.options.max_message_bytes));
         let calls = Arc::new(Calls {
             service: self.service.clone(),

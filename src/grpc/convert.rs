@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{ServiceOptions, headers};
-use crate::algorithm::Ask;
+use crate::algorithm::{Algorithm, Ask};
 use crate::decision::{Decision, Limited, Status, most_pressing};
 use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use crate::wire::rate_limit_descriptor::RateLimitOverride;
@@ -154,7 +154,14 @@ fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>
                 answer.current_limit = Some(current_limit(limited));
                 answer.limit_remaining = limited.remaining().unwrap_or(0);
                 // Whole seconds, as `envoyproxy/ratelimit` answers: Envoy's own headers cut fractions off.
-                let seconds = if over { retry_after.or(until_passed(limited)) } else { until_reset(limited) };
+                // Of a fixed window it is the end of the window, whatever other limits say, as there, too.
+                let is_fixed = limited.asked.check.limit.algorithm() == Algorithm::FixedWindow;
+                let until_reset = || until_reset(limited);
+                let seconds = match over {
+                    true if is_fixed => until_reset().or_else(|| until_passed(limited)),
+                    true => retry_after.or_else(|| until_passed(limited)),
+                    false => until_reset(),
+                };
                 answer.duration_until_reset = seconds.map(|seconds| prost_types::Duration {
                     seconds: i64::try_from(seconds).unwrap_or(i64::MAX),
                     nanos: 0,

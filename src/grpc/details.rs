@@ -62,6 +62,7 @@ pub(super) fn full(decision: &Decision<'_>, beside: Beside) -> prost_types::Stru
         decided_by: decided_by(decision),
         next_passes: Some(decision.next_passes()),
         descriptors: descriptors.collect(),
+        ..Details::default()
     };
     details.to_metadata()
 }

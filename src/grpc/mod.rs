@@ -3,6 +3,7 @@
 mod connection;
 mod convert;
 mod details;
+mod dynamic_metadata;
 mod headers;
 mod calls;
 mod executor;
@@ -14,12 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tonic::codegen::http::HeaderName;
+use tonic::codegen::http::{HeaderMap, HeaderName};
 use tonic::{Request, Response, Status};
 
-pub use connection::{ConnectionOptions, Server};
+pub use connection::{Begun, ConnectionOptions, Server, begin};
 pub use convert::RequestLimits;
 pub use headers::{HeaderFormat, HeaderNames, Headers};
+pub use preface::NotHttp2;
 
 use self::details::{Beside, Detail};
 use crate::algorithm::Ask;
@@ -52,6 +54,8 @@ pub struct ServiceOptions {
     pub headers: Headers,
     /// The name of one more, which says by what a request was decided; `None`: there is none.
     pub decided_by_header: Option<String>,
+    /// Answers have dynamic metadata: what was asked, and what the rules say of what passes.
+    pub dynamic_metadata: bool,
     /// The longest that a call waits for the store.
     pub store_timeout: Duration,
 }
@@ -63,25 +67,70 @@ impl<S> Service<S> {
     }
 }
 
+/// What a caller says of a call beside its request.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// The time that it gives the call; `None`: as long as it takes.
+    timeout: Option<Duration>,
+    detail: Detail,
+}
+
+/// Why a call has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CallError {
+    /// The request can have none.
+    #[error("{0}")]
+    Invalid(String),
+    /// Envoy's `failure_mode_deny` decides, as where nobody answers.
+    #[error("{0}")]
+    Unavailable(String),
+    /// There is no room for it.
+    #[error("{0}")]
+    Overloaded(String),
+    /// The caller waits no longer.
+    #[error("{0}")]
+    DeadlineExceeded(String),
+}
+
+impl From<CallError> for Status {
+    fn from(error: CallError) -> Status {
+        match error {
+            CallError::Invalid(message) => Status::invalid_argument(message),
+            CallError::Unavailable(message) => Status::unavailable(message),
+            CallError::Overloaded(message) => Status::resource_exhausted(message),
+            CallError::DeadlineExceeded(message) => Status::deadline_exceeded(message),
+        }
+    }
+}
+
 #[tonic::async_trait]
 impl<S: Store> RateLimitService for Service<S> {
     async fn should_rate_limit(&self, call: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
+        let caller = Caller::of(call.metadata().as_ref());
+        self.call(call.into_inner(), caller).await.map(Response::new).map_err(Status::from)
+    }
+}
+
+impl<S: Store> Service<S> {
+    /// Answers a call, at its release time where it is delayed. What it has taken is refunded if it is dropped before.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn call(&self, request: RateLimitRequest, caller: Caller) -> Result<RateLimitResponse, CallError> {
         let start = Instant::now();
-        let timeout = caller_timeout(&call);
-        let deadlines = self.deadlines(start, timeout);
-        let detail = detail(&call);
-        let answer = self.answer(call.into_inner(), deadlines, detail).await;
+        let deadlines = self.deadlines(start, caller.timeout);
+        let answer = self.answer(request, deadlines, caller.detail).await;
         let took = start.elapsed();
         self.metrics.record_call(took);
         let (response, delay) = answer?;
         // Too late for the store, it is too late for a failure mode.
-        if timeout.is_some_and(|timeout| timeout < took) {
-            return Err(Status::deadline_exceeded("the deadline is over"));
+        if caller.timeout.is_some_and(|timeout| timeout < took) {
+            return Err(CallError::DeadlineExceeded("the deadline is over".to_owned()));
         }
         if let Some(delay) = delay {
             delay.wait().await;
         }
-        Ok(Response::new(response))
+        Ok(response)
     }
 }
 
@@ -104,29 +153,29 @@ impl<S: Store> Service<S> {
         request: RateLimitRequest,
         deadlines: Deadlines,
         detail: Detail,
-    ) -> Result<(RateLimitResponse, Option<Delay>), Status> {
+    ) -> Result<(RateLimitResponse, Option<Delay>), CallError> {
+        let asked = self.options.dynamic_metadata.then(|| dynamic_metadata::asked(&request));
         let request = convert::request(request, &self.options.limits).map_err(|invalid| {
             self.metrics.record_invalid();
             tracing::debug!(error = %invalid, "invalid request");
-            Status::invalid_argument(invalid.to_string())
+            CallError::Invalid(invalid.to_string())
         })?;
         let snapshot = self.limiter.snapshot();
         let (decision, delay) =
             self.limiter.decide(&snapshot, &request, deadlines).await.map_err(|error| match error {
-                // Envoy's failure_mode_deny decides, as where nobody answers.
-                DecideError::NoRules | DecideError::Undecided { .. } => Status::unavailable(error.to_string()),
+                DecideError::NoRules | DecideError::Undecided { .. } => CallError::Unavailable(error.to_string()),
                 DecideError::GiveBack { .. } => {
                     self.metrics.record_invalid();
-                    Status::invalid_argument(error.to_string())
+                    CallError::Invalid(error.to_string())
                 }
-                DecideError::Overloaded => Status::resource_exhausted(error.to_string()),
+                DecideError::Overloaded => CallError::Overloaded(error.to_string()),
                 DecideError::DeadlineExceeded => {
                     self.metrics.record_deadline_exceeded();
-                    Status::deadline_exceeded(error.to_string())
+                    CallError::DeadlineExceeded(error.to_string())
                 }
                 DecideError::TooMuchWork(_) => {
                     self.metrics.record_invalid();
-                    Status::invalid_argument(error.to_string())
+                    CallError::Invalid(error.to_string())
                 }
             })?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");
@@ -135,7 +184,11 @@ impl<S: Store> Service<S> {
             // Boxed: the future of a request that wants no details need not be as large.
             Detail::Full => Some(Box::pin(self.details(&decision, (&snapshot, &request), deadlines.store)).await),
         };
-        Ok((convert::response(&decision, &self.options, metadata), delay))
+        let mut response = convert::response(&decision, &self.options, metadata);
+        if let Some(asked) = asked {
+            dynamic_metadata::add(&mut response, asked, &decision);
+        }
+        Ok((response, delay))
     }
 
     /// All that there is to say of a decision.
@@ -154,16 +207,25 @@ impl<S: Store> Service<S> {
     }
 }
 
-/// What the caller asks for beyond the protocol.
-fn detail<T>(call: &Request<T>) -> Detail {
-    static DETAILS: HeaderName = HeaderName::from_static(REQUEST_KEY);
-    if call.metadata().as_ref().contains_key(&DETAILS) { Detail::Full } else { Detail::Unusual }
+impl Caller {
+    /// What these headers say.
+    pub fn of(headers: &HeaderMap) -> Caller {
+        static DETAILS: HeaderName = HeaderName::from_static(REQUEST_KEY);
+        let detail = if headers.contains_key(&DETAILS) { Detail::Full } else { Detail::Unusual };
+        Caller { timeout: timeout(headers), detail }
+    }
+
+    /// The same caller, which gives the call so much time at most.
+    #[must_use]
+    pub fn within(self, most: Duration) -> Caller {
+        Caller { timeout: Some(self.timeout.map_or(most, |timeout| timeout.min(most))), ..self }
+    }
 }
 
 /// The time that the caller gives the call: gRPC's `grpc-timeout`, up to eight digits and a unit.
-fn caller_timeout<T>(call: &Request<T>) -> Option<Duration> {
+fn timeout(headers: &HeaderMap) -> Option<Duration> {
     static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-    let text = call.metadata().as_ref().get(&GRPC_TIMEOUT)?.to_str().ok()?;
+    let text = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     let number: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
     Some(match unit {

@@ -13,27 +13,40 @@ pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// How long a client may take to send it.
 const PREFACE_TIME: Duration = Duration::from_secs(10);
 
-/// Takes the preface off the connection. `false`: the client sent something else, or went, or took too long.
-pub(super) async fn take(connection: &mut (impl AsyncRead + Unpin)) -> bool {
-    let begun = matches!(tokio::time::timeout(PREFACE_TIME, begins_with_preface(connection)).await, Ok(Ok(true)));
-    if !begun {
+/// What the first record of TLS begins with (RFC 8446, section 5.1): it is of a handshake.
+const TLS: u8 = 22;
+
+/// A connection that does not begin as HTTP/2 does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotHttp2 {
+    /// It begins as TLS does.
+    Tls,
+    /// The client sent something else, or went, or took too long.
+    Other,
+}
+
+/// Takes the preface off the connection.
+pub(super) async fn take(connection: &mut (impl AsyncRead + Unpin)) -> Result<(), NotHttp2> {
+    let begun = tokio::time::timeout(PREFACE_TIME, begins_with_preface(connection)).await;
+    let begun = begun.unwrap_or(Ok(Err(NotHttp2::Other))).unwrap_or(Err(NotHttp2::Other));
+    if begun.is_err() {
         // What has come and is not read would make of the end a reset, which tells a client less.
         let _ = connection.read(&mut [0; 1024]).now_or_never();
     }
     begun
 }
 
-async fn begins_with_preface(connection: &mut (impl AsyncRead + Unpin)) -> io::Result<bool> {
+async fn begins_with_preface(connection: &mut (impl AsyncRead + Unpin)) -> io::Result<Result<(), NotHttp2>> {
     let mut buffer = [0; PREFACE.len()];
     let mut length = 0;
     while length < PREFACE.len() {
         let read = connection.read(&mut buffer[length..]).await?;
         length += read;
         if read == 0 || !PREFACE.starts_with(&buffer[..length]) {
-            return Ok(false);
+            return Ok(Err(if buffer[0] == TLS { NotHttp2::Tls } else { NotHttp2::Other }));
         }
     }
-    Ok(true)
+    Ok(Ok(()))
 }
 
 #[cfg(test)]
@@ -44,7 +57,7 @@ mod tests {
     use super::*;
 
     /// Whether a client that sends these pieces, and then waits, is served; and after how long that is known.
-    async fn taken(pieces: &[&[u8]]) -> (bool, Duration) {
+    async fn taken(pieces: &[&[u8]]) -> (Result<(), NotHttp2>, Duration) {
         let (mut client, mut server) = tokio::io::duplex(64);
         let start = Instant::now();
         let send = async {
@@ -60,11 +73,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_preface_may_come_in_pieces_and_nothing_after_it_is_read() {
         for size in [1, 5, 24] {
-            assert_eq!(taken(&PREFACE.chunks(size).collect::<Vec<_>>()).await, (true, Duration::ZERO));
+            assert_eq!(taken(&PREFACE.chunks(size).collect::<Vec<_>>()).await, (Ok(()), Duration::ZERO));
         }
         let (mut client, mut server) = tokio::io::duplex(64);
         client.write_all(&[&PREFACE[..], b"more"].concat()).await.unwrap();
-        assert!(take(&mut server).await);
+        assert_eq!(take(&mut server).await, Ok(()));
         let mut more = [0; 4];
         server.read_exact(&mut more).await.unwrap();
         assert_eq!(&more, b"more");
@@ -74,10 +87,15 @@ mod tests {
     async fn a_client_that_falls_silent_is_let_go_in_time_and_one_that_sends_something_else_at_once() {
         for words in [&b""[..], b"P", &PREFACE[..23]] {
             let (taken, after) = taken(&[words]).await;
-            assert!(!taken && after >= PREFACE_TIME && after < 2 * PREFACE_TIME, "{words:?}: {after:?}");
+            assert_eq!(taken, Err(NotHttp2::Other));
+            assert!(after >= PREFACE_TIME && after < 2 * PREFACE_TIME, "{words:?}: {after:?}");
         }
-        for words in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"PRINT", b"\x16\x03\x01"] {
-            assert_eq!(taken(&[words]).await, (false, Duration::ZERO), "{words:?}");
+        for (words, what) in [
+            (&b"GET / HTTP/1.1\r\n\r\n"[..], NotHttp2::Other),
+            (b"PRINT", NotHttp2::Other),
+            (b"\x16\x03\x01", NotHttp2::Tls),
+        ] {
+            assert_eq!(taken(&[words]).await, (Err(what), Duration::ZERO), "{words:?}");
         }
     }
 
@@ -87,7 +105,7 @@ mod tests {
         client.write_all(b"PRI").await.unwrap();
         drop(client);
         let start = Instant::now();
-        assert!(!take(&mut server).await);
+        assert_eq!(take(&mut server).await, Err(NotHttp2::Other));
         assert_eq!(start.elapsed(), Duration::ZERO);
     }
 }

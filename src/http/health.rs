@@ -19,6 +19,10 @@ pub enum Health {
     },
     /// Not yet: the first rules are wrong, and the process waits for right ones.
     Refused,
+    /// No: the rules have no domain, and a setting wants one.
+    NoDomains,
+    /// No: the store is unavailable, and a setting wants it.
+    NoStore,
     /// It does.
     Serving,
     /// Not for long: the process is shutting down.
@@ -44,6 +48,10 @@ async fn healthcheck(State(health): State<watch::Receiver<Health>>) -> Response 
             format!("the rules are being loaded, {bytes_read} of {bytes} bytes are read")
         }
         Health::Refused => "the rules are refused, and the log says why".to_owned(),
+        Health::NoDomains => {
+            "the rules have no domain, and HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED wants one".to_owned()
+        }
+        Health::NoStore => "Redis is unavailable, and REDIS_HEALTH_CHECK_ACTIVE_CONNECTION wants it".to_owned(),
         Health::Draining => "the process is shutting down".to_owned(),
     };
     (StatusCode::INTERNAL_SERVER_ERROR, format!("not serving: {reason}")).into_response()

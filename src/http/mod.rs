@@ -1,11 +1,14 @@
-//! The HTTP port: health for orchestrators, metrics for Prometheus, and counters and explanations for administrators.
-//! Each has a router of its own; this one is of the whole port.
+//! The HTTP port: health for orchestrators, metrics for Prometheus, answers for clients without gRPC, and counters and
+//! explanations for administrators. Each has a router of its own; this one is of the whole port. The debug port is
+//! another one.
 
 mod admin;
 mod connections;
 mod counters;
+mod debug;
 mod explain;
 mod health;
+mod json;
 mod metrics;
 
 use std::sync::Arc;
@@ -18,7 +21,9 @@ use crate::store::Store;
 
 pub use admin::Admin;
 pub use connections::serve;
+pub use debug::debug_router;
 pub use health::Health;
+pub use json::JsonApi;
 
 /// What the port shows.
 pub struct Port<S> {
@@ -26,15 +31,20 @@ pub struct Port<S> {
     pub health: watch::Receiver<Health>,
     /// What it counts.
     pub metrics: Arc<Metrics>,
+    /// What answers requests in JSON. `None`: nobody does.
+    pub json: Option<JsonApi<S>>,
     /// What administrators may do. `None`: there are none.
     pub admin: Option<Admin<S>>,
 }
 
 /// The paths of the port.
 pub fn router<S: Store>(port: Port<S>) -> Router {
-    let router = health::router(port.health).merge(metrics::router(port.metrics));
-    match port.admin {
-        Some(admin) => router.merge(admin::router(admin)),
-        None => router,
+    let mut router = health::router(port.health).merge(metrics::router(port.metrics));
+    if let Some(json) = port.json {
+        router = router.merge(json::router(json));
     }
+    if let Some(admin) = port.admin {
+        router = router.merge(admin::router(admin));
+    }
+    router
 }

@@ -8,6 +8,7 @@ use super::striped::Striped;
 use crate::decision::DecidedBy;
 use crate::store::StoreError;
 use crate::store::redis::Health;
+use crate::tls::HandshakeError;
 use crate::version;
 
 /// In front of every name.
@@ -71,6 +72,12 @@ pub struct Metrics {
     pub(super) rules_loaded: IntGauge,
     pub(super) domains_loaded: IntGauge,
     pub(super) loads: Known<&'static str, 2>,
+    pub(super) tls_handshakes: Known<&'static str, 11>,
+    /// By what they show.
+    pub(super) tls_unverified: Known<&'static str, 2>,
+    pub(super) tls_reloads: Known<&'static str, 2>,
+    /// There are none without TLS.
+    pub(super) tls_expiry: IntGaugeVec,
 }
 
 /// The counters of a label whose values are known from the start.
@@ -160,6 +167,24 @@ impl Metrics {
             counters("store_errors_total", "Decisions that the store could not make, by reason.", &["kind"])?;
         let failure_answers = counters("failure_mode_answers_total", FAILURE_ANSWERS, &["decided_by"])?;
         let loads = counters("rules_loads_total", "Attempts to load the rules, by result.", &["result"])?;
+        let tls_handshakes = counters(
+            "tls_handshakes_total",
+            "TLS handshakes at the gRPC port by outcome. A client that only looks whether the port is open is closed.",
+            &["outcome"],
+        )?;
+        let tls_unverified = counters(
+            "tls_unverified_clients_total",
+            "Clients that GRPC_SERVER_TLS_CA_CERT lets in and GRPC_CLIENT_TLS_CACERT would keep out, by their \
+             certificate.",
+            &["certificate"],
+        )?;
+        let tls_reloads =
+            counters("tls_reloads_total", "Attempts to exchange certificates whose files changed.", &["result"])?;
+        let tls_expiry = IntGaugeVec::new(
+            Opts::new("tls_certificate_expiry_timestamp_seconds", "When a certificate in force ends, in Unix time."),
+            &["certificate"],
+        )?;
+        registry.register(Box::new(tls_expiry.clone()))?;
         let store_down = Opts::new("store_down", "1 for the cause why Redis is down, and 0 for all others.");
         let store_down = IntGaugeVec::new(store_down, &["cause"])?;
         registry.register(Box::new(store_down.clone()))?;
@@ -224,6 +249,12 @@ impl Metrics {
             rules_loaded: gauge("rules_loaded", "Rules in force.")?,
             domains_loaded: gauge("domains_loaded", "Domains in force.")?,
             loads: Known(["success", "error"].map(|result| (result, loads.with_label_values(&[result])))),
+            tls_handshakes: Known(
+                HandshakeError::OUTCOMES.map(|outcome| (outcome, tls_handshakes.with_label_values(&[outcome]))),
+            ),
+            tls_unverified: Known(["none", "wrong"].map(|what| (what, tls_unverified.with_label_values(&[what])))),
+            tls_reloads: Known(["success", "error"].map(|result| (result, tls_reloads.with_label_values(&[result])))),
+            tls_expiry,
             registry: registry.clone(),
         };
         let options = Opts::new("build_info", "Always 1; the labels name the version and the commit.");

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::time::SystemTime;
 
 use prometheus::proto::{LabelPair, MetricFamily, MetricType};
 
 use super::declaration::{Metrics, NAMESPACE, OF_RULES, OF_RULES_WITHOUT_STORE};
 use crate::decision::DecidedBy;
+use crate::tls::Held;
 
 /// The page, in Markdown, from the declaration.
 ///
@@ -15,6 +17,7 @@ use crate::decision::DecidedBy;
 pub fn page() -> prometheus::Result<String> {
     let metrics = Metrics::new(0.0)?;
     metrics.observe_lost_log_lines(|| 0)?;
+    [Held::SERVER, Held::CLIENT_CA].iter().for_each(|role| metrics.set_certificate(role, SystemTime::UNIX_EPOCH));
     let mut page = String::from(
         "# Metrics\n\n\
          `/metrics` on the HTTP port has them all, for Prometheus. This page is made by `tollgate metrics`.\n\n\

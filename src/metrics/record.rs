@@ -1,6 +1,6 @@
 //! What happens to a request, and what is counted then.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use super::by_rule::{OfRule, RuleCounters, RuleMetrics};
 use super::declaration::{Known, Matches, Metrics};
@@ -182,6 +182,32 @@ impl Metrics {
     /// Rules were refused.
     pub fn record_load_error(&self) {
         self.loads.inc("error");
+    }
+
+    /// A TLS handshake has ended so, one of [`HandshakeError::OUTCOMES`](crate::tls::HandshakeError::OUTCOMES).
+    pub fn record_handshake(&self, outcome: &'static str) {
+        self.tls_handshakes.inc(outcome);
+    }
+
+    /// A client got in without a certificate, or with a wrong one.
+    pub fn record_unverified_client(&self, certificate: &'static str) {
+        self.tls_unverified.inc(certificate);
+    }
+
+    /// Certificates were exchanged.
+    pub fn record_tls_reload(&self) {
+        self.tls_reloads.inc("success");
+    }
+
+    /// New certificates were refused.
+    pub fn record_tls_reload_error(&self) {
+        self.tls_reloads.inc("error");
+    }
+
+    /// The certificate for this, such as `server`, ends then.
+    pub fn set_certificate(&self, role: &str, until: SystemTime) {
+        let seconds = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        self.tls_expiry.with_label_values(&[role]).set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 }
 

@@ -4,6 +4,7 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::config::Metadata;
 use crate::algorithm::{Algorithm, Limit, Penalty};
 use crate::descriptor::Role;
 use crate::lease::Lease;
@@ -77,6 +78,8 @@ impl DescriptorConfig {
 pub struct RuleConfig {
     /// What a denial means for the request.
     pub role: Role,
+    /// What an answer says where the descriptor passes; boxed, because few rules say anything.
+    pub metadata: Option<Box<Metadata>>,
     /// Every one of them must let the request pass. At least one; no two share a counter.
     pub limits: Vec<RuleLimitConfig>,
 }

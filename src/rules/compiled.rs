@@ -10,6 +10,7 @@ use hashbrown::HashMap;
 use super::checked::{
     Defaults, DescriptorConfig, DomainConfig, LimitConfig, Line, OriginConfig, Place, RuleConfig, RuleLimitConfig,
 };
+use super::config::Metadata;
 use crate::descriptor::{Entry, Role};
 
 /// A rule in force.
@@ -23,6 +24,8 @@ pub struct Rule {
     pub place: Place,
     /// What a denial means for the request.
     pub role: Role,
+    /// What an answer says where the descriptor passes.
+    pub metadata: Option<Box<Metadata>>,
     /// Every one of them must let the request pass.
     pub limits: Box<[RuleLimit]>,
     levels: u32,
@@ -396,7 +399,7 @@ impl Compiler {
     }
 
     fn node(&mut self, place: Place, rule: Option<RuleConfig>, descriptors: Vec<DescriptorConfig>) -> Node {
-        let rule = rule.and_then(|RuleConfig { role, limits }| {
+        let rule = rule.and_then(|RuleConfig { role, metadata, limits }| {
             let (path, several): (Arc<str>, _) = (self.path.as_str().into(), limits.len() > 1);
             let limits = limits.into_iter().enumerate().map(|(i, config)| limit(&path, several.then_some(i), config));
             let limits = limits.collect();
@@ -406,6 +409,7 @@ impl Compiler {
                 path,
                 place,
                 role,
+                metadata,
                 limits,
                 levels: self.shared.len() as u32,
                 shared: if any_shared { self.shared.clone().into() } else { Box::default() },

@@ -18,6 +18,9 @@ pub enum Raw<T> {
 /// A text, which mostly borrows from what has been read.
 pub type Text<'a> = Cow<'a, str>;
 
+/// What a rule says beside its limits, for whoever reads the answers: whatever JSON has.
+pub type Metadata = serde_json::Map<String, serde_json::Value>;
+
 /// A list, each item of which may be of a wrong type.
 pub type List<T> = Raw<Vec<Raw<T>>>;
 
@@ -77,6 +80,8 @@ pub struct RawDescriptor<'a> {
     pub shadow_mode: Raw<bool>,
     /// A request is denied where all such rules deny it.
     pub quota_mode: Raw<bool>,
+    /// What an answer says where the descriptor passes.
+    pub metadata: Raw<Box<Metadata>>,
     /// The limit.
     pub rate_limit: Raw<Box<RawLimit<'a>>>,
     /// Or several.

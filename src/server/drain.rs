@@ -11,7 +11,6 @@ use tokio::time::Instant;
 
 use super::announce::Serving;
 use super::workers::Workers;
-use crate::http::Health;
 use crate::limiter::Limiter;
 use crate::settings::Settings;
 use crate::store::Store;
@@ -37,7 +36,7 @@ impl<S: Store> Running<S> {
         self.rules.abort();
         let _ = self.rules.await;
         // A process that nobody takes for serving has nobody to warn.
-        if self.serving.set(Health::Draining).await == Health::Serving {
+        if self.serving.drain().await {
             tokio::time::sleep(self.settings.listeners.drain_delay).await;
         }
 

@@ -1,17 +1,19 @@
-//! The listeners of both ports.
+//! The listeners of all ports.
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 
 use super::descriptors::{self, Shares};
 use super::options;
-use super::port::Port;
+use super::port::{Listener, Port};
+use super::unix;
 use crate::settings::Settings;
 
 /// The listeners, open before anything says so.
 pub(super) struct Ports {
     pub(super) grpc: Port,
     pub(super) http: TcpListener,
+    pub(super) debug: Option<TcpListener>,
     /// So many connections HTTP may have at once.
     pub(super) http_connections: usize,
 }
@@ -26,8 +28,20 @@ impl Ports {
             let listener = TcpListener::bind((host, port)).await;
             listener.with_context(|| format!("cannot listen on {host}:{port} ({settings})"))
         };
-        let grpc = bind(&settings.listeners.grpc_host, settings.listeners.grpc_port, "GRPC_HOST, GRPC_PORT").await?;
-        let http = bind(&settings.listeners.host, settings.listeners.port, "HOST, PORT").await?;
-        Ok(Ports { grpc: Port::new(grpc, shares.grpc), http, http_connections: shares.http })
+        let listeners = &settings.listeners;
+        let grpc = match &listeners.grpc_uds {
+            Some(path) => {
+                let (file, listener) = unix::listen(path, listeners.grpc_uds_mode)
+                    .with_context(|| format!("cannot listen on {} (GRPC_UDS)", path.display()))?;
+                Listener::Unix(file, listener)
+            }
+            None => Listener::Tcp(bind(&listeners.grpc_host, listeners.grpc_port, "GRPC_HOST, GRPC_PORT").await?),
+        };
+        let http = bind(&listeners.host, listeners.port, "HOST, PORT").await?;
+        let debug = match listeners.debug_port {
+            Some(port) => Some(bind(&listeners.debug_host, port, "DEBUG_HOST, DEBUG_PORT").await?),
+            None => None,
+        };
+        Ok(Ports { debug, grpc: Port::new(grpc, shares.grpc), http, http_connections: shares.http })
     }
 }

@@ -1,6 +1,7 @@
 //! The running process: reads what it needs, builds the parts, announces itself, waits for a signal, and drains.
 
 mod announce;
+mod beginnings;
 mod descriptors;
 mod drain;
 mod grpc;
@@ -9,17 +10,21 @@ mod options;
 pub mod port;
 mod reload;
 mod signals;
+pub mod stream;
+mod tls;
+mod unix;
 pub mod workers;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::grpc::{Server, Service};
-use crate::http::{self, Admin, Port};
+use crate::http::{self, Admin, JsonApi, Port};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::rules::load::Loader;
@@ -30,12 +35,18 @@ use crate::store::lease::Leases;
 use crate::store::memory::{self, MemoryStore, SystemClock};
 use crate::store::redis::{Health, RedisStore};
 use crate::store::timed::{OnAnswer, Timed};
+use crate::wire::json::Mapping;
 use announce::{Serving, Up};
 use drain::Running;
+use grpc::Entrance;
 use listeners::Ports;
 use reload::{Origin, Target, WrongAtFirst};
 use signals::{Hangups, Signals};
+use tls::Tls;
 use workers::Workers;
+
+/// So many people may look at the debug port at once; the oldest goes for a new one.
+const DEBUG_CONNECTIONS: usize = 8;
 
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
 const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
@@ -68,7 +79,8 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
     let most_bytes = most_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let memory = Arc::new(MemoryStore::new(SystemClock, most_bytes.unwrap_or_else(memory::default_bytes)));
     tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
-    let parts = Parts { settings, signals, origin, ports, workers, metrics, memory };
+    let (store_is_up, seen_store) = watch::channel(redis.is_none());
+    let parts = Parts { settings, signals, origin, ports, workers, metrics, memory, store_is_up: seen_store };
     let metrics = Arc::clone(&parts.metrics);
     let on_answer: OnAnswer = Arc::new(move |error, took| metrics.record_store(error, took));
     match redis {
@@ -81,9 +93,12 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
         Some(config) => {
             let (name, queue) = (config.to_string(), config.queue);
             let metrics = Arc::clone(&parts.metrics);
-            let on_change = Box::new(move |health| match health {
-                Health::Up => metrics.set_store_up(),
-                Health::Down(cause) => metrics.set_store_down(cause),
+            let on_change = Box::new(move |health| {
+                store_is_up.send_replace(health == Health::Up);
+                match health {
+                    Health::Up => metrics.set_store_up(),
+                    Health::Down(cause) => metrics.set_store_down(cause),
+                }
             });
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
             let timed = |store| Timed::new(Arc::new(store), Arc::clone(&on_answer));
@@ -122,35 +137,68 @@ struct Parts {
     workers: Workers,
     metrics: Arc<Metrics>,
     memory: Arc<MemoryStore>,
+    store_is_up: watch::Receiver<bool>,
 }
 
 impl Parts {
     /// Each worker has a store of its own; all lead to the same counters.
     async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
-        let Parts { settings, mut signals, origin, ports, workers, metrics, memory } = self;
-        let up = Up { grpc: ports.grpc.address()?, http: ports.http.local_addr()?, store: store_name.to_owned() };
+        let Parts { settings, mut signals, origin, ports, workers, metrics, memory, store_is_up } = self;
+        let files = settings.tls.server()?;
+        let up = Up {
+            grpc: ports.grpc.address()?,
+            client_flags: files.as_ref().map_or("", tls::client_flags),
+            http: ports.http.local_addr()?,
+            debug: ports.debug.as_ref().map(TcpListener::local_addr).transpose()?,
+            store: store_name.to_owned(),
+        };
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter =
             Arc::new(Limiter::new(options::limiter(&settings), Arc::clone(&store), memory, Arc::clone(&metrics)));
         let (reporter, health) = tonic_health::server::health_reporter();
-        let serving = Serving::new(reporter).await;
+        let serving = Serving::new(reporter, options::wants(&settings)).await;
+        tokio::spawn(serving.clone().follow_store(store_is_up));
         let target =
             Target { limiter: Arc::clone(&limiter), metrics: Arc::clone(&metrics), serving: serving.clone(), up };
-        let admin_runtime = workers.runtimes().into_iter().next().context("there is one worker at least")?;
+        let first_worker = workers.runtimes().into_iter().next().context("there is one worker at least")?;
         let workers = Arc::new(workers);
         let others = grpc::others(health)?;
+        let tls = match files {
+            Some(files) => {
+                let (tls, kept) = Tls::start(files, Arc::clone(&metrics))?;
+                tokio::spawn(kept);
+                Some(tls)
+            }
+            None => None,
+        };
         let servers = stores.into_iter().map(|store| {
             let limiter = Arc::new(limiter.with_store(store));
             let service = Service::new(limiter, Arc::clone(&metrics), options::service(&settings));
-            Arc::new(Server::new(service, others.clone(), options::connection(&settings)))
+            Server::new(service, others.clone(), options::connection(&settings))
         });
-        let mut grpc = grpc::serve(ports.grpc, Arc::clone(&workers), servers.collect());
+        let json = match settings.listeners.json_api {
+            true => {
+                let service = Service::new(Arc::clone(&limiter), Arc::clone(&metrics), options::service(&settings));
+                let most_bytes = settings.requests.max_message_bytes as usize;
+                Some(JsonApi::new(service, first_worker.clone(), most_bytes, Mapping::new()?))
+            }
+            false => None,
+        };
+        let mut grpc = grpc::serve(ports.grpc, Entrance::new(tls), Arc::clone(&workers), servers);
         let (stop, mut stopped) = watch::channel(false);
         let admin = settings
             .listeners
             .admin_token()?
-            .map(|token| Admin::new(Arc::clone(&limiter), admin_runtime, token, settings.store.redis_timeout));
-        let router = http::router(Port { health: serving.health(), metrics, admin });
+            .map(|token| Admin::new(Arc::clone(&limiter), first_worker, token, settings.store.redis_timeout));
+        if let Some(port) = ports.debug {
+            let router = http::debug_router(Arc::clone(&limiter), Arc::clone(&metrics));
+            let permits = Arc::new(Semaphore::new(DEBUG_CONNECTIONS));
+            let mut stopped = stopped.clone();
+            tokio::spawn(http::serve(port, router, permits, async move {
+                let _ = stopped.wait_for(|stop| *stop).await;
+            }));
+        }
+        let router = http::router(Port { health: serving.health(), metrics, json, admin });
         let permits = Arc::new(Semaphore::new(ports.http_connections));
         let mut http = tokio::spawn(http::serve(ports.http, router, permits, async move {
             // An error means that the sender is gone: stop then, too.

@@ -2,6 +2,7 @@
 
 use std::num::NonZero;
 
+use super::announce::Wants;
 use super::descriptors::Shares;
 use crate::grpc::{ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, ServiceOptions};
 use crate::limiter::LimiterOptions;
@@ -17,12 +18,20 @@ pub(super) fn connections(settings: &Settings) -> Shares {
     Shares { grpc: settings.listeners.grpc_max_connections as usize, http: settings.listeners.max_connections as usize }
 }
 
+pub(super) fn wants(settings: &Settings) -> Wants {
+    Wants {
+        domain: settings.deciding.healthy_with_at_least_one_config_loaded,
+        store: settings.store.redis_health_check_active_connection,
+    }
+}
+
 pub(super) fn limiter(settings: &Settings) -> LimiterOptions {
     LimiterOptions {
         plan: PlanOptions {
             key_prefix: settings.store.cache_key_prefix.clone(),
             counter_keys: settings.store.counter_keys(),
             shadow_mode: settings.deciding.shadow_mode,
+            quota_mode: settings.deciding.quota_mode,
             expected_replicas: settings.deciding.expected_replicas,
             unknown_domain: settings.deciding.unknown_domain,
             unknown_descriptor: settings.deciding.unknown_descriptor,
@@ -61,6 +70,7 @@ pub(super) fn service(settings: &Settings) -> ServiceOptions {
         },
         headers,
         decided_by_header: settings.answers.limit_decided_by_header.clone(),
+        dynamic_metadata: settings.answers.response_dynamic_metadata,
         store_timeout: settings.store.redis_timeout,
     }
 }

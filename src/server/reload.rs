@@ -12,7 +12,6 @@ use tokio::task::spawn_blocking;
 use super::announce::{Serving, Up};
 use super::signals::Hangups;
 use crate::changes::{Summary, Totals};
-use crate::http::Health;
 use crate::limiter::{Limiter, Snapshot};
 use crate::metrics::Metrics;
 use crate::rules::load::{Loaded, Loader, Pace, Progress, Sources};
@@ -96,13 +95,13 @@ async fn load_first<S: Store>(loader: Loader, wrong: WrongAtFirst, target: &Targ
     match loaded {
         Ok(Loaded { rules, warnings, .. }) => {
             warn_of(&warnings);
-            let limiter = Arc::clone(&target.limiter);
+            let (limiter, domains) = (Arc::clone(&target.limiter), rules.domains());
             spawn_blocking(move || limiter.put_in_force(rules)).await?;
-            target.serving.set(Health::Serving).await;
+            target.serving.loaded(domains).await;
         }
         Err(error) if wrong == WrongAtFirst::Wait => {
             target.metrics.record_load_error();
-            target.serving.set(Health::Refused).await;
+            target.serving.refused().await;
             tracing::error!("the rules are refused, not serving until they are right:\n{error}");
         }
         Err(error) => bail!("the rules are refused:\n{error}"),
@@ -158,7 +157,7 @@ async fn put_in_force<S: Store>(mut changed: mpsc::UnboundedReceiver<Result<Load
                 };
                 match spawn_blocking(put).await {
                     Ok((old, summary)) => {
-                        serving.set(Health::Serving).await;
+                        serving.loaded(domains).await;
                         report_changes(&summary, (count, domains));
                         tokio::spawn(retire(old));
                     }

@@ -54,6 +54,13 @@ pub struct AnswerSettings {
     #[arg(long, env = "LIMIT_DECIDED_BY_HEADER", value_name = "NAME", help_heading = "Answers")]
     pub limit_decided_by_header: Option<String>,
 
+    /// Send dynamic metadata: what was asked, the metadata of the rules of the descriptors that pass, and which these
+    /// are.
+    #[arg(long, env = "RESPONSE_DYNAMIC_METADATA",
+        help_heading = "Answers", value_parser = switch(), ignore_case = true,
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub response_dynamic_metadata: bool,
+
     /// A hit beyond this share of its limit counts as near the limit in the metrics.
     #[arg(long, env = "NEAR_LIMIT_RATIO", value_name = "SHARE", default_value = "0.8", help_heading = "Answers",
         value_parser = share)]

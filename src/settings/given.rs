@@ -83,6 +83,13 @@ impl fmt::Display for Mistake {
     }
 }
 
+impl Given {
+    /// Whether it is the setting of one of these variables.
+    pub fn is_one_of(&self, variables: &[&str]) -> bool {
+        self.variable.as_deref().is_some_and(|variable| variables.contains(&variable))
+    }
+}
+
 impl Mistake {
     /// The same error by the name that was used.
     pub fn of(error: &SettingsError, given: &[Given]) -> Mistake {

@@ -1,5 +1,6 @@
 //! Where the process listens, and how it comes and goes.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
@@ -20,6 +21,17 @@ pub struct ListenerSettings {
         value_parser = port("GRPC_PORT"))]
     pub grpc_port: u16,
 
+    /// The path of a Unix socket on which gRPC listens instead. A file of that name where nobody listens any more is
+    /// replaced, and removed at the end.
+    #[arg(long, env = "GRPC_UDS", value_name = "PATH", help_heading = "Listeners")]
+    pub grpc_uds: Option<PathBuf>,
+
+    /// Who may connect to it, as the mode of a file: read and write for the owner (6__), its group (_6_) and others
+    /// (__6).
+    #[arg(long, env = "GRPC_UDS_MODE", value_name = "MODE", default_value = "660", help_heading = "Listeners",
+        value_parser = mode)]
+    pub grpc_uds_mode: u32,
+
     /// Where HTTP (health and metrics) listens.
     #[arg(long, env = "HOST", value_name = "ADDRESS", default_value = "0.0.0.0", help_heading = "Listeners",
         value_parser = host)]
@@ -29,6 +41,22 @@ pub struct ListenerSettings {
     #[arg(long, env = "PORT", value_name = "PORT", default_value = "8080", help_heading = "Listeners",
         value_parser = port("PORT"))]
     pub port: u16,
+
+    /// Answer requests that are JSON, at /json of HTTP, as gRPC answers them. Whoever reaches the port can then charge
+    /// limits, as whoever reaches gRPC.
+    #[arg(long, env = "JSON_API", help_heading = "Listeners", value_parser = switch(), ignore_case = true,
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub json_api: bool,
+
+    /// Where the debug port listens, which lists the rules in force (/rlconfig) and what has been counted (/stats) to
+    /// whoever reaches it.
+    #[arg(long, env = "DEBUG_HOST", value_name = "ADDRESS", default_value = "127.0.0.1", help_heading = "Listeners")]
+    pub debug_host: String,
+
+    /// And its port; 0 takes any that is free. Unset: there is no debug port. envoyproxy/ratelimit has it at 6070.
+    #[arg(long, env = "DEBUG_PORT", value_name = "PORT", help_heading = "Listeners",
+        value_parser = port("DEBUG_PORT"))]
+    pub debug_port: Option<u16>,
 
     /// Show and reset counters over HTTP, at /counters, and explain requests, at /explain, to clients that know
     /// ADMIN_TOKEN.
@@ -105,6 +133,11 @@ impl ListenerSettings {
             Some(token) => Ok(Some(token.clone())),
         }
     }
+}
+
+fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777 && text.len() >= 3);
+    mode.ok_or_else(|| "must be three digits from 0 to 7, such as 660 or 666".into())
 }
 
 /// IPv6 may stand in the brackets that it has in front of a port.

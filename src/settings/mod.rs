@@ -17,6 +17,7 @@ mod replicas;
 mod requests;
 mod rules;
 mod store;
+mod tls;
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -42,6 +43,7 @@ pub use replicas::sign_of_replicas;
 pub use requests::RequestSettings;
 pub use rules::{Deciding, Reading, RulesSettings};
 pub use store::{Backend, KeyNames, SocketType, StoreSettings};
+pub use tls::TlsSettings;
 
 /// How the process runs, in the order of the reference page. Durations read like 150us, 20ms, 1h30m.
 #[derive(Args, Clone, Debug)]
@@ -65,6 +67,10 @@ pub struct Settings {
     /// Where the process listens.
     #[command(flatten)]
     pub listeners: ListenerSettings,
+
+    /// What is encrypted, and who gets in.
+    #[command(flatten)]
+    pub tls: TlsSettings,
 
     /// What a request may be.
     #[command(flatten)]
@@ -104,6 +110,15 @@ pub enum SettingsError {
     /// Anybody could reset counters.
     #[error("has {0} characters, which is too easy to guess: it needs at least {MIN_TOKEN}")]
     ShortAdminToken(usize),
+    /// TLS without a certificate.
+    #[error("needs GRPC_SERVER_TLS_CERT, the file of the server's certificate")]
+    NoTlsCertificate,
+    /// TLS without a key.
+    #[error("needs GRPC_SERVER_TLS_KEY, the file of the certificate's private key")]
+    NoTlsKey,
+    /// A name that nobody would have vouched for.
+    #[error("needs GRPC_CLIENT_TLS_CACERT, the file of the authority that signs the certificates of clients")]
+    NoClientAuthority,
     /// A header that HTTP cannot carry.
     #[error("not the name of a header: use letters, digits and dashes")]
     HeaderName(&'static str),
@@ -122,6 +137,8 @@ impl SettingsError {
             SettingsError::SocketType => Some("REDIS_SOCKET_TYPE"),
             SettingsError::NoAdminToken => Some("ADMIN_API"),
             SettingsError::ShortAdminToken(_) => Some("ADMIN_TOKEN"),
+            SettingsError::NoTlsCertificate | SettingsError::NoTlsKey => Some("GRPC_SERVER_USE_TLS"),
+            SettingsError::NoClientAuthority => Some("GRPC_CLIENT_TLS_SAN"),
             SettingsError::HeaderName(setting) => Some(setting),
         }
     }
@@ -130,7 +147,12 @@ impl SettingsError {
 impl Settings {
     /// All that is wrong with settings that can be read.
     pub fn errors(&self) -> Vec<SettingsError> {
-        let found = [self.rules.sources().err(), self.store.redis().err(), self.listeners.admin_token().err()];
+        let found = [
+            self.rules.sources().err(),
+            self.store.redis().err(),
+            self.listeners.admin_token().err(),
+            self.tls.server().err(),
+        ];
         found.into_iter().flatten().chain(self.answers.wrong_headers()).collect()
     }
 }
@@ -145,7 +167,7 @@ fn named<T: Copy + Send + Sync + 'static>(
 }
 
 /// What is on or off, in all spellings that Go and YAML have.
-fn switch() -> impl TypedValueParser<Value = bool> {
+pub fn switch() -> impl TypedValueParser<Value = bool> {
     let on = PossibleValue::new("true").aliases(["t", "1", "yes", "y", "on"]);
     let off = PossibleValue::new("false").aliases(["f", "0", "no", "n", "off"]);
     PossibleValuesParser::new([on.clone(), off]).map(move |given| on.matches(&given, true))

@@ -43,7 +43,6 @@ const OFF: &[&str] = &["0", "f", "F", "false", "False", "FALSE"];
 const NONE: &[&str] = &[];
 
 const NO_XDS: &str = "rules come from files; unset it, and name them with RULES";
-const NO_TLS: &str = "TLS is not supported; unset it, and put a TLS proxy in front";
 const NO_REDIS_TLS: &str =
     "TLS to Redis is not supported; unset it, and name a port without TLS, or a tunnel (stunnel), in REDIS_URL";
 const ONE_REDIS: &str = "one Redis holds all counters; unset it, and set REDIS_URL";
@@ -52,7 +51,6 @@ const NO_STATSD: &str = "metrics are at /metrics of the HTTP port (HOST, PORT), 
 const NO_TRACES: &str = "traces are not exported";
 const NO_MEMCACHED: &str = "Memcached is not supported; unset it, and set REDIS_URL";
 const NO_PIPELINE: &str = "calls that come together go to Redis together, without waiting for others";
-const NO_DEBUG_PORT: &str = "there is no port for debugging; health and metrics are on HOST and PORT";
 
 const ROWS: &[Row] = &[
     refused(&["CONFIG_TYPE"], &["FILE"], "RULES", NO_XDS),
@@ -84,13 +82,6 @@ const ROWS: &[Row] = &[
         "RULES",
         "whatever changes below the folder of rules is noticed, links that are swapped, too",
     ),
-    told(
-        &["HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED"],
-        OFF,
-        "FORCE_START_WITHOUT_INITIAL_CONFIG",
-        "health never says SERVING before rules are loaded",
-    ),
-    refused(&["QUOTA_MODE"], OFF, "SHADOW_MODE", "set quota_mode on the rules instead"),
     told(
         &["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"],
         OFF,
@@ -130,12 +121,6 @@ const ROWS: &[Row] = &[
         "calls share connections, and OVERLOAD says what happens where too many wait",
     ),
     told(
-        &["REDIS_HEALTH_CHECK_ACTIVE_CONNECTION"],
-        OFF,
-        "REDIS_URL",
-        "without Redis each limit answers by its failure mode; watch tollgate_store_up",
-    ),
-    told(
         &["REDIS_STARTUP_INITIAL_INTERVAL", "REDIS_STARTUP_MAX_ELAPSED_TIME", "REDIS_STARTUP_MAX_INTERVAL"],
         NONE,
         "REDIS_URL",
@@ -156,16 +141,6 @@ const ROWS: &[Row] = &[
         NO_MEMCACHED,
     ),
     told(&["MEMCACHE_TLS", "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION"], OFF, "BACKEND_TYPE", NO_MEMCACHED),
-    refused(&["GRPC_SERVER_USE_TLS"], OFF, "GRPC_PORT", NO_TLS),
-    told(
-        &["GRPC_CLIENT_TLS_CACERT", "GRPC_CLIENT_TLS_SAN", "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY"],
-        NONE,
-        "GRPC_HOST",
-        NO_TLS,
-    ),
-    refused(&["GRPC_UDS"], NONE, "GRPC_HOST", "gRPC listens on TCP; unset it, and use GRPC_HOST and GRPC_PORT"),
-    told(&["DEBUG_HOST", "DEBUG_PORT"], NONE, "HOST", NO_DEBUG_PORT),
-    told(&["RESPONSE_DYNAMIC_METADATA"], OFF, "LIMIT_RESPONSE_HEADERS_ENABLED", "dynamic metadata is not sent"),
     told(&["USE_DOG_STATSD", "USE_STATSD"], OFF, "NEAR_LIMIT_RATIO", NO_STATSD),
     told(
         &["STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "STATS_FLUSH_INTERVAL", "USE_DOG_STATSD_MOGRIFIERS"],

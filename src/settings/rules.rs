@@ -68,6 +68,12 @@ pub struct Deciding {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub force_start_without_initial_config: bool,
 
+    /// Where rules without any domain are in force, health says NOT_SERVING, too.
+    #[arg(long, env = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
+        help_heading = "Rules", value_parser = switch(), ignore_case = true,
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub healthy_with_at_least_one_config_loaded: bool,
+
     /// How many replicas share the traffic: failure mode local gives each its part of a limit.
     #[arg(long, env = "EXPECTED_REPLICAS", value_name = "NUMBER", default_value = "1", help_heading = "Rules",
         value_parser = whole(1..=u32::MAX))]
@@ -89,6 +95,12 @@ pub struct Deciding {
     #[arg(long, env = "SHADOW_MODE", help_heading = "Rules", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub shadow_mode: bool,
+
+    /// Take every rule for one with quota_mode: a request is denied where all limits that apply to it deny it, but for
+    /// those in shadow mode. A descriptor that no limit applies to does not count.
+    #[arg(long, env = "QUOTA_MODE", help_heading = "Rules", value_parser = switch(), ignore_case = true,
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub quota_mode: bool,
 }
 
 impl RulesSettings {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Args, ValueEnum};
+use clap::{ArgAction, Args, ValueEnum};
 
-use super::{SettingsError, named, positive_duration, whole};
+use super::{SettingsError, named, positive_duration, switch, whole};
 use crate::limiter::Overload;
 use crate::plan::CounterKeys;
 use crate::store::redis::{RedisAddress, RedisConfig};
@@ -91,6 +91,13 @@ pub struct StoreSettings {
     #[arg(long, env = "REDIS_TIMEOUT", value_name = "DURATION", default_value = "100ms", help_heading = "Store",
         value_parser = positive_duration)]
     pub redis_timeout: Duration,
+
+    /// While Redis is unavailable, health says NOT_SERVING, too. Where all replicas ask the same Redis, none is left
+    /// then to answer by failure modes.
+    #[arg(long, env = "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", help_heading = "Store", value_parser = switch(),
+        ignore_case = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
+        default_value = "false")]
+    pub redis_health_check_active_connection: bool,
 }
 
 /// Where counters live.

@@ -23,6 +23,9 @@ pub struct Details {
     /// Whether one more hit of each descriptor would pass now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_passes: Option<bool>,
+    /// For each descriptor of the request, in its order, whether it passes. Where dynamic metadata are sent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub passed: Vec<bool>,
     /// One for each descriptor of the request, in its order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub descriptors: Vec<DescriptorDetails>,
@@ -93,7 +96,7 @@ impl Details {
     /// The dynamic metadata of an answer that says this.
     pub fn to_metadata(&self) -> Struct {
         // Of texts, flags and numbers below 2^53 alone.
-        let value = serde_json::to_value(self).map_or_else(|_| Value::default(), value);
+        let value = serde_json::to_value(self).map_or_else(|_| Value::default(), |json| value(&json));
         Struct { fields: [(KEY.to_owned(), value)].into() }
     }
 
@@ -103,16 +106,30 @@ impl Details {
     }
 }
 
-fn value(json: serde_json::Value) -> Value {
+/// Says under the key which descriptors pass, beside whatever stands there.
+pub fn tell_passed(metadata: &mut Struct, passed: impl IntoIterator<Item = bool>) {
+    let told = metadata.fields.entry(KEY.to_owned()).or_default();
+    if !matches!(told.kind, Some(Kind::StructValue(_))) {
+        told.kind = Some(Kind::StructValue(Struct::default()));
+    }
+    if let Some(Kind::StructValue(told)) = &mut told.kind {
+        let values: Vec<Value> = passed.into_iter().map(Value::from).collect();
+        told.fields.insert("passed".to_owned(), Value::from(values));
+    }
+}
+
+/// JSON as what a struct holds.
+pub fn value(json: &serde_json::Value) -> Value {
     use serde_json::Value as Json;
     let kind = match json {
         Json::Null => Kind::NullValue(0),
-        Json::Bool(flag) => Kind::BoolValue(flag),
+        Json::Bool(flag) => Kind::BoolValue(*flag),
         Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or(f64::MAX)),
-        Json::String(text) => Kind::StringValue(text),
-        Json::Array(values) => Kind::ListValue(ListValue { values: values.into_iter().map(value).collect() }),
+        Json::String(text) => Kind::StringValue(text.clone()),
+        Json::Array(values) => Kind::ListValue(ListValue { values: values.iter().map(value).collect() }),
         Json::Object(fields) => {
-            Kind::StructValue(Struct { fields: fields.into_iter().map(|(key, json)| (key, value(json))).collect() })
+            let fields = fields.iter().map(|(key, json)| (key.clone(), value(json)));
+            Kind::StructValue(Struct { fields: fields.collect() })
         }
     };
     Value { kind: Some(kind) }
@@ -165,6 +182,7 @@ mod tests {
         let details = Details {
             decided_by: "store, skipped".into(),
             next_passes: Some(false),
+            passed: vec![false, true],
             descriptors: vec![descriptor, DescriptorDetails::default()],
         };
         assert_eq!(Details::of_metadata(&details.to_metadata()), Some(details));

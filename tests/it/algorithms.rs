@@ -494,7 +494,7 @@ proptest! {
         for (fate, wait) in fates {
             bans.now += wait;
             let now = bans.now;
-            denials.retain(|at| at + within >= now);
+            denials.retain(|at| *at + within >= now);
             let before = bans.state.clone();
             match fate {
                 Event::Peeked => {}

@@ -111,6 +111,19 @@ descriptors:
 }
 
 #[test]
+fn other_metadata_of_a_rule_are_a_change_that_keeps_its_counters() {
+    let with = |metadata: &str| {
+        let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";
+        rules(&[&format!("domain: d\ndescriptors: [{{key: a, metadata: {metadata}, {limit}}}]")])
+    };
+    let (none, gold, long) = (with("{}"), with("{plan: gold}"), "x".repeat(100));
+    assert_eq!(told(&none, &gold), "changed: d: a: metadata none -> {\"plan\":\"gold\"}: counters are kept\n");
+    assert_eq!(told(&gold, &gold), "");
+    let long = |end: &str| with(&format!("{{plan: {long}{end}}}"));
+    assert!(told(&long("a"), &long("b")).contains("... -> another: counters are kept"));
+}
+
+#[test]
 fn an_option_is_said_with_the_value_in_force_and_what_limits_the_same_is_no_change() {
     let limit = |options: &str| {
         let limit = format!("{{unit: minute, requests_per_unit: 5, {options}}}");

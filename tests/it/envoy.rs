@@ -34,7 +34,7 @@ const LONG_REDIS_TIMEOUT: &str = "REDIS_TIMEOUT=2s";
 const DECIDED_BY: &str = "LIMIT_DECIDED_BY_HEADER=x-decided-by";
 
 /// The change that makes Envoy write a line of this format for each request into the file `access`.
-fn access_log(format: &str) -> String {
+pub(crate) fn access_log(format: &str) -> String {
     format!(
         r#"stat_prefix: front
                 access_log:

@@ -299,7 +299,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
             "LIMIT_LIMIT_HEADER=a b (environment): not the name of a header",
         ),
         (
-            &[("RULES", rules), ("REDIS_TYPE", "CLUSTER"), ("QUOTA_MODE", "true")],
+            &[("RULES", rules), ("REDIS_TYPE", "CLUSTER")],
             "REDIS_TYPE=CLUSTER (environment): a single Redis is supported: use SINGLE",
         ),
         (

@@ -297,7 +297,7 @@ fn the_image_has_no_base_or_one_that_cannot_change() {
     let [user] = instruction("USER ")[..] else { panic!("not one user") };
     let ids: Vec<u32> = user.split(':').map(|id| id.parse().unwrap()).collect();
     assert!(ids.len() == 2 && ids.iter().all(|id| *id != 0), "{user}: Kubernetes sees by numbers that it is not root");
-    assert!(text.contains("CMD [\"/usr/local/bin/tollgate\", \"health\"]"));
+    assert!(text.contains("CMD [\"/bin/tollgate\", \"health\"]"));
     for (label, value) in [("licenses", env!("CARGO_PKG_LICENSE")), ("description", env!("CARGO_PKG_DESCRIPTION"))] {
         assert!(text.contains(&format!("org.opencontainers.image.{label}=\"{value}\"")), "{label} is not {value}");
     }

@@ -371,6 +371,29 @@ async fn rules_in_quota_mode_deny_only_together() {
 }
 
 #[tokio::test]
+async fn in_global_quota_mode_a_descriptor_that_no_limit_applies_to_does_not_let_the_rest_pass() {
+    let tollgate = Tollgate::start(RULES, &["QUOTA_MODE=true"]);
+    let codes = async |request: &RateLimitRequest| {
+        let response = tollgate.ask(request.clone()).await.unwrap();
+        let statuses: Vec<_> = response.statuses.iter().map(DescriptorStatus::code).collect();
+        (response.overall_code(), statuses)
+    };
+    let alone = request("shop", &[&[("user", "ann")], &[("x", "y")], &[("user", "root")], &[("dark", "z")]]);
+    for _ in 0..5 {
+        assert_eq!(codes(&alone).await.0, Code::Ok);
+    }
+    assert_eq!(codes(&alone).await, (Code::OverLimit, vec![Code::OverLimit, Code::Ok, Code::Ok, Code::Ok]));
+    // Another limit that lets pass lets it pass.
+    let both = request("shop", &[&[("user", "ann")], &[("plan", "gold"), ("path", "/")]]);
+    assert_eq!(codes(&both).await, (Code::Ok, vec![Code::OverLimit, Code::Ok]));
+    // So does one that the request brings along.
+    let mut brought = both;
+    brought.descriptors[1] = with_override(1, 3, &[("plan", "mine")]).descriptors.remove(0);
+    assert_eq!(codes(&brought).await, (Code::Ok, vec![Code::OverLimit, Code::Ok]));
+    assert_eq!(codes(&brought).await, (Code::OverLimit, vec![Code::OverLimit, Code::OverLimit]));
+}
+
+#[tokio::test]
 async fn in_global_shadow_mode_statuses_tell_what_would_be_denied() {
     let tollgate = Tollgate::start(RULES, &["SHADOW_MODE=true"]);
     let request = request("shop", &[&[("user", "ann")]]);
@@ -581,6 +604,23 @@ async fn with_fixed_windows_by_default_a_file_behaves_as_in_the_reference() {
     assert_eq!(ask(0).await, (Code::OverLimit, 0));
 }
 
+#[tokio::test]
+async fn a_fixed_window_that_denies_tells_its_own_end_whatever_others_say() {
+    let rules = "domain: d\ndescriptors:\n- {key: hour, rate_limit: {unit: hour, requests_per_unit: 1}}\n\
+                 - {key: year, rate_limit: {unit: year, requests_per_unit: 1}}";
+    let tollgate = Tollgate::start(rules, &["DEFAULT_ALGORITHM=fixed_window"]);
+    let both = request("d", &[&[("hour", "x")], &[("year", "x")]]);
+    // Between the two the hour may begin anew.
+    let mut response = tollgate.ask(both.clone()).await.unwrap();
+    while response.statuses.iter().any(|status| status.code() == Code::Ok) {
+        response = tollgate.ask(both.clone()).await.unwrap();
+    }
+    let told: Vec<_> = response.statuses.iter().map(|status| status.duration_until_reset.unwrap().seconds).collect();
+    // A year, as the protocol has it, ends with an hour.
+    assert!((1..=3_600).contains(&told[0]), "{told:?}");
+    assert_eq!((told[1] - told[0]) % 3_600, 0, "{told:?}");
+}
+
 #[test]
 fn our_messages_are_envoys_on_the_wire() {
     let ours = RateLimitRequest {
@@ -662,7 +702,7 @@ async fn health_and_reflection_stand_beside_the_service() {
     let address = format!("http://127.0.0.1:{}", tollgate.grpc_port);
     let channel = tonic::transport::Endpoint::from_shared(address).unwrap().connect().await.unwrap();
     let mut health = HealthClient::new(channel.clone());
-    for service in ["", "envoy.service.ratelimit.v3.RateLimitService"] {
+    for service in ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"] {
         let request = HealthCheckRequest { service: service.into() };
         assert_eq!(health.check(request).await.unwrap().into_inner().status, 1, "{service:?}");
     }
@@ -728,6 +768,7 @@ descriptors:
     let expected = Details {
         decided_by: "store".into(),
         next_passes: Some(true),
+        passed: Vec::new(),
         descriptors: vec![
             DescriptorDetails { rule: Some("phone".into()), limits, ..DescriptorDetails::default() },
             DescriptorDetails { rule: Some("root".into()), unlimited: true, ..DescriptorDetails::default() },

@@ -7,15 +7,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use support::tollgate::request;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tollgate::algorithm::Verdict;
-use tollgate::grpc::{ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
+use tollgate::grpc::{self, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
 use tollgate::http::{self, Admin, Health, Port};
 use tollgate::limiter::{Limiter, LimiterOptions, Overload};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
-use tollgate::server::port::Port as GrpcPort;
+use tollgate::server::port::{Listener, Port as GrpcPort};
 use tollgate::server::workers::Workers;
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::{Check, CheckVerdict, Store, StoreError, Verdicts};
@@ -107,6 +107,7 @@ fn service<S: Store>(limiter: Limiter<S>, metrics: Arc<Metrics>) -> Service<S> {
         limits: RequestLimits { descriptors: 1, entries: 1, key_bytes: 10, value_bytes: 10 },
         headers: Headers::Off,
         decided_by_header: None,
+        dynamic_metadata: false,
         store_timeout: support::SOON,
     };
     Service::new(Arc::new(limiter), metrics, options)
@@ -121,7 +122,8 @@ async fn what_an_admin_asks_a_worker_does() {
     let workers = Workers::start(2).unwrap();
     let runtime = workers.runtimes()[0].clone();
     let admin = Some(Admin::new(Arc::new(limiter), runtime, TOKEN.to_owned(), support::SOON));
-    let router = http::router(Port { health: tokio::sync::watch::channel(Health::Serving).1, metrics, admin });
+    let router =
+        http::router(Port { health: tokio::sync::watch::channel(Health::Serving).1, metrics, json: None, admin });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}/counters?domain=shop&user=ann", listener.local_addr().unwrap());
     tokio::spawn(http::serve(listener, router, Arc::new(Semaphore::new(8)), std::future::pending()));
@@ -145,12 +147,13 @@ async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());
     let workers = Arc::new(Workers::start(1).unwrap());
-    tokio::spawn(GrpcPort::new(listener, 10).hand_on(move |connection, permit| {
+    tokio::spawn(GrpcPort::new(Listener::Tcp(listener), 10).hand_on(move |accepted, place| {
         workers.run(|_, mut stop| {
             let server = Arc::clone(&server);
             async move {
-                server.serve(TcpStream::from_std(connection).unwrap(), stop.requested()).await;
-                drop(permit);
+                let begun = grpc::begin(accepted.register().unwrap()).await.unwrap();
+                let _permit = place.begun();
+                server.serve(begun, stop.requested()).await;
             }
         });
     }));

@@ -53,10 +53,7 @@ fn an_address_that_is_none_is_answered_with_the_right_one() {
     for (address, said) in [
         ("http://localhost:8081", "gRPC needs no http:// in front: write localhost:8081"),
         ("http://localhost:8081/", "gRPC needs no http:// in front: write localhost:8081"),
-        (
-            "https://gate.example",
-            "Tollgate speaks gRPC without TLS, and needs no https:// in front: write gate.example:8081",
-        ),
+        ("https://gate.example", "gRPC needs no https:// in front: write gate.example:8081, and --tls beside it"),
         ("grpc://localhost:9000", "gRPC needs no scheme in front: write localhost:9000"),
         ("localhost", "not host:port: write localhost:8081"),
         ("localhost:", "the port must be a whole number from 1 to 65535: write, for example, localhost:8081"),

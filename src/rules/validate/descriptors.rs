@@ -207,8 +207,7 @@ impl Tree<'_, '_> {
             let message = "values share a threshold only where the key or the value has a wildcard (*)";
             self.complaints.error(path.key("share_threshold"), message);
         }
-        let role = self.role(raw, path);
-        let rule = self.rule(raw, path, role);
+        let rule = self.rule(raw, path);
         if let Some(rule) = &rule
             && (key != Some(HOLDER_KEY) || value.is_some())
         {
@@ -255,17 +254,32 @@ impl Tree<'_, '_> {
         let roles = [("quota_mode", &raw.quota_mode, Role::Quota), ("shadow_mode", &raw.shadow_mode, Role::Shadow)];
         for (key, _, role) in roles.into_iter().filter(|(_, flag, _)| flag.is_set()) {
             found = role;
-            if raw.rate_limit.is_missing() && raw.rate_limits.is_missing() {
-                let message = "does nothing without a rate_limit beside it; it is not inherited";
-                self.complaints.warn(path.key(key), message);
-            } else if raw.rate_limit.get().is_some_and(|limit| limit.unlimited.is_set()) {
+            if !self.has_limit(raw, path, key) {
+                continue;
+            }
+            if raw.rate_limit.get().is_some_and(|limit| limit.unlimited.is_set()) {
                 self.complaints.warn(path.key(key), "does nothing: an unlimited rule denies nothing");
             }
         }
         found
     }
 
-    fn rule(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, role: Role) -> Option<RuleConfig> {
+    /// What stands beside a limit says nothing alone.
+    fn has_limit(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, key: &str) -> bool {
+        let has_limit = !(raw.rate_limit.is_missing() && raw.rate_limits.is_missing());
+        if !has_limit {
+            let message = "does nothing without a rate_limit beside it; it is not inherited";
+            self.complaints.warn(path.key(key), message);
+        }
+        has_limit
+    }
+
+    fn rule(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>) -> Option<RuleConfig> {
+        let role = self.role(raw, path);
+        let metadata = raw.metadata.get().filter(|metadata| !metadata.is_empty()).cloned();
+        if metadata.is_some() {
+            self.has_limit(raw, path, "metadata");
+        }
         let limits = match (&raw.rate_limit, &raw.rate_limits) {
             (Raw::Missing, Raw::Missing) => return None,
             (limit, Raw::Missing) => vec![self.rate_limit(limit.get()?, path.key("rate_limit"))?],
@@ -276,6 +290,6 @@ impl Tree<'_, '_> {
                 return None;
             }
         };
-        Some(RuleConfig { role, limits })
+        Some(RuleConfig { role, metadata, limits })
     }
 }

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tollgate::descriptor::Role;
 use tollgate::rules::Allowance;
 use tollgate::rules::report::Severity;
@@ -70,6 +71,61 @@ fn scalars_keep_their_text_and_numbers_are_read_as_yaml_1_1_has_them() {
         let limit = limit(find(&rules, "5", entry).unwrap());
         assert_eq!((limit.number(), limit.period()), (number, Duration::from_secs(period)), "{entry}");
     }
+}
+
+/// What a file of `envoyproxy/ratelimit` may write, and what it may not.
+#[test]
+fn scalars_are_accepted_and_refused_as_in_yaml_1_1() {
+    let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";
+    let load = |line: &str| load_text(format!("domain: d\ndescriptors:\n  - {{key: k, {line}}}\n"));
+    for value in ["42", "007", "0x1F", "1_000", "true", "yes", "on", "2020-01-01", "50.0.0.5"] {
+        let rules = load(&format!("value: {value}, {limit}")).unwrap().rules;
+        assert!(find(&rules, "d", &format!("k={value}")).is_some(), "it is kept as it is written: {value}");
+        assert!(find(&rules, "d", "k=other").is_none(), "{value}");
+    }
+    for none in ["null", "~", "NULL", "", "\"\""] {
+        let rules = load(&format!("value: {none}, {limit}")).unwrap().rules;
+        assert!(find(&rules, "d", "k=other").is_some(), "no value: {none:?}");
+    }
+    for (number, is) in [("010", 8), ("0x10", 16), ("1_000", 1000), ("0b101", 5), ("4294967295", u32::MAX)] {
+        let rules = load(&format!("rate_limit: {{unit: minute, requests_per_unit: {number}}}")).unwrap().rules;
+        assert_eq!(self::limit(find(&rules, "d", "k=x").unwrap()).number(), is, "{number}");
+    }
+    for (flag, role) in [
+        ("true", Role::Shadow),
+        ("yes", Role::Shadow),
+        ("On", Role::Shadow),
+        ("false", Role::Enforced),
+        ("NO", Role::Enforced),
+        ("off", Role::Enforced),
+        ("", Role::Enforced),
+    ] {
+        let rules = load(&format!("{limit}, shadow_mode: {flag}")).unwrap().rules;
+        assert_eq!(find(&rules, "d", "k=x").unwrap().role, role, "{flag:?}");
+    }
+    let number = |number: &str| format!("rate_limit: {{unit: minute, requests_per_unit: {number}}}");
+    let numbers = ["4294967296", "-1", "\"5\"", "1.5", "1.0", "1e3"].map(number);
+    let values = ["1.5", "99999999999999999999", "[x]", "*"].map(|value| format!("value: {value}, {limit}"));
+    let flags = ["\"true\"", "1"].map(|flag| format!("{limit}, shadow_mode: {flag}"));
+    for refused in numbers.into_iter().chain(values).chain(flags) {
+        assert!(load(&refused).is_err(), "{refused}");
+    }
+}
+
+#[test]
+fn metadata_are_kept_with_the_rule_as_json() {
+    let rules = load_path("tests/rules/accepted/reference.yaml").unwrap().rules;
+    let metadata = find(&rules, "reference", "user=vip").unwrap().metadata.clone().map(|metadata| *metadata);
+    let limits = json!({"daily": 1.5, "enabled": true, "5": [1, null, "2020-01-01"]});
+    let expected = json!({"plan": "gold", "limits": limits, "unit": "anything"});
+    assert_eq!(metadata.map(Value::Object), Some(expected));
+    assert!(find(&rules, "reference", "user=ann").unwrap().metadata.is_none());
+    // Descriptors in it are none of the rules.
+    let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";
+    let text = format!("domain: d\ndescriptors: [{{key: a, metadata: {{descriptors: [{{key: b}}]}}, {limit}}}]");
+    let rules = load_text(text).unwrap().rules;
+    let metadata = find(&rules, "d", "a=x").unwrap().metadata.clone().map(|metadata| *metadata);
+    assert_eq!(metadata.map(Value::Object), Some(json!({"descriptors": [{"key": "b"}]})));
 }
 
 #[test]

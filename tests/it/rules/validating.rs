@@ -94,6 +94,7 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         of(&["fixed_window", "sliding_window", "sliding_log", "token_bucket", "leaky_bucket", "concurrency", "tokens"])
     };
     let mode = move || of(&["open", "closed", "local", "error", "ajar"]);
+    let metadata = prop::sample::select(vec![json!({}), json!({"plan": "gold", "svc": {"a": [1.5, null, true]}})]);
     let penalty = map([
         ("after", number().boxed()),
         ("within", length().boxed()),
@@ -131,6 +132,7 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
             ("share_threshold", flag().boxed()),
             ("shadow_mode", flag().boxed()),
             ("quota_mode", flag().boxed()),
+            ("metadata", metadata.clone().boxed()),
             ("rate_limit", limit.clone().boxed()),
             ("rate_limits", limits.clone().boxed()),
             ("descriptors", children),
@@ -193,6 +195,7 @@ fn raw_descriptor(of: &Map<String, Value>) -> RawDescriptor<'_> {
         share_threshold: flag(of, "share_threshold"),
         shadow_mode: flag(of, "shadow_mode"),
         quota_mode: flag(of, "quota_mode"),
+        metadata: given(of, "metadata", |value| Box::new(value.as_object().unwrap().clone())),
         rate_limit: given(of, "rate_limit", |value| Box::new(raw_limit(value.as_object().unwrap()))),
         rate_limits: list(of, "rate_limits", raw_limit),
         descriptors: list(of, "descriptors", raw_descriptor),

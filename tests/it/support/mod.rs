@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "tests/allocations.rs and the benchmarks use a part of this")]
 
+pub mod certificates;
 pub mod envoy;
 pub mod http2;
 pub mod limits;

@@ -94,7 +94,8 @@ impl Tollgate {
             tollgate.logged(said).is_some()
         });
         let up = tollgate.logged(said).unwrap();
-        let port = |field: &str| up[field].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
+        // At a Unix socket there is none.
+        let port = |field: &str| up[field].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap_or(0);
         (tollgate.grpc_port, tollgate.http_port) = (port("grpc"), port("http"));
         tollgate
     }
@@ -159,12 +160,17 @@ impl Tollgate {
 
     /// The status and body of a GET.
     pub fn get(&self, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.http_port)).unwrap();
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).unwrap();
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-        (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+        get(self.http_port, path)
+    }
+
+    /// The status and body of a POST.
+    pub fn post(&self, path: &str, body: &[u8]) -> (u16, String) {
+        self.send("POST", path, &[], body)
+    }
+
+    /// The status and body of any request.
+    pub fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
+        send(self.http_port, &format!("{method} {path}"), headers, body)
     }
 
     /// A request of an administrator: the status, and what it says.
@@ -201,6 +207,26 @@ impl Drop for Tollgate {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// The status and body of a GET at a port.
+pub fn get(port: u16, path: &str) -> (u16, String) {
+    send(port, &format!("GET {path}"), &[], &[])
+}
+
+/// The same of any request: its method and path.
+fn send(port: u16, line: &str, headers: &[(&str, &str)], body: &[u8]) -> (u16, String) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(stream, "{line} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n").unwrap();
+    for (name, value) in headers {
+        write!(stream, "{name}: {value}\r\n").unwrap();
+    }
+    write!(stream, "Content-Length: {}\r\n\r\n", body.len()).unwrap();
+    stream.write_all(body).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
 /// A request of these descriptors.

@@ -59,7 +59,7 @@ pub(super) struct File<'r> {
 }
 
 impl File<'_> {
-    fn error(&mut self, spot: Spot<'_, '_>, message: impl Into<String>) {
+    pub(super) fn error(&mut self, spot: Spot<'_, '_>, message: impl Into<String>) {
         self.add(Severity::Error, spot.node.position, spot.path, message.into());
     }
 
@@ -123,13 +123,6 @@ impl File<'_> {
                 self.error(spot, format!("must be a list, not {}", kind(spot.node)));
                 None
             }
-        }
-    }
-
-    /// What must be a mapping, whatever it holds.
-    pub(super) fn mapping(&mut self, spot: Spot<'_, '_>) {
-        if !matches!(spot.node.value, Value::Map(_)) {
-            self.error(spot, format!("must be a mapping, not {}", kind(spot.node)));
         }
     }
 
@@ -252,7 +245,7 @@ impl Node<'_> {
 }
 
 /// What a message says instead of a value.
-fn kind(node: &Node<'_>) -> Cow<'static, str> {
+pub(super) fn kind(node: &Node<'_>) -> Cow<'static, str> {
     match &node.value {
         Value::Plain(text) => match Plain::of(text) {
             Plain::Null => "null".into(),

@@ -115,7 +115,12 @@ pub(super) static DESCRIPTOR: Section = Section {
         key("quota_mode", Takes::Flag, "Of a request's limits with quota_mode, all must deny it; one alone does not."),
         key("detailed_metric", Takes::Flag, "Does nothing here: metrics are by rule. envoyproxy/ratelimit knows it."),
         key("value_to_metric", Takes::Flag, "Does nothing here: metrics are by rule. envoyproxy/ratelimit knows it."),
-        key("metadata", Takes::Mapping, "For people; envoyproxy/ratelimit can send it as dynamic metadata."),
+        key(
+            "metadata",
+            Takes::Mapping,
+            "Whatever there is; an answer's dynamic metadata have it where \
+            the descriptor passes and RESPONSE_DYNAMIC_METADATA is on.",
+        ),
     ],
 };
 

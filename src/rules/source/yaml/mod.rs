@@ -1,8 +1,9 @@
-//! Rules in YAML: a text becomes a tree of nodes (`document`), whose values have types (`scalar`, `fields`), and the
-//! tree a domain as it states itself (`reader`), by the one list of `keys`. What is wrong with that as YAML is reported
-//! here, with a word on what to write instead (`syntax`, `hints`); everything else by `validate`, which names a field
-//! by its path, and the tree knows where that stands (`place`), in a Kubernetes manifest (`manifest`), too. Descriptors
-//! are taken out of the tree one by one, and compiled (`descriptors`). Editors get a `schema`.
+//! Rules in YAML: a text becomes a tree of nodes (`document`), whose values have types (`scalar`, `fields`,
+//! `metadata`), and the tree a domain as it states itself (`reader`), by the one list of `keys`. What is wrong with
+//! that as YAML is reported here, with a word on what to write instead (`syntax`, `hints`); everything else by
+//! `validate`, which names a field by its path, and the tree knows where that stands (`place`), in a Kubernetes
+//! manifest (`manifest`), too. Descriptors are taken out of the tree one by one, and compiled (`descriptors`). Editors
+//! get a `schema`.
 
 mod descriptors;
 mod document;
@@ -10,6 +11,7 @@ mod fields;
 mod hints;
 mod keys;
 mod manifest;
+mod metadata;
 mod place;
 mod reader;
 mod scalar;

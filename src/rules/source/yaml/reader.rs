@@ -5,6 +5,7 @@ use std::path::Path;
 use super::document::{Entry, Node, Value};
 use super::fields::{self, Fields, File, Spot};
 use super::keys::{self, Section};
+use super::metadata;
 use super::place::Place;
 use crate::rules::config::{
     FieldPath, List, Raw, RawDefaults, RawDescriptor, RawDomain, RawLease, RawLimit, RawPenalty, RawReplaces, Text,
@@ -52,15 +53,13 @@ pub(super) fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usi
         // What nothing depends on yet must still be of its type.
         ignored_flag(file, fields, "detailed_metric");
         ignored_flag(file, fields, "value_to_metric");
-        if let Some(spot) = fields.get("metadata") {
-            file.mapping(spot);
-        }
         RawDescriptor {
             key: required_text(file, fields, "key"),
             value: text(file, fields, "value"),
             share_threshold: flag(file, fields, "share_threshold"),
             shadow_mode: flag(file, fields, "shadow_mode"),
             quota_mode: flag(file, fields, "quota_mode"),
+            metadata: fields.get("metadata").map_or(Raw::Missing, |spot| metadata::of(file, spot)),
             rate_limit: match limit(file, fields.get("rate_limit")) {
                 Raw::Missing => Raw::Missing,
                 Raw::Unreadable => Raw::Unreadable,

@@ -1,0 +1,101 @@
+//! TLS to a running service: the flags for it, and how a service on this machine is known without them.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, anyhow};
+use clap::{ArgAction, Args};
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use crate::settings::switch;
+use crate::tls::{ClientFiles, ClientTls, Expected, NamedFile, Protocol, Trusted};
+
+/// TLS to a running service.
+#[derive(Args)]
+pub(super) struct Secrecy {
+    /// Speak TLS to the service. --ca, --cert and --server-name say so, too.
+    #[arg(long, value_parser = switch(), ignore_case = true, action = ArgAction::Set, num_args = 0..=1,
+        require_equals = true, default_missing_value = "true", default_value = "false")]
+    tls: bool,
+
+    /// The authority (PEM) that has signed the service's certificate; no other is trusted then. Unset: those of this
+    /// machine.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+
+    /// The certificate (PEM) that this client shows.
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+
+    /// The private key (PEM) of that certificate.
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+
+    /// The name that the service's certificate has, where it is not that of the address.
+    #[arg(long, value_name = "NAME")]
+    server_name: Option<String>,
+
+    /// Of the service on this machine, as the variables below: read where no address is given.
+    #[arg(long, env = "GRPC_SERVER_USE_TLS", hide = true, value_parser = switch(), ignore_case = true,
+        action = ArgAction::Set, default_value = "false")]
+    grpc_server_use_tls: bool,
+
+    #[arg(long, env = "GRPC_SERVER_TLS_CERT", hide = true)]
+    grpc_server_tls_cert: Option<PathBuf>,
+
+    #[arg(long, env = "GRPC_SERVER_TLS_KEY", hide = true)]
+    grpc_server_tls_key: Option<PathBuf>,
+}
+
+/// A client of TLS, and the name of the server.
+pub(super) type Secret = (ClientTls, ServerName<'static>);
+
+impl Secrecy {
+    /// What the flags say; `None`: no TLS.
+    ///
+    /// # Errors
+    /// Where files are of no use, or the name is none.
+    pub(super) fn named(&self, host: &str) -> anyhow::Result<Option<Secret>> {
+        if !self.tls && self.ca.is_none() && self.cert.is_none() && self.server_name.is_none() {
+            return Ok(None);
+        }
+        let trusted = match file("--ca", &self.ca) {
+            Some(authorities) => Trusted::Only(authorities, Expected::Name),
+            None => Trusted::Machine,
+        };
+        let identity = file("--cert", &self.cert).zip(file("--key", &self.key));
+        let name = self.server_name.as_deref().unwrap_or(host);
+        let name = ServerName::try_from(name.to_owned());
+        let name = name.map_err(|_| anyhow!("no certificate has such a name: write --server-name NAME"))?;
+        secret(trusted, identity, name)
+    }
+
+    /// The same; where the flags say nothing, what the service on this machine is told by its settings. It is known
+    /// by its certificate, whoever signed that and for whatever name, and is shown the same, if it asks.
+    ///
+    /// # Errors
+    /// As [`named`](Self::named).
+    pub(super) fn of_this_machine(&self, host: &str) -> anyhow::Result<Option<Secret>> {
+        let named = self.named(host)?;
+        if named.is_some() || !self.grpc_server_use_tls {
+            return Ok(named);
+        }
+        let chain = file("GRPC_SERVER_TLS_CERT", &self.grpc_server_tls_cert);
+        let chain = chain.context("GRPC_SERVER_USE_TLS needs GRPC_SERVER_TLS_CERT, or write --tls and --ca FILE")?;
+        let identity = file("GRPC_SERVER_TLS_KEY", &self.grpc_server_tls_key).map(|key| (chain.clone(), key));
+        let name = ServerName::try_from("localhost")?;
+        secret(Trusted::Itself(chain), identity, name)
+    }
+}
+
+fn secret(
+    trusted: Trusted,
+    identity: Option<(NamedFile, NamedFile)>,
+    name: ServerName<'static>,
+) -> anyhow::Result<Option<Secret>> {
+    let client = ClientFiles { trusted, identity, protocol: Protocol::Grpc }.load()?;
+    Ok(Some((client, name)))
+}
+
+fn file(name: &'static str, path: &Option<PathBuf>) -> Option<NamedFile> {
+    path.clone().map(|path| NamedFile { name, path })
+}

@@ -1,0 +1,103 @@
+//! The debug port: what is in force and what has been counted, for people. Whoever reaches it sees how far each client
+//! may go, so it is a port of its own, which is closed unless a setting opens it.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+use crate::descriptor::{Role, Unit, length};
+use crate::limiter::Limiter;
+use crate::metrics::Metrics;
+use crate::rules::{Allowance, Rule, RuleLimit, Rules};
+use crate::store::Store;
+
+/// What there is, in order.
+const PATHS: &[(&str, &str)] = &[
+    ("/", "this list"),
+    ("/rlconfig", "the limits in force, a line for each, in the order of the rules"),
+    ("/stats", "what has been counted, a line for each series"),
+];
+
+/// The paths of the debug port. One text is made at a time, on a thread that answers nothing else: a million rules are
+/// a hundred megabytes.
+pub fn debug_router<S: Store>(limiter: Arc<Limiter<S>>, metrics: Arc<Metrics>) -> Router {
+    let turns = Arc::new(Semaphore::new(1));
+    let (list, count) = (Arc::clone(&turns), turns);
+    let rules = async move || {
+        let snapshot = limiter.snapshot();
+        text(&list, move || Ok(lines(&snapshot.rules))).await
+    };
+    let stats = async move || {
+        let metrics = Arc::clone(&metrics);
+        text(&count, move || metrics.render().map(|page| samples(&page)).map_err(|error| error.to_string())).await
+    };
+    let help = async || PATHS.iter().map(|(path, help)| format!("{path}: {help}\n")).collect::<String>();
+    Router::new().route("/rlconfig", any(rules)).route("/stats", any(stats)).fallback(help)
+}
+
+async fn text(turns: &Semaphore, make: impl FnOnce() -> Result<String, String> + Send + 'static) -> Response {
+    let made = match turns.acquire().await {
+        Ok(_turn) => spawn_blocking(make).await.unwrap_or_else(|error| Err(error.to_string())),
+        Err(error) => Err(error.to_string()),
+    };
+    match made {
+        Ok(text) => ([(header::CONTENT_TYPE, "text/plain; charset=utf-8")], text).into_response(),
+        Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, error).into_response(),
+    }
+}
+
+/// What a scraper gets, without what is said about it.
+fn samples(page: &[u8]) -> String {
+    let page = String::from_utf8_lossy(page);
+    page.lines().filter(|line| !line.starts_with('#')).fold(String::with_capacity(page.len()), |mut text, line| {
+        text.push_str(line);
+        text.push('\n');
+        text
+    })
+}
+
+/// A line for each limit, as `envoyproxy/ratelimit` has it; what that has no word for stands at its end.
+fn lines(rules: &Rules) -> String {
+    let mut text = String::new();
+    for (rule, limit) in rules.limits() {
+        line(&mut text, rule, limit);
+    }
+    text
+}
+
+fn line(text: &mut String, rule: &Rule, limit: &RuleLimit) {
+    let (unit, number, beside) = match &limit.config.allowance {
+        Allowance::Unlimited => ("unknown", 0, String::new()),
+        Allowance::Limited(limit) => {
+            let (unit, beside) = match limit.window() {
+                None => ("unknown", format!(", algorithm: {}", limit.algorithm())),
+                Some(window) => match Unit::multiple_of(window) {
+                    Some((unit, 1)) => (unit.name(), String::new()),
+                    Some((unit, multiplier)) => (unit.name(), format!(", unit_multiplier: {multiplier}")),
+                    None => ("unknown", format!(", period: {}", length(window))),
+                },
+            };
+            (unit, limit.number(), beside)
+        }
+    };
+    let (shadow, quota) = (rule.role == Role::Shadow, rule.role == Role::Quota);
+    // A text takes what is written to it.
+    let _ = writeln!(
+        text,
+        "{}: unit={} requests_per_unit={number}, shadow_mode: {shadow}, quota_mode: {quota}{beside}",
+        name(rule),
+        unit.to_uppercase(),
+    );
+}
+
+/// `domain.key_value.key`: of its path, what stands in place of `|` and `=`.
+fn name(rule: &Rule) -> String {
+    let levels = rule.path.split('|').map(|level| level.replacen('=', "_", 1));
+    levels.fold(rule.domain.to_string(), |name, level| name + "." + &level).escape_debug().to_string()
+}

@@ -1,0 +1,218 @@
+//! TLS at the gRPC port: the certificates in force, their exchange when the files change, and what is told of both.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use arc_swap::ArcSwap;
+use humantime::format_duration;
+
+use super::stream::{Peer, Plain, Stream};
+use crate::metrics::Metrics;
+use crate::telemetry::Throttle;
+use crate::tls::{
+    self, Clients, HandshakeError, Held, ServerFiles, ServerTls, Shown, Standing, TlsErrors, Turns, Watched,
+};
+
+/// How often certificates are held against the clock.
+const LOOK: Duration = Duration::from_secs(60);
+/// How often the same is told of one.
+const REMINDER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// What makes connections of the port ones of TLS.
+pub(super) struct Tls {
+    files: ServerFiles,
+    current: ArcSwap<ServerTls>,
+    metrics: Arc<Metrics>,
+    failures: Throttle<&'static str>,
+    unverified: Throttle<&'static str>,
+}
+
+impl Tls {
+    /// Reads the files, and tells what they turn on. The task keeps them up to date, for ever.
+    ///
+    /// # Errors
+    /// Where they cannot be used.
+    pub(super) fn start(
+        files: ServerFiles,
+        metrics: Arc<Metrics>,
+    ) -> anyhow::Result<(Arc<Tls>, impl Future<Output = Infallible> + Send)> {
+        let watched = Watched::new(files.paths());
+        let first = files.load().context("TLS at the gRPC port (GRPC_SERVER_USE_TLS)")?;
+        tracing::info!("the gRPC port speaks TLS, and {}", demand(&files.clients));
+        let current = ArcSwap::from_pointee(first);
+        let (failures, unverified) = (Throttle::default(), Throttle::default());
+        let tls = Arc::new(Tls { files, current, metrics, failures, unverified });
+        tls.show(&tls.current.load());
+        let kept = Arc::clone(&tls);
+        Ok((tls, async move { tokio::join!(kept.watch(watched), kept.remind()).1 }))
+    }
+
+    /// Makes a connection one of TLS, on the worker that will serve it. `None`: that failed, which is told.
+    pub(super) async fn accept(&self, connection: Plain, peer: Peer, turns: &Turns) -> Option<Stream> {
+        let server = self.current.load_full();
+        // In a box: it is large, and most processes have none.
+        match Box::pin(tls::accept(&server, turns, connection)).await {
+            Ok(stream) => {
+                self.metrics.record_handshake(HandshakeError::DONE);
+                self.note(&server.shown(stream.get_ref().1), peer);
+                Some(Stream::Tls(Box::new(stream)))
+            }
+            Err(error) => {
+                self.metrics.record_handshake(error.kind());
+                self.tell(error, peer);
+                None
+            }
+        }
+    }
+
+    fn tell(&self, error: HandshakeError, client: Peer) {
+        let advice = match error {
+            // Whatever looks whether a port is open does that.
+            HandshakeError::Closed | HandshakeError::Timeout => return tracing::debug!(%client, "{error}"),
+            HandshakeError::PlainText => "let it speak TLS, or unset GRPC_SERVER_USE_TLS",
+            HandshakeError::NoCertificate => "give it one that an authority in GRPC_CLIENT_TLS_CACERT has signed",
+            HandshakeError::Untrusted(_) => "an authority in GRPC_CLIENT_TLS_CACERT must have signed it",
+            HandshakeError::WrongName(_) => "see GRPC_CLIENT_TLS_SAN",
+            HandshakeError::Expired(_) => "give it another",
+            HandshakeError::Refused(_) => {
+                "does it trust the authority of GRPC_SERVER_TLS_CERT, and want a name that is in there?"
+            }
+            HandshakeError::NothingInCommon(_) => "the port speaks gRPC (ALPN h2) in TLS 1.2 or 1.3",
+            HandshakeError::Broken(_) => "is it a client of gRPC?",
+        };
+        self.failures.log(
+            error.kind(),
+            || move |times| tracing::warn!(%client, times, "a gRPC client gets no connection: {error}: {advice}"),
+        );
+    }
+
+    /// What a client that is in would not have got in with.
+    fn note(&self, shown: &Shown, client: Peer) {
+        let (certificate, said) = match shown {
+            Shown::Enough => return,
+            Shown::Nothing => ("none", "none".to_owned()),
+            Shown::Wrong(error) => ("wrong", error.to_string()),
+        };
+        self.metrics.record_unverified_client(certificate);
+        self.unverified.log(certificate, || {
+            let told = "a client that GRPC_CLIENT_TLS_CACERT would keep out";
+            move |times| tracing::info!(%client, times, certificate = said, "{told}")
+        });
+    }
+
+    async fn watch(&self, watched: Watched) {
+        let files = self.files.clone();
+        let load = move || files.reload(SystemTime::now());
+        tls::watch(watched, load, |loaded| match loaded {
+            Ok(loaded) => {
+                tracing::info!("new certificates are in force for the gRPC port");
+                self.show(&loaded);
+                self.current.store(Arc::new(loaded));
+                self.metrics.record_tls_reload();
+            }
+            Err(TlsErrors(errors)) => {
+                self.metrics.record_tls_reload_error();
+                for error in errors {
+                    tracing::error!("changed certificates are refused, the old ones stay in force: {error}");
+                }
+            }
+        })
+        .await;
+    }
+
+    /// Tells what is known of these.
+    fn show(&self, loaded: &ServerTls) {
+        for warning in &loaded.warnings {
+            tracing::warn!("{warning}: clients are not asked for certificates");
+        }
+        for Held { role, validity, .. } in &loaded.held {
+            if let Some(validity) = validity {
+                self.metrics.set_certificate(role, validity.until);
+            }
+        }
+    }
+
+    /// Says in time that a certificate ends, and that it has ended.
+    async fn remind(&self) -> Infallible {
+        let mut told = Vec::new();
+        loop {
+            self.remind_once(&mut told, SystemTime::now());
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// `told` is of which certificate what was told, and when.
+    fn remind_once(&self, told: &mut Vec<(Held, Level, SystemTime)>, now: SystemTime) {
+        let current = self.current.load();
+        told.retain(|(held, _, at)| {
+            current.held.contains(held) && now.duration_since(*at).is_ok_and(|since| since < REMINDER)
+        });
+        for held in &current.held {
+            let Some((level, line)) = held.validity.and_then(|validity| line(held, validity.standing(now))) else {
+                continue;
+            };
+            if told.iter().any(|(of, was, _)| of == held && *was == level) {
+                continue;
+            }
+            match level {
+                Level::Error => tracing::error!("{line}"),
+                Level::Warning => tracing::warn!("{line}"),
+            }
+            told.push((held.clone(), level, now));
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Level {
+    Warning,
+    Error,
+}
+
+/// What there is to say of a certificate.
+fn line(held: &Held, standing: Standing) -> Option<(Level, String)> {
+    let file = &held.file;
+    match standing {
+        Standing::Valid => None,
+        Standing::Ending(left) => Some((
+            Level::Warning,
+            format!("the certificate of {file} expires in {}: replace the file", format_duration(left)),
+        )),
+        Standing::Expired(ago) => Some((
+            Level::Error,
+            format!("the certificate of {file} expired {} ago: replace the file", format_duration(ago)),
+        )),
+        Standing::NotYet(after) => Some((
+            Level::Error,
+            format!("the certificate of {file} is not valid before {} are over", format_duration(after)),
+        )),
+    }
+}
+
+/// What `tollgate ask` has to say for TLS.
+pub(super) fn client_flags(files: &ServerFiles) -> &'static str {
+    match files.clients {
+        Clients::Unasked | Clients::Observed(_) => " --ca FILE",
+        Clients::Required { .. } => " --ca FILE --cert FILE --key FILE",
+    }
+}
+
+/// What clients have to show, in words.
+fn demand(clients: &Clients) -> String {
+    match clients {
+        Clients::Unasked => "asks clients for no certificate".into(),
+        Clients::Observed(authorities) => format!(
+            "lets clients in without a certificate, too: {authorities} only tells which GRPC_CLIENT_TLS_CACERT would \
+             keep out"
+        ),
+        Clients::Required { authorities, names } if names.is_empty() => {
+            format!("lets clients in whose certificate {authorities} has signed")
+        }
+        Clients::Required { authorities, names } => {
+            let names: Vec<_> = names.iter().map(ToString::to_string).collect();
+            format!("lets clients in whose certificate {authorities} has signed for {}", names.join(" or "))
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! A Unix socket to listen on, and its file: made, replaced where nobody listens any more, and removed at the end.
+
+use std::fs::{self, Metadata, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use tokio::net::UnixListener;
+
+/// The file of a socket, which is removed with this, unless another has taken its place. It goes before the listener
+/// does: as long as that is there, no other file gets its number.
+pub struct SocketFile {
+    path: PathBuf,
+    /// Its device and its number there.
+    identity: (u64, u64),
+}
+
+/// Listens there; the file gets this mode.
+///
+/// # Errors
+/// Where somebody else listens there, where something else is there, or where the system does not let it.
+pub(super) fn listen(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListener)> {
+    remove_stale(path)?;
+    let listener = UnixListener::bind(path).with_context(|| match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
+            format!("there is no folder {}", folder.display())
+        }
+        _ => "cannot make the socket: may this process write there?".into(),
+    })?;
+    let identity = identity(&fs::symlink_metadata(path)?);
+    let file = SocketFile { path: path.to_owned(), identity };
+    fs::set_permissions(path, Permissions::from_mode(mode)).context("cannot set its mode (GRPC_UDS_MODE)")?;
+    Ok((file, listener))
+}
+
+/// Removes a socket that is left from a process that was killed.
+fn remove_stale(path: &Path) -> anyhow::Result<()> {
+    let there = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        there => there?,
+    };
+    if !there.file_type().is_socket() {
+        bail!("there is something else than a socket: move it away, or name another path");
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).context("cannot remove the socket of a process that has ended")?;
+            tracing::info!(path = %path.display(), "replacing a socket on which nobody listens");
+            Ok(())
+        }
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).context("cannot find out whether somebody listens there"),
+        Ok(_) => bail!("another process listens there: end it, or name another path"),
+    }
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+impl SocketFile {
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Whoever listens there now needs it.
+        if fs::symlink_metadata(&self.path).is_ok_and(|there| identity(&there) == self.identity) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[tokio::test]
+    async fn a_live_socket_is_left_alone_a_stale_one_replaced_and_ours_removed_at_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("gate.sock");
+        let (file, _listener) = listen(&path, 0o640).unwrap();
+        assert_eq!(mode(&path), 0o640);
+        let refused = listen(&path, 0o660).err().unwrap();
+        assert!(refused.to_string().contains("another process listens there"), "{refused:#}");
+
+        fs::remove_file(&path).unwrap();
+        let (other, listener) = listen(&path, 0o660).unwrap();
+        assert_eq!(mode(&path), 0o660);
+        drop(file);
+        assert!(path.exists(), "it is another's by now");
+
+        // As where a process is killed.
+        drop(listener);
+        std::mem::forget(other);
+        assert!(path.exists());
+        let last = listen(&path, 0o660).unwrap();
+        drop(last);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn what_is_no_socket_is_never_removed() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("notes.txt");
+        fs::write(&path, "mine").unwrap();
+        let refused = listen(&path, 0o660).err().unwrap();
+        assert!(refused.to_string().contains("something else than a socket"), "{refused:#}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
+        let refused = listen(&folder.path().join("none/gate.sock"), 0o660).err().unwrap();
+        assert!(format!("{refused:#}").contains("there is no folder"), "{refused:#}");
+    }
+}

@@ -1,0 +1,252 @@
+//! The handshake: within its time, without keeping others from theirs, and with a reason where it fails.
+
+use std::fmt;
+use std::future::poll_fn;
+use std::io;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::{AlertDescription, CertificateError, Error, InvalidMessage, OtherError};
+use tokio_rustls::server::TlsStream;
+
+use super::server::ServerTls;
+use super::verify::WrongName;
+
+/// How long a client may take for all of it.
+const TIME: Duration = Duration::from_secs(10);
+/// And how long a client that is refused may take to go.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// The turns of one thread. A step of a handshake takes up to a millisecond of computing, so that a crowd of clients
+/// that come at once would hold up the answers of all others. After each step all else that is ready comes first.
+#[derive(Debug)]
+pub struct Turns(Arc<Semaphore>);
+
+/// Why no connection came about.
+#[derive(Debug)]
+pub enum HandshakeError {
+    /// What came is no TLS.
+    PlainText,
+    /// It did not come to an end in its time.
+    Timeout,
+    /// The other side went, or broke off without a word.
+    Closed,
+    /// A client that has to show a certificate shows none.
+    NoCertificate,
+    /// A certificate that nobody signed who is trusted.
+    Untrusted(CertificateError),
+    /// A certificate that is over, or not valid yet.
+    Expired(CertificateError),
+    /// A certificate of somebody else.
+    WrongName(String),
+    /// The other side does not take what it is shown, or misses something.
+    Refused(AlertDescription),
+    /// No version, suite or protocol that both have.
+    NothingInCommon(Error),
+    /// Anything else.
+    Broken(Error),
+}
+
+impl Turns {
+    /// Of a thread that has none yet.
+    pub fn new() -> Turns {
+        Turns(Arc::new(Semaphore::new(1)))
+    }
+
+    /// Polls it in turns.
+    async fn take<F: Future>(&self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        loop {
+            // An error would mean that it is closed, which it never is.
+            let turn = Arc::clone(&self.0).acquire_owned().await;
+            let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
+            // As a task that is the last in the thread's queue: what is in there already does not find it free.
+            tokio::spawn(async move { drop(turn) });
+            if let Poll::Ready(output) = polled {
+                return output;
+            }
+            // What was polled has left word where this task is to be woken.
+            let mut is_woken = false;
+            poll_fn(|_| if std::mem::replace(&mut is_woken, true) { Poll::Ready(()) } else { Poll::Pending }).await;
+        }
+    }
+}
+
+impl Default for Turns {
+    fn default() -> Turns {
+        Turns::new()
+    }
+}
+
+/// Makes a connection one of TLS.
+///
+/// # Errors
+/// Where that fails, or takes too long.
+pub async fn accept<C>(server: &ServerTls, turns: &Turns, connection: C) -> Result<TlsStream<C>, HandshakeError>
+where
+    C: AsyncRead + AsyncWrite + Unpin,
+{
+    let handshake = TlsAcceptor::from(Arc::clone(&server.config)).accept(connection).into_fallible();
+    match timeout(TIME, turns.take(handshake)).await {
+        Ok(Ok(stream)) => Ok(stream),
+        Ok(Err((error, connection))) => {
+            part(connection).await;
+            Err(HandshakeError::of(&error))
+        }
+        Err(_) => Err(HandshakeError::Timeout),
+    }
+}
+
+/// Closes a connection so that the client hears why. It speaks on until it does, and what has come and is not read
+/// would make of the end a reset, which takes the reason with it.
+async fn part(mut connection: impl AsyncRead + AsyncWrite + Unpin) {
+    // Where it fails the client has gone.
+    let _ = connection.shutdown().await;
+    let mut rest = [0; 1024];
+    let heard = async { while connection.read(&mut rest).await.is_ok_and(|length| length > 0) {} };
+    let _ = timeout(FAREWELL, heard).await;
+}
+
+impl HandshakeError {
+    /// The word that metrics have for a handshake that came about.
+    pub const DONE: &'static str = "done";
+
+    /// The words that metrics have for how a handshake ends.
+    pub const OUTCOMES: [&'static str; 11] = [
+        HandshakeError::DONE,
+        "plain_text",
+        "timeout",
+        "closed",
+        "no_certificate",
+        "untrusted",
+        "expired",
+        "wrong_name",
+        "refused",
+        "nothing_in_common",
+        "broken",
+    ];
+
+    /// The one that this is about.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            HandshakeError::PlainText => "plain_text",
+            HandshakeError::Timeout => "timeout",
+            HandshakeError::Closed => "closed",
+            HandshakeError::NoCertificate => "no_certificate",
+            HandshakeError::Untrusted(_) => "untrusted",
+            HandshakeError::Expired(_) => "expired",
+            HandshakeError::WrongName(_) => "wrong_name",
+            HandshakeError::Refused(_) => "refused",
+            HandshakeError::NothingInCommon(_) => "nothing_in_common",
+            HandshakeError::Broken(_) => "broken",
+        }
+    }
+
+    /// What an error of a connection says, where it is one of TLS.
+    pub fn of(error: &io::Error) -> HandshakeError {
+        match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
+            Some(error) => HandshakeError::of_rustls(error),
+            None => HandshakeError::Closed,
+        }
+    }
+
+    /// The same of what rustls says.
+    pub fn of_rustls(error: &Error) -> HandshakeError {
+        match error {
+            Error::InvalidMessage(InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion) => {
+                HandshakeError::PlainText
+            }
+            Error::NoCertificatesPresented => HandshakeError::NoCertificate,
+            Error::InvalidCertificate(wrong) => HandshakeError::of_certificate(wrong),
+            Error::AlertReceived(alert) => HandshakeError::Refused(*alert),
+            Error::PeerIncompatible(_) | Error::NoApplicationProtocol => HandshakeError::NothingInCommon(error.clone()),
+            other => HandshakeError::Broken(other.clone()),
+        }
+    }
+
+    fn of_certificate(error: &CertificateError) -> HandshakeError {
+        use CertificateError::{
+            Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet, NotValidYetContext, Other,
+        };
+        match error {
+            Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. } => {
+                HandshakeError::Expired(error.clone())
+            }
+            NotValidForName | NotValidForNameContext { .. } => HandshakeError::WrongName(error.to_string()),
+            Other(OtherError(other)) if other.is::<WrongName>() => HandshakeError::WrongName(other.to_string()),
+            other => HandshakeError::Untrusted(other.clone()),
+        }
+    }
+}
+
+impl fmt::Display for HandshakeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            HandshakeError::PlainText => f.write_str("it speaks no TLS"),
+            HandshakeError::Timeout => write!(f, "no TLS handshake within {TIME:?}"),
+            HandshakeError::Closed => f.write_str("it goes within the TLS handshake"),
+            HandshakeError::NoCertificate => f.write_str("it shows no certificate"),
+            HandshakeError::Untrusted(error) => write!(f, "its certificate is not trusted: {error}"),
+            HandshakeError::Expired(error) => write!(f, "its certificate is not valid now: {error}"),
+            HandshakeError::WrongName(error) => write!(f, "its certificate is of somebody else: {error}"),
+            HandshakeError::Refused(alert) => write!(f, "it refuses: {alert:?}"),
+            HandshakeError::NothingInCommon(error) => write!(f, "it has nothing in common: {error}"),
+            HandshakeError::Broken(error) => write!(f, "the TLS handshake fails: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// Lets all others that are ready go first, in this round of the thread's queue.
+    async fn next_round() {
+        let mut is_over = false;
+        poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            if std::mem::replace(&mut is_over, true) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
+    }
+
+    #[tokio::test]
+    async fn between_two_steps_of_handshakes_others_have_their_turn() {
+        const CROWD: u32 = 100;
+        let (turns, steps) = (Arc::new(Turns::new()), Arc::new(AtomicU32::new(0)));
+        let crowd: Vec<_> = (0..CROWD)
+            .map(|_| {
+                let (turns, steps) = (Arc::clone(&turns), Arc::clone(&steps));
+                let handshake = async move {
+                    for _ in 0..2 {
+                        steps.fetch_add(1, Ordering::Relaxed);
+                        next_round().await;
+                    }
+                };
+                tokio::spawn(async move { turns.take(handshake).await })
+            })
+            .collect();
+        let other = tokio::spawn(async move {
+            let (mut before, mut longest) = (0, 0);
+            while before < 2 * CROWD {
+                next_round().await;
+                let now = steps.load(Ordering::Relaxed);
+                (longest, before) = (longest.max(now - before), now);
+            }
+            longest
+        });
+        let longest = other.await.unwrap();
+        assert!(longest <= 2, "{longest} steps at a stretch");
+        for handshake in crowd {
+            handshake.await.unwrap();
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! Certificates and keys in PEM files.
+
+use std::fmt;
+use std::fs::File;
+use std::io::Read as _;
+use std::path::PathBuf;
+
+use tokio_rustls::rustls::RootCertStore;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::sign::CertifiedKey;
+
+use super::certificate::{Certificate, Validity};
+use super::error::{Reason, TlsError, TlsErrors};
+use super::provider;
+
+/// A bundle of all public authorities has a fifth of it.
+const MOST_BYTES: u64 = 1024 * 1024;
+
+/// A file, and the name of the setting or flag that names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedFile {
+    /// Such as `GRPC_SERVER_TLS_KEY`.
+    pub name: &'static str,
+    /// Where it is.
+    pub path: PathBuf,
+}
+
+impl fmt::Display for NamedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.path.display())
+    }
+}
+
+/// A chain of certificates with the key of the first.
+pub(super) struct Identity {
+    pub key: CertifiedKey,
+    pub validity: Option<Validity>,
+}
+
+/// Those whose word is taken.
+pub(super) struct Authorities {
+    pub roots: RootCertStore,
+    /// Of the one that lasts longest: while they are exchanged, old and new are in one file.
+    pub validity: Option<Validity>,
+}
+
+impl NamedFile {
+    /// It is wrong in this way.
+    pub(super) fn error(&self, reason: Reason) -> TlsError {
+        TlsError { file: self.clone(), reason }
+    }
+
+    fn read(&self) -> Result<Vec<u8>, TlsError> {
+        let mut bytes = Vec::new();
+        let unreadable = |error| self.error(Reason::Unreadable(error));
+        File::open(&self.path)
+            .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
+            .map_err(unreadable)?;
+        match &bytes[..] {
+            long if long.len() as u64 > MOST_BYTES => Err(self.error(Reason::TooLong(MOST_BYTES))),
+            // A sequence of more than 255 bytes, which every certificate and nearly every key is.
+            [0x30, 0x82, ..] => Err(self.error(Reason::Der)),
+            _ => Ok(bytes),
+        }
+    }
+
+    /// All certificates in it, one at least.
+    fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+        let bytes = self.read()?;
+        let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
+        let found = found.map_err(|error| self.error(Reason::Damaged(error.to_string())))?;
+        match (found.is_empty(), PrivateKeyDer::from_pem_slice(&bytes)) {
+            (false, _) => Ok(found),
+            (true, Ok(_)) => Err(self.error(Reason::KeyOnly)),
+            (true, Err(_)) => Err(self.error(Reason::NoCertificate)),
+        }
+    }
+
+    /// The one that comes first.
+    pub(super) fn first_certificate(&self) -> Result<CertificateDer<'static>, TlsError> {
+        self.certificates()?.into_iter().next().ok_or_else(|| self.error(Reason::NoCertificate))
+    }
+
+    fn private_key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
+        let bytes = self.read()?;
+        PrivateKeyDer::from_pem_slice(&bytes).map_err(|_| {
+            let is_encrypted = String::from_utf8_lossy(&bytes).contains("ENCRYPTED");
+            self.error(if is_encrypted { Reason::Encrypted } else { Reason::NoKey })
+        })
+    }
+
+    /// The authorities in it, and no others.
+    pub(super) fn authorities(&self) -> Result<Authorities, TlsErrors> {
+        let certificates = self.certificates()?;
+        let validity = certificates.iter().filter_map(|der| Certificate::of(der).ok());
+        let validity = validity.map(|certificate| certificate.validity).max_by_key(|validity| validity.until);
+        let mut roots = RootCertStore::empty();
+        for (index, certificate) in certificates.into_iter().enumerate() {
+            roots.add(certificate).map_err(|_| self.error(Reason::BadCertificate(index + 1)))?;
+        }
+        Ok(Authorities { roots, validity })
+    }
+}
+
+/// The chain in one file, and its key in the other.
+pub(super) fn identity(chain: &NamedFile, key: &NamedFile) -> Result<Identity, TlsErrors> {
+    let read = |file: &NamedFile| file.private_key().map_err(TlsErrors::from);
+    let (certificates, private) = TlsErrors::both(chain.certificates().map_err(TlsErrors::from), read(key))?;
+    let provider = provider();
+    let private = provider.key_provider.load_private_key(private).map_err(|_| key.error(Reason::BadKey))?;
+    // What is behind the first may be over, and there for clients that still trust another authority.
+    let own = certificates.first().and_then(|der| Certificate::of(der).ok());
+    let validity = own.map(|certificate| certificate.validity);
+    let pair = CertifiedKey::new(certificates, private);
+    match pair.keys_match() {
+        Ok(()) => Ok(Identity { key: pair, validity }),
+        Err(tokio_rustls::rustls::Error::InvalidCertificate(_)) => Err(chain.error(Reason::BadCertificate(1)).into()),
+        Err(_) => Err(key.error(Reason::Mismatch(chain.clone())).into()),
+    }
+}

@@ -1,0 +1,172 @@
+//! Whom to trust, beyond what rustls has for it: a client by its name, a server by a name or by its certificate.
+
+use std::fmt;
+use std::sync::Arc;
+
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::client::verify_server_cert_signed_by_trust_anchor;
+use tokio_rustls::rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use tokio_rustls::rustls::server::ParsedCertificate;
+use tokio_rustls::rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use tokio_rustls::rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, RootCertStore, SignatureScheme,
+};
+
+use super::certificate::{Certificate, PeerName};
+use super::provider;
+
+/// What a server makes of the certificates of its clients, once `inner` has checked them.
+#[derive(Debug)]
+pub(super) struct OfClients {
+    pub inner: Arc<dyn ClientCertVerifier>,
+    pub admits: Admits,
+}
+
+/// Which clients get in.
+#[derive(Debug)]
+pub(super) enum Admits {
+    /// All of them, whatever they show; what they show is looked at later.
+    All,
+    /// Those that one of the authorities has signed.
+    Signed,
+    /// Those of them that have one of these names.
+    Named(Vec<PeerName>),
+}
+
+/// A certificate with none of the names that are wanted.
+#[derive(Debug, thiserror::Error)]
+#[error("its names are {}, and {} is wanted", list(.has), list(.wanted))]
+pub struct WrongName {
+    has: Vec<PeerName>,
+    wanted: Vec<PeerName>,
+}
+
+fn list(names: &[PeerName]) -> String {
+    match names {
+        [] => "none".into(),
+        names => names.iter().map(PeerName::to_string).collect::<Vec<_>>().join(", "),
+    }
+}
+
+impl ClientCertVerifier for OfClients {
+    fn client_auth_mandatory(&self) -> bool {
+        !matches!(self.admits, Admits::All)
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.inner.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        let wanted = match &self.admits {
+            Admits::All => return Ok(ClientCertVerified::assertion()),
+            Admits::Signed => return self.inner.verify_client_cert(end_entity, intermediates, now),
+            Admits::Named(wanted) => wanted,
+        };
+        let verified = self.inner.verify_client_cert(end_entity, intermediates, now)?;
+        let has = Certificate::of(end_entity).map(|certificate| certificate.names).unwrap_or_default();
+        if has.iter().any(|name| wanted.contains(name)) {
+            return Ok(verified);
+        }
+        let wrong = WrongName { has, wanted: wanted.clone() };
+        Err(Error::InvalidCertificate(CertificateError::Other(OtherError(Arc::new(wrong)))))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls12_signature(message, cert, dss)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.inner.verify_tls13_signature(message, cert, dss)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.inner.supported_verify_schemes()
+    }
+}
+
+/// What a client makes of the certificate of a server, where its name is no matter.
+pub(super) struct OfServers {
+    trusts: Trusts,
+    provider: Arc<CryptoProvider>,
+}
+
+/// Which servers are taken for the right one.
+pub(super) enum Trusts {
+    /// Those that one of these has signed, whatever their name.
+    Signed(RootCertStore),
+    /// The one that has this certificate.
+    Pinned(CertificateDer<'static>),
+}
+
+impl OfServers {
+    pub fn new(trusts: Trusts) -> Arc<OfServers> {
+        Arc::new(OfServers { trusts, provider: provider() })
+    }
+}
+
+impl fmt::Debug for OfServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OfServers").finish_non_exhaustive()
+    }
+}
+
+impl ServerCertVerifier for OfServers {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        match &self.trusts {
+            Trusts::Signed(roots) => {
+                let algorithms = self.provider.signature_verification_algorithms.all;
+                let certificate = ParsedCertificate::try_from(end_entity)?;
+                verify_server_cert_signed_by_trust_anchor(&certificate, roots, intermediates, now, algorithms)?;
+            }
+            Trusts::Pinned(pinned) if end_entity == pinned => {}
+            Trusts::Pinned(_) => return Err(CertificateError::UnknownIssuer.into()),
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

@@ -1,0 +1,57 @@
+//! Reads files again when they change.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::error::TlsErrors;
+use crate::files::{Debounce, INTERVAL, Stamp, blocking};
+
+/// What was refused is tried again so often, though no file has changed: a certificate becomes valid, and a disk comes
+/// back.
+const RETRY: Duration = Duration::from_secs(30);
+
+/// Files, and what they looked like at some moment.
+#[derive(Debug)]
+pub struct Watched {
+    paths: Vec<PathBuf>,
+    seen: Vec<Option<Stamp>>,
+}
+
+impl Watched {
+    /// As they are now. Take it before they are read first, and no change in between is missed.
+    pub fn new(paths: Vec<PathBuf>) -> Watched {
+        let seen = stamps(&paths);
+        Watched { paths, seen }
+    }
+}
+
+fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
+    paths.iter().map(|path| Stamp::of(path)).collect()
+}
+
+/// Loads whenever the files differ, and calls `on_change` with the result: what is wrong is told once, until something
+/// changes. Never returns.
+pub async fn watch<T, L>(watched: Watched, load: L, mut on_change: impl FnMut(Result<T, TlsErrors>))
+where
+    T: Send + 'static,
+    L: Fn() -> Result<T, TlsErrors> + Clone + Send + 'static,
+{
+    let Watched { paths, seen } = watched;
+    let mut debounce = Debounce::after(seen);
+    let mut refused: Option<Instant> = None;
+    loop {
+        sleep(INTERVAL).await;
+        let paths = paths.clone();
+        let is_new = debounce.settled(blocking(move || stamps(&paths)).await);
+        let is_again = refused.is_some_and(|at| at.elapsed() >= RETRY);
+        if is_new || is_again {
+            let loaded = blocking(load.clone()).await;
+            refused = loaded.is_err().then(Instant::now);
+            if is_new || loaded.is_ok() {
+                on_change(loaded);
+            }
+        }
+    }
+}
