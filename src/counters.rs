@@ -16,6 +16,7 @@ use crate::descriptor::{self, Descriptor, Entry, Override, Request};
 use crate::explain;
 use crate::plan::{Plan, PlanOptions};
 use crate::rules::Rules;
+use crate::store::memory::{Clock as _, SystemClock};
 use crate::store::{Store, StoreError};
 
 /// What to do with the counters of a descriptor.
@@ -103,7 +104,7 @@ pub async fn act<S: Store>(
         Action::Reset => Ask::Reset,
     };
     let request = Request { domain, descriptors: vec![Descriptor { entries, ask, limit }] };
-    let plan = Plan::new(options, rules, &request);
+    let plan = Plan::new(options, rules, &request, options.counter_keys.names(|| SystemClock.now()));
     if plan.asked().is_empty() {
         let missed = explain::missed(rules, &request).into_iter().flatten().next();
         return Err(CounterError::NoLimit(

@@ -18,11 +18,11 @@ use crate::delay::{Delay, DelayQueue};
 use crate::descriptor::{Request, Role};
 use crate::explain::Explanation;
 use crate::metrics::{Metrics, RuleMetrics};
-use crate::plan::{Asked, Plan, PlanOptions, Undecided, WithoutStore};
+use crate::plan::{Asked, Names, Plan, PlanOptions, Undecided, WithoutStore};
 use crate::room;
 use crate::rules::report::escaped;
 use crate::rules::{Budget, Rules};
-use crate::store::memory::{Clock, MemoryStore};
+use crate::store::memory::{Clock, MemoryStore, SystemClock};
 use crate::store::{self, Check, Store, StoreError, Verdicts};
 use crate::telemetry::{self, Admitted};
 use outage::Outage;
@@ -268,7 +268,12 @@ impl<S: Store> Limiter<S> {
 
     /// What the rules say of a request: a matter of some milliseconds, if it misses them.
     pub fn explain(&self, snapshot: &Snapshot, request: &Request) -> Explanation {
-        Explanation::new(&snapshot.rules, &self.common.options.plan, request)
+        Explanation::new(&snapshot.rules, &self.common.options.plan, request, self.names())
+    }
+
+    /// The names that counters have now.
+    fn names(&self) -> Names {
+        self.common.options.plan.counter_keys.names(|| SystemClock.now())
     }
 
     /// The same explanation with what the counters say now, or what answers for them. Nothing is counted.
@@ -281,7 +286,7 @@ impl<S: Store> Limiter<S> {
         if !explanation.reads() {
             return explanation;
         }
-        let asking = Plan::new(&self.common.options.plan, &snapshot.rules, request);
+        let asking = Plan::new(&self.common.options.plan, &snapshot.rules, request, self.names());
         let peek = asking.clone().peek();
         let error = match self.store.check(peek.asked(), Instant::now() + timeout).await {
             Ok(verdicts) => {
@@ -321,7 +326,7 @@ impl<S: Store> Limiter<S> {
             self.common.metrics.record_no_rules();
             return Err(DecideError::NoRules);
         }
-        let mut plan = Plan::new(&self.common.options.plan, &snapshot.rules, request);
+        let mut plan = Plan::new(&self.common.options.plan, &snapshot.rules, request, self.names());
         if !plan.domain_found() {
             self.report_unknown_domain(&snapshot.rules, &request.domain);
         }

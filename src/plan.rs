@@ -1,13 +1,17 @@
 //! Which counters a request touches, and what their failure modes answer. Pure: the limiter asks the store.
 
+mod names;
+
 use std::borrow::Borrow;
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options};
+use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options, Penalty};
 use crate::decision::{Answer, Decision, Few, Limited, Status};
 use crate::descriptor::{Descriptor, Override, Request, Role};
 use crate::rules::{Allowance, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
 use crate::store::{self, Check, CheckVerdict, Key, Origin, Penalized, StoreError, Verdicts};
+
+pub use names::{CounterKeys, Names};
 
 /// The most work that one request may ask of the store, where a small counter is 1. Redis decides it in one go,
 /// and this much takes Redis some milliseconds.
@@ -18,6 +22,8 @@ pub const MAX_WORK: u64 = 1_280;
 pub struct PlanOptions {
     /// In front of every counter's name; without braces.
     pub key_prefix: String,
+    /// Whose names counters have.
+    pub counter_keys: CounterKeys,
     /// No request is denied; metrics and headers show those that would be.
     pub shadow_mode: bool,
     /// Every rule is in quota mode that is not in shadow mode, and so is a limit that a request brings along.
@@ -77,6 +83,7 @@ impl Unknown {
 #[derive(Clone, Debug)]
 pub struct Plan<'a> {
     options: &'a PlanOptions,
+    names: Names,
     domain_found: bool,
     statuses: Few<Status<'a>>,
     asked: Vec<Asked<'a>>,
@@ -174,10 +181,10 @@ pub struct WithoutStore<K, D> {
 }
 
 impl<'a> Plan<'a> {
-    /// Matches every descriptor.
-    pub fn new(options: &'a PlanOptions, rules: &'a Rules, request: &'a Request) -> Plan<'a> {
+    /// Matches every descriptor. The names of counters are those of [`PlanOptions::counter_keys`] at this time.
+    pub fn new(options: &'a PlanOptions, rules: &'a Rules, request: &'a Request, names: Names) -> Plan<'a> {
         let statuses = Few::with_capacity(request.descriptors.len());
-        let mut plan = Plan { options, domain_found: false, statuses, asked: Vec::new(), refused: None };
+        let mut plan = Plan { options, names, domain_found: false, statuses, asked: Vec::new(), refused: None };
         let Some(domain) = rules.domain(&request.domain) else {
             let unknown = |descriptor| options.unknown_domain.status(descriptor);
             plan.statuses.extend(request.descriptors.iter().map(unknown));
@@ -238,16 +245,24 @@ impl<'a> Plan<'a> {
             }
             let shared_pattern = |level| rule.shared_pattern(level);
             let (prefix, domain) = (&self.options.key_prefix, &request.domain);
-            let key = Key::new(prefix, domain, &descriptor.entries, shared_pattern, &limit, Origin::Rule);
-            let penalty = penalty.map(|penalty| Penalized { key: key.of_penalty(&penalty), penalty });
+            let own_key = || Key::new(prefix, domain, &descriptor.entries, shared_pattern, &limit, Origin::Rule);
+            let of_window = |start_s| Key::of_window(prefix, domain, &descriptor.entries, shared_pattern, start_s);
+            let (key, window) = names::name(self.names.window_in(rule, &limit), own_key, of_window);
+            let of_penalty = |penalty: &Penalty| match window {
+                None => key.of_penalty(penalty),
+                // A ban outlasts a window.
+                Some(_) => own_key().of_penalty(penalty),
+            };
+            let penalty = penalty.map(|penalty| Penalized { key: of_penalty(&penalty), penalty });
             let holder = if limit.algorithm().has_holders() { store::holder(&descriptor.entries) } else { 0 };
             let role = self.options.role(rule.role);
             let check = Check {
                 penalty,
-                caller: Caller { holder, ..Caller::default() },
+                caller: Caller { holder, window, ..Caller::default() },
                 role: self.options.asked_role(role),
                 descriptor: index,
-                lease: *lease,
+                // Others count with us, and know of no lease.
+                lease: lease.filter(|_| window.is_none()),
                 ..Check::new(key, limit, descriptor.ask.times(*cost))
             };
             let source = Source::Rule(rule, rule_limit);
@@ -261,10 +276,13 @@ impl<'a> Plan<'a> {
         let Ok(limit) = brought_along(domain.defaults.algorithm, limit) else { return };
         let descriptor = &request.descriptors[index];
         let (prefix, name) = (&self.options.key_prefix, &request.domain);
-        let key = Key::new(prefix, name, &descriptor.entries, |_| None, &limit, Origin::Override);
+        let own_key = || Key::new(prefix, name, &descriptor.entries, |_| None, &limit, Origin::Override);
+        let of_window = |start_s| Key::of_window(prefix, name, &descriptor.entries, |_| None, start_s);
+        let (key, window) = names::name(self.names.window(&limit), own_key, of_window);
+        let caller = Caller { window, ..Caller::default() };
         let role = self.options.role(Role::Enforced);
         let of_check = self.options.asked_role(role);
-        let check = Check { role: of_check, descriptor: index, ..Check::new(key, limit, descriptor.ask) };
+        let check = Check { role: of_check, descriptor: index, caller, ..Check::new(key, limit, descriptor.ask) };
         let failure_mode = domain.defaults.failure_mode;
         self.asked.push(Asked { check, source: Source::Override(domain), role, failure_mode });
     }

@@ -1,5 +1,7 @@
 //! What a request wants of a counter, and for whom.
 
+use std::num::NonZeroU64;
+
 /// The most hits that one request may take or refund: 2^53, up to which a double holds every whole number.
 pub const MAX_HITS: u64 = 1 << 53;
 
@@ -78,11 +80,24 @@ pub struct Caller {
     /// The caller waits no longer: what would be delayed for longer is denied, and nothing of it is charged. Only a
     /// leaky bucket with a `max_delay` cares.
     pub max_wait_ms: u64,
+    /// The window that the counter's name ends with. Only a fixed window has such names, and only where counters are
+    /// shared with `envoyproxy/ratelimit`.
+    pub window: Option<NamedWindow>,
+}
+
+/// A window that is part of a counter's name, by the clock of the host that asks: the counter itself has nothing but a
+/// count, and another window is another counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamedWindow {
+    /// It ends after so long.
+    pub left_ms: NonZeroU64,
+    /// The counter expires after so long.
+    pub kept_ms: u64,
 }
 
 impl Default for Caller {
-    /// No holder, and no deadline.
+    /// No holder, no deadline, and no window in the name.
     fn default() -> Self {
-        Caller { holder: 0, max_wait_ms: u64::MAX }
+        Caller { holder: 0, max_wait_ms: u64::MAX, window: None }
     }
 }

@@ -2,8 +2,13 @@
 //!
 //! At most twice the number passes in an interval of one period: at the end of one window, and at the start of the
 //! next. This is what `envoyproxy/ratelimit` does, counted denials included.
+//!
+//! Where counters are shared with it, the window is in the counter's name ([`NamedWindow`](super::NamedWindow)), and
+//! the counter is a plain number, as `INCRBY` leaves it.
 
-use super::{Attempt, Caller, FIGURES, Limit, LimitErrors, Options, Traits, Verdict, add, push_number, steady};
+use super::{
+    Attempt, Caller, FIGURES, Limit, LimitErrors, Options, Traits, Verdict, add, figures, push_number, steady,
+};
 
 pub(super) const OPTIONS: &[&str] = &[];
 
@@ -16,9 +21,17 @@ pub(super) struct Parameters;
 /// The hits of one window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
-    /// When the window began, in milliseconds since the epoch.
-    window: u64,
+    window: Window,
     count: u32,
+}
+
+/// Which one it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Window {
+    /// The one that began then, in milliseconds since the epoch.
+    Began(u64),
+    /// The one in the counter's name.
+    Named,
 }
 
 pub use self::State as Change;
@@ -26,7 +39,7 @@ pub use self::State as Change;
 pub(super) fn decide(
     limit: &Limit,
     _: &Parameters,
-    Attempt { hits, denied, .. }: Attempt,
+    Attempt { hits, denied, caller }: Attempt,
     state: Option<&State>,
     now: u64,
 ) -> (Option<(State, u64)>, Verdict) {
@@ -34,17 +47,22 @@ pub(super) fn decide(
     let mut window = now - now % period;
     let mut count = 0;
     let mut set_back = false;
-    if let Some(state) = state {
-        let time;
-        (time, set_back) = steady(now, state.window, period);
-        if set_back {
-            count = state.count;
-        } else {
-            window = time - time % period;
-            if state.window == window {
-                count = state.count;
+    match (state, caller.window) {
+        (Some(State { window: Window::Named, count: named }), Some(_)) => count = *named,
+        (Some(State { window: Window::Began(began), count: counted }), None) => {
+            let time;
+            (time, set_back) = steady(now, *began, period);
+            if set_back {
+                count = *counted;
+            } else {
+                window = time - time % period;
+                if *began == window {
+                    count = *counted;
+                }
             }
         }
+        // A counter's name tells whether its window is in it, so nothing else ever comes.
+        _ => {}
     }
 
     let number = limit.number;
@@ -54,7 +72,10 @@ pub(super) fn decide(
         count = add(count, hits);
     }
 
-    let reset_after_ms = window + period - now;
+    let (window, reset_after_ms, kept_ms) = match caller.window {
+        Some(named) => (Window::Named, named.left_ms.get(), named.kept_ms),
+        None => (Window::Began(window), window + period - now, window + period - now),
+    };
     let verdict = Verdict {
         allowed,
         remaining: number.saturating_sub(count),
@@ -69,7 +90,7 @@ pub(super) fn decide(
         },
         delay_ms: 0,
     };
-    ((charged || set_back).then_some((State { window, count }, reset_after_ms)), verdict)
+    ((charged || set_back).then_some((State { window, count }, kept_ms)), verdict)
 }
 
 impl Parameters {
@@ -77,8 +98,8 @@ impl Parameters {
         Ok(Parameters)
     }
 
-    pub(super) fn figures(&self, _: Caller) -> [u64; FIGURES] {
-        [0; FIGURES]
+    pub(super) fn figures(&self, caller: Caller) -> [u64; FIGURES] {
+        caller.window.map_or([0; FIGURES], |window| figures(&[window.left_ms.get(), window.kept_ms]))
     }
 
     pub(super) fn capacity(&self, limit: &Limit) -> u32 {
@@ -100,8 +121,9 @@ impl State {
     }
 
     pub(super) fn pack(&self) -> Vec<u8> {
-        let mut bytes = (self.window as f64).to_le_bytes().to_vec();
-        bytes.extend(self.count.to_le_bytes());
-        bytes
+        match self.window {
+            Window::Began(window) => [&(window as f64).to_le_bytes()[..], &self.count.to_le_bytes()].concat(),
+            Window::Named => self.count.to_string().into_bytes(),
+        }
     }
 }

@@ -20,7 +20,7 @@ pub mod token_bucket;
 
 use std::fmt;
 
-pub use ask::{Ask, Caller, MAX_HITS};
+pub use ask::{Ask, Caller, MAX_HITS, NamedWindow};
 pub use limit::{Initial, Limit, LimitError, LimitErrors, MAX_DELAY, MAX_PERIOD, Options, Weighting};
 use limit::{MAX_REFILL_MS, is_period};
 pub use penalty::{Event, Penalty, PenaltyError};

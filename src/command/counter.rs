@@ -71,7 +71,8 @@ pub(super) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     };
     let rules = load::load(&which.rules.sources()?, &which.reading.load_options())?.rules;
     let timeout = redis.timeout;
-    let options = PlanOptions { key_prefix: redis.key_prefix.clone(), ..PlanOptions::default() };
+    let (key_prefix, counter_keys) = (redis.key_prefix.clone(), which.store.counter_keys());
+    let options = PlanOptions { key_prefix, counter_keys, ..PlanOptions::default() };
     let store = RedisStore::start(redis, Box::new(|_| {})).await?;
     let entries = counters::entries(&which.entries)?;
     let descriptor = CounterOf { domain: which.domain, entries, limit: which.limit };

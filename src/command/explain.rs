@@ -23,6 +23,7 @@ use crate::probe::{self, Found};
 use crate::room;
 use crate::rules::load;
 use crate::settings::{Deciding, Reading, RulesSettings, SettingsError, StoreSettings};
+use crate::store::memory::{Clock as _, SystemClock};
 use crate::store::redis::{self, RedisConfig, RedisStore};
 use crate::store::{Store as _, StoreError};
 use crate::telemetry::{self, LogFormat, LogLevels};
@@ -124,6 +125,7 @@ impl Explain {
         let rules = load::load(&sources, &self.reading.load_options())?.rules;
         let options = PlanOptions {
             key_prefix: self.store.cache_key_prefix.clone(),
+            counter_keys: self.store.counter_keys(),
             shadow_mode: self.deciding.shadow_mode,
             quota_mode: self.deciding.quota_mode,
             expected_replicas: self.deciding.expected_replicas,
@@ -131,8 +133,9 @@ impl Explain {
             unknown_descriptor: self.deciding.unknown_descriptor,
         };
         let request = explain::request(&self.domain, descriptors, self.limit);
-        let explanation = Explanation::new(&rules, &options, &request);
-        let plan = Plan::new(&options, &rules, &request).peek();
+        let names = options.counter_keys.names(|| SystemClock.now());
+        let explanation = Explanation::new(&rules, &options, &request, names);
+        let plan = Plan::new(&options, &rules, &request, names).peek();
         Ok(match self.store.redis()? {
             _ if !explanation.reads() => explanation,
             None => explanation.without_state("counters in memory are the service's own: ask it, see --address"),

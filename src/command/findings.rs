@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::arguments::Read;
+use crate::plan::CounterKeys;
 use crate::settings::{
-    self, Backend, ConfigType, Environment, Given, Misspelt, Mistake, Settings, SettingsError, Unsupported, Weight,
+    self, Backend, ConfigType, Environment, Given, KeyNames, Misspelt, Mistake, Settings, SettingsError, Unsupported,
+    Weight,
 };
 
 /// What was given, and what of it has no effect or cannot be.
@@ -46,12 +48,13 @@ impl Findings {
                  replicas let so many times a limit pass; set REDIS_URL, or EXPECTED_REPLICAS=1 where there is one"
             )
         });
+        let names = self.of_names(settings);
         let idle = settings.tls.without_effect();
         let idle = self.given.iter().filter(|given| given.is_one_of(&idle));
         let idle: Vec<_> =
             idle.map(|given| format!("{given} ({}) does nothing: GRPC_SERVER_USE_TLS is off", given.origin)).collect();
         let elsewhere = self.rules_elsewhere(settings);
-        self.warnings.extend(redis.into_iter().chain(replicas).chain(idle).chain(elsewhere));
+        self.warnings.extend(redis.into_iter().chain(replicas).chain(idle).chain(names).chain(elsewhere));
         self
     }
 
@@ -66,6 +69,32 @@ impl Findings {
         };
         let idle = self.given.iter().filter(|given| given.variable.as_deref().is_some_and(is_idle));
         idle.map(|given| format!("{given} does nothing: CONFIG_TYPE is {kind}")).collect()
+    }
+
+    /// What the names of counters do not do that somebody may expect of them.
+    fn of_names(&self, settings: &Settings) -> Vec<String> {
+        let set = |name| self.given.iter().find(|given| given.variable.as_deref() == Some(name));
+        let (keys, jitter) = (set("COUNTER_KEYS"), set("EXPIRATION_JITTER_MAX_SECONDS"));
+        let jitter = jitter.filter(|_| settings.store.expiration_jitter_max_seconds > 0);
+        let is_fixed = settings.reading.counts_by_fixed_windows();
+        let keys = match (settings.store.counter_keys, settings.store.counter_keys()) {
+            (KeyNames::Tollgate, _) => None,
+            (KeyNames::Reference, CounterKeys::Tollgate) => {
+                keys.map(|given| format!("{given} does nothing: counters in the memory of a process are its own"))
+            }
+            (KeyNames::Reference, CounterKeys::Reference { .. }) => keys.filter(|_| !is_fixed).map(|given| {
+                format!(
+                    "{given} does little: only limits that say algorithm: fixed_window count together with \
+                     envoyproxy/ratelimit; set DEFAULT_ALGORITHM=fixed_window"
+                )
+            }),
+        };
+        let jitter = jitter.filter(|_| settings.store.counter_keys() == CounterKeys::Tollgate).map(|given| {
+            format!(
+                "{given} does nothing: without COUNTER_KEYS=reference each counter expires soon after its own window"
+            )
+        });
+        keys.into_iter().chain(jitter).collect()
     }
 
     /// Adds words that mean nothing to the service.

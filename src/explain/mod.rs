@@ -17,7 +17,7 @@ use self::by_rules::OfPlan;
 use crate::algorithm::Ask;
 use crate::decision::Decision;
 use crate::descriptor::{Descriptor, Entry, Override, Request};
-use crate::plan::{MAX_WORK, Plan, PlanOptions, Undecided, Unknown};
+use crate::plan::{MAX_WORK, Names, Plan, PlanOptions, Undecided, Unknown};
 use crate::rules::{Budget, MatchedBy, Miss, Missed, Place, Rules};
 
 pub use parts::{From, Part};
@@ -200,8 +200,8 @@ pub fn missed(rules: &Rules, request: &Request) -> Vec<Option<String>> {
 
 impl Explanation {
     /// What the rules say of a request, which its plan asks.
-    pub fn new(rules: &Rules, options: &PlanOptions, request: &Request) -> Explanation {
-        let plan = Plan::new(options, rules, request);
+    pub fn new(rules: &Rules, options: &PlanOptions, request: &Request, names: Names) -> Explanation {
+        let plan = Plan::new(options, rules, request, names);
         let mut budget = Budget::new(Budget::PERSON);
         let descriptors = request.descriptors.iter().enumerate().map(|(index, descriptor)| {
             let of_plan = OfPlan { rules, request, plan: &plan, index };

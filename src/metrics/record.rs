@@ -276,7 +276,7 @@ mod tests {
     use super::*;
     use crate::algorithm::Ask;
     use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
-    use crate::plan::{Plan, PlanOptions, WithoutStore};
+    use crate::plan::{Names, Plan, PlanOptions, WithoutStore};
     use crate::rules::{Defaults, DomainConfig};
     use crate::store::Check;
 
@@ -338,7 +338,7 @@ mod tests {
         };
         let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
         let decide = || {
-            Plan::new(&options, &shop, &request).conclude_without_store(WithoutStore {
+            Plan::new(&options, &shop, &request, Names::default()).conclude_without_store(WithoutStore {
                 known: |_: &Check| None,
                 decide: |_: &[Check]| unreachable!("it fails open"),
                 retry_after_ms: 0,

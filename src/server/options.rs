@@ -29,6 +29,7 @@ pub(super) fn limiter(settings: &Settings) -> LimiterOptions {
     LimiterOptions {
         plan: PlanOptions {
             key_prefix: settings.store.cache_key_prefix.clone(),
+            counter_keys: settings.store.counter_keys(),
             shadow_mode: settings.deciding.shadow_mode,
             quota_mode: settings.deciding.quota_mode,
             expected_replicas: settings.deciding.expected_replicas,

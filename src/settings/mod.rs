@@ -44,7 +44,7 @@ pub use reference::{Unsupported, Weight, unsupported};
 pub use replicas::sign_of_replicas;
 pub use requests::RequestSettings;
 pub use rules::{ConfigType, Deciding, Reading, RulesSettings};
-pub use store::{Backend, SocketType, StoreSettings};
+pub use store::{Backend, KeyNames, SocketType, StoreSettings};
 pub use tls::TlsSettings;
 
 /// How the process runs, in the order of the reference page. Durations read like 150us, 20ms, 1h30m.

@@ -103,7 +103,6 @@ const ROWS: &[Row] = &[
         "REDIS_URL",
         "Tollgate starts without Redis, too, and connects as soon as Redis is there",
     ),
-    told(&["EXPIRATION_JITTER_MAX_SECONDS"], &["0"], "REDIS_URL", "each counter expires soon after its own window"),
     told(
         &[
             "MEMCACHE_HOST_PORT",

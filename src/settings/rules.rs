@@ -154,6 +154,11 @@ impl RulesSettings {
 }
 
 impl Reading {
+    /// A limit counts by a fixed window that does not say.
+    pub fn counts_by_fixed_windows(&self) -> bool {
+        self.default_algorithm == Algorithm::FixedWindow
+    }
+
     /// As the loader takes it.
     pub fn load_options(&self) -> LoadOptions {
         LoadOptions {

@@ -7,6 +7,7 @@ use clap::{ArgAction, Args, ValueEnum};
 
 use super::{SettingsError, named, positive_duration, switch, whole};
 use crate::limiter::Overload;
+use crate::plan::CounterKeys;
 use crate::store::redis::{RedisAddress, RedisConfig};
 
 /// Where counters live.
@@ -22,6 +23,24 @@ pub struct StoreSettings {
     #[arg(long, env = "CACHE_KEY_PREFIX", value_name = "TEXT", default_value = "", help_heading = "Store",
         value_parser = key_prefix)]
     pub cache_key_prefix: String,
+
+    /// Whose names counters have in Redis. reference: those of envoyproxy/ratelimit, for fixed windows of its units, so
+    /// that both count together while one takes the other's place; its names can collide, see Migrating.
+    #[arg(
+        long,
+        env = "COUNTER_KEYS",
+        value_name = "WHOSE",
+        default_value = "tollgate",
+        ignore_case = true,
+        help_heading = "Store"
+    )]
+    pub counter_keys: KeyNames,
+
+    /// With COUNTER_KEYS=reference, a counter expires less than so many seconds later than a window lasts, not all at
+    /// once.
+    #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS", value_name = "SECONDS", default_value = "300",
+        help_heading = "Store", value_parser = whole(0..=u32::MAX))]
+    pub expiration_jitter_max_seconds: u32,
 
     /// Where Redis is: host:port, redis://user:password@host:port/database or unix:///path.
     #[arg(long, env = "REDIS_URL", value_name = "URL", hide_env_values = true, help_heading = "Store")]
@@ -90,6 +109,15 @@ pub enum Backend {
     Redis,
 }
 
+/// Whose names counters have in Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KeyNames {
+    /// Tollgate's own, which no two different counters share.
+    Tollgate,
+    /// Those of envoyproxy/ratelimit.
+    Reference,
+}
+
 /// Kinds of addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SocketType {
@@ -116,6 +144,16 @@ impl StoreSettings {
                 queue: self.redis_queue_size as usize,
                 key_prefix: self.cache_key_prefix.clone(),
             })),
+        }
+    }
+
+    /// The names of counters. Nobody shares those in memory.
+    pub fn counter_keys(&self) -> CounterKeys {
+        match self.counter_keys {
+            KeyNames::Reference if !matches!(self.redis(), Ok(None)) => {
+                CounterKeys::Reference { jitter_s: self.expiration_jitter_max_seconds }
+            }
+            KeyNames::Reference | KeyNames::Tollgate => CounterKeys::Tollgate,
         }
     }
 

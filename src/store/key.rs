@@ -1,13 +1,15 @@
-//! Names of counters: `PREFIX{domain|key=value|key=value}|LIMIT`.
+//! Names of counters: `PREFIX{domain|key=value|key=value}|LIMIT`; and those that `envoyproxy/ratelimit` has, where
+//! counters are shared with it.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::algorithm::{Limit, Penalty};
 use crate::descriptor::Entry;
 
-/// A counter's name: two counters share a name only if they are the same counter, whatever bytes a client sends.
+/// A counter's name: two counters share a name only if they are the same counter, whatever bytes a client sends. The
+/// names of [`Key::of_window`] are another's, and do not promise it among themselves.
 ///
 /// It reads `PREFIX{domain|key=value|key=value}|LIMIT`. The braces are Redis Cluster's hash tag: all counters of one
 /// descriptor lie in one slot. `LIMIT` names the algorithm, the version of its layout and its window; a limit that a
@@ -74,6 +76,33 @@ impl Key {
             name.push_str("override|");
         }
         limit.identity(&mut name);
+        Key(name)
+    }
+
+    /// The counter that `envoyproxy/ratelimit` has for these entries in the window that begins then, in seconds since
+    /// the epoch: `PREFIXdomain_key_value_key_value_WINDOW`. It has no bound, and no escapes: entries whose texts
+    /// joined by `_` are the same have one counter, and so have windows of different units that begin together. It is
+    /// never the name of a [`Key::new`], whose last `_`, if any, has more behind it than digits.
+    pub fn of_window<'a>(
+        prefix: &str,
+        domain: &str,
+        entries: &[Entry],
+        shared_pattern: impl Fn(usize) -> Option<&'a str>,
+        start_s: u64,
+    ) -> Key {
+        let texts: usize = entries.iter().map(|entry| entry.key.len() + entry.value.len() + 2).sum();
+        let mut name = String::with_capacity(prefix.len() + domain.len() + texts + 21);
+        name.push_str(prefix);
+        name.push_str(domain);
+        name.push('_');
+        for (level, entry) in entries.iter().enumerate() {
+            for text in [&entry.key, shared_pattern(level).unwrap_or(&entry.value)] {
+                name.push_str(text);
+                name.push('_');
+            }
+        }
+        // A String takes all that is written to it.
+        let _ = write!(name, "{start_s}");
         Key(name)
     }
 
@@ -183,6 +212,49 @@ mod tests {
                 let own = Key::new("p:", "shop", &entries, |_| None, &limit, origin);
                 let all = [own.of_penalty(&penalty), own];
                 assert!(all.iter().all(|key| tag(key.as_str()) == "shop|user=%7D%7B"), "{all:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_name_that_envoyproxy_ratelimit_has_is_joined_as_it_is() {
+        let entry = |key: &str, value: &str| Entry { key: key.into(), value: value.into() };
+        let of = |prefix, entries: &[Entry]| Key::of_window(prefix, "domain", entries, |_| None, 1200);
+        let entries = [entry("key2", "value2"), entry("subkey2", "subvalue2")];
+        assert_eq!(of("", &entries).as_str(), "domain_key2_value2_subkey2_subvalue2_1200");
+        assert_eq!(of("p:", &[entry("key", "")]).as_str(), "p:domain_key__1200");
+        assert_eq!(of("", &[]).as_str(), "domain_1200");
+        let shared = Key::of_window("", "domain", &entries, |level| (level == 0).then_some("val*"), 1200);
+        assert_eq!(shared.as_str(), "domain_key2_val*_subkey2_subvalue2_1200");
+    }
+
+    proptest! {
+        /// Texts are drawn from the bytes that could make one look like the other.
+        #[test]
+        fn no_name_of_ours_is_one_of_envoyproxy_ratelimit(
+            ours in ("[a{_]{0,2}", "[a{}|_]{1,3}", prop::collection::vec(("[a{}|_=]{0,3}", "[a}|f1:60_]{0,5}"), 0..2)),
+            theirs in ("[a{}|_]{1,5}", prop::collection::vec(("[a{}|_=]{0,4}", "[a}|fwpes1:60_]{0,12}"), 0..2)),
+            algorithm in prop::sample::select(Algorithm::ALL), start_s in 0..100_000_u64,
+        ) {
+            let entries = |entries: &[(String, String)]| -> Vec<Entry> {
+                entries.iter().map(|(key, value)| Entry { key: key.clone(), value: value.clone() }).collect()
+            };
+            let minute = Duration::from_secs(60);
+            let limit = Limit::new(algorithm, 5, minute, Options::default()).unwrap();
+            let (prefix, domain, own) = ours;
+            let penalty = Penalty::new(5, minute, minute, false).unwrap();
+            for origin in [Origin::Rule, Origin::Override] {
+                let own = Key::new(&prefix, &domain, &entries(&own), |_| None, &limit, origin);
+                for own in [own.of_penalty(&penalty), own] {
+                    // In this form the last of what `_` divides is a number.
+                    let last = own.as_str().rsplit_once('_').map(|(_, last)| last);
+                    prop_assert!(last.is_none_or(|last| last.parse::<u64>().is_err()), "{}", own);
+                    let (domain, other) = &theirs;
+                    let other = Key::of_window(&prefix, domain, &entries(other), |_| None, start_s);
+                    let last = other.as_str().rsplit_once('_').and_then(|(_, last)| last.parse().ok());
+                    prop_assert_eq!(last, Some(start_s));
+                    prop_assert_ne!(&own, &other);
+                }
             }
         }
     }

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tollgate::algorithm::Ask;
 use tollgate::changes::{self, Change, Counters, Kind, Summary, Totals};
 use tollgate::descriptor::{Descriptor, Entry, Request};
-use tollgate::plan::{Plan, PlanOptions, Source};
+use tollgate::plan::{Names, Plan, PlanOptions, Source};
 use tollgate::rules::load::{LoadOptions, Sources, load};
 use tollgate::rules::{Rule, RuleLimit, Rules};
 
@@ -34,7 +34,7 @@ fn met<'r>(rules: &'r Rules, entries: &[Entry]) -> Vec<(&'r RuleLimit, String)> 
     let request = Request { domain: "d".into(), descriptors: vec![descriptor] };
     let options = PlanOptions::default();
     let Some(rule) = rules.domain("d").and_then(|domain| rules.find(domain, entries)) else { return Vec::new() };
-    let plan = Plan::new(&options, rules, &request);
+    let plan = Plan::new(&options, rules, &request, Names::default());
     let asked = plan.asked().iter().map(|asked| {
         let Source::Rule(_, limit) = asked.source else { panic!("nobody brings a limit along") };
         let limit = rule.limits.iter().find(|own| own.id == limit.id).unwrap();

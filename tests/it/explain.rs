@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 
 use ::tollgate::descriptor::Entry;
 use ::tollgate::explain::{self, Explanation};
-use ::tollgate::plan::PlanOptions;
+use ::tollgate::plan::{Names, PlanOptions};
 use ::tollgate::rules::load::{self, LoadOptions, Sources};
 use ::tollgate::rules::{Budget, Rules};
 use ::tollgate::wire::RateLimitRequest;
@@ -57,7 +57,8 @@ fn every_question_has_the_answer_of_the_snapshot() {
         let (domain, words) = words.split_first().unwrap();
         let descriptors = words.split(|word| *word == "+").map(entries).collect();
         let request = explain::request(domain, descriptors, None);
-        let explanation = Explanation::new(&rules, &PlanOptions::default(), &request).without_state("not read");
+        let explanation =
+            Explanation::new(&rules, &PlanOptions::default(), &request, Names::default()).without_state("not read");
         text += &format!("> {question}\n{explanation}\n");
         for (explained, missed) in explanation.descriptors.iter().zip(explain::missed(&rules, &request)) {
             assert_eq!(missed, explained.missed.first().map(ToString::to_string), "{question}");
@@ -114,7 +115,7 @@ fn a_rule_knows_its_file_and_line_also_where_a_domain_has_several_files() {
     let rules = load::load(&Sources { paths: vec![folder.path().to_owned()] }, &options).unwrap().rules;
     let explained = |entry| {
         let request = explain::request("d", vec![entries(&[entry])], None);
-        serde_json::to_value(Explanation::new(&rules, &PlanOptions::default(), &request)).unwrap()
+        serde_json::to_value(Explanation::new(&rules, &PlanOptions::default(), &request, Names::default())).unwrap()
     };
     let is_at = |at: &Value, file: &str, line: u64| {
         assert!(at["file"].as_str().unwrap().ends_with(file) && at["line"] == line, "{at} is not {file}:{line}");

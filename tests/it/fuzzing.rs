@@ -592,7 +592,7 @@ fn a_damaged_counter_fails_its_own_request_at_most() {
             (limited("before", healthy, None, Ask::Take(1)), limited("after", healthy, None, Ask::Take(1)));
         let mut damaged = checks(rng, "damaged");
         for check in &mut damaged {
-            check.caller = Caller { holder: rng.u64(..3), max_wait_ms: u64::MAX };
+            check.caller = Caller { holder: rng.u64(..3), ..Caller::default() };
         }
         for turn in 1..8 {
             for check in &mut damaged {

@@ -36,6 +36,7 @@ mod recipes;
 mod release;
 mod replacement;
 mod rls;
+mod rolling;
 mod room;
 mod rules;
 mod serving;

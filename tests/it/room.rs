@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tokio::time::Instant;
 use tollgate::algorithm::Ask;
 use tollgate::descriptor::{Descriptor, Entry, Request};
-use tollgate::plan::{Plan, PlanOptions};
+use tollgate::plan::{Names, Plan, PlanOptions};
 use tollgate::room::next_after_ms;
 use tollgate::rules::Rules;
 use tollgate::rules::load::{LoadOptions, Sources, load};
@@ -64,7 +64,7 @@ proptest! {
             let request = request(descriptors, ask);
             let deadline = Instant::now() + Duration::from_secs(60);
             runtime.block_on(async {
-                let plan = Plan::new(&options, &rules, &request);
+                let plan = Plan::new(&options, &rules, &request, Names::default());
                 let verdicts = store.check(plan.asked(), deadline).await.unwrap();
                 let decision = plan.conclude(&verdicts);
                 let waits = next_after_ms(&decision, &store, deadline).await;

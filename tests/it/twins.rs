@@ -8,9 +8,11 @@ use std::collections::HashMap;
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{FromRedisValue, Script, Value, cmd, from_redis_value, pipe};
 use proptest::prelude::*;
-use support::limits::{Change, any_change, any_limit, any_penalty, ask, max_wait_ms, memory_ms, small_limit};
+use support::limits::{
+    Change, any_change, any_limit, any_penalty, any_window, ask, max_wait_ms, memory_ms, small_limit,
+};
 use support::redis::Redis;
-use tollgate::algorithm::{Algorithm, Ask, Caller, Effect, Limit, MAX_HITS, Outcome, Penalty, State};
+use tollgate::algorithm::{Algorithm, Ask, Caller, Effect, Limit, MAX_HITS, NamedWindow, Outcome, Penalty, State};
 use tollgate::descriptor::Role;
 use tollgate::store::redis::script::{self, Group, Reply};
 use tollgate::store::{Check, CheckVerdict, Key, Origin, Penalized, Verdicts, group};
@@ -44,28 +46,37 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
     let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
     let change = prop::option::weighted(0.1, any_change());
-    let caller = (holder, max_wait_ms()).prop_map(|(holder, max_wait_ms)| Caller { holder, max_wait_ms });
+    let caller = (holder, max_wait_ms()).prop_map(|(holder, max_wait_ms)| Caller { holder, max_wait_ms, window: None });
     let request = prop::collection::vec((0..3_usize, change, caller, hits, role), 1..5);
     prop::collection::vec((moves, prop::collection::vec(request, 1..4)), 1..25)
 }
 
-/// A limit, and the penalty behind it.
-type Limited = (Limit, Option<Penalty>);
+/// A limit, the penalty behind it, and the window in its counter's name, where it is a fixed one.
+type Limited = (Limit, Option<Penalty>, Option<NamedWindow>);
 
 /// The checks of a request. Each descriptor has up to two limits, which share its role and whether it refunds.
 fn checks(limits: &[Limited], asked: &[Asked]) -> Vec<Check> {
     let check = |(i, (counter, change, caller, hits, _)): (usize, &Asked)| {
         let (descriptor, (.., first, role)) = (i / 2, &asked[i - i % 2]);
-        let (limit, penalty) = limits[counter % limits.len()];
+        let (limit, penalty, window) = limits[counter % limits.len()];
+        let window = window.filter(|_| limit.algorithm() == Algorithm::FixedWindow);
         let limit = change.as_ref().and_then(|change| change.of(&limit)).unwrap_or(limit);
         let wants = match (first, hits) {
             (None, _) => Ask::Reset,
             (Some(first), hits) if *first < 0 => ask(-(hits.unwrap_or(1).abs().max(1))),
             (_, hits) => ask(hits.unwrap_or(1).abs()),
         };
-        let key = Key::new("", &format!("c{}", counter % limits.len()), &[], |_| None, &limit, Origin::Rule);
-        let penalty = penalty.map(|penalty| Penalized { key: key.of_penalty(&penalty), penalty });
-        Check { penalty, caller: *caller, role: *role, descriptor, ..Check::new(key, limit, wants) }
+        let name = format!("c{}", counter % limits.len());
+        let own = Key::new("", &name, &[], |_| None, &limit, Origin::Rule);
+        let penalty = penalty.map(|penalty| Penalized { key: own.of_penalty(&penalty), penalty });
+        let key = if window.is_some() { Key::of_window("", &name, &[], |_| None, 1200) } else { own };
+        Check {
+            penalty,
+            caller: Caller { window, ..*caller },
+            role: *role,
+            descriptor,
+            ..Check::new(key, limit, wants)
+        }
     };
     asked.iter().enumerate().map(check).collect()
 }
@@ -184,7 +195,10 @@ fn rust_and_lua_agree_at_every_step() {
         ..ProptestConfig::default()
     });
     let limit = prop_oneof![any_limit(), small_limit()];
-    let limits = prop::collection::vec((limit, prop::option::weighted(0.3, any_penalty())), 1..4);
+    let limits = prop::collection::vec(
+        (limit, prop::option::weighted(0.3, any_penalty()), prop::option::weighted(0.5, any_window())),
+        1..4,
+    );
     let agree = runner.run(&(limits, 0..1_000_000_u64, steps()), |(limits, offset, steps)| {
         let mut lua = lua.borrow_mut();
         runtime.block_on(lua.forget());

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::algorithm::{Algorithm, Ask, Caller, Initial, Limit, MAX_DELAY, MAX_PERIOD, Options, Penalty, Weighting};
+use tollgate::algorithm::{
+    Algorithm, Ask, Caller, Initial, Limit, MAX_DELAY, MAX_PERIOD, NamedWindow, Options, Penalty, Weighting,
+};
 
 /// Numbers at which arithmetic likes to break, and any others.
 fn number() -> impl Strategy<Value = u32> {
@@ -107,6 +109,14 @@ pub fn any_change() -> impl Strategy<Value = Change> {
 pub fn any_penalty() -> impl Strategy<Value = Penalty> {
     (1..8_u32, period_ms(), period_ms(), any::<bool>()).prop_map(|(after, within, ban, extend)| {
         Penalty::new(after, Duration::from_millis(within), Duration::from_millis(ban), extend).unwrap()
+    })
+}
+
+/// Any window in a counter's name.
+pub fn any_window() -> impl Strategy<Value = NamedWindow> {
+    (period_ms(), 0..1_000_u64).prop_map(|(left_ms, jitter_s)| NamedWindow {
+        left_ms: left_ms.try_into().unwrap(),
+        kept_ms: left_ms + jitter_s * 1_000,
     })
 }
 

@@ -9,6 +9,7 @@ pub mod http2;
 pub mod limits;
 pub mod management;
 pub mod redis;
+pub mod reference;
 pub mod tollgate;
 
 use std::process::{Child, Command};
