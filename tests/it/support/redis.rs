@@ -2,9 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{Client, FromRedisValue};
+use deadpool_redis::redis::{AsyncConnectionConfig, Client, FromRedisValue};
 use tempfile::TempDir;
 
 use super::{signal, wait_until};
@@ -122,7 +123,9 @@ impl Redis {
     /// A connection of the test's own.
     pub async fn connection(&self) -> MultiplexedConnection {
         let client = Client::open(self.url()).unwrap();
-        client.get_multiplexed_async_connection().await.unwrap()
+        // What is slow here is the machine.
+        let patient = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(30)));
+        client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
     }
 
     /// How often the script has been called.
