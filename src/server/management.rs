@@ -18,6 +18,7 @@ use crate::probe::{self, Found};
 use crate::rules::xds::{self, Connection, Event, Handshake, HostPort, Offer, Options, Response, StreamError};
 use crate::settings::ManagementTls;
 use crate::store::Store;
+use crate::telemetry::Throttle;
 use crate::tls::HandshakeError;
 
 /// How often is said that the first rules are waited for, and again what is no news.
@@ -85,6 +86,7 @@ pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) ->
         metrics,
         secure: options.handshake.is_some(),
         is_connected: false,
+        strays: Throttle::default(),
         last: None,
     };
     let is_up = before_the_first == BeforeTheFirst::Serve;
@@ -169,6 +171,8 @@ struct Teller {
     /// Whether TLS is spoken with it.
     secure: bool,
     is_connected: bool,
+    /// What it sends and nobody has asked for.
+    strays: Throttle,
     /// What has been logged last of its failures, and when.
     last: Option<(StreamError, Instant)>,
 }
@@ -200,7 +204,14 @@ impl Teller {
                 );
             }
             Event::Stray(type_url) => {
-                tracing::warn!(%server, type_url, "the management server sends what nobody has asked for: ignored");
+                let server = server.clone();
+                // It may send such again and again.
+                self.strays.log((), || {
+                    move |times| {
+                        let told = "the management server sends what nobody has asked for: ignored";
+                        tracing::warn!(%server, type_url, times, "{told}");
+                    }
+                });
             }
             // It is settled before.
             Event::Offered(_) => {}
