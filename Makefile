@@ -22,7 +22,7 @@ e2e: ## make what a release has, and try it as its users would; ask h2spec, acti
 	scripts/test-tools.sh
 	scripts/e2e-tools.sh
 	$(MAKE) dist
-	cargo test --locked --test it -- --ignored floods:: dist:: xds:: rolling::
+	cargo test --locked --test it -- --ignored floods:: dist:: xds:: rolling:: drivers::real
 	deploy/image/try.sh
 	$(MAKE) conformance-reference
 
@@ -41,7 +41,7 @@ conformance-reference: ## ask the same of envoyproxy/ratelimit (installs it at t
 
 record: ## record anew what the management server of tests/xds says, which the tests play back (needs Go)
 	scripts/test-tools.sh xds-server
-	TOLLGATE_XDS_RECORD=1 cargo test --locked --test it -- --ignored xds::real
+	TOLLGATE_XDS_RECORD=1 cargo test --locked --test it -- --ignored xds::real drivers::real
 
 fuzz: ## damage rules, requests, addresses, replies and counters for five minutes each (SECONDS=300), one after the other
 	scripts/test-tools.sh

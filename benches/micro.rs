@@ -1,5 +1,7 @@
 //! The parts of a decision, each for itself: `cargo bench --bench micro`, or with a part of a name at the end.
 
+#[path = "service/headers.rs"]
+mod headers;
 #[path = "service/rules.rs"]
 mod rules;
 
@@ -43,6 +45,17 @@ fn check(user: usize, limit: Limit) -> Check {
 fn matching(bencher: Bencher<'_, '_>, rules: usize) {
     let rules = rules::of_one_level(rules);
     let entries = entries(7);
+    bencher.bench(|| {
+        let domain = rules.domain(black_box("bench"))?;
+        rules.find(domain, black_box(&entries)).map(|rule| rule.limits.len())
+    });
+}
+
+/// One request of 128 headers among so many rules of Envoy Gateway's, each of 128 headers.
+#[divan::bench(args = [1, 16, 256])]
+fn matching_headers(bencher: Bencher<'_, '_>, rules: usize) {
+    let entries = headers::entries(rules / 2);
+    let rules = headers::of_rules(rules);
     bencher.bench(|| {
         let domain = rules.domain(black_box("bench"))?;
         rules.find(domain, black_box(&entries)).map(|rule| rule.limits.len())

@@ -11,24 +11,11 @@ local last_key
 
 local function read(key, algorithm)
   last_key = key
-  if lists[algorithm] then
-    return open_list(key)
+  local open = lists[algorithm]
+  if open then
+    return open(key)
   end
   return redis.call('GET', key)
-end
-
--- Each write sets the TTL, or leaves it as it is where the counter expires when it did before.
-local function write(key, state, ttl, lasting)
-  last_key = key
-  if ttl == 0 then
-    redis.call('DEL', key)
-  elseif type(state) == 'table' then
-    write_list(state, ttl)
-  elseif lasting then
-    redis.call('SET', key, state, 'KEEPTTL')
-  else
-    redis.call('SET', key, state, 'PX', ttl)
-  end
 end
 
 local function answer(i, allowed, remaining, reset_after, retry_after, delay)
@@ -146,6 +133,7 @@ local function decide_group(first, offset)
     pending = decide_denied(first, offset)
   end
   for key, counter in pairs(pending) do
+    last_key = key
     write(key, counter.state, counter.ttl, counter.lasting)
   end
   return i, at

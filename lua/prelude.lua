@@ -2,7 +2,9 @@
 -- together.
 --
 -- This text, bucket.lua, penalty.lua, the algorithms beside them in the order of Algorithm::ALL, and decide.lua make
--- one script.
+-- one script. Defining all of it costs Redis as much as a decision does. So a check that is all of its call has a
+-- script of its own: what its algorithm names of this text and of bucket.lua, the algorithm, and alone.lua. A paragraph
+-- here is a definition that is there or not.
 --
 -- KEYS[i]  the counters, in the order of the checks: that of its limit, and behind it that of its penalty where it has
 --          one
@@ -29,21 +31,14 @@ local REMEMBERED = 3600000
 --      retry_after, lasting (it expires when it did before; or nothing), delay (or nothing)
 local algorithms = {}
 
--- The algorithms whose state is a list; of the others it is a string, or nil.
+-- Of the algorithms whose state is a list, what opens it; of the others it is a string, or nil.
 local lists = {}
-
--- A list in Redis as a check will have left it: what stands at the places from `first` to before `stop`, which are
--- those that it had when it was opened. Nothing is written before `write_list`.
-local function open_list(key)
-  local stored = redis.call('LLEN', key)
-  return {key = key, stored = stored, first = 0, stop = stored, set = {}}
-end
 
 local function list_get(list, place)
   return list.set[place] or redis.call('LINDEX', list.key, place)
 end
 
-local function write_list(list, ttl)
+local function list_write(list, ttl)
   local kept = math.min(list.stop, list.stored)
   if list.first >= kept then
     redis.call('DEL', list.key)
@@ -59,6 +54,26 @@ local function write_list(list, ttl)
     redis.call('RPUSH', list.key, list.set[place])
   end
   redis.call('PEXPIRE', list.key, ttl)
+end
+
+-- A list in Redis as a check will have left it: what stands at the places from `first` to before `stop`, which are
+-- those that it had when it was opened. Nothing is written before `write`.
+local function open_list(key)
+  local stored = redis.call('LLEN', key)
+  return {key = key, stored = stored, first = 0, stop = stored, set = {}, write = list_write}
+end
+
+-- Each write sets the TTL, or leaves it as it is where the counter expires when it did before.
+local function write(key, state, ttl, lasting)
+  if ttl == 0 then
+    redis.call('DEL', key)
+  elseif type(state) == 'table' then
+    state:write(ttl)
+  elseif lasting then
+    redis.call('SET', key, state, 'KEEPTTL')
+  else
+    redis.call('SET', key, state, 'PX', ttl)
+  end
 end
 
 -- What a counter's clock reads at `now`, when it last read `at`; and whether it was set back.

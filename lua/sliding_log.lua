@@ -1,7 +1,7 @@
 -- Sliding log: every admitted hit with its time; exact in both directions. The twin of src/algorithm/sliding_log.rs.
 -- state: a list, see open_list in prelude.lua; each item is '<ddI4' at (ms since the epoch), sum (of all hits up to
 -- these), hits
-lists[#algorithms + 1] = true
+lists[#algorithms + 1] = open_list
 algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_denied, now)
   local layout = '<ddI4'
   local most = count_denied and 2 * number or number

@@ -395,6 +395,11 @@ impl Limited<'_> {
         self.check_verdict().map(|verdict| verdict.own)
     }
 
+    /// It was denied before, and the store was not asked for that again.
+    pub fn is_known_denial(&self) -> bool {
+        self.check_verdict().is_some_and(|verdict| verdict.is_known)
+    }
+
     /// How long a ban still lasts, where the penalty has brought one.
     pub fn banned_ms(&self) -> Option<u64> {
         self.check_verdict()?.banned_ms()

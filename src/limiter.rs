@@ -18,7 +18,7 @@ use crate::delay::{Delay, DelayQueue};
 use crate::descriptor::{Request, Role};
 use crate::explain::Explanation;
 use crate::metrics::{Metrics, RuleMetrics};
-use crate::plan::{Asked, Names, Plan, PlanOptions, Undecided, WithoutStore};
+use crate::plan::{Asked, Names, Plan, PlanOptions, WithoutStore};
 use crate::room;
 use crate::rules::report::escaped;
 use crate::rules::{Budget, Rules};
@@ -357,10 +357,11 @@ impl<S: Store> Limiter<S> {
             match self.ask(plan.asked(), deadlines.store).await {
                 Ok(verdicts) => plan.conclude(&verdicts),
                 Err(StoreError::Overloaded) if self.refuses(plan.asked()) => {
-                    self.common.metrics.record_overloaded();
+                    self.common.metrics.record_call_without_store();
+                    self.common.metrics.record_overloaded(&snapshot.metrics, request, plan.asked());
                     return Err(DecideError::Overloaded);
                 }
-                Err(error) => self.decide_without_store(snapshot, plan, error)?,
+                Err(error) => self.decide_without_store((snapshot, request), plan, error)?,
             }
         };
         if may_delay && permit.is_none() && decision.over_limit {
@@ -370,7 +371,7 @@ impl<S: Store> Limiter<S> {
             let (limiter, taken) = (self.clone(), decision.refund(self.common.options.plan.expected_replicas));
             permit.delay_until(Instant::now() + decision.delay, move || limiter.refund(taken))
         });
-        self.common.metrics.record(&snapshot.metrics, &decision);
+        self.common.metrics.record(&snapshot.metrics, request, &decision);
         Ok((decision, delay))
     }
 
@@ -435,7 +436,7 @@ impl<S: Store> Limiter<S> {
 
     fn decide_without_store<'a>(
         &self,
-        snapshot: &Snapshot,
+        (snapshot, request): (&Snapshot, &Request),
         plan: Plan<'a>,
         error: StoreError,
     ) -> Result<Decision<'a>, DecideError> {
@@ -446,15 +447,17 @@ impl<S: Store> Limiter<S> {
             retry_after_ms: self.common.retries.next_ms(),
         };
         let Common { outage, metrics, .. } = &*self.common;
+        metrics.record_call_without_store();
         match plan.conclude_without_store(without) {
             Ok(decision) => {
                 let answers = decision.limits.iter();
                 outage.note(&error, answers.map(|limited| (limited.asked.source, limited.answer.decided_by())));
                 Ok(decision)
             }
-            Err(Undecided(source)) => {
+            Err(undecided) => {
+                let source = undecided.source;
                 outage.note(&error, [(source, DecidedBy::FailureModeError)]);
-                metrics.record_unavailable(&snapshot.metrics, source);
+                metrics.record_unavailable(&snapshot.metrics, request, &undecided);
                 Err(DecideError::Undecided { rule: source.label().to_owned(), error })
             }
         }

@@ -167,8 +167,13 @@ impl Asked<'_> {
 }
 
 /// A limit that the store could not decide is in failure mode `error`: which.
-#[derive(Clone, Copy, Debug)]
-pub struct Undecided<'a>(pub Source<'a>);
+#[derive(Clone, Debug)]
+pub struct Undecided<'a> {
+    /// This one.
+    pub source: Source<'a>,
+    /// What the request has asked.
+    pub asked: Vec<Asked<'a>>,
+}
 
 /// Who answers while the store is unavailable.
 pub struct WithoutStore<K, D> {
@@ -362,7 +367,7 @@ impl<'a> Plan<'a> {
         };
         let modes: Vec<FailureMode> = self.asked.iter().map(mode).collect();
         if let Some(place) = modes.iter().position(|mode| *mode == FailureMode::Error) {
-            return Err(Undecided(self.asked[place].source));
+            return Err(Undecided { source: self.asked[place].source, asked: self.asked });
         }
         let open = |check: &Check| if check.ask.is_refund() { Answer::NotRefunded } else { Answer::FailedOpen };
         let answer = |(asked, mode): (&Asked<'_>, &FailureMode)| match (known(&asked.check), mode) {

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
+use tollgate::spans::{
+    self, Collector, Compression, Decider, Exporting, Propagators, Protocol, Queue, Resource, Sampling, Spans,
+};
 use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::{Check, Key, Origin, Store as _};
@@ -59,7 +63,11 @@ fn request(users: usize) -> RateLimitRequest {
 
 /// How often the allocator is asked from a request's arrival to its answer, once everything that lasts is there.
 fn allocations(users: usize) -> u64 {
-    let service = service();
+    allocations_of(service(), users)
+}
+
+/// The same of this service.
+fn allocations_of(service: Service<MemoryStore>, users: usize) -> u64 {
     let mut counted = 0;
     for _ in 0..100 {
         let call = tonic::Request::new(request(users));
@@ -78,6 +86,30 @@ fn a_decision_allocates_at_most_four_times() {
     let (one, five) = (allocations(1), allocations(5));
     assert!(one <= 4, "{one} for one descriptor");
     assert!(five <= 13, "{five} for five: a name for each counter, and a list now and then");
+}
+
+/// Spans of so many calls, for nobody.
+fn spans(share: f64) -> (Spans, Exporting) {
+    let resource = Resource { service: "tollgate".into(), instance: None, attributes: Vec::new() };
+    let queue = Queue { capacity: 10, batch: 10, delay: Duration::from_secs(3_600) };
+    let collector = Collector {
+        protocol: Protocol::Http,
+        endpoint: "http://127.0.0.1:9".into(),
+        headers: HashMap::new(),
+        compression: Compression::None,
+        timeout: Duration::from_secs(1),
+    };
+    let propagators = Propagators { trace_context: true, b3: true };
+    let sampling = Sampling { decider: Decider::Caller, share, propagators };
+    let options = spans::Options { sampling, resource, collector, handshake: None, queue };
+    Exporting::start(options, Arc::new(|_, _| {})).unwrap()
+}
+
+#[test]
+fn a_call_that_is_not_sampled_allocates_as_often_as_one_without_tracing() {
+    let ((none, _exporting), (all, _sending)) = (spans(0.0), spans(1.0));
+    assert_eq!(allocations_of(service().traced(none), 1), allocations(1));
+    assert!(allocations_of(service().traced(all), 1) > allocations(1), "it is seen where it is");
 }
 
 #[test]

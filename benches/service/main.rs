@@ -12,6 +12,7 @@
 //! http2       the least of HTTP/2 that this takes: load must cost far less than what it measures
 //! bare        the server to compare with: tonic, with one constant answer
 //! rules       as many as one likes
+//! headers     of many levels, as Envoy Gateway writes them
 //! redis_loop  the client to compare with: nothing but pipelined calls
 //! ```
 //!
@@ -22,6 +23,7 @@
 
 mod bare;
 mod cost;
+mod headers;
 mod http2;
 mod load;
 mod overload;

@@ -12,6 +12,7 @@ use tollgate::store::{Check, Key, Origin, Store as _};
 
 use crate::bare::Bare;
 use crate::cost::{Cost, median, memory};
+use crate::headers;
 use crate::http2::Server;
 use crate::load::{Call, Closed, IN_FLIGHT, RULES, Users, calls, open_loop};
 use crate::redis_loop::{Pipeline, RedisLoop};
@@ -117,6 +118,13 @@ pub const MEASUREMENTS: &[Measurement] = &[
             Row { figure: "match against 1,000,000 rules, time", target: AtMost(1.0, "µs") },
         ],
         measure: matching,
+    },
+    Measurement {
+        rows: &[
+            Row { figure: "match 128 headers against 256 rules of as many", target: AtMost(1.3, "x 1 rule") },
+            Row { figure: "make 256 rules of 128 headers, each rule", target: AtMost(1.3, "x 16 rules") },
+        ],
+        measure: headers,
     },
     Measurement {
         rows: &[
@@ -349,6 +357,34 @@ fn latency(stage: &Stage) -> Vec<Measured> {
     ]
 }
 
+/// As Envoy Gateway writes a policy, at its largest: each header is a level of the tree, and an entry of the request.
+fn headers(stage: &Stage) -> Vec<Measured> {
+    let matched = |count: usize| {
+        let rules = headers::of_rules(count);
+        let entries = headers::entries(count / 2);
+        ns_each(stage, || assert!(rules.find(rules.domain("bench").unwrap(), black_box(&entries)).is_some()))
+    };
+    let made = |count: usize| ns_each(stage, || drop(headers::of_rules(black_box(count)))) / count as f64;
+    let ([one, all], [few, many]) = ([1, 256].map(matched), [16, 256].map(made));
+    vec![
+        Measured::new(all / one, format!("{:.2} µs, {:.2} µs", all / 1000.0, one / 1000.0)),
+        Measured::new(many / few, format!("{:.0} µs, {:.0} µs", many / 1000.0, few / 1000.0)),
+    ]
+}
+
+/// How long one takes, in the middle one of the runs.
+fn ns_each(stage: &Stage, mut once: impl FnMut()) -> f64 {
+    let run = |_| {
+        let (start, mut times) = (Instant::now(), 0_u32);
+        while start.elapsed() < stage.run / 10 {
+            once();
+            times += 1;
+        }
+        start.elapsed().as_secs_f64() * 1e9 / f64::from(times)
+    };
+    median((0..stage.runs).map(run).collect())
+}
+
 /// The same ten requests, and in the detail any of those that have a rule.
 fn matching(stage: &Stage) -> Vec<Measured> {
     let times = [10, 10_000, stage.rules].map(|size| {
@@ -358,18 +394,13 @@ fn matching(stage: &Stage) -> Vec<Measured> {
         // By a stride that has nothing in common with the size.
         let many: Vec<_> = (0..100_000).map(|turn| entry(turn * 7_919 % size)).collect();
         let time = |requests: &[Vec<Entry>]| {
-            let once = |_| {
-                let (start, mut matched) = (Instant::now(), 0_u32);
-                while start.elapsed() < stage.run / 10 {
-                    for entries in requests {
-                        let domain = rules.domain(black_box("bench")).unwrap();
-                        assert!(rules.find(domain, black_box(entries)).is_some());
-                        matched += 1;
-                    }
+            let all = || {
+                for entries in requests {
+                    let domain = rules.domain(black_box("bench")).unwrap();
+                    assert!(rules.find(domain, black_box(entries)).is_some());
                 }
-                start.elapsed().as_secs_f64() * 1e9 / f64::from(matched)
             };
-            median((0..stage.runs).map(once).collect())
+            ns_each(stage, all) / requests.len() as f64
         };
         (time(&few), time(&many))
     });

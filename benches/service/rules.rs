@@ -12,29 +12,45 @@ use tollgate::rules::{
 
 /// So many rules, in the domain `bench`.
 pub fn of_one_level(rules: usize) -> Rules {
+    let limits = vec![limit()];
+    let rule = || RuleConfig { role: Role::Enforced, metadata: None, limits: limits.clone() };
+    domain((0..rules).flat_map(entries).map(|entry| descriptor(entry, Some(rule()), Vec::new())).collect())
+}
+
+/// One of five a minute.
+pub fn limit() -> RuleLimitConfig {
     let limit = Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(60), Options::default());
-    let allowance = Allowance::Limited(limit.expect("there is such a limit"));
-    let config = Arc::new(LimitConfig {
+    let config = LimitConfig {
         said: Said::default(),
-        allowance,
+        allowance: Allowance::Limited(limit.expect("there is such a limit")),
         failure_mode: FailureMode::Open,
         cost: 1,
         give_back: true,
         penalty: None,
         lease: None,
         replaces: Vec::new(),
-    });
-    let limit = RuleLimitConfig { line: None, name: None, config };
-    let descriptors = (0..rules).flat_map(entries).map(|entry| DescriptorConfig {
+    };
+    RuleLimitConfig { line: None, name: None, config: Arc::new(config) }
+}
+
+/// A node of the tree.
+pub fn descriptor(entry: Entry, rule: Option<RuleConfig>, descriptors: Vec<DescriptorConfig>) -> DescriptorConfig {
+    DescriptorConfig {
         place: Place::default(),
         key: entry.key.into(),
         value: Some(entry.value.into()),
         share_threshold: false,
-        rule: Some(RuleConfig { role: Role::Enforced, metadata: None, limits: vec![limit.clone()] }),
-        descriptors: Vec::new(),
-    });
+        detailed_metric: false,
+        value_to_metric: false,
+        rule,
+        descriptors,
+    }
+}
+
+/// The domain `bench`.
+pub fn domain(descriptors: Vec<DescriptorConfig>) -> Rules {
     let (name, defaults) = ("bench".into(), Defaults::default());
-    Rules::new(vec![DomainConfig { name, defaults, origins: Vec::new(), descriptors: descriptors.collect() }])
+    Rules::new(vec![DomainConfig { name, defaults, origins: Vec::new(), descriptors }])
 }
 
 /// What a user's request asks about.

@@ -71,6 +71,10 @@ done
 container=$(buildah from --pull-never localhost/tollgate)
 in_container() { buildah run "$container" -- /bin/tollgate "$@"; }
 
+step "Envoy Gateway and Envoy AI Gateway start it, with their environments, mounts and users"
+started=$(buildah from --pull-never localhost/tollgate)
+TOLLGATE_TEST_IMAGE=$(buildah mount "$started") cargo test --locked --test it -- --ignored drivers::the_image
+
 step "without rules it says what is missing"
 if in_container serve 2>"$work/log"; then
     fail "it started"

@@ -23,7 +23,7 @@ const STDIN: &str = "-";
 #[derive(Args)]
 pub(super) struct Check {
     /// Files or folders of rules, or of Kubernetes manifests with rules in ConfigMaps or Secrets; - is standard input.
-    #[arg(required_unless_present = "env")]
+    #[arg(required_unless_present_any = ["env", "redis"])]
     paths: Vec<PathBuf>,
 
     /// Check no rules: say what the service would take from the environment as it is now, setting by setting, and what
@@ -31,9 +31,14 @@ pub(super) struct Check {
     #[arg(long, conflicts_with_all = ["paths", "against", "strict"])]
     pub(super) env: bool,
 
+    /// Check no rules: connect to Redis as the service would by the environment as it is now, and say what is there,
+    /// how far away it is, and what would endanger limits. Nothing is counted but in a counter of its own.
+    #[arg(long, conflicts_with_all = ["paths", "against", "env"])]
+    pub(super) redis: bool,
+
     /// Take warnings for errors; hints are none.
     #[arg(long)]
-    strict: bool,
+    pub(super) strict: bool,
 
     /// Files or folders of the rules in force: say what changes, and whose counters start afresh. May be given several
     /// times; - is standard input.

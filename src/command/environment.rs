@@ -7,6 +7,7 @@ use anyhow::bail;
 use clap::{Args as _, Command, CommandFactory as _, FromArgMatches as _};
 use serde_json::json;
 
+use super::arguments::Read;
 use super::findings::Findings;
 use super::report::Format;
 use super::{Cli, arguments};
@@ -28,12 +29,11 @@ impl InForce {
 }
 
 pub(super) fn run(format: Format, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let words = ["tollgate", "serve"].map(OsString::from).to_vec();
-    let read = arguments::read(&Cli::command(), words, environment)?;
+    let read = read(environment)?;
     let super::Command::Serve(settings) = Cli::from_arg_matches(&read.matches)?.command else {
         bail!("these words are those of `tollgate serve`");
     };
-    let findings = Findings::new(read, &settings.errors(), environment).of_service(&settings, environment);
+    let findings = Findings::new(read, &settings.errors(environment), environment).of_service(&settings, environment);
     let all = in_force(&findings.given);
     match format {
         Format::Text => print_text(&all, &findings),
@@ -41,6 +41,12 @@ pub(super) fn run(format: Format, environment: &Environment) -> anyhow::Result<E
         Format::Github | Format::Sarif => bail!("--env has no place in a file to point at: use --format text or json"),
     }
     Ok(if findings.mistakes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// What the service would read, started without arguments.
+pub(super) fn read(environment: &Environment) -> Result<Read, clap::Error> {
+    let words = ["tollgate", "serve"].map(OsString::from).to_vec();
+    arguments::read(&Cli::command(), words, environment)
 }
 
 /// All settings, in the order of their page.

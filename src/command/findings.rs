@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use super::arguments::Read;
 use crate::plan::CounterKeys;
 use crate::settings::{
-    self, Backend, ConfigType, Environment, Given, KeyNames, Misspelt, Mistake, Settings, SettingsError, Unsupported,
-    Weight,
+    self, Backend, ConfigType, Environment, Given, KeyNames, Misspelt, Mistake, RedisTlsSettings, Settings,
+    SettingsError, Unsupported, Weight,
 };
 
 /// What was given, and what of it has no effect or cannot be.
@@ -19,6 +19,11 @@ pub(super) struct Findings {
 impl Findings {
     /// `errors` are those of settings that clap could read.
     pub fn new(read: Read, errors: &[SettingsError], environment: &Environment) -> Findings {
+        Findings::of_errors(read, &errors.iter().collect::<Vec<_>>(), environment)
+    }
+
+    /// The same of errors that somebody else keeps.
+    pub fn of_errors(read: Read, errors: &[&SettingsError], environment: &Environment) -> Findings {
         let Read { given, mistakes, variables, .. } = read;
         let errors = errors.iter().map(|error| Mistake::of(error, &given));
         let mut mistakes: Vec<_> = mistakes.into_iter().chain(errors).map(|mistake| mistake.to_string()).collect();
@@ -53,9 +58,32 @@ impl Findings {
         let idle = self.given.iter().filter(|given| given.is_one_of(&idle));
         let idle: Vec<_> =
             idle.map(|given| format!("{given} ({}) does nothing: GRPC_SERVER_USE_TLS is off", given.origin)).collect();
+        let traces = settings.tracing.remarks();
+        let traces = traces.iter().filter_map(|(name, remark)| {
+            let given = set(name)?;
+            Some(format!("{given} ({}) {remark}", given.origin))
+        });
         let elsewhere = self.rules_elsewhere(settings);
-        self.warnings.extend(redis.into_iter().chain(replicas).chain(idle).chain(names).chain(elsewhere));
+        let elsewhere = elsewhere.into_iter().chain(self.of_redis(settings));
+        let elsewhere: Vec<_> = elsewhere.collect();
+        let warnings = redis.into_iter().chain(replicas).chain(idle).chain(names).chain(elsewhere).chain(traces);
+        self.warnings.extend(warnings);
         self
+    }
+
+    /// What says how Redis is reached, and it is reached in another way.
+    fn of_redis(&self, settings: &Settings) -> Vec<String> {
+        let Ok(Some(redis)) = settings.store.redis() else { return Vec::new() };
+        let (tls, sentinel) = (redis.address.is_secure(), redis.address.has_sentinels());
+        let idle = self.given.iter().filter_map(|given| {
+            let why = match given.variable.as_deref()? {
+                name if RedisTlsSettings::FILES.contains(&name) && !tls => "neither REDIS_TLS nor REDIS_URL says TLS",
+                "REDIS_SENTINEL_AUTH" if !sentinel => "REDIS_URL names no Sentinels",
+                _ => return None,
+            };
+            Some(format!("{given} ({}) does nothing: {why}", given.origin))
+        });
+        idle.collect()
     }
 
     /// What names a place of rules, and they come from another.

@@ -14,6 +14,7 @@ mod findings;
 mod health;
 mod man;
 mod page;
+mod redis;
 mod reference;
 mod report;
 mod secrecy;
@@ -90,12 +91,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
         }
     };
-    if let Command::Check(check) = &command
-        && check.env
-    {
-        return told(environment::run(check.format, &environment));
+    if let Command::Check(check) = &command {
+        match check {
+            _ if check.env => return told(environment::run(check.format, &environment)),
+            _ if check.redis => return told(redis::run(check, &environment)),
+            _ => {}
+        }
     }
-    let findings = Findings::new(read, &command.errors(), &environment).without_effect(&ignored);
+    let findings = Findings::new(read, &command.errors(&environment), &environment).without_effect(&ignored);
     if !matches!(command, Command::Serve(_)) && !findings.tell() {
         return ExitCode::FAILURE;
     }
@@ -140,9 +143,9 @@ fn told(done: anyhow::Result<ExitCode>) -> ExitCode {
 
 impl Command {
     /// What is wrong with settings that can be read.
-    fn errors(&self) -> Vec<SettingsError> {
+    fn errors(&self, environment: &Environment) -> Vec<SettingsError> {
         match self {
-            Command::Serve(settings) => settings.errors(),
+            Command::Serve(settings) => settings.errors(environment),
             Command::Counter(command) => command.errors(),
             Command::Explain(explain) => explain.errors(),
             _ => Vec::new(),

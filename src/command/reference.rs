@@ -10,7 +10,8 @@ use clap::{Arg, Command};
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Translated {
     pub words: Vec<OsString>,
-    /// What had to be left out: the service there takes any arguments and reads none.
+    /// What had to be left out: the service there takes any arguments and reads none, and a tool has a flag that is
+    /// nothing here.
     pub ignored: Vec<String>,
 }
 
@@ -35,6 +36,8 @@ enum Takes {
     Path,
     /// `k=v,k=v`, once for each descriptor.
     Descriptor,
+    /// A value that nothing here reads.
+    Unread,
 }
 
 const FLAGS: &[Flag] = &[
@@ -45,6 +48,7 @@ const FLAGS: &[Flag] = &[
     Flag { command: "ask", name: "grpc-server-ca-file", takes: Takes::Value("--ca") },
     Flag { command: "ask", name: "grpc-cert-file", takes: Takes::Value("--cert") },
     Flag { command: "ask", name: "grpc-key-file", takes: Takes::Value("--key") },
+    Flag { command: "ask", name: "oltp-protocol", takes: Takes::Unread },
     Flag { command: "check", name: "config_dir", takes: Takes::Path },
     Flag { command: "check", name: "merge_domain_configs", takes: Takes::Switch("--merge-domain-config") },
 ];
@@ -54,13 +58,15 @@ pub(super) fn translate(words: Vec<OsString>, command: &Command) -> Translated {
     let program = words.first().and_then(|word| Path::new(word).file_name()).and_then(OsStr::to_str);
     let program = PROGRAMS.iter().find(|(name, _)| Some(*name) == program);
     let named = words.get(1).and_then(|word| word.to_str()).and_then(|word| command.find_subcommand(word));
+    let asks_version = words.get(1).is_some_and(|word| word == "-V" || word == "--version");
     match (program, named) {
-        (_, Some(named)) => Translated { words: with_flags(words, named.get_name()), ignored: Vec::new() },
+        (Some(_), None) if asks_version => Translated { words, ignored: Vec::new() },
+        (_, Some(named)) => with_flags(words, named.get_name()),
         (Some((SERVICE, _)), None) => known_alone(words, command),
         (Some((_, name)), None) => {
             let mut words = words;
             words.insert(1, name.into());
-            Translated { words: with_flags(words, name), ignored: Vec::new() }
+            with_flags(words, name)
         }
         (None, None) => Translated { words, ignored: Vec::new() },
     }
@@ -86,7 +92,7 @@ fn known_alone(words: Vec<OsString>, command: &Command) -> Translated {
                 let needs_value = arg.get_num_args().map_or(takes_value, |number| number.min_values() > 0);
                 known.extend(needs_value.then(|| words.next()).flatten());
             }
-            None if ["-h", "--help", "-V", "--version"].contains(&text.as_str()) => known.push(word),
+            None if ["-h", "--help"].contains(&text.as_str()) => known.push(word),
             None => ignored.push(text),
         }
     }
@@ -94,9 +100,10 @@ fn known_alone(words: Vec<OsString>, command: &Command) -> Translated {
 }
 
 /// With this command's flags in the place of those there.
-fn with_flags(words: Vec<OsString>, command: &str) -> Vec<OsString> {
+fn with_flags(words: Vec<OsString>, command: &str) -> Translated {
     let mut words = words.into_iter();
     let mut translated: Vec<OsString> = Vec::new();
+    let mut ignored = Vec::new();
     let mut descriptors = 0;
     while let Some(word) = words.next() {
         let Some((flag, value)) = flag(&word, command) else {
@@ -111,6 +118,10 @@ fn with_flags(words: Vec<OsString>, command: &str) -> Vec<OsString> {
             }
             Takes::Switch(name) => translated.push(format!("{name}={}", value_of_switch(&word)).into()),
             Takes::Path => translated.extend(value().map(OsString::from)),
+            Takes::Unread => {
+                value();
+                ignored.push(format!("-{}", flag.name));
+            }
             Takes::Descriptor => {
                 translated.extend((descriptors > 0).then(|| "+".into()));
                 descriptors += 1;
@@ -119,7 +130,7 @@ fn with_flags(words: Vec<OsString>, command: &str) -> Vec<OsString> {
             }
         }
     }
-    translated
+    Translated { words: translated, ignored }
 }
 
 /// The flag that a word is, and its value where that stands in the same word.
@@ -161,11 +172,24 @@ mod tests {
             ("ratelimit -config /etc/r.yaml", "ratelimit serve", &["-config", "/etc/r.yaml"]),
             ("ratelimit --rules a --x b --port=1", "ratelimit serve --rules a --port=1", &["--x", "b"]),
             ("ratelimit --shadow-mode --port 1", "ratelimit serve --shadow-mode --port 1", &[]),
-            ("ratelimit --version", "ratelimit serve --version", &[]),
+            ("ratelimit --version", "ratelimit --version", &[]),
+            ("ratelimit -x --version", "ratelimit serve", &["-x", "--version"]),
+            ("ratelimit_client -V", "ratelimit_client -V", &[]),
+            ("ratelimit_config_check --version", "ratelimit_config_check --version", &[]),
             ("ratelimit health", "ratelimit health", &[]),
         ] {
             let ignored = ignored.iter().map(ToString::to_string).collect();
             assert_eq!(translated(words), (serves.to_owned(), ignored), "{words}");
+        }
+    }
+
+    #[test]
+    fn a_flag_of_a_tool_that_is_nothing_here_is_told_with_its_value() {
+        for words in
+            ["ratelimit_client -oltp-protocol  -domain shop", "ratelimit_client --oltp-protocol=grpc -domain shop"]
+        {
+            let words = translated(words);
+            assert_eq!(words, ("ratelimit_client ask --domain shop".to_owned(), vec!["-oltp-protocol".to_owned()]));
         }
     }
 

@@ -60,7 +60,7 @@ impl Secrecy {
         }
         let trusted = match file("--ca", &self.ca) {
             Some(authorities) => Trusted::Only(authorities, Expected::Name),
-            None => Trusted::Machine,
+            None => Trusted::Machine(Expected::Name),
         };
         let identity = file("--cert", &self.cert).zip(file("--key", &self.key));
         let name = self.server_name.as_deref().unwrap_or(host);

@@ -297,7 +297,7 @@ impl Explanation {
     #[must_use]
     pub fn undecided(self, undecided: Undecided<'_>, error: &str) -> Explanation {
         let mut explanation = self.without_state(&format!("the store is unavailable: {error}"));
-        let name = undecided.0.label();
+        let name = undecided.source.label();
         let because = format!("the store is unavailable, and failure_mode error of {name} fails the call");
         (explanation.answer, explanation.because) = (Verdict::Fail, because);
         explanation

@@ -25,12 +25,13 @@ pub use preface::NotHttp2;
 
 use self::details::{Beside, Detail};
 use crate::algorithm::Ask;
-use crate::decision::Decision;
+use crate::decision::{DecidedBy, Decision};
 use crate::delay::Delay;
 use crate::descriptor;
 use crate::explain;
 use crate::limiter::{Deadlines, DecideError, Limiter, Snapshot};
 use crate::metrics::Metrics;
+use crate::spans::{Span, Spans};
 use crate::store::Store;
 use crate::wire::details::REQUEST_KEY;
 use crate::wire::{RateLimitRequest, RateLimitResponse, RateLimitService};
@@ -42,6 +43,7 @@ const MAX_ANSWER_TIME: Duration = Duration::from_millis(100);
 pub struct Service<S> {
     limiter: Arc<Limiter<S>>,
     metrics: Arc<Metrics>,
+    spans: Spans,
     options: ServiceOptions,
 }
 
@@ -63,16 +65,31 @@ pub struct ServiceOptions {
 impl<S> Service<S> {
     /// A service that asks `limiter`.
     pub fn new(limiter: Arc<Limiter<S>>, metrics: Arc<Metrics>, options: ServiceOptions) -> Self {
-        Service { limiter, metrics, options }
+        Service { limiter, metrics, spans: Spans::default(), options }
+    }
+
+    /// The same service, whose calls have these spans.
+    #[must_use]
+    pub fn traced(self, spans: Spans) -> Self {
+        Service { spans, ..self }
+    }
+
+    /// Who calls with these headers.
+    pub fn caller(&self, headers: &HeaderMap) -> Caller {
+        static DETAILS: HeaderName = HeaderName::from_static(REQUEST_KEY);
+        let detail = if headers.contains_key(&DETAILS) { Detail::Full } else { Detail::Unusual };
+        Caller { timeout: timeout(headers), detail, span: self.spans.call(headers) }
     }
 }
 
 /// What a caller says of a call beside its request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Caller {
     /// The time that it gives the call; `None`: as long as it takes.
     timeout: Option<Duration>,
     detail: Detail,
+    /// Of the call, where it is sampled.
+    span: Option<Span>,
 }
 
 /// Why a call has no answer.
@@ -92,6 +109,18 @@ pub enum CallError {
     DeadlineExceeded(String),
 }
 
+impl CallError {
+    /// In one word, as spans have it.
+    fn kind(&self) -> &'static str {
+        match self {
+            CallError::Invalid(_) => "invalid",
+            CallError::Unavailable(_) => "unavailable",
+            CallError::Overloaded(_) => "overloaded",
+            CallError::DeadlineExceeded(_) => "deadline_exceeded",
+        }
+    }
+}
+
 impl From<CallError> for Status {
     fn from(error: CallError) -> Status {
         match error {
@@ -106,7 +135,7 @@ impl From<CallError> for Status {
 #[tonic::async_trait]
 impl<S: Store> RateLimitService for Service<S> {
     async fn should_rate_limit(&self, call: Request<RateLimitRequest>) -> Result<Response<RateLimitResponse>, Status> {
-        let caller = Caller::of(call.metadata().as_ref());
+        let caller = self.caller(call.metadata().as_ref());
         self.call(call.into_inner(), caller).await.map(Response::new).map_err(Status::from)
     }
 }
@@ -119,13 +148,19 @@ impl<S: Store> Service<S> {
     pub async fn call(&self, request: RateLimitRequest, caller: Caller) -> Result<RateLimitResponse, CallError> {
         let start = Instant::now();
         let deadlines = self.deadlines(start, caller.timeout);
-        let answer = self.answer(request, deadlines, caller.detail).await;
+        let answer = match &caller.span {
+            None => self.answer(request, deadlines, &caller).await,
+            // Boxed: the future of a call that is not sampled need not be as large.
+            Some(span) => Box::pin(span.run(self.traced_answer(request, deadlines, (&caller, span)))).await,
+        };
         let took = start.elapsed();
         self.metrics.record_call(took);
         let (response, delay) = answer?;
         // Too late for the store, it is too late for a failure mode.
         if caller.timeout.is_some_and(|timeout| timeout < took) {
-            return Err(CallError::DeadlineExceeded("the deadline is over".to_owned()));
+            let error = CallError::DeadlineExceeded("the deadline is over".to_owned());
+            caller.span.iter().for_each(|span| span.fail(error.kind()));
+            return Err(error);
         }
         if let Some(delay) = delay {
             delay.wait().await;
@@ -147,12 +182,28 @@ impl<S: Store> Service<S> {
         }
     }
 
+    /// The answer to a call that is sampled.
+    async fn traced_answer(
+        &self,
+        request: RateLimitRequest,
+        deadlines: Deadlines,
+        (caller, span): (&Caller, &Span),
+    ) -> Result<(RateLimitResponse, Option<Delay>), CallError> {
+        span.set_text("tollgate.domain", &request.domain);
+        span.set("tollgate.descriptors", i64::try_from(request.descriptors.len()).unwrap_or(i64::MAX));
+        let answer = self.answer(request, deadlines, caller).await;
+        if let Err(error) = &answer {
+            span.fail(error.kind());
+        }
+        answer
+    }
+
     /// The answer, and its delay.
     async fn answer(
         &self,
         request: RateLimitRequest,
         deadlines: Deadlines,
-        detail: Detail,
+        caller: &Caller,
     ) -> Result<(RateLimitResponse, Option<Delay>), CallError> {
         let asked = self.options.dynamic_metadata.then(|| dynamic_metadata::asked(&request));
         let request = convert::request(request, &self.options.limits).map_err(|invalid| {
@@ -179,7 +230,11 @@ impl<S: Store> Service<S> {
                 }
             })?;
         tracing::debug!(?request, over_limit = decision.over_limit, "decided");
-        let metadata = match detail {
+        if let Some(span) = &caller.span {
+            span.set("tollgate.decision", if decision.over_limit { "over_limit" } else { "ok" });
+            span.set_words("tollgate.decided_by", decision.decided_by().into_iter().map(DecidedBy::name));
+        }
+        let metadata = match caller.detail {
             Detail::Unusual => details::of_unusual(&decision),
             // Boxed: the future of a request that wants no details need not be as large.
             Detail::Full => Some(Box::pin(self.details(&decision, (&snapshot, &request), deadlines.store)).await),
@@ -208,13 +263,6 @@ impl<S: Store> Service<S> {
 }
 
 impl Caller {
-    /// What these headers say.
-    pub fn of(headers: &HeaderMap) -> Caller {
-        static DETAILS: HeaderName = HeaderName::from_static(REQUEST_KEY);
-        let detail = if headers.contains_key(&DETAILS) { Detail::Full } else { Detail::Unusual };
-        Caller { timeout: timeout(headers), detail }
-    }
-
     /// The same caller, which gives the call so much time at most.
     #[must_use]
     pub fn within(self, most: Duration) -> Caller {

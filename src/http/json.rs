@@ -109,7 +109,7 @@ async fn decide<S: Store>(
     body: Body,
 ) -> Result<Response, Refusal> {
     let request = api.read(&whole(body, api.max_bytes).await?)?;
-    let response = api.answer(request, Caller::of(&headers).within(ANSWER_TIMEOUT)).await?;
+    let response = api.answer(request, api.service.caller(&headers).within(ANSWER_TIMEOUT)).await?;
     let status = match response.overall_code() {
         Code::Ok => StatusCode::OK,
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,

@@ -50,9 +50,18 @@ enum Text {
 }
 
 pub(super) fn router(metrics: Arc<Metrics>) -> Router {
-    let scrapes = Arc::new(Scrapes::new(move || metrics.render().map_err(|error| error.to_string())));
+    route("/metrics", move || metrics.render())
+}
+
+/// The port of its own that shows what `envoyproxy/ratelimit` counts, too, at this path.
+pub fn statistics_router(path: &str, metrics: Arc<Metrics>) -> Router {
+    route(path, move || metrics.render_with_statistics())
+}
+
+fn route<E: ToString>(path: &str, render: impl Fn() -> Result<Vec<u8>, E> + Send + Sync + 'static) -> Router {
+    let scrapes = Arc::new(Scrapes::new(move || render().map_err(|error| error.to_string())));
     let scrape = async move |headers: HeaderMap| answer(scrapes.text(takes_gzip(&headers)).await);
-    Router::new().route("/metrics", any(scrape))
+    Router::new().route(path, any(scrape))
 }
 
 /// A client that takes it with any weight but zero has a reason to name it.

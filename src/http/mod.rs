@@ -24,6 +24,7 @@ pub use connections::serve;
 pub use debug::debug_router;
 pub use health::Health;
 pub use json::JsonApi;
+pub use metrics::statistics_router;
 
 /// What the port shows.
 pub struct Port<S> {

@@ -7,39 +7,28 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
 
 use super::declaration::{NAMESPACE, OF_RULES, OF_RULES_WITHOUT_STORE};
-use crate::decision::DecidedBy;
+use super::reference::{Departed, Places, Stat, StatPath};
+use super::tally::{OfRule, Tally};
+use crate::decision::{DecidedBy, Limited};
 use crate::plan::{OVERRIDE, Source};
-use crate::rules::Rules;
+use crate::rules::{Rule, RuleLimit, Rules};
 
 /// The series of a rule are left out when it has not been asked for so long.
 const QUIET: Duration = Duration::from_secs(60 * 60);
-
-/// What is counted of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OfRule {
-    Requests,
-    OverLimitRequests,
-    Hits,
-    OverLimit,
-    NearLimit,
-    WithinLimit,
-    Shadow,
-    /// Where there is a penalty.
-    Banned,
-}
-
-impl OfRule {
-    pub(super) const NUMBER: usize = OfRule::Banned as usize + 1;
-}
 
 /// The counters of all rules that have been asked, over all snapshots: a rule that is loaded anew goes on counting.
 #[derive(Debug)]
 pub(super) struct ByRule {
     known: RwLock<ByName>,
+    /// Those of rules that are gone, until all of it has been pushed.
+    gone: Mutex<Vec<Arc<RuleCounters>>>,
+    pub(super) is_pushed: AtomicBool,
+    /// Where Prometheus is shown them.
+    pub(super) departed: Option<Arc<Departed>>,
     start: Instant,
 }
 
@@ -49,17 +38,66 @@ type ByName = HashMap<Box<str>, HashMap<Box<str>, Arc<RuleCounters>>>;
 /// The counters of one rule's limit.
 #[derive(Debug)]
 pub(super) struct RuleCounters {
-    counts: [AtomicU64; OfRule::NUMBER],
+    pub(super) tally: Tally,
+    /// What all limits of the rule say, where this is the first of several.
+    together: OnceLock<Box<Tally>>,
     /// The answers without the store, in the order of [`DecidedBy::WITHOUT_STORE`].
     without_store: [AtomicU64; DecidedBy::WITHOUT_STORE.len()],
     domain: Box<str>,
     rule: Box<str>,
+    /// Where `envoyproxy/ratelimit` counts it; `None` where that depends on requests.
+    place: Mutex<Option<Arc<Place>>>,
     /// Some of its snapshots had one.
     has_penalty: AtomicBool,
     /// Since the last scrape.
     asked: AtomicBool,
     /// The last scrape that found it asked, in milliseconds from the start.
     last_asked_ms: AtomicU64,
+}
+
+/// Where `envoyproxy/ratelimit` counts a rule.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) path: StatPath,
+    limits: Limits,
+    places: Option<Places>,
+    /// What the rule had counted before it was there.
+    before: [u64; Stat::NUMBER],
+}
+
+/// How many limits a rule has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limits {
+    One,
+    /// What they say together is counted once, by the counters of the first.
+    Several,
+}
+
+/// A rule, and where it stood.
+pub(super) struct AtPlace {
+    pub(super) place: Arc<Place>,
+    counters: Arc<RuleCounters>,
+    pub(super) is_quiet: bool,
+}
+
+impl AtPlace {
+    /// What it has counted there.
+    pub(super) fn stat(&self, stat: Stat) -> u64 {
+        self.place.stat(self.counters.at_path(&self.place), stat)
+    }
+}
+
+impl Place {
+    fn stat(&self, tally: &Tally, stat: Stat) -> u64 {
+        tally.stat(stat).saturating_sub(self.before[stat as usize])
+    }
+
+    /// The rule leaves it.
+    fn leave(&self, departed: Option<&Arc<Departed>>, tally: &Tally) {
+        if let (Some(departed), Some(places)) = (departed, &self.places) {
+            departed.leave(places, Stat::ALL.map(|stat| self.stat(tally, stat)), 0);
+        }
+    }
 }
 
 /// The counters of every limit of one snapshot, in the order of their ids; found when a limit is first used.
@@ -82,7 +120,13 @@ impl RuleMetrics {
 
 impl Default for ByRule {
     fn default() -> Self {
-        ByRule { known: RwLock::default(), start: Instant::now() }
+        ByRule {
+            known: RwLock::default(),
+            gone: Mutex::default(),
+            is_pushed: AtomicBool::new(false),
+            departed: None,
+            start: Instant::now(),
+        }
     }
 }
 
@@ -90,23 +134,73 @@ impl ByRule {
     /// The counters of a limit of this snapshot.
     pub(super) fn of<'r>(&self, rules: &'r RuleMetrics, source: Source<'_>) -> &'r RuleCounters {
         match source {
-            Source::Rule(rule, limit) => rules.limits[limit.id]
-                .get_or_init(|| self.find(&rule.domain, &limit.label, limit.config.penalty.is_some())),
-            Source::Override(domain) => {
-                rules.overrides[domain.id].get_or_init(|| self.find(&domain.name, OVERRIDE, false))
-            }
+            Source::Rule(rule, limit) => self.of_limit(rules, rule, limit),
+            Source::Override(domain) => rules.overrides[domain.id].get_or_init(|| self.find(&domain.name, OVERRIDE)),
         }
     }
 
-    fn find(&self, domain: &str, rule: &str, has_penalty: bool) -> Arc<RuleCounters> {
+    /// The counters of what all limits of a rule say.
+    pub(super) fn of_all<'r>(&self, rules: &'r RuleMetrics, rule: &Rule) -> Option<&'r RuleCounters> {
+        rule.limits.first().map(|first| self.of_limit(rules, rule, first))
+    }
+
+    fn of_limit<'r>(&self, rules: &'r RuleMetrics, rule: &Rule, limit: &RuleLimit) -> &'r RuleCounters {
+        rules.limits[limit.id].get_or_init(|| {
+            let counters = self.find(&rule.domain, &limit.label);
+            counters.has_penalty.fetch_or(limit.config.penalty.is_some(), Ordering::Relaxed);
+            let limits = match &*rule.limits {
+                _ if rule.has_values() => None,
+                [_] => Some(Limits::One),
+                [first, ..] => (first.id == limit.id).then_some(Limits::Several),
+                [] => None,
+            };
+            self.stand_at(&counters, limits.map(|limits| (limits, StatPath::of_rule(rule))));
+            counters
+        })
+    }
+
+    fn find(&self, domain: &str, rule: &str) -> Arc<RuleCounters> {
         let known = self.known.read().get(domain).and_then(|rules| rules.get(rule)).map(Arc::clone);
-        let counters = known.unwrap_or_else(|| {
+        known.unwrap_or_else(|| {
             let mut known = self.known.write();
             let rules = known.entry(domain.into()).or_default();
             Arc::clone(rules.entry(rule.into()).or_insert_with(|| Arc::new(RuleCounters::new(domain, rule))))
+        })
+    }
+
+    /// From now on it is counted there.
+    fn stand_at(&self, counters: &RuleCounters, at: Option<(Limits, StatPath)>) {
+        let is_there = |place: &Option<Arc<Place>>| match (place, &at) {
+            (Some(place), Some((limits, path))) => place.limits == *limits && place.path == *path,
+            (place, at) => place.is_none() && at.is_none(),
+        };
+        if is_there(&counters.place.lock()) {
+            return;
+        }
+        // No scrape sees it at two places.
+        let known = self.known.write();
+        let mut place = counters.place.lock();
+        if is_there(&place) {
+            return;
+        }
+        let departed = self.departed.as_ref();
+        let before = place.take();
+        if let Some(before) = &before {
+            before.leave(departed, counters.at_path(before));
+        }
+        *place = at.map(|(limits, path)| {
+            let tally = counters.tally(limits);
+            if before.is_none_or(|before| before.limits != limits) {
+                // What there was so far has been pushed elsewhere.
+                Stat::ALL.iter().for_each(|stat| tally.note_pushed(*stat, tally.unpushed(*stat)));
+            }
+            let places = departed.map(|departed| departed.places(&path));
+            if let (Some(departed), Some(places)) = (departed, &places) {
+                departed.enter(places);
+            }
+            Arc::new(Place { path, limits, places, before: Stat::ALL.map(|stat| tally.stat(stat)) })
         });
-        counters.has_penalty.fetch_or(has_penalty, Ordering::Relaxed);
-        counters
+        drop(known);
     }
 
     /// Forgets rules that are not among these. A few at a time, because requests under the new rules look for theirs
@@ -121,11 +215,17 @@ impl ByRule {
         for kept in limits.chain(new.domain_names().map(|domain| (domain, OVERRIDE))) {
             gone.remove(&kept);
         }
+        let is_pushed = self.is_pushed.load(Ordering::Relaxed);
         for some in Vec::from_iter(gone).chunks(AT_ONCE) {
             let mut known = self.known.write();
             for (domain, rule) in some {
                 if let Some(rules) = known.get_mut(*domain) {
-                    rules.remove(*rule);
+                    if let Some(counters) = rules.remove(*rule)
+                        && let Some(place) = counters.place()
+                    {
+                        place.leave(self.departed.as_ref(), counters.at_path(&place));
+                        self.gone.lock().extend(is_pushed.then_some(counters));
+                    }
                     if rules.is_empty() {
                         known.remove(*domain);
                     }
@@ -138,10 +238,37 @@ impl ByRule {
         self.known.read().values().flat_map(HashMap::values).map(Arc::clone).collect()
     }
 
+    /// Those that may have something to push.
+    pub(super) fn to_push(&self) -> Vec<Arc<RuleCounters>> {
+        let gone = self.gone.lock().clone();
+        self.all().into_iter().chain(gone).filter(|counters| counters.has_unpushed()).collect()
+    }
+
+    /// Lets those go that are gone and have nothing to push, now or when requests that are on their way are answered.
+    pub(super) fn forget_pushed(&self) {
+        self.gone.lock().retain(|counters| Arc::strong_count(counters) > 1 || counters.has_unpushed());
+    }
+
+    /// Those that `envoyproxy/ratelimit` counts at a place, and what `then` says before another leaves.
+    pub(super) fn paths<T>(&self, now: Duration, then: impl FnOnce() -> T) -> (Vec<AtPlace>, T) {
+        let known = self.known.read();
+        let all = known.values().flat_map(HashMap::values);
+        let at_place = |counters: &Arc<RuleCounters>| {
+            let is_quiet = counters.quiet_for(now) >= QUIET;
+            Some(AtPlace { place: counters.place()?, counters: Arc::clone(counters), is_quiet })
+        };
+        (all.filter_map(at_place).collect(), then())
+    }
+
+    /// Since the start.
+    pub(super) fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
     /// The families of all rules that are not quiet, in the order of their names. Each is made when it is its turn:
     /// together they take ten times the memory of the text that is made of them.
     pub(super) fn families(&self) -> impl Iterator<Item = MetricFamily> {
-        let recent = self.recent(self.start.elapsed());
+        let recent = self.recent(self.now());
         let without_store = family_without_store(&recent);
         OF_RULES.iter().filter_map(move |of_rules| family(*of_rules, &recent)).chain(without_store)
     }
@@ -158,19 +285,54 @@ impl ByRule {
 impl RuleCounters {
     fn new(domain: &str, rule: &str) -> RuleCounters {
         RuleCounters {
-            counts: Default::default(),
+            tally: Tally::default(),
+            together: OnceLock::new(),
             without_store: Default::default(),
             domain: domain.into(),
             rule: rule.into(),
+            place: Mutex::default(),
             has_penalty: AtomicBool::new(false),
             asked: AtomicBool::new(true),
             last_asked_ms: AtomicU64::new(0),
         }
     }
 
-    /// Counts so many more.
-    pub(super) fn add(&self, of_rule: OfRule, more: u64) {
-        self.counts[of_rule as usize].fetch_add(more, Ordering::Relaxed);
+    /// Where `envoyproxy/ratelimit` counts it.
+    pub(super) fn place(&self) -> Option<Arc<Place>> {
+        self.place.lock().clone()
+    }
+
+    /// What is counted at its place.
+    pub(super) fn at_path(&self, place: &Place) -> &Tally {
+        self.tally(place.limits)
+    }
+
+    fn tally(&self, limits: Limits) -> &Tally {
+        match limits {
+            Limits::One => &self.tally,
+            Limits::Several => self.together.get_or_init(Box::default),
+        }
+    }
+
+    fn has_unpushed(&self) -> bool {
+        self.place().is_some_and(|place| self.at_path(&place).has_unpushed())
+    }
+
+    /// Counts what all limits of the rule say.
+    pub(super) fn count_together(&self, count: impl FnOnce(&Tally)) {
+        count(self.tally(Limits::Several));
+        self.note_asked();
+    }
+
+    /// Counts so many hits of a call that failed.
+    pub(super) fn record_undecided(&self, hits: u64) {
+        self.tally.record_undecided(hits);
+        self.note_asked();
+    }
+
+    /// Counts what a limit says of so many hits.
+    pub(super) fn record(&self, limited: &Limited<'_>, hits: u64, near_limit_ratio: f32) {
+        self.tally.record(limited, hits, near_limit_ratio);
         self.note_asked();
     }
 
@@ -200,8 +362,12 @@ impl RuleCounters {
 
 /// `None` where no rule has such a series.
 fn family((of_rule, name, help): (OfRule, &str, &str), rules: &[Arc<RuleCounters>]) -> Option<MetricFamily> {
-    let has = |rule: &&Arc<RuleCounters>| of_rule != OfRule::Banned || rule.has_penalty.load(Ordering::Relaxed);
-    let count = |rule: &Arc<RuleCounters>| rule.counts[of_rule as usize].load(Ordering::Relaxed);
+    let count = |rule: &Arc<RuleCounters>| rule.tally.get(of_rule);
+    let has = |rule: &&Arc<RuleCounters>| match of_rule {
+        OfRule::Banned => rule.has_penalty.load(Ordering::Relaxed),
+        OfRule::KnownDenied => count(rule) > 0,
+        _ => true,
+    };
     let metrics = rules.iter().filter(has).map(|rule| metric(rule, None, count(rule))).collect();
     of_metrics(name, help, metrics)
 }
@@ -258,17 +424,21 @@ mod tests {
     #[test]
     fn a_rule_that_is_quiet_is_left_out_and_goes_on_from_where_it_was() {
         let by_rule = ByRule::default();
-        let (ann, bob) = (by_rule.find("shop", "ann", false), by_rule.find("shop", "bob", false));
-        ann.add(OfRule::Hits, 5);
+        let (ann, bob) = (by_rule.find("shop", "ann"), by_rule.find("shop", "bob"));
+        let add = |counters: &RuleCounters, hits| {
+            counters.tally.add(OfRule::Hits, hits);
+            counters.note_asked();
+        };
+        add(&ann, 5);
         for minutes in [0, 30, 59] {
-            bob.add(OfRule::Hits, 1);
+            add(&bob, 1);
             assert_eq!(names(&by_rule, minutes), ["shop/ann", "shop/bob"], "{minutes}");
         }
         assert_eq!(names(&by_rule, 61), ["shop/bob"]);
-        ann.add(OfRule::Hits, 1);
+        add(&ann, 1);
         assert_eq!(names(&by_rule, 90), ["shop/ann", "shop/bob"]);
-        let again = by_rule.find("shop", "ann", false);
-        assert_eq!(again.counts[OfRule::Hits as usize].load(Ordering::Relaxed), 6);
+        let again = by_rule.find("shop", "ann");
+        assert_eq!(again.tally.get(OfRule::Hits), 6);
         assert_eq!(names(&by_rule, 200), [""; 0]);
     }
 

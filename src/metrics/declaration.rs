@@ -1,10 +1,15 @@
 //! Every metric, once, with its name and its meaning.
 
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
-use super::by_rule::{ByRule, OfRule};
+use super::by_rule::ByRule;
 use super::observed::Observed;
+use super::reference::Values;
 use super::striped::Striped;
+use super::tally::OfRule;
 use crate::decision::DecidedBy;
 use crate::store::StoreError;
 use crate::store::redis::Health;
@@ -14,9 +19,12 @@ use crate::version;
 /// In front of every name.
 pub(super) const NAMESPACE: &str = "tollgate";
 
-/// Upper bounds in seconds: from what memory takes to the longest timeouts of clients.
-const SECONDS: [f64; 14] =
-    [0.00001, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 1.0];
+/// Upper bounds in seconds: from what memory takes to the longest timeouts of clients. Those that Prometheus
+/// has by default are among them, because dashboards for `envoyproxy/ratelimit` expect them.
+pub(super) const SECONDS: [f64; 19] = [
+    0.00001, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    5.0, 10.0,
+];
 
 /// The names and meanings of what each rule has, with the labels `domain` and `rule`.
 pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER] = [
@@ -37,6 +45,12 @@ pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER] = [
         "Hits of those whom the rule's penalty bans, the denial that brings the ban among them; they are over its \
          limit, too.",
     ),
+    (
+        OfRule::KnownDenied,
+        "known_denied_hits_total",
+        "Hits over the rule's limit by a denial that was known, without asking the store; a series begins with its \
+         first.",
+    ),
 ];
 
 const FAILURE_ANSWERS: &str = "Limits answered while the store was unavailable: by a denial that was known, or by \
@@ -50,14 +64,19 @@ pub(super) const OF_RULES_WITHOUT_STORE: (&str, &str) =
 #[derive(Debug)]
 pub struct Metrics {
     pub(super) registry: Registry,
-    pub(super) near_limit_ratio: f64,
+    /// What is usual for every process: no name of it is ours.
+    pub(super) of_process: Registry,
+    pub(super) near_limit_ratio: f32,
     pub(super) requests: Outcomes,
+    pub(super) calls_without_store: Striped<IntCounter>,
     pub(super) request_seconds: Striped<Histogram>,
     pub(super) descriptors: Matches,
     /// By what of them is unknown.
     pub(super) unknown_denied: Known<&'static str, 2>,
     pub(super) only_shadow: IntCounter,
     pub(super) by_rule: ByRule,
+    /// Where somebody exports it.
+    pub(super) values: Option<Arc<Values>>,
     pub(super) store_seconds: Striped<Histogram>,
     pub(super) store_errors: Known<&'static str, 8>,
     pub(super) denied_cache_hits: Striped<IntCounter>,
@@ -83,6 +102,14 @@ pub struct Metrics {
 /// The counters of a label whose values are known from the start.
 #[derive(Debug)]
 pub(super) struct Known<K, const N: usize>(pub(super) [(K, IntCounter); N]);
+
+/// Processor time, memory and descriptors, where the system tells them.
+fn of_process() -> prometheus::Result<Registry> {
+    let registry = Registry::new();
+    #[cfg(target_os = "linux")]
+    registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+    Ok(registry)
+}
 
 /// How a call ended.
 #[derive(Debug)]
@@ -190,7 +217,8 @@ impl Metrics {
         registry.register(Box::new(store_down.clone()))?;
         Health::CAUSES.iter().for_each(|cause| store_down.with_label_values(&[*cause]).set(0));
         let metrics = Metrics {
-            near_limit_ratio,
+            near_limit_ratio: near_limit_ratio as f32,
+            of_process: of_process()?,
             requests: Outcomes {
                 ok: requests("ok")?,
                 over_limit: requests("over_limit")?,
@@ -200,6 +228,10 @@ impl Metrics {
                 overloaded: requests("overloaded")?,
                 deadline_exceeded: requests("deadline_exceeded")?,
             },
+            calls_without_store: striped(Opts::new(
+                "calls_without_store_total",
+                "Calls that the store could not decide, whatever they were answered.",
+            ))?,
             request_seconds: seconds(
                 "request_seconds",
                 "Time from a call's arrival to its answer, its delay not counted.",
@@ -215,6 +247,7 @@ impl Metrics {
             ),
             only_shadow: counter("global_shadow_mode_total", "Calls that only SHADOW_MODE let pass.")?,
             by_rule: ByRule::default(),
+            values: None,
             store_seconds: seconds(
                 "store_seconds",
                 "Time the store took to decide or to fail, its queue included; where a lease or the denied cache \
@@ -262,6 +295,22 @@ impl Metrics {
         registry.register(Box::new(build.clone()))?;
         build.with_label_values(&[version::VERSION, version::COMMIT]).set(1);
         Ok(metrics)
+    }
+
+    /// The same, which count apart what rules tell apart by values of requests: so many paths of them at most.
+    ///
+    /// # Errors
+    /// Where they do already.
+    pub fn with_values(mut self, most: NonZeroUsize) -> prometheus::Result<Metrics> {
+        let values = Arc::new(Values::new(most));
+        let evicted = Arc::clone(&values);
+        let options = Opts::new(
+            "value_series_evicted_total",
+            "Paths with requests' values that made way for others, at the bound of MAX_VALUE_SERIES.",
+        );
+        self.registry.register(Box::new(Observed::new(&options, move || evicted.evicted())?))?;
+        self.values = Some(values);
+        Ok(self)
     }
 
     /// From now on they report how many log lines are lost, which `lost` counts.

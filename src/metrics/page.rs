@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::num::NonZeroUsize;
 use std::time::SystemTime;
 
 use prometheus::proto::{LabelPair, MetricFamily, MetricType};
@@ -16,14 +17,16 @@ use crate::tls::Held;
 /// Where two metrics have the same name.
 pub fn page() -> prometheus::Result<String> {
     let metrics = Metrics::new(0.0)?;
+    let metrics = metrics.with_values(NonZeroUsize::MIN)?;
     metrics.observe_lost_log_lines(|| 0)?;
     metrics.xds()?;
+    metrics.spans()?;
     [Held::SERVER, Held::CLIENT_CA].iter().for_each(|role| metrics.set_certificate(role, SystemTime::UNIX_EPOCH));
     let mut page = String::from(
         "# Metrics\n\n\
          `/metrics` on the HTTP port has them all, for Prometheus. This page is made by `tollgate metrics`.\n\n\
-         Labels come from rules and settings, which are few, and never from requests. A counter begins at 0 with the\n\
-         process.\n\n\
+         Labels of Tollgate's own come from rules and settings, which are few, and never from requests. A counter\n\
+         begins at 0 with the process.\n\n\
          ## Of the process\n\n\
          | Metric | Kind | Meaning |\n| --- | --- | --- |\n",
     );
@@ -50,8 +53,12 @@ pub fn page() -> prometheus::Result<String> {
     let values = DecidedBy::WITHOUT_STORE.map(|decided_by| format!("`{}`", decided_by.name()));
     let values = one_of(&values);
     let _ = writeln!(page, "| `{NAMESPACE}_{name}` | counter | {help} Also with the label `decided_by`: {values}. |");
+    page.push_str(REFERENCE);
     Ok(page)
 }
+
+/// What stands behind the metrics of Tollgate's own.
+const REFERENCE: &str = include_str!("reference/page.md");
 
 /// Its labels, and the values of those that have several.
 fn labels(family: &MetricFamily) -> String {

@@ -12,6 +12,7 @@ impl Metrics {
     pub fn render(&self) -> prometheus::Result<Vec<u8>> {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        TextEncoder::new().encode(&self.of_process.gather(), &mut text)?;
         for family in self.by_rule.families() {
             TextEncoder::new().encode(&[family], &mut text)?;
         }

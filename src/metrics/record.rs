@@ -1,13 +1,15 @@
 //! What happens to a request, and what is counted then.
 
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
-use super::by_rule::{OfRule, RuleCounters, RuleMetrics};
+use super::by_rule::RuleMetrics;
 use super::declaration::{Known, Matches, Metrics};
-use crate::algorithm::Verdict;
+use super::reference::StatPath;
+use super::tally::{Tally, decisive};
 use crate::decision::{DecidedBy, Decision, Limited, Status};
-use crate::descriptor::Role;
-use crate::plan::Source;
+use crate::descriptor::{Descriptor, Request};
+use crate::plan::{Asked, OVERRIDE, Source, Undecided};
 use crate::rules::Rules;
 use crate::store::StoreError;
 use crate::store::redis::Health;
@@ -15,6 +17,9 @@ use crate::store::redis::Health;
 /// One descriptor of a request adds so many hits at most. It can ask for 2^53, beyond which Prometheus cannot tell one
 /// from none: what a thousand others have asked for would not be seen any more.
 const MAX_HITS: u64 = u32::MAX as u64;
+
+/// What a statsd server knows unknown domains by that made way before it got them.
+const OTHERS: &str = "(others)";
 
 /// What became of a request that was to be delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +41,7 @@ impl Metrics {
     }
 
     /// A request was decided.
-    pub fn record(&self, rules: &RuleMetrics, decision: &Decision<'_>) {
+    pub fn record(&self, rules: &RuleMetrics, request: &Request, decision: &Decision<'_>) {
         if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.mine().inc();
         if decision.only_shadow {
             self.only_shadow.inc();
@@ -52,8 +57,22 @@ impl Metrics {
                 Status::Limited(_) => self.descriptors.limited.mine().inc(),
             }
         }
-        for limited in &decision.limits {
-            self.record_limited(rules, limited);
+        for limits in decision.limits.chunk_by(|one, next| one.asked.check.descriptor == next.asked.check.descriptor) {
+            limits.iter().for_each(|limited| self.record_limited(rules, limited));
+            if self.values.is_some()
+                && let Some(limited) = decisive(limits, self.near_limit_ratio)
+            {
+                let record = |tally: &Tally, hits| tally.record(limited, hits, self.near_limit_ratio);
+                self.record_at_path(rules, request, &limited.asked, record);
+            }
+        }
+        if let Some(values) = &self.values
+            && !decision.domain_found
+        {
+            let others = || StatPath::new(OTHERS, []);
+            values.of_callers.count(StatPath::new(&request.domain, []), others, |counters| {
+                counters.domain_not_found.fetch_add(request.descriptors.len() as u64, Ordering::Relaxed);
+            });
         }
     }
 
@@ -63,18 +82,56 @@ impl Metrics {
     }
 
     fn record_limited(&self, rules: &RuleMetrics, limited: &Limited<'_>) {
-        let decided_by = limited.answer.decided_by();
+        let (source, decided_by) = (limited.asked.source, limited.answer.decided_by());
         if decided_by.is_without_store() {
-            self.record_without_store(rules, limited.asked.source, decided_by);
+            self.record_without_store(rules, source, decided_by);
         }
-        let ask = limited.asked.check.ask;
-        // What is refunded has been counted when it was taken.
-        if !ask.is_refund() {
-            self.by_rule.of(rules, limited.asked.source).record(
-                limited,
-                ask.taken().min(MAX_HITS),
-                self.near_limit_ratio,
-            );
+        if let Some(hits) = hits(&limited.asked) {
+            self.by_rule.of(rules, source).record(limited, hits, self.near_limit_ratio);
+        }
+    }
+
+    /// Counts a descriptor where `envoyproxy/ratelimit` does. What one limit of a rule says is counted there anyway.
+    fn record_at_path(
+        &self,
+        rules: &RuleMetrics,
+        request: &Request,
+        asked: &Asked<'_>,
+        record: impl FnOnce(&Tally, u64),
+    ) {
+        let (Some(values), Some(hits)) = (&self.values, hits(asked)) else { return };
+        let Some(Descriptor { entries, .. }) = request.descriptors.get(asked.check.descriptor) else { return };
+        match asked.source {
+            Source::Rule(rule, _) if rule.has_values() => {
+                let without_values = || StatPath::of_rule(rule);
+                let path = StatPath::of_request(rule, entries);
+                values.of_rules.count(path, without_values, |counters| record(&counters.tally, hits));
+            }
+            Source::Rule(rule, _) if rule.limits.len() > 1 => {
+                if let Some(counters) = self.by_rule.of_all(rules, rule) {
+                    counters.count_together(|tally| record(tally, hits));
+                }
+            }
+            Source::Rule(..) => {}
+            Source::Override(domain) => {
+                let without_values = || StatPath::new(&domain.name, [OVERRIDE.into()]);
+                let path = StatPath::of_override(&domain.name, entries);
+                values.of_callers.count(path, without_values, |counters| record(&counters.tally, hits));
+            }
+        }
+    }
+
+    /// Counts the hits of a call that failed without a decision.
+    fn record_undecided(&self, rules: &RuleMetrics, request: &Request, asked: &[Asked<'_>]) {
+        for limits in asked.chunk_by(|one, next| one.check.descriptor == next.check.descriptor) {
+            for asked in limits {
+                if let Some(hits) = hits(asked) {
+                    self.by_rule.of(rules, asked.source).record_undecided(hits);
+                }
+            }
+            if let Some(first) = limits.first() {
+                self.record_at_path(rules, request, first, Tally::record_undecided);
+            }
         }
     }
 
@@ -88,10 +145,16 @@ impl Metrics {
         self.requests.invalid.mine().inc();
     }
 
-    /// A call failed because the store could not decide and this limit wants it so.
-    pub fn record_unavailable(&self, rules: &RuleMetrics, source: Source<'_>) {
+    /// The store could not decide a call, whatever becomes of it.
+    pub fn record_call_without_store(&self) {
+        self.calls_without_store.mine().inc();
+    }
+
+    /// A call failed because the store could not decide and a limit wants it so.
+    pub fn record_unavailable(&self, rules: &RuleMetrics, request: &Request, undecided: &Undecided<'_>) {
         self.requests.unavailable.mine().inc();
-        self.record_without_store(rules, source, DecidedBy::FailureModeError);
+        self.record_undecided(rules, request, &undecided.asked);
+        self.record_without_store(rules, undecided.source, DecidedBy::FailureModeError);
     }
 
     /// A call failed because no rules are in force yet.
@@ -100,8 +163,9 @@ impl Metrics {
     }
 
     /// A call failed because too many wait for the store.
-    pub fn record_overloaded(&self) {
+    pub fn record_overloaded(&self, rules: &RuleMetrics, request: &Request, asked: &[Asked<'_>]) {
         self.requests.overloaded.mine().inc();
+        self.record_undecided(rules, request, asked);
     }
 
     /// A call failed because its deadline was over before the store was asked.
@@ -212,61 +276,23 @@ impl Metrics {
     }
 }
 
-impl RuleCounters {
-    fn record(&self, limited: &Limited<'_>, hits: u64, near_limit_ratio: f64) {
-        self.add(OfRule::Requests, 1);
-        self.add(OfRule::Hits, hits);
-        if limited.banned_ms().is_some() {
-            self.add(OfRule::Banned, hits);
-        }
-        // What a failure mode answers is no statement about the limit.
-        let Some(verdict) = limited.verdict() else { return };
-        let capacity = limited.asked.check.limit.capacity();
-        let around = Around::of(verdict, capacity, near_limit(capacity, near_limit_ratio), hits);
-        self.add(OfRule::NearLimit, around.near);
-        if verdict.allowed {
-            return self.add(OfRule::WithinLimit, hits);
-        }
-        self.add(OfRule::OverLimitRequests, 1);
-        self.add(OfRule::OverLimit, around.over);
-        if limited.role() == Role::Shadow {
-            self.add(OfRule::Shadow, around.over);
-        }
-    }
-}
-
-/// How many hits of a request are beyond what is near a limit, and beyond the limit.
-#[derive(Debug, PartialEq, Eq)]
-struct Around {
-    near: u64,
-    over: u64,
-}
-
-impl Around {
-    /// Where a denied request is charged, it uses what is left before it is over: that is near the limit, and only the
-    /// rest is over.
-    fn of(verdict: Verdict, capacity: u32, near: u64, hits: u64) -> Around {
-        let capacity = u64::from(capacity);
-        if verdict.allowed {
-            let used = capacity.saturating_sub(verdict.remaining.into());
-            return Around { near: used.saturating_sub(near).min(hits), over: 0 };
-        }
-        let over = verdict.excess.map_or(hits, |excess| hits.min(excess.into()));
-        let before = capacity.saturating_sub(hits - over);
-        Around { near: if over < hits { capacity.saturating_sub(near.max(before)) } else { 0 }, over }
-    }
-}
-
-/// How many hits may be used before a limit is near. In single precision, as `envoyproxy/ratelimit` computes it: 0.7 of
-/// 90 is 63, and 62.99… in double precision.
-fn near_limit(capacity: u32, ratio: f64) -> u64 {
-    (capacity as f32 * ratio as f32).floor() as u64
+/// So many hits count; `None`: what is refunded has been counted when it was taken.
+fn hits(Asked { check, .. }: &Asked<'_>) -> Option<u64> {
+    (!check.ask.is_refund()).then(|| check.ask.taken().min(MAX_HITS))
 }
 
 impl<K: PartialEq, const N: usize> Known<K, N> {
+    pub(super) fn get(&self, value: K) -> u64 {
+        self.0.iter().find(|(known, _)| *known == value).map_or(0, |(_, counter)| counter.get())
+    }
+
     pub(super) fn inc(&self, value: K) {
+        self.inc_by(value, 1);
+    }
+
+    pub(super) fn inc_by(&self, value: K, by: u64) {
         if let Some((_, counter)) = self.0.iter().find(|(known, _)| *known == value) {
-            counter.inc();
+            counter.inc_by(by);
         }
     }
 }
@@ -275,41 +301,10 @@ impl<K: PartialEq, const N: usize> Known<K, N> {
 mod tests {
     use super::*;
     use crate::algorithm::Ask;
-    use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
+    use crate::descriptor::{Entry, Override, Unit};
     use crate::plan::{Names, Plan, PlanOptions, WithoutStore};
     use crate::rules::{Defaults, DomainConfig};
     use crate::store::Check;
-
-    #[test]
-    fn a_request_that_comes_over_the_limit_is_near_it_first() {
-        let said = |allowed, remaining, excess| {
-            let reset_after_ms = 1_000;
-            Verdict { allowed, remaining, excess, reset_after_ms, retry_after_ms: Some(0), delay_ms: 0 }
-        };
-        let of = |verdict, hits| {
-            let Around { near, over } = Around::of(verdict, 20, 16, hits);
-            (near, over)
-        };
-        // Up to near, from far, within it.
-        assert_eq!(of(said(true, 4, None), 6), (0, 0));
-        assert_eq!(of(said(true, 2, None), 4), (2, 0));
-        assert_eq!(of(said(true, 1, None), 3), (3, 0));
-        // From 10 to 25, from 18 to 23, then all of it, and all at once.
-        assert_eq!(of(said(false, 0, Some(5)), 15), (4, 5));
-        assert_eq!(of(said(false, 0, Some(3)), 5), (2, 3));
-        assert_eq!(of(said(false, 0, Some(8)), 5), (0, 5));
-        assert_eq!(of(said(false, 0, Some(10)), 30), (4, 10));
-        // What a denial costs nothing counts as over.
-        assert_eq!(of(said(false, 2, None), 5), (0, 5));
-    }
-
-    #[test]
-    fn a_limit_is_near_where_envoyproxy_ratelimit_says_so() {
-        let near = [(15, 0.8), (20, 0.8), (10, 0.8), (8, 0.8), (14, 0.8), (5, 0.8), (0, 0.8), (90, 0.7), (180, 0.7)];
-        let near = near.map(|(capacity, ratio)| near_limit(capacity, ratio));
-        assert_eq!(near, [12, 16, 8, 6, 11, 4, 0, 63, 126]);
-        assert_eq!(near_limit(100_000_007, 0.8), 80_000_008);
-    }
 
     /// The rules of a domain that has none of its own.
     fn rules(domain: &str) -> Rules {
@@ -344,7 +339,7 @@ mod tests {
                 retry_after_ms: 0,
             })
         };
-        let ask = || metrics.record(&of_shop, &decide().unwrap());
+        let ask = || metrics.record(&of_shop, &request, &decide().unwrap());
         ask();
         ask();
         let hits = "tollgate_hits_total{domain=\"shop\",rule=\"(override)\"} 2";
@@ -362,8 +357,9 @@ mod tests {
         let metrics = Metrics::new(0.8).unwrap();
         metrics.record_store_error(&StoreError::Down("a password is wanted".into()));
         let shop = rules("shop");
-        let domain = shop.domain("shop").unwrap();
-        metrics.record_unavailable(&RuleMetrics::new(&shop), Source::Override(domain));
+        let source = Source::Override(shop.domain("shop").unwrap());
+        let request = Request { domain: "shop".into(), descriptors: Vec::new() };
+        metrics.record_unavailable(&RuleMetrics::new(&shop), &request, &Undecided { source, asked: Vec::new() });
         let counted = |name: &str| -> Vec<String> {
             let all = series(&metrics, name);
             all.into_iter().filter(|line| !line.ends_with(" 0")).collect()

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::available_parallelism;
 
+use prometheus::IntCounter;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Histogram, Metric, MetricFamily};
 
@@ -31,6 +32,27 @@ impl<M: Collector> Striped<M> {
             static THREAD: usize = THREADS.fetch_add(1, Ordering::Relaxed);
         }
         &self.0[THREAD.with(|thread| thread % self.0.len())]
+    }
+}
+
+impl Striped<IntCounter> {
+    /// All threads together.
+    pub(super) fn get(&self) -> u64 {
+        self.0.iter().map(IntCounter::get).sum()
+    }
+}
+
+impl Striped<prometheus::Histogram> {
+    /// All threads together.
+    pub(super) fn histogram(&self) -> Histogram {
+        let family = self.collect().into_iter().next();
+        let metric = family.and_then(|family| family.get_metric().first().cloned());
+        metric.map(|metric| metric.get_histogram().clone()).unwrap_or_default()
+    }
+
+    /// So many have been observed.
+    pub(super) fn count(&self) -> u64 {
+        self.0.iter().map(prometheus::Histogram::get_sample_count).sum()
     }
 }
 
@@ -76,7 +98,7 @@ fn add(sum: &mut Metric, metric: &Metric) {
 
 #[cfg(test)]
 mod tests {
-    use prometheus::{HistogramOpts, IntCounter};
+    use prometheus::HistogramOpts;
 
     use super::*;
 

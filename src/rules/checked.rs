@@ -60,6 +60,10 @@ pub struct DescriptorConfig {
     pub value: Option<Box<str>>,
     /// All values that match the wildcard share one counter.
     pub share_threshold: bool,
+    /// Statistics of its rule name the values of requests, at every level.
+    pub detailed_metric: bool,
+    /// Statistics of the rules here and below name the values of requests, at this level.
+    pub value_to_metric: bool,
     /// The rule for requests that end here.
     pub rule: Option<RuleConfig>,
     /// The next level.

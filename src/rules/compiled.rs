@@ -31,6 +31,29 @@ pub struct Rule {
     levels: u32,
     /// For each level, the pattern whose values share one counter; empty where there is none at all.
     shared: Box<[Option<Box<str>>]>,
+    /// For each level, what statistics call it; empty where that is always what the rule says.
+    stat_names: Box<[StatName]>,
+    /// For each level, where its key and the level end in the path; empty where `|` and `=` tell.
+    ends: Box<[Ends]>,
+}
+
+/// Where a level and its key end in a path.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    key: u32,
+    level: u32,
+}
+
+/// What the statistics that have `envoyproxy/ratelimit`'s names call a level of a rule.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StatName {
+    /// What the rule says.
+    #[default]
+    Rule,
+    /// The request's value, unless it is empty.
+    Value,
+    /// The request's value, which may be empty.
+    AnyValue,
 }
 
 /// A limit of a rule in force.
@@ -60,6 +83,28 @@ impl Rule {
     /// How many entries a descriptor has that reaches it.
     pub fn levels(&self) -> usize {
         self.levels as usize
+    }
+
+    /// What the rule says at each level: the key, and the value where there is one.
+    pub fn keys_and_values(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
+        let plain = self.path.splitn(self.levels().max(1), '|').filter(|_| self.ends.is_empty());
+        let plain = plain.map(|level| level.split_once('=').map_or((level, None), |(key, value)| (key, Some(value))));
+        let starts = std::iter::once(0).chain(self.ends.iter().map(|ends| ends.level as usize + 1));
+        let by_ends = self.ends.iter().zip(starts).map(|(ends, start)| {
+            let (key, level) = (ends.key as usize, ends.level as usize);
+            (&self.path[start..key], (key < level).then(|| &self.path[key + 1..level]))
+        });
+        plain.chain(by_ends)
+    }
+
+    /// What statistics call a level.
+    pub fn stat_name(&self, level: usize) -> StatName {
+        self.stat_names.get(level).copied().unwrap_or_default()
+    }
+
+    /// Statistics tell its requests apart by their values.
+    pub fn has_values(&self) -> bool {
+        !self.stat_names.is_empty()
     }
 
     /// The pattern that stands for the entry's value in the counter's name, where all its values share one counter.
@@ -338,8 +383,14 @@ pub(super) struct Subtree {
 impl Subtree {
     /// Compiles descriptors of a domain.
     pub(super) fn compile(domain: &str, descriptors: Vec<DescriptorConfig>) -> Subtree {
-        let (path, shared) = (String::new(), Vec::new());
-        let mut compiler = Compiler { domain: domain.into(), rules: Vec::new(), path, shared };
+        let mut compiler = Compiler {
+            domain: domain.into(),
+            rules: Vec::new(),
+            path: String::new(),
+            shared: Vec::new(),
+            stat_names: Vec::new(),
+            ends: Vec::new(),
+        };
         let root = compiler.level(descriptors);
         let mut rules = compiler.rules;
         rules.shrink_to_fit();
@@ -353,24 +404,36 @@ struct Compiler {
     rules: Vec<Rule>,
     path: String,
     shared: Vec<Option<Box<str>>>,
+    /// Where rules have no `detailed_metric`.
+    stat_names: Vec<StatName>,
+    /// Of each level, and whether `|` and `=` cannot tell.
+    ends: Vec<(Ends, bool)>,
 }
 
 impl Compiler {
     fn level(&mut self, descriptors: Vec<DescriptorConfig>) -> Level {
         let mut level = Level { width: descriptors.len(), ..Level::default() };
         for (order, descriptor) in descriptors.into_iter().enumerate() {
-            let DescriptorConfig { place, key, value, share_threshold, rule, descriptors } = descriptor;
+            let DescriptorConfig { place, key, value, share_threshold, detailed_metric, value_to_metric, .. } =
+                descriptor;
             let (path, depth) = (self.path.len(), self.shared.len());
             if !self.path.is_empty() {
                 self.path.push('|');
             }
             self.path.push_str(&key);
+            let key_end = self.path.len();
             if let Some(value) = &value {
                 self.path.push('=');
                 self.path.push_str(value);
             }
+            let is_odd = key.contains(['=', '|']) || value.as_deref().is_some_and(|value| value.contains('|'));
+            self.ends.push((Ends { key: key_end as u32, level: self.path.len() as u32 }, is_odd));
             self.shared.push(share_threshold.then(|| value.as_deref().unwrap_or("*").into()));
-            let node = self.node(place, rule, descriptors);
+            self.stat_names.push(if value_to_metric { StatName::Value } else { StatName::Rule });
+            let names = self.stat_names(detailed_metric);
+            let node = self.node(place, names, descriptor.rule, descriptor.descriptors);
+            self.stat_names.truncate(depth);
+            self.ends.truncate(depth);
             self.path.truncate(path);
             self.shared.truncate(depth);
 
@@ -398,12 +461,31 @@ impl Compiler {
         level
     }
 
-    fn node(&mut self, place: Place, rule: Option<RuleConfig>, descriptors: Vec<DescriptorConfig>) -> Node {
+    /// Of the levels to a node, with its `detailed_metric` or without. A value that all share is never named.
+    fn stat_names(&self, detailed_metric: bool) -> Box<[StatName]> {
+        let name = |(own, shared): (&StatName, &Option<Box<str>>)| match (own, shared) {
+            (_, Some(_)) => StatName::Rule,
+            _ if detailed_metric => StatName::AnyValue,
+            (own, None) => *own,
+        };
+        let names = || self.stat_names.iter().zip(&self.shared).map(name);
+        if names().all(|name| name == StatName::Rule) { Box::default() } else { names().collect() }
+    }
+
+    fn node(
+        &mut self,
+        place: Place,
+        stat_names: Box<[StatName]>,
+        rule: Option<RuleConfig>,
+        descriptors: Vec<DescriptorConfig>,
+    ) -> Node {
         let rule = rule.and_then(|RuleConfig { role, metadata, limits }| {
             let (path, several): (Arc<str>, _) = (self.path.as_str().into(), limits.len() > 1);
             let limits = limits.into_iter().enumerate().map(|(i, config)| limit(&path, several.then_some(i), config));
             let limits = limits.collect();
             let any_shared = self.shared.iter().any(Option::is_some);
+            let is_odd = self.ends.iter().any(|(_, is_odd)| *is_odd);
+            let ends = self.ends.iter().filter(|_| is_odd).map(|(ends, _)| *ends).collect();
             self.rules.push(Rule {
                 domain: Arc::clone(&self.domain),
                 path,
@@ -413,6 +495,8 @@ impl Compiler {
                 limits,
                 levels: self.shared.len() as u32,
                 shared: if any_shared { self.shared.clone().into() } else { Box::default() },
+                stat_names,
+                ends,
             });
             // Files of 4 thousand million rules do not fit in memory.
             u32::try_from(self.rules.len()).ok().and_then(NonZeroU32::new).map(RuleId)

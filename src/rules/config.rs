@@ -76,6 +76,10 @@ pub struct RawDescriptor<'a> {
     pub value: Raw<Text<'a>>,
     /// All values that match the wildcard share one counter.
     pub share_threshold: Raw<bool>,
+    /// Statistics of the rule beside it name the values of requests, at every level.
+    pub detailed_metric: Raw<bool>,
+    /// Statistics of the rules here and below name the values of requests, at this level.
+    pub value_to_metric: Raw<bool>,
     /// A denial is counted and reported only.
     pub shadow_mode: Raw<bool>,
     /// A request is denied where all such rules deny it.

@@ -17,6 +17,6 @@ pub use checked::{
     Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, LimitConfig, Line, OriginConfig, Place,
     RuleConfig, RuleLimitConfig, Said, SaidBy,
 };
-pub use compiled::{Domain, Rule, RuleLimit, Rules};
+pub use compiled::{Domain, Rule, RuleLimit, Rules, StatName};
 pub use source::{load, schema, watch, xds};
 pub use trace::{Budget, MatchedBy, Miss, Missed, Step, Trace};

@@ -126,6 +126,8 @@ pub(super) struct Up {
     pub(super) client_flags: &'static str,
     pub(super) http: SocketAddr,
     pub(super) debug: Option<SocketAddr>,
+    /// Where `envoyproxy/ratelimit`'s statistics are shown.
+    pub(super) statistics: Option<SocketAddr>,
     pub(super) store: String,
 }
 
@@ -141,9 +143,12 @@ impl Up {
     pub(super) fn announce(&self, rules: &Rules) {
         let Up { grpc, client_flags, http, store, .. } = self;
         let debug_port = self.debug.map(display);
+        let prometheus = self.statistics.map(display);
         let (count, domains) = (rules.rules().len(), rules.domains());
         let (version, commit) = (version::VERSION, version::COMMIT);
-        tracing::info!(%grpc, %http, debug_port, store, rules = count, domains, version, commit, "tollgate is up");
+        tracing::info!(
+            %grpc, %http, debug_port, prometheus, store, rules = count, domains, version, commit, "tollgate is up"
+        );
         if let Some(example) = example(rules, grpc, client_flags) {
             tracing::info!("try: {example}");
         }

@@ -7,13 +7,14 @@ use super::descriptors::{self, Shares};
 use super::options;
 use super::port::{Listener, Port};
 use super::unix;
-use crate::settings::Settings;
+use crate::settings::{Address, Settings};
 
 /// The listeners, open before anything says so.
 pub(super) struct Ports {
     pub(super) grpc: Port,
     pub(super) http: TcpListener,
     pub(super) debug: Option<TcpListener>,
+    pub(super) statistics: Option<TcpListener>,
     /// So many connections HTTP may have at once.
     pub(super) http_connections: usize,
 }
@@ -42,6 +43,15 @@ impl Ports {
             Some(port) => Some(bind(&listeners.debug_host, port, "DEBUG_HOST, DEBUG_PORT").await?),
             None => None,
         };
-        Ok(Ports { debug, grpc: Port::new(grpc, shares.grpc), http, http_connections: shares.http })
+        let statistics = match settings.statistics.prometheus() {
+            Some(Address { host: Some(host), port }) => Some(bind(host, *port, "PROMETHEUS_ADDR").await?),
+            // Every address of IPv6 and IPv4, or of IPv4 where there is no other.
+            Some(Address { host: None, port }) => match TcpListener::bind(("::", *port)).await {
+                Ok(listener) => Some(listener),
+                Err(_) => Some(bind("0.0.0.0", *port, "PROMETHEUS_ADDR").await?),
+            },
+            None => None,
+        };
+        Ok(Ports { debug, statistics, grpc: Port::new(grpc, shares.grpc), http, http_connections: shares.http })
     }
 }

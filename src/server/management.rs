@@ -1,25 +1,20 @@
 //! Rules from a management server: put in force as they come, and told of.
 
 use std::convert::Infallible;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
-use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::reload::{Settled, Target, supervise};
+use super::secure::Words;
 use super::signals::Hangups;
-use crate::files::blocking;
 use crate::metrics::XdsMetrics;
 use crate::probe::{self, Found};
-use crate::rules::xds::{self, Connection, Event, Handshake, HostPort, Offer, Options, Response, StreamError};
-use crate::settings::ManagementTls;
+use crate::rules::xds::{self, Event, HostPort, Offer, Options, Response, StreamError};
 use crate::store::Store;
 use crate::telemetry::Throttle;
-use crate::tls::HandshakeError;
 
 /// How often is said that the first rules are waited for, and again what is no news.
 const REMIND: Duration = Duration::from_secs(5 * 60);
@@ -45,37 +40,15 @@ pub(super) enum BeforeTheFirst {
     Serve,
 }
 
-/// What makes a connection to the server one of TLS.
-///
-/// # Errors
-/// Where the files cannot be used.
-pub(super) fn secure(ManagementTls { files, name }: ManagementTls) -> anyhow::Result<Handshake> {
-    files.load().context("TLS with the management server (CONFIG_GRPC_XDS_SERVER_USE_TLS)")?;
-    let server = ServerName::try_from(name.clone());
-    let server = server.with_context(|| format!("{name:?} is no name: see CONFIG_GRPC_XDS_SERVER_TLS_SAN"))?;
-    Ok(Arc::new(move |connection| {
-        let (files, server) = (files.clone(), server.clone());
-        Box::pin(async move {
-            // Read again: certificates are exchanged while the process lives.
-            let client = blocking(move || files.load()).await.map_err(io::Error::other)?;
-            let connected = client.connect(server, connection).await;
-            let connected = connected.map_err(|error| explained(&HandshakeError::of(&error)))?;
-            Ok(Box::new(connected) as Box<dyn Connection>)
-        })
-    }))
-}
-
-fn explained(error: &HandshakeError) -> io::Error {
-    let advice = match error {
-        HandshakeError::PlainText => ": unset CONFIG_GRPC_XDS_SERVER_USE_TLS, or see CONFIG_GRPC_XDS_SERVER_URL",
-        HandshakeError::Untrusted(_) => ": an authority in CONFIG_GRPC_XDS_SERVER_TLS_CACERT must have signed it",
-        HandshakeError::WrongName(_) => ": write a name that it has into CONFIG_GRPC_XDS_SERVER_TLS_SAN",
-        HandshakeError::Expired(_) => ": the server needs another",
-        HandshakeError::Refused(_) => ": does it trust CONFIG_GRPC_XDS_CLIENT_TLS_CERT?",
-        _ => "",
-    };
-    io::Error::other(format!("{error}{advice}"))
-}
+/// What is said where TLS with the server fails.
+pub(super) const TLS: Words = Words {
+    tls: "TLS with the management server (CONFIG_GRPC_XDS_SERVER_USE_TLS)",
+    name: "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+    plain_text: "unset CONFIG_GRPC_XDS_SERVER_USE_TLS, or see CONFIG_GRPC_XDS_SERVER_URL",
+    untrusted: "an authority in CONFIG_GRPC_XDS_SERVER_TLS_CACERT must have signed it",
+    wrong_name: "write a name that it has into CONFIG_GRPC_XDS_SERVER_TLS_SAN",
+    refused: "does it trust CONFIG_GRPC_XDS_CLIENT_TLS_CERT?",
+};
 
 /// Puts in force what the server sends, for ever.
 pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) -> Infallible {

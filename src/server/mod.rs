@@ -4,12 +4,14 @@ mod announce;
 mod beginnings;
 mod descriptors;
 mod drain;
+mod exporting;
 mod grpc;
 mod listeners;
 mod management;
 mod options;
 pub mod port;
 mod reload;
+mod secure;
 mod signals;
 pub mod stream;
 mod tls;
@@ -30,7 +32,9 @@ use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::rules::load::Loader;
 use crate::rules::xds::Options;
-use crate::settings::{ConfigType, Settings};
+use crate::settings::{ConfigType, Environment, Settings};
+use crate::spans::{Exporting, Spans};
+use crate::statsd::Statsd;
 use crate::store::Store;
 use crate::store::denied::{Denials, DeniedCache};
 use crate::store::lease::Leases;
@@ -44,6 +48,7 @@ use grpc::Entrance;
 use listeners::Ports;
 use management::{BeforeTheFirst, Management};
 use reload::{Files, Origin, Target, WrongAtFirst};
+use secure::secure;
 use signals::{Hangups, Signals};
 use tls::Tls;
 use workers::Workers;
@@ -51,8 +56,14 @@ use workers::Workers;
 /// So many people may look at the debug port at once; the oldest goes for a new one.
 const DEBUG_CONNECTIONS: usize = 8;
 
+/// How long the collector has for the last spans.
+const LAST_SPANS: Duration = Duration::from_secs(5);
+
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
 const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
+
+/// The port for statistics has so many connections at once: Prometheus has one, or two.
+const STATISTICS_CONNECTIONS: usize = 16;
 
 /// Serves until SIGTERM or SIGINT, and then until requests that are being decided are answered. The metrics show how
 /// many log lines are lost.
@@ -68,21 +79,41 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
     let ports = Ports::open(&settings, threads, redis.as_ref().map_or(0, |redis| redis.connections)).await?;
     let workers = Workers::start(threads).context("cannot start the threads that answer calls")?;
 
-    let metrics = Arc::new(Metrics::new(settings.answers.near_limit_ratio)?);
+    let metrics = Metrics::new(settings.answers.near_limit_ratio)?;
+    let metrics = match settings.statistics.value_series() {
+        Some(most) => metrics.with_values(most)?,
+        None => metrics,
+    };
+    let metrics = Arc::new(match settings.statistics.prometheus() {
+        Some(_) => metrics.with_exposition(settings.statistics.exposition()?),
+        None => metrics,
+    });
     metrics.observe_lost_log_lines(lost_log_lines)?;
+    let (spans, exporting) = exporting::start(&settings.tracing, &metrics)?;
     let origin = origin(&settings, &metrics, hangups)?;
     let most_bytes = settings.requests.memory_store_size_in_bytes;
     let most_bytes = most_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let memory = Arc::new(MemoryStore::new(SystemClock, most_bytes.unwrap_or_else(memory::default_bytes)));
     tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
     let (store_is_up, seen_store) = watch::channel(redis.is_none());
-    let parts = Parts { settings, signals, origin, ports, workers, metrics, memory, store_is_up: seen_store };
+    let parts = Parts {
+        settings,
+        signals,
+        origin,
+        ports,
+        workers,
+        metrics,
+        memory,
+        store_is_up: seen_store,
+        spans: spans.clone(),
+        exporting,
+    };
     let metrics = Arc::clone(&parts.metrics);
     let on_answer: OnAnswer = Arc::new(move |error, took| metrics.record_store(error, took));
     match redis {
         None => {
             parts.metrics.set_store_up();
-            let store = Arc::new(Timed::new(Arc::clone(&parts.memory), on_answer));
+            let store = Arc::new(Timed::new(Arc::clone(&parts.memory), on_answer).traced(spans));
             let stores = vec![store; parts.workers.runtimes().len()];
             parts.run(stores, "memory").await
         }
@@ -97,7 +128,10 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
                 }
             });
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
-            let timed = |store| Timed::new(Arc::new(store), Arc::clone(&on_answer));
+            let timed = |store: RedisStore| {
+                let store = Arc::new(store.traced(spans.clone()));
+                Timed::new(store, Arc::clone(&on_answer)).traced(spans.clone())
+            };
             let metrics = Arc::clone(&parts.metrics);
             let bytes = parts.settings.store.local_cache_size_in_bytes;
             let denials = Arc::new(Denials::new(bytes, Box::new(move || metrics.record_denied_cache_hit())));
@@ -123,7 +157,7 @@ fn origin(settings: &Settings, metrics: &Metrics, hangups: Hangups) -> anyhow::R
         }),
         ConfigType::GrpcXdsSotw => Origin::Management(Box::new(Management {
             options: Options {
-                handshake: settings.management.tls()?.map(management::secure).transpose()?,
+                handshake: settings.management.tls()?.map(|tls| secure(tls, &management::TLS)).transpose()?,
                 ..settings.management_server()
             },
             before_the_first: if force_start { BeforeTheFirst::Serve } else { BeforeTheFirst::Wait },
@@ -155,18 +189,23 @@ struct Parts {
     metrics: Arc<Metrics>,
     memory: Arc<MemoryStore>,
     store_is_up: watch::Receiver<bool>,
+    spans: Spans,
+    /// `None` where tracing is off.
+    exporting: Option<Exporting>,
 }
 
 impl Parts {
     /// Each worker has a store of its own; all lead to the same counters.
     async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
-        let Parts { settings, mut signals, origin, ports, workers, metrics, memory, store_is_up } = self;
+        let Parts { settings, mut signals, origin, ports, workers, metrics, memory, store_is_up, spans, exporting } =
+            self;
         let files = settings.tls.server()?;
         let up = Up {
             grpc: ports.grpc.address()?,
             client_flags: files.as_ref().map_or("", tls::client_flags),
             http: ports.http.local_addr()?,
             debug: ports.debug.as_ref().map(TcpListener::local_addr).transpose()?,
+            statistics: ports.statistics.as_ref().map(TcpListener::local_addr).transpose()?,
             store: store_name.to_owned(),
         };
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
@@ -191,11 +230,13 @@ impl Parts {
         let servers = stores.into_iter().map(|store| {
             let limiter = Arc::new(limiter.with_store(store));
             let service = Service::new(limiter, Arc::clone(&metrics), options::service(&settings));
+            let service = service.traced(spans.clone());
             Server::new(service, others.clone(), options::connection(&settings))
         });
         let json = match settings.listeners.json_api {
             true => {
                 let service = Service::new(Arc::clone(&limiter), Arc::clone(&metrics), options::service(&settings));
+                let service = service.traced(spans.clone());
                 let most_bytes = settings.requests.max_message_bytes as usize;
                 Some(JsonApi::new(service, first_worker.clone(), most_bytes, Mapping::new()?))
             }
@@ -215,6 +256,23 @@ impl Parts {
                 let _ = stopped.wait_for(|stop| *stop).await;
             }));
         }
+        if let Some(port) = ports.statistics {
+            let statistics = &settings.statistics;
+            if let Some(path) = statistics.missing_mapping() {
+                tracing::warn!(
+                    path = %path.display(),
+                    "PROMETHEUS_MAPPER_YAML names a file that is not there: the built-in names stay"
+                );
+            }
+            let router = http::statistics_router(&statistics.prometheus_path, Arc::clone(&metrics));
+            let permits = Arc::new(Semaphore::new(STATISTICS_CONNECTIONS));
+            let mut stopped = stopped.clone();
+            tokio::spawn(http::serve(port, router, permits, async move {
+                let _ = stopped.wait_for(|stop| *stop).await;
+            }));
+        }
+        let statsd = settings.statistics.statsd(&Environment::of_process())?;
+        let statsd = statsd.map(|config| Statsd::start(config, Arc::clone(&metrics)));
         let router = http::router(Port { health: serving.health(), metrics, json, admin });
         let permits = Arc::new(Semaphore::new(ports.http_connections));
         let mut http = tokio::spawn(http::serve(ports.http, router, permits, async move {
@@ -238,8 +296,18 @@ impl Parts {
         let lost = Arc::clone(&workers);
         let log = Arc::clone(&limiter);
         let running = Running { settings, serving, rules, grpc, http, stop, workers, limiter, store };
+        let drained = async {
+            let answered = running.drain().await;
+            if let Some(exporting) = exporting {
+                exporting.end(LAST_SPANS).await;
+            }
+            answered
+        };
         tokio::select! {
-            answered = running.drain() => {
+            answered = drained => {
+                if let Some(statsd) = statsd {
+                    statsd.finish().await;
+                }
                 log.flush_log();
                 match answered? {
                     true => tracing::info!("every request is answered: bye"),

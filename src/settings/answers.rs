@@ -2,7 +2,7 @@
 
 use clap::{ArgAction, Args};
 
-use super::{SettingsError, named, switch};
+use super::{SettingsError, named, share, switch};
 use crate::grpc::HeaderFormat;
 
 /// What an answer carries, and how answers are counted.
@@ -79,12 +79,5 @@ impl AnswerSettings {
         let names = names.into_iter().chain(decided_by.map(|name| ("LIMIT_DECIDED_BY_HEADER", name)));
         let is_wrong = |name: &str| axum::http::HeaderName::try_from(name).is_err();
         names.filter(move |(_, name)| is_wrong(name)).map(|(setting, _)| SettingsError::HeaderName(setting))
-    }
-}
-
-fn share(text: &str) -> Result<f64, String> {
-    match text.parse() {
-        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
-        _ => Err("must be a number from 0 to 1".into()),
     }
 }

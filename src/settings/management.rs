@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::{Settings, SettingsError, duration, positive_duration, switch, whole};
+use super::{PeerTls, Settings, SettingsError, duration, positive_duration, switch, whole};
 use crate::rules::xds::{Backoff, Headers, HostPort, Metadata, Options, PING_INTERVAL};
 use crate::tls::{ClientFiles, Expected, NamedFile, Protocol, Trusted};
 
@@ -104,21 +104,12 @@ pub struct ManagementSettings {
     pub config_grpc_xds_client_tls_key: Option<PathBuf>,
 }
 
-/// What TLS with the management server needs.
-#[derive(Clone, Debug)]
-pub struct ManagementTls {
-    /// Whom it trusts, and what it shows.
-    pub files: ClientFiles,
-    /// The name that the server must have.
-    pub name: String,
-}
-
 impl ManagementSettings {
     /// `None`: no TLS is spoken.
     ///
     /// # Errors
     /// Where only one of two files is named.
-    pub fn tls(&self) -> Result<Option<ManagementTls>, SettingsError> {
+    pub fn tls(&self) -> Result<Option<PeerTls>, SettingsError> {
         if !self.config_grpc_xds_server_use_tls {
             return Ok(None);
         }
@@ -131,10 +122,10 @@ impl ManagementSettings {
             (None, None) => None,
             _ => return Err(SettingsError::HalfClientIdentity),
         };
-        let trusted = authorities.map_or(Trusted::Machine, |file| Trusted::Only(file, Expected::Name));
+        let trusted = authorities.map_or(Trusted::Machine(Expected::Name), |file| Trusted::Only(file, Expected::Name));
         let name = self.config_grpc_xds_server_tls_san.as_ref().unwrap_or(&self.config_grpc_xds_server_url.host);
         let files = ClientFiles { trusted, identity, protocol: Protocol::Grpc };
-        Ok(Some(ManagementTls { files, name: name.clone() }))
+        Ok(Some(PeerTls { files, name: name.clone() }))
     }
 }
 

@@ -43,6 +43,10 @@ const SYNONYMS: &[(&[&str], &str)] = &[
     ),
     (&["REDIS_PASS", "REDIS_PASSWORD", "REDIS_USER", "REDIS_USERNAME"], "REDIS_AUTH"),
     (&["REDIS_SSL", "REDIS_TLS_ENABLED", "REDIS_USE_SSL", "REDIS_USE_TLS"], "REDIS_TLS"),
+    (&["REDIS_CA_CERT", "REDIS_TLS_CA", "REDIS_TLS_CA_CERT", "REDIS_TLS_CA_FILE"], "REDIS_TLS_CACERT"),
+    (&["REDIS_TLS_SAN", "REDIS_TLS_SNI"], "REDIS_TLS_SERVER_NAME"),
+    (&["REDIS_PASSWORD_FILE", "REDIS_TOKEN_FILE"], "REDIS_AUTH_FILE"),
+    (&["REDIS_SENTINEL_PASSWORD"], "REDIS_SENTINEL_AUTH"),
     (&["REDIS_CLUSTER", "REDIS_MODE"], "REDIS_TYPE"),
     (&["KEY_PREFIX", "REDIS_KEY_PREFIX", "REDIS_PREFIX"], "CACHE_KEY_PREFIX"),
     (&["REDIS_CONNECTIONS", "REDIS_MAX_CONNECTIONS"], "REDIS_POOL_SIZE"),
@@ -61,11 +65,14 @@ const SYNONYMS: &[(&[&str], &str)] = &[
     (&["DRY_RUN"], "SHADOW_MODE"),
 ];
 
+/// How the names begin that OpenTelemetry has for logs: one letter more than those for spans.
+const OF_LOGS: &str = "OTEL_BLRP_";
+
 /// What of the environment was probably meant for one of `concerned`, which a command reads, in the order of the names.
 pub fn misspelt(environment: &Environment, concerned: &BTreeSet<String>) -> Vec<Misspelt> {
     let settings = super::names();
     let known: Vec<String> = settings.iter().cloned().chain(reference::names().map(str::to_owned)).collect();
-    let is_known = |name: &str| settings.contains(name) || reference::is_name(name);
+    let is_known = |name: &str| settings.contains(name) || reference::is_name(name) || name.starts_with(OF_LOGS);
     let is_read = |name: &String| concerned.contains(reference::beside(name).unwrap_or(name));
     let unknown = environment.iter().filter(|(name, value)| !is_known(name) && !is_service_link(name, value));
     let meant = |variable: &str| {

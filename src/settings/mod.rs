@@ -12,13 +12,17 @@ mod listeners;
 mod logs;
 mod management;
 mod misspelt;
+mod otel;
 mod page;
+mod redis_tls;
 mod reference;
 mod replicas;
 mod requests;
 mod rules;
+mod statistics;
 mod store;
 mod tls;
+mod tracing;
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -27,6 +31,7 @@ use std::str::FromStr;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
+use crate::metrics::reference::NO_LABEL;
 use crate::store::redis::RedisAddressError;
 
 use self::duration::{duration, positive_duration};
@@ -37,15 +42,18 @@ pub use given::{Given, Mistake, Origin};
 pub use links::port;
 pub use listeners::ListenerSettings;
 pub use logs::LogSettings;
-pub use management::{ManagementSettings, ManagementTls};
+pub use management::ManagementSettings;
 pub use misspelt::{Misspelt, misspelt};
 pub use page::{names, page};
+pub use redis_tls::RedisTlsSettings;
 pub use reference::{Unsupported, Weight, unsupported};
 pub use replicas::sign_of_replicas;
 pub use requests::RequestSettings;
 pub use rules::{ConfigType, Deciding, Reading, RulesSettings};
+pub use statistics::{Address, StatisticsSettings};
 pub use store::{Backend, KeyNames, SocketType, StoreSettings};
-pub use tls::TlsSettings;
+pub use tls::{PeerTls, TlsSettings};
+pub use tracing::TracingSettings;
 
 /// How the process runs, in the order of the reference page. Durations read like 150us, 20ms, 1h30m.
 #[derive(Args, Clone, Debug)]
@@ -86,9 +94,17 @@ pub struct Settings {
     #[command(flatten)]
     pub answers: AnswerSettings,
 
+    /// Where statistics go.
+    #[command(flatten)]
+    pub statistics: StatisticsSettings,
+
     /// What is logged.
     #[command(flatten)]
     pub logs: LogSettings,
+
+    /// What is traced.
+    #[command(flatten)]
+    pub tracing: TracingSettings,
 }
 
 /// A setting that cannot be by itself, or that does not go with the others. Its text is what would be right;
@@ -116,6 +132,12 @@ pub enum SettingsError {
     /// One says tcp and the other means a path.
     #[error("REDIS_URL is the path of a Unix socket: write host:port there, or unix here")]
     SocketType,
+    /// Nothing leaves the machine there.
+    #[error("REDIS_URL is a Unix socket, where no TLS is spoken: unset it")]
+    SocketTls,
+    /// One of two files that make sense together.
+    #[error("needs both REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY, or neither")]
+    HalfRedisIdentity(&'static str),
     /// Nobody could reset counters.
     #[error("needs an ADMIN_TOKEN of at least {MIN_TOKEN} characters")]
     NoAdminToken,
@@ -134,9 +156,24 @@ pub enum SettingsError {
     /// A name that nobody would have vouched for.
     #[error("needs GRPC_CLIENT_TLS_CACERT, the file of the authority that signs the certificates of clients")]
     NoClientAuthority,
+    /// One process has one of them.
+    #[error("statsd or DogStatsD: set USE_STATSD or USE_DOG_STATSD to false")]
+    TwoStatsds,
+    /// A file with names that asks for what is not there.
+    #[error("{0}")]
+    Mapping(String),
+    /// A tag that Prometheus uses itself.
+    #[error("{0:?} {NO_LABEL}")]
+    ExtraTag(String),
+    /// A mogrifier that cannot be: which, and why.
+    #[error("{0}")]
+    Mogrifier(String),
     /// A header that HTTP cannot carry.
     #[error("not the name of a header: use letters, digits and dashes")]
     HeaderName(&'static str),
+    /// One of OpenTelemetry's, and what would be right.
+    #[error("{1}")]
+    Otel(&'static str, String),
 }
 
 /// An administrator's token has so many characters at least.
@@ -150,19 +187,27 @@ impl SettingsError {
             SettingsError::NoRedisUrl => Some("BACKEND_TYPE"),
             SettingsError::RedisUrl(_) => Some("REDIS_URL"),
             SettingsError::SocketType => Some("REDIS_SOCKET_TYPE"),
+            SettingsError::SocketTls => Some("REDIS_TLS"),
             SettingsError::NoAdminToken => Some("ADMIN_API"),
             SettingsError::ShortAdminToken(_) => Some("ADMIN_TOKEN"),
             SettingsError::NoTlsCertificate | SettingsError::NoTlsKey => Some("GRPC_SERVER_USE_TLS"),
             SettingsError::HalfClientIdentity => Some("CONFIG_GRPC_XDS_SERVER_USE_TLS"),
             SettingsError::NoClientAuthority => Some("GRPC_CLIENT_TLS_SAN"),
-            SettingsError::HeaderName(setting) => Some(setting),
+            SettingsError::TwoStatsds => Some("USE_DOG_STATSD"),
+            SettingsError::Mapping(_) => Some("PROMETHEUS_MAPPER_YAML"),
+            SettingsError::ExtraTag(_) => Some("EXTRA_TAGS"),
+            SettingsError::Mogrifier(_) => Some("USE_DOG_STATSD_MOGRIFIERS"),
+            SettingsError::HeaderName(setting)
+            | SettingsError::Otel(setting, _)
+            | SettingsError::HalfRedisIdentity(setting) => Some(setting),
         }
     }
 }
 
 impl Settings {
-    /// All that is wrong with settings that can be read.
-    pub fn errors(&self) -> Vec<SettingsError> {
+    /// All that is wrong with settings that can be read. The environment has what belongs to names that a setting
+    /// lists.
+    pub fn errors(&self, environment: &Environment) -> Vec<SettingsError> {
         let sources = match self.rules.config_type {
             ConfigType::File => self.rules.sources().err(),
             ConfigType::GrpcXdsSotw => None,
@@ -173,6 +218,9 @@ impl Settings {
             self.store.redis().err(),
             self.listeners.admin_token().err(),
             self.tls.server().err(),
+            self.tracing.exporting().and_then(|_| self.tracing.tls()).err(),
+            self.statistics.prometheus().and_then(|_| self.statistics.exposition().err()),
+            self.statistics.statsd(environment).err(),
         ];
         found.into_iter().flatten().chain(self.answers.wrong_headers()).collect()
     }
@@ -192,6 +240,14 @@ pub fn switch() -> impl TypedValueParser<Value = bool> {
     let on = PossibleValue::new("true").aliases(["t", "1", "yes", "y", "on"]);
     let off = PossibleValue::new("false").aliases(["f", "0", "no", "n", "off"]);
     PossibleValuesParser::new([on.clone(), off]).map(move |given| on.matches(&given, true))
+}
+
+/// A part of a whole.
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+        _ => Err("must be a number from 0 to 1".into()),
+    }
 }
 
 /// A number within these bounds.

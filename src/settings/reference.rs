@@ -42,16 +42,29 @@ const OFF: &[&str] = &["0", "f", "F", "false", "False", "FALSE"];
 /// Every value asks for something.
 const NONE: &[&str] = &[];
 
-const NO_REDIS_TLS: &str =
-    "TLS to Redis is not supported; unset it, and name a port without TLS, or a tunnel (stunnel), in REDIS_URL";
 const ONE_REDIS: &str = "one Redis holds all counters; unset it, and set REDIS_URL";
-const NO_CLUSTER: &str = "a single Redis is supported; unset it";
-const NO_STATSD: &str = "metrics are at /metrics of the HTTP port (HOST, PORT), for Prometheus";
-const NO_TRACES: &str = "traces are not exported";
 const NO_MEMCACHED: &str = "Memcached is not supported; unset it, and set REDIS_URL";
 const NO_PIPELINE: &str = "calls that come together go to Redis together, without waiting for others";
 
 const ROWS: &[Row] = &[
+    told(
+        &["GOMAXPROCS"],
+        NONE,
+        "WORKER_THREADS",
+        "Go's runtime reads it, and Tollgate has none; WORKER_THREADS is one for each core that the process may use",
+    ),
+    told(
+        &["GODEBUG", "GOGC", "GOMEMLIMIT", "GOTRACEBACK"],
+        NONE,
+        "WORKER_THREADS",
+        "Go's runtime reads it, and Tollgate has none; nor does it collect garbage",
+    ),
+    told(
+        &["GRPC_GO_LOG_SEVERITY_LEVEL", "GRPC_GO_LOG_VERBOSITY_LEVEL"],
+        NONE,
+        "LOG_LEVEL",
+        "Go's gRPC reads it; set LOG_LEVEL, which can name a module",
+    ),
     told(&["RUNTIME_IGNOREDOTFILES"], NONE, "RULES", "files and folders that begin with a dot are never read"),
     told(
         &["RUNTIME_WATCH_ROOT"],
@@ -63,12 +76,8 @@ const ROWS: &[Row] = &[
         &["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"],
         OFF,
         "DEFAULT_ALGORITHM",
-        "a denied request charges nothing, unless its limit says count_denied or counts by fixed_window",
+        "a denied request charges nothing; a limit that counts by fixed_window does so with count_denied: false",
     ),
-    refused(&["REDIS_TYPE"], &["SINGLE", "Single", "single"], "REDIS_URL", "a single Redis is supported: use SINGLE"),
-    refused(&["REDIS_TLS"], OFF, "REDIS_URL", NO_REDIS_TLS),
-    told(&["REDIS_TLS_CACERT", "REDIS_TLS_CLIENT_CERT", "REDIS_TLS_CLIENT_KEY"], NONE, "REDIS_URL", NO_REDIS_TLS),
-    told(&["REDIS_TLS_SKIP_HOSTNAME_VERIFICATION"], OFF, "REDIS_URL", NO_REDIS_TLS),
     refused(&["REDIS_PERSECOND"], OFF, "REDIS_URL", ONE_REDIS),
     told(
         &[
@@ -89,7 +98,7 @@ const ROWS: &[Row] = &[
         ONE_REDIS,
     ),
     told(&["REDIS_PERSECOND_TLS"], OFF, "REDIS_URL", ONE_REDIS),
-    told(&["REDIS_CLUSTER_PIPELINE_PARALLELISM", "REDIS_SENTINEL_AUTH"], NONE, "REDIS_URL", NO_CLUSTER),
+    told(&["REDIS_CLUSTER_PIPELINE_PARALLELISM"], NONE, "REDIS_URL", NO_PIPELINE),
     told(&["REDIS_PIPELINE_LIMIT", "REDIS_PIPELINE_WINDOW"], &["0", "0s"], "REDIS_URL", NO_PIPELINE),
     told(
         &["REDIS_POOL_ON_EMPTY_BEHAVIOR"],
@@ -118,52 +127,6 @@ const ROWS: &[Row] = &[
         NO_MEMCACHED,
     ),
     told(&["MEMCACHE_TLS", "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION"], OFF, "BACKEND_TYPE", NO_MEMCACHED),
-    told(&["USE_DOG_STATSD", "USE_STATSD"], OFF, "NEAR_LIMIT_RATIO", NO_STATSD),
-    told(
-        &["STATSD_HOST", "STATSD_PORT", "STATSD_PROTOCOL", "STATS_FLUSH_INTERVAL", "USE_DOG_STATSD_MOGRIFIERS"],
-        NONE,
-        "NEAR_LIMIT_RATIO",
-        NO_STATSD,
-    ),
-    told(&["EXTRA_TAGS"], NONE, "NEAR_LIMIT_RATIO", "let Prometheus add labels where it scrapes, by relabel_configs"),
-    told(&["DISABLE_STATS"], OFF, "NEAR_LIMIT_RATIO", "metrics are kept, and cost nothing where nobody scrapes them"),
-    told(
-        &["PROMETHEUS_ADDR", "USE_PROMETHEUS"],
-        OFF,
-        "NEAR_LIMIT_RATIO",
-        "metrics for Prometheus are always at /metrics of the HTTP port (HOST, PORT)",
-    ),
-    told(
-        &["PROMETHEUS_PATH"],
-        &["/metrics"],
-        "NEAR_LIMIT_RATIO",
-        "metrics are at /metrics; name that in Prometheus, as metrics_path",
-    ),
-    told(
-        &["PROMETHEUS_MAPPER_YAML"],
-        NONE,
-        "NEAR_LIMIT_RATIO",
-        "metrics have labels already; let Prometheus rename them, by metric_relabel_configs",
-    ),
-    told(
-        &["PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS"],
-        OFF,
-        "NEAR_LIMIT_RATIO",
-        "times are in seconds, as Prometheus has them",
-    ),
-    told(&["TRACING_ENABLED"], OFF, "LOG_LEVEL", NO_TRACES),
-    told(
-        &[
-            "TRACING_EXPORTER_PROTOCOL",
-            "TRACING_SAMPLING_RATE",
-            "TRACING_SERVICE_INSTANCE_ID",
-            "TRACING_SERVICE_NAME",
-            "TRACING_SERVICE_NAMESPACE",
-        ],
-        NONE,
-        "LOG_LEVEL",
-        NO_TRACES,
-    ),
 ];
 
 /// How the names begin that a list in `USE_DOG_STATSD_MOGRIFIERS` makes.
@@ -211,11 +174,7 @@ pub fn unsupported(environment: &Environment, settings: &BTreeSet<String>) -> Ve
         let set = set.filter(|(_, value)| settings.contains(row.beside) && !row.harmless.contains(value));
         set.map(|(name, value)| Unsupported { setting: shown(name, value), advice: row.advice, weight: row.weight })
     };
-    let mogrifiers = environment.iter().filter(|(name, _)| name.starts_with(MOGRIFIER));
-    let mogrifiers = mogrifiers.filter(|_| settings.contains("NEAR_LIMIT_RATIO"));
-    let mogrifiers =
-        mogrifiers.map(|(name, _)| Unsupported { setting: name.into(), advice: NO_STATSD, weight: Weight::Told });
-    ROWS.iter().flat_map(of_row).chain(mogrifiers).collect()
+    ROWS.iter().flat_map(of_row).collect()
 }
 
 fn shown(name: &str, value: &str) -> String {
@@ -247,22 +206,22 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_is_refused_and_statsd_is_only_told() {
+    fn a_second_redis_is_refused_and_memcached_is_only_told() {
         assert_eq!(
-            found(&[("REDIS_TYPE", "CLUSTER"), ("USE_STATSD", "true")]),
-            [("REDIS_TYPE=CLUSTER".into(), Weight::Refused), ("USE_STATSD=true".into(), Weight::Told)]
+            found(&[("REDIS_PERSECOND", "true"), ("MEMCACHE_TLS", "true")]),
+            [("REDIS_PERSECOND=true".into(), Weight::Refused), ("MEMCACHE_TLS=true".into(), Weight::Told)]
         );
     }
 
     #[test]
     fn no_password_is_told() {
-        let variables = ["REDIS_SENTINEL_AUTH", "REDIS_PERSECOND_URL"];
+        let variables = ["REDIS_PERSECOND_SENTINEL_AUTH", "REDIS_PERSECOND_URL"];
         let told = found(&variables.map(|name| (name, "redis://:hidden@cache")));
         assert_eq!(told.len(), variables.len());
         assert!(!format!("{told:?}").contains("hidden"));
     }
 
-    /// The variables that its documentation and its code have, by name.
+    /// The variables that its documentation, its code and Go's libraries have, by name.
     const VARIABLES: &str = include_str!("../../tests/settings/envoyproxy-ratelimit.txt");
 
     #[test]

@@ -13,13 +13,13 @@ pub struct RequestSettings {
         value_parser = whole(1..=u32::MAX))]
     pub max_message_bytes: u32,
 
-    /// The most descriptors in a request.
-    #[arg(long, env = "MAX_DESCRIPTORS", value_name = "NUMBER", default_value = "100", help_heading = "Requests",
+    /// The most descriptors in a request. Envoy Gateway makes one of each of up to 256 rules.
+    #[arg(long, env = "MAX_DESCRIPTORS", value_name = "NUMBER", default_value = "256", help_heading = "Requests",
         value_parser = whole(1..=u32::MAX))]
     pub max_descriptors: u32,
 
-    /// The most entries in a descriptor.
-    #[arg(long, env = "MAX_ENTRIES", value_name = "NUMBER", default_value = "100", help_heading = "Requests",
+    /// The most entries in a descriptor. Envoy Gateway makes one of each of up to 128 headers, and some more.
+    #[arg(long, env = "MAX_ENTRIES", value_name = "NUMBER", default_value = "160", help_heading = "Requests",
         value_parser = whole(1..=u32::MAX))]
     pub max_entries: u32,
 

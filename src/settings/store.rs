@@ -1,14 +1,17 @@
 //! Where counters live.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 
+use super::redis_tls::RedisTlsSettings;
 use super::{SettingsError, named, positive_duration, switch, whole};
 use crate::limiter::Overload;
 use crate::plan::CounterKeys;
-use crate::store::redis::{RedisAddress, RedisConfig};
+use crate::store::redis::{RedisAddress, RedisConfig, RedisType};
+use crate::tls::NamedFile;
 
 /// Where counters live.
 #[derive(Args, Clone, Debug)]
@@ -42,9 +45,16 @@ pub struct StoreSettings {
         help_heading = "Store", value_parser = whole(0..=u32::MAX))]
     pub expiration_jitter_max_seconds: u32,
 
-    /// Where Redis is: host:port, redis://user:password@host:port/database or unix:///path.
+    /// Where Redis is: host:port, redis://user:password@host:port/database or unix:///path; with Sentinels
+    /// MASTER,host:port,host:port or redis+sentinel://user:password@host:port,host:port/MASTER/database. With rediss
+    /// for redis, over TLS.
     #[arg(long, env = "REDIS_URL", value_name = "URL", hide_env_values = true, help_heading = "Store")]
     pub redis_url: Option<String>,
+
+    /// What kind of Redis REDIS_URL names, where it has no scheme that says so.
+    #[arg(long, env = "REDIS_TYPE", value_name = "KIND", ignore_case = true, help_heading = "Store",
+        value_parser = redis_type())]
+    pub redis_type: Option<RedisType>,
 
     /// What kind of address REDIS_URL is, where it has no scheme. Unset: a path begins with a slash.
     #[arg(long, env = "REDIS_SOCKET_TYPE", value_name = "TYPE", ignore_case = true, help_heading = "Store")]
@@ -53,6 +63,19 @@ pub struct StoreSettings {
     /// Redis's password, or user:password; it goes before what REDIS_URL says.
     #[arg(long, env = "REDIS_AUTH", value_name = "PASSWORD", hide_env_values = true, help_heading = "Store")]
     pub redis_auth: Option<String>,
+
+    /// A file with Redis's password, or user:password, which is read again when it changes, as tokens do. It goes
+    /// before REDIS_AUTH and what REDIS_URL says; a password alone is for the user that REDIS_URL names.
+    #[arg(long, env = "REDIS_AUTH_FILE", value_name = "FILE", help_heading = "Store")]
+    pub redis_auth_file: Option<PathBuf>,
+
+    /// The password of the Sentinels, or user:password. REDIS_AUTH is not shown to them.
+    #[arg(long, env = "REDIS_SENTINEL_AUTH", value_name = "PASSWORD", hide_env_values = true, help_heading = "Store")]
+    pub redis_sentinel_auth: Option<String>,
+
+    /// How TLS with Redis goes.
+    #[command(flatten)]
+    pub redis_tls: RedisTlsSettings,
 
     /// Connections to Redis, in equal parts for the worker threads, one for each at least. One of them carries all
     /// calls of a thread, so that they keep their order; the others take over at once when it is lost.
@@ -158,18 +181,59 @@ impl StoreSettings {
     }
 
     fn redis_address(&self, url: &str) -> Result<RedisAddress, SettingsError> {
-        let has_scheme = url.contains("://");
-        let address = match self.redis_socket_type {
-            Some(SocketType::Tcp) if url.starts_with('/') => return Err(SettingsError::SocketType),
-            Some(SocketType::Unix) if !has_scheme => format!("unix://{url}").parse(),
-            _ => url.parse(),
+        let given = Given {
+            url,
+            kind: self.redis_type,
+            socket_type: self.redis_socket_type,
+            auth: self.redis_auth.as_deref(),
+            auth_file: self.redis_auth_file.clone().map(|path| NamedFile { name: "REDIS_AUTH_FILE", path }),
+            sentinel_auth: self.redis_sentinel_auth.as_deref(),
         };
-        let address: RedisAddress = address.map_err(SettingsError::RedisUrl)?;
-        Ok(match self.redis_auth.as_deref() {
-            Some(auth) if !auth.is_empty() => address.with_auth(auth),
-            _ => address,
-        })
+        self.redis_tls.secure(given.address()?, self.redis_tls.redis_tls)
     }
+}
+
+/// What is said of one Redis.
+pub(super) struct Given<'a> {
+    pub url: &'a str,
+    pub kind: Option<RedisType>,
+    pub socket_type: Option<SocketType>,
+    pub auth: Option<&'a str>,
+    pub auth_file: Option<NamedFile>,
+    pub sentinel_auth: Option<&'a str>,
+}
+
+impl Given<'_> {
+    /// Where it is, and who asks there.
+    pub(super) fn address(self) -> Result<RedisAddress, SettingsError> {
+        let Given { url, kind, socket_type, .. } = self;
+        let address = match socket_type {
+            Some(SocketType::Tcp) if url.starts_with('/') => return Err(SettingsError::SocketType),
+            Some(SocketType::Unix) if !url.contains("://") => RedisAddress::read(&format!("unix://{url}"), kind),
+            _ => RedisAddress::read(url, kind),
+        };
+        let mut address = address.map_err(SettingsError::RedisUrl)?;
+        if let Some(auth) = self.auth.filter(|auth| !auth.is_empty()) {
+            address = address.with_auth(auth);
+        }
+        if let Some(file) = self.auth_file {
+            address = address.with_auth_file(file);
+        }
+        if let Some(auth) = self.sentinel_auth.filter(|auth| !auth.is_empty()) {
+            address = address.with_sentinel_auth(auth);
+        }
+        Ok(address)
+    }
+}
+
+/// The kinds of Redis.
+pub(super) fn redis_type() -> impl TypedValueParser<Value = RedisType> {
+    use RedisType::{Cluster, Sentinel, Single};
+    named(&[Single, Sentinel, Cluster], |kind| match kind {
+        Single => "SINGLE",
+        Sentinel => "SENTINEL",
+        Cluster => "CLUSTER",
+    })
 }
 
 /// The backends; and the one that `envoyproxy/ratelimit` has, too, to say what to use instead.

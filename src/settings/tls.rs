@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args};
 
 use super::{SettingsError, switch};
-use crate::tls::{Clients, NamedFile, PeerName, ServerFiles};
+use crate::tls::{ClientFiles, Clients, NamedFile, PeerName, ServerFiles};
 
 /// TLS at the gRPC port.
 #[derive(Args, Clone, Debug)]
@@ -38,6 +38,15 @@ pub struct TlsSettings {
     /// metrics and the log tell which would not with GRPC_CLIENT_TLS_CACERT. Envoy Gateway sets it.
     #[arg(long, env = "GRPC_SERVER_TLS_CA_CERT", value_name = "FILE", help_heading = "TLS")]
     pub grpc_server_tls_ca_cert: Option<PathBuf>,
+}
+
+/// What TLS with a server needs that this process is a client of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerTls {
+    /// Whom it trusts, and what it shows.
+    pub files: ClientFiles,
+    /// The name that the server must have.
+    pub name: String,
 }
 
 impl TlsSettings {

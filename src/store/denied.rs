@@ -308,7 +308,7 @@ impl Denial {
             retry_after_ms: verdict.retry_after_ms.map(|ms| ms.saturating_sub(elapsed_ms)),
             ..verdict
         };
-        CheckVerdict { own: later(self.verdict.own), ban: self.verdict.ban.map(later) }
+        CheckVerdict { own: later(self.verdict.own), ban: self.verdict.ban.map(later), is_known: true }
     }
 }
 
@@ -380,7 +380,7 @@ mod tests {
             retry_after_ms: Some(retry_after_ms),
             delay_ms: 0,
         };
-        Verdicts::from([Some(CheckVerdict { own, ban: None })])
+        Verdicts::from([Some(CheckVerdict { own, ban: None, is_known: false })])
     }
 
     fn limit(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Limit {
@@ -543,7 +543,8 @@ mod tests {
         let asked = check("ann", limit(Algorithm::SlidingLog, 1, 500, Options::default()), 1);
         denials.learn(from_ref(&asked), &denied(300), origin);
         let known = |check: &Check, ms: u64| denials.fresh(from_ref(check), origin + Duration::from_millis(ms));
-        assert_eq!(known(&asked, 100), Some(denied(200)));
+        let later = denied(200).into_iter().flatten().map(|verdict| Some(CheckVerdict { is_known: true, ..verdict }));
+        assert_eq!(known(&asked, 100), Some(later.collect()));
         assert!(known(&asked, 298).is_some() && known(&asked, 299).is_none());
         for other in [
             check("ann", asked.limit, 2),
@@ -593,7 +594,7 @@ mod tests {
             Check { penalty: Some(Penalized { key: check.key.of_penalty(&penalty), penalty }), ..check }
         };
         let verdict = |retry_after_ms| denied(retry_after_ms)[0].unwrap().own;
-        let banned = CheckVerdict { own: verdict(50_000), ban: Some(verdict(30_000)) };
+        let banned = CheckVerdict { own: verdict(50_000), ban: Some(verdict(30_000)), is_known: false };
         denials.learn(&[of(5)], &smallvec::smallvec![Some(banned)], origin);
         let known = |ms| [1, 5].map(|hits| denials.known(&of(hits), origin + Duration::from_millis(ms)).is_some());
         assert_eq!([29_998, 29_999, 49_998, 49_999].map(known), [[true; 2], [false, true], [false, true], [false; 2]]);

@@ -82,7 +82,7 @@ pub fn decide<'s, C: Borrow<Check>>(
         let own = group.decide(index, |state| check.limit.decide(check.ask, check.caller, state, now));
         let ban = group.decide_penalty(index + 1, check, own, now);
         index += check.counters();
-        let verdict = CheckVerdict { own, ban };
+        let verdict = CheckVerdict { own, ban, is_known: false };
         votes.add(check.role, check, !verdict.allowed());
         taken |= own.allowed && check.ask.taken() > 0 && !check.limit.count_denied();
         verdicts.push(Some(verdict));

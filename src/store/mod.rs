@@ -85,6 +85,8 @@ pub struct CheckVerdict {
     pub own: Verdict,
     /// What the penalty says, where one was asked.
     pub ban: Option<Verdict>,
+    /// A denial of before, which the store was not asked for again.
+    pub is_known: bool,
 }
 
 impl CheckVerdict {

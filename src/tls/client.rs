@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
+use tokio_rustls::rustls::client::danger::ServerCertVerifier;
 use tokio_rustls::rustls::client::{Resumption, WebPkiServerVerifier};
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::sign::SingleCertAndKey;
@@ -35,7 +36,7 @@ pub enum Trusted {
     /// Those that these authorities have signed, and no others.
     Only(NamedFile, Expected),
     /// Those that an authority of this machine has signed.
-    Machine,
+    Machine(Expected),
     /// The one that has the first certificate in this file: this machine's own.
     Itself(NamedFile),
 }
@@ -99,7 +100,7 @@ impl ClientFiles {
     pub fn paths(&self) -> Vec<PathBuf> {
         let trusted = match &self.trusted {
             Trusted::Only(file, _) | Trusted::Itself(file) => Some(file),
-            Trusted::Machine => None,
+            Trusted::Machine(_) => None,
         };
         let identity = self.identity.iter().flat_map(|(chain, key)| [chain, key]);
         trusted.into_iter().chain(identity).map(|file| file.path.clone()).collect()
@@ -107,32 +108,31 @@ impl ClientFiles {
 }
 
 struct Verifier {
-    verifier: Arc<dyn tokio_rustls::rustls::client::danger::ServerCertVerifier>,
+    verifier: Arc<dyn ServerCertVerifier>,
     authorities: Option<(NamedFile, Option<Validity>)>,
 }
 
 impl Trusted {
     fn verifier(&self) -> Result<Verifier, TlsErrors> {
-        let named = |roots: RootCertStore, file: &NamedFile| {
-            let built = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
-            built.map_err(|_| TlsErrors::from(file.error(Reason::NoCertificate)))
+        let of = |expected: &Expected, roots: RootCertStore, file: &NamedFile| match expected {
+            Expected::AnyName => Ok(OfServers::new(Trusts::Signed(roots)) as Arc<dyn ServerCertVerifier>),
+            Expected::Name => {
+                let built = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+                built.map(|built| built as _).map_err(|_| TlsErrors::from(file.error(Reason::NoCertificate)))
+            }
         };
         match self {
             Trusted::Only(file, expected) => {
                 let Authorities { roots, validity } = file.authorities()?;
-                let authorities = Some((file.clone(), validity));
-                match expected {
-                    Expected::Name => Ok(Verifier { verifier: named(roots, file)?, authorities }),
-                    Expected::AnyName => Ok(Verifier { verifier: OfServers::new(Trusts::Signed(roots)), authorities }),
-                }
+                Ok(Verifier { verifier: of(expected, roots, file)?, authorities: Some((file.clone(), validity)) })
             }
-            Trusted::Machine => {
+            Trusted::Machine(expected) => {
                 let file = NamedFile { name: "SSL_CERT_FILE", path: PathBuf::new() };
                 let mut roots = RootCertStore::empty();
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
                 match roots.is_empty() {
                     true => Err(file.error(Reason::NoAuthorities).into()),
-                    false => Ok(Verifier { verifier: named(roots, &file)?, authorities: None }),
+                    false => Ok(Verifier { verifier: of(expected, roots, &file)?, authorities: None }),
                 }
             }
             Trusted::Itself(file) => {

@@ -6,6 +6,7 @@ use crate::support;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
 
 use ::tollgate::store::redis::Health;
 use serde_json::Value;
@@ -144,13 +145,24 @@ fn proxy(redis: &Redis, change: fn(sent: &[u8], reply: Vec<u8>) -> Option<Vec<u8
     std::thread::spawn(move || {
         for mut near in listener.incoming().map_while(Result::ok) {
             let mut far = TcpStream::connect(&redis).unwrap();
+            let (mut asks, mut asked) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            let sent = Arc::new(Mutex::new(Vec::new()));
+            let last = Arc::clone(&sent);
             std::thread::spawn(move || {
-                let (mut sent, mut reply) = (vec![0; 65_536], vec![0; 65_536]);
-                while let Ok(read @ 1..) = near.read(&mut sent) {
-                    far.write_all(&sent[..read]).unwrap();
-                    let replied = far.read(&mut reply).unwrap();
-                    let Some(reply) = change(&sent[..read], reply[..replied].to_vec()) else { break };
-                    if near.write_all(&reply).is_err() {
+                let mut buffer = vec![0; 65_536];
+                while let Ok(read @ 1..) = asks.read(&mut buffer) {
+                    *last.lock().unwrap() = buffer[..read].to_vec();
+                    if asked.write_all(&buffer[..read]).is_err() {
+                        break;
+                    }
+                }
+                let _ = asked.shutdown(Shutdown::Both);
+            });
+            std::thread::spawn(move || {
+                let mut buffer = vec![0; 65_536];
+                while let Ok(read @ 1..) = far.read(&mut buffer) {
+                    let reply = change(&sent.lock().unwrap(), buffer[..read].to_vec());
+                    if reply.is_none_or(|reply| near.write_all(&reply).is_err()) {
                         break;
                     }
                 }

@@ -52,6 +52,8 @@ async fn a_flood_over_the_limit_leaves_redis_alone() {
         495.0,
         "counted all the same"
     );
+    let known = "tollgate_known_denied_hits_total{domain=\"shop\",rule=\"user\"}";
+    assert_eq!(tollgate.metric(known), f64::from(500 - asked), "and apart");
     let response = tollgate.ask(request("shop", &[&[("user", "ann")]])).await.unwrap();
     let status = &response.statuses[0];
     assert_eq!((status.code(), status.limit_remaining), (Code::OverLimit, 0));

@@ -214,3 +214,54 @@ fn a_pod_has_time_to_drain_before_it_is_killed() {
     let grace_period = Duration::from_secs(pod["terminationGracePeriodSeconds"].as_u64().unwrap());
     assert!(grace_period > duration("DRAIN_DELAY") + duration("SHUTDOWN_TIMEOUT"));
 }
+
+/// The variables of a container that say where Redis is, as the service reads them.
+fn redis_variables(variables: &[(&str, &str)]) -> String {
+    let output = super::support::tollgate::command()
+        .args(["check", "--env"])
+        .envs(variables.iter().copied())
+        .env("RULES", "config/rules")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && said.contains("errors: 0, warnings: 0"), "{said}");
+    said
+}
+
+#[test]
+fn the_sentinels_of_the_compose_file_are_those_that_tollgate_asks() {
+    let compose = &documents("deploy/sentinel/compose.yaml")[0];
+    let environment = compose["services"]["tollgate"]["environment"].as_object().unwrap();
+    let redis: Vec<_> = environment.iter().filter(|(name, _)| name.starts_with("REDIS_")).collect();
+    let redis: Vec<_> = redis.iter().map(|(name, value)| (name.as_str(), value.as_str().unwrap())).collect();
+    redis_variables(&redis);
+    let url = environment["REDIS_URL"].as_str().unwrap();
+    let (master, sentinels) = url.split_once(',').unwrap();
+    let services = compose["services"].as_object().unwrap();
+    for place in sentinels.split(',') {
+        let (name, port) = place.split_once(':').unwrap();
+        let command = services[name]["command"].to_string();
+        assert!(command.contains(&format!("port {port}")), "{command}");
+        assert!(command.contains(&format!("sentinel monitor {master} master 6379 2")), "{command}");
+    }
+    assert_eq!(services.keys().filter(|name| name.starts_with("sentinel-")).count(), sentinels.split(',').count());
+}
+
+#[test]
+fn a_managed_redis_is_a_matter_of_variables_and_mounted_secrets() {
+    let patch = &documents("deploy/kubernetes/managed-redis.yaml")[0];
+    let pod = &patch["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let tollgate = documents("deploy/kubernetes/tollgate.yaml");
+    let whole = &object(&tollgate, "Deployment", "tollgate")["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(container["name"], whole["name"]);
+    let variables = container["env"].as_array().unwrap();
+    let variables: Vec<_> = variables.iter().map(|one| (value("name", one), value("value", one))).collect();
+    redis_variables(&variables);
+    let mounts = container["volumeMounts"].as_array().unwrap();
+    for (name, file) in variables.iter().filter(|(_, value)| value.starts_with("/etc/")) {
+        let is_mounted = |mount: &&Value| file.starts_with(&format!("{}/", mount["mountPath"].as_str().unwrap()));
+        let mount = mounts.iter().find(is_mounted).unwrap_or_else(|| panic!("{name}={file} is not mounted"));
+        assert!(pod["volumes"].as_array().unwrap().iter().any(|volume| volume["name"] == mount["name"]), "{mount}");
+    }
+}

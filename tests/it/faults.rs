@@ -14,6 +14,7 @@ use serde_json::Value;
 use support::redis::Redis;
 use support::tollgate::{Tollgate, request};
 use support::wait_until_async;
+use tollgate::algorithm::Algorithm;
 use tollgate::wire::RateLimitResponse;
 use tollgate::wire::details::Details;
 use tollgate::wire::rate_limit_descriptor::RateLimitOverride;
@@ -31,6 +32,9 @@ descriptors:
   - {key: local, rate_limit: {unit: year, requests_per_unit: 4, failure_mode: local}}
   - {key: error, rate_limit: {unit: year, requests_per_unit: 4, failure_mode: error}}
 ";
+
+/// One for whatever is asked, and for each algorithm one for a check alone.
+const SCRIPTS: usize = 1 + Algorithm::ALL.len();
 
 const DOWN: &str = "tollgate_store_errors_total{kind=\"down\"}";
 const TIMEOUT: &str = "tollgate_store_errors_total{kind=\"timeout\"}";
@@ -495,7 +499,11 @@ fn calls_for_nothing(redis: &Redis, requests: u32) -> u32 {
 async fn while_nobody_asks_redis_is_left_alone() {
     let redis = Redis::start();
     let _tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", redis.url()), "REDIS_POOL_SIZE=8"]);
-    assert_eq!(redis.calls_of("script|load"), 2, "each of the two scripts once for all connections");
+    assert_eq!(
+        redis.calls_of("script|load") as usize,
+        1 + SCRIPTS,
+        "each script once for all connections, and that of rights"
+    );
     redis.forget_calls();
     tokio::time::sleep(Duration::from_secs(4)).await;
     // A call is 10 to 20 us; 50 us a second for each of them would be some 100.
@@ -709,7 +717,7 @@ async fn calls_that_wait_for_the_same_script_to_be_loaded_in_vain_wait_once() {
         assert_eq!(call.await.unwrap().unwrap_err().code(), tonic::Code::Unavailable);
     }
     wait_until_async("another serves", async || ask(&tollgate, "error", "last").await.is_ok()).await;
-    assert_eq!(wire.times("SCRIPT"), 1, "each would have waited for a load of its own");
+    assert_eq!(wire.times("SCRIPT"), SCRIPTS, "each would have waited for a load of its own");
 }
 
 #[tokio::test]

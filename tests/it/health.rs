@@ -12,7 +12,7 @@ use tonic_health::pb::health_client::HealthClient;
 const RULES: &str = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 5}}]";
 
 /// What gRPC says to each name.
-async fn statuses(tollgate: &Tollgate) -> Vec<ServingStatus> {
+pub async fn statuses(tollgate: &Tollgate) -> Vec<ServingStatus> {
     let mut client = HealthClient::new(tollgate.channel().await);
     let mut statuses = Vec::new();
     for name in ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"] {

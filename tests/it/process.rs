@@ -266,8 +266,24 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
             "BACKEND_TYPE=redis (environment): needs REDIS_URL, for example REDIS_URL=localhost:6379",
         ),
         (
-            &[("RULES", rules), ("REDIS_URL", "rediss://cache")],
-            "REDIS_URL=*** (environment): TLS to Redis (rediss://) is not supported: use redis://",
+            &[("RULES", rules), ("REDIS_URL", "unix:///run/r.sock"), ("REDIS_TLS", "true")],
+            "REDIS_TLS=true (environment): REDIS_URL is a Unix socket, where no TLS is spoken: unset it",
+        ),
+        (
+            &[("RULES", rules), ("REDIS_URL", "rediss://cache"), ("REDIS_TLS_CLIENT_CERT", "a.crt")],
+            "REDIS_TLS_CLIENT_CERT=a.crt (environment): needs both REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY",
+        ),
+        (
+            &[("RULES", rules), ("REDIS_URL", "rediss://cache"), ("REDIS_TLS_CACERT", "nowhere.crt")],
+            "REDIS_TLS_CACERT=nowhere.crt cannot be read",
+        ),
+        (
+            &[("RULES", rules), ("REDIS_URL", "redis://cache"), ("REDIS_AUTH_FILE", "nowhere")],
+            "REDIS_AUTH_FILE=nowhere cannot be read",
+        ),
+        (
+            &[("RULES", rules), ("REDIS_URL", "redis://a:1"), ("REDIS_TYPE", "SENTINEL")],
+            "REDIS_TYPE says another kind of Redis than this address",
         ),
         (
             &[("RULES", rules), ("REDIS_URL", "redis://:hidden@cache/x")],
@@ -281,7 +297,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
         (&[("RULES", rules), ("REDIS_TIMEOUT", "1000000000000000000s")], "must be at most 366d"),
         (
             &[("RULES", rules), ("REDIS_URL", "a:1,b:2")],
-            "(environment): a single Redis is supported: write one host:port",
+            "(environment): a single Redis has one host:port: set REDIS_TYPE=SENTINEL",
         ),
         (&[("RULES", rules), ("REDIS_TIMEOUT", "100")], "a duration has units, such as 150us, 20ms, 1h30m"),
         (&[("RULES", rules), ("GRPC_PORT", "99999")], "must be a whole number from 0 to 65535"),
@@ -299,8 +315,8 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
             "LIMIT_LIMIT_HEADER=a b (environment): not the name of a header",
         ),
         (
-            &[("RULES", rules), ("REDIS_TYPE", "CLUSTER")],
-            "REDIS_TYPE=CLUSTER (environment): a single Redis is supported: use SINGLE",
+            &[("RULES", rules), ("REDIS_URL", "a:1,b:2"), ("REDIS_TYPE", "CLUSTER")],
+            "redis-cluster://a:1,b:2 cannot hold counters: it is a Redis Cluster",
         ),
         (
             &[("RULES", rules), ("HOST", "192.0.2.1"), ("GRPC_PORT", "0"), ("PORT", "0")],
@@ -376,10 +392,10 @@ async fn the_references_layout_and_names_are_understood() {
         &format!("RUNTIME_ROOT={}", root.path().display()),
         "RUNTIME_SUBDIRECTORY=ratelimit",
         "REDIS_TYPE=SINGLE",
-        "USE_STATSD=true",
+        "RUNTIME_WATCH_ROOT=true",
     ]);
     assert!(tollgate.passes("shop", &[("user", "ann")]).await);
-    tollgate.must_log("USE_STATSD=true (environment) does nothing: metrics are at /metrics");
+    tollgate.must_log("RUNTIME_WATCH_ROOT=true (environment) does nothing: whatever changes below the folder of rules");
 }
 
 #[test]

@@ -77,6 +77,20 @@ fn under_its_own_name_an_unknown_argument_is_a_mistake() {
 }
 
 #[test]
+fn every_program_tells_its_version() {
+    let version = |program| {
+        let said = called(program, &["--version"]).output().unwrap();
+        assert!(said.status.success(), "{program}: {said:?}");
+        text(&said.stdout).to_owned()
+    };
+    let own = version("tollgate");
+    assert!(own.contains(env!("CARGO_PKG_VERSION")), "{own}");
+    for program in ["/bin/ratelimit", "/bin/ratelimit_client", "/bin/ratelimit_config_check"] {
+        assert_eq!(version(program), own);
+    }
+}
+
+#[test]
 fn the_client_there_asks() {
     let tollgate = Tollgate::start(RULES, &[]);
     let address = format!("127.0.0.1:{}", tollgate.grpc_port);

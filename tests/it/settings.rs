@@ -51,7 +51,7 @@ fn all_mistakes_are_told_together_each_by_the_name_that_was_used() {
         ("ADMIN_TOKEN", "hidden"),
         ("LIMIT_LIMIT_HEADER", "a b"),
         ("LIMIT_RESET_HEADER", "a:b"),
-        ("REDIS_TYPE", "cluster"),
+        ("REDIS_TYPE", "clustered"),
         ("WORKER_THREADS", ""),
     ];
     let lines: Vec<serde_json::Value> =
@@ -61,10 +61,11 @@ fn all_mistakes_are_told_together_each_by_the_name_that_was_used() {
     let expected = [
         "--gprc-port (command line): there is no such flag; did you mean --grpc-port?",
         "--redis-aut (command line): there is no such flag; did you mean --redis-auth?",
-        "--redis-pass (command line): there is no such flag; did you mean --redis-auth?",
+        "--redis-pass (command line): there is no such flag; did you mean --redis-tls?",
         "-x (command line): there is no such flag",
         "--failure-mode=opne (command line): must be one of open, closed, local, error; did you mean open?",
         "SHADOW_MODE=ture (environment): must be one of true, false; did you mean true?",
+        "REDIS_TYPE=clustered (environment): must be one of SINGLE, SENTINEL, CLUSTER",
         "REDIS_TIMEOUT=100 (environment): a duration has units, such as 150us, 20ms, 1h30m",
         "--grpc-port=99999 (command line): must be a whole number from 0 to 65535",
         "--max-entries=0 (command line): must be a whole number from 1 to 4294967295",
@@ -74,7 +75,6 @@ fn all_mistakes_are_told_together_each_by_the_name_that_was_used() {
         "ADMIN_TOKEN=*** (environment): has 6 characters, which is too easy to guess: it needs at least 16",
         "LIMIT_LIMIT_HEADER=a b (environment): not the name of a header: use letters, digits and dashes",
         "LIMIT_RESET_HEADER=a:b (environment): not the name of a header: use letters, digits and dashes",
-        "REDIS_TYPE=cluster (environment): a single Redis is supported: use SINGLE",
     ];
     assert_eq!(errors, expected);
     assert!(!format!("{lines:?}").contains("hidden"), "{lines:?}");
@@ -121,7 +121,9 @@ fn what_a_setting_does_not_take_is_told_with_what_it_takes_instead() {
     for ((variable, value), words) in [
         (("REDIS_URL", "localhost"), "the port is missing: write host:port"),
         (("REDIS_URL", "localhost:6379/99"), "write redis://[user:password@]host:port/database"),
-        (("REDIS_URL", "rediss://localhost"), "or a tunnel"),
+        (("REDIS_URL", "a:1,b:2"), "set REDIS_TYPE=SENTINEL and write MASTER,host:port,host:port"),
+        (("REDIS_URL", "redis+sentinel://a:1"), "the name of the master, as the Sentinels have it, is missing"),
+        (("REDIS_TYPE", "sentinal"), "must be one of SINGLE, SENTINEL, CLUSTER"),
         (("BACKEND_TYPE", "memcache"), "there is no Memcached: use redis, with REDIS_URL, or memory"),
         (("BACKEND_TYPE", "Memcached"), "there is no Memcached"),
         (("BACKEND_TYPE", "disk"), "must be one of memory, redis"),
@@ -139,7 +141,8 @@ fn no_secret_is_ever_told() {
     for (name, value) in [
         ("REDIS_URL", format!("redis://:{secret}@cache:x")),
         ("REDIS_URL", format!("redis://{secret}")),
-        ("REDIS_URL", format!("rediss://:{secret}@cache")),
+        ("REDIS_URL", format!("rediss://:{secret}@cache:x")),
+        ("REDIS_URL", format!("redis+sentinel://:{secret}@a:1/main")),
         ("REDIS_URL", format!("{secret}@a:1,b:2")),
         ("REDIS_AUTH", secret.to_owned()),
         ("ADMIN_TOKEN", "hidden".to_owned()),
@@ -179,13 +182,13 @@ fn the_start_tells_what_was_set_and_what_was_misspelt() {
 #[test]
 fn a_command_warns_of_what_was_meant_for_it_alone() {
     let (_folder, path) = rules();
-    let settings = [("REDIS_ULR", "localhost:6379"), ("FALIURE_MODE", "closed"), ("REDIS_TLS_CACERT", "ca.pem")];
+    let settings = [("REDIS_ULR", "localhost:6379"), ("FALIURE_MODE", "closed"), ("REDIS_PIPELINE_LIMIT", "8")];
     let output = run(&["check", &path], &settings);
     assert_eq!(output.status.code(), Some(0));
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(said, "warning: FALIURE_MODE (environment) does nothing: did you mean FAILURE_MODE?\n");
     let said = refusal(&["counter", "get", "--rules", &path, "--domain", "shop", "user=ann"], &settings).join("\n");
-    for name in ["REDIS_ULR", "FALIURE_MODE", "REDIS_TLS_CACERT"] {
+    for name in ["REDIS_ULR", "FALIURE_MODE", "REDIS_PIPELINE_LIMIT"] {
         assert!(said.contains(&format!("warning: {name}")), "{said}");
     }
     let said = refusal(&["health", "--address", "localhost:1"], &settings);

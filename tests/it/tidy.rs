@@ -14,12 +14,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("lease", &["algorithm"]),
     ("files", &[]),
     ("rules", &["algorithm", "descriptor", "files", "lease"]),
-    (XDS, &["files", "rules", "wire"]),
-    ("store", &["algorithm", "descriptor", "lease", "telemetry"]),
+    (XDS, &["connect", "files", "rules", "wire"]),
+    ("store", &["algorithm", "descriptor", "files", "lease", "spans", "telemetry", "tls"]),
     ("plan", &["algorithm", "decision", "descriptor", "rules", "store"]),
     ("decision", &["algorithm", "descriptor", "plan", "rules", "store"]),
-    ("metrics", &["algorithm", "decision", "descriptor", "plan", "rules", "store", "tls", "version"]),
+    ("metrics", &["algorithm", "decision", "descriptor", "plan", "rules", "spans", "store", "tls", "version"]),
+    ("statsd", &["metrics", "telemetry"]),
     ("telemetry", &[]),
+    ("connect", &[]),
+    ("spans", &["connect", "telemetry", "version"]),
     ("room", &["algorithm", "decision", "plan", "store"]),
     ("counters", &["algorithm", "decision", "descriptor", "explain", "plan", "rules", "store"]),
     ("changes", &["algorithm", "counters", "descriptor", "rules", "store"]),
@@ -58,6 +61,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "metrics",
             "plan",
             "rules",
+            "spans",
             "store",
             "wire",
         ],
@@ -67,11 +71,15 @@ const MAY_USE: &[(&str, &[&str])] = &[
         &["counters", "descriptor", "explain", "grpc", "limiter", "metrics", "rules", "store", "telemetry", "wire"],
     ),
     // For the names of what can be chosen.
-    ("settings", &["algorithm", "grpc", "limiter", "plan", "rules", "store", "telemetry", "tls"]),
+    (
+        "settings",
+        &["algorithm", "grpc", "limiter", "metrics", "plan", "rules", "spans", "statsd", "store", "telemetry", "tls"],
+    ),
     (
         "server",
         &[
             "changes",
+            "connect",
             "files",
             "http",
             "grpc",
@@ -81,6 +89,8 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "probe",
             "rules",
             "settings",
+            "spans",
+            "statsd",
             "store",
             "telemetry",
             "tls",
@@ -113,7 +123,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
 ];
 
 /// Only these know the wire's types, and only these do I/O by `tokio::net`.
-const OUTSIDE: &[&str] = &["grpc", "wire", "server", "command", XDS];
+const OUTSIDE: &[&str] = &["connect", "grpc", "wire", "server", "command", "spans", XDS];
 
 /// A source of rules that speaks gRPC: a module of its own here, because no other part of `rules` does.
 const XDS: &str = "rules/source/xds";
@@ -246,8 +256,8 @@ fn every_algorithm_is_one_pair_of_files() {
     let names: BTreeSet<String> = Algorithm::ALL.iter().map(|algorithm| algorithm.name().to_owned()).collect();
     let rust: BTreeSet<String> = &stems("src/algorithm", "rs")
         - &BTreeSet::from(["mod", "ask", "bucket", "limit", "penalty"].map(str::to_owned));
-    let lua =
-        &stems("lua", "lua") - &BTreeSet::from(["prelude", "bucket", "decide", "penalty", "rights"].map(str::to_owned));
+    let lua = &stems("lua", "lua")
+        - &BTreeSet::from(["prelude", "bucket", "decide", "alone", "penalty", "rights"].map(str::to_owned));
     assert_eq!(rust, names);
     assert_eq!(lua, names);
 }

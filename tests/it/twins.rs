@@ -6,7 +6,7 @@ use crate::support;
 use std::collections::HashMap;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
-use deadpool_redis::redis::{FromRedisValue, Script, Value, cmd, from_redis_value, pipe};
+use deadpool_redis::redis::{FromRedisValue, Value, cmd, from_redis_value, pipe};
 use proptest::prelude::*;
 use support::limits::{
     Change, any_change, any_limit, any_penalty, any_window, ask, max_wait_ms, memory_ms, small_limit,
@@ -14,7 +14,7 @@ use support::limits::{
 use support::redis::Redis;
 use tollgate::algorithm::{Algorithm, Ask, Caller, Effect, Limit, MAX_HITS, NamedWindow, Outcome, Penalty, State};
 use tollgate::descriptor::Role;
-use tollgate::store::redis::script::{self, Group, Reply};
+use tollgate::store::redis::script::{self, Group, Reply, Scripts};
 use tollgate::store::{Check, CheckVerdict, Key, Origin, Penalized, Verdicts, group};
 
 const START: u64 = 1_784_000_000_123;
@@ -47,8 +47,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
     let change = prop::option::weighted(0.1, any_change());
     let caller = (holder, max_wait_ms()).prop_map(|(holder, max_wait_ms)| Caller { holder, max_wait_ms, window: None });
-    let request = prop::collection::vec((0..3_usize, change, caller, hits, role), 1..5);
-    prop::collection::vec((moves, prop::collection::vec(request, 1..4)), 1..25)
+    let alone = (0..3_usize, change, caller, hits, role).boxed();
+    let request = prop::collection::vec(alone.clone(), 1..5);
+    // A check that is all of its call has a script of its own.
+    let calls = prop_oneof![
+        2 => prop::collection::vec(request, 1..4),
+        1 => alone.prop_map(|asked| vec![vec![asked]]),
+    ];
+    prop::collection::vec((moves, calls), 1..25)
 }
 
 /// A limit, the penalty behind it, and the window in its counter's name, where it is a fixed one.
@@ -92,18 +98,20 @@ fn counters(checks: &[Check]) -> Vec<(&Key, bool)> {
     counters
 }
 
-/// The script behind the clock of `support/clock.lua`.
+/// The scripts behind the clock of `support/clock.lua`.
 struct Lua {
     connection: MultiplexedConnection,
-    sha1: String,
+    scripts: Scripts,
 }
 
 impl Lua {
     async fn new(redis: &Redis) -> Lua {
-        let text = format!("{}\n{}", include_str!("support/clock.lua"), *script::SOURCE);
+        let scripts = Scripts::behind(include_str!("support/clock.lua"));
         let mut connection = redis.connection().await;
-        let sha1 = Script::new(&text).prepare_invoke().load_async(&mut connection).await.unwrap();
-        Lua { connection, sha1 }
+        for load in scripts.load() {
+            load.exec_async(&mut connection).await.unwrap();
+        }
+        Lua { connection, scripts }
     }
 
     async fn forget(&mut self) {
@@ -115,7 +123,7 @@ impl Lua {
         let mut pipe = pipe();
         pipe.cmd("SET").arg("clock").arg(now).ignore();
         let groups: Vec<Group> = requests.iter().map(|checks| Group::new(checks)).collect();
-        pipe.add_command(script::call_by(&self.sha1, &groups));
+        pipe.add_command(script::call_of(&self.scripts, &groups));
         for (key, is_list) in requests.iter().flat_map(|checks| counters(checks)) {
             if is_list {
                 pipe.cmd("LRANGE").arg(key.as_str()).arg(0).arg(-1);
@@ -165,7 +173,7 @@ impl Twin {
             let Outcome { effect, verdict } = group::decide_alone(check, now, self.state(&check.key));
             let alone: Vec<_> =
                 Some(effect).filter(|effect| *effect != Effect::None).map(|effect| (0, effect)).into_iter().collect();
-            let verdict = Some(CheckVerdict { own: verdict, ban: None });
+            let verdict = Some(CheckVerdict { own: verdict, ban: None, is_known: false });
             assert_eq!((&verdicts[..], &effects), (&[verdict][..], &alone), "a check alone is a group of one");
         }
         // What has expired stays, and nothing may depend on it.

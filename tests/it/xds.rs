@@ -11,14 +11,18 @@ use tollgate::rules::load::LoadOptions;
 use tollgate::rules::xds::{self, Backoff, Event, Headers, Metadata, Options, StreamError};
 use tollgate::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
 use tollgate::wire::rate_limit_response::Code;
+use tollgate::wire::rate_limit_response::rate_limit::Unit;
 use tollgate::wire::ratelimit_config::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
 };
 
+use crate::health;
 use crate::support::certificates::{Authority, Pair};
 use crate::support::management::Management;
+use crate::support::redis::Redis;
 use crate::support::tollgate::{Tollgate, command, request};
 use crate::support::{wait_until, wait_until_async};
+use tonic_health::pb::health_check_response::ServingStatus;
 
 /// Each scenario by its name, against both servers.
 macro_rules! scenarios {
@@ -50,16 +54,19 @@ scenarios![
     a_restarted_server_may_know_nothing_at_first,
     a_restarted_server_is_believed_in_the_end,
     the_same_in_another_order_is_no_change,
+    health_wants_a_domain_where_it_is_told_to,
+    all_that_a_resource_can_say_is_in_force,
+    a_policy_that_matches_128_headers_at_once_is_in_force,
 ];
 
-const HOST: &str = "httproute/default/shop/rule/0/match/0/shop_example_com";
-const MATCH: &str = "rule-0-match-0";
+pub const HOST: &str = "httproute/default/shop/rule/0/match/0/shop_example_com";
+pub const MATCH: &str = "rule-0-match-0";
 
-fn limit(unit: RateLimitUnit, requests_per_unit: u32) -> Option<RateLimitPolicy> {
+pub fn limit(unit: RateLimitUnit, requests_per_unit: u32) -> Option<RateLimitPolicy> {
     Some(RateLimitPolicy { unit: unit.into(), requests_per_unit, ..RateLimitPolicy::default() })
 }
 
-fn node(key: &str, value: &str, rate_limit: Option<RateLimitPolicy>) -> RateLimitDescriptor {
+pub fn node(key: &str, value: &str, rate_limit: Option<RateLimitPolicy>) -> RateLimitDescriptor {
     RateLimitDescriptor { key: key.into(), value: value.into(), rate_limit, ..RateLimitDescriptor::default() }
 }
 
@@ -68,7 +75,7 @@ fn above(key: &str, value: &str, descriptors: Vec<RateLimitDescriptor>) -> RateL
 }
 
 /// As Envoy Gateway writes the policy of a route: by header, by address, and what is blocked.
-fn policy(domain: &str, requests: u32) -> RateLimitConfig {
+pub fn policy(domain: &str, requests: u32) -> RateLimitConfig {
     let shadow = RateLimitDescriptor { shadow_mode: true, ..node("rule-1-match-0", "rule-1-match-0", None) };
     let shadow = RateLimitDescriptor { rate_limit: limit(RateLimitUnit::Hour, 1), ..shadow };
     let of_address = node("remote_address", "", limit(RateLimitUnit::Day, u32::MAX));
@@ -257,6 +264,134 @@ async fn the_same_in_another_order_is_no_change(mut management: Management) {
     wait_until("both are answered", || answers(&tollgate) == (2.0, 0.0));
     assert_eq!(loads(&tollgate, "success"), 1.0);
     assert_eq!(tollgate.metric("tollgate_xds_version_info{version=\"2\"}"), 1.0);
+    management.finish().await;
+}
+
+async fn health_wants_a_domain_where_it_is_told_to(mut management: Management) {
+    let tollgate = start(&management, &[FORCE, "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true"]);
+    let reason = "not serving: the rules have no domain, and HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED wants one";
+    let ready = async |is_ready: bool| {
+        let (http, grpc) = match is_ready {
+            true => ((200, "OK".to_owned()), ServingStatus::Serving),
+            false => ((500, reason.to_owned()), ServingStatus::NotServing),
+        };
+        wait_until("health follows", || tollgate.get("/healthcheck") == http);
+        assert_eq!(health::statuses(&tollgate).await, [grpc; 3]);
+    };
+    ready(false).await;
+    management.set("1", &[policy("eg/http", 3)]).await;
+    ready(true).await;
+    // What is refused takes no domain away.
+    let mut wrong = policy("eg/http", 3);
+    wrong.domain.clear();
+    management.set("2", &[wrong]).await;
+    wait_until("it is refused", || !management.refusals().is_empty());
+    ready(true).await;
+    management.set("3", &[]).await;
+    ready(false).await;
+    // It answers nevertheless: there is nothing to limit.
+    assert_eq!(number(&tollgate, "eg/http").await, None);
+    management.set("4", &[policy("eg/http", 4)]).await;
+    ready(true).await;
+    management.finish().await;
+}
+
+/// A limit of this number in a year, which has a name.
+fn named(name: &str, requests_per_unit: u32) -> Option<RateLimitPolicy> {
+    limit(RateLimitUnit::Year, requests_per_unit).map(|policy| RateLimitPolicy { name: name.into(), ..policy })
+}
+
+const UNITS: [(RateLimitUnit, Unit); 7] = [
+    (RateLimitUnit::Second, Unit::Second),
+    (RateLimitUnit::Minute, Unit::Minute),
+    (RateLimitUnit::Hour, Unit::Hour),
+    (RateLimitUnit::Day, Unit::Day),
+    (RateLimitUnit::Week, Unit::Week),
+    (RateLimitUnit::Month, Unit::Month),
+    (RateLimitUnit::Year, Unit::Year),
+];
+
+/// What a policy alone does not say: every unit, quotas, names and replacing, unlimited, wildcards, metadata.
+fn everything() -> RateLimitConfig {
+    let units = UNITS.map(|(unit, _)| node("unit", unit.as_str_name(), limit(unit, 7)));
+    let quota =
+        |model: &str, requests| RateLimitDescriptor { quota_mode: true, ..node("model", model, named("", requests)) };
+    let replacing = node("path", "/api/*", named("path", 9));
+    let replacing = RateLimitDescriptor {
+        rate_limit: replacing
+            .rate_limit
+            .map(|policy| RateLimitPolicy { replaces: vec![RateLimitReplace { name: "user".into() }], ..policy }),
+        ..replacing
+    };
+    let unlimited = RateLimitPolicy { unlimited: true, ..RateLimitPolicy::default() };
+    let zone = prost_types::Value { kind: Some(prost_types::value::Kind::StringValue("a".into())) };
+    let metadata = Some(prost_types::Struct { fields: [("zone".to_owned(), zone)].into() });
+    let told = RateLimitDescriptor { metadata, detailed_metric: true, ..node("told", "", named("told", 9)) };
+    let others = vec![
+        quota("small", 0),
+        quota("large", 9),
+        node("user", "", named("user", 0)),
+        replacing,
+        node("free", "", Some(unlimited)),
+        told,
+    ];
+    RateLimitConfig { name: "all".into(), domain: "all".into(), descriptors: [units.to_vec(), others].concat() }
+}
+
+async fn all_that_a_resource_can_say_is_in_force(mut management: Management) {
+    let tollgate = start_until("listening", &management, &["RESPONSE_DYNAMIC_METADATA=true"]);
+    management.set("1", &[everything()]).await;
+    tollgate.must_log("tollgate is up");
+    let ask = async |descriptors: &[&[(&str, &str)]]| tollgate.ask(request("all", descriptors)).await.unwrap();
+    for (unit, expected) in UNITS {
+        let answer = ask(&[&[("unit", unit.as_str_name())]]).await;
+        let limit = answer.statuses[0].current_limit.as_ref().unwrap();
+        assert_eq!((limit.unit(), limit.requests_per_unit), (expected, 7), "{answer:?}");
+    }
+    let (small, large) = ([("model", "small")], [("model", "large")]);
+    assert_eq!(ask(&[&small]).await.overall_code(), Code::OverLimit);
+    assert_eq!(ask(&[&small, &large]).await.overall_code(), Code::Ok, "one quota is left");
+    let (user, path) = ([("user", "ann")], [("path", "/api/x")]);
+    assert_eq!(ask(&[&user]).await.overall_code(), Code::OverLimit);
+    let answer = ask(&[&user, &path]).await;
+    assert_eq!(answer.overall_code(), Code::Ok, "the limit of the path takes the place of the user's");
+    assert_eq!(answer.statuses[1].current_limit.as_ref().unwrap().name, "path");
+    assert_eq!(ask(&[&[("free", "x")]]).await.statuses[0].limit_remaining, u32::MAX);
+    let metadata = ask(&[&[("told", "x")]]).await.dynamic_metadata.unwrap();
+    assert!(format!("{metadata:?}").contains("zone"), "{metadata:?}");
+
+    let mut second = everything();
+    second.name = "second".into();
+    management.set("2", &[everything(), second]).await;
+    wait_until("it is refused", || !management.refusals().is_empty());
+    let reason = "second: domain: \"all\" is already the domain of all; one resource holds a domain, unless";
+    assert!(management.refusals()[0].starts_with(reason), "{:?}", management.refusals());
+    management.finish().await;
+}
+
+/// Each header is a level, and one more entry of the request.
+async fn a_policy_that_matches_128_headers_at_once_is_in_force(mut management: Management) {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let tollgate = start_until("listening", &management, &[&url]);
+    let headers: Vec<String> = (0..128).map(|header| format!("rule-0-match-{header}")).collect();
+    let below = headers.iter().rev().fold(Vec::new(), |below: Vec<RateLimitDescriptor>, header| {
+        let rate_limit = if below.is_empty() { limit(RateLimitUnit::Week, 1) } else { None };
+        vec![RateLimitDescriptor { rate_limit, ..above(header, header, below) }]
+    });
+    let config =
+        RateLimitConfig { name: "eg".into(), domain: "eg".into(), descriptors: vec![above(HOST, HOST, below)] };
+    management.set("1", &[config]).await;
+    tollgate.must_log("tollgate is up");
+    let all: Vec<(&str, &str)> = [HOST].into_iter().chain(headers.iter().map(|it| &**it)).map(|it| (it, it)).collect();
+    // Beside as many rules as a policy may have, which do not match so much.
+    let others = all[..2].to_vec();
+    let descriptors: Vec<_> = std::iter::once(&*all).chain((1..256).map(|_| &*others)).collect();
+    for expected in [Code::Ok, Code::OverLimit] {
+        let answer = tollgate.ask(request("eg", &descriptors)).await.unwrap();
+        assert_eq!(answer.statuses[0].code(), expected);
+        assert_eq!(answer.statuses.len(), 256);
+    }
     management.finish().await;
 }
 

@@ -214,9 +214,21 @@ impl Tree<'_, '_> {
             self.check_holders(rule, path);
         }
         let place = Place { origin: 0, line: self.complaints.line(path) };
-        let descriptors = below.configs;
-        let (key, value) = (key?.into(), value.map(Into::into));
-        Some(DescriptorConfig { place, key, value, share_threshold, rule, descriptors })
+        let (detailed_metric, value_to_metric) = (raw.detailed_metric.is_set(), raw.value_to_metric.is_set());
+        if detailed_metric && raw.rate_limit.is_missing() && raw.rate_limits.is_missing() {
+            let message = "does nothing without a rate_limit beside it; it is not inherited";
+            self.complaints.warn(path.key("detailed_metric"), message);
+        }
+        Some(DescriptorConfig {
+            place,
+            key: key?.into(),
+            value: value.map(Into::into),
+            share_threshold,
+            detailed_metric,
+            value_to_metric,
+            rule,
+            descriptors: below.configs,
+        })
     }
 
     /// What looks like a pattern matches as it is written, which is hardly meant.

@@ -25,8 +25,9 @@ use super::config::{FieldPath, Raw, RawDefaults, RawDomain, Text};
 use super::report::{Position, Problem, Report, Severity, nearest, quoted, unknown};
 use crate::algorithm::Algorithm;
 
-/// How deep descriptors may nest.
-pub const MAX_LEVELS: usize = 64;
+/// How deep descriptors may nest: Envoy Gateway makes a level of each of the 128 headers that a rule of its may match,
+/// and some more of its route, addresses and the like.
+pub const MAX_LEVELS: usize = 160;
 
 /// How often names are compared in search of near ones; enough for people, and soon over for machines.
 const COMPARISONS: usize = 100_000;
@@ -56,6 +57,11 @@ pub const MAX_FILE_BYTES: u64 = 16 * 1024 * 1024;
 pub trait Origin {
     /// What messages call it: a file's path, a resource's name.
     fn name(&self) -> &Arc<Path>;
+
+    /// What it is, of which one holds a domain.
+    fn kind(&self) -> &'static str {
+        "file"
+    }
 
     /// Where a field stands in it; of a field that is missing, where it is missing. `None` where there are no
     /// positions.
@@ -98,6 +104,8 @@ pub struct Compiled {
 #[derive(Debug)]
 struct Head {
     name: String,
+    /// What the domain is in.
+    kind: &'static str,
     /// Where it is named.
     named: Mark,
     /// What holds it there.
@@ -206,8 +214,8 @@ impl PartBuilder {
         let Level { configs: descriptors, siblings, .. } = top;
         // Otherwise no other part adds to them.
         let siblings = if self.options.merge_domains { siblings } else { Siblings::default() };
-        let holder = complaints.origin.holder().cloned();
-        Part { head: Head { name, named, holder, origin, defaults, siblings, names: self.names }, descriptors }
+        let (kind, holder) = (complaints.origin.kind(), complaints.origin.holder().cloned());
+        Part { head: Head { name, kind, named, holder, origin, defaults, siblings, names: self.names }, descriptors }
     }
 }
 
@@ -239,8 +247,10 @@ impl Validation {
             }
             let (name, first) = (quoted(&head.name), domain.head.named.origin.display().to_string());
             let first = held(domain.head.holder.as_ref(), first);
-            let hint = "one file holds a domain, unless MERGE_DOMAIN_CONFIG=true";
-            let message = format!("{name} is already the domain of {first}; {hint}");
+            let message = format!(
+                "{name} is already the domain of {first}; one {} holds a domain, unless MERGE_DOMAIN_CONFIG=true",
+                head.kind
+            );
             report.add(head.named.problem(held(head.holder.as_ref(), "domain".to_owned()), message));
         }
         if !head.name.is_empty() {

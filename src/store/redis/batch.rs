@@ -20,6 +20,7 @@ use super::cause::Cause;
 use super::connection::reason;
 use super::queue::{Item, Waiting};
 use super::script::{Group, Reply};
+use crate::spans::{Current, Span, SpanKind};
 use crate::store::{Check, StoreError, Verdicts};
 
 /// Requests in a call: more would gain little, and keep others waiting.
@@ -38,6 +39,8 @@ pub(super) struct Request {
     work: u64,
     queue_deadline: Instant,
     answer: oneshot::Sender<Answer>,
+    /// Within which it asks, where it is sampled.
+    span: Option<Current>,
 }
 
 /// Requests that go together.
@@ -50,7 +53,12 @@ impl Request {
         let now = Instant::now();
         let queue_deadline = now + deadline.saturating_duration_since(now) / 2;
         let work = checks.iter().map(|check| check.borrow().work()).sum();
-        (Request { group: Group::new(checks), work, queue_deadline, answer }, answered)
+        (Request { group: Group::new(checks), work, queue_deadline, answer, span: None }, answered)
+    }
+
+    /// The same request, asked within this span.
+    pub(super) fn within(self, span: Option<Current>) -> Request {
+        Request { span, ..self }
     }
 
     fn has_gone(&self) -> bool {
@@ -87,6 +95,17 @@ impl Batch {
     /// What each request asks.
     pub(super) fn groups(&self) -> impl Iterator<Item = &Group> + Clone {
         self.0.iter().map(|request| &request.group)
+    }
+
+    /// The span of the call, where a request in it is sampled: it is the first one's, and the others link to it.
+    pub(super) fn span(&self) -> Option<Span> {
+        let mut sampled = self.0.iter().filter_map(|request| request.span.as_ref());
+        let call = sampled.next()?.child("EVALSHA", SpanKind::Client);
+        call.set("db.system.name", "redis");
+        call.set("db.operation.name", "EVALSHA");
+        call.set("tollgate.requests", self.0.len() as i64);
+        sampled.for_each(|other| other.link(&call));
+        Some(call)
     }
 
     /// Before it is sent once more: a request whose caller has gone meanwhile is charged nothing.

@@ -2,10 +2,8 @@
 //!
 //! None of them repeats what Tollgate has sent: a password, or the values of descriptors.
 
-use std::error::Error;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use deadpool_redis::redis::{ErrorKind, RedisError};
@@ -46,11 +44,14 @@ pub enum Cause {
     )]
     ProtectedMode,
     /// Another protocol.
-    #[error(
-        "TLS is spoken at this port, and Tollgate does not speak it to Redis: name a port without TLS, or a tunnel \
-         (stunnel)"
-    )]
+    #[error("TLS is spoken at this port: write rediss:// in REDIS_URL, or set REDIS_TLS=true")]
     Tls,
+    /// The same the other way round.
+    #[error("no TLS is spoken at this port: write redis:// in REDIS_URL and unset REDIS_TLS, or name the port of TLS")]
+    NoTls,
+    /// No handshake comes about: why, and what to do.
+    #[error("TLS with it fails: {0}")]
+    Handshake(String),
     /// Another one, if it is known.
     #[error("{0} is spoken at this port, so this is no Redis: correct REDIS_URL, mostly its port is 6379")]
     NotRedis(&'static str),
@@ -60,6 +61,28 @@ pub enum Cause {
     /// `READONLY`, and its primary, where that is known.
     #[error("it is a replica, which takes no writes: name its primary{} in REDIS_URL", of(.0))]
     Replica(Option<String>),
+    /// The Sentinels are behind.
+    #[error("the Sentinels name {0} as the master, which is a replica by now: wait until they agree on another")]
+    NoMaster(String),
+    /// None of them says where the master is: why, of the first.
+    #[error("no Sentinel says where the master is, the first because: {0}")]
+    NoSentinel(String),
+    /// They watch others.
+    #[error(
+        "the Sentinels know no master {0:?}: see its name in their `sentinel monitor`, and write that into REDIS_URL"
+    )]
+    UnknownMaster(String),
+    /// They want another user or password, or none.
+    #[error(
+        "a Sentinel refuses the user or the password, or that user may not ask SENTINEL MASTER: correct \
+         REDIS_SENTINEL_AUTH (PASSWORD or USER:PASSWORD; unset where they want none)"
+    )]
+    SentinelLogin,
+    /// It knows none of their commands.
+    #[error(
+        "what is named as a Sentinel is none: name their ports in REDIS_URL, mostly 26379, or use REDIS_TYPE=SINGLE"
+    )]
+    NotSentinel,
     /// `LOADING`
     #[error("it is loading its data from disk: wait until that is done")]
     Loading,
@@ -91,7 +114,11 @@ pub enum Cause {
     )]
     Cluster,
     /// What it watches, where that is known.
-    #[error("it is a Sentinel, which keeps no counters: name the Redis that it watches{} in REDIS_URL", of(.0))]
+    #[error(
+        "it is a Sentinel, which keeps no counters: name the Redis that it watches{} in REDIS_URL, or write \
+         redis+sentinel://host:port,host:port/MASTER",
+        of(.0)
+    )]
     Sentinel(Option<String>),
     /// What it is.
     #[error("it is {0}, and Tollgate's script needs Redis 6.0 or newer")]
@@ -207,9 +234,8 @@ impl Cause {
     }
 
     /// Why no connection could be made, where the system says so.
-    pub(super) fn of_connecting(error: &RedisError) -> Option<Cause> {
-        let io_error = io_error(error.source()?)?;
-        match io_error.kind() {
+    pub(super) fn of_connecting(error: &io::Error) -> Option<Cause> {
+        match error.kind() {
             io::ErrorKind::ConnectionRefused => Some(Cause::NobodyListens),
             io::ErrorKind::NotFound => Some(Cause::NoSocket),
             io::ErrorKind::PermissionDenied => Some(Cause::SocketForbidden),
@@ -217,7 +243,7 @@ impl Cause {
             | io::ErrorKind::NetworkUnreachable
             | io::ErrorKind::AddrNotAvailable) => Some(Cause::Unreachable(kind)),
             // The standard library has no kind for it.
-            _ => io_error.to_string().contains("lookup address").then_some(Cause::UnknownHost),
+            _ => error.to_string().contains("lookup address").then_some(Cause::UnknownHost),
         }
     }
 
@@ -238,10 +264,12 @@ impl Cause {
             Cause::WrongPassword => "wrong_password",
             Cause::NeedlessPassword => "needless_password",
             Cause::ProtectedMode => "protected_mode",
-            Cause::Tls => "tls",
+            Cause::Tls | Cause::NoTls | Cause::Handshake(_) => "tls",
             Cause::NotRedis(_) => "not_redis",
             Cause::Full => "full",
-            Cause::Replica(_) => "replica",
+            Cause::Replica(_) | Cause::NoMaster(_) => "replica",
+            Cause::NoSentinel(_) | Cause::SentinelLogin | Cause::NotSentinel => "no_sentinel",
+            Cause::UnknownMaster(_) => "unknown_master",
             Cause::Loading => "loading",
             Cause::Busy => "busy",
             Cause::CannotSave => "cannot_save",
@@ -258,12 +286,6 @@ impl Cause {
             Cause::Other(_) => "other",
         }
     }
-}
-
-/// The client shares what the system says.
-fn io_error<'e>(source: &'e (dyn Error + 'static)) -> Option<&'e io::Error> {
-    let shared = || source.downcast_ref::<Arc<dyn Error + Send + Sync>>();
-    source.downcast_ref().or_else(|| shared()?.downcast_ref())
 }
 
 /// What the user lacks, if the error says that it lacks something: versions differ in how they say so.

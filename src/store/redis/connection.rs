@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, ThreadId};
 
-use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value, cmd};
 use futures_util::FutureExt as _;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -14,7 +13,10 @@ use tokio::sync::Notify;
 use tokio::task::unconstrained;
 use tokio::time::{Duration, sleep};
 
+use super::address::Place;
 use super::cause::Cause;
+use super::script;
+use super::topology::Dialed;
 use crate::store::StoreError;
 
 /// In how many parts silence is waited for.
@@ -91,7 +93,7 @@ pub(super) fn reason(failure: &str) -> &str {
 
 /// What calls go over, together with others.
 pub(super) struct Connection {
-    redis: MultiplexedConnection,
+    dialed: Dialed,
     /// On whose runtime it lives.
     worker: usize,
     /// What drives it runs on this thread; `None` where it may run on several.
@@ -110,10 +112,10 @@ pub(super) struct Connection {
 
 impl Connection {
     /// One that has just been made, on the runtime of this worker, which is the one that this runs on.
-    pub(super) fn new(redis: MultiplexedConnection, worker: usize) -> Connection {
+    pub(super) fn new(dialed: Dialed, worker: usize) -> Connection {
         let one_thread = matches!(Handle::current().runtime_flavor(), RuntimeFlavor::CurrentThread);
         Connection {
-            redis,
+            dialed,
             worker,
             thread: one_thread.then(|| thread::current().id()),
             is_suspect: AtomicBool::new(false),
@@ -128,6 +130,11 @@ impl Connection {
     /// On whose runtime it lives.
     pub(super) fn worker(&self) -> usize {
         self.worker
+    }
+
+    /// Where it leads.
+    pub(super) fn place(&self) -> &Place {
+        &self.dialed.place
     }
 
     /// Nothing is known against it.
@@ -201,7 +208,7 @@ impl Connection {
 
     /// Hands a command over: Redis gets the commands of a connection in the order in which they are handed over.
     pub(super) fn send(&self, command: Cmd) -> Call {
-        let mut redis = self.redis.clone();
+        let mut redis = self.dialed.redis.clone();
         let reply = async move { redis.send_packed_command(&command).await?.extract_error() };
         let mut call = Call { reply: Box::pin(reply), ready: None };
         // The first poll hands it over, whatever budget the task has left; the next, in `wait`, is for the reply.
@@ -210,6 +217,15 @@ impl Connection {
             call.ready = Some(ready);
         }
         call
+    }
+
+    /// Lets Redis know the scripts.
+    pub(super) async fn load(&self, timeout: Duration) -> Result<(), Fault> {
+        let calls: Vec<Call> = script::load().map(|load| self.send(load)).collect();
+        for call in calls {
+            call.wait(timeout).await?;
+        }
+        Ok(())
     }
 
     /// A call that failed when it was handed over: what drives the connection has ended before, and has sent nothing of
@@ -234,6 +250,14 @@ pub(super) struct Call {
 impl Call {
     /// The reply, unless Redis is silent for so long.
     pub(super) async fn wait(self, timeout: Duration) -> Result<Vec<u8>, Fault> {
+        match self.reply(timeout).await? {
+            Value::BulkString(reply) => Ok(reply),
+            _ => Err(Fault::Answer),
+        }
+    }
+
+    /// The same, whatever kind of reply it is.
+    pub(super) async fn reply(self, timeout: Duration) -> Result<Value, Fault> {
         let reply = match self.ready {
             Some(ready) => ready,
             None => tokio::select! {
@@ -242,10 +266,7 @@ impl Call {
                 () = silence(timeout) => return Err(Fault::Silent(timeout)),
             },
         };
-        match reply? {
-            Value::BulkString(reply) => Ok(reply),
-            _ => Err(Fault::Answer),
-        }
+        Ok(reply?)
     }
 }
 

@@ -5,38 +5,52 @@ use std::io;
 
 use deadpool_redis::redis::{Cmd, cmd};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Duration, timeout};
 
-use super::RedisConfig;
+use super::address::Place;
 use super::cause::Cause;
-use super::config::Place;
 use super::identity::Identity;
+use super::topology::{Access, DialError, connect, handshake_failed};
+use crate::tls::HandshakeError;
 
 /// It takes no longer than that, nor than Redis may.
 const MOST: Duration = Duration::from_secs(1);
 /// As much as is read of an answer.
 const ANSWER: usize = 16 * 1024;
+/// What begins a reply of Redis.
+const REPLIES: &[u8] = b"+-:$*_#,(!=%~>|";
+
 /// What is the matter; `None` where nothing is found, because it has passed or lies elsewhere.
-pub(super) async fn diagnose(config: &RedisConfig) -> Option<Cause> {
-    timeout(config.timeout.min(MOST), ask(config)).await.ok()?
+pub(super) async fn diagnose(place: &Place, access: &Access, most: Duration) -> Option<Cause> {
+    timeout(most.min(MOST), ask(place, access)).await.ok()?
 }
 
-async fn ask(config: &RedisConfig) -> Option<Cause> {
-    let auth = config.address.auth();
-    match config.address.place() {
-        Place::Unix(path) => examine(UnixStream::connect(path).await.ok()?, auth).await.ok()?,
-        Place::Tcp(host, port) => {
-            let place = (host.as_str(), *port);
-            match examine(TcpStream::connect(place).await.ok()?, auth).await {
-                Ok(cause) => cause,
-                // Closed without a word, as by a server that takes it for damaged TLS.
-                Err(_) => {
-                    let mut stream = TcpStream::connect(place).await.ok()?;
-                    let answer = exchange(&mut stream, &tls_hello()).await.unwrap_or_default();
-                    Some(if is_tls(&answer) { Cause::Tls } else { Cause::Mute })
-                }
-            }
+/// What is the matter with one that does not answer where TLS is spoken to it: many wait for more of what they take for
+/// a command.
+pub(super) async fn diagnose_silence(place: &Place, most: Duration) -> Option<Cause> {
+    let speaks_plainly = async {
+        let answer = exchange(&mut connect(place).await.ok()?, &cmd("PING").get_packed_command()).await.ok()?;
+        answer.first().filter(|first| REPLIES.contains(first)).map(|_| Cause::NoTls)
+    };
+    timeout(most.min(MOST), speaks_plainly).await.ok()?
+}
+
+async fn ask(place: &Place, access: &Access) -> Option<Cause> {
+    let stream = match access.open(place).await {
+        Ok(stream) => stream,
+        Err(DialError::Known(cause)) => return Some(cause),
+        Err(DialError::Unclear(_)) => return None,
+    };
+    match (examine(stream, access.auth()).await, place) {
+        (Ok(cause), _) => cause,
+        // A server that misses a certificate may say so when the handshake is over.
+        (Err(error), _) if access.is_secure() => Some(handshake_failed(&HandshakeError::of(&error))),
+        (Err(_), Place::Unix(_)) => None,
+        // Closed without a word, as by a server that takes it for damaged TLS.
+        (Err(_), Place::Tcp(..)) => {
+            let mut stream = connect(place).await.ok()?;
+            let answer = exchange(&mut stream, &tls_hello()).await.unwrap_or_default();
+            Some(if is_tls(&answer) { Cause::Tls } else { Cause::Mute })
         }
     }
 }
@@ -101,8 +115,6 @@ fn is_tls(answer: &[u8]) -> bool {
 
 /// What is spoken there, if it is not what Redis speaks.
 fn other_protocol(answer: &[u8]) -> Option<Cause> {
-    /// What begins a reply of Redis.
-    const REPLIES: &[u8] = b"+-:$*_#,(!=%~>|";
     match answer {
         answer if is_tls(answer) => Some(Cause::Tls),
         // A frame of settings begins HTTP/2.

@@ -81,15 +81,20 @@ impl<'i> Identity<'i> {
     }
 
     fn clock(&self, asked: RangeInclusive<u64>) -> Option<Concern> {
+        let ahead_ms = self.clock_ahead_ms(asked)?;
+        (ahead_ms.unsigned_abs() > CLOCKS_APART).then_some(Concern::Clock { ahead_ms })
+    }
+
+    /// How much its clock is ahead of ours, in milliseconds; 0 where it is within the time that the question took.
+    pub(super) fn clock_ahead_ms(&self, asked: RangeInclusive<u64>) -> Option<i64> {
         let clock = self.number("server_time_usec")? / 1_000;
-        let ahead_ms = if clock > asked.end() + CLOCKS_APART {
+        Some(if clock > *asked.end() {
             i64::try_from(clock - asked.end()).unwrap_or(i64::MAX)
-        } else if clock + CLOCKS_APART < *asked.start() {
+        } else if clock < *asked.start() {
             i64::try_from(asked.start() - clock).map_or(i64::MIN, |behind| -behind)
         } else {
-            return None;
-        };
-        Some(Concern::Clock { ahead_ms })
+            0
+        })
     }
 
     fn primary(&self) -> Option<String> {
@@ -101,7 +106,7 @@ impl<'i> Identity<'i> {
         self.get("master0")?.split(',').find_map(|part| part.strip_prefix("address=")).map(str::to_owned)
     }
 
-    fn get(&self, field: &str) -> Option<&'i str> {
+    pub(super) fn get(&self, field: &str) -> Option<&'i str> {
         self.0.get(field).copied()
     }
 
@@ -109,7 +114,7 @@ impl<'i> Identity<'i> {
         self.get(field) == Some(value)
     }
 
-    fn number(&self, field: &str) -> Option<u64> {
+    pub(super) fn number(&self, field: &str) -> Option<u64> {
         self.get(field)?.parse().ok()
     }
 }

@@ -3,6 +3,7 @@
 //!
 //! What it may not be asked, or does not know, is no error: a managed Redis or a proxy answers what it likes.
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use deadpool_redis::redis::cmd;
@@ -15,6 +16,7 @@ use super::cause::{Cause, Rights};
 use super::connection::{Connection, Fault};
 use super::identity::{Concern, Identity};
 use super::rights;
+use super::topology::Access;
 
 /// For so long, what has been found out is not asked again.
 const FRESH: Duration = Duration::from_secs(1);
@@ -25,6 +27,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// What has been found out.
 pub(super) struct Inspection {
     config: RedisConfig,
+    access: Arc<Access>,
     latest: AsyncMutex<Option<(Instant, Result<(), Cause>)>>,
     /// What endangers limits, as it was told last.
     concerns: Mutex<Vec<Concern>>,
@@ -35,9 +38,10 @@ pub(super) struct Inspection {
 }
 
 impl Inspection {
-    pub(super) fn new(config: RedisConfig) -> Inspection {
+    pub(super) fn new(config: RedisConfig, access: Arc<Access>) -> Inspection {
         Inspection {
             config,
+            access,
             latest: AsyncMutex::default(),
             concerns: Mutex::default(),
             missing: Mutex::default(),
@@ -159,7 +163,7 @@ impl Inspection {
         Fault::Refused(Cause::Lacks(self.with_grant(rights)))
     }
 
-    async fn missing_rights(&self, connection: &Connection) -> Result<Option<Rights>, Fault> {
+    pub(super) async fn missing_rights(&self, connection: &Connection) -> Result<Option<Rights>, Fault> {
         let ask = || connection.send(rights::call(&self.config.key_prefix)).wait(self.config.timeout);
         let reply = match ask().await {
             Err(Fault::NoScript) => {
@@ -179,8 +183,8 @@ impl Inspection {
         }
     }
 
-    fn with_grant(&self, rights: Rights) -> Rights {
-        Rights { grant: Some(rights::grant(&self.config)), ..rights }
+    pub(super) fn with_grant(&self, rights: Rights) -> Rights {
+        Rights { grant: Some(rights::grant(&self.access, &self.config.key_prefix)), ..rights }
     }
 
     /// Tells what is news, and what is over.
@@ -203,7 +207,7 @@ impl Inspection {
     }
 }
 
-fn now_ms() -> u64 {
+pub(super) fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }

@@ -11,16 +11,17 @@ use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 
-use deadpool_redis::{Connection as Pooled, PoolError};
+use deadpool::managed::{Object, PoolError};
 use futures_util::FutureExt as _;
 use futures_util::future::{Either, pending, select};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, Instant, sleep, sleep_until};
 
+use super::address::Place;
 use super::cause::Cause;
 use super::connection::{Connection, Fault};
-use super::diagnosis::diagnose;
 use super::link::Shared;
+use super::topology::DialError;
 use crate::store;
 
 /// How often a keeper polls whether its connection is closed, which costs Redis nothing.
@@ -91,7 +92,7 @@ impl Keeper {
     /// Makes a connection, however long that takes.
     async fn connect(&mut self) -> Arc<Connection> {
         let shared = Arc::clone(&self.shared);
-        let (mut trial, mut pause) = (None, RETRY.0);
+        let (mut trial, mut pause, mut moves) = (None, RETRY.0, shared.pool.manager().moves());
         loop {
             if trial.is_none() {
                 trial = shared.breaker.admit().await;
@@ -104,8 +105,11 @@ impl Keeper {
                 }
             }
             self.tried = None;
-            sleep(pause).await;
-            pause = (pause * 2).min(RETRY.1);
+            // Another master is no worse for it that the one of before has been tried in vain.
+            tokio::select! {
+                () = sleep(pause) => pause = (pause * 2).min(RETRY.1),
+                () = changed(&mut moves) => pause = RETRY.0,
+            }
         }
     }
 
@@ -137,28 +141,29 @@ impl Keeper {
     async fn dial(&self) -> Result<Connection, Fault> {
         match self.shared.pool.get().await {
             // For good: the pool would hand out a returned connection again, to any worker.
-            Ok(redis) => Ok(Connection::new(Pooled::take(redis), self.slot / self.shared.for_each_worker)),
+            Ok(dialed) => Ok(Connection::new(Object::take(dialed), self.slot / self.shared.for_each_worker)),
             Err(error) => Err(Fault::Connect(self.why_not_connected(error).await)),
         }
     }
 
-    async fn why_not_connected(&self, error: PoolError) -> Cause {
-        let config = &self.shared.config;
+    async fn why_not_connected(&self, error: PoolError<DialError>) -> Cause {
+        let Shared { pool, config, inspection, .. } = &*self.shared;
         let cause = match error {
-            PoolError::Timeout(_) => Cause::Silent(config.timeout),
-            PoolError::Backend(error) if error.is_timeout() => Cause::Silent(config.timeout),
-            PoolError::Backend(error) => match Cause::of_connecting(&error) {
-                Some(cause) => cause,
-                None => diagnose(config).await.unwrap_or_else(|| Cause::of_error(&error)),
-            },
+            PoolError::Timeout(_) => pool.manager().explain_silence(config.timeout).await,
+            PoolError::Backend(error) => pool.manager().explain(error, config.timeout).await,
             error => Cause::Other(error.to_string()),
         };
-        self.shared.inspection.of_user(cause)
+        inspection.of_user(cause)
     }
 
     /// Waits until the connection does not serve any more, and returns why.
     async fn watch(&self, mut connection: Arc<Connection>) -> Fault {
         let mut doubts = self.shared.doubts.subscribe();
+        let dialer = self.shared.pool.manager();
+        let (mut moves, mut renewals) = (dialer.moves(), Some(dialer.access().renewals()));
+        if let Some(fault) = moved(&moves, &connection) {
+            return fault;
+        }
         let (mut idle, mut heard) = (IDLE.0, Instant::now());
         let (mut pause, mut refusals_from) = (REFUSED.0, Instant::now());
         loop {
@@ -169,6 +174,16 @@ impl Keeper {
             tokio::select! {
                 () = connection.alarm() => {}
                 Ok(()) = doubts.changed() => {}
+                () = changed(&mut moves) => {
+                    if let Some(fault) = moved(&moves, &connection) {
+                        return fault;
+                    }
+                    continue;
+                }
+                () = changed(&mut renewals) => {
+                    self.make_known(&connection).await;
+                    continue;
+                }
                 () = refusal => {
                     // Longer each time, unless there was none for a while.
                     let again = refusals_from.elapsed() < REFUSED.1;
@@ -204,6 +219,21 @@ impl Keeper {
         }
     }
 
+    /// Gives Redis the new password over a connection that it knows by the old one. Where it does not take that, the
+    /// connection goes on as it is.
+    async fn make_known(&self, connection: &Connection) {
+        let Shared { pool, config, .. } = &*self.shared;
+        let Some(auth) = pool.manager().access().auth() else { return };
+        match connection.send(auth).reply(config.timeout).await {
+            Ok(_) => tracing::debug!(redis = %config, "redis knows a connection by the new password"),
+            Err(fault @ Fault::Refused(_)) => tracing::warn!(
+                redis = %config, error = %fault,
+                "redis refuses the new password: a connection that is there goes on with the old one"
+            ),
+            Err(fault) => self.shared.note(connection, &fault),
+        }
+    }
+
     /// Looks at what Redis is, without waiting for it: an alarm would have to wait, too.
     fn look_again(&self, connection: &Arc<Connection>) {
         if !self.shared.inspection.take_turn() {
@@ -231,4 +261,22 @@ impl Keeper {
             Either::Right((None, check)) => good_or_bad(check.await),
         }
     }
+}
+
+/// Waits for a change, where there is anything that can.
+async fn changed<T>(receiver: &mut Option<watch::Receiver<T>>) {
+    let has_changed = match receiver {
+        Some(receiver) => receiver.changed().await.is_ok(),
+        None => false,
+    };
+    if !has_changed {
+        pending::<()>().await;
+    }
+}
+
+/// A connection to a master of before has nothing to decide, whether that answers or not.
+fn moved(moves: &Option<watch::Receiver<Option<Place>>>, connection: &Connection) -> Option<Fault> {
+    let now = moves.as_ref()?.borrow();
+    let now = now.as_ref().filter(|now| *now != connection.place())?;
+    Some(Fault::Lost(format!("the master was {} and is {now}", connection.place())))
 }

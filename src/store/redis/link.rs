@@ -1,4 +1,4 @@
-//! The link to a Redis: its connections, each of which stands for itself.
+//! The link to a node of Redis: its connections, each of which stands for itself.
 //!
 //! A request never connects and never waits for a connection: the worker's calls go out at once over one that is there,
 //! or the breaker is open and the request fails at once. Each connection has a keeper, which makes it, checks it
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arc_swap::ArcSwapOption;
-use deadpool_redis::redis::AsyncConnectionConfig;
-use deadpool_redis::{Manager, Pool, Runtime};
+use deadpool::Runtime;
+use deadpool::managed::Pool;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::AbortHandle;
@@ -28,6 +28,7 @@ use super::connection::{Connection, Fault, reason};
 use super::inspection::Inspection;
 use super::keeper::Keeper;
 use super::script::{self, Group, Reply};
+use super::topology::Dialer;
 use super::{OnChange, RedisConfig, StartError};
 use crate::algorithm::{Algorithm, Ask, Limit, Options};
 use crate::store::{Check, Key, Origin, StoreError};
@@ -42,7 +43,7 @@ pub(super) struct Link {
 pub(super) struct Shared {
     pub(super) config: RedisConfig,
     /// Makes connections; none that is lost goes back to it.
-    pub(super) pool: Pool,
+    pub(super) pool: Pool<Dialer>,
     /// Those that serve or are suspect: so many for each worker, one worker after the other.
     pub(super) slots: Vec<ArcSwapOption<Connection>>,
     pub(super) for_each_worker: usize,
@@ -52,7 +53,7 @@ pub(super) struct Shared {
     pub(super) doubts: watch::Sender<()>,
     /// What a check asks.
     pub(super) check: Group,
-    /// How often the script has been loaded, and the lock under which it is.
+    /// How often the scripts have been loaded, and the lock under which it is.
     pub(super) loads: AtomicU64,
     pub(super) loading: Mutex<()>,
     /// Under which a connection is made beside one that is suspect.
@@ -66,19 +67,20 @@ impl Link {
     /// Where no attempt is possible, or one has found that limits could never hold.
     pub(super) async fn start(
         config: RedisConfig,
+        dialer: Dialer,
         on_change: OnChange,
         runtimes: &[Handle],
     ) -> Result<Link, StartError> {
         let for_each_worker = config.connections.div_ceil(runtimes.len());
         let connections = for_each_worker * runtimes.len();
         let shared = Arc::new(Shared {
-            // One more for each, while it is made anew.
-            pool: pool(&config, connections * 2)?,
             slots: (0..connections).map(|_| ArcSwapOption::empty()).collect(),
             for_each_worker,
             breaker: Breaker::new(config.to_string(), connections, on_change),
             doubts: watch::Sender::new(()),
-            inspection: Inspection::new(config.clone()),
+            inspection: Inspection::new(config.clone(), Arc::clone(dialer.access())),
+            // One more for each, while it is made anew.
+            pool: pool(dialer, config.timeout, connections * 2)?,
             check: own_check(&config.key_prefix)?,
             loads: AtomicU64::new(0),
             loading: Mutex::new(()),
@@ -133,12 +135,12 @@ impl Link {
         places.filter_map(|place| slots[place].load_full()).find(|connection| is(connection))
     }
 
-    /// How often the script has been loaded.
+    /// How often the scripts have been loaded.
     pub(super) fn loads(&self) -> u64 {
         self.shared.loads.load(Ordering::Relaxed)
     }
 
-    /// Loads the script, unless that was done since it was loaded so often.
+    /// Loads the scripts, unless that was done since it was loaded so often.
     pub(super) async fn load(&self, connection: &Connection, loads: u64) -> Result<(), Fault> {
         self.shared.load(connection, loads).await
     }
@@ -160,24 +162,19 @@ impl Drop for Link {
     }
 }
 
-fn pool(config: &RedisConfig, size: usize) -> Result<Pool, StartError> {
-    let connection_config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(config.timeout))
-        // Silence is measured here.
-        .set_response_timeout(None);
-    let manager = Manager::new_with_config(config.connection_info(), connection_config).map_err(StartError::new)?;
-    let pool = Pool::builder(manager)
+fn pool(dialer: Dialer, timeout: Duration, size: usize) -> Result<Pool<Dialer>, StartError> {
+    let pool = Pool::builder(dialer)
         .max_size(size)
         .runtime(Runtime::Tokio1)
-        .wait_timeout(Some(config.timeout))
-        .create_timeout(Some(config.timeout))
+        .wait_timeout(Some(timeout))
+        .create_timeout(Some(timeout))
         .build();
     pool.map_err(StartError::new)
 }
 
 /// A check of a counter that is no request's: no domain is empty. It writes, so that a Redis that takes no writes is
 /// seen, and nobody comes near its limit.
-fn own_check(prefix: &str) -> Result<Group, StartError> {
+pub(super) fn own_check(prefix: &str) -> Result<Group, StartError> {
     let limit = Limit::new(Algorithm::FixedWindow, u32::MAX, Duration::from_secs(1), Options::default());
     let limit = limit.map_err(|error| StartError::new(std::io::Error::other(error.to_string())))?;
     let key = Key::new(prefix, "", &[], |_| None, &limit, Origin::Rule);
@@ -185,7 +182,8 @@ fn own_check(prefix: &str) -> Result<Group, StartError> {
 }
 
 impl Shared {
-    fn note(&self, connection: &Connection, fault: &Fault) {
+    /// A call over this connection has failed.
+    pub(super) fn note(&self, connection: &Connection, fault: &Fault) {
         match fault {
             Fault::Silent(_) => {
                 connection.set_suspect(true);
@@ -206,13 +204,13 @@ impl Shared {
         if connection.silent_loads() != silent_loads {
             return Err(Fault::Silent(self.config.timeout));
         }
-        let loaded = connection.send(script::load()).wait(self.config.timeout).await;
+        let loaded = connection.load(self.config.timeout).await;
         match &loaded {
-            Ok(_) => drop(self.loads.fetch_add(1, Ordering::Relaxed)),
+            Ok(()) => drop(self.loads.fetch_add(1, Ordering::Relaxed)),
             Err(Fault::Silent(_)) => connection.note_silent_load(),
             Err(_) => {}
         }
-        loaded.map(drop)
+        loaded
     }
 
     /// Whether Redis answers over this connection, and does what a decision needs.

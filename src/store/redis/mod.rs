@@ -1,11 +1,13 @@
 //! Counters in Redis: shared by every process that asks the same Redis, decided by one script on Redis's own clock.
 
+mod address;
 mod batch;
 mod breaker;
 pub mod cause;
 mod config;
 mod connection;
 mod diagnosis;
+mod examination;
 mod identity;
 mod inspection;
 mod keeper;
@@ -14,6 +16,8 @@ mod node;
 mod queue;
 mod rights;
 pub mod script;
+mod source;
+mod topology;
 
 use std::borrow::Borrow;
 use std::error::Error;
@@ -22,18 +26,24 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+pub use address::{RedisAddress, RedisAddressError, RedisTls, RedisType};
 pub use cause::Cause;
-pub use config::{RedisAddress, RedisAddressError, RedisConfig};
+pub use config::RedisConfig;
+pub use examination::{Examination, examine};
 
 use super::{Check, Store, StoreError, Verdicts};
-use link::Link;
-use node::Node;
+use crate::spans::Spans;
+use node::{Asking, Node};
+use topology::Topology;
 
 /// What the log lines of this store come from.
 pub const LOG_TARGET: &str = module_path!();
 
 /// The shared store, as one worker sees it.
-pub struct RedisStore(Arc<Node>);
+pub struct RedisStore {
+    node: Arc<Node>,
+    spans: Spans,
+}
 
 /// Whether Redis is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +56,7 @@ pub enum Health {
 
 impl Health {
     /// Every cause of being down, in one word.
-    pub const CAUSES: [&str; 29] = [
+    pub const CAUSES: [&str; 31] = [
         "unknown_host",
         "nobody_listens",
         "socket_forbidden",
@@ -71,6 +81,8 @@ impl Health {
         "no_database",
         "cluster",
         "sentinel",
+        "no_sentinel",
+        "unknown_master",
         "too_old",
         "no_command",
         "no_script",
@@ -111,9 +123,8 @@ impl RedisStore {
     /// # Errors
     /// Where no attempt is possible at all, or the first one finds that limits could never hold in this Redis.
     pub async fn start(config: RedisConfig, on_change: OnChange) -> Result<RedisStore, StartError> {
-        let queue = config.queue;
-        let link = Arc::new(Link::start(config, on_change, &[Handle::current()]).await?);
-        Ok(RedisStore(Arc::new(Node::new(link, 0, queue))))
+        let topology = Topology::start(config, on_change, &[Handle::current()]).await?;
+        Ok(RedisStore::new(topology.node(0)))
     }
 
     /// The same for each of these runtimes: its connections live on it, so that a call and its answer stay on one
@@ -126,20 +137,28 @@ impl RedisStore {
         config: RedisConfig,
         on_change: OnChange,
     ) -> Result<Vec<RedisStore>, StartError> {
-        let queue = config.queue;
-        let link = Arc::new(Link::start(config, on_change, &runtimes).await?);
-        let node = |worker| Node::new(Arc::clone(&link), worker, queue);
-        Ok((0..runtimes.len()).map(|worker| RedisStore(Arc::new(node(worker)))).collect())
+        let topology = Topology::start(config, on_change, &runtimes).await?;
+        Ok((0..runtimes.len()).map(|worker| RedisStore::new(topology.node(worker))).collect())
+    }
+
+    fn new(node: Arc<Node>) -> RedisStore {
+        RedisStore { node, spans: Spans::default() }
+    }
+
+    /// The same store, whose calls have these spans.
+    #[must_use]
+    pub fn traced(self, spans: Spans) -> RedisStore {
+        RedisStore { spans, ..self }
     }
 }
 
 impl Store for RedisStore {
     async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
-        self.0.ask(checks, deadline).await
+        self.node.ask(Asking { checks, deadline, span: self.spans.current() }).await
     }
 
     fn flush_log(&self) {
-        self.0.flush_log();
+        self.node.flush_log();
     }
 }
 

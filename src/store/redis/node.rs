@@ -27,6 +27,7 @@ use super::connection::{Call, Connection, Fault};
 use super::link::Link;
 use super::queue::{Permit, Queue};
 use super::script;
+use crate::spans::{Current, Span};
 use crate::store::{Check, StoreError, Verdicts};
 
 /// Calls on their way at one time. One alone would leave Redis idle while its answer travels; with four it has always
@@ -41,6 +42,14 @@ pub(super) struct Node {
     over: Mutex<Option<Arc<Connection>>>,
 }
 
+/// What a request asks.
+pub(super) struct Asking<'c, C> {
+    pub(super) checks: &'c [C],
+    pub(super) deadline: Instant,
+    /// Within which it asks, where it is sampled.
+    pub(super) span: Option<Current>,
+}
+
 /// A call on its way.
 struct Sent {
     batch: Batch,
@@ -48,6 +57,8 @@ struct Sent {
     call: Call,
     /// How often the script had been loaded before.
     loads: u64,
+    /// Where a request in it is sampled.
+    span: Option<Span>,
 }
 
 impl Node {
@@ -58,11 +69,11 @@ impl Node {
     /// Decides a request.
     pub(super) async fn ask<C: Borrow<Check>>(
         self: &Arc<Self>,
-        checks: &[C],
-        deadline: Instant,
+        Asking { checks, deadline, span }: Asking<'_, C>,
     ) -> Result<Verdicts, StoreError> {
         self.link.admit()?;
         let (request, answer) = Request::new(checks, deadline);
+        let request = request.within(span);
         if let Some(permit) = self.queue.push(request).map_err(|_| StoreError::Overloaded)? {
             tokio::spawn(Arc::clone(self).call_until_nothing_waits(permit));
         }
@@ -90,7 +101,7 @@ impl Node {
 
     /// Makes one call.
     async fn call(&self, permit: &mut Option<Permit<Request>>) {
-        let Some(Sent { mut batch, connection, call, loads }) = self.send(permit) else { return };
+        let Some(Sent { mut batch, connection, call, loads, span }) = self.send(permit) else { return };
         let timeout = self.link.timeout();
         let mut reply = call.wait(timeout).await;
         // It has done nothing then.
@@ -105,7 +116,10 @@ impl Node {
         }
         if let Err(fault) = &reply {
             self.link.note(&connection, fault);
+            span.iter().for_each(|span| span.fail(fault.kind()));
         }
+        // It ends before those of the requests do.
+        drop(span);
         let failed = reply.is_err();
         match batch.answer(reply.map_err(StoreError::from)) {
             _ if failed => {}
@@ -129,10 +143,12 @@ impl Node {
             }
             while let Some(connection) = over.clone() {
                 let loads = self.link.loads();
+                let span = batch.span();
                 let call = connection.send(script::call(batch.groups()));
                 if !connection.never_sent(&call) {
-                    return Some(Sent { batch, connection, call, loads });
+                    return Some(Sent { batch, connection, call, loads, span });
                 }
+                span.iter().for_each(|span| span.fail("connection"));
                 self.link.note(&connection, &Fault::Lost("Redis has closed it".to_owned()));
                 *over = self.link.choose(self.worker);
             }

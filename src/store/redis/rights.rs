@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use deadpool_redis::redis::{Cmd, Script, cmd};
 
 use super::cause::{Cause, Rights};
-use super::config::RedisConfig;
+use super::topology::Access;
 
 const SOURCE: &str = include_str!("../../../lua/rights.lua");
 
@@ -33,9 +33,9 @@ pub(super) fn load() -> Cmd {
 }
 
 /// The command that grants a user all that Tollgate needs, and nothing else.
-pub(super) fn grant(config: &RedisConfig) -> String {
-    let mut line = format!("ACL SETUSER {} ~", config.address.user().unwrap_or("default"));
-    for char in config.key_prefix.chars() {
+pub(super) fn grant(access: &Access, key_prefix: &str) -> String {
+    let mut line = format!("ACL SETUSER {} ~", access.user().as_deref().unwrap_or("default"));
+    for char in key_prefix.chars() {
         // In a pattern these mean others.
         if "*?[]\\^".contains(char) {
             line.push('\\');
@@ -43,7 +43,7 @@ pub(super) fn grant(config: &RedisConfig) -> String {
         line.push(char);
     }
     line.push_str("* +evalsha +script|load +info");
-    if config.address.database() != 0 {
+    if access.database() != 0 {
         line.push_str(" +select");
     }
     commands().iter().for_each(|command| line.extend([" +", &command.to_ascii_lowercase()]));
@@ -83,20 +83,15 @@ mod tests {
 
     #[test]
     fn every_command_of_the_scripts_is_tried() {
-        let called = super::super::script::SOURCE.split("redis.call('").skip(1);
+        let called = super::super::source::all();
+        let called = called.split("redis.call('").skip(1);
         assert_eq!(commands(), called.filter_map(|rest| rest.split('\'').next()).collect());
     }
 
     #[test]
     fn the_line_names_the_user_its_keys_and_every_command() {
-        let config = |url: &str, prefix: &str| RedisConfig {
-            address: url.parse().unwrap(),
-            connections: 1,
-            timeout: std::time::Duration::from_millis(100),
-            queue: 1,
-            key_prefix: prefix.into(),
-        };
-        let line = grant(&config("redis://toll:secret@cache/3", "a*[1]:"));
+        let grant = |url: &str, prefix| grant(&Access::start(&url.parse().unwrap()).unwrap(), prefix);
+        let line = grant("redis://toll:secret@cache/3", "a*[1]:");
         assert!(
             line.starts_with(r"ACL SETUSER toll ~a\*\[1\]:* +evalsha +script|load +info +select +del +get "),
             "{line}"
@@ -105,7 +100,7 @@ mod tests {
             commands().iter().all(|command| line.contains(&format!(" +{}", command.to_ascii_lowercase()))),
             "{line}"
         );
-        let line = grant(&config("cache:6379", ""));
+        let line = grant("cache:6379", "");
         assert!(line.starts_with("ACL SETUSER default ~* +evalsha +script|load +info +del "), "{line}");
     }
 

@@ -1,27 +1,15 @@
-//! The Lua script: one text made of `lua/`, its arguments and its reply.
+//! What the Lua scripts are asked, and what they reply.
 
 use std::borrow::Borrow;
-use std::sync::LazyLock;
 
-use deadpool_redis::redis::{Cmd, Script, cmd};
+use deadpool_redis::redis::{Cmd, cmd};
 use smallvec::SmallVec;
 
-use crate::algorithm::{Algorithm, Ask, FIGURES, MAX_HITS, Verdict, penalty};
+use super::source::SCRIPTS;
+pub use super::source::Scripts;
+use crate::algorithm::{Algorithm, Ask, FIGURES, MAX_HITS, Verdict};
 use crate::descriptor::Role;
 use crate::store::{Check, CheckVerdict, StoreError, Verdicts, group};
-
-/// The whole script: the prelude, what the buckets share, the penalty, every algorithm in the order of
-/// [`Algorithm::ALL`], and the group's decision.
-pub static SOURCE: LazyLock<String> = LazyLock::new(|| {
-    let algorithms = Algorithm::ALL.iter().map(|algorithm| algorithm.lua());
-    let mut parts =
-        vec![include_str!("../../../lua/prelude.lua"), include_str!("../../../lua/bucket.lua"), penalty::LUA];
-    parts.extend(algorithms);
-    parts.push(include_str!("../../../lua/decide.lua"));
-    parts.join("\n")
-});
-
-static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(&SOURCE).get_hash().to_owned());
 
 /// Bytes that ask one check, and more than ask for its penalty: four flags, and hits, number, period and the
 /// algorithm's own figures as doubles.
@@ -39,6 +27,8 @@ pub struct Group {
     keys: SmallVec<[usize; 4]>,
     /// For each check, whether a penalty follows.
     penalties: SmallVec<[bool; 4]>,
+    /// The algorithm of the check that is all of it, where nothing but that is to be done.
+    alone: Option<Algorithm>,
 }
 
 impl Group {
@@ -57,7 +47,11 @@ impl Group {
             question(&mut bytes, check, joined, i + 1 < checks.len());
             penalties.push(check.penalized().is_some());
         }
-        Group { bytes, keys, penalties }
+        let alone = match checks {
+            [check] => Some(check.borrow()).filter(|check| check.counters() == 1 && check.ask != Ask::Reset),
+            _ => None,
+        };
+        Group { bytes, keys, penalties, alone: alone.map(|check| check.limit.algorithm()) }
     }
 
     /// How many checks there are.
@@ -86,7 +80,7 @@ impl Group {
         let check = |penalty: &bool| {
             let own = next()?;
             let ban = if *penalty { Some(next()?) } else { None };
-            Ok(Some(CheckVerdict { own, ban }))
+            Ok(Some(CheckVerdict { own, ban, is_known: false }))
         };
         self.penalties.iter().map(check).collect()
     }
@@ -94,13 +88,18 @@ impl Group {
 
 /// The call that decides requests, one after the other.
 pub fn call<'g>(groups: impl IntoIterator<Item = &'g Group, IntoIter: Clone>) -> Cmd {
-    call_by(&SHA1, groups)
+    call_of(&SCRIPTS, groups)
 }
 
-/// The same for a script of this hash. Tests run the script behind a clock of theirs.
-pub fn call_by<'g>(sha1: &str, groups: impl IntoIterator<Item = &'g Group, IntoIter: Clone>) -> Cmd {
+/// The same for other scripts: tests run them behind a clock of theirs.
+pub fn call_of<'g>(scripts: &Scripts, groups: impl IntoIterator<Item = &'g Group, IntoIter: Clone>) -> Cmd {
     let groups = groups.into_iter();
     let counters: usize = groups.clone().map(Group::counters).sum();
+    let mut first_two = groups.clone();
+    let sha1 = match (first_two.next().and_then(|group| group.alone), first_two.next()) {
+        (Some(algorithm), None) => scripts.alone(algorithm),
+        _ => scripts.all(),
+    };
     let mut questions = Vec::with_capacity(counters * QUESTION);
     let mut call = cmd("EVALSHA");
     call.arg(sha1).arg(counters);
@@ -114,11 +113,9 @@ pub fn call_by<'g>(sha1: &str, groups: impl IntoIterator<Item = &'g Group, IntoI
     call
 }
 
-/// The command that lets Redis know the script.
-pub fn load() -> Cmd {
-    let mut load = cmd("SCRIPT");
-    load.arg("LOAD").arg(&*SOURCE);
-    load
+/// The commands that let Redis know the scripts.
+pub fn load() -> impl Iterator<Item = Cmd> {
+    SCRIPTS.load()
 }
 
 /// One check as `lua/prelude.lua` unpacks it: `joined` to the one before if both are of one rule, and `followed` by

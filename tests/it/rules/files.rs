@@ -270,15 +270,23 @@ fn a_small_number_in_a_sliding_window_that_nobody_chose_is_hinted_at() {
 }
 
 #[test]
-fn descriptors_nest_64_levels_deep_and_no_deeper() {
+fn descriptors_nest_as_deep_as_yaml_does_and_no_deeper() {
     let nested = |levels: usize| {
         let open = "descriptors: [{key: a, ".repeat(levels);
         format!("{{domain: d, {open}rate_limit: {{unit: minute, requests_per_unit: 5}}{}}}", "}]".repeat(levels))
     };
-    let rules = load_text(nested(64)).unwrap().rules;
-    assert!(find(&rules, "d", &["a=b"; 64].join("|")).is_some());
-    let error = load_text(nested(65)).unwrap_err().to_string();
-    assert!(error.contains("up to 64 levels"), "{error}");
+    let rules = load_text(nested(126)).unwrap().rules;
+    assert!(find(&rules, "d", &["a=b"; 126].join("|")).is_some());
+    let error = load_text(nested(127)).unwrap_err().to_string();
+    assert!(error.contains("nest too deep"), "{error}");
+    // Aliases go deeper.
+    let below = |end: &str| format!("{}{end} {}", "[{key: a, descriptors: ".repeat(60), "}]".repeat(60));
+    let last = below("[{key: z, rate_limit: {unit: minute, requests_per_unit: 5}}]");
+    let both = format!("{{key: x, descriptors: &x {last}}}, {{key: y, descriptors: &y {}}}", below("*x"));
+    assert!(load_text(format!("{{domain: d, descriptors: [{both}]}}")).is_ok());
+    let more = format!("{both}, {{key: z, descriptors: {}}}", below("*y"));
+    let error = load_text(format!("{{domain: d, descriptors: [{more}]}}")).unwrap_err().to_string();
+    assert!(error.contains("up to 160 levels"), "{error}");
     assert!(load_text(nested(50_000)).is_err());
     assert!(load_text("- ".repeat(100_000)).is_err());
 }
@@ -365,8 +373,7 @@ fn limit(rule: &Rule) -> tollgate::algorithm::Limit {
 
 #[test]
 fn defaults_count_wherever_they_stand_and_what_is_wrong_is_said_once() {
-    let descriptors =
-        "descriptors:\n- {key: user, detailed_metric: true, rate_limit: {unit: hour, requests_per_unit: 9}}\n";
+    let descriptors = "descriptors:\n- {key: idle}\n- {key: user, rate_limit: {unit: hour, requests_per_unit: 9}}\n";
     let defaults = "defaults: {algorithm: token_bucket}\n";
     for text in [format!("domain: d\n{defaults}{descriptors}"), format!("{descriptors}{defaults}domain: d\n")] {
         let Loaded { rules, warnings, .. } = load_text(&text).unwrap();

@@ -10,7 +10,8 @@ use tempfile::TempDir;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
 /// An authority, with a folder for what it signs.
 pub struct Authority {
@@ -93,6 +94,21 @@ impl Pair {
         let builder = builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots);
         let mut config = builder.with_client_auth_cert(chain, key).unwrap();
         config.alpn_protocols = vec![b"h2".to_vec()];
+        Arc::new(config)
+    }
+
+    /// A server that has it, and lets in only clients that this authority has signed.
+    pub fn server(&self, clients: &Authority) -> Arc<ServerConfig> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_file(clients.file()).unwrap()).unwrap();
+        let provider = Arc::new(ring::default_provider());
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let chain = vec![CertificateDer::from_pem_file(&self.cert).unwrap()];
+        let key = PrivateKeyDer::from_pem_file(&self.key).unwrap();
+        let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+        let builder = builder.with_client_cert_verifier(verifier.build().unwrap());
+        let mut config = builder.with_single_cert(chain, key).unwrap();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Arc::new(config)
     }
 

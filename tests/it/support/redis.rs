@@ -8,6 +8,7 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{AsyncConnectionConfig, Client, FromRedisValue};
 use tempfile::TempDir;
 
+use super::certificates::{Authority, Pair};
 use super::{signal, wait_until};
 
 /// A `redis-server` behind a Unix socket in a folder of its own, and a port that was free.
@@ -40,6 +41,16 @@ impl Redis {
         redis.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         redis.restart();
         redis
+    }
+
+    /// One whose port is for TLS alone, with this certificate; clients have to show one that the authority has signed.
+    pub fn start_secure(authority: &Authority, pair: &Pair, arguments: &[&str]) -> Redis {
+        let port = free_port();
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let (cert, key, ca, tls_port) = (text(&pair.cert), text(&pair.key), text(&authority.file()), port.to_string());
+        let tls = ["--port", "0", "--tls-port", &tls_port, "--tls-cert-file", &cert, "--tls-key-file", &key];
+        let tls = [&tls[..], &["--tls-ca-cert-file", &ca], arguments].concat();
+        Redis::start_at(&format!("127.0.0.1:{port}"), &tls)
     }
 
     /// A Sentinel, from this configuration, which names its port.

@@ -4,6 +4,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -20,6 +21,8 @@ use super::{signal, wait_until};
 pub struct Tollgate {
     process: Child,
     logs: Arc<Mutex<Vec<Value>>>,
+    /// What takes them down, until it has ended.
+    reader: Option<JoinHandle<()>>,
     /// Where gRPC listens.
     pub grpc_port: u16,
     /// Where HTTP listens.
@@ -81,14 +84,14 @@ impl Tollgate {
         let logs = Arc::new(Mutex::new(Vec::new()));
         let lines = BufReader::new(process.stderr.take().unwrap()).lines();
         let sink = Arc::clone(&logs);
-        std::thread::spawn(move || {
+        let reader = std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
                 let line = serde_json::from_str(&line).unwrap_or(Value::String(line));
                 sink.lock().unwrap().push(line);
             }
         });
         let rules = tempfile::tempdir().unwrap();
-        let mut tollgate = Tollgate { process, logs, grpc_port: 0, http_port: 0, rules };
+        let mut tollgate = Tollgate { process, logs, reader: Some(reader), grpc_port: 0, http_port: 0, rules };
         wait_until(said, || {
             assert!(tollgate.process.try_wait().unwrap().is_none(), "it ended: {:?}", tollgate.logs());
             tollgate.logged(said).is_some()
@@ -196,9 +199,11 @@ impl Tollgate {
         signal(&self.process, name);
     }
 
-    /// Waits for its end.
+    /// Waits for its end, and for its last line.
     pub fn wait(&mut self) -> ExitStatus {
-        self.process.wait().unwrap()
+        let status = self.process.wait().unwrap();
+        self.reader.take().into_iter().for_each(|reader| reader.join().unwrap());
+        status
     }
 }
 

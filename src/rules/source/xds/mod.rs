@@ -20,7 +20,7 @@ mod resource;
 mod stream;
 
 pub use backoff::Backoff;
-pub use connect::{Connection, Handshake, PING_INTERVAL};
+pub use connect::PING_INTERVAL;
 pub use follow::{Event, Offer, Response, follow};
 pub use options::{Headers, HostPort, Metadata, Options, PairsError};
 pub use stream::StreamError;

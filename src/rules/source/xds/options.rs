@@ -6,7 +6,7 @@ use std::time::Duration;
 use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
 
 use super::Backoff;
-use super::connect::Handshake;
+use crate::connect::Handshake;
 use crate::rules::load::LoadOptions;
 
 /// How a management server is asked.

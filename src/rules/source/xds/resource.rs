@@ -5,7 +5,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use prost::Message;
+use prost::bytes::Bytes;
+use prost::{DecodeError, Message};
 use prost_types::value::Kind;
 use prost_types::{Any, Struct, Value};
 use serde_json::{Number, Value as Json};
@@ -13,7 +14,7 @@ use serde_json::{Number, Value as Json};
 use crate::rules::config::{FieldPath, List, Metadata, Raw, RawDescriptor, RawDomain, RawLimit, RawReplaces, Text};
 use crate::rules::load::{LoadOptions, Loaded};
 use crate::rules::report::{Position, Report, RulesError, quoted};
-use crate::rules::validate::{Origin, Part, Validation};
+use crate::rules::validate::{MAX_LEVELS, Origin, Part, Validation};
 use crate::wire::ratelimit_config::{
     RateLimitConfig, RateLimitDescriptor, RateLimitPolicy, RateLimitReplace, RateLimitUnit,
 };
@@ -27,7 +28,7 @@ pub(super) struct Resource {
     /// What messages call it.
     name: String,
     domain: String,
-    bytes: Vec<u8>,
+    bytes: Bytes,
 }
 
 /// Resources in the order of their names: whatever order they came in, they mean the same.
@@ -40,6 +41,39 @@ struct Names {
     name: String,
     #[prost(string, tag = "2")]
     domain: String,
+}
+
+/// A resource whose descriptors are not read yet: prost reads no message that nests deeper than a hundred levels, and
+/// without its bound a stack would have none.
+#[derive(Message)]
+struct Unread {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    domain: String,
+    #[prost(bytes = "bytes", repeated, tag = "3")]
+    descriptors: Vec<Bytes>,
+}
+
+/// The same of a descriptor.
+#[derive(Message)]
+struct UnreadDescriptor {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(string, tag = "2")]
+    value: String,
+    #[prost(message, optional, tag = "3")]
+    rate_limit: Option<RateLimitPolicy>,
+    #[prost(bytes = "bytes", repeated, tag = "4")]
+    descriptors: Vec<Bytes>,
+    #[prost(bool, tag = "5")]
+    shadow_mode: bool,
+    #[prost(bool, tag = "6")]
+    detailed_metric: bool,
+    #[prost(bool, tag = "7")]
+    quota_mode: bool,
+    #[prost(message, optional, tag = "8")]
+    metadata: Option<Struct>,
 }
 
 /// All resources of a response.
@@ -56,7 +90,8 @@ pub(super) fn resources(all: Vec<Any>) -> Result<Resources, RulesError> {
             refuse(format!("has the type {}, and not {TYPE_URL}", quoted(&type_url)));
             continue;
         }
-        match Names::decode(&*bytes) {
+        let bytes = Bytes::from(bytes);
+        match Names::decode(bytes.clone()) {
             Ok(Names { name, domain }) => {
                 let name = [name, domain.clone(), place].into_iter().find(|name| !name.is_empty());
                 resources.push(Arc::new(Resource { name: name.unwrap_or_default(), domain, bytes }));
@@ -108,7 +143,7 @@ impl Resource {
 
     fn validate(&self, options: &LoadOptions, report: &mut Report) -> Option<Part> {
         let origin = Named(Path::new(&self.name).into());
-        match RateLimitConfig::decode(&*self.bytes) {
+        match config(self.bytes.clone()) {
             Ok(config) => Some(Part::validate(&origin, &raw_domain(&config), options, report)),
             Err(error) => {
                 report.refuse(&origin.0, format!("cannot be decoded: {error}"));
@@ -118,12 +153,44 @@ impl Resource {
     }
 }
 
+/// Reads a resource, as deep as rules may be.
+fn config(bytes: Bytes) -> Result<RateLimitConfig, DecodeError> {
+    let Unread { name, domain, descriptors } = Unread::decode(bytes)?;
+    Ok(RateLimitConfig { name, domain, descriptors: read(descriptors, 1)? })
+}
+
+/// Reads the descriptors of this level, and those below.
+fn read(all: Vec<Bytes>, level: usize) -> Result<Vec<RateLimitDescriptor>, DecodeError> {
+    // What is nested too deep is refused for being there.
+    if level > MAX_LEVELS && !all.is_empty() {
+        return Ok(vec![RateLimitDescriptor::default()]);
+    }
+    let descriptor = |bytes| {
+        let unread = UnreadDescriptor::decode(bytes)?;
+        Ok(RateLimitDescriptor {
+            key: unread.key,
+            value: unread.value,
+            rate_limit: unread.rate_limit,
+            descriptors: read(unread.descriptors, level + 1)?,
+            shadow_mode: unread.shadow_mode,
+            detailed_metric: unread.detailed_metric,
+            quota_mode: unread.quota_mode,
+            metadata: unread.metadata,
+        })
+    };
+    all.into_iter().map(descriptor).collect()
+}
+
 /// A resource has no lines.
 struct Named(Arc<Path>);
 
 impl Origin for Named {
     fn name(&self) -> &Arc<Path> {
         &self.0
+    }
+
+    fn kind(&self) -> &'static str {
+        "resource"
     }
 
     fn position(&self, _: &FieldPath<'_>) -> Option<Position> {
@@ -155,10 +222,12 @@ fn raw_domain(config: &RateLimitConfig) -> RawDomain<'_> {
 }
 
 fn raw_descriptor(descriptor: &RateLimitDescriptor) -> RawDescriptor<'_> {
-    let RateLimitDescriptor { key, value, rate_limit, descriptors, shadow_mode, quota_mode, metadata, .. } = descriptor;
+    let RateLimitDescriptor { key, value, rate_limit, descriptors, .. } = descriptor;
+    let RateLimitDescriptor { shadow_mode, detailed_metric, quota_mode, metadata, .. } = descriptor;
     RawDescriptor {
         key: text(key),
         value: text(value),
+        detailed_metric: flag(*detailed_metric),
         shadow_mode: flag(*shadow_mode),
         quota_mode: flag(*quota_mode),
         rate_limit: rate_limit.as_ref().map_or(Raw::Missing, |limit| Raw::Given(Box::new(raw_limit(limit)))),
@@ -246,6 +315,19 @@ mod tests {
     }
 
     #[test]
+    fn detailed_metric_tells_requests_apart_by_their_values() {
+        let mut both = config("a", "shop");
+        both.descriptors.push(RateLimitDescriptor {
+            key: "ip".into(),
+            detailed_metric: true,
+            ..both.descriptors[0].clone()
+        });
+        let rules = loaded(&[both]).unwrap().rules;
+        let has_values: Vec<_> = rules.rules().iter().map(|rule| (&*rule.path, rule.has_values())).collect();
+        assert_eq!(has_values, [("user", false), ("ip", true)]);
+    }
+
+    #[test]
     fn the_order_of_resources_means_nothing() {
         let (shop, mall) = (any(&config("a", "shop")), any(&config("b", "mall")));
         let one = resources(vec![shop.clone(), mall.clone()]).unwrap();
@@ -274,13 +356,56 @@ mod tests {
         assert!(told.starts_with("a: descriptors[0].rate_limit.unit: unknown unit \"9\""), "{told}");
     }
 
+    /// A rule of Envoy Gateway's, which matches so many headers at once.
+    fn rule_of_headers(rule: usize, headers: usize) -> RateLimitDescriptor {
+        let limit = RateLimitPolicy { unit: 2, requests_per_unit: 5, ..RateLimitPolicy::default() };
+        let header = |header| {
+            let name = format!("rule-{rule}-match-{header}");
+            RateLimitDescriptor { key: name.clone(), value: name, ..RateLimitDescriptor::default() }
+        };
+        let last = RateLimitDescriptor { rate_limit: Some(limit), ..header(headers - 1) };
+        (0..headers - 1).rev().fold(last, |below, at| RateLimitDescriptor { descriptors: vec![below], ..header(at) })
+    }
+
+    #[test]
+    fn the_largest_policy_of_envoy_gateway_is_read_and_what_is_deeper_than_rules_may_be_is_told() {
+        let of = |rules: usize, headers| {
+            let mut config = config("eg", "eg");
+            let (key, value) = ("route".to_owned(), "route".to_owned());
+            let descriptors = (0..rules).map(|rule| rule_of_headers(rule, headers)).collect();
+            config.descriptors = vec![RateLimitDescriptor { key, value, descriptors, ..Default::default() }];
+            config
+        };
+        assert_eq!(loaded(&[of(256, 128)]).unwrap().rules.rules().len(), 256);
+        assert_eq!(loaded(&[of(1, MAX_LEVELS - 1)]).unwrap().rules.rules().len(), 1);
+        let told = loaded(&[of(1, MAX_LEVELS)]).unwrap_err();
+        assert!(told.contains("descriptors may nest up to 160 levels deep"), "{told}");
+        // Deeper than any stack: each level is a field of bytes, around the one below.
+        let (mut below, key) = (Vec::new(), |tag: u32| tag << 3 | 2);
+        for _ in 0..5_000 {
+            let mut level = Vec::with_capacity(below.len() + 8);
+            prost::encoding::encode_varint(key(4).into(), &mut level);
+            prost::encoding::encode_varint(below.len() as u64, &mut level);
+            level.extend(&below);
+            below = level;
+        }
+        let mut bytes = config("eg", "eg").encode_to_vec();
+        prost::encoding::encode_varint(key(3).into(), &mut bytes);
+        prost::encoding::encode_varint(below.len() as u64, &mut bytes);
+        bytes.extend(&below);
+        let all = resources(vec![Any { type_url: TYPE_URL.into(), value: bytes }]).unwrap();
+        let told = load(&all, LoadOptions::default()).unwrap_err().to_string();
+        assert!(told.contains("levels deep"), "{told}");
+    }
+
     #[test]
     fn two_resources_of_one_domain_are_refused_unless_they_are_to_be_merged() {
         let mut more = config("b", "shop");
         more.descriptors[0].key = "ip".into();
         let both = [config("a", "shop"), more];
         let told = loaded(&both).unwrap_err();
-        assert!(told.starts_with("b: domain: \"shop\" is already the domain of a"), "{told}");
+        let words = "b: domain: \"shop\" is already the domain of a; one resource holds a domain, unless";
+        assert!(told.starts_with(words), "{told}");
         let resources = resources(both.iter().map(any).collect()).unwrap();
         let merged = load(&resources, LoadOptions { merge_domains: true, ..LoadOptions::default() }).unwrap();
         assert_eq!((merged.rules.domains(), merged.rules.rules().len()), (1, 2));

@@ -8,9 +8,10 @@ use prost_types::{Struct, Value, value};
 use tokio::sync::mpsc;
 use tonic::{Code, Request, Streaming};
 
-use super::connect::{causes, connect};
+use super::connect::connect;
 use super::resource::TYPE_URL;
 use super::{Metadata, Options};
+use crate::connect::causes;
 use crate::wire::discovery::aggregated_discovery_service_client::AggregatedDiscoveryServiceClient;
 use crate::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
 use crate::wire::{Node, Status, node};

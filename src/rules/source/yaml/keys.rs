@@ -113,8 +113,18 @@ pub(super) static DESCRIPTOR: Section = Section {
             and reported.",
         ),
         key("quota_mode", Takes::Flag, "Of a request's limits with quota_mode, all must deny it; one alone does not."),
-        key("detailed_metric", Takes::Flag, "Does nothing here: metrics are by rule. envoyproxy/ratelimit knows it."),
-        key("value_to_metric", Takes::Flag, "Does nothing here: metrics are by rule. envoyproxy/ratelimit knows it."),
+        key(
+            "detailed_metric",
+            Takes::Flag,
+            "The statistics that have envoyproxy/ratelimit's names tell the requests of this \
+            limit apart by the values of all entries.",
+        ),
+        key(
+            "value_to_metric",
+            Takes::Flag,
+            "The statistics that have envoyproxy/ratelimit's names tell the requests of the \
+            limits here and below apart by the value of this entry.",
+        ),
         key(
             "metadata",
             Takes::Mapping,

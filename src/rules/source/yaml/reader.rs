@@ -10,7 +10,7 @@ use super::place::Place;
 use crate::rules::config::{
     FieldPath, List, Raw, RawDefaults, RawDescriptor, RawDomain, RawLease, RawLimit, RawPenalty, RawReplaces, Text,
 };
-use crate::rules::report::{Report, Severity};
+use crate::rules::report::Report;
 use crate::rules::validate::MAX_LEVELS;
 
 /// What a file says; `None` where it is no mapping.
@@ -51,12 +51,12 @@ fn defaults<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawDefaults<'n>
 pub(super) fn descriptor<'n>(file: &mut File<'_>, spot: Spot<'n, '_>, level: usize) -> Raw<RawDescriptor<'n>> {
     section(file, Some(spot), &keys::DESCRIPTOR, |file, fields| {
         // What nothing depends on yet must still be of its type.
-        ignored_flag(file, fields, "detailed_metric");
-        ignored_flag(file, fields, "value_to_metric");
         RawDescriptor {
             key: required_text(file, fields, "key"),
             value: text(file, fields, "value"),
             share_threshold: flag(file, fields, "share_threshold"),
+            detailed_metric: flag(file, fields, "detailed_metric"),
+            value_to_metric: flag(file, fields, "value_to_metric"),
             shadow_mode: flag(file, fields, "shadow_mode"),
             quota_mode: flag(file, fields, "quota_mode"),
             metadata: fields.get("metadata").map_or(Raw::Missing, |spot| metadata::of(file, spot)),
@@ -146,16 +146,6 @@ fn number(file: &mut File<'_>, fields: &Fields<'_, '_>, key: &'static str) -> Ra
 
 fn flag(file: &mut File<'_>, fields: &Fields<'_, '_>, key: &'static str) -> Raw<bool> {
     fields.get(key).map_or(Raw::Missing, |spot| file.flag(spot))
-}
-
-/// A flag of `envoyproxy/ratelimit` that would be believed in force.
-fn ignored_flag(file: &mut File<'_>, fields: &Fields<'_, '_>, key: &'static str) {
-    if let Some(spot) = fields.get(key)
-        && file.flag(spot).is_set()
-    {
-        let message = "does nothing here: metrics are by rule, and never by value".to_owned();
-        file.add(Severity::Warning, spot.node.position, spot.path, message);
-    }
 }
 
 /// A mapping, once its keys have been looked up.

@@ -1,0 +1,27 @@
+//! Envoy Gateway's policies: each header that a rule matches is a level of the tree, and an entry of the request.
+
+use tollgate::descriptor::{Entry, Role};
+use tollgate::rules::{DescriptorConfig, RuleConfig, Rules};
+
+use super::rules::{descriptor, domain, limit};
+
+/// The most that a rule of Envoy Gateway's may match at once.
+const HEADERS: usize = 128;
+
+/// A policy of Envoy Gateway's: so many rules of so many headers.
+pub fn of_rules(rules: usize) -> Rules {
+    let limits = vec![limit()];
+    let chain = |rule| {
+        entries(rule).into_iter().rev().fold(Vec::new(), |below: Vec<DescriptorConfig>, entry| {
+            let rule = || RuleConfig { role: Role::Enforced, metadata: None, limits: limits.clone() };
+            vec![descriptor(entry, below.is_empty().then(rule), below)]
+        })
+    };
+    domain((0..rules).flat_map(chain).collect())
+}
+
+/// What a request asks about that has all headers of a rule.
+pub fn entries(rule: usize) -> Vec<Entry> {
+    let name = |header| format!("rule-{rule}-match-{header}");
+    (0..HEADERS).map(name).map(|name| Entry { key: name.clone(), value: name }).collect()
+}

@@ -1,0 +1,102 @@
+//! `tollgate check --redis`: what the service would find where its counters live.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::FromArgMatches as _;
+use serde_json::json;
+
+use super::check::Check;
+use super::findings::Findings;
+use super::report::Format;
+use super::{Cli, Command, environment};
+use crate::settings::Environment;
+use crate::store::redis::{self, Examination, examine};
+use crate::telemetry::{self, LogFormat, LogLevels};
+
+#[tokio::main(flavor = "current_thread")]
+pub(super) async fn run(check: &Check, environment: &Environment) -> anyhow::Result<ExitCode> {
+    let _logs = telemetry::init(&LogLevels::of_command(redis::LOG_TARGET), LogFormat::Text);
+    let read = environment::read(environment)?;
+    let Command::Serve(settings) = Cli::from_arg_matches(&read.matches)?.command else {
+        bail!("these words are those of `tollgate serve`");
+    };
+    let store = settings.store.redis();
+    let errors: Vec<_> = store.as_ref().err().into_iter().collect();
+    let findings = Findings::of_errors(read, &errors, environment);
+    if !findings.mistakes.is_empty() {
+        findings.mistakes.iter().for_each(|mistake| eprintln!("error: {mistake}"));
+        return Ok(ExitCode::FAILURE);
+    }
+    let Some(config) = store? else {
+        bail!("counters live in the memory of the service, and in no Redis: set REDIS_URL");
+    };
+    let found = examine(config).await?;
+    match check.format {
+        Format::Text => print_text(&found),
+        Format::Json => print_json(&found),
+        Format::Github | Format::Sarif => {
+            bail!("--redis has no place in a file to point at: use --format text or json")
+        }
+    }
+    let is_good = found.errors.is_empty() && (found.warnings.is_empty() || !check.strict);
+    Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A line of the text: what it is, and what was found; left out where that is not known.
+fn print_text(found: &Examination) {
+    let Examination { latency_us, clock_ahead_ms, .. } = found;
+    let number = |number: Option<u64>| number.map(|number| number.to_string());
+    let clock = clock_ahead_ms.map(|ms| match ms {
+        0.. => format!("{ms} ms ahead of this machine's"),
+        _ => format!("{} ms behind this machine's", -ms),
+    });
+    let sentinel = |(place, named): &(String, Option<String>)| match named {
+        Some(master) => format!("{place} names {master}"),
+        None => format!("{place} names none"),
+    };
+    let sentinels = found.sentinels.iter().map(sentinel).collect::<Vec<_>>().join(", ");
+    let lines = [
+        ("redis", Some(found.redis.clone())),
+        ("kind", Some(found.kind.to_owned())),
+        ("server", found.server.clone()),
+        ("sentinels", Some(sentinels).filter(|sentinels| !sentinels.is_empty())),
+        ("engine", found.engine.clone()),
+        ("role", found.role.clone()),
+        ("replicas", number(found.replicas)),
+        ("scripts", found.runs_scripts.map(|runs| if runs { "run" } else { "do not run" }.to_owned())),
+        ("decision", latency_us.map(|(median, most)| format!("{median} us in the middle, {most} us at the most"))),
+        ("maxmemory-policy", found.maxmemory_policy.clone()),
+        ("clock", clock),
+    ];
+    for (name, value) in lines.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+        println!("{name:17} {value}");
+    }
+    found.warnings.iter().for_each(|warning| println!("warning: {warning}"));
+    found.errors.iter().for_each(|error| println!("error: {error}"));
+    println!("errors: {}, warnings: {}", found.errors.len(), found.warnings.len());
+}
+
+fn print_json(found: &Examination) {
+    let sentinels = found.sentinels.iter().map(|(place, master)| json!({ "sentinel": place, "master": master }));
+    let latency = found.latency_us.map(|(median, most)| json!({ "median": median, "most": most }));
+    println!(
+        "{:#}",
+        json!({
+            "redis": found.redis,
+            "kind": found.kind,
+            "server": found.server,
+            "sentinels": sentinels.collect::<Vec<_>>(),
+            "engine": found.engine,
+            "role": found.role,
+            "replicas": found.replicas,
+            "runs_scripts": found.runs_scripts,
+            "decision_us": latency,
+            "maxmemory_policy": found.maxmemory_policy,
+            "clock_ahead_ms": found.clock_ahead_ms,
+            "missing_permissions": found.missing_permissions,
+            "warnings": found.warnings,
+            "errors": found.errors,
+        })
+    );
+}

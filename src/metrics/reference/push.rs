@@ -1,0 +1,131 @@
+//! What a statsd server has not been told yet. Whoever pushes says what has arrived; the rest stays where it is
+//! counted, so that a server that is away costs nothing, and learns everything when it is back.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::by_value::ValueCounters;
+use super::{Name, OfService, Stat};
+use crate::metrics::by_rule::{Place, RuleCounters};
+use crate::metrics::declaration::Metrics;
+
+/// The one who pushes.
+#[derive(Debug)]
+pub struct Push {
+    metrics: Arc<Metrics>,
+    of_service: [u64; OfService::NUMBER],
+    /// In each bucket of the response times.
+    times: Vec<u64>,
+}
+
+/// So much more of one series.
+#[derive(Debug)]
+pub struct Pushed {
+    counter: Source,
+    /// So much more.
+    pub more: u64,
+}
+
+/// Where it is counted.
+#[derive(Debug)]
+enum Source {
+    Rule(Arc<Place>, Arc<RuleCounters>, Stat),
+    Value(Arc<ValueCounters>, Stat),
+    DomainNotFound(Arc<ValueCounters>),
+    OfService(OfService),
+    /// A bucket, and what stands for the times in it.
+    Time(usize, u64),
+}
+
+impl Pushed {
+    /// What it is called.
+    pub fn name(&self) -> Name<'_> {
+        match &self.counter {
+            Source::Rule(place, _, stat) => Name::OfPath(&place.path, *stat),
+            Source::Value(counters, stat) => Name::OfPath(&counters.path, *stat),
+            Source::DomainNotFound(counters) => Name::DomainNotFound(&counters.path),
+            Source::OfService(of_service) => Name::OfService(*of_service),
+            Source::Time(..) => Name::ResponseTime,
+        }
+    }
+
+    /// So many milliseconds each of them took, in whole ones; `None` where it is no time.
+    pub fn took_ms(&self) -> Option<u64> {
+        match self.counter {
+            Source::Time(_, took_ms) => Some(took_ms),
+            _ => None,
+        }
+    }
+}
+
+impl Push {
+    /// Of these metrics, which keep what is gone until it has been pushed.
+    pub fn new(metrics: Arc<Metrics>) -> Push {
+        metrics.by_rule.is_pushed.store(true, Ordering::Relaxed);
+        if let Some(values) = &metrics.values {
+            values.push();
+        }
+        Push { metrics, of_service: [0; OfService::NUMBER], times: Vec::new() }
+    }
+
+    /// All that is more than what has arrived.
+    pub fn more(&mut self) -> Vec<Pushed> {
+        let mut pushed = Vec::new();
+        let mut add = |counter: Source, more: u64| {
+            if more > 0 {
+                pushed.push(Pushed { counter, more });
+            }
+        };
+        for counters in self.metrics.by_rule.to_push() {
+            let Some(place) = counters.place() else { continue };
+            for stat in Stat::ALL {
+                let more = counters.at_path(&place).unpushed(stat);
+                add(Source::Rule(Arc::clone(&place), Arc::clone(&counters), stat), more);
+            }
+        }
+        let values = self.metrics.values.as_ref().map(|values| values.to_push());
+        for counters in values.into_iter().flatten() {
+            for stat in Stat::ALL {
+                add(Source::Value(Arc::clone(&counters), stat), counters.tally.unpushed(stat));
+            }
+            let more = counters.unpushed_domain_not_found();
+            add(Source::DomainNotFound(counters), more);
+        }
+        for of_service in OfService::ALL {
+            let arrived = self.of_service[of_service as usize];
+            add(Source::OfService(of_service), of_service.get(&self.metrics).saturating_sub(arrived));
+        }
+        let histogram = self.metrics.request_seconds.histogram();
+        let (mut below, mut bound) = (0, 0.0);
+        self.times.resize(histogram.get_bucket().len() + 1, 0);
+        let buckets = histogram.get_bucket().iter().map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()));
+        // Beyond the last bound nobody knows how far.
+        let rest = histogram.get_bucket().last().map(|last| (last.upper_bound(), histogram.get_sample_count()));
+        for (index, (upper, up_to)) in buckets.chain(rest).enumerate() {
+            let took_ms = (f64::midpoint(bound, upper) * 1_000.0) as u64;
+            add(Source::Time(index, took_ms), (up_to - below).saturating_sub(self.times[index]));
+            (below, bound) = (up_to, upper);
+        }
+        pushed
+    }
+
+    /// It has arrived.
+    pub fn note(&mut self, pushed: &Pushed) {
+        let more = pushed.more;
+        match &pushed.counter {
+            Source::Rule(place, counters, stat) => counters.at_path(place).note_pushed(*stat, more),
+            Source::Value(counters, stat) => counters.tally.note_pushed(*stat, more),
+            Source::DomainNotFound(counters) => counters.note_domain_not_found_pushed(more),
+            Source::OfService(of_service) => self.of_service[*of_service as usize] += more,
+            Source::Time(bucket, _) => self.times[*bucket] += more,
+        }
+    }
+
+    /// Nothing is left of those that are gone and have been pushed.
+    pub fn finish(&self) {
+        self.metrics.by_rule.forget_pushed();
+        if let Some(values) = &self.metrics.values {
+            values.forget_pushed();
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Sends batches of spans, on a thread of its own.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use opentelemetry_otlp::SpanExporter;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::trace::SpanData;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use super::connection::Heard;
+use super::queue::Waiting;
+use super::{Collector, Fate, OnSpans};
+use crate::telemetry::Throttle;
+
+/// Sends, counts, and tells when the collector goes and when it comes back.
+pub(super) struct Exporter {
+    pub(super) exporter: Arc<SpanExporter>,
+    pub(super) runtime: Handle,
+    pub(super) told: Arc<Told>,
+    pub(super) waiting: Arc<Waiting>,
+    pub(super) on_spans: OnSpans,
+}
+
+/// What is told of the collector.
+pub(super) struct Told {
+    /// Where it is, without a password.
+    collector: String,
+    timeout: Duration,
+    heard: Heard,
+    is_gone: AtomicBool,
+    lines: Throttle<bool>,
+}
+
+impl Told {
+    pub(super) fn new(collector: &Collector, heard: Heard) -> Told {
+        let (scheme, rest) = collector.endpoint.split_once("://").unwrap_or(("", &collector.endpoint));
+        let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
+        Told {
+            collector: format!("{scheme}://{place}"),
+            timeout: collector.timeout,
+            heard,
+            is_gone: AtomicBool::new(false),
+            lines: Throttle::default(),
+        }
+    }
+
+    /// So many spans have gone there, or not.
+    fn note(&self, spans: usize, sent: &OTelSdkResult) {
+        if self.is_gone.swap(sent.is_err(), Ordering::Relaxed) == sent.is_err() {
+            return;
+        }
+        let collector = self.collector.clone();
+        let error = sent.as_ref().err().map(|error| self.heard.last().unwrap_or_else(|| error.to_string()));
+        self.lines.log(sent.is_err(), || {
+            move |_| match error {
+                Some(error) => tracing::warn!(collector, error, spans, "the collector takes no spans: they are lost"),
+                None => tracing::info!(collector, "the collector takes spans again"),
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exporter").finish_non_exhaustive()
+    }
+}
+
+impl opentelemetry_sdk::trace::SpanExporter for Exporter {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let (exporter, told, spans) = (Arc::clone(&self.exporter), Arc::clone(&self.told), batch.len());
+        let sending = self.runtime.spawn(async move {
+            let limit = told.timeout;
+            // Its own timeout does not end an attempt that is on its way.
+            let sent = timeout(limit, exporter.export(batch)).await.unwrap_or(Err(OTelSdkError::Timeout(limit)));
+            told.note(spans, &sent);
+            sent
+        });
+        let sent = sending.await.unwrap_or_else(|error| Err(OTelSdkError::InternalFailure(error.to_string())));
+        self.waiting.leave(spans);
+        (self.on_spans)(if sent.is_ok() { Fate::Sent } else { Fate::Lost }, spans as u64);
+        sent
+    }
+
+    fn shutdown_with_timeout(&self, timeout: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(timeout)
+    }
+
+    fn set_resource(&mut self, resource: &opentelemetry_sdk::Resource) {
+        // It has not been handed on yet.
+        if let Some(exporter) = Arc::get_mut(&mut self.exporter) {
+            exporter.set_resource(resource);
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The scripts, made of `lua/`: one that decides whatever a call asks, and for each algorithm one that decides a check
+//! that is all of its call. Redis runs all of a script in every call, its definitions too; the ones for a check alone
+//! have few.
+
+use std::sync::LazyLock;
+
+use deadpool_redis::redis::{Cmd, Script, cmd};
+
+use crate::algorithm::{Algorithm, penalty};
+
+const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
+const BUCKET: &str = include_str!("../../../lua/bucket.lua");
+const DECIDE: &str = include_str!("../../../lua/decide.lua");
+const ALONE: &str = include_str!("../../../lua/alone.lua");
+
+/// What Redis is asked with.
+pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::behind(""));
+
+/// Scripts that belong together.
+pub struct Scripts {
+    all: Text,
+    /// In the order of [`Algorithm::ALL`].
+    alone: Vec<Text>,
+}
+
+struct Text {
+    source: String,
+    sha1: String,
+}
+
+impl Scripts {
+    /// With this text before each of them: tests bring a clock.
+    pub fn behind(text: &str) -> Scripts {
+        let script = |source: String| {
+            let source = format!("{text}{source}");
+            Text { sha1: Script::new(&source).get_hash().to_owned(), source }
+        };
+        Scripts {
+            all: script(all()),
+            alone: Algorithm::ALL.iter().map(|algorithm| script(alone(*algorithm))).collect(),
+        }
+    }
+
+    /// The commands that let Redis know them.
+    pub fn load(&self) -> impl Iterator<Item = Cmd> {
+        std::iter::once(&self.all).chain(&self.alone).map(|text| {
+            let mut load = cmd("SCRIPT");
+            load.arg("LOAD").arg(&text.source);
+            load
+        })
+    }
+
+    /// The hash of the one for any call.
+    pub(super) fn all(&self) -> &str {
+        &self.all.sha1
+    }
+
+    /// The hash of the one for a call that asks one check of this algorithm.
+    pub(super) fn alone(&self, algorithm: Algorithm) -> &str {
+        &self.alone[algorithm as usize].sha1
+    }
+}
+
+/// The prelude, what the buckets share, the penalty, every algorithm in the order of [`Algorithm::ALL`], and what
+/// decides a group.
+pub(super) fn all() -> String {
+    let mut parts = vec![PRELUDE, BUCKET, penalty::LUA];
+    parts.extend(Algorithm::ALL.iter().map(|algorithm| algorithm.lua()));
+    parts.push(DECIDE);
+    parts.join("\n")
+}
+
+/// The algorithm and what decides a check by it, behind the definitions that they name.
+fn alone(algorithm: Algorithm) -> String {
+    let mut source = [algorithm.lua(), ALONE].join("\n");
+    // Each names only those before it.
+    let definitions: Vec<&str> = PRELUDE.split("\n\n").chain([BUCKET]).collect();
+    for definition in definitions.into_iter().rev() {
+        if defined(definition).any(|name| names(&source, name)) {
+            source = [definition, &source].join("\n");
+        }
+    }
+    source
+}
+
+/// The names that a paragraph of Lua defines for those behind it.
+fn defined(paragraph: &str) -> impl Iterator<Item = &str> {
+    let definitions = paragraph.lines().filter_map(|line| line.strip_prefix("local "));
+    definitions.filter_map(|rest| words(rest.strip_prefix("function ").unwrap_or(rest)).next())
+}
+
+/// Whether it names this: in a comment, too.
+fn names(text: &str, name: &str) -> bool {
+    words(text).any(|word| word == name)
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_for_a_check_alone_has_the_definitions_that_it_names_and_no_others() {
+        for (algorithm, has) in [
+            (Algorithm::FixedWindow, &["NEVER", "MAX_COUNT", "algorithms", "lists", "write", "steady", "add"][..]),
+            (Algorithm::SlidingLog, &["list_get", "list_write", "open_list", "steady", "NEVER"]),
+            (Algorithm::TokenBucket, &["bucket", "steady", "mul_div", "REMEMBERED"]),
+        ] {
+            let source = alone(algorithm);
+            let found: Vec<&str> = defined(&source).collect();
+            for name in has {
+                assert!(found.contains(name), "{algorithm:?} lacks {name}: {found:?}");
+            }
+        }
+        let fixed = alone(Algorithm::FixedWindow);
+        for name in ["mul_div", "open_list", "bucket", "penalize", "decide_group"] {
+            assert!(!defined(&fixed).any(|defined| defined == name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,227 @@
+//! What lets Tollgate in: user, password, database and certificates, the same at every node of a Redis. What is in
+//! files is read again when they change, for the connections that are made from then on; a connection that is there
+//! makes itself known anew.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use deadpool_redis::redis::{Cmd, RedisConnectionInfo, cmd};
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::sleep;
+use tokio_rustls::rustls::pki_types::ServerName;
+
+use super::dial::{DialError, Stream, connect};
+use crate::files::{Debounce, INTERVAL, Stamp, blocking};
+use crate::store::redis::address::{Login, Place, RedisAddress, RedisTls};
+use crate::store::redis::cause::Cause;
+use crate::tls::{self, ClientTls, HandshakeError, NamedFile, TlsErrors, Watched};
+
+/// No password is longer, and no token.
+const MOST_BYTES: u64 = 64 * 1024;
+
+/// What lets Tollgate in.
+pub(in crate::store::redis) struct Access {
+    login: Arc<watch::Sender<Login>>,
+    database: u16,
+    tls: Option<Secure>,
+    /// They read files again, for as long as this is there.
+    tasks: Vec<AbortHandle>,
+}
+
+/// TLS, as it is just now.
+#[derive(Clone)]
+struct Secure {
+    client: Arc<ArcSwap<ClientTls>>,
+    server_name: Option<ServerName<'static>>,
+}
+
+/// Why nothing lets Tollgate in.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::store::redis) enum AccessError {
+    #[error("{0} cannot be read: {1}")]
+    Unreadable(NamedFile, io::Error),
+    #[error("{0} has more than {MOST_BYTES} bytes, which are no password")]
+    TooLong(NamedFile),
+    #[error("{0} is empty: it wants PASSWORD or USER:PASSWORD")]
+    Empty(NamedFile),
+    #[error("{0} is no text: it wants PASSWORD or USER:PASSWORD")]
+    Binary(NamedFile),
+    #[error("{0}")]
+    Tls(TlsErrors),
+    #[error("REDIS_TLS_SERVER_NAME is no name that a certificate can have: write a DNS name or an address")]
+    ServerName,
+}
+
+impl Access {
+    /// Reads what is in files, and reads it again whenever they change.
+    ///
+    /// # Errors
+    /// Where one is of no use.
+    pub(in crate::store::redis) fn start(address: &RedisAddress) -> Result<Access, AccessError> {
+        let mut tasks = Vec::new();
+        let login = match address.auth_file() {
+            None => Arc::new(watch::Sender::new(address.login().clone())),
+            Some(file) => {
+                let (stamp, user) = (Stamp::of(&file.path), address.login().user.clone());
+                let login = Arc::new(watch::Sender::new(read_login(file, user.clone())?));
+                tasks.push(tokio::spawn(watch_login(file.clone(), user, stamp, Arc::clone(&login))).abort_handle());
+                login
+            }
+        };
+        let tls = address.tls().map(|tls| Secure::start(tls, &mut tasks)).transpose()?;
+        Ok(Access { login, database: address.database(), tls, tasks })
+    }
+
+    /// The same for the Sentinels, who have users of their own.
+    pub(super) fn of_sentinels(&self, address: &RedisAddress) -> Access {
+        let login = Arc::new(watch::Sender::new(address.sentinel_login().clone()));
+        Access { login, database: 0, tls: self.tls.clone(), tasks: Vec::new() }
+    }
+
+    /// What a connection begins with.
+    pub(super) fn greeting(&self) -> RedisConnectionInfo {
+        let mut info = RedisConnectionInfo::default().set_db(self.database.into());
+        let Login { user, password } = &*self.login.borrow();
+        if let Some(user) = user.as_ref().filter(|_| password.is_some()) {
+            info = info.set_username(user);
+        }
+        if let Some(password) = password {
+            info = info.set_password(password);
+        }
+        info
+    }
+
+    /// What makes Tollgate known to Redis; `None` without a password.
+    pub(in crate::store::redis) fn auth(&self) -> Option<Cmd> {
+        let Login { user, password } = &*self.login.borrow();
+        let mut auth = cmd("AUTH");
+        if let Some(user) = user {
+            auth.arg(user);
+        }
+        auth.arg(password.as_ref()?);
+        Some(auth)
+    }
+
+    /// Tells when that changes.
+    pub(in crate::store::redis) fn renewals(&self) -> watch::Receiver<Login> {
+        self.login.subscribe()
+    }
+
+    /// Who Redis takes Tollgate for; `None` for the default user.
+    pub(in crate::store::redis) fn user(&self) -> Option<String> {
+        self.login.borrow().user.clone()
+    }
+
+    pub(in crate::store::redis) fn database(&self) -> u16 {
+        self.database
+    }
+
+    /// TLS is spoken with Redis.
+    pub(in crate::store::redis) fn is_secure(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    /// Connects to a place, by TLS where it is wanted.
+    ///
+    /// # Errors
+    /// Where that does not come about.
+    pub(in crate::store::redis) async fn open(&self, place: &Place) -> Result<Box<dyn Stream>, DialError> {
+        let stream = connect(place).await.map_err(|error| match Cause::of_connecting(&error) {
+            Some(cause) => DialError::Known(cause),
+            None => DialError::Unclear(Cause::Closed(error.to_string())),
+        })?;
+        let (Some(Secure { client, server_name }), Place::Tcp(host, _)) = (&self.tls, place) else { return Ok(stream) };
+        let name = server_name.clone().or_else(|| ServerName::try_from(host.clone()).ok());
+        let name = name.ok_or(DialError::Known(Cause::UnknownHost))?;
+        let client = client.load_full();
+        match client.connect(name, stream).await {
+            Ok(stream) => Ok(Box::new(stream)),
+            Err(error) => Err(DialError::Known(handshake_failed(&HandshakeError::of(&error)))),
+        }
+    }
+}
+
+impl Drop for Access {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(AbortHandle::abort);
+    }
+}
+
+impl Secure {
+    fn start(tls: &RedisTls, tasks: &mut Vec<AbortHandle>) -> Result<Secure, AccessError> {
+        let server_name = tls.server_name.clone().map(ServerName::try_from).transpose();
+        let server_name = server_name.map_err(|_| AccessError::ServerName)?;
+        let watched = Watched::new(tls.files.paths());
+        let client = Arc::new(ArcSwap::from_pointee(tls.files.load().map_err(AccessError::Tls)?));
+        let (files, current) = (tls.files.clone(), Arc::clone(&client));
+        let kept = tls::watch(
+            watched,
+            move || files.load(),
+            move |loaded| match loaded {
+                Ok(loaded) => {
+                    tracing::info!("new certificates are in force for connections to redis");
+                    current.store(Arc::new(loaded));
+                }
+                Err(errors) => {
+                    tracing::error!("changed certificates for redis are refused, the old ones stay in force: {errors}");
+                }
+            },
+        );
+        tasks.push(tokio::spawn(kept).abort_handle());
+        Ok(Secure { client, server_name })
+    }
+}
+
+/// What has gone wrong, and what to do about it.
+pub(in crate::store::redis) fn handshake_failed(error: &HandshakeError) -> Cause {
+    let advice = match error {
+        HandshakeError::PlainText => return Cause::NoTls,
+        HandshakeError::Untrusted(_) => ": name the authority that has signed it in REDIS_TLS_CACERT",
+        HandshakeError::WrongName(_) => ": write a name that it has into REDIS_TLS_SERVER_NAME",
+        HandshakeError::Expired(_) => ": Redis needs another, or see to this machine's clock",
+        HandshakeError::Refused(_) => ": does it want a REDIS_TLS_CLIENT_CERT, and trust the authority of that?",
+        _ => ": see whether TLS is spoken at this port (redis:// without TLS)",
+    };
+    Cause::Handshake(format!("{error}{advice}"))
+}
+
+fn read_login(file: &NamedFile, user: Option<String>) -> Result<Login, AccessError> {
+    let mut bytes = Vec::new();
+    let read = File::open(&file.path).and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    read.map_err(|error| AccessError::Unreadable(file.clone(), error))?;
+    if bytes.len() as u64 > MOST_BYTES {
+        return Err(AccessError::TooLong(file.clone()));
+    }
+    let text = String::from_utf8(bytes).map_err(|_| AccessError::Binary(file.clone()))?;
+    // Editors and `echo` end a line.
+    match text.trim_end_matches(['\r', '\n']) {
+        "" => Err(AccessError::Empty(file.clone())),
+        auth => Ok(Login::of(auth, user)),
+    }
+}
+
+/// Puts in force what the file says, whenever that changes.
+async fn watch_login(file: NamedFile, user: Option<String>, stamp: Option<Stamp>, login: Arc<watch::Sender<Login>>) {
+    let mut debounce = Debounce::after(stamp);
+    loop {
+        sleep(INTERVAL).await;
+        let path: PathBuf = file.path.clone();
+        if !debounce.settled(blocking(move || Stamp::of(&path)).await) {
+            continue;
+        }
+        let (read, user) = (file.clone(), user.clone());
+        match blocking(move || read_login(&read, user)).await {
+            Ok(new) => {
+                let is_new = login.send_if_modified(|old| std::mem::replace(old, new.clone()) != new);
+                if is_new {
+                    tracing::info!(%file, "a new password is in force for redis");
+                }
+            }
+            Err(error) => tracing::error!("a changed password for redis is refused, the old one stays: {error}"),
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! `tollgate check --redis`: what it finds, and that it finds what the service would.
+
+use crate::support;
+
+use std::process::Output;
+
+use serde_json::Value;
+use support::redis::Redis;
+use support::tollgate;
+
+const PASSWORD: &str = "open-sesame";
+
+fn check(settings: &[(&str, &str)], words: &[&str]) -> Output {
+    let mut command = tollgate::command();
+    command.args(["check", "--redis"]).args(words).env("REDIS_TIMEOUT", "20s").envs(settings.iter().copied());
+    let output = command.output().unwrap();
+    let said = format!("{output:?}");
+    assert!(!said.contains(PASSWORD), "{said}");
+    output
+}
+
+/// The same as JSON, and whether all is well.
+fn found(settings: &[(&str, &str)]) -> (bool, Value) {
+    let output = check(settings, &["--format", "json"]);
+    let found = serde_json::from_slice(&output.stdout);
+    (output.status.success(), found.unwrap_or_else(|error| panic!("{error}: {output:?}")))
+}
+
+#[tokio::test]
+async fn a_redis_that_is_well_is_described() {
+    let redis = Redis::start_with(&["--requirepass", PASSWORD]);
+    let url = format!("redis://:{PASSWORD}@{}", redis.tcp_address());
+    let (is_good, found) = found(&[("REDIS_URL", &url)]);
+    assert!(is_good, "{found:#}");
+    assert_eq!(found["kind"], "single");
+    assert_eq!(found["server"], *redis.tcp_address());
+    assert!(found["engine"].as_str().unwrap().starts_with("Redis "), "{found:#}");
+    assert_eq!((&found["role"], &found["replicas"]), (&"master".into(), &0.into()));
+    assert_eq!((&found["runs_scripts"], &found["maxmemory_policy"]), (&true.into(), &"noeviction".into()));
+    assert!(found["decision_us"]["median"].as_u64() <= found["decision_us"]["most"].as_u64(), "{found:#}");
+    assert!(found["clock_ahead_ms"].as_i64().unwrap().abs() < 60_000, "{found:#}");
+    for list in ["missing_permissions", "warnings", "errors"] {
+        assert_eq!(found[list], Value::Array(Vec::new()), "{found:#}");
+    }
+    let said = check(&[("REDIS_URL", &url)], &[]);
+    let said = String::from_utf8(said.stdout).unwrap();
+    for line in ["kind              single", "role              master", "errors: 0, warnings: 0"] {
+        assert!(said.lines().any(|told| told == line), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn what_endangers_limits_is_a_warning_and_what_prevents_them_an_error() {
+    let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", "volatile-lru"]);
+    redis.command::<()>(&format!("ACL SETUSER toll on >{PASSWORD} ~* +@all -rpush")).await;
+    redis.command::<()>(&format!("ACL SETUSER none on >{PASSWORD} ~* +@all -set")).await;
+    let url = |user: &str| format!("redis://{user}:{PASSWORD}@{}", redis.tcp_address());
+    let (is_good, told) = found(&[("REDIS_URL", &url("toll"))]);
+    let warnings = told["warnings"].to_string();
+    assert!(is_good && warnings.contains("noeviction") && warnings.contains("ACL SETUSER toll"), "{told:#}");
+    assert_eq!(told["missing_permissions"], serde_json::json!(["rpush"]));
+    assert!(!check(&[("REDIS_URL", &url("toll"))], &["--strict"]).status.success(), "warnings are errors then");
+    let (is_good, told) = found(&[("REDIS_URL", &url("none"))]);
+    assert!(!is_good && told["errors"][0].as_str().unwrap().contains("may not run SET"), "{told:#}");
+
+    let (host, port) = redis.tcp_address().split_once(':').map(|(a, b)| (a.to_owned(), b.to_owned())).unwrap();
+    let replica = Redis::start_with(&["--replicaof", &host, &port]);
+    let (is_good, told) = found(&[("REDIS_URL", &replica.url())]);
+    assert!(!is_good && told["errors"].to_string().contains("it is a replica"), "{told:#}");
+    assert_eq!(told["role"], "slave");
+}
+
+#[test]
+fn what_is_not_there_is_told_as_the_service_would() {
+    let nobody = Redis::stopped();
+    for (settings, words) in [
+        (&[("REDIS_URL", nobody.tcp_address())][..], "nobody listens there"),
+        (&[("REDIS_URL", format!("redis+sentinel://{}/main", nobody.tcp_address()))], "no Sentinel says"),
+        (&[("REDIS_URL", "localhost".into())], "the port is missing"),
+        (&[("REDIS_URL", "a:1,b:2".into()), ("REDIS_TYPE", "cluster".into())], "it is a Redis Cluster"),
+        (&[], "counters live in the memory of the service"),
+    ] {
+        let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let output = check(&settings, &[]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(said.contains("error: ") && said.contains(words), "{said}");
+    }
+}

@@ -1,0 +1,311 @@
+//! A master that Sentinels watch: where it is, and what a failover costs.
+
+use crate::support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use support::redis::{Redis, free_port};
+use support::tollgate::{Tollgate, request};
+use support::{wait_until, wait_until_async};
+use tempfile::TempDir;
+use tollgate::wire::RateLimitRequest;
+use tollgate::wire::rate_limit_response::Code;
+
+/// So many pass in the whole test: more than any machine asks for while the load is on.
+const LIMIT: u64 = 1_000_000;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit:
+      {unit: year, requests_per_unit: 1000000, algorithm: fixed_window, count_denied: false, failure_mode: error}
+";
+
+/// In every test that has one.
+const PASSWORD: &str = "open-sesame";
+
+/// A master with a replica, and three Sentinels that watch them.
+struct Watched {
+    redis: [Redis; 2],
+    sentinels: Vec<Redis>,
+    ports: Vec<u16>,
+    _folder: TempDir,
+}
+
+impl Watched {
+    /// All of them know each other. `lines` are more of a Sentinel's configuration.
+    async fn start(arguments: &[&str], lines: &str) -> Watched {
+        let arguments = [&["--repl-diskless-sync-delay", "0"], arguments].concat();
+        let master = Redis::start_with(&arguments);
+        let (host, port) = split(&master);
+        let replica = Redis::start_with(&[&arguments[..], &["--replicaof", &host, &port]].concat());
+        let folder = tempfile::tempdir().unwrap();
+        let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
+        let sentinel = |own: &u16| {
+            let config = folder.path().join(format!("{own}.conf"));
+            let text = format!(
+                "bind 127.0.0.1\nport {own}\ndir {}\nsentinel monitor main {host} {port} 2\nsentinel \
+                 down-after-milliseconds main 500\nsentinel failover-timeout main 3000\n{lines}",
+                folder.path().display()
+            );
+            std::fs::write(&config, text).unwrap();
+            Redis::start_sentinel(&config, *own)
+        };
+        let sentinels: Vec<Redis> = ports.iter().map(sentinel).collect();
+        let watched = Watched { redis: [master, replica], sentinels, ports, _folder: folder };
+        if lines.is_empty() {
+            watched.settled().await;
+        }
+        watched
+    }
+
+    /// Waits until every Sentinel knows the others and a replica that is in step.
+    async fn settled(&self) {
+        for port in &self.ports {
+            wait_until_async("the sentinels know each other", async || {
+                let known = said(*port, &["SENTINEL", "MASTER", "main"]).await;
+                let is = |name: &str, value: &str| known.iter().any(|pair| *pair == (name.into(), value.into()));
+                is("num-other-sentinels", "2") && is("num-slaves", "1") && is("flags", "master")
+            })
+            .await;
+        }
+        wait_until_async("the replica is in step", async || {
+            let replicas = said(self.ports[0], &["SENTINEL", "REPLICAS", "main"]).await;
+            replicas.iter().any(|(name, value)| name == "master-link-status" && value == "ok")
+                && replicas.iter().any(|(name, value)| name == "flags" && value == "slave")
+        })
+        .await;
+    }
+
+    /// The setting that names them.
+    fn setting(&self) -> String {
+        let list: Vec<_> = self.ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+        format!("REDIS_URL=main,{}", list.join(","))
+    }
+
+    fn tollgate(&self, settings: &[&str]) -> Tollgate {
+        let url = self.setting();
+        Tollgate::start(RULES, &[&[&*url, "REDIS_TYPE=sentinel", "REDIS_TIMEOUT=20s"], settings].concat())
+    }
+}
+
+fn split(redis: &Redis) -> (String, String) {
+    let address = redis.tcp_address();
+    let (host, port) = address.split_once(':').unwrap();
+    (host.to_owned(), port.to_owned())
+}
+
+/// What a Sentinel says, in pairs; those of several one after the other.
+async fn said(port: u16, words: &[&str]) -> Vec<(String, String)> {
+    let client = deadpool_redis::redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+    let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+    let mut command = deadpool_redis::redis::cmd(words[0]);
+    command.arg(&words[1..]);
+    let said: deadpool_redis::redis::Value = command.query_async(&mut connection).await.unwrap();
+    let mut flat = Vec::new();
+    flatten(&said, &mut flat);
+    flat.chunks_exact(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect()
+}
+
+fn flatten(value: &deadpool_redis::redis::Value, flat: &mut Vec<String>) {
+    use deadpool_redis::redis::Value;
+    match value {
+        Value::Array(parts) => parts.iter().for_each(|part| flatten(part, flat)),
+        Value::BulkString(text) => flat.push(String::from_utf8_lossy(text).into_owned()),
+        Value::SimpleString(text) => flat.push(text.clone()),
+        _ => {}
+    }
+}
+
+/// What has been answered to a load.
+#[derive(Default)]
+struct Answers {
+    ok: AtomicU64,
+    /// By the failure mode.
+    errors: AtomicU64,
+    ends: AtomicBool,
+}
+
+impl Answers {
+    fn ok(&self) -> u64 {
+        self.ok.load(Ordering::SeqCst)
+    }
+}
+
+/// Asks on and on, by so many clients.
+async fn load(tollgate: &Tollgate, clients: usize) -> (Arc<Answers>, Vec<tokio::task::JoinHandle<()>>) {
+    let answers = Arc::new(Answers::default());
+    let mut tasks = Vec::new();
+    for _ in 0..clients {
+        let (answers, mut client) = (Arc::clone(&answers), tollgate.client().await);
+        tasks.push(tokio::spawn(async move {
+            while !answers.ends.load(Ordering::SeqCst) {
+                let counted = match client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await {
+                    Ok(response) if response.get_ref().overall_code() == Code::Ok => &answers.ok,
+                    Ok(denied) => panic!("so many have never been asked for: {denied:?}"),
+                    Err(_) => &answers.errors,
+                };
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        }));
+    }
+    (answers, tasks)
+}
+
+/// Takes what is left, in few requests: how much it was.
+async fn rest(tollgate: &Tollgate) -> u64 {
+    let (mut taken, mut hits) = (0, 100_000);
+    while hits > 0 {
+        let asked = RateLimitRequest { hits_addend: hits, ..request("shop", &[&[("user", "ann")]]) };
+        match tollgate.ask(asked).await.unwrap().overall_code() {
+            Code::Ok => taken += u64::from(hits),
+            _ => hits /= 10,
+        }
+    }
+    taken
+}
+
+/// The count of the one counter that there is: a fixed window's is behind its beginning.
+async fn count(redis: &Redis) -> u64 {
+    let names: Vec<String> = redis.command("KEYS {shop|user=ann}*").await;
+    let state: Vec<u8> = redis.command(&format!("GET {}", names[0])).await;
+    u32::from_le_bytes(state[8..12].try_into().unwrap()).into()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_is_killed_costs_what_its_replica_had_not_heard_of() {
+    let mut watched = Watched::start(&[], "").await;
+    let tollgate = watched.tollgate(&["LOCAL_CACHE_SIZE_IN_BYTES=0"]);
+    wait_until_async("redis decides", async || tollgate.passes("other", &[("user", "x")]).await).await;
+    let (answers, tasks) = load(&tollgate, 4).await;
+    wait_until("some have passed", || answers.ok() > 20);
+    watched.redis[0].kill();
+    wait_until("the failure mode answers", || answers.errors.load(Ordering::SeqCst) > 0);
+    // From here on nothing passes until another is the master.
+    let heard = count(&watched.redis[1]).await;
+    let before = answers.ok();
+    let unheard = before.saturating_sub(heard);
+    wait_until("the replica has taken over", || answers.ok() > before);
+    answers.ends.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let admitted = answers.ok() + rest(&tollgate).await;
+    // Whoever was told neither may have been charged: one for each client at the most.
+    assert!((LIMIT - 4..=LIMIT + unheard).contains(&admitted), "{admitted} admitted, {unheard} unheard of");
+    assert_eq!(count(&watched.redis[1]).await, LIMIT);
+
+    // The old one comes back and takes itself for the master until it is told otherwise. It has nothing to decide.
+    watched.redis[0].restart();
+    for _ in 0..20 {
+        assert!(!tollgate.passes("shop", &[("user", "ann")]).await);
+    }
+    // It goes back there by hand, while both are alive: nothing is lost then.
+    watched.settled().await;
+    said(watched.ports[0], &["SENTINEL", "FAILOVER", "main"]).await;
+    let old = watched.redis[0].tcp_address();
+    wait_until("the sentinels name the first again", || {
+        tollgate.logs().iter().any(|line| line["now"].as_str() == Some(&old) && line["before"].is_string())
+    });
+    wait_until_async("the first decides", async || {
+        let answer = tollgate.ask(request("shop", &[&[("user", "ann")]])).await;
+        answer.is_ok_and(|answer| answer.overall_code() == Code::OverLimit) && watched.redis[0].script_calls() > 0
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_are_asked_by_their_own_user_and_any_of_them_will_do() {
+    let lines = format!("requirepass {PASSWORD}-s\nsentinel auth-pass main {PASSWORD}\n");
+    let mut watched = Watched::start(&["--requirepass", PASSWORD, "--masterauth", PASSWORD], &lines).await;
+    let master = format!("REDIS_AUTH={PASSWORD}");
+    for (auth, kind, words) in
+        [("", "no_sentinel", "correct REDIS_SENTINEL_AUTH"), ("wrong", "no_sentinel", "correct REDIS_SENTINEL_AUTH")]
+    {
+        let tollgate = watched.tollgate(&[&master, &format!("REDIS_SENTINEL_AUTH={auth}")]);
+        assert_tells(&tollgate, kind, words).await;
+    }
+    let sentinel = format!("REDIS_SENTINEL_AUTH={PASSWORD}-s");
+    let tollgate = watched.tollgate(&[&sentinel]);
+    assert_tells(&tollgate, "no_password", "a password is wanted").await;
+
+    watched.sentinels.truncate(1);
+    let tollgate = watched.tollgate(&[&master, &sentinel]);
+    assert_decides(&tollgate).await;
+    // Where none is left, whoever is connected stays so.
+    watched.sentinels.clear();
+    tollgate.must_log("the sentinels do not answer, a failover would not be seen");
+    assert_decides(&tollgate).await;
+    let late = watched.tollgate(&[&master, &sentinel]);
+    assert_tells(&late, "no_sentinel", "no Sentinel says where the master is").await;
+    for tollgate in [tollgate, late] {
+        assert!(!format!("{:?}", tollgate.logs()).contains(PASSWORD), "a password is in the log");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_wrong_with_the_names_of_sentinels_is_told() {
+    let watched = Watched::start(&[], "\n").await;
+    let url = watched.setting().replace("main", "primary");
+    let tollgate = Tollgate::start(RULES, &[&url, "REDIS_TYPE=SENTINEL", "REDIS_TIMEOUT=20s"]);
+    assert_tells(&tollgate, "unknown_master", "the Sentinels know no master \"primary\"").await;
+    let url = format!("REDIS_URL=redis+sentinel://{}/main", watched.redis[0].tcp_address());
+    let tollgate = Tollgate::start(RULES, &[&url, "REDIS_TIMEOUT=20s"]);
+    assert_tells(&tollgate, "no_sentinel", "what is named as a Sentinel is none").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_each_sentinel_says_is_told_before_anything_depends_on_it() {
+    let mut watched = Watched::start(&[], "").await;
+    let url = watched.setting();
+    let (name, url) = url.split_once('=').unwrap();
+    let check = || {
+        let settings = [(name, url), ("REDIS_TYPE", "Sentinel"), ("REDIS_TIMEOUT", "20s")];
+        let output = support::tollgate::command().args(["check", "--redis", "--format=json"]).envs(settings).output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let found = check();
+    let master = watched.redis[0].tcp_address();
+    assert_eq!((&found["kind"], &found["server"]), (&"sentinel".into(), &master.as_str().into()));
+    assert_eq!((&found["role"], &found["replicas"]), (&"master".into(), &1.into()));
+    assert_eq!(found["sentinels"][2]["master"], *master);
+    assert_eq!(found["warnings"], serde_json::json!([]));
+    watched.sentinels.remove(2);
+    let found = check();
+    assert_eq!(found["sentinels"][2]["master"], serde_json::Value::Null);
+    assert!(found["warnings"][0].as_str().unwrap().contains("does not say where the master is"), "{found:#}");
+}
+
+/// A Sentinel that has not heard of a failover, or has made it up, gets nobody to write to a replica.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_is_no_master_whatever_a_sentinel_says() {
+    let master = Redis::start();
+    let (host, port) = split(&master);
+    let replica = Redis::start_with(&["--replicaof", &host, &port, "--replica-read-only", "no"]);
+    let (folder, own) = (tempfile::tempdir().unwrap(), free_port());
+    let config = folder.path().join("sentinel.conf");
+    let (host, port) = split(&replica);
+    std::fs::write(&config, format!("bind 127.0.0.1\nport {own}\nsentinel monitor main {host} {port} 9\n")).unwrap();
+    let _sentinel = Redis::start_sentinel(&config, own);
+    let url = format!("REDIS_URL=redis+sentinel://127.0.0.1:{own}/main");
+    let tollgate = Tollgate::start(RULES, &[&url, "REDIS_TIMEOUT=20s"]);
+    assert_tells(&tollgate, "replica", "which is a replica by now").await;
+}
+
+async fn assert_tells(tollgate: &Tollgate, kind: &str, words: &str) {
+    let series = format!("tollgate_store_down{{cause=\"{kind}\"}}");
+    wait_until(&series, || tollgate.metric(&series) == 1.0);
+    let error = tollgate.ask(request("shop", &[&[("user", "ann")]])).await.unwrap_err();
+    assert!(error.message().contains(words), "{error}");
+    let page = std::fs::read_to_string("docs/troubleshooting.md").unwrap();
+    assert!(page.contains(&format!("`{kind}`")), "{kind} is not in docs/troubleshooting.md");
+}
+
+async fn assert_decides(tollgate: &Tollgate) {
+    wait_until_async("redis decides", async || tollgate.ask(request("shop", &[&[("user", "ann")]])).await.is_ok())
+        .await;
+}
