@@ -161,19 +161,34 @@ local function decide_all()
   end
 end
 
+-- A node of a cluster does not have the counter: that it says when the counter is read, so that nothing is written.
+-- Versions differ in how they say it.
+local function is_elsewhere(err)
+  local text = string.lower(err)
+  return string.find(text, 'attempted to access a non local key', 1, true)
+    or string.find(text, 'attempted to access a slot not served', 1, true)
+    or string.find(text, 'while the cluster is down', 1, true)
+end
+
 -- A counter that Redis cannot read or write fails the request that asks for it, and no other.
-local UNDECIDED = struct.pack(ANSWER, 2, 0, 0, NEVER, 0)
+local UNDECIDED, ELSEWHERE = struct.pack(ANSWER, 2, 0, 0, NEVER, 0), struct.pack(ANSWER, 3, 0, 0, NEVER, 0)
 local failure = ''
 repeat
   local ok, err = pcall(decide_all)
   if not ok then
-    failure = last_key .. ': ' .. (type(err) == 'table' and err.err or err)
+    err = type(err) == 'table' and err.err or err
+    local undecided = UNDECIDED
+    if is_elsewhere(err) then
+      undecided = ELSEWHERE
+    else
+      failure = last_key .. ': ' .. err
+    end
     repeat
       local _, flags, _, extras = struct.unpack('<BBBB', asked, offset)
-      answers[i] = UNDECIDED
+      answers[i] = undecided
       i, offset = i + 1, offset + struct.size(CHECK)
       if extras % 2 == 1 then
-        answers[i] = UNDECIDED
+        answers[i] = undecided
         i, offset = i + 1, offset + struct.size(PENALTY)
       end
     until flags < 8

@@ -13,7 +13,8 @@
 --          request); count_denied (0 or 1); extras (1 if a penalty follows, and 2 if it is a reset); hits (negative:
 --          refunded), number, period (ms), and five figures of the algorithm's own; and where a penalty follows,
 --          '<dddd' after, within (ms), ban (ms), extend (0 or 1)
--- reply    a string, for each counter '<Bdddd': allowed (0 or 1; 2 where its request could not be decided), remaining
+-- reply    a string, for each counter '<Bdddd': allowed (0 or 1; 2 where its request could not be decided, 3 where that
+--          is because this node of a cluster does not have one of its counters), remaining
 --          (negative: a counter that counts denials is so much above its number), reset_after (ms), retry_after (ms;
 --          -1: it can never pass), delay (ms); and behind them, if a request could not be decided, why the last of them
 --

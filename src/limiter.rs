@@ -23,7 +23,7 @@ use crate::room;
 use crate::rules::report::escaped;
 use crate::rules::{Budget, Rules};
 use crate::store::memory::{Clock, MemoryStore, SystemClock};
-use crate::store::{self, Check, Store, StoreError, Verdicts};
+use crate::store::{self, Check, Store, StoreError, Verdicts, group};
 use crate::telemetry::{self, Admitted};
 use outage::Outage;
 
@@ -298,6 +298,7 @@ impl<S: Store> Limiter<S> {
         };
         let is_same = |asked: &&Asked<'_>, check: &Check| asked.check.key == check.key;
         let without = WithoutStore {
+            partly: error.partly(),
             known: |check: &Check| {
                 let asked = asking.asked().iter().find(|asked| is_same(asked, check))?;
                 self.store.known_denial(&asked.check)
@@ -422,6 +423,15 @@ impl<S: Store> Limiter<S> {
         }
     }
 
+    /// Takes back what a part of the store has charged for a request that does not pass nevertheless, because of what
+    /// the failure modes answer for the rest.
+    fn take_back<'c>(&self, checks: impl Iterator<Item = &'c Check>, error: &StoreError) {
+        let Some(partly) = error.partly().filter(|partly| !partly.denied) else { return };
+        let charged = checks.zip(&partly.decided).filter_map(|(check, verdict)| Some((check, verdict.as_ref()?)));
+        let to_store = charged.filter_map(|(check, verdict)| group::take_back(check, verdict)).collect();
+        self.clone().refund(Refund { to_store, to_memory: Vec::new() });
+    }
+
     /// Logs what throttles have kept back, because the process ends.
     pub fn flush_log(&self) {
         self.common.outage.flush_log();
@@ -442,6 +452,7 @@ impl<S: Store> Limiter<S> {
     ) -> Result<Decision<'a>, DecideError> {
         tracing::debug!(?error, "the store could not decide a request");
         let without = WithoutStore {
+            partly: error.partly(),
             known: |check: &Check| self.store.known_denial(check),
             decide: |checks: &[Check]| self.common.local.decide(checks),
             retry_after_ms: self.common.retries.next_ms(),
@@ -450,11 +461,15 @@ impl<S: Store> Limiter<S> {
         metrics.record_call_without_store();
         match plan.conclude_without_store(without) {
             Ok(decision) => {
+                if decision.over_limit {
+                    self.take_back(decision.limits.iter().map(|limited| &limited.asked.check), &error);
+                }
                 let answers = decision.limits.iter();
                 outage.note(&error, answers.map(|limited| (limited.asked.source, limited.answer.decided_by())));
                 Ok(decision)
             }
             Err(undecided) => {
+                self.take_back(undecided.asked.iter().map(|asked| &asked.check), &error);
                 let source = undecided.source;
                 outage.note(&error, [(source, DecidedBy::FailureModeError)]);
                 metrics.record_unavailable(&snapshot.metrics, request, &undecided);

@@ -9,7 +9,7 @@ use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options, Pena
 use crate::decision::{Answer, Decision, Few, Limited, Status};
 use crate::descriptor::{Descriptor, Override, Request, Role};
 use crate::rules::{Allowance, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
-use crate::store::{self, Check, CheckVerdict, Key, Origin, Penalized, StoreError, Verdicts};
+use crate::store::{self, Check, CheckVerdict, Key, Origin, Partly, Penalized, StoreError, Verdicts};
 
 pub use names::{CounterKeys, Names};
 
@@ -176,7 +176,9 @@ pub struct Undecided<'a> {
 }
 
 /// Who answers while the store is unavailable.
-pub struct WithoutStore<K, D> {
+pub struct WithoutStore<'w, K, D> {
+    /// What the store has decided nevertheless.
+    pub partly: Option<&'w Partly>,
     /// Knows denials that still hold.
     pub known: K,
     /// Decides checks in this process.
@@ -343,7 +345,7 @@ impl<'a> Plan<'a> {
         self.decision(answers)
     }
 
-    /// What the failure modes answer while the store is unavailable.
+    /// What the failure modes answer while the store is unavailable, or a part of it: what it has decided stands.
     ///
     /// The request is still one group: local decisions charge nothing if a limit that fails closed denies the request.
     /// No penalty counts meanwhile.
@@ -353,11 +355,14 @@ impl<'a> Plan<'a> {
     pub fn conclude_without_store(
         self,
         without: WithoutStore<
+            '_,
             impl Fn(&Check) -> Option<CheckVerdict>,
             impl FnOnce(&[Check]) -> Result<Verdicts, StoreError>,
         >,
     ) -> Result<Decision<'a>, Undecided<'a>> {
-        let WithoutStore { known, decide, retry_after_ms } = without;
+        let WithoutStore { partly, known, decide, retry_after_ms } = without;
+        let decided = |place: usize| partly.and_then(|partly| partly.decided.get(place).copied().flatten());
+        let is_denied = partly.is_some_and(|partly| partly.denied);
         let mode = |Asked { check, failure_mode, .. }: &Asked<'_>| match failure_mode {
             // A limit that denies no request fails no call.
             FailureMode::Error if check.role == Role::Shadow => FailureMode::Open,
@@ -366,17 +371,25 @@ impl<'a> Plan<'a> {
             mode => *mode,
         };
         let modes: Vec<FailureMode> = self.asked.iter().map(mode).collect();
-        if let Some(place) = modes.iter().position(|mode| *mode == FailureMode::Error) {
+        let fails = |(place, mode): (usize, &FailureMode)| *mode == FailureMode::Error && decided(place).is_none();
+        if !is_denied && let Some(place) = modes.iter().enumerate().position(fails) {
             return Err(Undecided { source: self.asked[place].source, asked: self.asked });
         }
         let open = |check: &Check| if check.ask.is_refund() { Answer::NotRefunded } else { Answer::FailedOpen };
-        let answer = |(asked, mode): (&Asked<'_>, &FailureMode)| match (known(&asked.check), mode) {
-            (Some(verdict), _) => Some(Answer::Known(verdict)),
-            (None, FailureMode::Closed) => Some(Answer::FailedClosed { retry_after_ms }),
-            (None, FailureMode::Local) => None,
-            (None, FailureMode::Open | FailureMode::Error) => Some(open(&asked.check)),
+        let answer = |(place, (asked, mode)): (usize, (&Asked<'_>, &FailureMode))| {
+            if let Some(verdict) = decided(place) {
+                return Some(Answer::Store(verdict));
+            }
+            match (known(&asked.check), mode) {
+                (Some(verdict), _) => Some(Answer::Known(verdict)),
+                (None, FailureMode::Closed) => Some(Answer::FailedClosed { retry_after_ms }),
+                (None, FailureMode::Local) => None,
+                // Another limit denies the request.
+                (None, FailureMode::Error) => Some(Answer::Skipped),
+                (None, FailureMode::Open) => Some(open(&asked.check)),
+            }
         };
-        let mut answers: Vec<Option<Answer>> = self.asked.iter().zip(&modes).map(answer).collect();
+        let mut answers: Vec<Option<Answer>> = self.asked.iter().zip(&modes).enumerate().map(answer).collect();
         // Where every limit fails open or closed, there is nothing to count.
         if answers.contains(&None) {
             let replicas = self.options.expected_replicas;
@@ -385,6 +398,7 @@ impl<'a> Plan<'a> {
                 match answer {
                     None => Check { limit: check.limit.divided_by(replicas), ..check },
                     Some(Answer::FailedOpen | Answer::NotRefunded) => Check { ask: Ask::Peek, ..check },
+                    Some(Answer::Store(verdict)) if verdict.allowed() => Check { ask: Ask::Peek, ..check },
                     Some(_) => Check { limit: check.limit.closed(), ask: Ask::Take(1), ..check },
                 }
             };

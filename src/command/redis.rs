@@ -11,7 +11,7 @@ use super::findings::Findings;
 use super::report::Format;
 use super::{Cli, Command, environment};
 use crate::settings::Environment;
-use crate::store::redis::{self, Examination, examine};
+use crate::store::redis::{self, Examination, Server, examine};
 use crate::telemetry::{self, LogFormat, LogLevels};
 
 #[tokio::main(flavor = "current_thread")]
@@ -39,54 +39,65 @@ pub(super) async fn run(check: &Check, environment: &Environment) -> anyhow::Res
             bail!("--redis has no place in a file to point at: use --format text or json")
         }
     }
-    let is_good = found.errors.is_empty() && (found.warnings.is_empty() || !check.strict);
+    let is_good = found.errors().next().is_none() && (found.warnings().next().is_none() || !check.strict);
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A line of the text: what it is, and what was found; left out where that is not known.
 fn print_text(found: &Examination) {
-    let Examination { latency_us, clock_ahead_ms, .. } = found;
-    let number = |number: Option<u64>| number.map(|number| number.to_string());
-    let clock = clock_ahead_ms.map(|ms| match ms {
-        0.. => format!("{ms} ms ahead of this machine's"),
-        _ => format!("{} ms behind this machine's", -ms),
-    });
     let sentinel = |(place, named): &(String, Option<String>)| match named {
         Some(master) => format!("{place} names {master}"),
         None => format!("{place} names none"),
     };
     let sentinels = found.sentinels.iter().map(sentinel).collect::<Vec<_>>().join(", ");
-    let lines = [
+    print_lines(&[
         ("redis", Some(found.redis.clone())),
         ("kind", Some(found.kind.to_owned())),
-        ("server", found.server.clone()),
         ("sentinels", Some(sentinels).filter(|sentinels| !sentinels.is_empty())),
+    ]);
+    print_findings(&found.warnings, &found.errors);
+    found.servers.iter().for_each(print_server);
+    println!("errors: {}, warnings: {}", found.errors().count(), found.warnings().count());
+}
+
+fn print_server(found: &Server) {
+    let clock = found.clock_ahead_ms.map(|ms| match ms {
+        0.. => format!("{ms} ms ahead of this machine's"),
+        _ => format!("{} ms behind this machine's", -ms),
+    });
+    let latency = found.latency_us.map(|(median, most)| format!("{median} us in the middle, {most} us at the most"));
+    print_lines(&[
+        ("server", found.server.clone()),
+        ("slots", found.slots.map(|slots| slots.to_string())),
         ("engine", found.engine.clone()),
         ("role", found.role.clone()),
-        ("replicas", number(found.replicas)),
+        ("replicas", found.replicas.map(|replicas| replicas.to_string())),
         ("scripts", found.runs_scripts.map(|runs| if runs { "run" } else { "do not run" }.to_owned())),
-        ("decision", latency_us.map(|(median, most)| format!("{median} us in the middle, {most} us at the most"))),
+        ("decision", latency),
         ("maxmemory-policy", found.maxmemory_policy.clone()),
         ("clock", clock),
-    ];
-    for (name, value) in lines.into_iter().filter_map(|(name, value)| Some((name, value?))) {
+    ]);
+    print_findings(&found.warnings, &found.errors);
+}
+
+/// What it is, and what was found; left out where that is not known.
+fn print_lines(lines: &[(&str, Option<String>)]) {
+    for (name, value) in lines.iter().filter_map(|(name, value)| Some((name, value.as_ref()?))) {
         println!("{name:17} {value}");
     }
-    found.warnings.iter().for_each(|warning| println!("warning: {warning}"));
-    found.errors.iter().for_each(|error| println!("error: {error}"));
-    println!("errors: {}, warnings: {}", found.errors.len(), found.warnings.len());
+}
+
+fn print_findings(warnings: &[String], errors: &[String]) {
+    warnings.iter().for_each(|warning| println!("warning: {warning}"));
+    errors.iter().for_each(|error| println!("error: {error}"));
 }
 
 fn print_json(found: &Examination) {
     let sentinels = found.sentinels.iter().map(|(place, master)| json!({ "sentinel": place, "master": master }));
-    let latency = found.latency_us.map(|(median, most)| json!({ "median": median, "most": most }));
-    println!(
-        "{:#}",
+    let server = |found: &Server| {
+        let latency = found.latency_us.map(|(median, most)| json!({ "median": median, "most": most }));
         json!({
-            "redis": found.redis,
-            "kind": found.kind,
             "server": found.server,
-            "sentinels": sentinels.collect::<Vec<_>>(),
+            "slots": found.slots,
             "engine": found.engine,
             "role": found.role,
             "replicas": found.replicas,
@@ -95,6 +106,17 @@ fn print_json(found: &Examination) {
             "maxmemory_policy": found.maxmemory_policy,
             "clock_ahead_ms": found.clock_ahead_ms,
             "missing_permissions": found.missing_permissions,
+            "warnings": found.warnings,
+            "errors": found.errors,
+        })
+    };
+    println!(
+        "{:#}",
+        json!({
+            "redis": found.redis,
+            "kind": found.kind,
+            "sentinels": sentinels.collect::<Vec<_>>(),
+            "servers": found.servers.iter().map(server).collect::<Vec<_>>(),
             "warnings": found.warnings,
             "errors": found.errors,
         })

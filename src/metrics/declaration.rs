@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
+use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::by_rule::ByRule;
 use super::observed::Observed;
@@ -84,7 +84,7 @@ pub struct Metrics {
     pub(super) failure_answers: Known<DecidedBy, { DecidedBy::WITHOUT_STORE.len() }>,
     pub(super) delayed_requests: IntGauge,
     pub(super) delayed: DelayedOutcomes,
-    pub(super) store_up: IntGauge,
+    pub(super) store_up: Gauge,
     pub(super) store_down: IntGaugeVec,
     pub(super) memory_counters: IntGauge,
     pub(super) memory_bytes: IntGauge,
@@ -212,6 +212,12 @@ impl Metrics {
             &["certificate"],
         )?;
         registry.register(Box::new(tls_expiry.clone()))?;
+        let store_up = Gauge::new(
+            "store_up",
+            "1 while the store can be asked; 0 while it is known to be down and is not. Of a Redis Cluster, the share of \
+             its slots whose node can be asked.",
+        )?;
+        registry.register(Box::new(store_up.clone()))?;
         let store_down = Opts::new("store_down", "1 for the cause why Redis is down, and 0 for all others.");
         let store_down = IntGaugeVec::new(store_down, &["cause"])?;
         registry.register(Box::new(store_down.clone()))?;
@@ -273,7 +279,7 @@ impl Metrics {
                 released: delayed.with_label_values(&["released"]),
             },
             store_down,
-            store_up: gauge("store_up", "1 while the store can be asked; 0 while it is known to be down and is not.")?,
+            store_up,
             memory_counters: gauge("memory_counters", "Counters in this process's memory.")?,
             memory_bytes: gauge(
                 "memory_bytes",

@@ -211,22 +211,16 @@ impl Metrics {
         self.lease_decisions.mine().inc();
     }
 
-    /// The store is up.
-    pub fn set_store_up(&self) {
-        self.store_up.set(1);
-        self.clear_store_down();
-    }
-
-    /// The store is down: why, in one word.
-    pub fn set_store_down(&self, cause: &str) {
-        self.store_up.set(0);
-        self.clear_store_down();
-        self.store_down.with_label_values(&[cause]).set(1);
-    }
-
-    fn clear_store_down(&self) {
+    /// The store is so.
+    pub fn set_store_health(&self, health: Health) {
+        let (up, down) = match health {
+            Health::Up => (1.0, None),
+            Health::Down(cause) => (0.0, Some(cause)),
+            Health::Partly { slots, cause } => (f64::from(slots) / f64::from(Health::SLOTS), Some(cause)),
+        };
+        self.store_up.set(up);
         for cause in Health::CAUSES {
-            self.store_down.with_label_values(&[cause]).set(0);
+            self.store_down.with_label_values(&[cause]).set(i64::from(Some(cause) == down));
         }
     }
 
@@ -334,6 +328,7 @@ mod tests {
         let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
         let decide = || {
             Plan::new(&options, &shop, &request, Names::default()).conclude_without_store(WithoutStore {
+                partly: None,
                 known: |_: &Check| None,
                 decide: |_: &[Check]| unreachable!("it fails open"),
                 retry_after_ms: 0,

@@ -112,7 +112,7 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
     let on_answer: OnAnswer = Arc::new(move |error, took| metrics.record_store(error, took));
     match redis {
         None => {
-            parts.metrics.set_store_up();
+            parts.metrics.set_store_health(Health::Up);
             let store = Arc::new(Timed::new(Arc::clone(&parts.memory), on_answer).traced(spans));
             let stores = vec![store; parts.workers.runtimes().len()];
             parts.run(stores, "memory").await
@@ -121,11 +121,9 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
             let (name, queue) = (config.to_string(), config.queue);
             let metrics = Arc::clone(&parts.metrics);
             let on_change = Box::new(move |health| {
-                store_is_up.send_replace(health == Health::Up);
-                match health {
-                    Health::Up => metrics.set_store_up(),
-                    Health::Down(cause) => metrics.set_store_down(cause),
-                }
+                // Of a cluster a part decides what it can.
+                store_is_up.send_replace(!matches!(health, Health::Down(_)));
+                metrics.set_store_health(health);
             });
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
             let timed = |store: RedisStore| {

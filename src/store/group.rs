@@ -104,6 +104,14 @@ pub fn decide<'s, C: Borrow<Check>>(
     (verdicts, group.effects)
 }
 
+/// What takes back what this check was charged, where it passed and its request is denied nevertheless, by a limit of
+/// another node. `None` where there is nothing to take back: limits that count denials keep it, and refunds stay.
+pub fn take_back(check: &Check, verdict: &CheckVerdict) -> Option<Check> {
+    let taken = verdict.own.allowed && check.ask.taken() > 0 && !check.limit.count_denied();
+    let ask = Ask::refund(check.ask.taken()).filter(|_| taken)?;
+    Some(Check { ask, penalty: None, lease: None, role: Role::Shadow, ..check.clone() })
+}
+
 /// A group that is being decided.
 struct Group<'g, F> {
     keys: SmallVec<[&'g Key; 8]>,

@@ -6,6 +6,7 @@ mod key;
 pub mod lease;
 pub mod memory;
 pub mod redis;
+pub mod scatter;
 mod sharded;
 pub mod timed;
 
@@ -166,12 +167,31 @@ pub enum StoreError {
     /// It answered something else than verdicts.
     #[error("unexpected answer")]
     Answer,
+    /// Some of its nodes have decided, and another has not.
+    #[error("{}", .0.error)]
+    Partly(Box<Partly>),
+}
+
+/// What is decided of a request where a node could not.
+#[derive(Clone, Debug)]
+pub struct Partly {
+    /// The verdicts that there are, in the order of the checks.
+    pub decided: Verdicts,
+    /// They deny the request, so that nothing is charged for it; where they do not, what they have charged is charged.
+    pub denied: bool,
+    /// Why the others are missing.
+    pub error: StoreError,
 }
 
 impl StoreError {
     /// The kind, as metrics have it.
     pub const KINDS: [&'static str; 8] =
         ["timeout", "full", "overloaded", "down", "connection", "refused", "counter", "answer"];
+
+    /// What is decided nevertheless, if anything is.
+    pub fn partly(&self) -> Option<&Partly> {
+        if let StoreError::Partly(partly) = self { Some(partly) } else { None }
+    }
 
     /// The store has not been asked, or has no room: it is as it was.
     pub fn changes_nothing(&self) -> bool {
@@ -189,6 +209,7 @@ impl StoreError {
             StoreError::Refused(_) => "refused",
             StoreError::Counter(_) => "counter",
             StoreError::Answer => "answer",
+            StoreError::Partly(partly) => partly.error.kind(),
         }
     }
 }

@@ -400,6 +400,7 @@ mappings:
         let request = Request { domain: "shop".into(), descriptors };
         let options = PlanOptions::default();
         let decision = Plan::new(&options, rules, &request, Names::default()).conclude_without_store(WithoutStore {
+            partly: None,
             known: |_: &Check| None,
             decide: |_: &[Check]| unreachable!("it fails open"),
             retry_after_ms: 0,

@@ -43,10 +43,20 @@ pub(super) enum Servers {
 }
 
 /// Host and port, or the path of a Unix socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Place {
     Tcp(String, u16),
     Unix(PathBuf),
+}
+
+impl Place {
+    /// `HOST:PORT`, as nodes of a cluster name each other: an IPv6 address has no brackets.
+    pub(super) fn of_node(address: &str) -> Option<Place> {
+        let (host, port) = address.rsplit_once(':')?;
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let port = port.parse().ok().filter(|port| *port > 0)?;
+        (!host.is_empty()).then(|| Place::Tcp(host.to_owned(), port))
+    }
 }
 
 /// A user and a password, as far as they are wanted.
@@ -175,6 +185,11 @@ impl RedisAddress {
         RedisAddress { tls: Some(tls), ..self }
     }
 
+    /// The same for one node of a cluster.
+    pub(super) fn of_node(&self, place: Place) -> RedisAddress {
+        RedisAddress { servers: Servers::Cluster(vec![place]), ..self.clone() }
+    }
+
     /// TLS is spoken there.
     pub fn is_secure(&self) -> bool {
         self.tls.is_some()
@@ -188,6 +203,11 @@ impl RedisAddress {
     /// Sentinels say where it is.
     pub fn has_sentinels(&self) -> bool {
         matches!(&self.servers, Servers::Sentinel { .. })
+    }
+
+    /// It is a cluster.
+    pub fn is_cluster(&self) -> bool {
+        matches!(&self.servers, Servers::Cluster(_))
     }
 
     /// In one word.

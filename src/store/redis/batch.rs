@@ -17,9 +17,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::cause::Cause;
-use super::connection::reason;
+use super::connection::{Elsewhere, Fault, reason};
 use super::queue::{Item, Waiting};
-use super::script::{Group, Reply};
+use super::script::{Group, Reply, Slots};
 use crate::spans::{Current, Span, SpanKind};
 use crate::store::{Check, StoreError, Verdicts};
 
@@ -30,13 +30,50 @@ const REQUESTS: usize = 32;
 const WORK: u64 = 128;
 
 /// The answer to a request.
-pub(super) type Answer = Result<Verdicts, StoreError>;
+pub(super) type Answer = Result<Verdicts, NodeError>;
+
+/// Why a node has not decided a request.
+#[derive(Clone, Debug)]
+pub(super) enum NodeError {
+    /// It could not.
+    Store(StoreError),
+    /// It does not have the counters, and nothing has happened.
+    Elsewhere(Elsewhere),
+}
+
+impl From<StoreError> for NodeError {
+    fn from(error: StoreError) -> NodeError {
+        NodeError::Store(error)
+    }
+}
+
+impl From<Fault> for NodeError {
+    fn from(fault: Fault) -> NodeError {
+        match fault {
+            Fault::Elsewhere(elsewhere) => NodeError::Elsewhere(elsewhere),
+            fault => NodeError::Store(fault.into()),
+        }
+    }
+}
+
+/// With what a request goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Travel {
+    /// With others.
+    #[default]
+    Together,
+    /// In a call of its own: a node of a cluster then says where its counters are, if they are elsewhere.
+    Alone,
+    /// The same, to the node that its counters are moving to.
+    Asking,
+}
 
 /// A request that waits for a call, or is on its way.
 pub(super) struct Request {
     group: Group,
     /// What it asks of Redis, in decisions of a small counter.
     work: u64,
+    travel: Travel,
     queue_deadline: Instant,
     answer: oneshot::Sender<Answer>,
     /// Within which it asks, where it is sampled.
@@ -53,7 +90,13 @@ impl Request {
         let now = Instant::now();
         let queue_deadline = now + deadline.saturating_duration_since(now) / 2;
         let work = checks.iter().map(|check| check.borrow().work()).sum();
-        (Request { group: Group::new(checks), work, queue_deadline, answer, span: None }, answered)
+        let (group, travel) = (Group::new(checks), Travel::default());
+        (Request { group, work, travel, queue_deadline, answer, span: None }, answered)
+    }
+
+    /// The same request for counters in these slots, which goes so.
+    pub(super) fn to(self, slots: Slots, travel: Travel) -> Request {
+        Request { group: self.group.within(slots), travel, ..self }
     }
 
     /// The same request, asked within this span.
@@ -79,15 +122,19 @@ impl Batch {
         while let Some(request) = waiting.pop() {
             if request.queue_deadline <= now || request.has_gone() {
                 // The caller may have gone away.
-                let _ = request.answer.send(Err(StoreError::Overloaded));
+                let _ = request.answer.send(Err(StoreError::Overloaded.into()));
                 continue;
             }
             work += request.work;
-            if !batch.is_empty() && (batch.len() == REQUESTS || work > WORK) {
+            let goes_alone = request.travel != Travel::Together;
+            if !batch.is_empty() && (goes_alone || batch.len() == REQUESTS || work > WORK) {
                 waiting.put_back(request);
                 break;
             }
             batch.push(request);
+            if goes_alone {
+                break;
+            }
         }
         (!batch.is_empty()).then_some(Batch(batch))
     }
@@ -95,6 +142,11 @@ impl Batch {
     /// What each request asks.
     pub(super) fn groups(&self) -> impl Iterator<Item = &Group> + Clone {
         self.0.iter().map(|request| &request.group)
+    }
+
+    /// Its counters are moving to the node that is asked.
+    pub(super) fn is_asking(&self) -> bool {
+        self.0.iter().any(|request| request.travel == Travel::Asking)
     }
 
     /// The span of the call, where a request in it is sampled: it is the first one's, and the others link to it.
@@ -115,28 +167,35 @@ impl Batch {
 
     /// Answers each request with its part of the reply, or with why there is none. Returns what Redis has refused to do
     /// for one of them, if anything; a counter that fails is no refusal.
-    pub(super) fn answer(self, reply: Result<Vec<u8>, StoreError>) -> Option<StoreError> {
+    pub(super) fn answer(self, reply: Result<Vec<u8>, NodeError>) -> Option<StoreError> {
         let counters = self.groups().map(Group::counters).sum();
-        let mut reply = reply.and_then(|reply| Reply::new(&reply, counters));
+        let mut reply = reply.and_then(|reply| Ok(Reply::new(&reply, counters)?));
         let mut refusal = None;
         for request in self.0 {
             let part = match &mut reply {
-                Ok(reply) => reply.next(&request.group).map_err(|error| match error {
-                    StoreError::Counter(failure) => match Cause::known(reason(&failure)) {
-                        Some(cause) => StoreError::Refused(cause.to_string().into()),
-                        None => StoreError::Counter(failure),
-                    },
-                    error => error,
-                }),
+                Ok(reply) => part(reply, &request.group),
                 Err(error) => Err(error.clone()),
             };
-            if let Err(error @ (StoreError::Refused(_) | StoreError::Answer)) = &part {
+            if let Err(NodeError::Store(error @ (StoreError::Refused(_) | StoreError::Answer))) = &part {
                 refusal = Some(error.clone());
             }
             // The caller may have gone away meanwhile.
             let _ = request.answer.send(part);
         }
         refusal
+    }
+}
+
+/// What the next part of a reply says to a request.
+fn part(reply: &mut Reply, group: &Group) -> Answer {
+    let is_elsewhere = reply.is_elsewhere(group);
+    match reply.next(group) {
+        _ if is_elsewhere => Err(NodeError::Elsewhere(Elsewhere::Untold)),
+        Err(StoreError::Counter(failure)) => Err(NodeError::Store(match Cause::known(reason(&failure)) {
+            Some(cause) => StoreError::Refused(cause.to_string().into()),
+            None => StoreError::Counter(failure),
+        })),
+        part => Ok(part?),
     }
 }
 
@@ -269,7 +328,7 @@ mod tests {
         let half_over = Instant::now() + Duration::from_secs(30);
         assert_eq!(sizes(scene.next_at(half_over)), [1], "the one that has more time");
         for answer in waiting {
-            assert!(matches!(answer.blocking_recv(), Ok(Err(StoreError::Overloaded))));
+            assert!(matches!(answer.blocking_recv(), Ok(Err(NodeError::Store(StoreError::Overloaded)))));
         }
         scene.push_all(&[4]);
     }
@@ -311,7 +370,9 @@ mod tests {
     fn a_request_that_could_not_be_decided_learns_why_and_no_other() {
         let (refusal, [first, second, third]) = undecided("{KEY}|fw1:1: it is damaged");
         assert_eq!(first.unwrap()[0].unwrap().own.remaining, 7);
-        assert!(matches!(second, Err(StoreError::Counter(failure)) if failure == "{KEY}|fw1:1: it is damaged"));
+        assert!(
+            matches!(second, Err(NodeError::Store(StoreError::Counter(failure))) if failure == "{KEY}|fw1:1: it is damaged")
+        );
         assert_eq!(third.unwrap()[0].unwrap().own.remaining, 8);
         assert!(refusal.is_none(), "a damaged counter is no reason to suspect Redis");
     }
@@ -319,7 +380,9 @@ mod tests {
     #[test]
     fn where_redis_refuses_within_the_script_the_request_learns_it_and_not_the_name_of_a_counter() {
         let (refusal, [_, second, _]) = undecided("{KEY}|fw1:1: OOM command: not allowed");
-        assert!(matches!(second, Err(StoreError::Refused(cause)) if *cause == *Cause::Full.to_string()));
+        assert!(
+            matches!(second, Err(NodeError::Store(StoreError::Refused(cause))) if *cause == *Cause::Full.to_string())
+        );
         assert!(refusal.is_some());
     }
 
@@ -333,7 +396,7 @@ mod tests {
             let answers = scene.push_all(&[1]);
             assert!(scene.next().unwrap().answer(Ok(reply)).is_some());
             let answer = answers.into_iter().next().unwrap().blocking_recv().unwrap();
-            assert!(matches!(answer, Err(StoreError::Answer)), "{answer:?}");
+            assert!(matches!(answer, Err(NodeError::Store(StoreError::Answer))), "{answer:?}");
         }
     }
 
@@ -343,7 +406,7 @@ mod tests {
         let answers = scene.push_all(&[1, 1]);
         scene.next().unwrap().answer(Ok(answer(1, 7)));
         for answer in answers {
-            assert!(matches!(answer.blocking_recv().unwrap(), Err(StoreError::Answer)));
+            assert!(matches!(answer.blocking_recv().unwrap(), Err(NodeError::Store(StoreError::Answer))));
         }
     }
 }

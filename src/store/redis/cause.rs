@@ -107,12 +107,15 @@ pub enum Cause {
     /// There are fewer.
     #[error("it has no such database: see the number at the end of REDIS_URL, and `databases` in redis.conf")]
     NoDatabase,
-    /// Limits would not hold: its keys are spread.
-    #[error(
-        "it is a Redis Cluster, in which limits would not hold, and which Tollgate does not support yet: name a Redis \
-         with `cluster-enabled no` in REDIS_URL"
-    )]
+    /// A node of one, where a single Redis is wanted.
+    #[error("it is a node of a Redis Cluster: set REDIS_TYPE=CLUSTER, or write redis-cluster:// in REDIS_URL")]
     Cluster,
+    /// The other way round.
+    #[error("it is no node of a Redis Cluster (`cluster-enabled no`): leave REDIS_TYPE out, or name nodes of one")]
+    NoCluster,
+    /// `CLUSTERDOWN`
+    #[error("the cluster serves no such counter (CLUSTERDOWN): see CLUSTER INFO and CLUSTER NODES there")]
+    ClusterDown,
     /// What it watches, where that is known.
     #[error(
         "it is a Sentinel, which keeps no counters: name the Redis that it watches{} in REDIS_URL, or write \
@@ -187,11 +190,13 @@ const CODES: [(&str, Cause); 14] = [
     ("MOVED", Cause::Cluster),
     ("ASK", Cause::Cluster),
     ("CROSSSLOT", Cause::Cluster),
-    ("CLUSTERDOWN", Cause::Cluster),
+    ("CLUSTERDOWN", Cause::ClusterDown),
 ];
 
 /// Errors by what they say.
-const PHRASES: [(&str, Cause); 5] = [
+const PHRASES: [(&str, Cause); 7] = [
+    ("cluster support disabled", Cause::NoCluster),
+    ("while the cluster is down", Cause::ClusterDown),
     ("without any password configured", Cause::NeedlessPassword),
     ("max number of clients", Cause::TooManyClients),
     ("DB index", Cause::NoDatabase),
@@ -249,7 +254,8 @@ impl Cause {
 
     /// It can never be of use as it is: limits would not hold, or its script cannot run.
     pub fn is_unfit(&self) -> bool {
-        matches!(self, Cause::Cluster | Cause::Sentinel(_) | Cause::TooOld(_) | Cause::NoCommand(_))
+        use Cause::{Cluster, NoCluster, NoCommand, Sentinel, TooOld};
+        matches!(self, Cluster | NoCluster | Sentinel(_) | TooOld(_) | NoCommand(_))
     }
 
     /// In one word, as metrics have it.
@@ -278,6 +284,8 @@ impl Cause {
             Cause::TooManyClients => "too_many_clients",
             Cause::NoDatabase => "no_database",
             Cause::Cluster => "cluster",
+            Cause::NoCluster => "no_cluster",
+            Cause::ClusterDown => "cluster_down",
             Cause::Sentinel(_) => "sentinel",
             Cause::TooOld(_) => "too_old",
             Cause::NoCommand(_) => "no_command",

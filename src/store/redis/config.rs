@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::address::RedisAddress;
+use super::address::{Place, RedisAddress};
 
 /// How to reach Redis, and for how long to wait.
 #[derive(Clone)]
@@ -18,6 +18,13 @@ pub struct RedisConfig {
     pub queue: usize,
     /// In front of every counter's name.
     pub key_prefix: String,
+}
+
+impl RedisConfig {
+    /// The same for one node of a cluster.
+    pub(super) fn of_node(&self, place: &Place) -> RedisConfig {
+        RedisConfig { address: self.address.of_node(place.clone()), ..self.clone() }
+    }
 }
 
 impl fmt::Display for RedisConfig {

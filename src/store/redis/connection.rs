@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread::{self, ThreadId};
 
-use deadpool_redis::redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value, cmd};
+use deadpool_redis::redis::{Cmd, ErrorKind, RedisError, ServerErrorKind, Value, cmd, pipe};
 use futures_util::FutureExt as _;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
@@ -34,10 +34,43 @@ pub(super) enum Fault {
     /// A refusal as well; the script can be loaded.
     #[error("Redis does not know the script")]
     NoScript,
+    /// A node of a cluster has done nothing, because it does not have the counters.
+    #[error("{0}")]
+    Elsewhere(Elsewhere),
     #[error("no reply of the script")]
     Answer,
     #[error("cannot connect: {0}")]
     Connect(Cause),
+}
+
+/// Where counters are that a node of a cluster does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Elsewhere {
+    /// It does not say.
+    #[error("the node does not have the counter")]
+    Untold,
+    /// They have moved there for good.
+    #[error("the counter has moved to {0}")]
+    Moved(Place),
+    /// They are moving there, and are there already or new.
+    #[error("the counter is moving to {0}")]
+    Asked(Place),
+    /// Some have arrived there, and others have not.
+    #[error("counters of the request are moving")]
+    Moving,
+}
+
+impl Elsewhere {
+    fn of(error: &RedisError) -> Option<Elsewhere> {
+        let ErrorKind::Server(kind) = error.kind() else { return None };
+        let place = || error.redirect_node().and_then(|(address, _)| Place::of_node(address));
+        match kind {
+            ServerErrorKind::Moved => Some(place().map_or(Elsewhere::Untold, Elsewhere::Moved)),
+            ServerErrorKind::Ask => Some(place().map_or(Elsewhere::Moving, Elsewhere::Asked)),
+            ServerErrorKind::TryAgain => Some(Elsewhere::Moving),
+            _ => None,
+        }
+    }
 }
 
 impl Fault {
@@ -56,6 +89,7 @@ impl Fault {
             Fault::Lost(_) => "connection",
             Fault::Refused(cause) | Fault::Connect(cause) => cause.kind(),
             Fault::NoScript => "no_script",
+            Fault::Elsewhere(_) => Cause::Cluster.kind(),
             Fault::Answer => "answer",
         }
     }
@@ -67,7 +101,7 @@ impl From<Fault> for StoreError {
             Fault::Silent(_) => StoreError::Timeout,
             Fault::Lost(cause) => StoreError::Connection(cause.into()),
             Fault::Refused(cause) => StoreError::Refused(cause.to_string().into()),
-            Fault::NoScript | Fault::Connect(_) => StoreError::Refused(fault.to_string().into()),
+            Fault::NoScript | Fault::Connect(_) | Fault::Elsewhere(_) => StoreError::Refused(fault.to_string().into()),
             Fault::Answer => StoreError::Answer,
         }
     }
@@ -77,6 +111,8 @@ impl From<RedisError> for Fault {
     fn from(error: RedisError) -> Fault {
         if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) {
             Fault::NoScript
+        } else if let Some(elsewhere) = Elsewhere::of(&error) {
+            Fault::Elsewhere(elsewhere)
         } else if error.is_io_error() || error.is_connection_dropped() {
             Fault::Lost(error.to_string())
         } else {
@@ -209,14 +245,18 @@ impl Connection {
     /// Hands a command over: Redis gets the commands of a connection in the order in which they are handed over.
     pub(super) fn send(&self, command: Cmd) -> Call {
         let mut redis = self.dialed.redis.clone();
-        let reply = async move { redis.send_packed_command(&command).await?.extract_error() };
-        let mut call = Call { reply: Box::pin(reply), ready: None };
-        // The first poll hands it over, whatever budget the task has left; the next, in `wait`, is for the reply.
-        let polled = unconstrained(&mut call.reply).poll_unpin(&mut Context::from_waker(Waker::noop()));
-        if let Poll::Ready(ready) = polled {
-            call.ready = Some(ready);
-        }
-        call
+        Call::begin(async move { redis.send_packed_command(&command).await?.extract_error() })
+    }
+
+    /// The same for counters that are moving to this node: it takes the command that comes next behind ASKING.
+    pub(super) fn send_asking(&self, command: Cmd) -> Call {
+        let mut redis = self.dialed.redis.clone();
+        Call::begin(async move {
+            let mut both = pipe();
+            both.cmd("ASKING").add_command(command);
+            let replies = redis.send_packed_commands(&both, 0, 2).await?;
+            replies.into_iter().next_back().unwrap_or(Value::Nil).extract_error()
+        })
     }
 
     /// Lets Redis know the scripts.
@@ -248,6 +288,17 @@ pub(super) struct Call {
 }
 
 impl Call {
+    /// Hands over what `reply` sends.
+    fn begin(reply: impl Future<Output = Result<Value, RedisError>> + Send + 'static) -> Call {
+        let mut call = Call { reply: Box::pin(reply), ready: None };
+        // The first poll hands it over, whatever budget the task has left; the next, in `wait`, is for the reply.
+        let polled = unconstrained(&mut call.reply).poll_unpin(&mut Context::from_waker(Waker::noop()));
+        if let Poll::Ready(ready) = polled {
+            call.ready = Some(ready);
+        }
+        call
+    }
+
     /// The reply, unless Redis is silent for so long.
     pub(super) async fn wait(self, timeout: Duration) -> Result<Vec<u8>, Fault> {
         match self.reply(timeout).await? {

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use deadpool_redis::redis::{Cmd, cmd};
+use deadpool_redis::redis::cmd;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Duration, timeout};
 
@@ -41,7 +41,7 @@ async fn ask(place: &Place, access: &Access) -> Option<Cause> {
         Err(DialError::Known(cause)) => return Some(cause),
         Err(DialError::Unclear(_)) => return None,
     };
-    match (examine(stream, access.auth()).await, place) {
+    match (examine(stream, access).await, place) {
         (Ok(cause), _) => cause,
         // A server that misses a certificate may say so when the handshake is over.
         (Err(error), _) if access.is_secure() => Some(handshake_failed(&HandshakeError::of(&error))),
@@ -56,7 +56,8 @@ async fn ask(place: &Place, access: &Access) -> Option<Cause> {
 }
 
 /// Asks what Redis answers to everybody, then gives the password.
-async fn examine(mut stream: impl AsyncRead + AsyncWrite + Unpin, auth: Option<Cmd>) -> io::Result<Option<Cause>> {
+async fn examine(mut stream: impl AsyncRead + AsyncWrite + Unpin, access: &Access) -> io::Result<Option<Cause>> {
+    let auth = access.auth();
     let answer = exchange(&mut stream, &cmd("PING").get_packed_command()).await?;
     if let Some(protocol) = other_protocol(&answer) {
         return Ok(Some(protocol));
@@ -77,7 +78,7 @@ async fn examine(mut stream: impl AsyncRead + AsyncWrite + Unpin, auth: Option<C
     };
     // Last, because not all of it need come at once. A Sentinel mostly wants no password.
     let info = exchange(&mut stream, &cmd("INFO").get_packed_command()).await?;
-    Ok(Identity::read(&String::from_utf8_lossy(&info)).refusal().or(denied))
+    Ok(Identity::read(&String::from_utf8_lossy(&info)).refusal(access.is_cluster()).or(denied))
 }
 
 /// # Errors

@@ -1,6 +1,9 @@
 //! What there is to say of a Redis before anything depends on it: how it is reached, what it is, how far away, and what
 //! would endanger limits in it.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use deadpool::managed::Manager as _;
 use deadpool_redis::redis::cmd;
 use tokio::time::{Instant, timeout};
@@ -9,25 +12,39 @@ use super::cause::Cause;
 use super::connection::{Connection, Fault};
 use super::identity::{Concern, Identity};
 use super::inspection::{Inspection, now_ms};
-use super::link::own_check;
+use super::own::Own;
 use super::script::{self, Group};
-use super::topology::Dialer;
+use super::slot::SLOTS;
+use super::topology::{Access, Dialer, Layout, Master, Reach};
 use super::{RedisConfig, StartError, topology};
 
 /// So many decisions tell how far away it is.
 const DECISIONS: usize = 20;
 
-/// What was found. What could not be asked is `None`.
+/// What was found.
 #[derive(Debug)]
 pub struct Examination {
     /// Its address, as it was given, without user and password.
     pub redis: String,
     /// `single`, `sentinel` or `cluster`.
     pub kind: &'static str,
-    /// The server that holds the counters.
-    pub server: Option<String>,
     /// The Sentinels, and the master that each names; `None` where it names none.
     pub sentinels: Vec<(String, Option<String>)>,
+    /// The servers that hold counters: one, or all masters of a cluster that have slots.
+    pub servers: Vec<Server>,
+    /// What endangers limits.
+    pub warnings: Vec<String>,
+    /// Why limits are not decided there.
+    pub errors: Vec<String>,
+}
+
+/// What was found of a server. What could not be asked is `None`.
+#[derive(Debug, Default)]
+pub struct Server {
+    /// Where it is.
+    pub server: Option<String>,
+    /// How many slots of a cluster it has.
+    pub slots: Option<u16>,
     /// Its name and version.
     pub engine: Option<String>,
     /// `master` or `slave`, as Redis has it.
@@ -55,27 +72,21 @@ pub struct Examination {
 /// # Errors
 /// Where no attempt is possible at all.
 pub async fn examine(config: RedisConfig) -> Result<Examination, StartError> {
-    let dialer = topology::dialer(&config)?;
-    let mut found = Examination::of(&config);
-    for (sentinel, said) in dialer.survey().await {
-        if let Err(cause) = &said {
-            found.warnings.push(format!("the sentinel {sentinel} does not say where the master is: {cause}"));
-        }
-        found.sentinels.push((sentinel, said.ok()));
-    }
-    match connect(&config, &dialer).await {
-        Err(cause) => found.errors.push(cause.to_string()),
-        Ok(connection) => {
-            let server = connection.place().to_string();
-            for (sentinel, _) in
-                found.sentinels.iter().filter(|(_, named)| named.as_ref().is_some_and(|it| *it != server))
-            {
-                found.warnings.push(format!("the sentinel {sentinel} names another master: has it been cut off?"));
-            }
-            found.server = Some(server);
-            let inspection = Inspection::new(config.clone(), dialer.access().clone());
-            Looking { config: &config, connection, inspection, found: &mut found }.look().await?;
-        }
+    let access = Arc::new(Access::start(&config.address).map_err(StartError::new)?);
+    let mut found = Examination {
+        redis: config.to_string(),
+        kind: config.address.kind(),
+        sentinels: Vec::new(),
+        servers: Vec::new(),
+        warnings: Vec::new(),
+        errors: Vec::new(),
+    };
+    match topology::reach(&config, &access) {
+        Reach::One(dialer) => found.look_at_one(&config, &dialer).await?,
+        Reach::Cluster(seeds) => match topology::survey(&seeds, &access, config.timeout).await {
+            Ok(layout) => found.look_at_all(&config, &layout, &access).await?,
+            Err(cause) => found.errors.push(cause.to_string()),
+        },
     }
     Ok(found)
 }
@@ -89,23 +100,76 @@ async fn connect(config: &RedisConfig, dialer: &Dialer) -> Result<Connection, Ca
 }
 
 impl Examination {
-    fn of(config: &RedisConfig) -> Examination {
-        Examination {
-            redis: config.to_string(),
-            kind: config.address.kind(),
-            server: None,
-            sentinels: Vec::new(),
-            engine: None,
-            role: None,
-            replicas: None,
-            runs_scripts: None,
-            latency_us: None,
-            maxmemory_policy: None,
-            clock_ahead_ms: None,
-            missing_permissions: Vec::new(),
-            warnings: Vec::new(),
-            errors: Vec::new(),
+    /// Everything that endangers limits, wherever it was found.
+    pub fn warnings(&self) -> impl Iterator<Item = &String> {
+        self.warnings.iter().chain(self.servers.iter().flat_map(|server| &server.warnings))
+    }
+
+    /// Everything that prevents them.
+    pub fn errors(&self) -> impl Iterator<Item = &String> {
+        self.errors.iter().chain(self.servers.iter().flat_map(|server| &server.errors))
+    }
+
+    /// The one server, and the Sentinels that name it.
+    async fn look_at_one(&mut self, config: &RedisConfig, dialer: &Dialer) -> Result<(), StartError> {
+        for (sentinel, said) in dialer.survey().await {
+            if let Err(cause) = &said {
+                self.warnings.push(format!("the sentinel {sentinel} does not say where the master is: {cause}"));
+            }
+            self.sentinels.push((sentinel, said.ok()));
         }
+        let server = Server::look(config, dialer, None).await?;
+        let names_another =
+            |named: &Option<String>| named.is_some() && server.server.is_some() && *named != server.server;
+        for (sentinel, _) in self.sentinels.iter().filter(|(_, named)| names_another(named)) {
+            self.warnings.push(format!("the sentinel {sentinel} names another master: has it been cut off?"));
+        }
+        self.servers.push(server);
+        Ok(())
+    }
+
+    /// Every master of a cluster.
+    async fn look_at_all(
+        &mut self,
+        config: &RedisConfig,
+        layout: &Layout,
+        access: &Arc<Access>,
+    ) -> Result<(), StartError> {
+        let missing = SLOTS - layout.slots();
+        if missing > 0 {
+            self.warnings.push(format!("{missing} slots have no node: limits there answer by their failure modes"));
+        }
+        for master in &layout.masters {
+            let Master { place, replicas, ranges } = master;
+            let dialer = topology::node_dialer(place.clone(), access);
+            let slot = ranges.first().map(|range| *range.start());
+            let mut server = Server::look(&config.of_node(place), &dialer, slot).await?;
+            server.server.get_or_insert_with(|| place.to_string());
+            server.slots = Some(master.slots());
+            if replicas.is_empty() {
+                server.warnings.push("it has no replica: if it fails, nothing takes its place".to_owned());
+            }
+            self.servers.push(server);
+        }
+        Ok(())
+    }
+}
+
+impl Server {
+    /// Looks at the server that the dialer leads to; of a cluster, `slot` is one that it has.
+    async fn look(config: &RedisConfig, dialer: &Dialer, slot: Option<u16>) -> Result<Server, StartError> {
+        let mut found = Server::default();
+        match connect(config, dialer).await {
+            Err(cause) => found.errors.push(cause.to_string()),
+            Ok(connection) => {
+                found.server = Some(connection.place().to_string());
+                let own = Arc::new(Own::new(&config.key_prefix, slot)?);
+                let slot_of_own = Arc::new(ArcSwap::new(Arc::clone(&own)));
+                let inspection = Inspection::new(config.clone(), Arc::clone(dialer.access()), slot_of_own);
+                Looking { config, connection, inspection, own, found: &mut found }.look().await;
+            }
+        }
+        Ok(found)
     }
 
     fn warn(&mut self, concern: &Concern) {
@@ -118,14 +182,14 @@ struct Looking<'a> {
     config: &'a RedisConfig,
     connection: Connection,
     inspection: Inspection,
-    found: &'a mut Examination,
+    own: Arc<Own>,
+    found: &'a mut Server,
 }
 
 impl Looking<'_> {
-    async fn look(mut self) -> Result<(), StartError> {
+    async fn look(mut self) {
         self.identify().await;
-        let check = own_check(&self.config.key_prefix)?;
-        match self.decide(&check).await {
+        match self.decide(&self.own.check).await {
             Ok(took) => {
                 self.found.runs_scripts = Some(true);
                 self.found.latency_us = Some(took);
@@ -140,14 +204,13 @@ impl Looking<'_> {
                     self.found.missing_permissions = rights.commands.clone();
                 }
                 self.found.errors.push(fault.to_string());
-                return Ok(());
+                return;
             }
         }
         if let Ok(Some(rights)) = self.inspection.missing_rights(&self.connection).await {
             self.found.missing_permissions = rights.commands.clone();
             self.found.warn(&Concern::Lacks(self.inspection.with_grant(rights)));
         }
-        Ok(())
     }
 
     /// What it says itself.
@@ -165,7 +228,7 @@ impl Looking<'_> {
                 found.maxmemory_policy = known("maxmemory_policy");
                 found.clock_ahead_ms = identity.clock_ahead_ms(asked_at..=now_ms());
                 identity.concerns(asked_at..=now_ms()).iter().for_each(|concern| found.warn(concern));
-                found.errors.extend(identity.refusal().map(|cause| cause.to_string()));
+                found.errors.extend(identity.refusal(self.config.address.is_cluster()).map(|cause| cause.to_string()));
             }
             Err(Fault::Refused(cause)) => found.warn(&Concern::Untold(self.inspection.of_user(cause))),
             Err(fault) => found.errors.push(fault.to_string()),

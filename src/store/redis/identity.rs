@@ -46,18 +46,20 @@ impl<'i> Identity<'i> {
         other.unwrap_or_else(|| format!("Redis {}", self.get("redis_version").unwrap_or("of unknown version")))
     }
 
-    /// Why limits could not hold in it.
-    pub(super) fn refusal(&self) -> Option<Cause> {
+    /// Why limits could not hold in it, where a node of a cluster is wanted or where none is.
+    pub(super) fn refusal(&self, wants_cluster: bool) -> Option<Cause> {
         let engine = self.engine();
         // What other engines say of Redis's version is for the sake of its clients.
         let version = engine.strip_prefix("Redis ").and_then(|version| version.split('.').next()?.parse().ok());
         if self.get("redis_mode") == Some("sentinel") {
             Some(Cause::Sentinel(self.watched()))
-        } else if self.is("cluster_enabled", "1") || self.is("redis_mode", "cluster") {
+        } else if self.is_cluster() && !wants_cluster {
             Some(Cause::Cluster)
+        } else if self.get("cluster_enabled").is_some() && !self.is_cluster() && wants_cluster {
+            Some(Cause::NoCluster)
         } else if version.is_some_and(|major: u32| major < OLDEST_MAJOR) {
             Some(Cause::TooOld(engine))
-        } else if self.is("role", "slave") && !self.is("slave_read_only", "0") {
+        } else if self.is("role", "slave") && !self.is("slave_read_only", "0") && !wants_cluster {
             Some(Cause::Replica(self.primary()))
         } else {
             None
@@ -67,6 +69,11 @@ impl<'i> Identity<'i> {
     /// What endangers limits in it. It was asked, and has answered, within this time, in milliseconds since 1970.
     pub(super) fn concerns(&self, asked: RangeInclusive<u64>) -> Vec<Concern> {
         [self.eviction(), self.writable_replica(), self.clock(asked)].into_iter().flatten().collect()
+    }
+
+    fn is_cluster(&self) -> bool {
+        let modes = ["redis_mode", "server_mode"];
+        self.is("cluster_enabled", "1") || modes.iter().any(|mode| self.is(mode, "cluster"))
     }
 
     fn eviction(&self) -> Option<Concern> {

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use arc_swap::ArcSwap;
 use deadpool_redis::redis::cmd;
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
@@ -15,6 +16,7 @@ use super::RedisConfig;
 use super::cause::{Cause, Rights};
 use super::connection::{Connection, Fault};
 use super::identity::{Concern, Identity};
+use super::own::Own;
 use super::rights;
 use super::topology::Access;
 
@@ -28,6 +30,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub(super) struct Inspection {
     config: RedisConfig,
     access: Arc<Access>,
+    own: Arc<ArcSwap<Own>>,
     latest: AsyncMutex<Option<(Instant, Result<(), Cause>)>>,
     /// What endangers limits, as it was told last.
     concerns: Mutex<Vec<Concern>>,
@@ -38,10 +41,11 @@ pub(super) struct Inspection {
 }
 
 impl Inspection {
-    pub(super) fn new(config: RedisConfig, access: Arc<Access>) -> Inspection {
+    pub(super) fn new(config: RedisConfig, access: Arc<Access>, own: Arc<ArcSwap<Own>>) -> Inspection {
         Inspection {
             config,
             access,
+            own,
             latest: AsyncMutex::default(),
             concerns: Mutex::default(),
             missing: Mutex::default(),
@@ -127,7 +131,7 @@ impl Inspection {
         let info = String::from_utf8_lossy(&info);
         let identity = Identity::read(&info);
         tracing::debug!(redis = %self.config, engine = identity.engine(), "redis tells what it is");
-        if let Some(cause) = identity.refusal() {
+        if let Some(cause) = identity.refusal(self.access.is_cluster()) {
             return Err(Fault::Refused(cause));
         }
         *self.looked.lock() = Some(Instant::now());
@@ -164,7 +168,7 @@ impl Inspection {
     }
 
     pub(super) async fn missing_rights(&self, connection: &Connection) -> Result<Option<Rights>, Fault> {
-        let ask = || connection.send(rights::call(&self.config.key_prefix)).wait(self.config.timeout);
+        let ask = || connection.send(rights::call(&self.own.load())).wait(self.config.timeout);
         let reply = match ask().await {
             Err(Fault::NoScript) => {
                 connection.send(rights::load()).wait(self.config.timeout).await?;

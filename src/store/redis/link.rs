@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use deadpool::Runtime;
 use deadpool::managed::Pool;
 use tokio::runtime::Handle;
@@ -27,11 +27,11 @@ use super::cause::Cause;
 use super::connection::{Connection, Fault, reason};
 use super::inspection::Inspection;
 use super::keeper::Keeper;
-use super::script::{self, Group, Reply};
+use super::own::Own;
+use super::script::{self, Reply};
 use super::topology::Dialer;
 use super::{OnChange, RedisConfig, StartError};
-use crate::algorithm::{Algorithm, Ask, Limit, Options};
-use crate::store::{Check, Key, Origin, StoreError};
+use crate::store::StoreError;
 
 /// The connections to a Redis, and their keepers.
 pub(super) struct Link {
@@ -52,7 +52,7 @@ pub(super) struct Shared {
     /// Makes all keepers check their connections.
     pub(super) doubts: watch::Sender<()>,
     /// What a check asks.
-    pub(super) check: Group,
+    own: Arc<ArcSwap<Own>>,
     /// How often the scripts have been loaded, and the lock under which it is.
     pub(super) loads: AtomicU64,
     pub(super) loading: Mutex<()>,
@@ -61,16 +61,19 @@ pub(super) struct Shared {
 }
 
 impl Link {
-    /// Starts the keepers on these runtimes, and waits for the first attempt of each, whatever comes of it.
+    /// Starts the keepers on these runtimes, and waits for the first attempt of each, whatever comes of it. In a
+    /// cluster, `slot` is one of the node's.
     ///
     /// # Errors
     /// Where no attempt is possible, or one has found that limits could never hold.
     pub(super) async fn start(
         config: RedisConfig,
         dialer: Dialer,
+        slot: Option<u16>,
         on_change: OnChange,
         runtimes: &[Handle],
     ) -> Result<Link, StartError> {
+        let own = Arc::new(ArcSwap::from_pointee(Own::new(&config.key_prefix, slot)?));
         let for_each_worker = config.connections.div_ceil(runtimes.len());
         let connections = for_each_worker * runtimes.len();
         let shared = Arc::new(Shared {
@@ -78,10 +81,10 @@ impl Link {
             for_each_worker,
             breaker: Breaker::new(config.to_string(), connections, on_change),
             doubts: watch::Sender::new(()),
-            inspection: Inspection::new(config.clone(), Arc::clone(dialer.access())),
+            inspection: Inspection::new(config.clone(), Arc::clone(dialer.access()), Arc::clone(&own)),
             // One more for each, while it is made anew.
             pool: pool(dialer, config.timeout, connections * 2)?,
-            check: own_check(&config.key_prefix)?,
+            own,
             loads: AtomicU64::new(0),
             loading: Mutex::new(()),
             replacing: Mutex::new(()),
@@ -110,6 +113,15 @@ impl Link {
     /// What to say to a request that cannot be asked.
     pub(super) fn down(&self) -> StoreError {
         StoreError::Down(self.shared.breaker.cause())
+    }
+
+    /// The node has slots, and this is one of them.
+    pub(super) fn move_own(&self, slot: u16) {
+        if self.shared.own.load().slot != Some(slot)
+            && let Ok(own) = Own::new(&self.shared.config.key_prefix, Some(slot))
+        {
+            self.shared.own.store(Arc::new(own));
+        }
     }
 
     /// How long a reply may be outstanding.
@@ -172,15 +184,6 @@ fn pool(dialer: Dialer, timeout: Duration, size: usize) -> Result<Pool<Dialer>, 
     pool.map_err(StartError::new)
 }
 
-/// A check of a counter that is no request's: no domain is empty. It writes, so that a Redis that takes no writes is
-/// seen, and nobody comes near its limit.
-pub(super) fn own_check(prefix: &str) -> Result<Group, StartError> {
-    let limit = Limit::new(Algorithm::FixedWindow, u32::MAX, Duration::from_secs(1), Options::default());
-    let limit = limit.map_err(|error| StartError::new(std::io::Error::other(error.to_string())))?;
-    let key = Key::new(prefix, "", &[], |_| None, &limit, Origin::Rule);
-    Ok(Group::new(&[Check::new(key, limit, Ask::Take(1))]))
-}
-
 impl Shared {
     /// A call over this connection has failed.
     pub(super) fn note(&self, connection: &Connection, fault: &Fault) {
@@ -191,6 +194,8 @@ impl Shared {
             }
             Fault::Lost(cause) => connection.lose(cause),
             Fault::Refused(_) | Fault::NoScript | Fault::Answer | Fault::Connect(_) => connection.note_refusal(),
+            // It has answered.
+            Fault::Elsewhere(_) => connection.note_answer(),
         }
     }
 
@@ -223,16 +228,20 @@ impl Shared {
 
     /// Decides the check over this connection.
     async fn decide(&self, connection: &Connection) -> Result<(), Fault> {
-        let ask = || connection.send(script::call([&self.check])).wait(self.config.timeout);
+        let own = self.own.load_full();
+        let ask = || connection.send(script::call([&own.check])).wait(self.config.timeout);
         let loads = self.loads.load(Ordering::Relaxed);
         let reply = match ask().await {
             Err(Fault::NoScript) => {
                 self.load(connection, loads).await?;
                 ask().await?
             }
+            // The slot has moved away: what it answers is as good as a decision, for whoever has other slots there.
+            Err(Fault::Elsewhere(_)) if own.slot.is_some() => return Ok(()),
+            Err(Fault::Elsewhere(_)) => return Err(Fault::Refused(Cause::Cluster)),
             reply => reply?,
         };
-        match Reply::new(&reply, 1).and_then(|mut reply| reply.next(&self.check)) {
+        match Reply::new(&reply, 1).and_then(|mut reply| reply.next(&own.check)) {
             Ok(_) => Ok(()),
             // Unless it is Redis, somebody else has written to the counter.
             Err(StoreError::Counter(failure)) => {

@@ -13,9 +13,12 @@ mod inspection;
 mod keeper;
 mod link;
 mod node;
+mod nodes;
+mod own;
 mod queue;
 mod rights;
 pub mod script;
+mod slot;
 mod source;
 mod topology;
 
@@ -29,11 +32,11 @@ use tokio::time::Instant;
 pub use address::{RedisAddress, RedisAddressError, RedisTls, RedisType};
 pub use cause::Cause;
 pub use config::RedisConfig;
-pub use examination::{Examination, examine};
+pub use examination::{Examination, Server, examine};
 
 use super::{Check, Store, StoreError, Verdicts};
 use crate::spans::Spans;
-use node::{Asking, Node};
+use nodes::Nodes;
 use topology::Topology;
 
 /// What the log lines of this store come from.
@@ -41,7 +44,7 @@ pub const LOG_TARGET: &str = module_path!();
 
 /// The shared store, as one worker sees it.
 pub struct RedisStore {
-    node: Arc<Node>,
+    nodes: Arc<Nodes>,
     spans: Spans,
 }
 
@@ -52,11 +55,21 @@ pub enum Health {
     Up,
     /// It is not: why, in one word.
     Down(&'static str),
+    /// Some slots of a cluster are decided, and others are not.
+    Partly {
+        /// So many are, of [`Health::SLOTS`].
+        slots: u16,
+        /// Why one of the others is not, in one word.
+        cause: &'static str,
+    },
 }
 
 impl Health {
+    /// How many slots a cluster has.
+    pub const SLOTS: u16 = slot::SLOTS;
+
     /// Every cause of being down, in one word.
-    pub const CAUSES: [&str; 31] = [
+    pub const CAUSES: [&str; 33] = [
         "unknown_host",
         "nobody_listens",
         "socket_forbidden",
@@ -80,6 +93,8 @@ impl Health {
         "too_many_clients",
         "no_database",
         "cluster",
+        "no_cluster",
+        "cluster_down",
         "sentinel",
         "no_sentinel",
         "unknown_master",
@@ -124,7 +139,7 @@ impl RedisStore {
     /// Where no attempt is possible at all, or the first one finds that limits could never hold in this Redis.
     pub async fn start(config: RedisConfig, on_change: OnChange) -> Result<RedisStore, StartError> {
         let topology = Topology::start(config, on_change, &[Handle::current()]).await?;
-        Ok(RedisStore::new(topology.node(0)))
+        Ok(RedisStore::new(Nodes::of(&topology, 0)))
     }
 
     /// The same for each of these runtimes: its connections live on it, so that a call and its answer stay on one
@@ -138,11 +153,11 @@ impl RedisStore {
         on_change: OnChange,
     ) -> Result<Vec<RedisStore>, StartError> {
         let topology = Topology::start(config, on_change, &runtimes).await?;
-        Ok((0..runtimes.len()).map(|worker| RedisStore::new(topology.node(worker))).collect())
+        Ok((0..runtimes.len()).map(|worker| RedisStore::new(Nodes::of(&topology, worker))).collect())
     }
 
-    fn new(node: Arc<Node>) -> RedisStore {
-        RedisStore { node, spans: Spans::default() }
+    fn new(nodes: Nodes) -> RedisStore {
+        RedisStore { nodes: Arc::new(nodes), spans: Spans::default() }
     }
 
     /// The same store, whose calls have these spans.
@@ -154,11 +169,11 @@ impl RedisStore {
 
 impl Store for RedisStore {
     async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
-        self.node.ask(Asking { checks, deadline, span: self.spans.current() }).await
+        nodes::check(&self.nodes, checks, deadline, self.spans.current()).await
     }
 
     fn flush_log(&self) {
-        self.node.flush_log();
+        self.nodes.flush_log();
     }
 }
 

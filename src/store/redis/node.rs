@@ -22,11 +22,11 @@ use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
-use super::batch::{Batch, Request};
+use super::batch::{Batch, NodeError, Request, Travel};
 use super::connection::{Call, Connection, Fault};
 use super::link::Link;
 use super::queue::{Permit, Queue};
-use super::script;
+use super::script::{self, Slots};
 use crate::spans::{Current, Span};
 use crate::store::{Check, StoreError, Verdicts};
 
@@ -46,6 +46,9 @@ pub(super) struct Node {
 pub(super) struct Asking<'c, C> {
     pub(super) checks: &'c [C],
     pub(super) deadline: Instant,
+    /// Where the counters lie, and with what they go.
+    pub(super) slots: Slots,
+    pub(super) travel: Travel,
     /// Within which it asks, where it is sampled.
     pub(super) span: Option<Current>,
 }
@@ -69,18 +72,18 @@ impl Node {
     /// Decides a request.
     pub(super) async fn ask<C: Borrow<Check>>(
         self: &Arc<Self>,
-        Asking { checks, deadline, span }: Asking<'_, C>,
-    ) -> Result<Verdicts, StoreError> {
+        Asking { checks, deadline, slots, travel, span }: Asking<'_, C>,
+    ) -> Result<Verdicts, NodeError> {
         self.link.admit()?;
         let (request, answer) = Request::new(checks, deadline);
-        let request = request.within(span);
+        let request = request.to(slots, travel).within(span);
         if let Some(permit) = self.queue.push(request).map_err(|_| StoreError::Overloaded)? {
             tokio::spawn(Arc::clone(self).call_until_nothing_waits(permit));
         }
         match timeout_at(deadline, answer).await {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => Err(StoreError::Connection("the task that made the call has ended".into())),
-            Err(_) => Err(StoreError::Timeout),
+            Ok(Err(_)) => Err(StoreError::Connection("the task that made the call has ended".into()).into()),
+            Err(_) => Err(StoreError::Timeout.into()),
         }
     }
 
@@ -109,7 +112,7 @@ impl Node {
             reply = match self.link.load(&connection, loads).await {
                 Ok(()) => {
                     batch.leave_out_the_gone();
-                    connection.send(script::call(batch.groups())).wait(timeout).await
+                    send(&connection, &batch).wait(timeout).await
                 }
                 Err(fault) => Err(fault),
             };
@@ -121,7 +124,7 @@ impl Node {
         // It ends before those of the requests do.
         drop(span);
         let failed = reply.is_err();
-        match batch.answer(reply.map_err(StoreError::from)) {
+        match batch.answer(reply.map_err(NodeError::from)) {
             _ if failed => {}
             Some(_) => connection.note_refusal(),
             None => connection.note_answer(),
@@ -144,7 +147,7 @@ impl Node {
             while let Some(connection) = over.clone() {
                 let loads = self.link.loads();
                 let span = batch.span();
-                let call = connection.send(script::call(batch.groups()));
+                let call = send(&connection, &batch);
                 if !connection.never_sent(&call) {
                     return Some(Sent { batch, connection, call, loads, span });
                 }
@@ -152,7 +155,7 @@ impl Node {
                 self.link.note(&connection, &Fault::Lost("Redis has closed it".to_owned()));
                 *over = self.link.choose(self.worker);
             }
-            batch.answer(Err(self.link.down()));
+            batch.answer(Err(self.link.down().into()));
         }
     }
 
@@ -168,4 +171,10 @@ impl Node {
             }
         }
     }
+}
+
+/// Hands a batch over.
+fn send(connection: &Connection, batch: &Batch) -> Call {
+    let call = script::call(batch.groups());
+    if batch.is_asking() { connection.send_asking(call) } else { connection.send(call) }
 }

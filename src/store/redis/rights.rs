@@ -8,19 +8,19 @@ use std::sync::LazyLock;
 use deadpool_redis::redis::{Cmd, Script, cmd};
 
 use super::cause::{Cause, Rights};
+use super::own::Own;
 use super::topology::Access;
 
 const SOURCE: &str = include_str!("../../../lua/rights.lua");
 
 static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
 
-/// The call that tries them on counters with this prefix. Their names have no hash tag: in a Redis Cluster they are
-/// kept apart, which an error then says.
-pub(super) fn call(prefix: &str) -> Cmd {
+/// The call that tries them on counters of our own.
+pub(super) fn call(own: &Own) -> Cmd {
     let mut call = cmd("EVALSHA");
     call.arg(&*SHA1).arg(2);
     for kind in ["string", "list"] {
-        call.arg(format!("{prefix}{{}}|rights:{kind}"));
+        call.arg(format!("{}|rights:{kind}", own.prefix));
     }
     call
 }

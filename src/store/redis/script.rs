@@ -18,6 +18,19 @@ const QUESTION: usize = 4 + (3 + FIGURES) * 8;
 pub const ANSWER: usize = 1 + 4 * 8;
 /// In place of whether it is allowed, where the request of the check could not be decided.
 const UNDECIDED: u8 = 2;
+/// The same where that is because a node of a cluster does not have one of its counters.
+const ELSEWHERE: u8 = 3;
+
+/// In which slots of a Redis Cluster counters lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Slots {
+    /// There are none: it is no cluster.
+    None,
+    /// All of them in this one.
+    One(u16),
+    /// In several.
+    Several,
+}
 
 /// A request as it travels: a group of checks.
 pub struct Group {
@@ -29,6 +42,7 @@ pub struct Group {
     penalties: SmallVec<[bool; 4]>,
     /// The algorithm of the check that is all of it, where nothing but that is to be done.
     alone: Option<Algorithm>,
+    slots: Slots,
 }
 
 impl Group {
@@ -51,7 +65,14 @@ impl Group {
             [check] => Some(check.borrow()).filter(|check| check.counters() == 1 && check.ask != Ask::Reset),
             _ => None,
         };
-        Group { bytes, keys, penalties, alone: alone.map(|check| check.limit.algorithm()) }
+        let alone = alone.map(|check| check.limit.algorithm());
+        Group { bytes, keys, penalties, alone, slots: Slots::None }
+    }
+
+    /// The same, whose counters lie there.
+    #[must_use]
+    pub fn within(self, slots: Slots) -> Group {
+        Group { slots, ..self }
     }
 
     /// How many checks there are.
@@ -96,20 +117,24 @@ pub fn call_of<'g>(scripts: &Scripts, groups: impl IntoIterator<Item = &'g Group
     let groups = groups.into_iter();
     let counters: usize = groups.clone().map(Group::counters).sum();
     let mut first_two = groups.clone();
-    let sha1 = match (first_two.next().and_then(|group| group.alone), first_two.next()) {
+    let first = first_two.next();
+    let slots = first.map_or(Slots::None, |group| group.slots);
+    let is_scattered = slots == Slots::Several || first_two.clone().any(|group| group.slots != slots);
+    let sha1 = match (first.and_then(|group| group.alone), first_two.next()) {
         (Some(algorithm), None) => scripts.alone(algorithm),
+        _ if is_scattered => scripts.scattered(),
         _ => scripts.all(),
     };
     let mut questions = Vec::with_capacity(counters * QUESTION);
+    groups.clone().for_each(|group| questions.extend_from_slice(group.questions()));
+    let keys: SmallVec<[&[u8]; 32]> = groups.flat_map(Group::keys).collect();
     let mut call = cmd("EVALSHA");
-    call.arg(sha1).arg(counters);
-    for group in groups {
-        for key in group.keys() {
-            call.arg(key);
-        }
-        questions.extend_from_slice(group.questions());
+    call.arg(sha1);
+    if is_scattered {
+        call.arg(0).arg(questions).arg(&keys[..]);
+    } else {
+        call.arg(counters).arg(&keys[..]).arg(questions);
     }
-    call.arg(questions);
     call
 }
 
@@ -158,6 +183,12 @@ impl Reply {
         let (answers, failure) = bytes.split_at_checked(counters * ANSWER).ok_or(StoreError::Answer)?;
         let (answers, _) = answers.as_chunks();
         Ok(Reply { answers: answers.to_vec(), taken: 0, failure: String::from_utf8_lossy(failure).into_owned() })
+    }
+
+    /// Whether a node of a cluster has not decided the next group because it does not have one of its counters.
+    pub fn is_elsewhere(&self, group: &Group) -> bool {
+        let answers = self.answers.get(self.taken..self.taken + group.counters());
+        answers.is_some_and(|answers| answers.iter().any(|[allowed, ..]| *allowed == ELSEWHERE))
     }
 
     /// The verdicts on the next group.

@@ -1,5 +1,5 @@
-//! The scripts, made of `lua/`: one that decides whatever a call asks, and for each algorithm one that decides a check
-//! that is all of its call. Redis runs all of a script in every call, its definitions too; the ones for a check alone
+//! The scripts, made of `lua/`: one that decides whatever a call asks, the same for counters that lie in several slots
+//! of a cluster, and for each algorithm one that decides a check that is all of its call. Redis runs all of a script in every call, its definitions too; the ones for a check alone
 //! have few.
 
 use std::sync::LazyLock;
@@ -12,6 +12,7 @@ const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
 const BUCKET: &str = include_str!("../../../lua/bucket.lua");
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
 const ALONE: &str = include_str!("../../../lua/alone.lua");
+const SCATTERED: &str = include_str!("../../../lua/scattered.lua");
 
 /// What Redis is asked with.
 pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::behind(""));
@@ -19,6 +20,7 @@ pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::behind(
 /// Scripts that belong together.
 pub struct Scripts {
     all: Text,
+    scattered: Text,
     /// In the order of [`Algorithm::ALL`].
     alone: Vec<Text>,
 }
@@ -37,13 +39,14 @@ impl Scripts {
         };
         Scripts {
             all: script(all()),
+            scattered: script([SCATTERED, &all()].join("\n")),
             alone: Algorithm::ALL.iter().map(|algorithm| script(alone(*algorithm))).collect(),
         }
     }
 
     /// The commands that let Redis know them.
     pub fn load(&self) -> impl Iterator<Item = Cmd> {
-        std::iter::once(&self.all).chain(&self.alone).map(|text| {
+        [&self.all, &self.scattered].into_iter().chain(&self.alone).map(|text| {
             let mut load = cmd("SCRIPT");
             load.arg("LOAD").arg(&text.source);
             load
@@ -53,6 +56,11 @@ impl Scripts {
     /// The hash of the one for any call.
     pub(super) fn all(&self) -> &str {
         &self.all.sha1
+    }
+
+    /// The hash of the one for any call whose counters lie in several slots, and come as arguments behind the checks.
+    pub(super) fn scattered(&self) -> &str {
+        &self.scattered.sha1
     }
 
     /// The hash of the one for a call that asks one check of this algorithm.

@@ -28,6 +28,8 @@ pub(in crate::store::redis) struct Access {
     login: Arc<watch::Sender<Login>>,
     database: u16,
     tls: Option<Secure>,
+    /// Nodes of a cluster are wanted.
+    is_cluster: bool,
     /// They read files again, for as long as this is there.
     tasks: Vec<AbortHandle>,
 }
@@ -73,13 +75,13 @@ impl Access {
             }
         };
         let tls = address.tls().map(|tls| Secure::start(tls, &mut tasks)).transpose()?;
-        Ok(Access { login, database: address.database(), tls, tasks })
+        Ok(Access { login, database: address.database(), tls, is_cluster: address.is_cluster(), tasks })
     }
 
     /// The same for the Sentinels, who have users of their own.
     pub(super) fn of_sentinels(&self, address: &RedisAddress) -> Access {
         let login = Arc::new(watch::Sender::new(address.sentinel_login().clone()));
-        Access { login, database: 0, tls: self.tls.clone(), tasks: Vec::new() }
+        Access { login, database: 0, tls: self.tls.clone(), is_cluster: false, tasks: Vec::new() }
     }
 
     /// What a connection begins with.
@@ -114,6 +116,11 @@ impl Access {
     /// Who Redis takes Tollgate for; `None` for the default user.
     pub(in crate::store::redis) fn user(&self) -> Option<String> {
         self.login.borrow().user.clone()
+    }
+
+    /// Nodes of a cluster are wanted.
+    pub(in crate::store::redis) fn is_cluster(&self) -> bool {
+        self.is_cluster
     }
 
     pub(in crate::store::redis) fn database(&self) -> u16 {

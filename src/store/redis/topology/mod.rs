@@ -4,28 +4,33 @@
 //! link asks a [`Dialer`] for a connection, and the dialer knows where its node is just now.
 
 mod access;
+mod cluster;
 mod dial;
+mod layout;
+mod overview;
 mod sentinel;
 
 use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use super::address::Servers;
-use super::cause::Cause;
+use super::address::{Place, Servers};
 use super::link::Link;
 use super::node::Node;
 use super::{OnChange, RedisConfig, StartError};
 pub(super) use access::{Access, handshake_failed};
+pub(super) use cluster::{Cluster, Member, survey};
 use dial::Target;
 pub(super) use dial::{DialError, Dialed, Dialer, connect};
+pub(super) use layout::{Layout, Master};
 use sentinel::Sentinels;
 
-/// The nodes of a Redis. All counters are in one: a Redis by itself, or the master that Sentinels name.
-pub(super) struct Topology {
-    link: Arc<Link>,
-    /// How many checks may wait, for each worker and node.
-    queue: usize,
+/// The nodes of a Redis.
+pub(super) enum Topology {
+    /// A Redis by itself, or the master that Sentinels name: all counters are there. For each worker.
+    One(Vec<Arc<Node>>),
+    /// Each node has the counters of its slots.
+    Cluster(Arc<Cluster>),
 }
 
 impl Topology {
@@ -38,31 +43,41 @@ impl Topology {
         on_change: OnChange,
         runtimes: &[Handle],
     ) -> Result<Topology, StartError> {
-        let dialer = dialer(&config)?;
-        let queue = config.queue;
-        let link = Arc::new(Link::start(config, dialer, on_change, runtimes).await?);
-        Ok(Topology { link, queue })
-    }
-
-    /// The node that holds the counters, as this worker asks it.
-    pub(super) fn node(&self, worker: usize) -> Arc<Node> {
-        Arc::new(Node::new(Arc::clone(&self.link), worker, self.queue))
+        let access = Arc::new(Access::start(&config.address).map_err(StartError::new)?);
+        let (queue, dialer) = match reach(&config, &access) {
+            Reach::One(dialer) => (config.queue, dialer),
+            Reach::Cluster(seeds) => {
+                return Cluster::start(config, access, seeds, on_change, runtimes).await.map(Topology::Cluster);
+            }
+        };
+        let link = Arc::new(Link::start(config, dialer, None, on_change, runtimes).await?);
+        let node = |worker| Arc::new(Node::new(Arc::clone(&link), worker, queue));
+        Ok(Topology::One((0..runtimes.len()).map(node).collect()))
     }
 }
 
-/// What makes connections to the node that holds the counters.
-///
-/// # Errors
-/// Where files are of no use, or nothing can hold counters there.
-pub(super) fn dialer(config: &RedisConfig) -> Result<Dialer, StartError> {
-    let access = Access::start(&config.address).map_err(StartError::new)?;
+/// How the nodes of a Redis are reached.
+pub(super) enum Reach {
+    /// There is one, and this makes connections to it.
+    One(Dialer),
+    /// Whoever is at one of these places knows all of them.
+    Cluster(Vec<Place>),
+}
+
+/// How those of this Redis are.
+pub(super) fn reach(config: &RedisConfig, access: &Arc<Access>) -> Reach {
     let target = match config.address.servers() {
         Servers::Single(place) => Target::Fixed(place.clone()),
         Servers::Sentinel { master, sentinels } => {
             let access = access.of_sentinels(&config.address);
             Target::Master(Sentinels::start(master.clone(), sentinels.clone(), access, config.timeout))
         }
-        Servers::Cluster(_) => return Err(StartError::Unfit { redis: config.to_string(), cause: Cause::Cluster }),
+        Servers::Cluster(seeds) => return Reach::Cluster(seeds.clone()),
     };
-    Ok(Dialer::new(target, Arc::new(access)))
+    Reach::One(Dialer::new(target, Arc::clone(access)))
+}
+
+/// What makes connections to this node of a cluster.
+pub(super) fn node_dialer(place: Place, access: &Arc<Access>) -> Dialer {
+    Dialer::new(Target::Fixed(place), Arc::clone(access))
 }

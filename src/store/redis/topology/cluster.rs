@@ -1,0 +1,363 @@
+//! The nodes of a Redis Cluster, each with its link, its breaker and its queues.
+//!
+//! Which node has a slot is asked of one node after the other, now and then while all is well; at once where a node
+//! says that a slot is elsewhere, or goes down; and often while one is down, since another will take its place. One
+//! answer serves the whole process, and answers come at least [`APART`] from each other: a cluster that moves a
+//! thousand slots is not asked a thousand times. What a redirection says of its slot is in force at once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use deadpool_redis::redis::cmd;
+use futures_util::StreamExt as _;
+use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::access::Access;
+use super::dial::{Dialed, dial};
+use super::layout::Layout;
+use super::node_dialer;
+use super::overview::Overview;
+use crate::store::redis::address::Place;
+use crate::store::redis::cause::Cause;
+use crate::store::redis::link::Link;
+use crate::store::redis::node::Node;
+use crate::store::redis::slot::SLOTS;
+use crate::store::redis::{OnChange, RedisConfig, StartError};
+
+/// How often the layout is asked while all is well, and while a node is down.
+const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(200));
+/// The shortest time between two answers.
+const APART: Duration = Duration::from_millis(100);
+/// How many are asked at a time.
+const AT_A_TIME: usize = 3;
+/// For so long a node is kept that has no slots, after it was asked for: slots may be moving there.
+const KEPT: Duration = Duration::from_secs(60);
+
+/// A cluster, as all workers see it.
+pub(in crate::store::redis) struct Cluster {
+    config: RedisConfig,
+    access: Arc<Access>,
+    runtimes: Vec<Handle>,
+    /// Those that the settings name.
+    seeds: Vec<Place>,
+    routes: ArcSwap<Routes>,
+    members: Mutex<HashMap<Place, Membership>>,
+    overview: Arc<Overview>,
+    /// The layout is asked at once.
+    doubts: Arc<Notify>,
+    task: Mutex<Option<AbortHandle>>,
+}
+
+/// A node of it.
+pub(in crate::store::redis) struct Member {
+    place: Place,
+    link: Arc<Link>,
+    /// As each worker asks it.
+    nodes: Vec<Arc<Node>>,
+}
+
+/// A member, and when somebody has last asked for it by its place; `None`: not before it is made.
+struct Membership {
+    member: Option<Arc<Member>>,
+    wanted: Instant,
+}
+
+/// Whom the layout is asked of.
+#[derive(Default)]
+struct Source {
+    dialed: Option<Dialed>,
+    /// With which of those that are known the next attempt begins.
+    turn: usize,
+}
+
+/// Which member has which slot.
+struct Routes {
+    members: Vec<Arc<Member>>,
+    /// For each slot a place in the list of members; beyond its end where nobody has it.
+    owners: Vec<u16>,
+}
+
+impl Cluster {
+    /// Connects to its nodes, or goes on trying in the background.
+    ///
+    /// # Errors
+    /// Where no attempt is possible at all, or the first one finds that limits could never hold there.
+    pub(super) async fn start(
+        config: RedisConfig,
+        access: Arc<Access>,
+        seeds: Vec<Place>,
+        on_change: OnChange,
+        runtimes: &[Handle],
+    ) -> Result<Arc<Cluster>, StartError> {
+        let doubts = Arc::new(Notify::new());
+        let cluster = Arc::new(Cluster {
+            access,
+            runtimes: runtimes.to_vec(),
+            seeds,
+            routes: ArcSwap::from_pointee(Routes::none()),
+            members: Mutex::default(),
+            overview: Arc::new(Overview::new(config.to_string(), on_change, Arc::clone(&doubts))),
+            doubts,
+            task: Mutex::new(None),
+            config,
+        });
+        let unfit = |cause| StartError::Unfit { redis: cluster.config.to_string(), cause };
+        let mut source = Source::default();
+        match cluster.ask(&mut source).await {
+            Ok(layout) => cluster.take(&layout).await?,
+            Err(cause) if cause.is_unfit() => return Err(unfit(cause)),
+            Err(cause) => cluster.overview.fail(&cause),
+        }
+        *cluster.task.lock() = Some(tokio::spawn(follow(Arc::downgrade(&cluster), source)).abort_handle());
+        Ok(cluster)
+    }
+
+    /// The node that has this slot.
+    pub(in crate::store::redis) fn owner(&self, slot: u16) -> Option<Arc<Member>> {
+        let routes = self.routes.load();
+        routes.members.get(usize::from(*routes.owners.get(usize::from(slot))?)).cloned()
+    }
+
+    /// The node at this place; where there is none yet, one is made soon.
+    pub(in crate::store::redis) fn at(&self, place: &Place) -> Option<Arc<Member>> {
+        let mut members = self.members.lock();
+        let now = Instant::now();
+        let membership = members.entry(place.clone()).or_insert_with(|| {
+            self.doubts.notify_one();
+            Membership { member: None, wanted: now }
+        });
+        membership.wanted = now;
+        membership.member.clone()
+    }
+
+    /// A node says that this slot is at another place now.
+    pub(in crate::store::redis) fn note_moved(&self, slot: u16, place: &Place) {
+        if let Some(member) = self.at(place) {
+            self.routes.rcu(|routes| Arc::new(routes.with(slot, &member)));
+        }
+        self.doubts.notify_one();
+    }
+
+    /// What is known of the slots may be old.
+    pub(in crate::store::redis) fn note_doubt(&self) {
+        self.doubts.notify_one();
+    }
+
+    /// Why no node can be asked for a slot that none has.
+    pub(in crate::store::redis) fn why_nobody(&self) -> Arc<str> {
+        self.overview.why_nobody()
+    }
+
+    /// Logs what has been kept back.
+    pub(in crate::store::redis) fn flush_log(&self) {
+        self.members.lock().values().filter_map(|it| it.member.as_ref()).for_each(|member| member.link.flush_log());
+        self.overview.flush_log();
+    }
+
+    /// Asks a node for the layout: the one that was asked before, as long as it answers, and else another.
+    async fn ask(&self, source: &mut Source) -> Result<Layout, Cause> {
+        if let Some(dialed) = source.dialed.take()
+            && let Ok(layout) = ask_one(&dialed, self.config.timeout).await
+        {
+            source.dialed = Some(dialed);
+            return Ok(layout);
+        }
+        let mut places = self.places();
+        source.turn = (source.turn + 1) % places.len().max(1);
+        places.rotate_left(source.turn);
+        let (dialed, layout) = ask_any(&places, &self.access, self.config.timeout).await?;
+        source.dialed = Some(dialed);
+        Ok(layout)
+    }
+
+    /// Those that are known: nodes that have slots, and those that the settings name.
+    fn places(&self) -> Vec<Place> {
+        let mut places: Vec<Place> = self.routes.load().members.iter().map(|member| member.place.clone()).collect();
+        places.extend(self.seeds.iter().filter(|seed| !places.contains(seed)).cloned().collect::<Vec<_>>());
+        places
+    }
+
+    /// Puts a layout in force: makes the nodes that are new, and lets those go that have no slots any more.
+    ///
+    /// # Errors
+    /// Where the first attempt to connect finds that limits could never hold in one of them.
+    async fn take(self: &Arc<Self>, layout: &Layout) -> Result<(), StartError> {
+        let first_slots: HashMap<&Place, u16> =
+            layout.masters.iter().filter_map(|master| Some((&master.place, *master.ranges.first()?.start()))).collect();
+        let missing: Vec<Place> = {
+            let mut members = self.members.lock();
+            let now = Instant::now();
+            for place in first_slots.keys() {
+                members.entry((*place).clone()).or_insert(Membership { member: None, wanted: now });
+            }
+            members.retain(|place, it| first_slots.contains_key(place) || it.wanted.elapsed() < KEPT);
+            members.iter().filter(|(_, it)| it.member.is_none()).map(|(place, _)| place.clone()).collect()
+        };
+        self.overview.count(layout);
+        let made = join_all(missing.into_iter().map(|place| {
+            let slot = first_slots.get(&place).copied();
+            self.make(place, slot)
+        }));
+        for made in made.await {
+            let member = Arc::new(made?);
+            if let Some(membership) = self.members.lock().get_mut(&member.place) {
+                membership.member = Some(member);
+            }
+        }
+        let members = self.members.lock();
+        self.overview.keep(|place| members.contains_key(place));
+        let (mut listed, mut owners) = (Vec::with_capacity(layout.masters.len()), vec![u16::MAX; SLOTS.into()]);
+        for master in &layout.masters {
+            let Some(member) = members.get(&master.place).and_then(|it| it.member.clone()) else { continue };
+            if let Some(slot) = first_slots.get(&master.place) {
+                member.link.move_own(*slot);
+            }
+            let index = u16::try_from(listed.len()).unwrap_or(u16::MAX);
+            for slot in master.ranges.iter().cloned().flatten() {
+                owners[usize::from(slot)] = index;
+            }
+            listed.push(member);
+        }
+        self.routes.store(Arc::new(Routes { members: listed, owners }));
+        Ok(())
+    }
+
+    /// A node, once its first attempts to connect have ended.
+    async fn make(&self, place: Place, slot: Option<u16>) -> Result<Member, StartError> {
+        let dialer = node_dialer(place.clone(), &self.access);
+        let on_change = self.overview.of_node(place.clone());
+        let config = self.config.of_node(&place);
+        let queue = config.queue;
+        // One without slots redirects every check, which is an answer, too.
+        let link = Link::start(config, dialer, Some(slot.unwrap_or_default()), on_change, &self.runtimes).await?;
+        let link = Arc::new(link);
+        let node = |worker| Arc::new(Node::new(Arc::clone(&link), worker, queue));
+        Ok(Member { place, nodes: (0..self.runtimes.len()).map(node).collect(), link })
+    }
+}
+
+/// Asks these places for the layout, some at a time; who answers first is believed. Gives the connection to it, too.
+///
+/// # Errors
+/// Where none of them answers.
+async fn ask_any(places: &[Place], access: &Arc<Access>, patience: Duration) -> Result<(Dialed, Layout), Cause> {
+    let mut causes = Vec::new();
+    for some in places.chunks(AT_A_TIME) {
+        let mut asked: FuturesUnordered<_> =
+            some.iter().map(|place| dial_and_ask(place.clone(), access, patience)).collect();
+        while let Some(answer) = asked.next().await {
+            match answer {
+                Ok(answer) => return Ok(answer),
+                Err(cause) => causes.push(cause),
+            }
+        }
+    }
+    // What can never be says more than what may pass.
+    Err(causes.iter().find(|cause| cause.is_unfit()).or(causes.first()).cloned().unwrap_or(Cause::Mute))
+}
+
+async fn dial_and_ask(place: Place, access: &Arc<Access>, patience: Duration) -> Result<(Dialed, Layout), Cause> {
+    let dialer = node_dialer(place.clone(), access);
+    let dialed = match timeout(patience, dial(place, access)).await {
+        Ok(Ok(dialed)) => dialed,
+        Ok(Err(error)) => return Err(dialer.explain(error, patience).await),
+        Err(_) => return Err(dialer.explain_silence(patience).await),
+    };
+    let layout = ask_one(&dialed, patience).await?;
+    Ok((dialed, layout))
+}
+
+async fn ask_one(dialed: &Dialed, patience: Duration) -> Result<Layout, Cause> {
+    let mut ask = cmd("CLUSTER");
+    ask.arg("SLOTS");
+    let mut redis = dialed.redis.clone();
+    let said = async { redis.send_packed_command(&ask).await?.extract_error() };
+    let said = timeout(patience, said).await.map_err(|_| Cause::Silent(patience))?;
+    Layout::read(&said.map_err(|error| Cause::of_error(&error))?, &dialed.place)
+}
+
+/// The layout, as one of these nodes tells it.
+///
+/// # Errors
+/// Where none of them does.
+pub(in crate::store::redis) async fn survey(
+    seeds: &[Place],
+    access: &Arc<Access>,
+    patience: Duration,
+) -> Result<Layout, Cause> {
+    ask_any(seeds, access, patience).await.map(|(_, layout)| layout)
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
+        }
+    }
+}
+
+impl Member {
+    /// This node, as the worker asks it.
+    pub(in crate::store::redis) fn node(&self, worker: usize) -> &Arc<Node> {
+        &self.nodes[worker]
+    }
+}
+
+impl Routes {
+    fn none() -> Routes {
+        Routes { members: Vec::new(), owners: vec![u16::MAX; SLOTS.into()] }
+    }
+
+    /// The same, but for one slot.
+    fn with(&self, slot: u16, member: &Arc<Member>) -> Routes {
+        let mut members = self.members.clone();
+        let known = members.iter().position(|known| Arc::ptr_eq(known, member));
+        let index = known.unwrap_or_else(|| {
+            members.push(Arc::clone(member));
+            members.len() - 1
+        });
+        let mut owners = self.owners.clone();
+        if let Some(owner) = owners.get_mut(usize::from(slot)) {
+            *owner = u16::try_from(index).unwrap_or(u16::MAX);
+        }
+        Routes { members, owners }
+    }
+}
+
+/// Follows the layout for as long as the cluster is there.
+async fn follow(cluster: Weak<Cluster>, mut source: Source) {
+    let Some(doubts) = cluster.upgrade().map(|cluster| Arc::clone(&cluster.doubts)) else { return };
+    let mut pause = POLL.0;
+    loop {
+        tokio::select! {
+            () = doubts.notified() => {}
+            () = sleep(pause) => {}
+        }
+        let Some(cluster) = cluster.upgrade() else { return };
+        match cluster.ask(&mut source).await {
+            Ok(layout) => {
+                // Of a node that has been found unfit meanwhile, the link tells.
+                let taken = cluster.take(&layout).await;
+                taken.unwrap_or_else(|error| cluster.overview.report(&error));
+            }
+            Err(cause) => cluster.overview.fail(&cause),
+        }
+        pause = if cluster.overview.is_well() {
+            POLL.0
+        } else {
+            // The node that was asked may be cut off from the others.
+            source.dialed = None;
+            POLL.1
+        };
+        drop(cluster);
+        sleep(APART).await;
+    }
+}
