@@ -3,7 +3,8 @@
 -- it is full. The twin of src/algorithm/bucket.rs.
 -- state: '<dddd' at (ms since the epoch), missing (whole hits; more than the burst waits, or is debt), fraction (in
 -- 1/period of a hit), until (ms since the epoch; from then on it is as fresh)
-local function bucket(state, hits, denied, number, period, count_denied, now, burst, deepest, refill, max_delay, kept)
+local function bucket(
+  state, hits, denied, number, period, count_denied, now, charge, burst, deepest, refill, max_delay, kept)
   local most = count_denied and deepest + number or deepest
   -- How long so many hits and the fraction take to leak.
   local function leak(hits, fraction)

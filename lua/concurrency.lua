@@ -3,7 +3,7 @@
 -- slots, so that they stay packed: none is unpacked in vain.
 -- state: '<I4I4' used (the hits of all slots), how many slots there are, then for each slot, the newest last, '<ddI4'
 -- holder, at (ms since the epoch), hits; and then the same for each holder that was denied
-algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, count_denied, now, holder)
+algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, count_denied, now, charge, holder)
   local layout, size = '<ddI4', 20
   -- So long, and so many, denied takes are remembered.
   local DENIED, MAX_DENIED = 10000, 100

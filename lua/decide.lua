@@ -1,6 +1,6 @@
 -- The checks of a request are one group: unless the whole of it passes, nothing is taken; only refunds happen, and
 -- limits that count denials are charged. The twin of src/store/group.rs.
-local CHECK, PENALTY, ANSWER = '<BBBBdddddddd', '<dddd', '<Bdddd'
+local CHECK, CHARGE, PENALTY, ANSWER = '<BBBBdddddddd', '<dd', '<dddd', '<Bdddd'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
@@ -32,12 +32,21 @@ local function pending_state(pending, key, algorithm)
   return (found.ttl > 0 or lists[algorithm]) and found.state or nil, found
 end
 
+-- What a check takes back, where it does; and where the question goes on.
+local function charge_of(extras, offset)
+  if extras < 4 then
+    return nil, offset
+  end
+  local at, reset_after, next_offset = struct.unpack(CHARGE, asked, offset)
+  return {at = at, reset_after = reset_after}, next_offset
+end
+
 -- Decides one check of a group.
 local function decide(
-  pending, key, extras, denied, hits, algorithm, count_denied, number, period,
+  pending, key, extras, denied, hits, algorithm, count_denied, number, period, charge,
   figure1, figure2, figure3, figure4, figure5)
   local old, found = pending_state(pending, key, algorithm)
-  if extras >= 2 then
+  if extras % 4 >= 2 then
     if lists[algorithm] then
       old.first = old.stop
     end
@@ -45,7 +54,7 @@ local function decide(
     old = lists[algorithm] and old or nil
   end
   local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[algorithm](
-    old, hits, denied, number, period, count_denied == 1, now, figure1, figure2, figure3, figure4, figure5)
+    old, hits, denied, number, period, count_denied == 1, now, charge, figure1, figure2, figure3, figure4, figure5)
   if state then
     pending[key] = {state = state, ttl = ttl, lasting = lasting and (not found or found.lasting)}
   end
@@ -55,7 +64,7 @@ end
 -- Decides the penalty behind a check whose limit has said this.
 local function decide_penalty(pending, key, extras, hits, allowed, after, within, ban, extend)
   local old = pending_state(pending, key)
-  if extras >= 2 then
+  if extras % 4 >= 2 then
     pending[key] = {ttl = 0}
     old = nil
   end
@@ -76,10 +85,12 @@ local function decide_denied(first, offset)
   repeat
     local algorithm, flags, count_denied, extras, hits, number, period,
       figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
+    local charge
+    charge, next_offset = charge_of(extras, next_offset)
     local allowed, _, _, retry_after, delay = struct.unpack(ANSWER, answers[i])
     allowed = allowed == 1
     local _, remaining, reset_after = decide(
-      pending, KEYS[i], extras, true, hits, algorithm, count_denied, number, period,
+      pending, KEYS[i], extras, true, hits, algorithm, count_denied, number, period, charge,
       figure1, figure2, figure3, figure4, figure5)
     answer(i, allowed, remaining, reset_after, retry_after, delay)
     i, offset = i + 1, next_offset
@@ -100,8 +111,10 @@ local function decide_group(first, offset)
   repeat
     local algorithm, flags, count_denied, extras, hits, number, period,
       figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, at)
+    local charge
+    charge, next_offset = charge_of(extras, next_offset)
     local allowed, remaining, reset_after, retry_after, delay = decide(
-      pending, KEYS[i], extras, false, hits, algorithm, count_denied, number, period,
+      pending, KEYS[i], extras, false, hits, algorithm, count_denied, number, period, charge,
       figure1, figure2, figure3, figure4, figure5)
     answer(i, allowed, remaining, reset_after, retry_after, delay)
     taken = taken or (allowed and hits > 0 and count_denied == 0)
@@ -148,7 +161,7 @@ local function decide_all()
       -- One check alone, as in most requests: it decides for itself what it charges.
       local key = KEYS[i]
       local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[algorithm](
-        read(key, algorithm), hits, false, number, period, count_denied == 1, now,
+        read(key, algorithm), hits, false, number, period, count_denied == 1, now, nil,
         figure1, figure2, figure3, figure4, figure5)
       if state then
         write(key, state, ttl, lasting)
@@ -186,7 +199,7 @@ repeat
     repeat
       local _, flags, _, extras = struct.unpack('<BBBB', asked, offset)
       answers[i] = undecided
-      i, offset = i + 1, offset + struct.size(CHECK)
+      i, offset = i + 1, offset + struct.size(CHECK) + (extras >= 4 and struct.size(CHARGE) or 0)
       if extras % 2 == 1 then
         answers[i] = undecided
         i, offset = i + 1, offset + struct.size(PENALTY)
@@ -194,4 +207,4 @@ repeat
     until flags < 8
   end
 until ok
-return table.concat(answers) .. failure
+return struct.pack('<d', now) .. table.concat(answers) .. failure

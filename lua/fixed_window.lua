@@ -12,7 +12,7 @@ local function named_count(state)
   return add(tonumber(state), 0)
 end
 
-algorithms[#algorithms + 1] = function(state, hits, denied, number, period, count_denied, now, left, kept)
+algorithms[#algorithms + 1] = function(state, hits, denied, number, period, count_denied, now, charge, left, kept)
   local window = now - now % period
   local count = 0
   local set_back = false
@@ -35,7 +35,9 @@ algorithms[#algorithms + 1] = function(state, hits, denied, number, period, coun
   end
 
   local allowed = hits < 0 or (not denied and count + hits <= number)
-  local charged = hits ~= 0 and (allowed or count_denied)
+  -- What another window was charged has left with it.
+  local is_past = charge and left == 0 and window ~= charge.at - charge.at % period
+  local charged = hits ~= 0 and not is_past and (allowed or count_denied)
   if charged then
     count = add(count, hits)
   end

@@ -10,11 +10,13 @@
 --          one
 -- ARGV[1]  the checks, one after the other, each packed '<BBBBdddddddd': algorithm (1 is the first); flags (0 enforced,
 --          1 quota, 2 shadow; and 4 if it is of the same rule as the check before, 8 if the next check is of the same
---          request); count_denied (0 or 1); extras (1 if a penalty follows, and 2 if it is a reset); hits (negative:
---          refunded), number, period (ms), and five figures of the algorithm's own; and where a penalty follows,
---          '<dddd' after, within (ms), ban (ms), extend (0 or 1)
--- reply    a string, for each counter '<Bdddd': allowed (0 or 1; 2 where its request could not be decided, 3 where that
---          is because this node of a cluster does not have one of its counters), remaining
+--          request); count_denied (0 or 1); extras (1 if a penalty follows, and 2 if it is a reset, or 4 if a charge
+--          is taken back); hits (negative: refunded or taken back), number, period (ms), and five figures of the
+--          algorithm's own; where a charge is taken back, '<dd' at (ms since the epoch), reset_after (ms) of it; and
+--          where a penalty follows, '<dddd' after, within (ms), ban (ms), extend (0 or 1)
+-- reply    a string: '<d' when it was decided (ms since the epoch); for each counter '<Bdddd': allowed (0 or 1; 2 where
+--          its request could not be decided, 3 where that is because this node of a cluster does not have one of its
+--          counters), remaining
 --          (negative: a counter that counts denials is so much above its number), reset_after (ms), retry_after (ms;
 --          -1: it can never pass), delay (ms); and behind them, if a request could not be decided, why the last of them
 --
@@ -26,8 +28,9 @@ local MAX_COUNT = 4294967295
 -- REMEMBERED_MS of src/algorithm/mod.rs.
 local REMEMBERED = 3600000
 
--- function(state, hits, denied, number, period, count_denied, now, figure, figure, figure, figure, figure)
+-- function(state, hits, denied, number, period, count_denied, now, charge, figure, figure, figure, figure, figure)
 --   denied: another limit of the request denies it, so that nothing is taken
+--   charge: what is taken back, {at, reset_after}, where it is no refund; or nil
 --   -> state (false: unchanged), ttl (ms; 0: as a fresh one it need not be kept), allowed, remaining, reset_after,
 --      retry_after, lasting (it expires when it did before; or nothing), delay (or nothing)
 local algorithms = {}

@@ -2,7 +2,7 @@
 -- state: a list, see open_list in prelude.lua; each item is '<ddI4' at (ms since the epoch), sum (of all hits up to
 -- these), hits
 lists[#algorithms + 1] = open_list
-algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_denied, now)
+algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_denied, now, charge)
   local layout = '<ddI4'
   local most = count_denied and 2 * number or number
   -- Time is cut to milliseconds: one more, lest a hit be forgotten before the whole of the period has passed.

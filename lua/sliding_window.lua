@@ -3,7 +3,7 @@
 -- state: '<dd' index (of the newest segment, counted from the epoch), sum (of all counts), then 'I4' a count for the
 -- newest segment and each of the `segments` before it
 algorithms[#algorithms + 1] = function(
-  state, hits, denied, number, period, count_denied, now, segment, segments, linear)
+  state, hits, denied, number, period, count_denied, now, charge, segment, segments, linear)
   local index = math.floor(now / segment)
   if hits >= 0 and linear == 0 and not denied then
     -- The short way, of most requests: what matters of the counts is mostly their sum.

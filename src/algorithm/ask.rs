@@ -2,6 +2,8 @@
 
 use std::num::NonZeroU64;
 
+use super::Verdict;
+
 /// The most hits that one request may take or refund: 2^53, up to which a double holds every whole number.
 pub const MAX_HITS: u64 = 1 << 53;
 
@@ -18,6 +20,31 @@ pub enum Ask {
     Refund(u64),
     /// To make the counter as fresh, penalty and slots included: by hand alone.
     Reset,
+    /// To take this charge back, because another limit denies the request: from where it was put and from nowhere
+    /// else. The counter then is as if the request had come denied; what it can no longer tell from other requests'
+    /// hits stays charged.
+    TakeBack(Charge),
+}
+
+/// What a request was charged, as far as it must be known to be taken back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// The hits that were taken, from 1 to 2^53.
+    pub hits: u64,
+    /// When, on the store's clock, in milliseconds since the epoch.
+    pub at_ms: u64,
+    /// What the verdict then said of the counter's reset.
+    pub reset_after_ms: u64,
+}
+
+impl Charge {
+    /// What `ask` took by this verdict of `at_ms`; `None` where it took nothing.
+    pub fn of(ask: Ask, at_ms: u64, verdict: &Verdict) -> Option<Charge> {
+        match ask {
+            Ask::Take(hits) if verdict.allowed => Some(Charge { hits, at_ms, reset_after_ms: verdict.reset_after_ms }),
+            _ => None,
+        }
+    }
 }
 
 impl Ask {
@@ -45,15 +72,15 @@ impl Ask {
         match self {
             Ask::Take(hits) => Ask::Take(times(hits)),
             Ask::Refund(hits) => Ask::Refund(times(hits)),
-            Ask::Peek | Ask::Reset => self,
+            Ask::Peek | Ask::Reset | Ask::TakeBack(_) => self,
         }
     }
 
-    /// Negative where they are refunded; 0 where nothing is counted.
+    /// Negative where they are refunded or taken back; 0 where nothing is counted.
     pub fn hits(self) -> i64 {
         match self {
             Ask::Take(hits) => hits as i64,
-            Ask::Refund(hits) => -(hits as i64),
+            Ask::Refund(hits) | Ask::TakeBack(Charge { hits, .. }) => -(hits as i64),
             Ask::Peek | Ask::Reset => 0,
         }
     }
@@ -62,13 +89,26 @@ impl Ask {
     pub fn taken(self) -> u64 {
         match self {
             Ask::Take(hits) => hits,
-            Ask::Peek | Ask::Refund(_) | Ask::Reset => 0,
+            Ask::Peek | Ask::Refund(_) | Ask::Reset | Ask::TakeBack(_) => 0,
         }
     }
 
     /// Something is refunded or released.
     pub fn is_refund(self) -> bool {
         matches!(self, Ask::Refund(_))
+    }
+
+    /// Hits come back: they are refunded or released, or a charge is taken back.
+    pub fn gives_back(self) -> bool {
+        matches!(self, Ask::Refund(_) | Ask::TakeBack(_))
+    }
+
+    /// The charge that is taken back, where one is.
+    pub fn charge(self) -> Option<Charge> {
+        match self {
+            Ask::TakeBack(charge) => Some(charge),
+            Ask::Take(_) | Ask::Peek | Ask::Refund(_) | Ask::Reset => None,
+        }
     }
 }
 

@@ -73,7 +73,7 @@ pub use self::State as Change;
 pub(super) fn decide(
     limit: &Limit,
     _: &Parameters,
-    Attempt { hits, denied: by_others, caller: Caller { holder, .. } }: Attempt,
+    Attempt { hits, charge, denied: by_others, caller: Caller { holder, .. } }: Attempt,
     state: Option<&State>,
     now: u64,
 ) -> (Option<(State, u64)>, Verdict) {

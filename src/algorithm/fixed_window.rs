@@ -39,7 +39,7 @@ pub use self::State as Change;
 pub(super) fn decide(
     limit: &Limit,
     _: &Parameters,
-    Attempt { hits, denied, caller }: Attempt,
+    Attempt { hits, charge, denied, caller }: Attempt,
     state: Option<&State>,
     now: u64,
 ) -> (Option<(State, u64)>, Verdict) {
@@ -67,7 +67,10 @@ pub(super) fn decide(
 
     let number = limit.number;
     let allowed = hits < 0 || (!denied && i64::from(count) + hits <= i64::from(number));
-    let charged = hits != 0 && (allowed || limit.count_denied());
+    // What another window was charged has left with it.
+    let is_past =
+        charge.is_some_and(|charge| caller.window.is_none() && window != charge.at_ms - charge.at_ms % period);
+    let charged = hits != 0 && !is_past && (allowed || limit.count_denied());
     if charged {
         count = add(count, hits);
     }

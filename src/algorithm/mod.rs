@@ -20,7 +20,7 @@ pub mod token_bucket;
 
 use std::fmt;
 
-pub use ask::{Ask, Caller, MAX_HITS, NamedWindow};
+pub use ask::{Ask, Caller, Charge, MAX_HITS, NamedWindow};
 pub use limit::{Initial, Limit, LimitError, LimitErrors, MAX_DELAY, MAX_PERIOD, Options, Weighting};
 use limit::{MAX_REFILL_MS, is_period};
 pub use penalty::{Event, Penalty, PenaltyError};
@@ -36,8 +36,10 @@ const REMEMBERED_MS: u64 = 60 * 60 * 1000;
 /// What a request means to a counter, as the algorithms take it.
 #[derive(Clone, Copy, Debug)]
 struct Attempt {
-    /// Taken if positive, refunded if negative; a peek takes 0.
+    /// Taken if positive, refunded or taken back if negative; a peek takes 0.
     hits: i64,
+    /// The charge that is taken back, where it is no refund.
+    charge: Option<Charge>,
     /// Another limit of the request denies it: nothing is taken, whatever this one would say.
     denied: bool,
     caller: Caller,
@@ -266,7 +268,7 @@ impl Limit {
     ///
     /// `state` is what the counter last was, `None` for a counter never seen.
     pub fn decide(&self, ask: Ask, caller: Caller, state: Option<&State>, now: u64) -> Outcome {
-        let attempt = Attempt { hits: ask.hits(), denied: false, caller };
+        let attempt = Attempt { hits: ask.hits(), charge: ask.charge(), denied: false, caller };
         if ask == Ask::Reset {
             let Outcome { verdict, .. } = self.decide_attempt(attempt, None, now);
             return Outcome { effect: state.map_or(Effect::None, |_| Effect::Forgotten), verdict };
@@ -275,12 +277,13 @@ impl Limit {
     }
 
     /// The same for a request that another limit denies: it takes nothing. Only a limit that counts denials is charged,
-    /// refunds happen, and the counter remembers what it must of a denied request.
+    /// refunds happen, charges are taken back, and the counter remembers what it must of a denied request.
     pub fn decide_denied(&self, ask: Ask, caller: Caller, state: Option<&State>, now: u64) -> Outcome {
         if ask == Ask::Reset {
             return self.decide(ask, caller, state, now);
         }
-        self.decide_attempt(Attempt { hits: ask.hits(), denied: true, caller }, state, now)
+        let attempt = Attempt { hits: ask.hits(), charge: ask.charge(), denied: true, caller };
+        self.decide_attempt(attempt, state, now)
     }
 }
 

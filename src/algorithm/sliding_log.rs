@@ -66,7 +66,7 @@ struct Log<'s> {
 pub(super) fn decide(
     limit: &Limit,
     _: &Parameters,
-    Attempt { hits, denied, .. }: Attempt,
+    Attempt { hits, charge, denied, .. }: Attempt,
     state: Option<&State>,
     now: u64,
 ) -> (Option<(Change, u64)>, Verdict) {

@@ -63,7 +63,7 @@ pub enum Change {
 pub(super) fn decide(
     limit: &Limit,
     parameters: &Parameters,
-    Attempt { hits, denied, .. }: Attempt,
+    Attempt { hits, charge, denied, .. }: Attempt,
     state: Option<&State>,
     now: u64,
 ) -> (Option<(Change, u64)>, Verdict) {

@@ -308,7 +308,7 @@ impl Denial {
             retry_after_ms: verdict.retry_after_ms.map(|ms| ms.saturating_sub(elapsed_ms)),
             ..verdict
         };
-        CheckVerdict { own: later(self.verdict.own), ban: self.verdict.ban.map(later), is_known: true }
+        CheckVerdict { own: later(self.verdict.own), ban: self.verdict.ban.map(later), is_known: true, ..self.verdict }
     }
 }
 
@@ -320,7 +320,7 @@ fn wait(ms: u64) -> Duration {
 
 /// The check brings hits back, or wipes the counter.
 fn gives(check: &Check) -> bool {
-    (check.ask.is_refund() || check.ask == Ask::Reset) && !check.limit.algorithm().has_holders()
+    (check.ask.gives_back() || check.ask == Ask::Reset) && !check.limit.algorithm().has_holders()
 }
 
 /// A take that is no matter to its counter where the request is denied, nor to those who watch a limit in shadow mode.
@@ -380,7 +380,7 @@ mod tests {
             retry_after_ms: Some(retry_after_ms),
             delay_ms: 0,
         };
-        Verdicts::from([Some(CheckVerdict { own, ban: None, is_known: false })])
+        Verdicts::from([Some(CheckVerdict { own, ban: None, is_known: false, at_ms: 0 })])
     }
 
     fn limit(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Limit {
@@ -594,7 +594,7 @@ mod tests {
             Check { penalty: Some(Penalized { key: check.key.of_penalty(&penalty), penalty }), ..check }
         };
         let verdict = |retry_after_ms| denied(retry_after_ms)[0].unwrap().own;
-        let banned = CheckVerdict { own: verdict(50_000), ban: Some(verdict(30_000)), is_known: false };
+        let banned = CheckVerdict { own: verdict(50_000), ban: Some(verdict(30_000)), is_known: false, at_ms: 0 };
         denials.learn(&[of(5)], &smallvec::smallvec![Some(banned)], origin);
         let known = |ms| [1, 5].map(|hits| denials.known(&of(hits), origin + Duration::from_millis(ms)).is_some());
         assert_eq!([29_998, 29_999, 49_998, 49_999].map(known), [[true; 2], [false, true], [false, true], [false; 2]]);

@@ -10,7 +10,7 @@ use std::borrow::Borrow;
 use smallvec::SmallVec;
 
 use super::{Check, CheckVerdict, Key, Verdicts};
-use crate::algorithm::{Ask, Effect, Event, Outcome, State, Verdict};
+use crate::algorithm::{Ask, Charge, Effect, Event, Outcome, State, Verdict};
 use crate::descriptor::Role;
 
 /// What the checks of a request make of it together.
@@ -30,7 +30,7 @@ impl Votes {
         match role {
             Role::Enforced => self.denied |= over,
             // A refund needs no quota.
-            Role::Quota if !check.ask.is_refund() => {
+            Role::Quota if !check.ask.gives_back() => {
                 let known_over = match self.last {
                     Some((last, known_over)) if last == check.descriptor => known_over,
                     _ => {
@@ -82,7 +82,7 @@ pub fn decide<'s, C: Borrow<Check>>(
         let own = group.decide(index, |state| check.limit.decide(check.ask, check.caller, state, now));
         let ban = group.decide_penalty(index + 1, check, own, now);
         index += check.counters();
-        let verdict = CheckVerdict { own, ban, is_known: false };
+        let verdict = CheckVerdict { own, ban, is_known: false, at_ms: now };
         votes.add(check.role, check, !verdict.allowed());
         taken |= own.allowed && check.ask.taken() > 0 && !check.limit.count_denied();
         verdicts.push(Some(verdict));
@@ -104,12 +104,15 @@ pub fn decide<'s, C: Borrow<Check>>(
     (verdicts, group.effects)
 }
 
-/// What takes back what this check was charged, where it passed and its request is denied nevertheless, by a limit of
-/// another node. `None` where there is nothing to take back: limits that count denials keep it, and refunds stay.
+/// What takes back what this check was charged by a group that passed, because another store denies the rest of the
+/// request; `None` where it was charged nothing, or counts denials and keeps it.
 pub fn take_back(check: &Check, verdict: &CheckVerdict) -> Option<Check> {
-    let taken = verdict.own.allowed && check.ask.taken() > 0 && !check.limit.count_denied();
-    let ask = Ask::refund(check.ask.taken()).filter(|_| taken)?;
-    Some(Check { ask, penalty: None, lease: None, role: Role::Shadow, ..check.clone() })
+    if check.limit.count_denied() {
+        return None;
+    }
+    // What a ban denies, its limit may have charged in shadow mode.
+    let charge = Charge::of(check.ask, verdict.at_ms, &verdict.own)?;
+    Some(Check { ask: Ask::TakeBack(charge), penalty: None, role: Role::Shadow, lease: None, ..check.clone() })
 }
 
 /// A group that is being decided.

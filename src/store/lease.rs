@@ -211,7 +211,7 @@ impl<S: Store> Store for Leases<S> {
         {
             // Boxed: the future of a request without a lease need not be as large as this one.
             let own = Box::pin(self.decide(check, lease, hits, deadline)).await?;
-            return Ok(smallvec![Some(CheckVerdict { own, ban: None, is_known: false })]);
+            return Ok(smallvec![Some(CheckVerdict { own, ban: None, is_known: false, at_ms: 0 })]);
         }
         // A refund to a counter must not find a part of the counter held here.
         for check in checks.iter().map(Borrow::borrow) {

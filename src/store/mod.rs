@@ -33,7 +33,7 @@ pub struct Check {
     pub key: Key,
     /// What it may admit.
     pub limit: Limit,
-    /// What its denials bring, and the counter of them. A refund is no matter to it.
+    /// What its denials bring, and the counter of them. A refund is no matter to it, nor what is taken back.
     pub penalty: Option<Penalized>,
     /// What the request wants of it.
     pub ask: Ask,
@@ -65,7 +65,7 @@ impl Check {
 
     /// The penalty, where it is a matter of this request.
     pub fn penalized(&self) -> Option<&Penalized> {
-        self.penalty.as_ref().filter(|_| !self.ask.is_refund())
+        self.penalty.as_ref().filter(|_| !self.ask.gives_back())
     }
 
     /// How many counters it asks.
@@ -88,6 +88,8 @@ pub struct CheckVerdict {
     pub ban: Option<Verdict>,
     /// A denial of before, which the store was not asked for again.
     pub is_known: bool,
+    /// When the store decided, on its clock, in milliseconds since the epoch; 0 where a lease did, without it.
+    pub at_ms: u64,
 }
 
 impl CheckVerdict {
@@ -110,7 +112,7 @@ impl CheckVerdict {
 /// Counters, and the one way to ask them.
 pub trait Store: Send + Sync + 'static {
     /// Decides `checks` as one group, and charges them: all of them if the request passes; otherwise only refunds and
-    /// limits that count denials. The verdicts come in the order of the checks.
+    /// limits that count denials, and charges are taken back. The verdicts come in the order of the checks.
     ///
     /// # Errors
     /// Where the store does not answer before `deadline`. Whether anything was charged is then unknown; nothing is

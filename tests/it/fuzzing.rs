@@ -508,7 +508,7 @@ fn a_reply_is_refused_or_says_something_to_each_check() {
     fuzz(9_000, |rng| {
         let groups: Vec<Group> = (0..rng.usize(1..4)).map(|_| Group::new(&checks(rng, "c"))).collect();
         let counters: usize = groups.iter().map(Group::counters).sum();
-        let mut reply = Vec::new();
+        let mut reply = f64::from(rng.u32(..)).to_le_bytes().to_vec();
         for _ in 0..counters {
             reply.extend([rng.u8(..2)]);
             reply.extend(rng.u32(..).to_le_bytes());

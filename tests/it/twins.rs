@@ -173,7 +173,7 @@ impl Twin {
             let Outcome { effect, verdict } = group::decide_alone(check, now, self.state(&check.key));
             let alone: Vec<_> =
                 Some(effect).filter(|effect| *effect != Effect::None).map(|effect| (0, effect)).into_iter().collect();
-            let verdict = Some(CheckVerdict { own: verdict, ban: None, is_known: false });
+            let verdict = Some(CheckVerdict { own: verdict, ban: None, is_known: false, at_ms: now });
             assert_eq!((&verdicts[..], &effects), (&[verdict][..], &alone), "a check alone is a group of one");
         }
         // What has expired stays, and nothing may depend on it.

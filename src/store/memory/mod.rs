@@ -169,7 +169,11 @@ impl<C: Clock> MemoryStore<C> {
         }
         drop(shard);
         self.count(&sums);
-        if has_room { Ok(CheckVerdict { own: verdict, ban: None, is_known: false }) } else { Err(StoreError::Full) }
+        if has_room {
+            Ok(CheckVerdict { own: verdict, ban: None, is_known: false, at_ms: now })
+        } else {
+            Err(StoreError::Full)
+        }
     }
 
     /// There is room for what a counter becomes, or it needs no more than it has.

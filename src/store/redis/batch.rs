@@ -205,6 +205,7 @@ mod tests {
     use std::time::Duration;
 
     use super::super::queue::{Permit, Queue};
+    use super::super::script::TIME;
     use super::*;
     use crate::algorithm::{Algorithm, Ask, Limit, Options, Penalty};
     use crate::store::{Key, Origin, Penalized};
@@ -253,6 +254,9 @@ mod tests {
             Permit::take(&mut self.permit, |waiting| Batch::of(waiting, now))
         }
     }
+
+    /// What the script says first: the time.
+    const AT: [u8; TIME] = [0; TIME];
 
     /// What the script answers to a check.
     fn answer(allowed: u8, remaining: u32) -> Vec<u8> {
@@ -347,7 +351,7 @@ mod tests {
     fn each_request_gets_its_own_part() {
         let mut scene = Scene::new(1_000);
         let answers = scene.push_all(&[1, 2]);
-        let reply = [answer(1, 7), answer(1, 8), answer(0, 9)].concat();
+        let reply = [&AT[..], &answer(1, 7), &answer(1, 8), &answer(0, 9)].concat();
         assert!(scene.next().unwrap().answer(Ok(reply)).is_none());
         let answered = answers.into_iter().map(|answer| answer.blocking_recv().unwrap().unwrap());
         let answered: Vec<Vec<(bool, u32)>> = answered
@@ -360,7 +364,7 @@ mod tests {
     fn undecided(failure: &str) -> (Option<StoreError>, [Answer; 3]) {
         let mut scene = Scene::new(1_000);
         let answers = scene.push_all(&[1, 2, 1]);
-        let reply = [&answer(1, 7)[..], &answer(2, 0), &answer(2, 0), &answer(1, 8), failure.as_bytes()].concat();
+        let reply = [&AT[..], &answer(1, 7), &answer(2, 0), &answer(2, 0), &answer(1, 8), failure.as_bytes()].concat();
         let refusal = scene.next().unwrap().answer(Ok(reply));
         let answers: Vec<Answer> = answers.into_iter().map(|answer| answer.blocking_recv().unwrap()).collect();
         (refusal, answers.try_into().unwrap())
@@ -394,7 +398,7 @@ mod tests {
         {
             let mut scene = Scene::new(1_000);
             let answers = scene.push_all(&[1]);
-            assert!(scene.next().unwrap().answer(Ok(reply)).is_some());
+            assert!(scene.next().unwrap().answer(Ok([&AT[..], &reply].concat())).is_some());
             let answer = answers.into_iter().next().unwrap().blocking_recv().unwrap();
             assert!(matches!(answer, Err(NodeError::Store(StoreError::Answer))), "{answer:?}");
         }
@@ -404,7 +408,7 @@ mod tests {
     fn what_is_no_reply_is_an_error_for_all() {
         let mut scene = Scene::new(1_000);
         let answers = scene.push_all(&[1, 1]);
-        scene.next().unwrap().answer(Ok(answer(1, 7)));
+        scene.next().unwrap().answer(Ok([&AT[..], &answer(1, 7)].concat()));
         for answer in answers {
             assert!(matches!(answer.blocking_recv().unwrap(), Err(NodeError::Store(StoreError::Answer))));
         }

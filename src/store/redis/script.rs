@@ -11,9 +11,11 @@ use crate::algorithm::{Algorithm, Ask, FIGURES, MAX_HITS, Verdict};
 use crate::descriptor::Role;
 use crate::store::{Check, CheckVerdict, StoreError, Verdicts, group};
 
-/// Bytes that ask one check, and more than ask for its penalty: four flags, and hits, number, period and the
+/// Bytes that ask one check, and more than ask for its penalty or say what it takes back: four flags, and hits, number, period and the
 /// algorithm's own figures as doubles.
 const QUESTION: usize = 4 + (3 + FIGURES) * 8;
+/// Bytes in the reply before the counters: the time of all decisions, as a double.
+pub const TIME: usize = 8;
 /// Bytes in the reply for one counter: whether it is allowed, what remains, and three times as doubles.
 pub const ANSWER: usize = 1 + 4 * 8;
 /// In place of whether it is allowed, where the request of the check could not be decided.
@@ -62,7 +64,9 @@ impl Group {
             penalties.push(check.penalized().is_some());
         }
         let alone = match checks {
-            [check] => Some(check.borrow()).filter(|check| check.counters() == 1 && check.ask != Ask::Reset),
+            // The script for a check alone knows no resets, and takes nothing back: both are rare.
+            [check] => Some(check.borrow())
+                .filter(|check| check.counters() == 1 && !matches!(check.ask, Ask::Reset | Ask::TakeBack(_))),
             _ => None,
         };
         let alone = alone.map(|check| check.limit.algorithm());
@@ -95,13 +99,13 @@ impl Group {
     }
 
     /// The verdicts, in what the script says of these counters.
-    fn verdicts(&self, answers: &[[u8; ANSWER]]) -> Result<Verdicts, StoreError> {
+    fn verdicts(&self, at_ms: u64, answers: &[[u8; ANSWER]]) -> Result<Verdicts, StoreError> {
         let mut answers = answers.iter();
         let mut next = || verdict(answers.next().ok_or(StoreError::Answer)?);
         let check = |penalty: &bool| {
             let own = next()?;
             let ban = if *penalty { Some(next()?) } else { None };
-            Ok(Some(CheckVerdict { own, ban, is_known: false }))
+            Ok(Some(CheckVerdict { own, ban, is_known: false, at_ms }))
         };
         self.penalties.iter().map(check).collect()
     }
@@ -154,19 +158,28 @@ fn question(questions: &mut Vec<u8>, check: &Check, joined: bool, followed: bool
     };
     let penalty = check.penalized().map(|penalized| penalized.penalty);
     let flags = role + if joined { 4 } else { 0 } + if followed { 8 } else { 0 };
-    let extras = u8::from(penalty.is_some()) + if *ask == Ask::Reset { 2 } else { 0 };
+    let extra = match ask {
+        Ask::Reset => 2,
+        Ask::TakeBack(_) => 4,
+        Ask::Take(_) | Ask::Peek | Ask::Refund(_) => 0,
+    };
+    let extras = u8::from(penalty.is_some()) + extra;
     questions.extend([limit.algorithm() as u8 + 1, flags, u8::from(limit.count_denied()), extras]);
     // Every one of them is whole and at most 2^53, so that nothing is rounded.
     let figures = limit.figures(*caller).map(|figure| figure as f64);
     let values = [ask.hits() as f64, f64::from(limit.number()), limit.period_ms() as f64];
+    let charge = ask.charge().map(|charge| [charge.at_ms as f64, charge.reset_after_ms as f64]);
     let penalty = penalty.map(|penalty| penalty.figures().map(|figure| figure as f64));
-    for value in values.into_iter().chain(figures).chain(penalty.into_iter().flatten()) {
+    let more = charge.into_iter().flatten().chain(penalty.into_iter().flatten());
+    for value in values.into_iter().chain(figures).chain(more) {
         questions.extend(value.to_le_bytes());
     }
 }
 
 /// What the script says to all the groups of a call.
 pub struct Reply {
+    /// When Redis decided.
+    at_ms: u64,
     answers: Vec<[u8; ANSWER]>,
     /// How many of them have been taken.
     taken: usize,
@@ -180,9 +193,11 @@ impl Reply {
     /// # Errors
     /// [`StoreError::Answer`] where it is not the reply of the script.
     pub fn new(bytes: &[u8], counters: usize) -> Result<Reply, StoreError> {
+        let (at, bytes) = bytes.split_first_chunk::<TIME>().ok_or(StoreError::Answer)?;
         let (answers, failure) = bytes.split_at_checked(counters * ANSWER).ok_or(StoreError::Answer)?;
         let (answers, _) = answers.as_chunks();
-        Ok(Reply { answers: answers.to_vec(), taken: 0, failure: String::from_utf8_lossy(failure).into_owned() })
+        let failure = String::from_utf8_lossy(failure).into_owned();
+        Ok(Reply { at_ms: time(*at)?, answers: answers.to_vec(), taken: 0, failure })
     }
 
     /// Whether a node of a cluster has not decided the next group because it does not have one of its counters.
@@ -202,7 +217,7 @@ impl Reply {
         if answers.iter().any(|[allowed, ..]| *allowed == UNDECIDED) {
             return Err(StoreError::Counter(self.failure.clone()));
         }
-        group.verdicts(answers)
+        group.verdicts(self.at_ms, answers)
     }
 }
 
@@ -220,12 +235,6 @@ fn verdict(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
         true if left < 0.0 => (0, Some(-left as u32)),
         true => (left as u32, None),
     };
-    let time = |bytes: [u8; 8]| {
-        let time = f64::from_le_bytes(bytes);
-        // Whole numbers, each less than 2^53.
-        let is_time = time.fract() == 0.0 && (0.0..MAX_HITS as f64).contains(&time);
-        if is_time { Ok(time as u64) } else { Err(StoreError::Answer) }
-    };
     Ok(Verdict {
         allowed: match allowed {
             0 => false,
@@ -238,4 +247,11 @@ fn verdict(answer: &[u8; ANSWER]) -> Result<Verdict, StoreError> {
         retry_after_ms: if f64::from_le_bytes(retry_after) == NEVER { None } else { Some(time(retry_after)?) },
         delay_ms: time(delay)?,
     })
+}
+
+/// A time in milliseconds: a whole number, less than 2^53.
+fn time(bytes: [u8; 8]) -> Result<u64, StoreError> {
+    let time = f64::from_le_bytes(bytes);
+    let is_time = time.fract() == 0.0 && (0.0..MAX_HITS as f64).contains(&time);
+    if is_time { Ok(time as u64) } else { Err(StoreError::Answer) }
 }
