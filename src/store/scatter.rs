@@ -220,3 +220,303 @@ fn note_returned(reply: &mut Reply, owed: &[(usize, Check)], returned: Option<Ve
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use parking_lot::Mutex;
+    use proptest::prelude::*;
+    use tokio::task::yield_now;
+
+    use super::*;
+    use crate::algorithm::{Algorithm, Ask, Limit, Options};
+    use crate::descriptor::Entry;
+    use crate::store::memory::{Clock, MemoryStore};
+    use crate::store::{Origin, Store as _};
+
+    /// Stands still unless it is moved.
+    #[derive(Clone, Default)]
+    struct Still(Arc<AtomicU64>);
+
+    impl Clock for Still {
+        fn now(&self) -> u64 {
+            1_784_000_000_000 + self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    /// What befalls one question to a node.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Fate {
+        Answered,
+        /// It is known not to have been asked.
+        Down,
+        /// It broke before the node heard of it.
+        LostBefore,
+        /// It broke when the node had decided.
+        LostAfter,
+    }
+
+    /// Nodes in memory; a counter lies on the one that its name says.
+    struct Simulated {
+        clock: Still,
+        nodes: Vec<MemoryStore<Still>>,
+        /// Of the questions to come; behind the last, each is answered.
+        fates: Mutex<Vec<Fate>>,
+        /// Others run while a question is on its way.
+        yields: bool,
+    }
+
+    impl Simulated {
+        fn new(nodes: usize, yields: bool) -> Arc<Simulated> {
+            let clock = Still::default();
+            let nodes = (0..nodes).map(|_| MemoryStore::new(clock.clone(), 1 << 20)).collect();
+            Arc::new(Simulated { clock, nodes, fates: Mutex::default(), yields })
+        }
+
+        /// What is left of a counter.
+        async fn left(&self, key: usize, limit: Limit) -> u32 {
+            let check = check(key, limit, Ask::Peek, Role::Enforced);
+            let verdicts = self.nodes[self.holder(&check.key)].check(&[check], Instant::now()).await.unwrap();
+            verdicts[0].unwrap().own.remaining
+        }
+    }
+
+    impl Nodes for Simulated {
+        type Node = usize;
+
+        fn holder(&self, key: &Key) -> usize {
+            let number: usize = key.as_str().bytes().filter(u8::is_ascii_digit).map(usize::from).next().unwrap_or(0);
+            number % NonZeroUsize::new(self.nodes.len()).unwrap()
+        }
+
+        async fn ask<C: Borrow<Check> + Sync>(
+            &self,
+            node: &usize,
+            checks: &[C],
+            deadline: Instant,
+        ) -> Result<Verdicts, StoreError> {
+            let fate = self.fates.lock().pop().unwrap_or(Fate::Answered);
+            if self.yields {
+                yield_now().await;
+            }
+            let lost = || StoreError::Connection("it broke".into());
+            match fate {
+                Fate::Down => return Err(StoreError::Down("it is down".into())),
+                Fate::LostBefore => return Err(lost()),
+                Fate::Answered | Fate::LostAfter => {}
+            }
+            let verdicts = self.nodes[*node].check(checks, deadline).await;
+            self.clock.0.fetch_add(1, Ordering::Relaxed);
+            if self.yields {
+                yield_now().await;
+            }
+            if fate == Fate::LostAfter { Err(lost()) } else { verdicts }
+        }
+    }
+
+    fn check(key: usize, limit: Limit, ask: Ask, role: Role) -> Check {
+        let entries = [Entry { key: "k".into(), value: key.to_string() }];
+        let key_of = Key::new("", "d", &entries, |_| None, &limit, Origin::Rule);
+        Check { role, descriptor: key, ..Check::new(key_of, limit, ask) }
+    }
+
+    const KEYS: usize = 6;
+
+    fn limit_of(algorithm: Algorithm, count_denied: bool) -> Limit {
+        let options = Options { count_denied: Some(count_denied), ..Options::default() };
+        Limit::new(algorithm, 12, Duration::from_secs(86_400), options).unwrap()
+    }
+
+    /// None of them gives anything back within a test's time.
+    const LASTING: &[Algorithm] = &[Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
+
+    fn limits() -> impl Strategy<Value = Limit> {
+        (prop::sample::select(LASTING), any::<bool>()).prop_map(|(it, denied)| limit_of(it, denied))
+    }
+
+    type Asked = Vec<(usize, Ask, Role)>;
+
+    fn asked() -> impl Strategy<Value = Asked> {
+        let ask = prop_oneof![6 => (1..4_u64).prop_map(Ask::Take), 1 => Just(Ask::Peek), 1 => Just(Ask::Refund(1))];
+        let role = prop_oneof![5 => Just(Role::Enforced), 2 => Just(Role::Quota), 1 => Just(Role::Shadow)];
+        // No counter twice: what each was charged can then be told apart.
+        prop::collection::btree_map(0..KEYS, (ask, role), 1..5)
+            .prop_map(|asked| asked.into_iter().map(|(key, (ask, role))| (key, ask, role)).collect())
+    }
+
+    fn fate() -> impl Strategy<Value = Fate> {
+        prop_oneof![
+            6 => Just(Fate::Answered),
+            1 => Just(Fate::Down),
+            1 => Just(Fate::LostBefore),
+            1 => Just(Fate::LostAfter),
+        ]
+    }
+
+    fn run<F: Future>(future: F) -> F::Output {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(future)
+    }
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(5)
+    }
+
+    proptest! {
+        /// One after the other, and nothing breaks: several nodes say and charge what one would.
+        #[test]
+        fn several_nodes_decide_as_one_does(
+            limits in prop::collection::vec(limits(), KEYS),
+            requests in prop::collection::vec(asked(), 1..40),
+        ) {
+            run(async {
+                let (several, one) = (Simulated::new(3, false), Simulated::new(1, false));
+                for request in &requests {
+                    let checks: Vec<Check> =
+                        request.iter().map(|(key, ask, role)| check(*key, limits[*key], *ask, *role)).collect();
+                    let said = |verdicts: Verdicts| -> Vec<(bool, u32)> {
+                        verdicts.iter().flatten().map(|it| (it.own.allowed, it.own.remaining)).collect()
+                    };
+                    let by_several = said(decide(&several, &checks, soon()).await.unwrap());
+                    let by_one = said(decide(&one, &checks, soon()).await.unwrap());
+                    assert_eq!(by_several, by_one, "{request:?}");
+                }
+            });
+        }
+
+        /// Whatever breaks, each counter is charged once or not at all, and never for a request that is known to be
+        /// denied unless something broke.
+        #[test]
+        fn whatever_breaks_nothing_is_charged_twice(
+            limits in prop::collection::vec(limits(), KEYS),
+            requests in prop::collection::vec((asked(), prop::collection::vec(fate(), 0..6)), 1..40),
+        ) {
+            run(async {
+                let nodes = Simulated::new(3, false);
+                for (request, fates) in &requests {
+                    let mut before = Vec::new();
+                    for key in 0..KEYS {
+                        before.push(nodes.left(key, limits[key]).await);
+                    }
+                    nodes.fates.lock().clone_from(fates);
+                    let checks: Vec<Check> =
+                        request.iter().map(|(key, ask, role)| check(*key, limits[*key], *ask, *role)).collect();
+                    let answer = decide(&nodes, &checks, soon()).await;
+                    // What is taken back later is taken back by then.
+                    sleep(PATIENCE * 2).await;
+                    nodes.fates.lock().clear();
+                    let (decided, error) = match &answer {
+                        Ok(verdicts) => (&verdicts[..], false),
+                        Err(error) => (error.partly().map_or(&[][..], |partly| &partly.decided), true),
+                    };
+                    let broke = fates.iter().any(|fate| *fate != Fate::Answered);
+                    prop_assert!(!error || broke);
+                    for key in 0..KEYS {
+                        let after = nodes.left(key, limits[key]).await;
+                        let taken = i64::from(before[key]) - i64::from(after);
+                        let Some(place) = request.iter().position(|(asked, ..)| *asked == key) else {
+                            prop_assert_eq!(taken, 0, "nobody has asked for it");
+                            continue;
+                        };
+                        let hits = request[place].1.hits();
+                        let counts_denied = limits[key].count_denied();
+                        // What counts denials stops at its number, and a refund at nothing.
+                        let at_most = hits.min(i64::from(before[key]));
+                        let (low, high) = if hits < 0 { (hits, 0) } else { (0, at_most) };
+                        prop_assert!((low..=high).contains(&taken), "{taken} of {hits}");
+                        prop_assert!(
+                            hits < 0 || counts_denied || taken == 0 || taken == hits,
+                            "a part of what was asked was taken: {taken} of {hits}"
+                        );
+                        let passed = decided.get(place).copied().flatten().is_some_and(|it| it.own.allowed);
+                        let partly_denied = answer.as_ref().err().and_then(StoreError::partly).is_some_and(|it| it.denied);
+                        let denied = answer.as_ref().is_ok_and(|_| is_denied(&checks, decided)) || partly_denied;
+                        // Where denials count, there may be more to refund than remains to be seen.
+                        if passed && !denied && (hits > 0 || !counts_denied) {
+                            // No more is refunded than was taken.
+                            prop_assert_eq!(taken, hits.max(i64::from(before[key]) - 12), "it passed");
+                        }
+                        if denied && !broke && !counts_denied && hits > 0 {
+                            prop_assert_eq!(taken, 0, "it was denied");
+                        }
+                    }
+                }
+                Ok(())
+            })?;
+        }
+
+        /// At the same time: no more passes than may, and what is denied leaves nothing behind.
+        #[test]
+        fn of_requests_at_the_same_time_no_more_pass_than_may(
+            requests in prop::collection::vec(asked(), 1..60),
+            algorithm in prop::sample::select(LASTING),
+        ) {
+            run(async {
+                let limit = limit_of(algorithm, false);
+                let nodes = Simulated::new(3, true);
+                let mut tasks = Vec::new();
+                for request in requests {
+                    let nodes = Arc::clone(&nodes);
+                    tasks.push(tokio::spawn(async move {
+                        let takes = |(key, ask, _): (usize, Ask, Role)| {
+                            Some((key, ask)).filter(|(_, ask)| ask.taken() > 0)
+                        };
+                        let request: Vec<(usize, Ask)> = request.into_iter().filter_map(takes).collect();
+                        let checks: Vec<Check> =
+                            request.iter().map(|(key, ask)| check(*key, limit, *ask, Role::Enforced)).collect();
+                        let verdicts = decide(&nodes, &checks, soon()).await.unwrap();
+                        (request, verdicts.iter().flatten().all(|verdict| verdict.own.allowed))
+                    }));
+                }
+                let mut passed = [0; KEYS];
+                for task in tasks {
+                    let (request, has_passed) = task.await.unwrap();
+                    if has_passed {
+                        request.iter().for_each(|(key, ask)| passed[*key] += ask.taken());
+                    }
+                }
+                for (key, passed) in passed.into_iter().enumerate() {
+                    prop_assert!(passed <= 12, "{passed} passed");
+                    prop_assert_eq!(u64::from(nodes.left(key, limit).await), 12 - passed, "of {}", key);
+                }
+                Ok(())
+            })?;
+        }
+    }
+
+    fn is_denied(checks: &[Check], decided: &[Option<CheckVerdict>]) -> bool {
+        let mut votes = Votes::default();
+        for (check, verdict) in checks.iter().zip(decided) {
+            votes.add(check.role, check, verdict.is_some_and(|verdict| !verdict.allowed()));
+        }
+        votes.deny()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_goes_away_leaves_nothing_charged() {
+        let limit = limit_of(Algorithm::FixedWindow, false);
+        let nodes = Simulated::new(3, true);
+        let take = |key, hits| check(key, limit, Ask::Take(hits), Role::Enforced);
+        decide(&nodes, &[take(1, 12)], soon()).await.unwrap();
+        let checks = [take(0, 5), take(1, 5)];
+        let asking = decide(&nodes, &checks, soon());
+        // It is polled once, which begins it.
+        assert!(tokio::time::timeout(Duration::ZERO, asking).await.is_err());
+        sleep(PATIENCE).await;
+        assert_eq!(nodes.left(0, limit).await, 12);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_node_that_is_down_takes_back_when_it_is_up_again() {
+        let limit = limit_of(Algorithm::FixedWindow, false);
+        let nodes = Simulated::new(2, false);
+        let take = |key, hits| check(key, limit, Ask::Take(hits), Role::Enforced);
+        // The last is popped first: both parts are answered, and then the node is down three times.
+        *nodes.fates.lock() = [[Fate::Down; 3].as_slice(), &[Fate::Answered; 2]].concat();
+        let verdicts = decide(&nodes, &[take(0, 5), take(1, 13)], soon()).await.unwrap();
+        assert_eq!(verdicts[0].unwrap().own.remaining, 12, "what is left is told after it was taken back");
+        assert_eq!(nodes.left(0, limit).await, 12);
+    }
+}

@@ -9,6 +9,7 @@ mod between;
 mod causes;
 mod changes;
 mod check;
+mod cluster;
 mod concurrency;
 mod conformance;
 mod counters;

@@ -270,8 +270,9 @@ async fn what_each_sentinel_says_is_told_before_anything_depends_on_it() {
     };
     let found = check();
     let master = watched.redis[0].tcp_address();
-    assert_eq!((&found["kind"], &found["server"]), (&"sentinel".into(), &master.as_str().into()));
-    assert_eq!((&found["role"], &found["replicas"]), (&"master".into(), &1.into()));
+    let server = &found["servers"][0];
+    assert_eq!((&found["kind"], &server["server"]), (&"sentinel".into(), &master.as_str().into()));
+    assert_eq!((&server["role"], &server["replicas"]), (&"master".into(), &1.into()));
     assert_eq!(found["sentinels"][2]["master"], *master);
     assert_eq!(found["warnings"], serde_json::json!([]));
     watched.sentinels.remove(2);

@@ -196,7 +196,7 @@ mod tests {
         let info: String = fields.iter().map(|(field, value)| format!("{field}:{value}\r\n")).collect();
         let info = SINGLE.to_owned() + &info;
         let identity = Identity::read(&info);
-        (identity.refusal(), identity.concerns(NOW))
+        (identity.refusal(false), identity.concerns(NOW))
     }
 
     #[test]
@@ -222,7 +222,18 @@ mod tests {
         ] {
             assert_eq!(told(fields).0, refusal, "{fields:?}");
         }
-        assert_eq!(Identity::read("").refusal(), None);
+        for (info, refusal) in [
+            ("cluster_enabled:1\r\nrole:slave\r\n", None),
+            ("redis_mode:cluster\r\n", None),
+            // Valkey 9.
+            ("server_mode:cluster\r\ncluster_enabled:1\r\n", None),
+            (SINGLE, Some(Cause::NoCluster)),
+            // Who does not tell may be one.
+            ("", None),
+        ] {
+            assert_eq!(Identity::read(info).refusal(true), refusal, "{info}");
+        }
+        assert_eq!(Identity::read("").refusal(false), None);
     }
 
     #[test]

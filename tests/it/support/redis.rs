@@ -111,6 +111,11 @@ impl Redis {
         signal(self.server.as_ref().unwrap(), "CONT");
     }
 
+    /// It has been started, and not been killed since.
+    pub fn is_running(&self) -> bool {
+        self.server.is_some()
+    }
+
     /// Its process.
     pub fn pid(&self) -> u32 {
         self.server.as_ref().unwrap().id()

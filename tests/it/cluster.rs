@@ -1,0 +1,388 @@
+//! A Redis Cluster: counters where their slots are, and what becomes of requests while nodes and slots change.
+
+use crate::support;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crc16::{State, XMODEM};
+use deadpool_redis::redis::cmd;
+use support::cluster::{Cluster, SLOTS};
+use support::redis::Redis;
+use support::tollgate::{Tollgate, command, request};
+use support::{wait_until, wait_until_async};
+use tollgate::wire::RateLimitRequest;
+use tollgate::wire::rate_limit_response::Code;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 3, failure_mode: error}
+  - key: path
+    rate_limit: {unit: year, requests_per_unit: 1000, failure_mode: error}
+";
+
+fn start(cluster: &Cluster, rules: &str, settings: &[&str]) -> Tollgate {
+    let url = cluster.setting();
+    Tollgate::start(rules, &[&[&*url, "REDIS_TIMEOUT=20s"], settings].concat())
+}
+
+fn users() -> impl Iterator<Item = String> + Clone {
+    (0..100).map(|i| format!("user{i}"))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_counter_is_where_its_slot_is() {
+    let cluster = Cluster::start(3, 0).await;
+    let tollgates = [(); 2].map(|()| start(&cluster, RULES, &[]));
+    // At the same time, so that calls are shared by requests of several slots.
+    let mut asked = Vec::new();
+    for (i, user) in users().cycle().take(500).enumerate() {
+        let mut client = tollgates[i % 2].client().await;
+        asked.push(tokio::spawn(async move {
+            let answer = client.should_rate_limit(request("shop", &[&[("user", &user)]])).await;
+            (user, answer.unwrap().into_inner().overall_code())
+        }));
+    }
+    let mut passed: HashMap<String, u32> = HashMap::new();
+    for asked in asked {
+        let (user, code) = asked.await.unwrap();
+        *passed.entry(user).or_default() += u32::from(code == Code::Ok);
+    }
+    assert_eq!(passed.len(), 100);
+    assert!(passed.values().all(|passed| *passed == 3), "{passed:?}");
+    assert!(cluster.sizes().await.iter().all(|size| *size > 20), "{:?}", cluster.sizes().await);
+    for tollgate in &tollgates {
+        assert_eq!(tollgate.metric("tollgate_store_up"), 1.0);
+    }
+}
+
+fn slot_of(user: &str) -> u16 {
+    State::<XMODEM>::calculate(format!("shop|user={user}").as_bytes()) % SLOTS
+}
+
+/// So many users whose counters are in a slot that `is_theirs`; their names begin so.
+fn users_of(name: &str, count: usize, is_theirs: impl Fn(u16) -> bool) -> Vec<String> {
+    (0..).map(|i| format!("{name}{i}")).filter(|user| is_theirs(slot_of(user))).take(count).collect()
+}
+
+/// How many of these pass, each asked once and all at the same time.
+async fn pass(tollgate: &Tollgate, asked: impl IntoIterator<Item = RateLimitRequest>) -> usize {
+    let client = tollgate.client().await;
+    let asked = asked.into_iter().map(|asked| {
+        let mut client = client.clone();
+        tokio::spawn(async move { client.should_rate_limit(asked).await.unwrap().into_inner().overall_code() })
+    });
+    let mut passed = 0;
+    for asked in asked.collect::<Vec<_>>() {
+        passed += usize::from(asked.await.unwrap() == Code::Ok);
+    }
+    passed
+}
+
+fn of_user(user: &String) -> RateLimitRequest {
+    request("shop", &[&[("user", user)]])
+}
+
+/// Takes nothing.
+fn peek(user: &String) -> RateLimitRequest {
+    let mut peek = of_user(user);
+    peek.descriptors[0].hits_addend = Some(0);
+    peek
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_that_moves_there_and_back_costs_no_decision() {
+    let cluster = Cluster::start(3, 0).await;
+    let tollgate = start(&cluster, RULES, &[]);
+    let slot = slot_of("ann");
+    let from = (0..3).position(|master| cluster.slots(master).contains(&slot)).unwrap();
+    let to = (from + 1) % 3;
+    for (name, from, to) in [("there", from, to), ("back", to, from)] {
+        let users = users_of(name, 12, |its| its == slot);
+        let beside: Vec<String> =
+            users_of(&format!("beside-{name}"), 12, |its| its != slot && cluster.slots(from as u16).contains(&its));
+        // Alone, with a counter of another slot of the same node, and with one that is elsewhere anyway.
+        let ask = async || {
+            let pair = |(user, beside): (&String, &String)| request("shop", &[&[("user", user)], &[("user", beside)]]);
+            let with_path = |user: &String| request("shop", &[&[("user", user)], &[("path", user)]]);
+            pass(&tollgate, users[..4].iter().map(of_user)).await
+                + pass(&tollgate, users[4..8].iter().zip(&beside[4..8]).map(pair)).await
+                + pass(&tollgate, users[8..].iter().map(with_path)).await
+        };
+        assert_eq!(ask().await, 12, "before it moves {name}");
+        cluster
+            .move_slot(slot, from, to, async || {
+                // What is new while the slot moves is at its new place at once.
+                let fresh = users_of(&format!("fresh-{name}-{}", fastrand::u32(..)), 4, |its| its == slot);
+                assert_eq!(pass(&tollgate, fresh.iter().map(of_user)).await, 4);
+                assert_eq!(ask().await, 12, "while it moves {name}");
+            })
+            .await;
+        assert_eq!(ask().await, 0, "three have passed before, and it has moved {name}");
+    }
+    wait_until_async("the service has learnt where the slot is", async || {
+        let redirected = async || {
+            let info: String = cluster.nodes[to].command("INFO errorstats").await;
+            info.lines().find(|line| line.starts_with("errorstat_MOVED")).map(str::to_owned)
+        };
+        let before = redirected().await;
+        pass(&tollgate, users_of("later", 5, |its| its == slot).iter().map(of_user)).await;
+        before == redirected().await
+    })
+    .await;
+}
+
+/// One that is asked for over and over.
+struct Load {
+    ok: AtomicU64,
+    /// By the failure mode.
+    errors: AtomicU64,
+    ends: AtomicBool,
+}
+
+async fn load(tollgate: &Tollgate, users: &[String]) -> (Arc<Load>, Vec<tokio::task::JoinHandle<()>>) {
+    let load = Arc::new(Load { ok: AtomicU64::new(0), errors: AtomicU64::new(0), ends: AtomicBool::new(false) });
+    let mut tasks = Vec::new();
+    for user in users {
+        let (load, mut client, user) = (Arc::clone(&load), tollgate.client().await, user.clone());
+        tasks.push(tokio::spawn(async move {
+            while !load.ends.load(Ordering::SeqCst) {
+                let counted = match client.should_rate_limit(of_user(&user)).await {
+                    Ok(response) if response.get_ref().overall_code() == Code::Ok => &load.ok,
+                    Ok(denied) => panic!("so many have never been asked for: {denied:?}"),
+                    Err(_) => &load.errors,
+                };
+                counted.fetch_add(1, Ordering::SeqCst);
+            }
+        }));
+    }
+    (load, tasks)
+}
+
+async fn end(load: &Load, tasks: Vec<tokio::task::JoinHandle<()>>) {
+    load.ends.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+const PLENTY: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit:
+      {unit: year, requests_per_unit: 10000000, algorithm: fixed_window, count_denied: false, failure_mode: error}
+";
+
+/// What the counters of these users have counted, on this node: a fixed window's count is behind its beginning.
+async fn count(redis: &Redis, users: &[String]) -> u64 {
+    let mut sum = 0;
+    for user in users {
+        let names: Vec<String> = redis.command(&format!("KEYS {{shop|user={user}}}*")).await;
+        let mut connection = redis.connection().await;
+        // A replica would send the reader to its master.
+        cmd("READONLY").exec_async(&mut connection).await.unwrap();
+        let state: Vec<u8> = cmd("GET").arg(&names[0]).query_async(&mut connection).await.unwrap();
+        sum += u64::from(u32::from_le_bytes(state[8..12].try_into().unwrap()));
+    }
+    sum
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_master_that_is_killed_costs_its_own_counters_alone_and_its_replica_takes_over() {
+    let mut cluster = Cluster::start(3, 1).await;
+    let tollgate = start(&cluster, PLENTY, &["LOCAL_CACHE_SIZE_IN_BYTES=0", "REDIS_TIMEOUT=500ms"]);
+    let slots: Vec<_> = (0..3).map(|master| cluster.slots(master)).collect();
+    let mine = users_of("mine", 2, |slot| slots[0].contains(&slot));
+    let others = users_of("other", 2, |slot| !slots[0].contains(&slot));
+    wait_until_async("each node decides", async || {
+        let all = mine.iter().chain(&others).map(of_user);
+        let mut decided = true;
+        for asked in all {
+            decided &= tollgate.ask(asked).await.is_ok();
+        }
+        decided
+    })
+    .await;
+    let ((load_of_mine, tasks), (load_of_others, tasks_of_others)) =
+        (load(&tollgate, &mine).await, load(&tollgate, &others).await);
+    wait_until("some have passed", || load_of_mine.ok.load(Ordering::SeqCst) > 50);
+    cluster.nodes[0].kill();
+    wait_until("the failure mode answers", || load_of_mine.errors.load(Ordering::SeqCst) > 0);
+    let before = load_of_mine.ok.load(Ordering::SeqCst) + 2;
+    // Beside what was asked to find out that the nodes decide.
+    let heard = count(&cluster.nodes[3], &mine).await;
+    wait_until("the replica has taken over", || load_of_mine.ok.load(Ordering::SeqCst) > before + 50);
+    end(&load_of_mine, tasks).await;
+    end(&load_of_others, tasks_of_others).await;
+    assert_eq!(load_of_others.errors.load(Ordering::SeqCst), 0, "the other shards go on");
+    let admitted = load_of_mine.ok.load(Ordering::SeqCst);
+    let counted = count(&cluster.nodes[3], &mine).await;
+    let unheard = before.saturating_sub(heard);
+    // Each client may have been charged once, and told nothing.
+    assert!(admitted <= counted + unheard, "{admitted} admitted, {counted} counted, {unheard} unheard of");
+    assert!(counted <= admitted + 2 * 3, "{admitted} admitted, {counted} counted");
+    wait_until("it is known to be well", || tollgate.metric("tollgate_store_up") == 1.0);
+
+    // By hand, while both are alive: nothing is lost, and nobody notices.
+    cluster.nodes[0].restart();
+    cluster.agreed(3).await;
+    let (load, tasks) = load(&tollgate, &mine).await;
+    wait_until_async("the old one is in step again", async || {
+        cluster.nodes[0].command::<String>("INFO replication").await.contains("master_link_status:up")
+    })
+    .await;
+    let counted = count(&cluster.nodes[3], &mine).await;
+    cluster.nodes[0].command::<()>("CLUSTER FAILOVER").await;
+    wait_until_async("it is the master again", async || {
+        cluster.nodes[0].command::<String>("INFO replication").await.contains("role:master")
+    })
+    .await;
+    let passed = load.ok.load(Ordering::SeqCst);
+    wait_until("it decides", || load.ok.load(Ordering::SeqCst) > passed + 50);
+    end(&load, tasks).await;
+    let admitted = load.ok.load(Ordering::SeqCst);
+    let since = count(&cluster.nodes[0], &mine).await - counted;
+    assert!(since <= admitted && admitted <= since + 1_000_000, "{since} of {admitted}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn requests_over_several_slots_are_charged_once_or_not_at_all_whenever_the_service_ends() {
+    const NUMBER: u64 = 40;
+    let rules = format!(
+        "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit:
+      {{unit: year, requests_per_unit: {NUMBER}, algorithm: fixed_window, count_denied: false, failure_mode: error}}
+"
+    );
+    let cluster = Cluster::start(3, 0).await;
+    let users: Vec<String> = users().take(12).collect();
+    let (mut passed, mut unanswered): (HashMap<String, u64>, HashMap<String, u64>) = Default::default();
+    for round in 0..5 {
+        let mut tollgate = start(&cluster, &rules, &["LOCAL_CACHE_SIZE_IN_BYTES=0"]);
+        wait_until_async("it decides", async || {
+            let mut decided = true;
+            for user in &users {
+                decided &= tollgate.ask(peek(user)).await.is_ok();
+            }
+            decided
+        })
+        .await;
+        let client = tollgate.client().await;
+        let mut asked = Vec::new();
+        for i in 0..200_usize {
+            let some: Vec<String> =
+                (0..2 + i % 2).map(|at| users[(i * 7 + at * (1 + round + i / 12)) % 12].clone()).collect();
+            let pairs: Vec<[(&str, &str); 1]> = some.iter().map(|user| [("user", &**user)]).collect();
+            let descriptors: Vec<&[(&str, &str)]> = pairs.iter().map(|pair| &pair[..]).collect();
+            let (mut client, request) = (client.clone(), request("shop", &descriptors));
+            asked.push((some, tokio::spawn(async move { client.should_rate_limit(request).await })));
+            if i % 20 == 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        if round < 4 {
+            // Somewhere between the first answers and the last.
+            wait_until("some are answered", || asked.iter().filter(|(_, asked)| asked.is_finished()).count() > 20);
+            tollgate.signal("KILL");
+            tollgate.wait();
+        }
+        for (users, asked) in asked {
+            let to = match asked.await.unwrap() {
+                Ok(answer) if answer.get_ref().overall_code() == Code::Ok => &mut passed,
+                Ok(_) => continue,
+                Err(_) => &mut unanswered,
+            };
+            users.into_iter().for_each(|user| *to.entry(user).or_default() += 1);
+        }
+    }
+    for user in &users {
+        let (passed, unanswered) = (passed.get(user).copied().unwrap_or(0), unanswered.get(user).copied().unwrap_or(0));
+        let slot = slot_of(user);
+        let node = (0..3).position(|master| cluster.slots(master).contains(&slot)).unwrap();
+        let counted = count(&cluster.nodes[node], std::slice::from_ref(user)).await;
+        assert!(passed <= NUMBER, "{passed} of {user}");
+        assert!(
+            (passed..=passed + unanswered).contains(&counted),
+            "{user}: {passed} passed, {unanswered} unanswered, {counted} counted"
+        );
+    }
+    // Not all that was asked was denied, nor was nothing in doubt.
+    assert!(passed.len() == 12 && !unanswered.is_empty(), "{passed:?} {unanswered:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_a_shard_is_dead_a_request_is_decided_by_the_others_as_far_as_they_can() {
+    let rules = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit: {unit: year, requests_per_unit: 3, failure_mode: open}
+  - key: strict
+    rate_limit: {unit: year, requests_per_unit: 3, failure_mode: closed}
+";
+    let mut cluster = Cluster::start(3, 0).await;
+    let tollgate = start(&cluster, rules, &["REDIS_TIMEOUT=500ms"]);
+    let alive = users_of("alive", 2, |slot| !cluster.slots(0).contains(&slot));
+    let dead = users_of("dead", 1, |slot| cluster.slots(0).contains(&slot)).remove(0);
+    let strict = (0..)
+        .map(|i| format!("strict{i}"))
+        .find(|user| {
+            let slot = State::<XMODEM>::calculate(format!("shop|strict={user}").as_bytes()) % SLOTS;
+            cluster.slots(0).contains(&slot)
+        })
+        .unwrap();
+    cluster.nodes[0].kill();
+    wait_until("the shard is known to be dead", || (0.6..0.7).contains(&tollgate.metric("tollgate_store_up")));
+    let ask = async |descriptors: &[&[(&str, &str)]]| tollgate.ask(request("shop", descriptors)).await.unwrap();
+    let both = [&[("user", &*alive[0])][..], &[("user", &*dead)]];
+    for left in [2, 1, 0] {
+        let answer = ask(&both).await;
+        assert_eq!(answer.overall_code(), Code::Ok, "the dead shard's limit fails open");
+        assert_eq!(answer.statuses[0].limit_remaining, left, "and the other one counts");
+    }
+    assert_eq!(ask(&both).await.overall_code(), Code::OverLimit, "the other one denies");
+    // A limit that fails closed denies the request; what the other was charged is taken back.
+    for _ in 0..5 {
+        let answer = ask(&[&[("user", &*alive[1])], &[("strict", &*strict)]]).await;
+        assert_eq!(answer.overall_code(), Code::OverLimit);
+    }
+    wait_until_async("all of it is taken back", async || {
+        tollgate.ask(peek(&alive[1])).await.unwrap().statuses[0].limit_remaining == 3
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_master_is_examined_before_anything_depends_on_it() {
+    let cluster = Cluster::start(2, 0).await;
+    let check = |name: &str, value: &str| {
+        let settings = [(name, value), ("REDIS_TIMEOUT", "20s")];
+        let output = command().args(["check", "--redis", "--format=json"]).envs(settings).output().unwrap();
+        (output.status.success(), serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap())
+    };
+    let setting = cluster.setting();
+    let (name, url) = setting.split_once('=').unwrap();
+    let (is_good, found) = check(name, url);
+    assert!(is_good, "{found:#}");
+    assert_eq!((&found["kind"], &found["servers"][1]["slots"]), (&"cluster".into(), &8192.into()));
+    for server in found["servers"].as_array().unwrap() {
+        assert_eq!((&server["role"], &server["runs_scripts"]), (&"master".into(), &true.into()), "{found:#}");
+        assert!(server["warnings"][0].as_str().unwrap().starts_with("it has no replica"), "{found:#}");
+    }
+    let single = Redis::start();
+    let (is_good, found) = check(name, &format!("redis-cluster://{}", single.tcp_address()));
+    assert!(
+        !is_good && found["errors"][0].as_str().unwrap().starts_with("it is no node of a Redis Cluster"),
+        "{found:#}"
+    );
+    let (is_good, found) = check(name, &format!("redis://{}", cluster.nodes[0].tcp_address()));
+    let errors = found["servers"][0]["errors"].to_string();
+    assert!(!is_good && errors.contains("set REDIS_TYPE=CLUSTER"), "{found:#}");
+}

@@ -1,0 +1,138 @@
+//! A real Redis Cluster, of processes on this machine.
+
+use std::net::TcpListener;
+
+use deadpool_redis::redis::{Value, cmd};
+
+use super::redis::Redis;
+use super::wait_until_async;
+
+/// How many slots there are.
+pub const SLOTS: u16 = 16_384;
+
+/// Masters, and replicas of each.
+pub struct Cluster {
+    /// The masters, in the order of their slots; then the replicas, in the same order.
+    pub nodes: Vec<Redis>,
+    masters: u16,
+}
+
+impl Cluster {
+    /// So many masters, each with the same number of slots and of replicas.
+    pub async fn start(masters: u16, replicas: u16) -> Cluster {
+        Cluster::start_with(masters, replicas, &[]).await
+    }
+
+    /// The same with more arguments for each node.
+    pub async fn start_with(masters: u16, replicas: u16, arguments: &[&str]) -> Cluster {
+        let fixed = [
+            ["--cluster-enabled", "yes"],
+            ["--cluster-node-timeout", "800"],
+            ["--cluster-require-full-coverage", "no"],
+            ["--cluster-replica-validity-factor", "0"],
+            ["--repl-diskless-sync-delay", "0"],
+        ];
+        let arguments = [fixed.as_flattened(), arguments].concat();
+        let nodes = (0..masters * (1 + replicas)).map(|_| Redis::start_at(&address(), &arguments)).collect();
+        let cluster = Cluster { nodes, masters };
+        for (i, node) in (0..masters).zip(&cluster.nodes) {
+            let slots: Vec<String> = cluster.slots(i).map(|slot| slot.to_string()).collect();
+            node.command::<()>(&format!("CLUSTER ADDSLOTS {}", slots.join(" "))).await;
+            // Nodes that begin at the same epoch would have to agree on who goes on with it.
+            node.command::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", i + 1)).await;
+        }
+        for node in &cluster.nodes[1..] {
+            let (host, port) = split(&cluster.nodes[0]);
+            node.command::<()>(&format!("CLUSTER MEET {host} {port}")).await;
+        }
+        cluster.agreed(usize::from(masters)).await;
+        for (i, replica) in cluster.nodes[usize::from(masters)..].iter().enumerate() {
+            let master = cluster.id(i % usize::from(masters)).await;
+            replica.command::<()>(&format!("CLUSTER REPLICATE {master}")).await;
+            wait_until_async("the replica is in step", async || {
+                replica.command::<String>("INFO replication").await.contains("master_link_status:up")
+            })
+            .await;
+        }
+        cluster.agreed(usize::from(masters)).await;
+        cluster
+    }
+
+    /// The slots that this master begins with.
+    pub fn slots(&self, master: u16) -> std::ops::Range<u16> {
+        let at = |i: u16| u32::from(SLOTS) * u32::from(i) / u32::from(self.masters);
+        at(master) as u16..at(master + 1) as u16
+    }
+
+    /// Waits until all nodes that run know all of them, and that each slot has one of so many masters.
+    pub async fn agreed(&self, masters: usize) {
+        for node in self.nodes.iter().filter(|node| node.is_running()) {
+            wait_until_async("the cluster agrees", async || {
+                let info: String = node.command("CLUSTER INFO").await;
+                let has = |line: String| info.lines().any(|told| *told == *line);
+                has("cluster_slots_ok:16384".to_owned())
+                    && has(format!("cluster_known_nodes:{}", self.nodes.len()))
+                    && has(format!("cluster_size:{masters}"))
+                    && has("cluster_state:ok".to_owned())
+            })
+            .await;
+        }
+    }
+
+    /// What `REDIS_URL` says of it.
+    pub fn setting(&self) -> String {
+        let all: Vec<String> = self.nodes.iter().map(Redis::tcp_address).collect();
+        format!("REDIS_URL=redis-cluster://{}", all.join(","))
+    }
+
+    /// A node's name in the cluster.
+    pub async fn id(&self, node: usize) -> String {
+        self.nodes[node].command("CLUSTER MYID").await
+    }
+
+    /// Moves a slot and its counters from one node to another; `halfway` runs while the slot is moving, before any
+    /// counter has been moved, and again when half of them have.
+    pub async fn move_slot(&self, slot: u16, from: usize, to: usize, halfway: impl AsyncFn()) {
+        let (source, target) = (self.id(from).await, self.id(to).await);
+        self.nodes[to].command::<()>(&format!("CLUSTER SETSLOT {slot} IMPORTING {source}")).await;
+        self.nodes[from].command::<()>(&format!("CLUSTER SETSLOT {slot} MIGRATING {target}")).await;
+        halfway().await;
+        let keys: Vec<String> = self.nodes[from].command(&format!("CLUSTER GETKEYSINSLOT {slot} 100000")).await;
+        let (host, port) = split(&self.nodes[to]);
+        for (i, key) in keys.iter().enumerate() {
+            if i == keys.len() / 2 {
+                halfway().await;
+            }
+            self.nodes[from].command::<Value>(&format!("MIGRATE {host} {port} {key} 0 5000")).await;
+        }
+        // Counters that were new meanwhile are there already.
+        for node in [to, from] {
+            self.nodes[node].command::<()>(&format!("CLUSTER SETSLOT {slot} NODE {target}")).await;
+        }
+    }
+
+    /// How many keys each node has.
+    pub async fn sizes(&self) -> Vec<u64> {
+        let mut sizes = Vec::new();
+        for node in &self.nodes {
+            sizes.push(cmd("DBSIZE").query_async(&mut node.connection().await).await.unwrap());
+        }
+        sizes
+    }
+}
+
+/// An address whose port is free, and the port of a node's bus, which is 10,000 more.
+fn address() -> String {
+    loop {
+        let port = super::redis::free_port();
+        if port < 55_000 && TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok() {
+            return format!("127.0.0.1:{port}");
+        }
+    }
+}
+
+fn split(redis: &Redis) -> (String, String) {
+    let address = redis.tcp_address();
+    let (host, port) = address.split_once(':').unwrap();
+    (host.to_owned(), port.to_owned())
+}
