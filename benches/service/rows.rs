@@ -289,6 +289,7 @@ fn store_loop(stage: &Stage, redis: &Redis, checks: &[Check]) -> u64 {
             timeout: Duration::from_secs(10),
             queue: IN_FLIGHT,
             key_prefix: String::new(),
+            per_second: None,
         };
         let store = RedisStore::start(config, Box::new(|_| {})).await.unwrap();
         let (start, next) = (Instant::now(), AtomicU64::new(0));

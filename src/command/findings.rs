@@ -6,8 +6,9 @@ use super::arguments::Read;
 use crate::plan::CounterKeys;
 use crate::settings::{
     self, Backend, ConfigType, Environment, Given, KeyNames, Misspelt, Mistake, RedisTlsSettings, Settings,
-    SettingsError, Unsupported, Weight,
+    SettingsError, Unsupported,
 };
+use crate::store::redis::RedisAddress;
 
 /// What was given, and what of it has no effect or cannot be.
 pub(super) struct Findings {
@@ -26,14 +27,11 @@ impl Findings {
     pub fn of_errors(read: Read, errors: &[&SettingsError], environment: &Environment) -> Findings {
         let Read { given, mistakes, variables, .. } = read;
         let errors = errors.iter().map(|error| Mistake::of(error, &given));
-        let mut mistakes: Vec<_> = mistakes.into_iter().chain(errors).map(|mistake| mistake.to_string()).collect();
+        let mistakes: Vec<_> = mistakes.into_iter().chain(errors).map(|mistake| mistake.to_string()).collect();
         let mut warnings = misspelt(environment, &variables);
         for unsupported in settings::unsupported(environment, &variables) {
-            let Unsupported { setting, advice, weight } = unsupported;
-            match weight {
-                Weight::Refused => mistakes.push(format!("{setting} (environment): {advice}")),
-                Weight::Told => warnings.push(format!("{setting} (environment) does nothing: {advice}")),
-            }
+            let Unsupported { setting, advice } = unsupported;
+            warnings.push(format!("{setting} (environment) does nothing: {advice}"));
         }
         Findings { given, warnings, mistakes }
     }
@@ -74,11 +72,18 @@ impl Findings {
     /// What says how Redis is reached, and it is reached in another way.
     fn of_redis(&self, settings: &Settings) -> Vec<String> {
         let Ok(Some(redis)) = settings.store.redis() else { return Vec::new() };
-        let (tls, sentinel) = (redis.address.is_secure(), redis.address.has_sentinels());
+        let second = redis.per_second.as_ref().map(|second| &second.address);
+        let tls = redis.address.is_secure() || second.is_some_and(RedisAddress::is_secure);
+        let sentinel = redis.address.has_sentinels();
         let idle = self.given.iter().filter_map(|given| {
             let why = match given.variable.as_deref()? {
                 name if RedisTlsSettings::FILES.contains(&name) && !tls => "neither REDIS_TLS nor REDIS_URL says TLS",
                 "REDIS_SENTINEL_AUTH" if !sentinel => "REDIS_URL names no Sentinels",
+                "REDIS_PERSECOND_SENTINEL_AUTH" if second.is_some_and(|second| !second.has_sentinels()) => {
+                    "REDIS_PERSECOND_URL names no Sentinels"
+                }
+                "REDIS_PERSECOND" => return None,
+                name if name.starts_with("REDIS_PERSECOND_") && second.is_none() => "REDIS_PERSECOND is off",
                 _ => return None,
             };
             Some(format!("{given} ({}) does nothing: {why}", given.origin))

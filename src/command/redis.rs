@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::FromArgMatches as _;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::check::Check;
 use super::findings::Findings;
@@ -44,6 +44,11 @@ pub(super) async fn run(check: &Check, environment: &Environment) -> anyhow::Res
 }
 
 fn print_text(found: &Examination) {
+    found.both().for_each(print_redis);
+    println!("errors: {}, warnings: {}", found.errors().count(), found.warnings().count());
+}
+
+fn print_redis(found: &Examination) {
     let sentinel = |(place, named): &(String, Option<String>)| match named {
         Some(master) => format!("{place} names {master}"),
         None => format!("{place} names none"),
@@ -56,7 +61,6 @@ fn print_text(found: &Examination) {
     ]);
     print_findings(&found.warnings, &found.errors);
     found.servers.iter().for_each(print_server);
-    println!("errors: {}, warnings: {}", found.errors().count(), found.warnings().count());
 }
 
 fn print_server(found: &Server) {
@@ -92,6 +96,14 @@ fn print_findings(warnings: &[String], errors: &[String]) {
 }
 
 fn print_json(found: &Examination) {
+    let mut told = json(found);
+    if let Some(per_second) = &found.per_second {
+        told["per_second"] = json(per_second);
+    }
+    println!("{told:#}");
+}
+
+fn json(found: &Examination) -> Value {
     let sentinels = found.sentinels.iter().map(|(place, master)| json!({ "sentinel": place, "master": master }));
     let server = |found: &Server| {
         let latency = found.latency_us.map(|(median, most)| json!({ "median": median, "most": most }));
@@ -110,15 +122,12 @@ fn print_json(found: &Examination) {
             "errors": found.errors,
         })
     };
-    println!(
-        "{:#}",
-        json!({
-            "redis": found.redis,
-            "kind": found.kind,
-            "sentinels": sentinels.collect::<Vec<_>>(),
-            "servers": found.servers.iter().map(server).collect::<Vec<_>>(),
-            "warnings": found.warnings,
-            "errors": found.errors,
-        })
-    );
+    json!({
+        "redis": found.redis,
+        "kind": found.kind,
+        "sentinels": sentinels.collect::<Vec<_>>(),
+        "servers": found.servers.iter().map(server).collect::<Vec<_>>(),
+        "warnings": found.warnings,
+        "errors": found.errors,
+    })
 }

@@ -14,6 +14,7 @@ mod management;
 mod misspelt;
 mod otel;
 mod page;
+mod per_second;
 mod redis_tls;
 mod reference;
 mod replicas;
@@ -46,7 +47,7 @@ pub use management::ManagementSettings;
 pub use misspelt::{Misspelt, misspelt};
 pub use page::{names, page};
 pub use redis_tls::RedisTlsSettings;
-pub use reference::{Unsupported, Weight, unsupported};
+pub use reference::{Unsupported, unsupported};
 pub use replicas::sign_of_replicas;
 pub use requests::RequestSettings;
 pub use rules::{ConfigType, Deciding, Reading, RulesSettings};
@@ -138,6 +139,12 @@ pub enum SettingsError {
     /// One of two files that make sense together.
     #[error("needs both REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY, or neither")]
     HalfRedisIdentity(&'static str),
+    /// It is wanted, and not named.
+    #[error("needs a REDIS_PERSECOND_URL")]
+    NoPerSecondUrl,
+    /// What is wrong with the setting of this name, in words of the one for all counters.
+    #[error("{}", .1.replace("REDIS_URL", "REDIS_PERSECOND_URL"))]
+    PerSecond(&'static str, String),
     /// Nobody could reset counters.
     #[error("needs an ADMIN_TOKEN of at least {MIN_TOKEN} characters")]
     NoAdminToken,
@@ -199,7 +206,9 @@ impl SettingsError {
             SettingsError::Mogrifier(_) => Some("USE_DOG_STATSD_MOGRIFIERS"),
             SettingsError::HeaderName(setting)
             | SettingsError::Otel(setting, _)
+            | SettingsError::PerSecond(setting, _)
             | SettingsError::HalfRedisIdentity(setting) => Some(setting),
+            SettingsError::NoPerSecondUrl => Some("REDIS_PERSECOND"),
         }
     }
 }

@@ -13,17 +13,6 @@ pub struct Unsupported {
     pub setting: String,
     /// What to do about it.
     pub advice: &'static str,
-    /// Whether it is a reason not to start.
-    pub weight: Weight,
-}
-
-/// What a variable that does nothing means for the start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Weight {
-    /// Answers would be other than expected, or less protected: the process does not start.
-    Refused,
-    /// The process says so, and starts.
-    Told,
 }
 
 /// Variables that are answered alike.
@@ -31,7 +20,6 @@ struct Row {
     names: &'static [&'static str],
     /// Values that ask for nothing.
     harmless: &'static [&'static str],
-    weight: Weight,
     /// The setting of ours that is nearest: who reads that is told.
     beside: &'static str,
     advice: &'static str,
@@ -42,7 +30,7 @@ const OFF: &[&str] = &["0", "f", "F", "false", "False", "FALSE"];
 /// Every value asks for something.
 const NONE: &[&str] = &[];
 
-const ONE_REDIS: &str = "one Redis holds all counters; unset it, and set REDIS_URL";
+const SHARED: &str = "calls share connections, and OVERLOAD says what happens where too many wait";
 const NO_MEMCACHED: &str = "Memcached is not supported; unset it, and set REDIS_URL";
 const NO_PIPELINE: &str = "calls that come together go to Redis together, without waiting for others";
 
@@ -78,34 +66,21 @@ const ROWS: &[Row] = &[
         "DEFAULT_ALGORITHM",
         "a denied request charges nothing; a limit that counts by fixed_window does so with count_denied: false",
     ),
-    refused(&["REDIS_PERSECOND"], OFF, "REDIS_URL", ONE_REDIS),
     told(
         &[
-            "REDIS_PERSECOND_AUTH",
             "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
             "REDIS_PERSECOND_PIPELINE_LIMIT",
             "REDIS_PERSECOND_PIPELINE_WINDOW",
-            "REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR",
-            "REDIS_PERSECOND_POOL_SIZE",
-            "REDIS_PERSECOND_SENTINEL_AUTH",
-            "REDIS_PERSECOND_SOCKET_TYPE",
-            "REDIS_PERSECOND_TIMEOUT",
-            "REDIS_PERSECOND_TYPE",
-            "REDIS_PERSECOND_URL",
         ],
-        NONE,
-        "REDIS_URL",
-        ONE_REDIS,
+        &["0", "0s"],
+        "REDIS_PERSECOND_URL",
+        NO_PIPELINE,
     ),
-    told(&["REDIS_PERSECOND_TLS"], OFF, "REDIS_URL", ONE_REDIS),
+    told(&["REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR"], NONE, "REDIS_PERSECOND_URL", SHARED),
+    told(&["REDIS_PERSECOND_TIMEOUT"], NONE, "REDIS_TIMEOUT", "that holds for both Redises, and for all waiting"),
     told(&["REDIS_CLUSTER_PIPELINE_PARALLELISM"], NONE, "REDIS_URL", NO_PIPELINE),
     told(&["REDIS_PIPELINE_LIMIT", "REDIS_PIPELINE_WINDOW"], &["0", "0s"], "REDIS_URL", NO_PIPELINE),
-    told(
-        &["REDIS_POOL_ON_EMPTY_BEHAVIOR"],
-        NONE,
-        "REDIS_URL",
-        "calls share connections, and OVERLOAD says what happens where too many wait",
-    ),
+    told(&["REDIS_POOL_ON_EMPTY_BEHAVIOR"], NONE, "REDIS_URL", SHARED),
     told(
         &["REDIS_STARTUP_INITIAL_INTERVAL", "REDIS_STARTUP_MAX_ELAPSED_TIME", "REDIS_STARTUP_MAX_INTERVAL"],
         NONE,
@@ -131,25 +106,13 @@ const ROWS: &[Row] = &[
 
 /// How the names begin that a list in `USE_DOG_STATSD_MOGRIFIERS` makes.
 const MOGRIFIER: &str = "DOG_STATSD_MOGRIFIER_";
-/// How the names of what is none of a log's business end.
-const SECRETS: &[&str] = &["_AUTH", "_HEADERS", "_URL"];
-
-const fn refused(
-    names: &'static [&'static str],
-    harmless: &'static [&'static str],
-    beside: &'static str,
-    advice: &'static str,
-) -> Row {
-    Row { weight: Weight::Refused, ..told(names, harmless, beside, advice) }
-}
-
 const fn told(
     names: &'static [&'static str],
     harmless: &'static [&'static str],
     beside: &'static str,
     advice: &'static str,
 ) -> Row {
-    Row { names, harmless, weight: Weight::Told, beside, advice }
+    Row { names, harmless, beside, advice }
 }
 
 /// Whether `envoyproxy/ratelimit` has this variable and Tollgate has not.
@@ -172,16 +135,9 @@ pub fn unsupported(environment: &Environment, settings: &BTreeSet<String>) -> Ve
     let of_row = |row: &'static Row| {
         let set = row.names.iter().filter_map(|name| Some((*name, environment.get(name)?)));
         let set = set.filter(|(_, value)| settings.contains(row.beside) && !row.harmless.contains(value));
-        set.map(|(name, value)| Unsupported { setting: shown(name, value), advice: row.advice, weight: row.weight })
+        set.map(|(name, value)| Unsupported { setting: format!("{name}={}", on_one_line(value)), advice: row.advice })
     };
     ROWS.iter().flat_map(of_row).collect()
-}
-
-fn shown(name: &str, value: &str) -> String {
-    match SECRETS.iter().any(|end| name.ends_with(end)) {
-        true => format!("{name}=***"),
-        false => format!("{name}={}", on_one_line(value)),
-    }
 }
 
 #[cfg(test)]
@@ -189,36 +145,25 @@ mod tests {
     use super::*;
     use crate::settings;
 
-    fn found(variables: &[(&str, &str)]) -> Vec<(String, Weight)> {
+    fn found(variables: &[(&str, &str)]) -> Vec<String> {
         let environment = variables.iter().copied().collect();
         let found = unsupported(&environment, &settings::names());
-        found.into_iter().map(|unsupported| (unsupported.setting, unsupported.weight)).collect()
+        found.into_iter().map(|unsupported| unsupported.setting).collect()
     }
 
     #[test]
     fn what_asks_for_nothing_is_no_problem() {
-        assert_eq!(found(&[]), []);
+        assert!(found(&[]).is_empty());
         for row in ROWS {
             for (name, value) in row.names.iter().flat_map(|name| row.harmless.iter().map(move |value| (name, value))) {
-                assert_eq!(found(&[(name, value)]), [], "{name}={value}");
+                assert!(found(&[(name, value)]).is_empty(), "{name}={value}");
             }
         }
     }
 
     #[test]
-    fn a_second_redis_is_refused_and_memcached_is_only_told() {
-        assert_eq!(
-            found(&[("REDIS_PERSECOND", "true"), ("MEMCACHE_TLS", "true")]),
-            [("REDIS_PERSECOND=true".into(), Weight::Refused), ("MEMCACHE_TLS=true".into(), Weight::Told)]
-        );
-    }
-
-    #[test]
-    fn no_password_is_told() {
-        let variables = ["REDIS_PERSECOND_SENTINEL_AUTH", "REDIS_PERSECOND_URL"];
-        let told = found(&variables.map(|name| (name, "redis://:hidden@cache")));
-        assert_eq!(told.len(), variables.len());
-        assert!(!format!("{told:?}").contains("hidden"));
+    fn memcached_is_told() {
+        assert_eq!(found(&[("MEMCACHE_TLS", "true"), ("MEMCACHE_SRV", "x")]), ["MEMCACHE_SRV=x", "MEMCACHE_TLS=true"]);
     }
 
     /// The variables that its documentation, its code and Go's libraries have, by name.

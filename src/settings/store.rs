@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, ValueEnum};
 
+use super::per_second::PerSecondSettings;
 use super::redis_tls::RedisTlsSettings;
 use super::{SettingsError, named, positive_duration, switch, whole};
 use crate::limiter::Overload;
@@ -46,8 +47,8 @@ pub struct StoreSettings {
     pub expiration_jitter_max_seconds: u32,
 
     /// Where Redis is: host:port, redis://user:password@host:port/database or unix:///path; with Sentinels
-    /// MASTER,host:port,host:port or redis+sentinel://user:password@host:port,host:port/MASTER/database. With rediss
-    /// for redis, over TLS.
+    /// MASTER,host:port,host:port or redis+sentinel://user:password@host:port,host:port/MASTER/database; of a cluster some
+    /// nodes, host:port,host:port or redis-cluster://user:password@host:port,host:port. With rediss for redis, over TLS.
     #[arg(long, env = "REDIS_URL", value_name = "URL", hide_env_values = true, help_heading = "Store")]
     pub redis_url: Option<String>,
 
@@ -76,6 +77,10 @@ pub struct StoreSettings {
     /// How TLS with Redis goes.
     #[command(flatten)]
     pub redis_tls: RedisTlsSettings,
+
+    /// A Redis of their own for limits of seconds.
+    #[command(flatten)]
+    pub per_second: PerSecondSettings,
 
     /// Connections to Redis, in equal parts for the worker threads, one for each at least. One of them carries all
     /// calls of a thread, so that they keep their order; the others take over at once when it is lost.
@@ -160,13 +165,20 @@ impl StoreSettings {
         match (self.backend_type, url) {
             (Some(Backend::Memory), _) | (None, None) => Ok(None),
             (Some(Backend::Redis), None) => Err(SettingsError::NoRedisUrl),
-            (_, Some(url)) => Ok(Some(RedisConfig {
-                address: self.redis_address(url)?,
-                connections: self.redis_pool_size.into(),
-                timeout: self.redis_timeout,
-                queue: self.redis_queue_size as usize,
-                key_prefix: self.cache_key_prefix.clone(),
-            })),
+            (_, Some(url)) => {
+                let main = RedisConfig {
+                    address: self.redis_address(url)?,
+                    connections: self.redis_pool_size.into(),
+                    timeout: self.redis_timeout,
+                    queue: self.redis_queue_size as usize,
+                    key_prefix: self.cache_key_prefix.clone(),
+                    per_second: None,
+                };
+                let connections = self.per_second.redis_persecond_pool_size.unwrap_or(self.redis_pool_size).into();
+                let per_second = self.per_second.address(&self.redis_tls)?;
+                let per_second = per_second.map(|address| RedisConfig { address, connections, ..main.clone() });
+                Ok(Some(RedisConfig { per_second: per_second.map(Box::new), ..main }))
+            }
         }
     }
 

@@ -22,7 +22,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::group::{self, Votes};
-use super::{Check, CheckVerdict, Key, Partly, StoreError, Verdicts};
+use super::{Check, CheckVerdict, Partly, StoreError, Verdicts};
 use crate::algorithm::Verdict;
 use crate::descriptor::Role;
 
@@ -36,8 +36,8 @@ pub trait Nodes: Send + Sync + 'static {
     /// One of them.
     type Node: PartialEq + Send + Sync + 'static;
 
-    /// The node that holds this counter.
-    fn holder(&self, key: &Key) -> Self::Node;
+    /// The node that holds the counters of this check.
+    fn holder(&self, check: &Check) -> Self::Node;
 
     /// Asks one node to decide these checks as one group, until `deadline`.
     ///
@@ -61,8 +61,8 @@ pub async fn decide<N: Nodes, C: Borrow<Check> + Sync>(
     deadline: Instant,
 ) -> Result<Verdicts, StoreError> {
     let Some(first) = checks.first() else { return Ok(Verdicts::new()) };
-    let node = nodes.holder(&first.borrow().key);
-    if checks[1..].iter().all(|check| nodes.holder(&check.borrow().key) == node) {
+    let node = nodes.holder(first.borrow());
+    if checks[1..].iter().all(|check| nodes.holder(check.borrow()) == node) {
         return nodes.ask(&node, checks, deadline).await;
     }
     let request = Request::split(&**nodes, checks);
@@ -93,7 +93,7 @@ impl<N: PartialEq + Send + Sync + 'static> Request<N> {
         let mut parts: Vec<Part<N>> = Vec::with_capacity(2);
         let mut order = SmallVec::with_capacity(checks.len());
         for check in checks.iter().map(Borrow::borrow) {
-            let node = nodes.holder(&check.key);
+            let node = nodes.holder(check);
             let part = parts.iter().position(|part| part.node == node).unwrap_or_else(|| {
                 parts.push(Part { node, checks: Vec::new() });
                 parts.len() - 1
@@ -234,7 +234,7 @@ mod tests {
     use crate::algorithm::{Algorithm, Ask, Limit, Options};
     use crate::descriptor::Entry;
     use crate::store::memory::{Clock, MemoryStore};
-    use crate::store::{Origin, Store as _};
+    use crate::store::{Key, Origin, Store as _};
 
     /// Stands still unless it is moved.
     #[derive(Clone, Default)]
@@ -278,7 +278,7 @@ mod tests {
         /// What is left of a counter.
         async fn left(&self, key: usize, limit: Limit) -> u32 {
             let check = check(key, limit, Ask::Peek, Role::Enforced);
-            let verdicts = self.nodes[self.holder(&check.key)].check(&[check], Instant::now()).await.unwrap();
+            let verdicts = self.nodes[self.holder(&check)].check(&[check], Instant::now()).await.unwrap();
             verdicts[0].unwrap().own.remaining
         }
     }
@@ -286,8 +286,9 @@ mod tests {
     impl Nodes for Simulated {
         type Node = usize;
 
-        fn holder(&self, key: &Key) -> usize {
-            let number: usize = key.as_str().bytes().filter(u8::is_ascii_digit).map(usize::from).next().unwrap_or(0);
+        fn holder(&self, check: &Check) -> usize {
+            let number: usize =
+                check.key.as_str().bytes().filter(u8::is_ascii_digit).map(usize::from).next().unwrap_or(0);
             number % NonZeroUsize::new(self.nodes.len()).unwrap()
         }
 

@@ -231,6 +231,7 @@ async fn store(redis: &Redis, on_change: OnChange) -> RedisStore {
         timeout: Duration::from_secs(30),
         queue: 100,
         key_prefix: String::new(),
+        per_second: None,
     };
     RedisStore::start(config, on_change).await.unwrap()
 }

@@ -312,6 +312,7 @@ async fn redis_leases(redis: &Redis, workers: usize) -> Vec<Leases<RedisStore>> 
         timeout: support::SOON,
         queue: 100_000,
         key_prefix: String::new(),
+        per_second: None,
     };
     let mut stores = Vec::new();
     for _ in 0..workers {

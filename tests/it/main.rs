@@ -31,6 +31,7 @@ mod leases;
 mod overload;
 mod pages;
 mod penalty;
+mod per_second;
 mod process;
 mod queue;
 mod readme;

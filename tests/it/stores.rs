@@ -47,6 +47,7 @@ async fn redis_store_at(address: &str) -> RedisStore {
         timeout: Duration::from_secs(30),
         queue: 100_000,
         key_prefix: String::new(),
+        per_second: None,
     };
     RedisStore::start(config, Box::new(|_| {})).await.unwrap()
 }

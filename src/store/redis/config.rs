@@ -18,12 +18,14 @@ pub struct RedisConfig {
     pub queue: usize,
     /// In front of every counter's name.
     pub key_prefix: String,
+    /// Where counters of limits of seconds live, if not there.
+    pub per_second: Option<Box<RedisConfig>>,
 }
 
 impl RedisConfig {
     /// The same for one node of a cluster.
     pub(super) fn of_node(&self, place: &Place) -> RedisConfig {
-        RedisConfig { address: self.address.of_node(place.clone()), ..self.clone() }
+        RedisConfig { address: self.address.of_node(place.clone()), per_second: None, ..self.clone() }
     }
 }
 

@@ -36,6 +36,8 @@ pub struct Examination {
     pub warnings: Vec<String>,
     /// Why limits are not decided there.
     pub errors: Vec<String>,
+    /// The same of the one where counters of limits of seconds live.
+    pub per_second: Option<Box<Examination>>,
 }
 
 /// What was found of a server. What could not be asked is `None`.
@@ -71,7 +73,16 @@ pub struct Server {
 ///
 /// # Errors
 /// Where no attempt is possible at all.
-pub async fn examine(config: RedisConfig) -> Result<Examination, StartError> {
+pub async fn examine(mut config: RedisConfig) -> Result<Examination, StartError> {
+    let per_second = config.per_second.take();
+    let mut found = examine_one(config).await?;
+    if let Some(config) = per_second {
+        found.per_second = Some(Box::new(examine_one(*config).await?));
+    }
+    Ok(found)
+}
+
+async fn examine_one(config: RedisConfig) -> Result<Examination, StartError> {
     let access = Arc::new(Access::start(&config.address).map_err(StartError::new)?);
     let mut found = Examination {
         redis: config.to_string(),
@@ -80,6 +91,7 @@ pub async fn examine(config: RedisConfig) -> Result<Examination, StartError> {
         servers: Vec::new(),
         warnings: Vec::new(),
         errors: Vec::new(),
+        per_second: None,
     };
     match topology::reach(&config, &access) {
         Reach::One(dialer) => found.look_at_one(&config, &dialer).await?,
@@ -102,12 +114,17 @@ async fn connect(config: &RedisConfig, dialer: &Dialer) -> Result<Connection, Ca
 impl Examination {
     /// Everything that endangers limits, wherever it was found.
     pub fn warnings(&self) -> impl Iterator<Item = &String> {
-        self.warnings.iter().chain(self.servers.iter().flat_map(|server| &server.warnings))
+        self.both().flat_map(|it| it.warnings.iter().chain(it.servers.iter().flat_map(|server| &server.warnings)))
     }
 
     /// Everything that prevents them.
     pub fn errors(&self) -> impl Iterator<Item = &String> {
-        self.errors.iter().chain(self.servers.iter().flat_map(|server| &server.errors))
+        self.both().flat_map(|it| it.errors.iter().chain(it.servers.iter().flat_map(|server| &server.errors)))
+    }
+
+    /// This one and, where there are two, the other.
+    pub fn both(&self) -> impl Iterator<Item = &Examination> {
+        std::iter::once(self).chain(self.per_second.as_deref())
     }
 
     /// The one server, and the Sentinels that name it.

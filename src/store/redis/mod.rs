@@ -16,6 +16,7 @@ mod node;
 mod nodes;
 mod own;
 mod queue;
+mod redises;
 mod rights;
 pub mod script;
 mod slot;
@@ -24,7 +25,6 @@ mod topology;
 
 use std::borrow::Borrow;
 use std::error::Error;
-use std::sync::Arc;
 
 use tokio::runtime::Handle;
 use tokio::time::Instant;
@@ -36,15 +36,14 @@ pub use examination::{Examination, Server, examine};
 
 use super::{Check, Store, StoreError, Verdicts};
 use crate::spans::Spans;
-use nodes::Nodes;
-use topology::Topology;
+use redises::Redises;
 
 /// What the log lines of this store come from.
 pub const LOG_TARGET: &str = module_path!();
 
 /// The shared store, as one worker sees it.
 pub struct RedisStore {
-    nodes: Arc<Nodes>,
+    redises: Redises,
     spans: Spans,
 }
 
@@ -55,7 +54,7 @@ pub enum Health {
     Up,
     /// It is not: why, in one word.
     Down(&'static str),
-    /// Some slots of a cluster are decided, and others are not.
+    /// Some slots of a cluster are decided, and others are not; or one of two Redises, of which each has half.
     Partly {
         /// So many are, of [`Health::SLOTS`].
         slots: u16,
@@ -138,8 +137,8 @@ impl RedisStore {
     /// # Errors
     /// Where no attempt is possible at all, or the first one finds that limits could never hold in this Redis.
     pub async fn start(config: RedisConfig, on_change: OnChange) -> Result<RedisStore, StartError> {
-        let topology = Topology::start(config, on_change, &[Handle::current()]).await?;
-        Ok(RedisStore::new(Nodes::of(&topology, 0)))
+        let mut stores = RedisStore::start_on(vec![Handle::current()], config, on_change).await?;
+        Ok(stores.swap_remove(0))
     }
 
     /// The same for each of these runtimes: its connections live on it, so that a call and its answer stay on one
@@ -152,12 +151,8 @@ impl RedisStore {
         config: RedisConfig,
         on_change: OnChange,
     ) -> Result<Vec<RedisStore>, StartError> {
-        let topology = Topology::start(config, on_change, &runtimes).await?;
-        Ok((0..runtimes.len()).map(|worker| RedisStore::new(Nodes::of(&topology, worker))).collect())
-    }
-
-    fn new(nodes: Nodes) -> RedisStore {
-        RedisStore { nodes: Arc::new(nodes), spans: Spans::default() }
+        let redises = Redises::start(config, on_change, &runtimes).await?;
+        Ok(redises.into_iter().map(|redises| RedisStore { redises, spans: Spans::default() }).collect())
     }
 
     /// The same store, whose calls have these spans.
@@ -169,11 +164,11 @@ impl RedisStore {
 
 impl Store for RedisStore {
     async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
-        nodes::check(&self.nodes, checks, deadline, self.spans.current()).await
+        self.redises.check(checks, deadline, self.spans.current()).await
     }
 
     fn flush_log(&self) {
-        self.nodes.flush_log();
+        self.redises.flush_log();
     }
 }
 

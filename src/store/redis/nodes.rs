@@ -21,7 +21,7 @@ use super::script::Slots;
 use super::slot;
 use super::topology::{Cluster, Member, Topology};
 use crate::spans::Current;
-use crate::store::{Check, Key, StoreError, Verdicts, scatter};
+use crate::store::{Check, StoreError, Verdicts, scatter};
 
 /// The first pause before a request is asked again whose counters are on their way, and the longest.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
@@ -110,8 +110,8 @@ impl PartialEq for Holder {
 impl scatter::Nodes for ByNode {
     type Node = Holder;
 
-    fn holder(&self, key: &Key) -> Holder {
-        self.0.holder(slot::of(key.as_str()))
+    fn holder(&self, check: &Check) -> Holder {
+        self.0.holder(slot::of(check.key.as_str()))
     }
 
     async fn ask<C: Borrow<Check> + Sync>(
@@ -137,8 +137,8 @@ impl scatter::Nodes for ByNode {
 impl scatter::Nodes for BySlot {
     type Node = u16;
 
-    fn holder(&self, key: &Key) -> u16 {
-        slot::of(key.as_str())
+    fn holder(&self, check: &Check) -> u16 {
+        slot::of(check.key.as_str())
     }
 
     async fn ask<C: Borrow<Check> + Sync>(
