@@ -5,7 +5,7 @@ mod names;
 use std::borrow::Borrow;
 use std::time::Duration;
 
-use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options, Penalty};
+use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options};
 use crate::decision::{Answer, Decision, Few, Limited, Status};
 use crate::descriptor::{Descriptor, Override, Request, Role};
 use crate::rules::{Allowance, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
@@ -254,13 +254,10 @@ impl<'a> Plan<'a> {
             let (prefix, domain) = (&self.options.key_prefix, &request.domain);
             let own_key = || Key::new(prefix, domain, &descriptor.entries, shared_pattern, &limit, Origin::Rule);
             let of_window = |start_s| Key::of_window(prefix, domain, &descriptor.entries, shared_pattern, start_s);
-            let (key, window) = names::name(self.names.window_in(rule, &limit), own_key, of_window);
-            let of_penalty = |penalty: &Penalty| match window {
-                None => key.of_penalty(penalty),
-                // A ban outlasts a window.
-                Some(_) => own_key().of_penalty(penalty),
-            };
-            let penalty = penalty.map(|penalty| Penalized { key: of_penalty(&penalty), penalty });
+            // The names of others have no place for a penalty, whose counter lies in the same slot of a cluster.
+            let window = self.names.window_in(rule, &limit).filter(|_| penalty.is_none());
+            let (key, window) = names::name(window, own_key, of_window);
+            let penalty = penalty.map(|penalty| Penalized { key: key.of_penalty(&penalty), penalty });
             let holder = if limit.algorithm().has_holders() { store::holder(&descriptor.entries) } else { 0 };
             let role = self.options.role(rule.role);
             let check = Check {

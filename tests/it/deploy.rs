@@ -229,6 +229,30 @@ fn redis_variables(variables: &[(&str, &str)]) -> String {
 }
 
 #[test]
+fn the_nodes_of_the_compose_file_are_a_cluster_and_tollgate_asks_them() {
+    let compose = &documents("deploy/cluster/compose.yaml")[0];
+    let environment = compose["services"]["tollgate"]["environment"].as_object().unwrap();
+    let redis: Vec<_> = environment.iter().filter(|(name, _)| name.starts_with("REDIS_")).collect();
+    let redis: Vec<_> = redis.iter().map(|(name, value)| (name.as_str(), value.as_str().unwrap())).collect();
+    redis_variables(&redis);
+    let services = compose["services"].as_object().unwrap();
+    for place in environment["REDIS_URL"].as_str().unwrap().split(',') {
+        let command = services[place.strip_suffix(":6379").unwrap()]["command"].as_array().unwrap();
+        let has = |name: &str, value: &str| command.windows(2).any(|pair| pair[0] == name && pair[1] == value);
+        // One dead shard is to cost its own counters alone.
+        assert!(has("--cluster-enabled", "yes") && has("--cluster-require-full-coverage", "no"), "{command:?}");
+    }
+    let layout = services["layout"]["command"][2].as_str().unwrap();
+    let nodes: Vec<&str> =
+        services["layout"]["depends_on"].as_array().unwrap().iter().filter_map(|it| it.as_str()).collect();
+    assert_eq!(services.keys().filter(|name| name.starts_with("node-")).count(), nodes.len());
+    assert!(nodes.iter().all(|node| layout.contains(node.strip_prefix("node-").unwrap())), "{layout}");
+    // The shell's own dollars are doubled, lest compose reads them.
+    let checked = std::process::Command::new("sh").args(["-nc", &layout.replace("$$", "$")]).status().unwrap();
+    assert!(checked.success());
+}
+
+#[test]
 fn the_sentinels_of_the_compose_file_are_those_that_tollgate_asks() {
     let compose = &documents("deploy/sentinel/compose.yaml")[0];
     let environment = compose["services"]["tollgate"]["environment"].as_object().unwrap();
