@@ -2,7 +2,25 @@
 -- fit into the burst may wait for max_delay. A bucket begins full, or empty where it is to be `kept` for so long when
 -- it is full. The twin of src/algorithm/bucket.rs.
 -- state: '<dddd' at (ms since the epoch), missing (whole hits; more than the burst waits, or is debt), fraction (in
--- 1/period of a hit), until (ms since the epoch; from then on it is as fresh)
+-- 1/period of a hit), until (ms since the epoch; from then on it is as fresh); and where a charge was taken back, '<d'
+-- when the last was (ms since the epoch)
+
+-- How many hits leak in so many milliseconds, up to those of a refill, and what fraction of one in 1/period.
+local function leaked_in(ms, number, period)
+  local hits, fraction = mul_div(ms % period, number, period)
+  return hits + math.floor(ms / period) * number, fraction
+end
+
+-- So many hits and this fraction less, at least none.
+local function less_by(from, from_fraction, hits, fraction, period)
+  if from < hits or (from == hits and from_fraction < fraction) then
+    return 0, 0
+  elseif from_fraction >= fraction then
+    return from - hits, from_fraction - fraction
+  end
+  return from - hits - 1, from_fraction + period - fraction
+end
+
 local function bucket(
   state, hits, denied, number, period, count_denied, now, charge, burst, deepest, refill, max_delay, kept)
   local most = count_denied and deepest + number or deepest
@@ -19,6 +37,7 @@ local function bucket(
   local missing = 0
   local fraction = 0
   local until_ = 0
+  local taken_back = 0
   local unseen = true
   local at
   local stored_missing, stored_fraction
@@ -26,6 +45,9 @@ local function bucket(
     at, missing, fraction, until_ = struct.unpack('<dddd', state)
     stored_missing, stored_fraction = missing, fraction
     unseen = now >= until_
+  end
+  if not unseen and #state > 32 then
+    taken_back = struct.unpack('<d', state, 33)
   end
   if not unseen then
     time, set_back = steady(now, at, period)
@@ -36,19 +58,8 @@ local function bucket(
     if elapsed >= refill then
       missing, fraction = 0, 0
     else
-      local restored, part = mul_div(elapsed % period, number, period)
-      restored = restored + math.floor(elapsed / period) * number
-      if fraction >= part then
-        fraction = fraction - part
-      else
-        fraction = fraction + period - part
-        restored = restored + 1
-      end
-      if missing >= restored then
-        missing = missing - restored
-      else
-        missing, fraction = 0, 0
-      end
+      local restored, restored_part = leaked_in(elapsed, number, period)
+      missing, fraction = less_by(missing, fraction, restored, restored_part, period)
     end
   elseif kept > 0 then
     missing, fraction = burst, 0
@@ -66,7 +77,37 @@ local function bucket(
   -- Of a number of 0 nothing is kept, not even denials.
   local charged = hits ~= 0 and number > 0 and (allowed or count_denied)
   local retry_after = allowed and 0 or NEVER
-  if charged then
+  if charge then
+    local left, left_part = 0, 0
+    -- When the charge was, a clock that was set back cannot tell.
+    if number > 0 and not unseen and not set_back and charge.at <= time then
+      -- The level of the charge, which was rounded up to a millisecond.
+      local empties = math.min(math.max(charge.at + charge.reset_after - kept - time, 0), refill)
+      local elapsed = time - charge.at
+      -- One that begins empty tells of its level only as long as nothing was taken back.
+      local is_level_known = charge.at > taken_back and (kept == 0 or taken_back == 0)
+      if is_level_known then
+        left, left_part = leaked_in(math.max(empties - 1, 0), number, period)
+        if left >= -hits then
+          left, left_part = -hits, 0
+        end
+      elseif elapsed < refill then
+        left, left_part = leaked_in(elapsed, number, period)
+        left, left_part = less_by(-hits, 0, left, left_part, period)
+      end
+      -- Behind it nobody waits.
+      local level, level_part = leaked_in(empties, number, period)
+      local is_last = is_level_known and (missing < level or (missing == level and fraction <= level_part))
+      if (missing > burst or (missing == burst and fraction > 0)) and not is_last then
+        left, left_part = 0, 0
+      end
+    end
+    charged = left > 0 or left_part > 0
+    if charged then
+      missing, fraction = less_by(missing, fraction, left, left_part, period)
+      taken_back = time
+    end
+  elseif charged then
     local sum = missing + hits
     if sum < 0 then
       missing, fraction = 0, 0
@@ -89,7 +130,8 @@ local function bucket(
   if changed or outlives then
     -- To forget one that begins empty gives nothing away.
     local owed = kept > 0 and 0 or missing + (fraction > 0 and 1 or 0)
-    until_ = time + math.max(empties + kept, math.min(REMEMBERED, owed * period))
+    local least = taken_back > 0 and not set_back and until_ or 0
+    until_ = math.max(time + math.max(empties + kept, math.min(REMEMBERED, owed * period)), least)
   end
   local reset_after
   if kept == 0 then
@@ -113,6 +155,9 @@ local function bucket(
   elseif outlives then
     -- What is missing may be more than the present limit cares for, and another may care.
     stored = struct.pack('<dddd', at, stored_missing, stored_fraction, until_)
+  end
+  if stored and taken_back > 0 then
+    stored = stored .. struct.pack('<d', taken_back)
   end
   return stored, until_ > time and until_ - now or 0, allowed, math.max(room, 0), reset_after, retry_after, false, delay
 end

@@ -72,12 +72,58 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
 
   local allowed = hits < 0 or (not by_others and used + hits <= number)
   local changed = set_back
+  -- What the holder is denied, now or after all.
+  local refused = 0
   if hits > 0 and allowed then
     slots = slots .. struct.pack(layout, holder, time, hits)
     used = used + hits
     changed = true
   elseif hits > 0 then
-    local all = hits
+    refused = hits
+  elseif hits < 0 then
+    -- Removes up to so many hits of those with a mark, the newest first, and tells how many there were. The list is
+    -- made once: to copy it for each of them takes seconds.
+    local function release(list, its_mark, owed)
+      local own = {}
+      local from = find(list, its_mark, 1)
+      while from do
+        own[#own + 1] = from
+        from = find(list, its_mark, from + size)
+      end
+      local released, first = 0, #own + 1
+      local rests = {}
+      while owed > 0 and first > 1 do
+        first = first - 1
+        local one, at, one_hits = struct.unpack(layout, list, own[first])
+        local given = math.min(owed, one_hits)
+        rests[first] = given < one_hits and struct.pack(layout, one, at, one_hits - given) or ''
+        owed = owed - given
+        released = released + given
+      end
+      if first > #own then
+        return list, 0
+      end
+      local parts = {string.sub(list, 1, own[first] - 1)}
+      for i = first, #own do
+        parts[#parts + 1] = rests[i]
+        parts[#parts + 1] = string.sub(list, own[i] + size, (own[i + 1] or #list + 1) - 1)
+      end
+      return table.concat(parts), released
+    end
+    if charge and not set_back then
+      -- Only the slot of that time. Which that is now, a clock that was set back cannot tell.
+      slots, refused = release(slots, struct.pack('<dd', holder, charge.at), -hits)
+      used = used - refused
+    elseif not charge then
+      local swallowed, released
+      denied, swallowed = release(denied, mark, -hits)
+      slots, released = release(slots, mark, -hits - swallowed)
+      used = used - released
+      changed = changed or swallowed > 0 or released > 0
+    end
+  end
+  if refused > 0 then
+    local all = refused
     local known = find(denied, mark, 1)
     if known then
       local _, _, before = struct.unpack(layout, denied, known)
@@ -100,42 +146,6 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
       denied = string.sub(denied, 1, from - 1) .. string.sub(denied, from + size)
     end
     changed = true
-  elseif hits < 0 then
-    local owed = -hits
-    local function release(list)
-      local own = {}
-      local from = find(list, mark, 1)
-      while from do
-        own[#own + 1] = from
-        from = find(list, mark, from + size)
-      end
-      -- The newest first, until nothing is owed. The list is made once: to copy it for each of them takes seconds.
-      local released, first = 0, #own + 1
-      local rests = {}
-      while owed > 0 and first > 1 do
-        first = first - 1
-        local _, at, one_hits = struct.unpack(layout, list, own[first])
-        local given = math.min(owed, one_hits)
-        rests[first] = given < one_hits and struct.pack(layout, holder, at, one_hits - given) or ''
-        owed = owed - given
-        released = released + given
-      end
-      if first > #own then
-        return list, 0
-      end
-      local parts = {string.sub(list, 1, own[first] - 1)}
-      for i = first, #own do
-        parts[#parts + 1] = rests[i]
-        parts[#parts + 1] = string.sub(list, own[i] + size, (own[i + 1] or #list + 1) - 1)
-      end
-      list = table.concat(parts)
-      return list, released
-    end
-    local swallowed, released
-    denied, swallowed = release(denied)
-    slots, released = release(slots)
-    used = used - released
-    changed = changed or swallowed > 0 or released > 0
   end
 
   local free = #slots > 0 and newest_of(slots) + held - now or 0

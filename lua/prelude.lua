@@ -14,11 +14,11 @@
 --          is taken back); hits (negative: refunded or taken back), number, period (ms), and five figures of the
 --          algorithm's own; where a charge is taken back, '<dd' at (ms since the epoch), reset_after (ms) of it; and
 --          where a penalty follows, '<dddd' after, within (ms), ban (ms), extend (0 or 1)
--- reply    a string: '<d' when it was decided (ms since the epoch); for each counter '<Bdddd': allowed (0 or 1; 2 where
---          its request could not be decided, 3 where that is because this node of a cluster does not have one of its
---          counters), remaining
---          (negative: a counter that counts denials is so much above its number), reset_after (ms), retry_after (ms;
---          -1: it can never pass), delay (ms); and behind them, if a request could not be decided, why the last of them
+-- reply    a string: '<d' the time of all decisions (ms since the epoch); for each counter '<Bdddd': allowed (0 or 1; 2
+--          where its request could not be decided, 3 where that is because this node of a cluster does not have one of
+--          its counters), remaining (negative: a counter that counts denials is so much above its number), reset_after
+--          (ms), retry_after (ms; -1: it can never pass), delay (ms); and behind them, if a request could not be decided
+--          otherwise, why the last of them
 --
 -- Lua computes in doubles: every number here is whole and below 2^53. Redis prints a number that it is given with 17
 -- digits, so that such a one may be given as it is.

@@ -4,6 +4,7 @@
 lists[#algorithms + 1] = open_list
 algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_denied, now, charge)
   local layout = '<ddI4'
+  local MAX_BEHIND = 100
   local most = count_denied and 2 * number or number
   -- Time is cut to milliseconds: one more, lest a hit be forgotten before the whole of the period has passed.
   local held = period + 1
@@ -68,7 +69,32 @@ algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_
   local allowed = hits < 0 or (not denied and total - base + hits <= number)
   -- Of a number of 0 nothing is kept, not even denials.
   local charged = hits ~= 0 and (allowed or (count_denied and number > 0))
-  if charged and hits > 0 then
+  if charge then
+    -- From the entry that it was put in and no other. Which that is now, a clock that was set back cannot tell.
+    local nearest = math.max(oldest, log.stop - MAX_BEHIND - 1)
+    local place = search(nearest, charge.at - 1, 0)
+    local at, sum, put
+    if place < log.stop then
+      at, sum, put = get(place)
+    end
+    charged = not set_back and at == charge.at
+    if charged then
+      local taken = math.min(put, -hits)
+      local to = place
+      if put > taken then
+        set(to, at, sum - taken, put - taken)
+        to = to + 1
+      end
+      for behind = place + 1, log.stop - 1 do
+        local entry_at, entry_sum, entry_hits = get(behind)
+        set(to, entry_at, entry_sum - taken, entry_hits)
+        to = to + 1
+      end
+      log.first = oldest
+      log.stop = to
+      total = total - taken
+    end
+  elseif charged and hits > 0 then
     local added = math.min(hits, most)
     total = total + added
     log.first = oldest

@@ -105,7 +105,14 @@ algorithms[#algorithms + 1] = function(
 
   local allowed = hits < 0 or (not denied and used() + hits <= number)
   local charged = hits ~= 0 and (allowed or count_denied)
-  if charged and hits > 0 then
+  if charge then
+    -- From the segment that it was put in and no other. Which that is now, a clock that was set back cannot tell.
+    local age = index - math.floor(charge.at / segment)
+    charged = not set_back and age >= 0 and age <= segments
+    if charged then
+      counts[age + 1] = add(counts[age + 1], hits)
+    end
+  elseif charged and hits > 0 then
     counts[1] = add(counts[1], hits)
   elseif charged then
     -- Refunds take the newest hits first: a refund right after its charge leaves no trace.

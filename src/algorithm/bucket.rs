@@ -24,6 +24,16 @@
 //! How long a bucket takes to fill depends on the number, which a rule may change. So a bucket stores until when it is
 //! remembered: until it is full at the present number, and at least for one period for each hit that is missing, as a
 //! limit of 1 would need, up to [`REMEMBERED_MS`]. From then on it is as fresh, deleted or not.
+//!
+//! A charge is taken back as far as it surely has not leaked yet. Hits leak in the order in which they came, and those
+//! above a hit that is taken back sink. The verdict of a charge tells where it lies: it says when the bucket would be
+//! empty, and what leaks until then covers the charge. That holds until another charge is taken back, perhaps from
+//! below; from then on, all that has leaked since the charge may have been its own. So however many charges are taken
+//! back, in any order, they never are more than what is still missing because of them. For this a bucket notes when
+//! something was last taken back, and it is not forgotten any sooner, lest an older charge finds a new bucket.
+//!
+//! While requests wait behind a charge none of it is taken back: they leave when they were told to, and room that was
+//! made before them would let others leave at the same time.
 
 use super::{Attempt, Caller, FIGURES, Limit, LimitError, MAX_REFILL_MS, REMEMBERED_MS, Verdict, mul_div, steady};
 
@@ -55,6 +65,8 @@ pub struct State {
     fraction: u64,
     /// From then on it is as fresh, in milliseconds since the epoch.
     until: u64,
+    /// When a charge was last taken back, in milliseconds since the epoch; 0 where none was.
+    taken_back: u64,
 }
 
 pub(super) fn decide(
@@ -81,10 +93,12 @@ pub(super) fn decide(
     let mut missing = 0;
     let mut fraction = 0;
     let mut until = 0;
+    let mut taken_back = 0;
     let unseen = state.is_none_or(|state| now >= state.until);
     if let Some(state) = state.filter(|_| !unseen) {
         (time, set_back) = steady(now, state.at, period);
         (missing, fraction, until) = (state.missing, state.fraction, state.until);
+        taken_back = state.taken_back;
         if missing >= most {
             (missing, fraction) = (most, 0);
         }
@@ -92,19 +106,8 @@ pub(super) fn decide(
         if elapsed >= refill_ms {
             (missing, fraction) = (0, 0);
         } else {
-            let (mut restored, part) = mul_div(elapsed % period, number, period);
-            restored += elapsed / period * number;
-            if fraction >= part {
-                fraction -= part;
-            } else {
-                fraction += period - part;
-                restored += 1;
-            }
-            if missing >= restored {
-                missing -= restored;
-            } else {
-                (missing, fraction) = (0, 0);
-            }
+            let (restored, part) = leaked_in(elapsed, number, period);
+            (missing, fraction) = less_by((missing, fraction), (restored, part), period);
         }
     } else if kept_ms > 0 {
         (missing, fraction) = (burst, 0);
@@ -118,9 +121,36 @@ pub(super) fn decide(
     let allowed = hits < 0 || (!denied && hits <= room(missing, fraction));
     let begins = unseen && kept_ms > 0 && hits > 0;
     // Of a number of 0 nothing is kept, not even denials.
-    let charged = hits != 0 && number > 0 && (allowed || limit.count_denied());
+    let mut charged = hits != 0 && number > 0 && (allowed || limit.count_denied());
     let mut retry_after_ms = if allowed { Some(0) } else { None };
-    if charged {
+    if let Some(charge) = charge {
+        let mut left = (0, 0);
+        // When the charge was, a clock that was set back cannot tell.
+        if number > 0 && !unseen && !set_back && charge.at_ms <= time {
+            // The level of the charge, which was rounded up to a millisecond.
+            let empties_ms = (charge.at_ms + charge.reset_after_ms).saturating_sub(kept_ms + time).min(refill_ms);
+            let (level, elapsed) = (leaked_in(empties_ms.saturating_sub(1), number, period), time - charge.at_ms);
+            // One that begins empty tells of its level only as long as nothing was taken back.
+            let is_level_known = charge.at_ms > taken_back && (kept_ms == 0 || taken_back == 0);
+            left = if is_level_known {
+                level.min((charge.hits, 0))
+            } else if elapsed < refill_ms {
+                less_by((charge.hits, 0), leaked_in(elapsed, number, period), period)
+            } else {
+                (0, 0)
+            };
+            // Behind it nobody waits.
+            let is_last = is_level_known && (missing, fraction) <= leaked_in(empties_ms, number, period);
+            if (missing, fraction) > (burst, 0) && !is_last {
+                left = (0, 0);
+            }
+        }
+        charged = left > (0, 0);
+        if charged {
+            (missing, fraction) = less_by((missing, fraction), left, period);
+            taken_back = time;
+        }
+    } else if charged {
         let sum = missing as i64 + hits;
         if sum < 0 {
             (missing, fraction) = (0, 0);
@@ -144,7 +174,8 @@ pub(super) fn decide(
         // To forget one that begins empty gives nothing away.
         let owed = if kept_ms > 0 { 0 } else { missing + u64::from(fraction > 0) };
         let remembered = REMEMBERED_MS.min(owed.saturating_mul(period));
-        until = time + (empties_ms + kept_ms).max(remembered);
+        let least = if taken_back > 0 && !set_back { until } else { 0 };
+        until = (time + (empties_ms + kept_ms).max(remembered)).max(least);
     }
     let reset_after_ms = match kept_ms {
         0 if is_empty => 0,
@@ -166,10 +197,27 @@ pub(super) fn decide(
     let state = match state {
         // What is missing may be more than the present limit cares for, and another may care.
         Some(state) if outlives && !changed => Some(State { until, ..*state }),
-        _ if changed => Some(State { at: time, missing, fraction, until }),
+        _ if changed => Some(State { at: time, missing, fraction, until, taken_back }),
         _ => None,
     };
     (state.map(|state| (state, if until > time { until - now } else { 0 })), verdict)
+}
+
+/// How many hits leak in so many milliseconds, up to those of a refill, and what fraction of one in `1/period`.
+fn leaked_in(ms: u64, number: u64, period: u64) -> (u64, u64) {
+    let (hits, fraction) = mul_div(ms % period, number, period);
+    (hits + ms / period * number, fraction)
+}
+
+/// So many hits and this fraction less, at least none.
+fn less_by(from: (u64, u64), (hits, fraction): (u64, u64), period: u64) -> (u64, u64) {
+    if from < (hits, fraction) {
+        (0, 0)
+    } else if from.1 >= fraction {
+        (from.0 - hits, from.1 - fraction)
+    } else {
+        (from.0 - hits - 1, from.1 + period - fraction)
+    }
 }
 
 impl Bucket {
@@ -216,6 +264,9 @@ impl State {
         bytes.extend((self.missing as f64).to_le_bytes());
         bytes.extend((self.fraction as f64).to_le_bytes());
         bytes.extend((self.until as f64).to_le_bytes());
+        if self.taken_back > 0 {
+            bytes.extend((self.taken_back as f64).to_le_bytes());
+        }
         bytes
     }
 }

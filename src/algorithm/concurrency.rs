@@ -14,7 +14,8 @@
 //!
 //! The name of a holder may repeat: a mesh hands a request id on, and a client may choose its own. So a denied take is
 //! remembered for a while, and swallows the release that Envoy sends for it, lest that frees the slot of another stream
-//! of the same name. Those of holders that have a slot are all remembered; of the others the last [`MAX_DENIED`].
+//! of the same name. A take that is taken back is one that was denied. Those of holders that have a slot are all
+//! remembered; of the others the last [`MAX_DENIED`].
 //!
 //! A slot that its holder does not release expires `hold` after it was taken, to the millisecond, and never before. The
 //! counter keeps one entry for each stream in progress, so the number is bounded. A holder releases its newest hits
@@ -107,14 +108,31 @@ pub(super) fn decide(
     let number = limit.number;
     let allowed = hits < 0 || (!by_others && i64::from(used) + hits <= i64::from(number));
     let mut changed = set_back;
+    // What the holder is denied, now or after all.
+    let mut refused = 0;
     if hits > 0 && allowed {
         slots.push(Slot { holder, at: time, hits: hits as u32 });
         used += hits as u32;
         changed = true;
     } else if hits > 0 {
+        refused = hits;
+    } else if let Some(charge) = charge {
+        // Only the slot of that time. Which that is now, a clock that was set back cannot tell.
+        let is_it = |slot: &Slot| !set_back && slot.holder == holder && slot.at == charge.at_ms;
+        let released = release(&mut slots, hits.unsigned_abs(), is_it);
+        used -= released;
+        refused = released.into();
+    } else if hits < 0 {
+        let owed = hits.unsigned_abs();
+        let swallowed = release(&mut denied, owed, |one| one.holder == holder);
+        let released = release(&mut slots, owed - u64::from(swallowed), |slot| slot.holder == holder);
+        used -= released;
+        changed |= swallowed > 0 || released > 0;
+    }
+    if refused > 0 {
         let known = denied.iter().position(|one| one.holder == holder).map(|place| denied.remove(place));
         let before = known.map_or(0, |one| i64::from(one.hits));
-        let hits = u32::try_from(before + hits).unwrap_or(u32::MAX);
+        let hits = u32::try_from(before + refused).unwrap_or(u32::MAX);
         denied.push(Slot { holder, at: time, hits });
         if denied.len() > MAX_DENIED {
             // Mostly the oldest has no slot. Where it has, to search all slots for each of the others takes long.
@@ -128,23 +146,6 @@ pub(super) fn decide(
             place.map(|place| denied.remove(place));
         }
         changed = true;
-    } else if hits < 0 {
-        let mut owed = hits.unsigned_abs();
-        let mut release = |list: &mut Vec<Slot>| {
-            let mut released = 0;
-            for one in list.iter_mut().rev().filter(|one| one.holder == holder) {
-                let hits = owed.min(one.hits.into()) as u32;
-                one.hits -= hits;
-                released += hits;
-                owed -= u64::from(hits);
-            }
-            list.retain(|one| one.hits > 0);
-            released
-        };
-        let swallowed = release(&mut denied);
-        let released = release(&mut slots);
-        used -= released;
-        changed |= swallowed > 0 || released > 0;
     }
 
     let free = slots.last().map_or(0, |slot| slot.at + held - now);
@@ -162,6 +163,19 @@ pub(super) fn decide(
     let remaining = number.saturating_sub(used);
     let verdict = Verdict { allowed, remaining, excess: None, reset_after_ms, retry_after_ms, delay_ms: 0 };
     (changed.then_some((State { used, slots, denied }, reset_after_ms)), verdict)
+}
+
+/// Removes up to so many hits of those in a list, the newest first, and returns how many there were.
+fn release(list: &mut Vec<Slot>, mut owed: u64, is_one: impl Fn(&Slot) -> bool) -> u32 {
+    let mut released = 0;
+    for one in list.iter_mut().rev().filter(|one| is_one(one)) {
+        let hits = owed.min(one.hits.into()) as u32;
+        one.hits -= hits;
+        released += hits;
+        owed -= u64::from(hits);
+    }
+    list.retain(|one| one.hits > 0);
+    released
 }
 
 impl Parameters {

@@ -28,6 +28,10 @@ pub(super) const TRAITS: Traits = Traits { code: "sl1", has_holders: false, no_l
 /// one packed string, 5.7 and 3.9, 79 and 27, 7,100 and 2,300 µs, 2.1 MB.
 pub(super) const MAX_NUMBER: u32 = 100_000;
 
+/// A charge is taken back while at most so many entries are behind its own, all of which change. There is one for each
+/// millisecond, so that it has a tenth of a second at least; mostly that takes one or two milliseconds.
+const MAX_BEHIND: usize = 100;
+
 /// A log has no figures of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Parameters;
@@ -105,8 +109,30 @@ pub(super) fn decide(
 
     let allowed = hits < 0 || (!denied && (total - base) as i64 + hits <= number as i64);
     // Of a number of 0 nothing is kept, not even denials.
-    let charged = hits != 0 && (allowed || (limit.count_denied() && number > 0));
-    if charged && hits > 0 {
+    let mut charged = hits != 0 && (allowed || (limit.count_denied() && number > 0));
+    if let Some(charge) = charge {
+        // From the entry that it was put in and no other. Which that is now, a clock that was set back cannot tell.
+        let nearest = oldest.max(log.change.end.saturating_sub(MAX_BEHIND + 1));
+        let place = log.search(nearest, |entry| entry.at >= charge.at_ms);
+        charged = !set_back && place < log.change.end && log.get(place).at == charge.at_ms;
+        if charged {
+            let Entry { at, sum, hits: put } = log.get(place);
+            let taken = put.min(hits.unsigned_abs());
+            let (end, mut to) = (log.change.end, place);
+            if put > taken {
+                log.set(to, Entry { at, sum: sum - taken, hits: put - taken });
+                to += 1;
+            }
+            for behind in place + 1..end {
+                let entry = log.get(behind);
+                log.set(to, Entry { sum: entry.sum - taken, ..entry });
+                to += 1;
+            }
+            log.change.first = oldest;
+            log.change.end = to;
+            total -= taken;
+        }
+    } else if charged && hits > 0 {
         let mut added = (hits as u64).min(most);
         total += added;
         log.change.first = oldest;

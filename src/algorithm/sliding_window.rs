@@ -114,8 +114,15 @@ pub(super) fn decide(
     let used = |counts: &[u32]| counts[..oldest].iter().copied().map(i64::from).sum::<i64>() + weigh(counts[oldest]);
 
     let allowed = hits < 0 || (!denied && used(&counts) + hits <= number);
-    let charged = hits != 0 && (allowed || limit.count_denied());
-    if charged && hits > 0 {
+    let mut charged = hits != 0 && (allowed || limit.count_denied());
+    if let Some(charge) = charge {
+        // From the segment that it was put in and no other. Which that is now, a clock that was set back cannot tell.
+        let age = index.checked_sub(charge.at_ms / segment).filter(|age| *age <= segments && !set_back);
+        charged = age.is_some();
+        if let Some(age) = age {
+            counts[age as usize] = add(counts[age as usize], hits);
+        }
+    } else if charged && hits > 0 {
         counts[0] = add(counts[0], hits);
     } else if charged {
         // Refunds take the newest hits first: a refund right after its charge leaves no trace.

@@ -347,7 +347,7 @@ mod tests {
 
     use crate::algorithm::{Algorithm, Options};
     use crate::store::memory::{Clock, MemoryStore};
-    use crate::store::{Origin, Penalized};
+    use crate::store::{Origin, Penalized, group};
 
     /// Milliseconds since the epoch, set by hand in microseconds.
     #[derive(Clone, Default)]
@@ -622,6 +622,18 @@ mod tests {
             cache.check(from_ref(&refund), Instant::now()).await.unwrap_err();
             assert_eq!(cache.known_denial(&asked).is_some(), is_known, "{error}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_taken_back_ends_a_denial_as_a_refund_does() {
+        let denials = Arc::new(unbounded());
+        let cache = DeniedCache::new(memory(&HandClock::default()), Arc::clone(&denials));
+        let asked = check("ann", limit(Algorithm::SlidingLog, 1, 60_000, Options::default()), 1);
+        let ask = async |check: &Check| cache.check(from_ref(check), Instant::now()).await.unwrap()[0].unwrap();
+        let charged = ask(&asked).await;
+        assert!(!ask(&asked).await.allowed() && ask(&asked).await.is_known);
+        ask(&group::take_back(&asked, &charged).unwrap()).await;
+        assert!(ask(&asked).await.allowed());
     }
 
     #[test]

@@ -88,7 +88,8 @@ pub struct CheckVerdict {
     pub ban: Option<Verdict>,
     /// A denial of before, which the store was not asked for again.
     pub is_known: bool,
-    /// When the store decided, on its clock, in milliseconds since the epoch; 0 where a lease did, without it.
+    /// When the store decided, on its clock, in milliseconds since the epoch; 0 from [`lease`], which decides
+    /// requests of one check, of which nothing is ever taken back.
     pub at_ms: u64,
 }
 

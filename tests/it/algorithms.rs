@@ -1,5 +1,7 @@
 //! What every algorithm promises, as properties over all of them.
 
+mod take_back;
+
 use std::time::Duration;
 
 use crate::support::limits::{any_change, any_limit, any_penalty, ask, bound, max_wait_ms, memory_ms, small_limit};

@@ -24,7 +24,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use prost::Message as _;
 use support::limits::{any_limit, any_penalty, ask, small_limit};
 use support::redis::Redis;
-use tollgate::algorithm::{Algorithm, Ask, Caller, Limit, MAX_HITS, Options, Penalty};
+use tollgate::algorithm::{Algorithm, Ask, Caller, Charge, Limit, MAX_HITS, Options, Penalty};
 use tollgate::descriptor::Role;
 use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions};
 use tollgate::limiter::{Limiter, LimiterOptions};
@@ -493,6 +493,10 @@ fn wants(rng: &mut Rng) -> Ask {
         0 => Ask::Reset,
         1 => ask(rng.i64(-(MAX_HITS as i64)..=MAX_HITS as i64)),
         2 | 3 => ask(-rng.i64(1..6)),
+        4 => {
+            let (hits, at_ms) = (rng.u64(1..6), rng.u64(..MAX_HITS));
+            Ask::TakeBack(Charge { hits, at_ms, reset_after_ms: rng.u64(..MAX_HITS) })
+        }
         _ => ask(rng.i64(..).rem_euclid(6)),
     }
 }

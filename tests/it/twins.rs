@@ -12,7 +12,9 @@ use support::limits::{
     Change, any_change, any_limit, any_penalty, any_window, ask, max_wait_ms, memory_ms, small_limit,
 };
 use support::redis::Redis;
-use tollgate::algorithm::{Algorithm, Ask, Caller, Effect, Limit, MAX_HITS, NamedWindow, Outcome, Penalty, State};
+use tollgate::algorithm::{
+    Algorithm, Ask, Caller, Charge, Effect, Limit, MAX_HITS, NamedWindow, Outcome, Penalty, State,
+};
 use tollgate::descriptor::Role;
 use tollgate::store::redis::script::{self, Group, Reply, Scripts};
 use tollgate::store::{Check, CheckVerdict, Key, Origin, Penalized, Verdicts, group};
@@ -22,8 +24,21 @@ const START: u64 = 1_784_000_000_123;
 /// One call: how far the clock moves, and for each request in it what is asked of which counter, by whom.
 type Step = (Move, Vec<Vec<Asked>>);
 
-/// A counter, how its limit may have been changed, for whom it is asked, hits (`None`: a reset) and role.
-type Asked = (usize, Option<Change>, Caller, Option<i64>, Role);
+/// A counter, how its limit may have been changed, for whom it is asked, for what, and role.
+type Asked = (usize, Option<Change>, Caller, Wants, Role);
+
+#[derive(Clone, Debug)]
+enum Wants {
+    Hits(i64),
+    Reset,
+    /// One of the charges of before is taken back, perhaps not for the first time.
+    TakeBack(prop::sample::Index),
+    /// A charge is that never was.
+    Invented(Charge),
+}
+
+/// The charges so far, of which counter and for whom.
+type Charges = Vec<(Key, Caller, Charge)>;
 
 #[derive(Clone, Copy, Debug)]
 enum Move {
@@ -42,12 +57,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => 1..4_i64, 2 => 4..40_i64, 1 => Just(0), 2 => -5..0_i64,
         1 => 0..=MAX_HITS as i64, 1 => -(MAX_HITS as i64)..=0, 1 => Just(-(MAX_HITS as i64)), 1 => 0..=u32::MAX as i64,
     ];
-    let hits = prop::option::weighted(0.97, hits);
+    let invented = (1..=MAX_HITS, 0..2 * START, 0..MAX_HITS);
+    let invented = invented.prop_map(|(hits, at_ms, reset_after_ms)| Charge { hits, at_ms, reset_after_ms });
+    let wants = prop_oneof![
+        22 => hits.prop_map(Wants::Hits), 1 => Just(Wants::Reset),
+        8 => any::<prop::sample::Index>().prop_map(Wants::TakeBack), 1 => invented.prop_map(Wants::Invented),
+    ];
     let role = prop_oneof![4 => Just(Role::Enforced), 1 => Just(Role::Quota), 1 => Just(Role::Shadow)];
     let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
     let change = prop::option::weighted(0.1, any_change());
     let caller = (holder, max_wait_ms()).prop_map(|(holder, max_wait_ms)| Caller { holder, max_wait_ms, window: None });
-    let alone = (0..3_usize, change, caller, hits, role).boxed();
+    let alone = (0..3_usize, change, caller, wants, role).boxed();
     let request = prop::collection::vec(alone.clone(), 1..5);
     // A check that is all of its call has a script of its own.
     let calls = prop_oneof![
@@ -60,29 +80,31 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 /// A limit, the penalty behind it, and the window in its counter's name, where it is a fixed one.
 type Limited = (Limit, Option<Penalty>, Option<NamedWindow>);
 
-/// The checks of a request. Each descriptor has up to two limits, which share its role and whether it refunds.
-fn checks(limits: &[Limited], asked: &[Asked]) -> Vec<Check> {
-    let check = |(i, (counter, change, caller, hits, _)): (usize, &Asked)| {
+/// The checks of a request. Each descriptor has up to two limits, which share its role and whether it gives back.
+fn checks(limits: &[Limited], charges: &Charges, asked: &[Asked]) -> Vec<Check> {
+    let check = |(i, (counter, change, caller, wants, _)): (usize, &Asked)| {
         let (descriptor, (.., first, role)) = (i / 2, &asked[i - i % 2]);
         let (limit, penalty, window) = limits[counter % limits.len()];
         let window = window.filter(|_| limit.algorithm() == Algorithm::FixedWindow);
         let limit = change.as_ref().and_then(|change| change.of(&limit)).unwrap_or(limit);
-        let wants = match (first, hits) {
-            (None, _) => Ask::Reset,
-            (Some(first), hits) if *first < 0 => ask(-(hits.unwrap_or(1).abs().max(1))),
-            (_, hits) => ask(hits.unwrap_or(1).abs()),
-        };
         let name = format!("c{}", counter % limits.len());
         let own = Key::new("", &name, &[], |_| None, &limit, Origin::Rule);
         let penalty = penalty.map(|penalty| Penalized { key: own.of_penalty(&penalty), penalty });
         let key = if window.is_some() { Key::of_window("", &name, &[], |_| None, 1200) } else { own };
-        Check {
-            penalty,
-            caller: Caller { window, ..*caller },
-            role: *role,
-            descriptor,
-            ..Check::new(key, limit, wants)
-        }
+        let charged = charges.iter().filter(|(of, ..)| *of == key);
+        let charged: Vec<(Caller, Charge)> = charged.map(|(_, caller, charge)| (*caller, *charge)).collect();
+        let amount = if let Wants::Hits(hits) = wants { hits.abs() } else { 1 };
+        let (caller, wants) = match (first, wants) {
+            (Wants::Reset, _) => (*caller, Ask::Reset),
+            (Wants::Hits(first), _) if *first >= 0 => (*caller, ask(amount)),
+            (_, Wants::TakeBack(which)) if !charged.is_empty() => {
+                let (caller, charge) = charged[which.index(charged.len())];
+                (caller, Ask::TakeBack(charge))
+            }
+            (_, Wants::Invented(charge)) => (*caller, Ask::TakeBack(*charge)),
+            _ => (*caller, ask(-amount.max(1))),
+        };
+        Check { penalty, caller: Caller { window, ..caller }, role: *role, descriptor, ..Check::new(key, limit, wants) }
     };
     asked.iter().enumerate().map(check).collect()
 }
@@ -212,16 +234,21 @@ fn rust_and_lua_agree_at_every_step() {
         runtime.block_on(lua.forget());
         let mut rust = Twin::default();
         let mut now = START + offset;
+        let mut charges = Charges::new();
         for (by, calls) in steps {
             now = match by {
                 Move::Forward(part) => now + (u128::from(memory_ms(&limits[0].0)) * u128::from(part) / 64) as u64,
                 Move::Ms(ms) => now + ms,
                 Move::Back(ms) => now.saturating_sub(ms),
             };
-            let requests: Vec<Vec<Check>> = calls.iter().map(|asked| checks(&limits, asked)).collect();
+            let requests: Vec<Vec<Check>> = calls.iter().map(|asked| checks(&limits, &charges, asked)).collect();
             let (verdicts, stored) = runtime.block_on(lua.decide(&requests, now));
             let twins: Verdicts = requests.iter().flat_map(|checks| rust.decide(checks, now)).collect();
-            prop_assert_eq!(verdicts, twins, "at {}: {:?}", now, requests);
+            prop_assert_eq!(&verdicts, &twins, "at {}: {:?}", now, requests);
+            for (check, verdict) in requests.iter().flatten().zip(verdicts.iter().flatten()) {
+                let charge = Charge::of(check.ask, verdict.at_ms, &verdict.own);
+                charges.extend(charge.map(|charge| (check.key.clone(), check.caller, charge)));
+            }
             let asked = requests.iter().flat_map(|checks| counters(checks));
             for ((key, _), (bytes, expiry)) in asked.zip(stored) {
                 let twin = rust.counters.get(key);

@@ -11,8 +11,8 @@ use crate::algorithm::{Algorithm, Ask, FIGURES, MAX_HITS, Verdict};
 use crate::descriptor::Role;
 use crate::store::{Check, CheckVerdict, StoreError, Verdicts, group};
 
-/// Bytes that ask one check, and more than ask for its penalty or say what it takes back: four flags, and hits, number, period and the
-/// algorithm's own figures as doubles.
+/// Bytes that ask one check, and more than ask for its penalty or say what it takes back: four flags, and hits, number,
+/// period and the algorithm's own figures as doubles.
 const QUESTION: usize = 4 + (3 + FIGURES) * 8;
 /// Bytes in the reply before the counters: the time of all decisions, as a double.
 pub const TIME: usize = 8;
