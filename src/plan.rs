@@ -241,7 +241,8 @@ impl<'a> Plan<'a> {
     /// Asks every limit of a rule that no other limit replaces.
     fn ask_rule(&mut self, request: &'a Request, index: usize, rule: &'a Rule, matched: &[Option<&Rule>]) {
         for rule_limit in &rule.limits {
-            let LimitConfig { allowance, failure_mode, cost, penalty, lease, give_back, .. } = &*rule_limit.config;
+            let LimitConfig { allowance, failure_mode, cost, penalty, lease, durable, give_back, .. } =
+                &*rule_limit.config;
             let Allowance::Limited(limit) = *allowance else { continue };
             if is_replaced(rule_limit.name(), matched) {
                 continue;
@@ -267,6 +268,7 @@ impl<'a> Plan<'a> {
                 descriptor: index,
                 // Others count with us, and know of no lease.
                 lease: lease.filter(|_| window.is_none()),
+                durable: *durable,
                 ..Check::new(key, limit, descriptor.ask.times(*cost))
             };
             let source = Source::Rule(rule, rule_limit);

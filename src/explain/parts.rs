@@ -70,6 +70,9 @@ pub(super) fn of(rules: &Rules, rule: &Rule, limit: &RuleLimit) -> Vec<Part> {
     if let Some(lease) = &config.lease {
         parts.said("lease", format!("{} hits for {}", lease.size(), descriptor::length(lease.ttl())));
     }
+    if config.durable {
+        parts.said("durable", "true".to_owned());
+    }
     if !config.replaces.is_empty() {
         parts.said("replaces", config.replaces.join(", "));
     }

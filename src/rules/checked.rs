@@ -117,6 +117,8 @@ pub struct LimitConfig {
     pub penalty: Option<Penalty>,
     /// What a process may take in advance, to serve a hot key from memory.
     pub lease: Option<Lease>,
+    /// It lets pass only what a replica of Redis has heard of.
+    pub durable: bool,
     /// Limits of these names do not apply to a request that this one applies to.
     pub replaces: Vec<String>,
 }

@@ -131,6 +131,8 @@ pub struct RawLimit<'a> {
     pub penalty: Raw<RawPenalty<'a>>,
     /// What a process takes in advance.
     pub lease: Raw<RawLease<'a>>,
+    /// What it takes is held by a replica of Redis, too.
+    pub durable: Raw<bool>,
     /// The name of a failure mode.
     pub failure_mode: Raw<Text<'a>>,
     /// A denied request is charged, too.
@@ -142,7 +144,7 @@ impl RawLimit<'_> {
     pub fn given(&self) -> impl Iterator<Item = &'static str> {
         let RawLimit { name, unit, requests_per_unit, unlimited, replaces, period, algorithm, cost, .. } = self;
         let RawLimit { burst, max_delay, initial, segments, weighting, hold, give_back, penalty, lease, .. } = self;
-        let RawLimit { failure_mode, count_denied, .. } = self;
+        let RawLimit { durable, failure_mode, count_denied, .. } = self;
         let keys = [
             ("name", name.is_missing()),
             ("unit", unit.is_missing()),
@@ -161,6 +163,7 @@ impl RawLimit<'_> {
             ("give_back", give_back.is_missing()),
             ("penalty", penalty.is_missing()),
             ("lease", lease.is_missing()),
+            ("durable", durable.is_missing()),
             ("failure_mode", failure_mode.is_missing()),
             ("count_denied", count_denied.is_missing()),
         ];

@@ -45,6 +45,8 @@ pub struct Check {
     pub descriptor: usize,
     /// What may be taken in advance, where the store is remote.
     pub lease: Option<Lease>,
+    /// It is decided only when a replica of the store has heard of it, where the store has replicas.
+    pub durable: bool,
 }
 
 /// The penalty of a check.
@@ -60,7 +62,7 @@ impl Check {
     /// Asks one counter for nobody in particular; a denial denies the request.
     pub fn new(key: Key, limit: Limit, ask: Ask) -> Check {
         let (caller, role) = (Caller::default(), Role::Enforced);
-        Check { key, limit, penalty: None, ask, caller, role, descriptor: 0, lease: None }
+        Check { key, limit, penalty: None, ask, caller, role, descriptor: 0, lease: None, durable: false }
     }
 
     /// The penalty, where it is a matter of this request.

@@ -19,6 +19,7 @@ mod deploy;
 mod dist;
 mod docs;
 mod drivers;
+mod durable;
 mod dynamic_metadata;
 mod envoy;
 mod explain;

@@ -79,6 +79,7 @@ impl Tree<'_, '_> {
             give_back: raw.give_back.get().copied().unwrap_or(true),
             penalty: None,
             lease: None,
+            durable: raw.durable.get().copied().unwrap_or(false),
             replaces,
         };
         match raw.unlimited {

@@ -39,6 +39,9 @@ pub(super) enum Fault {
     Elsewhere(Elsewhere),
     #[error("no reply of the script")]
     Answer,
+    /// It has done what it was asked, and no replica has heard of it.
+    #[error("no replica has heard of it within {0:?}: the limit says durable: true, so see the replicas of Redis")]
+    Unreplicated(Duration),
     #[error("cannot connect: {0}")]
     Connect(Cause),
 }
@@ -91,6 +94,7 @@ impl Fault {
             Fault::NoScript => "no_script",
             Fault::Elsewhere(_) => Cause::Cluster.kind(),
             Fault::Answer => "answer",
+            Fault::Unreplicated(_) => Cause::FewReplicas.kind(),
         }
     }
 }
@@ -101,7 +105,9 @@ impl From<Fault> for StoreError {
             Fault::Silent(_) => StoreError::Timeout,
             Fault::Lost(cause) => StoreError::Connection(cause.into()),
             Fault::Refused(cause) => StoreError::Refused(cause.to_string().into()),
-            Fault::NoScript | Fault::Connect(_) | Fault::Elsewhere(_) => StoreError::Refused(fault.to_string().into()),
+            Fault::NoScript | Fault::Connect(_) | Fault::Elsewhere(_) | Fault::Unreplicated(_) => {
+                StoreError::Refused(fault.to_string().into())
+            }
             Fault::Answer => StoreError::Answer,
         }
     }
@@ -125,6 +131,15 @@ impl From<RedisError> for Fault {
 pub(super) fn reason(failure: &str) -> &str {
     let behind_tag = failure.split_once('}').map_or(failure, |(_, rest)| rest);
     behind_tag.split_once(": ").map_or(behind_tag, |(_, reason)| reason)
+}
+
+/// What a command needs beyond being sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Manner {
+    /// Its counters are moving to this node, which takes the command that comes next behind ASKING.
+    pub(super) is_asking: bool,
+    /// A replica is to hear of it within so long. Meanwhile Redis does nothing else for this connection (WAIT).
+    pub(super) heard_within: Option<Duration>,
 }
 
 /// What calls go over, together with others.
@@ -245,17 +260,31 @@ impl Connection {
     /// Hands a command over: Redis gets the commands of a connection in the order in which they are handed over.
     pub(super) fn send(&self, command: Cmd) -> Call {
         let mut redis = self.dialed.redis.clone();
-        Call::begin(async move { redis.send_packed_command(&command).await?.extract_error() })
+        Call::begin(async move { Ok(redis.send_packed_command(&command).await?.extract_error()?) })
     }
 
-    /// The same for counters that are moving to this node: it takes the command that comes next behind ASKING.
-    pub(super) fn send_asking(&self, command: Cmd) -> Call {
+    /// The same for a command that needs more than to be sent.
+    pub(super) fn send_as(&self, command: Cmd, manner: Manner) -> Call {
+        let Manner { is_asking, heard_within } = manner;
+        if !is_asking && heard_within.is_none() {
+            return self.send(command);
+        }
         let mut redis = self.dialed.redis.clone();
         Call::begin(async move {
-            let mut both = pipe();
-            both.cmd("ASKING").add_command(command);
-            let replies = redis.send_packed_commands(&both, 0, 2).await?;
-            replies.into_iter().next_back().unwrap_or(Value::Nil).extract_error()
+            let mut all = pipe();
+            if is_asking {
+                all.cmd("ASKING");
+            }
+            all.add_command(command);
+            if let Some(patience) = heard_within {
+                all.cmd("WAIT").arg(1).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX).max(1));
+            }
+            let mut replies = redis.send_packed_commands(&all, 0, all.len()).await?.into_iter();
+            let reply = replies.nth(usize::from(is_asking)).unwrap_or(Value::Nil).extract_error()?;
+            match (heard_within, replies.next()) {
+                (Some(_), Some(Value::Int(1..))) | (None, _) => Ok(reply),
+                (Some(patience), _) => Err(Fault::Unreplicated(patience)),
+            }
         })
     }
 
@@ -283,13 +312,13 @@ impl Connection {
 
 /// A command on its way.
 pub(super) struct Call {
-    reply: Pin<Box<dyn Future<Output = Result<Value, RedisError>> + Send>>,
-    ready: Option<Result<Value, RedisError>>,
+    reply: Pin<Box<dyn Future<Output = Result<Value, Fault>> + Send>>,
+    ready: Option<Result<Value, Fault>>,
 }
 
 impl Call {
     /// Hands over what `reply` sends.
-    fn begin(reply: impl Future<Output = Result<Value, RedisError>> + Send + 'static) -> Call {
+    fn begin(reply: impl Future<Output = Result<Value, Fault>> + Send + 'static) -> Call {
         let mut call = Call { reply: Box::pin(reply), ready: None };
         // The first poll hands it over, whatever budget the task has left; the next, in `wait`, is for the reply.
         let polled = unconstrained(&mut call.reply).poll_unpin(&mut Context::from_waker(Waker::noop()));
@@ -309,15 +338,14 @@ impl Call {
 
     /// The same, whatever kind of reply it is.
     pub(super) async fn reply(self, timeout: Duration) -> Result<Value, Fault> {
-        let reply = match self.ready {
+        match self.ready {
             Some(ready) => ready,
             None => tokio::select! {
                 biased;
                 reply = self.reply => reply,
-                () = silence(timeout) => return Err(Fault::Silent(timeout)),
+                () = silence(timeout) => Err(Fault::Silent(timeout)),
             },
-        };
-        Ok(reply?)
+        }
     }
 }
 

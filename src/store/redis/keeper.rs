@@ -141,7 +141,7 @@ impl Keeper {
     async fn dial(&self) -> Result<Connection, Fault> {
         match self.shared.pool.get().await {
             // For good: the pool would hand out a returned connection again, to any worker.
-            Ok(dialed) => Ok(Connection::new(Object::take(dialed), self.slot / self.shared.for_each_worker)),
+            Ok(dialed) => Ok(Connection::new(Object::take(dialed), self.shared.worker_of(self.slot))),
             Err(error) => Err(Fault::Connect(self.why_not_connected(error).await)),
         }
     }

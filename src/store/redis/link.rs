@@ -11,8 +11,8 @@
 //! another beside it. The one that answers first serves. So a frozen Redis costs requests two timeouts, one until a
 //! connection is suspect and one until the checks have failed, and then nothing.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use deadpool::Runtime;
@@ -20,7 +20,7 @@ use deadpool::managed::Pool;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio::time::Duration;
+use tokio::time::{Duration, Instant, sleep};
 
 use super::breaker::Breaker;
 use super::cause::Cause;
@@ -33,10 +33,16 @@ use super::topology::Dialer;
 use super::{OnChange, RedisConfig, StartError};
 use crate::store::StoreError;
 
+/// How often a request looks whether the connection that it has brought about is there.
+const MAKING: Duration = Duration::from_millis(1);
+
 /// The connections to a Redis, and their keepers.
 pub(super) struct Link {
     shared: Arc<Shared>,
     keepers: Vec<AbortHandle>,
+    /// Of connections for what a replica is to hear of, one for each worker, once they are needed.
+    durable: Vec<OnceLock<AbortHandle>>,
+    runtimes: Vec<Handle>,
 }
 
 /// What they share.
@@ -44,7 +50,8 @@ pub(super) struct Shared {
     pub(super) config: RedisConfig,
     /// Makes connections; none that is lost goes back to it.
     pub(super) pool: Pool<Dialer>,
-    /// Those that serve or are suspect: so many for each worker, one worker after the other.
+    /// Those that serve or are suspect: so many for each worker, one worker after the other; and behind them one for
+    /// each that is durable.
     pub(super) slots: Vec<ArcSwapOption<Connection>>,
     pub(super) for_each_worker: usize,
     pub(super) breaker: Breaker,
@@ -75,15 +82,15 @@ impl Link {
     ) -> Result<Link, StartError> {
         let own = Arc::new(ArcSwap::from_pointee(Own::new(&config.key_prefix, slot)?));
         let for_each_worker = config.connections.div_ceil(runtimes.len());
-        let connections = for_each_worker * runtimes.len();
+        let (connections, workers) = (for_each_worker * runtimes.len(), runtimes.len());
         let shared = Arc::new(Shared {
-            slots: (0..connections).map(|_| ArcSwapOption::empty()).collect(),
+            slots: (0..connections + workers).map(|_| ArcSwapOption::empty()).collect(),
             for_each_worker,
             breaker: Breaker::new(config.to_string(), connections, on_change),
             doubts: watch::Sender::new(()),
             inspection: Inspection::new(config.clone(), Arc::clone(dialer.access()), Arc::clone(&own)),
             // One more for each, while it is made anew.
-            pool: pool(dialer, config.timeout, connections * 2)?,
+            pool: pool(dialer, config.timeout, (connections + workers) * 2)?,
             own,
             loads: AtomicU64::new(0),
             loading: Mutex::new(()),
@@ -97,7 +104,8 @@ impl Link {
         };
         let keepers = (0..connections).map(keeper).collect();
         drop(tried);
-        let link = Link { shared, keepers };
+        let durable = (0..workers).map(|_| OnceLock::new()).collect();
+        let link = Link { shared, keepers, durable, runtimes: runtimes.to_vec() };
         match all_tried.recv().await {
             Some(cause) => Err(StartError::Unfit { redis: link.shared.config.to_string(), cause }),
             None => Ok(link),
@@ -131,7 +139,7 @@ impl Link {
 
     /// A connection for the calls of this worker: one of its own, if any serves; suspect ones are better than none.
     pub(super) fn choose(&self, worker: usize) -> Option<Arc<Connection>> {
-        let all = self.shared.slots.len();
+        let all = self.shared.slots.len() - self.durable.len();
         self.find(worker, all, Connection::serves).or_else(|| self.find(worker, all, Connection::is_usable))
     }
 
@@ -140,10 +148,30 @@ impl Link {
         self.find(worker, self.shared.for_each_worker, Connection::serves)
     }
 
+    /// The one of this worker for what a replica is to hear of.
+    pub(super) fn choose_durable(&self, worker: usize) -> Option<Arc<Connection>> {
+        let slot = &self.shared.slots[self.shared.durable_slot(worker)];
+        slot.load_full().filter(|connection| connection.is_usable())
+    }
+
+    /// Makes that one, if nobody has yet, and waits for it until then.
+    pub(super) async fn make_durable(&self, worker: usize, deadline: Instant) {
+        let (slot, mut is_new) = (self.shared.durable_slot(worker), false);
+        self.durable[worker].get_or_init(|| {
+            is_new = true;
+            let (tried, _) = mpsc::channel(1);
+            let keeper = Keeper::new(Arc::clone(&self.shared), slot, tried);
+            self.runtimes[worker].spawn(keeper.run()).abort_handle()
+        });
+        while is_new && self.choose_durable(worker).is_none() && Instant::now() < deadline {
+            sleep(MAKING).await;
+        }
+    }
+
     /// The first of so many, from the worker's own on.
     fn find(&self, worker: usize, count: usize, is: impl Fn(&Connection) -> bool) -> Option<Arc<Connection>> {
         let Shared { slots, for_each_worker, .. } = &*self.shared;
-        let places = (0..count).map(|place| (worker * for_each_worker + place) % slots.len());
+        let places = (0..count).map(|place| (worker * for_each_worker + place) % (slots.len() - self.durable.len()));
         places.filter_map(|place| slots[place].load_full()).find(|connection| is(connection))
     }
 
@@ -170,7 +198,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.keepers.iter().for_each(AbortHandle::abort);
+        self.keepers.iter().chain(self.durable.iter().filter_map(OnceLock::get)).for_each(AbortHandle::abort);
     }
 }
 
@@ -185,6 +213,16 @@ fn pool(dialer: Dialer, timeout: Duration, size: usize) -> Result<Pool<Dialer>, 
 }
 
 impl Shared {
+    fn durable_slot(&self, worker: usize) -> usize {
+        self.slots.len() - self.slots.len() / (self.for_each_worker + 1) + worker
+    }
+
+    /// On whose runtime the connection of this slot lives.
+    pub(super) fn worker_of(&self, slot: usize) -> usize {
+        let durable = self.durable_slot(0);
+        slot.checked_sub(durable).unwrap_or(slot / self.for_each_worker)
+    }
+
     /// A call over this connection has failed.
     pub(super) fn note(&self, connection: &Connection, fault: &Fault) {
         match fault {
@@ -195,7 +233,7 @@ impl Shared {
             Fault::Lost(cause) => connection.lose(cause),
             Fault::Refused(_) | Fault::NoScript | Fault::Answer | Fault::Connect(_) => connection.note_refusal(),
             // It has answered.
-            Fault::Elsewhere(_) => connection.note_answer(),
+            Fault::Elsewhere(_) | Fault::Unreplicated(_) => connection.note_answer(),
         }
     }
 

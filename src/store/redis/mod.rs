@@ -11,6 +11,7 @@ mod examination;
 mod identity;
 mod inspection;
 mod keeper;
+mod lanes;
 mod link;
 mod node;
 mod nodes;

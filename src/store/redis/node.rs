@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use super::batch::{Batch, NodeError, Request, Travel};
-use super::connection::{Call, Connection, Fault};
+use super::connection::{Call, Connection, Fault, Manner};
 use super::link::Link;
 use super::queue::{Permit, Queue};
 use super::script::{self, Slots};
@@ -34,9 +34,14 @@ use crate::store::{Check, StoreError, Verdicts};
 /// something to do.
 const CALLS: usize = 4;
 
+/// The same where a replica is to hear of each: Redis does nothing else for the connection while it waits for that.
+const DURABLE_CALLS: usize = 1;
+
 pub(super) struct Node {
     link: Arc<Link>,
     worker: usize,
+    /// A replica is to hear of what is asked.
+    is_durable: bool,
     queue: Arc<Queue<Request>>,
     /// The connection that calls go over. Its lock is held while a call is taken from the queue and handed over.
     over: Mutex<Option<Arc<Connection>>>,
@@ -66,7 +71,14 @@ struct Sent {
 
 impl Node {
     pub(super) fn new(link: Arc<Link>, worker: usize, capacity: usize) -> Node {
-        Node { link, worker, queue: Arc::new(Queue::new(capacity, CALLS)), over: Mutex::default() }
+        let queue = Arc::new(Queue::new(capacity, CALLS));
+        Node { link, worker, is_durable: false, queue, over: Mutex::default() }
+    }
+
+    /// The same Redis by a connection of its own, for what a replica is to hear of. It is made when it is first needed.
+    pub(super) fn durable(link: Arc<Link>, worker: usize, capacity: usize) -> Node {
+        let queue = Arc::new(Queue::new(capacity, DURABLE_CALLS));
+        Node { link, worker, is_durable: true, queue, over: Mutex::default() }
     }
 
     /// Decides a request.
@@ -75,6 +87,9 @@ impl Node {
         Asking { checks, deadline, slots, travel, span }: Asking<'_, C>,
     ) -> Result<Verdicts, NodeError> {
         self.link.admit()?;
+        if self.is_durable {
+            self.link.make_durable(self.worker, deadline).await;
+        }
         let (request, answer) = Request::new(checks, deadline);
         let request = request.to(slots, travel).within(span);
         if let Some(permit) = self.queue.push(request).map_err(|_| StoreError::Overloaded)? {
@@ -85,11 +100,6 @@ impl Node {
             Ok(Err(_)) => Err(StoreError::Connection("the task that made the call has ended".into()).into()),
             Err(_) => Err(StoreError::Timeout.into()),
         }
-    }
-
-    /// Logs what has been kept back.
-    pub(super) fn flush_log(&self) {
-        self.link.flush_log();
     }
 
     async fn call_until_nothing_waits(self: Arc<Self>, permit: Permit<Request>) {
@@ -112,7 +122,7 @@ impl Node {
             reply = match self.link.load(&connection, loads).await {
                 Ok(()) => {
                     batch.leave_out_the_gone();
-                    send(&connection, &batch).wait(timeout).await
+                    self.hand_over(&connection, &batch).wait(timeout).await
                 }
                 Err(fault) => Err(fault),
             };
@@ -147,13 +157,13 @@ impl Node {
             while let Some(connection) = over.clone() {
                 let loads = self.link.loads();
                 let span = batch.span();
-                let call = send(&connection, &batch);
+                let call = self.hand_over(&connection, &batch);
                 if !connection.never_sent(&call) {
                     return Some(Sent { batch, connection, call, loads, span });
                 }
                 span.iter().for_each(|span| span.fail("connection"));
                 self.link.note(&connection, &Fault::Lost("Redis has closed it".to_owned()));
-                *over = self.link.choose(self.worker);
+                *over = self.any();
             }
             batch.answer(Err(self.link.down().into()));
         }
@@ -163,18 +173,24 @@ impl Node {
     /// they should go over as soon as no other call is on its way.
     fn choose(&self, over: &mut Option<Arc<Connection>>) -> Option<Arc<Connection>> {
         match over {
-            Some(connection) if connection.serves() && connection.worker() == self.worker => None,
+            Some(connection) if connection.serves() && (connection.worker() == self.worker || self.is_durable) => None,
             Some(connection) if connection.serves() => self.link.own(self.worker),
             _ => {
-                *over = self.link.choose(self.worker);
+                *over = self.any();
                 None
             }
         }
     }
-}
 
-/// Hands a batch over.
-fn send(connection: &Connection, batch: &Batch) -> Call {
-    let call = script::call(batch.groups());
-    if batch.is_asking() { connection.send_asking(call) } else { connection.send(call) }
+    /// A connection for the calls of this node, if there is any.
+    fn any(&self) -> Option<Arc<Connection>> {
+        if self.is_durable { self.link.choose_durable(self.worker) } else { self.link.choose(self.worker) }
+    }
+
+    fn hand_over(&self, connection: &Connection, batch: &Batch) -> Call {
+        // Half of what silence is, lest it be taken for that.
+        let heard_within = self.is_durable.then(|| self.link.timeout() / 2);
+        let manner = Manner { is_asking: batch.is_asking(), heard_within };
+        connection.send_as(script::call(batch.groups()), manner)
+    }
 }

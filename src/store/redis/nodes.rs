@@ -16,7 +16,8 @@ use tokio::time::{Instant, sleep_until};
 use super::batch::{NodeError, Travel};
 use super::cause::Cause;
 use super::connection::Elsewhere;
-use super::node::{Asking, Node};
+use super::lanes::Lanes;
+use super::node::Asking;
 use super::script::Slots;
 use super::slot;
 use super::topology::{Cluster, Member, Topology};
@@ -29,7 +30,7 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mi
 /// The nodes, as one worker asks them.
 #[derive(Clone)]
 pub(super) enum Nodes {
-    One(Arc<Node>),
+    One(Arc<Lanes>),
     Cluster(Arc<Cluster>, usize),
 }
 

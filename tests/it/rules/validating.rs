@@ -119,6 +119,7 @@ pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
         ("weighting", of(&["strict", "linear", "heavy"]).boxed()),
         ("hold", length().boxed()),
         ("give_back", flag().boxed()),
+        ("durable", flag().boxed()),
         ("penalty", penalty.boxed()),
         ("lease", lease.boxed()),
         ("failure_mode", mode().boxed()),
@@ -223,6 +224,7 @@ fn raw_limit(of: &Map<String, Value>) -> RawLimit<'_> {
         weighting: words(of, "weighting"),
         hold: words(of, "hold"),
         give_back: flag(of, "give_back"),
+        durable: flag(of, "durable"),
         penalty: given(of, "penalty", |value| {
             let of = value.as_object().unwrap();
             let (within, ban) = (words(of, "within"), words(of, "ban"));

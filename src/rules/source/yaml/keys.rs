@@ -73,6 +73,12 @@ pub(super) static DEFAULTS: Section = Section {
             says so.",
         ),
         key(
+            "durable",
+            Takes::Flag,
+            "A request passes only when a replica of Redis has heard of it, so that a failover admits nothing twice. \
+            Without it, false.",
+        ),
+        key(
             "failure_mode",
             Takes::Choice(failure_modes),
             "What limits answer while the store is unavailable. Without \

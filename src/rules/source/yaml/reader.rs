@@ -102,6 +102,7 @@ fn limit<'n>(file: &mut File<'_>, spot: Option<Spot<'n, '_>>) -> Raw<RawLimit<'n
         give_back: flag(file, fields, "give_back"),
         penalty: section(file, fields.get("penalty"), &keys::PENALTY, penalty),
         lease: section(file, fields.get("lease"), &keys::LEASE, lease),
+        durable: flag(file, fields, "durable"),
         failure_mode: text(file, fields, "failure_mode"),
         count_denied: flag(file, fields, "count_denied"),
     })

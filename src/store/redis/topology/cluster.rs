@@ -27,8 +27,8 @@ use super::node_dialer;
 use super::overview::Overview;
 use crate::store::redis::address::Place;
 use crate::store::redis::cause::Cause;
+use crate::store::redis::lanes::Lanes;
 use crate::store::redis::link::Link;
-use crate::store::redis::node::Node;
 use crate::store::redis::slot::SLOTS;
 use crate::store::redis::{OnChange, RedisConfig, StartError};
 
@@ -61,7 +61,7 @@ pub(in crate::store::redis) struct Member {
     place: Place,
     link: Arc<Link>,
     /// As each worker asks it.
-    nodes: Vec<Arc<Node>>,
+    nodes: Vec<Arc<Lanes>>,
 }
 
 /// A member, and when somebody has last asked for it by its place; `None`: not before it is made.
@@ -239,7 +239,7 @@ impl Cluster {
         // One without slots redirects every check, which is an answer, too.
         let link = Link::start(config, dialer, Some(slot.unwrap_or_default()), on_change, &self.runtimes).await?;
         let link = Arc::new(link);
-        let node = |worker| Arc::new(Node::new(Arc::clone(&link), worker, queue));
+        let node = |worker| Arc::new(Lanes::new(Arc::clone(&link), worker, queue));
         Ok(Member { place, nodes: (0..self.runtimes.len()).map(node).collect(), link })
     }
 }
@@ -306,7 +306,7 @@ impl Drop for Cluster {
 
 impl Member {
     /// This node, as the worker asks it.
-    pub(in crate::store::redis) fn node(&self, worker: usize) -> &Arc<Node> {
+    pub(in crate::store::redis) fn node(&self, worker: usize) -> &Arc<Lanes> {
         &self.nodes[worker]
     }
 }

@@ -1,6 +1,6 @@
 //! Where counters live in Redis: which nodes there are, and how each is reached.
 //!
-//! A node is a [`Link`] and, for each worker, a queue ([`Node`]). What is special to a kind of Redis ends here: the
+//! A node is a [`Link`] and, for each worker, a queue ([`Lanes`]). What is special to a kind of Redis ends here: the
 //! link asks a [`Dialer`] for a connection, and the dialer knows where its node is just now.
 
 mod access;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 
 use super::address::{Place, Servers};
+use super::lanes::Lanes;
 use super::link::Link;
-use super::node::Node;
 use super::{OnChange, RedisConfig, StartError};
 pub(super) use access::{Access, handshake_failed};
 pub(super) use cluster::{Cluster, Member, survey};
@@ -28,7 +28,7 @@ use sentinel::Sentinels;
 /// The nodes of a Redis.
 pub(super) enum Topology {
     /// A Redis by itself, or the master that Sentinels name: all counters are there. For each worker.
-    One(Vec<Arc<Node>>),
+    One(Vec<Arc<Lanes>>),
     /// Each node has the counters of its slots.
     Cluster(Arc<Cluster>),
 }
@@ -51,7 +51,7 @@ impl Topology {
             }
         };
         let link = Arc::new(Link::start(config, dialer, None, on_change, runtimes).await?);
-        let node = |worker| Arc::new(Node::new(Arc::clone(&link), worker, queue));
+        let node = |worker| Arc::new(Lanes::new(Arc::clone(&link), worker, queue));
         Ok(Topology::One((0..runtimes.len()).map(node).collect()))
     }
 }

@@ -1,0 +1,89 @@
+//! Limits that let pass only what a replica of Redis has heard of.
+
+use crate::support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use deadpool_redis::redis::cmd;
+use support::redis::Redis;
+use support::tollgate::{Tollgate, request};
+use support::{wait_until, wait_until_async};
+use tollgate::wire::rate_limit_response::Code;
+
+const RULES: &str = "
+domain: shop
+descriptors:
+  - key: durable
+    rate_limit:
+      unit: year
+      requests_per_unit: 10000000
+      algorithm: fixed_window
+      count_denied: false
+      durable: true
+      failure_mode: error
+  - key: plain
+    rate_limit: {unit: year, requests_per_unit: 10000000, failure_mode: error}
+";
+
+/// A master, and a replica of it that is in step.
+async fn pair() -> (Redis, Redis) {
+    let master = Redis::start_with(&["--repl-diskless-sync-delay", "0"]);
+    let address = master.tcp_address();
+    let (host, port) = address.split_once(':').unwrap();
+    let replica = Redis::start_with(&["--replicaof", host, port]);
+    wait_until_async("the replica is in step", async || {
+        replica.command::<String>("INFO replication").await.contains("master_link_status:up")
+    })
+    .await;
+    (master, replica)
+}
+
+fn start(master: &Redis) -> Tollgate {
+    Tollgate::start(RULES, &[&format!("REDIS_URL={}", master.url()), "REDIS_TIMEOUT=2s"])
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_no_replica_has_heard_of_is_answered_by_the_failure_mode_and_keeps_no_other_limit_waiting() {
+    let (master, replica) = pair().await;
+    let tollgate = start(&master);
+    let ask = async |key: &str| tollgate.ask(request("shop", &[&[(key, "ann")]])).await;
+    assert_eq!(ask("durable").await.unwrap().overall_code(), Code::Ok);
+    replica.freeze();
+    let waiting = ask("durable");
+    for _ in 0..20 {
+        assert_eq!(ask("plain").await.unwrap().overall_code(), Code::Ok);
+    }
+    let error = waiting.await.unwrap_err();
+    assert!(error.message().contains("no replica has heard of it within 1s"), "{error}");
+    assert_eq!(tollgate.metric("tollgate_store_up"), 1.0, "Redis itself is well");
+    replica.thaw();
+    wait_until_async("the replica hears again", async || ask("durable").await.is_ok()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_what_has_passed_nothing_is_lost_with_the_master() {
+    let (mut master, replica) = pair().await;
+    let tollgate = start(&master);
+    let passed = Arc::new(AtomicU64::new(0));
+    let mut tasks = Vec::new();
+    for _ in 0..8 {
+        let (passed, mut client) = (Arc::clone(&passed), tollgate.client().await);
+        tasks.push(tokio::spawn(async move {
+            while client.should_rate_limit(request("shop", &[&[("durable", "ann")]])).await.is_ok() {
+                passed.fetch_add(1, Ordering::SeqCst);
+            }
+        }));
+    }
+    wait_until("some have passed", || passed.load(Ordering::SeqCst) > 100);
+    master.kill();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let names: Vec<String> = replica.command("KEYS {shop|durable=ann}*").await;
+    let state: Vec<u8> = cmd("GET").arg(&names[0]).query_async(&mut replica.connection().await).await.unwrap();
+    let heard = u64::from(u32::from_le_bytes(state[8..12].try_into().unwrap()));
+    let passed = passed.load(Ordering::SeqCst);
+    // Whoever was told neither may have been charged: one for each client at the most.
+    assert!((passed..=passed + 8).contains(&heard), "{passed} passed, {heard} heard of");
+}
