@@ -17,8 +17,8 @@
 -- reply    a string: '<d' the time of all decisions (ms since the epoch); for each counter '<Bdddd': allowed (0 or 1; 2
 --          where its request could not be decided, 3 where that is because this node of a cluster does not have one of
 --          its counters), remaining (negative: a counter that counts denials is so much above its number), reset_after
---          (ms), retry_after (ms; -1: it can never pass), delay (ms); and behind them, if a request could not be decided
---          otherwise, why the last of them
+--          (ms), retry_after (ms; -1: it can never pass), delay (ms); and behind them, if a request could not be
+--          decided otherwise, why the last of them
 --
 -- Lua computes in doubles: every number here is whole and below 2^53. Redis prints a number that it is given with 17
 -- digits, so that such a one may be given as it is.

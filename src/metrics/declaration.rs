@@ -214,8 +214,8 @@ impl Metrics {
         registry.register(Box::new(tls_expiry.clone()))?;
         let store_up = Gauge::new(
             "store_up",
-            "1 while the store can be asked; 0 while it is known to be down and is not. Of a Redis Cluster, the share of \
-             its slots whose node can be asked.",
+            "1 while the store can be asked; 0 while it is known to be down and is not. Of a Redis Cluster, the share \
+             of its slots whose node can be asked.",
         )?;
         registry.register(Box::new(store_up.clone()))?;
         let store_down = Opts::new("store_down", "1 for the cause why Redis is down, and 0 for all others.");

@@ -47,8 +47,9 @@ pub struct StoreSettings {
     pub expiration_jitter_max_seconds: u32,
 
     /// Where Redis is: host:port, redis://user:password@host:port/database or unix:///path; with Sentinels
-    /// MASTER,host:port,host:port or redis+sentinel://user:password@host:port,host:port/MASTER/database; of a cluster some
-    /// nodes, host:port,host:port or redis-cluster://user:password@host:port,host:port. With rediss for redis, over TLS.
+    /// MASTER,host:port,host:port or redis+sentinel://user:password@host:port,host:port/MASTER/database; of a cluster
+    /// some nodes, host:port,host:port or redis-cluster://user:password@host:port,host:port. With rediss for redis,
+    /// over TLS.
     #[arg(long, env = "REDIS_URL", value_name = "URL", hide_env_values = true, help_heading = "Store")]
     pub redis_url: Option<String>,
 

@@ -432,7 +432,8 @@ mod tests {
                             "a part of what was asked was taken: {taken} of {hits}"
                         );
                         let passed = decided.get(place).copied().flatten().is_some_and(|it| it.own.allowed);
-                        let partly_denied = answer.as_ref().err().and_then(StoreError::partly).is_some_and(|it| it.denied);
+                        let partly = answer.as_ref().err().and_then(StoreError::partly);
+                        let partly_denied = partly.is_some_and(|partly| partly.denied);
                         let denied = answer.as_ref().is_ok_and(|_| is_denied(&checks, decided)) || partly_denied;
                         // Where denials count, there may be more to refund than remains to be seen.
                         if passed && !denied && (hits > 0 || !counts_denied) {

@@ -374,9 +374,8 @@ mod tests {
     fn a_request_that_could_not_be_decided_learns_why_and_no_other() {
         let (refusal, [first, second, third]) = undecided("{KEY}|fw1:1: it is damaged");
         assert_eq!(first.unwrap()[0].unwrap().own.remaining, 7);
-        assert!(
-            matches!(second, Err(NodeError::Store(StoreError::Counter(failure))) if failure == "{KEY}|fw1:1: it is damaged")
-        );
+        let Err(NodeError::Store(StoreError::Counter(failure))) = second else { panic!("it is damaged") };
+        assert_eq!(failure, "{KEY}|fw1:1: it is damaged");
         assert_eq!(third.unwrap()[0].unwrap().own.remaining, 8);
         assert!(refusal.is_none(), "a damaged counter is no reason to suspect Redis");
     }

@@ -1,8 +1,8 @@
 //! The nodes of a Redis as one worker asks them: which of them holds a counter, and where it is if it has moved.
 //!
 //! A node of a cluster that does not have a counter says so, and has done nothing; so the request is asked again where
-//! the counter is, as often as that takes and its deadline allows. That can charge nothing twice. In a call that several
-//! requests share, a node does not say where: the request then goes in a call of its own.
+//! the counter is, as often as that takes and its deadline allows. That can charge nothing twice. In a call that
+//! several requests share, a node does not say where: the request then goes in a call of its own.
 //!
 //! While a slot moves, a request with counters in several slots is asked slot by slot, because some may be here and
 //! others there; see [`scatter`].

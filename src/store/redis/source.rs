@@ -1,6 +1,6 @@
 //! The scripts, made of `lua/`: one that decides whatever a call asks, the same for counters that lie in several slots
-//! of a cluster, and for each algorithm one that decides a check that is all of its call. Redis runs all of a script in every call, its definitions too; the ones for a check alone
-//! have few.
+//! of a cluster, and for each algorithm one that decides a check that is all of its call. Redis runs all of a script in
+//! every call, its definitions too; the ones for a check alone have few.
 
 use std::sync::LazyLock;
 

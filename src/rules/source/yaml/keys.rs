@@ -73,12 +73,6 @@ pub(super) static DEFAULTS: Section = Section {
             says so.",
         ),
         key(
-            "durable",
-            Takes::Flag,
-            "A request passes only when a replica of Redis has heard of it, so that a failover admits nothing twice. \
-            Without it, false.",
-        ),
-        key(
             "failure_mode",
             Takes::Choice(failure_modes),
             "What limits answer while the store is unavailable. Without \
@@ -205,6 +199,12 @@ pub(super) static RATE_LIMIT: Section = Section {
             Takes::One(&LEASE),
             "A replica takes hits in advance and decides by them without asking the store: \
             for counters that are asked very often.",
+        ),
+        key(
+            "durable",
+            Takes::Flag,
+            "A request passes only when a replica of Redis has heard of it, so that a failover admits nothing twice. \
+            Without it, false.",
         ),
         key(
             "failure_mode",
