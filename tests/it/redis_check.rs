@@ -34,7 +34,8 @@ async fn a_redis_that_is_well_is_described() {
     assert!(is_good, "{found:#}");
     assert_eq!(found["kind"], "single");
     assert_eq!(found["server"], *redis.tcp_address());
-    assert!(found["engine"].as_str().unwrap().starts_with("Redis "), "{found:#}");
+    let engine = found["engine"].as_str().unwrap();
+    assert!(["Redis ", "Valkey "].iter().any(|name| engine.starts_with(name)), "{found:#}");
     assert_eq!((&found["role"], &found["replicas"]), (&"master".into(), &0.into()));
     assert_eq!((&found["runs_scripts"], &found["maxmemory_policy"]), (&true.into(), &"noeviction".into()));
     assert!(found["decision_us"]["median"].as_u64() <= found["decision_us"]["most"].as_u64(), "{found:#}");
