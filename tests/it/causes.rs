@@ -191,7 +191,7 @@ async fn a_redis_cluster_is_refused_at_the_start_with_slots_and_without() {
     .await;
     Place::at(redis.url()).assert_refused("name a Redis with `cluster-enabled no` in REDIS_URL");
     // Also where it does not tell what it is.
-    redis.command::<()>(&format!("ACL SETUSER toll on >{PASSWORD} ~* &* +@all -info")).await;
+    redis.command::<()>(&format!("ACL SETUSER toll on >{PASSWORD} ~* +@all -info")).await;
     Place::at(redis.url()).with_auth(&format!("toll:{PASSWORD}")).assert_refused("it is a Redis Cluster");
 }
 
@@ -314,7 +314,7 @@ async fn missing_rights_are_named_with_the_line_that_grants_them() {
         ("resetkeys ~other:*", "use counters' keys"),
     ] {
         redis.command::<()>("SCRIPT FLUSH").await;
-        redis.command::<()>(&format!("ACL SETUSER toll reset on >{PASSWORD} ~* &* +@all {lacks}")).await;
+        redis.command::<()>(&format!("ACL SETUSER toll reset on >{PASSWORD} ~* +@all {lacks}")).await;
         let place = Place::at(redis.url()).with_auth(&format!("toll:{PASSWORD}"));
         let words = format!("its user may not {what}; this grants all that Tollgate needs: ACL SETUSER toll ~* +");
         place.assert_tells("no_permission", &words).await;
@@ -325,6 +325,10 @@ async fn missing_rights_are_named_with_the_line_that_grants_them() {
 async fn the_line_that_is_told_first_grants_all_there_is_to_grant() {
     for (path, rights) in [("", ""), ("/1", ""), ("", "+evalsha +script|load"), ("", "~* +@all -evalsha"), ("", "~*")] {
         let redis = Redis::start();
+        if rights.contains("+@all") && redis.version().await < (6, 2) {
+            // It adds no subcommand to a user who has them all.
+            continue;
+        }
         redis.command::<()>(&format!("ACL SETUSER toll reset on >{PASSWORD} {rights}")).await;
         let place = Place::at(format!("redis://{}{path}", redis.tcp_address()));
         let tollgate = place.with_auth(&format!("toll:{PASSWORD}")).start();
@@ -345,7 +349,7 @@ async fn the_line_that_is_told_first_grants_all_there_is_to_grant() {
 #[tokio::test]
 async fn a_right_that_some_algorithms_need_is_warned_of() {
     let redis = Redis::start();
-    redis.command::<()>(&format!("ACL SETUSER toll on >{PASSWORD} ~* &* +@all -llen -info")).await;
+    redis.command::<()>(&format!("ACL SETUSER toll on >{PASSWORD} ~* +@all -llen -info")).await;
     let tollgate = Place::at(redis.url()).with_auth(&format!("toll:{PASSWORD}")).start();
     let words =
         "some limits cannot be decided in redis: its user may not run LLEN; this grants all that Tollgate needs";
@@ -453,12 +457,12 @@ async fn a_redis_that_cannot_take_part() {
     place.assert_tells("no_database", "it has no such database").await;
 
     redis.command::<()>("CONFIG SET min-replicas-to-write 1").await;
-    if redis.major_version().await >= 7 {
+    if redis.version().await >= (7, 0) {
         Place::at(redis.url()).assert_tells("few_replicas", "it has too few replicas").await;
     } else {
         let tollgate = Place::at(redis.url()).start();
         assert_decides(&tollgate).await;
-        let line = tollgate.must_log("does not hold scripts to its min-replicas-to-write");
+        let line = tollgate.must_log("redis does not hold scripts to its min-replicas-to-write");
         assert_eq!(line["level"], "WARN");
     }
     redis.command::<()>("CONFIG SET min-replicas-to-write 0").await;

@@ -39,7 +39,9 @@ async fn a_redis_that_is_well_is_described() {
     assert_eq!((&found["role"], &found["replicas"]), (&"master".into(), &0.into()));
     assert_eq!((&found["runs_scripts"], &found["maxmemory_policy"]), (&true.into(), &"noeviction".into()));
     assert!(found["decision_us"]["median"].as_u64() <= found["decision_us"]["most"].as_u64(), "{found:#}");
-    assert!(found["clock_ahead_ms"].as_i64().unwrap().abs() < 60_000, "{found:#}");
+    let is_near = found["clock_ahead_ms"].as_i64().map(|ahead| ahead.abs() < 60_000);
+    let tells_clock = !engine.starts_with("Redis 6.0");
+    assert_eq!(is_near, tells_clock.then_some(true), "{found:#}");
     for list in ["missing_permissions", "warnings", "errors"] {
         assert_eq!(found[list], Value::Array(Vec::new()), "{found:#}");
     }

@@ -156,8 +156,8 @@ impl fmt::Display for Concern {
             }
             Concern::WritesAlone { engine } => write!(
                 f,
-                "{engine} does not hold scripts to its min-replicas-to-write, so a master that is cut off goes on \
-                 counting, and what it counts is lost in a failover: use Redis 7.0 or newer"
+                "redis does not hold scripts to its min-replicas-to-write ({engine}), so a master that is cut off goes \
+                 on counting, and what it counts is lost in a failover: use Redis 7.0 or newer"
             ),
             Concern::Clock { ahead_ms } => {
                 let apart = humantime::format_duration(std::time::Duration::from_secs(ahead_ms.unsigned_abs() / 1_000));

@@ -167,11 +167,12 @@ impl Redis {
         stats.lines().filter_map(calls).collect()
     }
 
-    /// The version of Redis that it is, or is compatible with: the first number.
-    pub async fn major_version(&self) -> u32 {
+    /// The version of Redis that it is, or is compatible with: its first two numbers.
+    pub async fn version(&self) -> (u32, u32) {
         let info: String = self.command("INFO server").await;
         let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap();
-        version.split('.').next().unwrap().parse().unwrap()
+        let mut numbers = version.split('.').map(|number| number.parse().unwrap());
+        (numbers.next().unwrap(), numbers.next().unwrap())
     }
 
     /// Runs one command, words separated by spaces.
