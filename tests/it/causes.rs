@@ -472,7 +472,7 @@ async fn a_redis_that_cannot_take_part() {
     redis.command::<()>("CONFIG SET maxmemory 0").await;
 
     let folder = tempfile::tempdir().unwrap();
-    let unwritable = Redis::start_with(&["--dir", folder.path().to_str().unwrap(), "--save", "3600 1"]);
+    let unwritable = Redis::start_with(&["--dir", folder.path().to_str().unwrap(), "--save", "3600", "1"]);
     drop(folder);
     unwritable.command::<()>("SET any thing").await;
     unwritable.command::<()>("BGSAVE").await;
