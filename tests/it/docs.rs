@@ -79,6 +79,8 @@ fn the_engines_that_are_told_are_those_that_make_engines_runs() {
             let package = cells[1].strip_prefix("PyPI, `").unwrap().trim_end_matches('`');
             let requirements = read(&Path::new("scripts/engines").join(format!("{name}.txt")));
             assert!(requirements.contains(&format!("\n{package}==")), "{row}");
+            let (versions, hashes) = (requirements.matches("==").count(), requirements.matches("--hash=").count());
+            assert_eq!(versions, hashes, "what is downloaded to be run is pinned by its bytes: {name}");
             told.insert(format!("{name}.txt"));
         }
     }
