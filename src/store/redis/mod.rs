@@ -13,6 +13,7 @@ mod inspection;
 mod keeper;
 mod link;
 mod node;
+mod pace;
 mod queue;
 mod rights;
 pub mod script;
