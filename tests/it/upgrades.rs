@@ -54,6 +54,7 @@ impl Present {
             timeout: Duration::from_secs(30),
             queue: 1_000,
             key_prefix: String::new(),
+            per_second: None,
         };
         Present(RedisStore::start(config, Box::new(|_| {})).await.unwrap())
     }
