@@ -95,7 +95,7 @@ impl RedisLoop {
         let mut connection = RedisLoop { stream, chunk: vec![0; 1 << 16].into() };
         let mut nothing = cmd("SCRIPT");
         nothing.arg("LOAD").arg(NOTHING);
-        for load in std::iter::once(nothing).chain(script::load()) {
+        for load in std::iter::once(nothing).chain(script::load(false)) {
             connection.command(&load, Expected::Bytes(bulk(SHA1_HEX)));
         }
         connection

@@ -181,7 +181,7 @@ fn asks_info(sent: &[u8]) -> bool {
 #[tokio::test]
 async fn a_redis_cluster_is_refused_at_the_start_with_slots_and_without() {
     let redis = Redis::start_with(&["--cluster-enabled", "yes"]);
-    Place::at(redis.url()).assert_refused("it is a Redis Cluster");
+    Place::at(redis.url()).assert_refused("it is a node of a Redis Cluster");
     // In one range that would be, and Redis 6 knows no ranges.
     let slots: Vec<String> = (0..16_384).map(|slot| slot.to_string()).collect();
     redis.command::<()>(&format!("CLUSTER ADDSLOTS {}", slots.join(" "))).await;
@@ -189,10 +189,10 @@ async fn a_redis_cluster_is_refused_at_the_start_with_slots_and_without() {
         redis.command::<String>("CLUSTER INFO").await.contains("cluster_state:ok")
     })
     .await;
-    Place::at(redis.url()).assert_refused("name a Redis with `cluster-enabled no` in REDIS_URL");
+    Place::at(redis.url()).assert_refused("set REDIS_TYPE=CLUSTER");
     // Also where it does not tell what it is.
     redis.command::<()>(&format!("ACL SETUSER toll on >{PASSWORD} ~* +@all -info")).await;
-    Place::at(redis.url()).with_auth(&format!("toll:{PASSWORD}")).assert_refused("it is a Redis Cluster");
+    Place::at(redis.url()).with_auth(&format!("toll:{PASSWORD}")).assert_refused("it is a node of a Redis Cluster");
 }
 
 #[tokio::test]
@@ -203,7 +203,7 @@ async fn a_redis_cluster_in_the_place_of_a_redis_is_not_asked() {
     let address = redis.tcp_address();
     redis.kill();
     let _cluster = Redis::start_at(&address, &["--cluster-enabled", "yes"]);
-    assert_tells(&tollgate, "cluster", "it is a Redis Cluster").await;
+    assert_tells(&tollgate, "cluster", "it is a node of a Redis Cluster").await;
 }
 
 #[tokio::test]

@@ -81,7 +81,7 @@ impl Other {
         let call = script::call_of(&self.scripts, [&group]);
         let reply: Vec<u8> = match call.query_async(&mut self.connection).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
-                for load in self.scripts.load() {
+                for load in self.scripts.load(false) {
                     load.exec_async(&mut self.connection).await.unwrap();
                 }
                 call.query_async(&mut self.connection).await.unwrap()

@@ -424,7 +424,7 @@ mod tests {
     fn what_is_no_verdict_is_an_error_and_no_denial() {
         let odd = |times: [f64; 3]| [&[1, 0, 0, 0, 0][..], &times.map(f64::to_le_bytes).concat()].concat();
         for reply in
-            [answer(0xFF, 7), answer(3, 7), odd([f64::NAN, 0.0, 0.0]), odd([0.0, -2.0, 0.0]), odd([0.0, 0.0, 0.5])]
+            [answer(0xFF, 7), answer(4, 7), odd([f64::NAN, 0.0, 0.0]), odd([0.0, -2.0, 0.0]), odd([0.0, 0.0, 0.5])]
         {
             let mut scene = Scene::new(1_000);
             let answers = scene.push_all(&[1]);

@@ -289,8 +289,8 @@ impl Connection {
     }
 
     /// Lets Redis know the scripts.
-    pub(super) async fn load(&self, timeout: Duration) -> Result<(), Fault> {
-        let calls: Vec<Call> = script::load().map(|load| self.send(load)).collect();
+    pub(super) async fn load(&self, is_cluster: bool, timeout: Duration) -> Result<(), Fault> {
+        let calls: Vec<Call> = script::load(is_cluster).map(|load| self.send(load)).collect();
         for call in calls {
             call.wait(timeout).await?;
         }

@@ -257,7 +257,7 @@ impl Looking<'_> {
         let ask = || self.connection.send(script::call([check])).wait(self.config.timeout);
         let first = match ask().await {
             Err(Fault::NoScript) => {
-                self.connection.load(self.config.timeout).await?;
+                self.connection.load(self.config.address.is_cluster(), self.config.timeout).await?;
                 ask().await?
             }
             reply => reply?,

@@ -47,9 +47,10 @@ impl Scripts {
         }
     }
 
-    /// The commands that let Redis know them.
-    pub fn load(&self) -> impl Iterator<Item = Cmd> {
-        [&self.all, &self.scattered].into_iter().chain(&self.alone).map(|text| {
+    /// The commands that let Redis know them; that for several slots is of use in a cluster alone.
+    pub fn load(&self, is_cluster: bool) -> impl Iterator<Item = Cmd> {
+        let scattered = is_cluster.then_some(&self.scattered);
+        std::iter::once(&self.all).chain(scattered).chain(&self.alone).map(|text| {
             let mut load = cmd("SCRIPT");
             load.arg("LOAD").arg(&text.source);
             load
