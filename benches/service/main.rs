@@ -7,6 +7,7 @@
 //! cost        what processes have used of the processor, by the system's own account
 //! load        requests of many users, closed loop and open loop, and a check of every answer
 //! fleet       of many replicas that share a Redis
+//! cluster     of a Redis Cluster of several masters
 //! overload    more of them than can be served (`make bench-overload`)
 //! plot        draws what becomes of them
 //! peers       beside envoyproxy/ratelimit (`make bench-peers`)
@@ -23,6 +24,7 @@
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
 mod bare;
+mod cluster;
 mod cost;
 mod fleet;
 mod headers;

@@ -11,6 +11,7 @@ use tollgate::store::redis::{RedisConfig, RedisStore};
 use tollgate::store::{Check, Key, Origin, Store as _};
 
 use crate::bare::Bare;
+use crate::cluster;
 use crate::cost::{Cost, median, memory};
 use crate::fleet;
 use crate::headers;
@@ -90,6 +91,16 @@ pub const MEASUREMENTS: &[Measurement] = &[
             },
         ],
         measure: cpu_per_request,
+    },
+    Measurement {
+        rows: &[
+            Row { figure: "cluster of six masters, server CPU per request", target: AtMost(1.15, "x one master") },
+            Row {
+                figure: "cluster of six masters, two slots, server CPU per request",
+                target: AtMost(2.0, "x one master"),
+            },
+        ],
+        measure: cluster::by_masters,
     },
     Measurement {
         rows: &[Row { figure: "memory store, TLS, server CPU per request", target: AtMost(1.5, "x without TLS") }],
@@ -211,7 +222,12 @@ pub const MEASUREMENTS: &[Measurement] = &[
 pub const USERS: usize = 10_000;
 
 /// What a closed loop costs, with these processes looked at, the first of them the server.
-fn closed_loop(stage: &Stage, server: impl Into<Server>, calls: &[Call], processes: &[(&'static str, u32)]) -> Cost {
+pub fn closed_loop(
+    stage: &Stage,
+    server: impl Into<Server>,
+    calls: &[Call],
+    processes: &[(&'static str, u32)],
+) -> Cost {
     let processes = [processes, &[("load", std::process::id())]].concat();
     Closed::during(server, calls, |answered: &AtomicU64| {
         Cost::of(&processes, || {

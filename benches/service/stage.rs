@@ -114,6 +114,11 @@ impl Stage {
         redis
     }
 
+    /// Moves a Redis that is there to the core of those beside the load.
+    pub fn place_beside_load(&self, redis: &Redis) {
+        self.cores.iter().for_each(|cores| pin(redis.pid(), cores.redis));
+    }
+
     /// This program with another argument, on the server's core; it ends when its standard input does.
     pub fn itself(&self, argument: &str) -> Child {
         let mut command = self.on_server_core(&std::env::current_exe().unwrap());

@@ -198,6 +198,11 @@ impl StoreError {
         if let StoreError::Partly(partly) = self { Some(partly) } else { None }
     }
 
+    /// Why what is not decided is not.
+    pub fn without_verdicts(&self) -> &StoreError {
+        self.partly().map_or(self, |partly| &partly.error)
+    }
+
     /// The store has not been asked, or has no room: it is as it was.
     pub fn changes_nothing(&self) -> bool {
         matches!(self, StoreError::Full | StoreError::Overloaded | StoreError::Down(_))

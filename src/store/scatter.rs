@@ -156,8 +156,10 @@ impl<N: PartialEq + Send + Sync + 'static> Request<N> {
 
     fn answer(&self, replies: &[Reply], denied: bool) -> Result<Verdicts, StoreError> {
         let decided = self.verdicts(replies);
-        let Some(error) = replies.iter().find_map(|reply| reply.as_ref().err()) else { return Ok(decided) };
-        let error = if let StoreError::Partly(partly) = error { &partly.error } else { error }.clone();
+        let errors = || replies.iter().filter_map(|reply| reply.as_ref().err().map(StoreError::without_verdicts));
+        // That nothing has been changed is so only where it is so of all of them.
+        let changes = errors().find(|error| !error.changes_nothing());
+        let Some(error) = changes.or(errors().next()).cloned() else { return Ok(decided) };
         if decided.iter().all(Option::is_none) {
             return Err(error);
         }
@@ -180,22 +182,26 @@ impl<N: Send + Sync> Part<N> {
     }
 
     /// Takes that back, once; a node that is known not to have been asked is asked again for a while.
-    async fn take_back(&self, nodes: &impl Nodes<Node = N>, owed: &[(usize, Check)]) -> Option<Verdicts> {
-        if owed.is_empty() {
-            return None;
-        }
-        let checks: Vec<&Check> = owed.iter().map(|(_, check)| check).collect();
+    async fn take_back(&self, nodes: &impl Nodes<Node = N>, owed: &[(usize, Check)]) -> Verdicts {
+        let mut returned: Verdicts = owed.iter().map(|_| None).collect();
         let (end, mut pause) = (Instant::now() + PATIENCE, PAUSE.0);
         loop {
-            match nodes.ask(&self.node, &checks, end).await {
-                Ok(verdicts) => return Some(verdicts),
+            let places: Vec<usize> = (0..owed.len()).filter(|place| returned[*place].is_none()).collect();
+            if places.is_empty() {
+                return returned;
+            }
+            let checks: Vec<&Check> = places.iter().map(|place| &owed[*place].1).collect();
+            let reply = nodes.ask(&self.node, &checks, end).await;
+            places.iter().zip(said(&reply)).for_each(|(place, verdict)| returned[*place] = *verdict);
+            match reply.as_ref().map_err(StoreError::without_verdicts) {
+                Ok(_) => return returned,
                 Err(error) if error.changes_nothing() && Instant::now() + pause < end => {
                     sleep(pause).await;
                     pause = (pause * 2).min(PAUSE.1);
                 }
                 Err(error) => {
                     tracing::debug!(%error, "what a denied request was charged may stay charged");
-                    return None;
+                    return returned;
                 }
             }
         }
@@ -211,8 +217,12 @@ fn said(reply: &Reply) -> &[Option<CheckVerdict>] {
 }
 
 /// What remains is what is there after it has been taken back.
-fn note_returned(reply: &mut Reply, owed: &[(usize, Check)], returned: Option<Verdicts>) {
-    let (Ok(verdicts), Some(returned)) = (reply, returned) else { return };
+fn note_returned(reply: &mut Reply, owed: &[(usize, Check)], returned: Verdicts) {
+    let verdicts = match reply {
+        Ok(verdicts) => verdicts,
+        Err(StoreError::Partly(partly)) => &mut partly.decided,
+        Err(_) => return,
+    };
     for ((place, _), after) in owed.iter().zip(returned) {
         if let (Some(Some(verdict)), Some(after)) = (verdicts.get_mut(*place), after) {
             let Verdict { remaining, excess, reset_after_ms, .. } = after.own;
@@ -317,6 +327,36 @@ mod tests {
         }
     }
 
+    /// Two stores of several nodes each: so nodes have nodes.
+    struct Nested([Arc<Simulated>; 2]);
+
+    impl Nested {
+        fn new() -> Arc<Nested> {
+            Arc::new(Nested([Simulated::new(3, false), Simulated::new(2, false)]))
+        }
+
+        fn of(&self, key: usize, limit: Limit) -> &Arc<Simulated> {
+            &self.0[self.holder(&check(key, limit, Ask::Peek, Role::Enforced))]
+        }
+    }
+
+    impl Nodes for Nested {
+        type Node = usize;
+
+        fn holder(&self, check: &Check) -> usize {
+            usize::from(check.descriptor >= KEYS / 2)
+        }
+
+        async fn ask<C: Borrow<Check> + Sync>(
+            &self,
+            node: &usize,
+            checks: &[C],
+            deadline: Instant,
+        ) -> Result<Verdicts, StoreError> {
+            Box::pin(decide(&self.0[*node], checks, deadline)).await
+        }
+    }
+
     fn check(key: usize, limit: Limit, ask: Ask, role: Role) -> Check {
         let entries = [Entry { key: "k".into(), value: key.to_string() }];
         let key_of = Key::new("", "d", &entries, |_| None, &limit, Origin::Rule);
@@ -392,30 +432,33 @@ mod tests {
         #[test]
         fn whatever_breaks_nothing_is_charged_twice(
             limits in prop::collection::vec(limits(), KEYS),
-            requests in prop::collection::vec((asked(), prop::collection::vec(fate(), 0..6)), 1..40),
+            requests in prop::collection::vec(
+                (asked(), [0; 2].map(|_| prop::collection::vec(fate(), 0..8))),
+                1..40,
+            ),
         ) {
             run(async {
-                let nodes = Simulated::new(3, false);
+                let nodes = Nested::new();
                 for (request, fates) in &requests {
                     let mut before = Vec::new();
                     for (key, limit) in limits.iter().enumerate() {
-                        before.push(nodes.left(key, *limit).await);
+                        before.push(nodes.of(key, *limit).left(key, *limit).await);
                     }
-                    nodes.fates.lock().clone_from(fates);
+                    nodes.0.iter().zip(fates).for_each(|(nodes, fates)| nodes.fates.lock().clone_from(fates));
                     let checks: Vec<Check> =
                         request.iter().map(|(key, ask, role)| check(*key, limits[*key], *ask, *role)).collect();
                     let answer = decide(&nodes, &checks, soon()).await;
                     // What is taken back later is taken back by then.
                     sleep(PATIENCE * 2).await;
-                    nodes.fates.lock().clear();
+                    nodes.0.iter().for_each(|nodes| nodes.fates.lock().clear());
                     let (decided, error) = match &answer {
                         Ok(verdicts) => (&verdicts[..], false),
                         Err(error) => (error.partly().map_or(&[][..], |partly| &partly.decided), true),
                     };
-                    let broke = fates.iter().any(|fate| *fate != Fate::Answered);
+                    let broke = fates.iter().flatten().any(|fate| *fate != Fate::Answered);
                     prop_assert!(!error || broke);
                     for (key, limit) in limits.iter().enumerate() {
-                        let after = nodes.left(key, *limit).await;
+                        let after = nodes.of(key, *limit).left(key, *limit).await;
                         let taken = i64::from(before[key]) - i64::from(after);
                         let Some(place) = request.iter().position(|(asked, ..)| *asked == key) else {
                             prop_assert_eq!(taken, 0, "nobody has asked for it");

@@ -442,3 +442,58 @@ async fn a_cluster_over_tls_takes_a_password_that_is_rotated() {
     let logs = format!("{:?}", tollgate.logs());
     assert!(!logs.contains(OLD) && !logs.contains(NEW), "a password is in the log");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_of_no_use_costs_its_own_slots_alone() {
+    let mut cluster = Cluster::start(3, 0).await;
+    let tollgate = start(&cluster, RULES, &["REDIS_TIMEOUT=500ms"]);
+    let slot = slot_of("ann");
+    let from = (0..3).position(|master| cluster.slots(master).contains(&slot)).unwrap();
+    let to = (from + 1) % 3;
+    let moved = users_of("moved", 1, |its| its == slot).remove(0);
+    assert_eq!(pass(&tollgate, [of_user(&moved)]).await, 1);
+    // One that runs no scripts joins, and gets the slot.
+    let address = cluster.join(&["--rename-command", "EVALSHA", ""]).await;
+    let last = cluster.nodes.len() - 1;
+    cluster.move_slot(slot, from, last, async || {}).await;
+    wait_until_async("its limits fail", async || tollgate.ask(of_user(&moved)).await.is_err()).await;
+    wait_until("the slot is known to be lost", || (0.9..1.0).contains(&tollgate.metric("tollgate_store_up")));
+    assert!(tollgate.metric("tollgate_store_down{cause=\"no_command\"}") == 1.0, "{address}");
+    // What changes elsewhere is learnt nevertheless.
+    let other = (cluster.slots(from as u16).start..).find(|its| *its != slot).unwrap();
+    let user = users_of("other", 1, |its| its == other).remove(0);
+    cluster.move_slot(other, from, to, async || {}).await;
+    wait_until_async("it is decided at its new place without a redirection", async || {
+        let moved = async || {
+            let info: String = cluster.nodes[from].command("INFO errorstats").await;
+            info.lines().find(|line| line.starts_with("errorstat_MOVED")).map(str::to_owned)
+        };
+        let before = moved().await;
+        tollgate.ask(peek(&user)).await.is_ok() && before == moved().await
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nodes_that_do_not_know_their_own_names_are_found_nevertheless() {
+    if Redis::start().version().await < (7, 0) {
+        // Every node tells its address.
+        return;
+    }
+    for preferred in ["unknown-endpoint", "hostname"] {
+        let cluster = Cluster::start_with(2, 0, &["--cluster-preferred-endpoint-type", preferred]).await;
+        let tollgate = start(&cluster, RULES, &[]);
+        let slot = slot_of("ann");
+        let from = (0..2).position(|master| cluster.slots(master).contains(&slot)).unwrap();
+        let users = users_of("ann", 3, |its| its == slot);
+        let ask = async || pass(&tollgate, users.iter().map(|user| of_user(user))).await;
+        assert_eq!(ask().await, 3);
+        cluster
+            .move_slot(slot, from, 1 - from, async || {
+                let fresh = users_of(&format!("fresh{}", fastrand::u32(..)), 2, |its| its == slot);
+                assert_eq!(pass(&tollgate, fresh.iter().map(|user| of_user(user))).await, 2, "{preferred}");
+            })
+            .await;
+        assert_eq!(ask().await, 3, "{preferred}");
+    }
+}

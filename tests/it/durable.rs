@@ -87,3 +87,42 @@ async fn of_what_has_passed_nothing_is_lost_with_the_master() {
     // Whoever was told neither may have been charged: one for each client at the most.
     assert!((passed..=passed + 8).contains(&heard), "{passed} passed, {heard} heard of");
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_denial_needs_no_replica_and_the_first_requests_wait_for_their_connection() {
+    let (master, replica) = pair().await;
+    let rules = "
+domain: shop
+descriptors:
+  - key: durable
+    rate_limit: {unit: year, requests_per_unit: 3, durable: true}
+  - key: plain
+    rate_limit: {unit: year, requests_per_unit: 3}
+";
+    let settings = [&*format!("REDIS_URL={}", master.url()), "REDIS_TIMEOUT=2s", "LOCAL_CACHE_SIZE_IN_BYTES=0"];
+    let tollgate = Tollgate::start(rules, &settings);
+    let ask = async |descriptors: &[&[(&str, &str)]]| tollgate.ask(request("shop", descriptors)).await.unwrap();
+    // At once, the first of all: none of them is answered by a failure mode, which lets pass.
+    let mut first = Vec::new();
+    for _ in 0..20 {
+        let mut client = tollgate.client().await;
+        first.push(tokio::spawn(async move {
+            let answer = client.should_rate_limit(request("shop", &[&[("durable", "ann")]])).await;
+            answer.unwrap().into_inner().overall_code() == Code::Ok
+        }));
+    }
+    let mut passed = 0;
+    for first in first {
+        passed += u32::from(first.await.unwrap());
+    }
+    assert_eq!(passed, 3);
+    for _ in 0..3 {
+        assert_eq!(ask(&[&[("plain", "ann")]]).await.overall_code(), Code::Ok);
+    }
+    replica.freeze();
+    assert_eq!(ask(&[&[("durable", "ann")]]).await.overall_code(), Code::OverLimit, "it is used up, heard of or not");
+    let both = [&[("plain", "ann")][..], &[("durable", "bob")]];
+    assert_eq!(ask(&both).await.overall_code(), Code::OverLimit, "the limit beside it is used up");
+    assert_eq!(ask(&[&[("durable", "bob")]]).await.overall_code(), Code::Ok, "its failure mode lets pass");
+    replica.thaw();
+}

@@ -314,10 +314,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
             &[("RULES", rules), ("LIMIT_LIMIT_HEADER", "a b")],
             "LIMIT_LIMIT_HEADER=a b (environment): not the name of a header",
         ),
-        (
-            &[("RULES", rules), ("REDIS_URL", "a:1,b:2"), ("REDIS_TYPE", "CLUSTER")],
-            "redis-cluster://a:1,b:2 cannot hold counters: it is a Redis Cluster",
-        ),
+        (&[("RULES", rules), ("REDIS_URL", "redis-cluster://a:1/3")], "a Redis Cluster has database 0 alone"),
         (
             &[("RULES", rules), ("HOST", "192.0.2.1"), ("GRPC_PORT", "0"), ("PORT", "0")],
             "cannot listen on 192.0.2.1:0 (HOST, PORT)",

@@ -24,7 +24,8 @@ use super::connection::{Elsewhere, Fault, reason};
 use super::queue::{Item, Waiting};
 use super::script::{Group, Reply, Slots};
 use crate::spans::{Current, Span, SpanKind};
-use crate::store::{Check, StoreError, Verdicts};
+use crate::store::group::Votes;
+use crate::store::{Check, Partly, StoreError, Verdicts};
 
 /// Requests in a call: more would gain little, and keep others waiting.
 const REQUESTS: usize = 32;
@@ -77,6 +78,8 @@ pub(super) struct Request {
     /// What it asks of Redis, in decisions of a small counter.
     work: u64,
     travel: Travel,
+    /// Its checks, where a replica is to hear what one of them takes.
+    durable: Option<Box<[Check]>>,
     queue_deadline: Instant,
     answer: oneshot::Sender<Answer>,
     /// Within which it asks, where it is sampled.
@@ -94,7 +97,9 @@ impl Request {
         let queue_deadline = now + deadline.saturating_duration_since(now) / 2;
         let work = checks.iter().map(|check| check.borrow().work()).sum();
         let (group, travel) = (Group::new(checks), Travel::default());
-        (Request { group, work, travel, queue_deadline, answer, span: None }, answered)
+        let is_durable = checks.iter().map(Borrow::borrow).any(takes_durably);
+        let durable = is_durable.then(|| checks.iter().map(|check| check.borrow().clone()).collect());
+        (Request { group, work, travel, durable, queue_deadline, answer, span: None }, answered)
     }
 
     /// The same request for counters in these slots, which goes so.
@@ -177,6 +182,15 @@ impl Batch {
     /// Answers each request with its part of the reply, or with why there is none. Returns what Redis has refused to do
     /// for one of them, if anything; a counter that fails is no refusal.
     pub(super) fn answer(self, reply: Result<Vec<u8>, NodeError>) -> Option<StoreError> {
+        self.answer_heard(reply, None)
+    }
+
+    /// The same where, for this reason, no replica is known to have heard of it.
+    pub(super) fn answer_heard(
+        self,
+        reply: Result<Vec<u8>, NodeError>,
+        unheard: Option<StoreError>,
+    ) -> Option<StoreError> {
         let counters = self.groups().map(Group::counters).sum();
         let mut reply = reply.and_then(|reply| Ok(Reply::new(&reply, counters)?));
         let mut refusal = None;
@@ -184,6 +198,10 @@ impl Batch {
             let part = match &mut reply {
                 Ok(reply) => part(reply, &request.group),
                 Err(error) => Err(error.clone()),
+            };
+            let part = match (part, &unheard, &request.durable) {
+                (Ok(verdicts), Some(why), Some(checks)) => without_unheard(checks, verdicts, why),
+                (part, ..) => part,
             };
             if let Err(NodeError::Store(error @ (StoreError::Refused(_) | StoreError::Answer))) = &part {
                 refusal = Some(error.clone());
@@ -193,6 +211,31 @@ impl Batch {
         }
         refusal
     }
+}
+
+fn takes_durably(check: &Check) -> bool {
+    check.durable && check.ask.taken() > 0
+}
+
+/// Of verdicts that no replica is known to have heard of, those of durable limits that let pass are none. A request that
+/// is denied stays so.
+fn without_unheard(checks: &[Check], verdicts: Verdicts, why: &StoreError) -> Answer {
+    let mut votes = Votes::default();
+    let mut decided = verdicts.clone();
+    for (check, verdict) in checks.iter().zip(&mut decided) {
+        let passes = verdict.is_some_and(|verdict| verdict.allowed());
+        votes.add(check.role, check, !passes);
+        if passes && takes_durably(check) {
+            *verdict = None;
+        }
+    }
+    if votes.deny() || decided == verdicts {
+        return Ok(verdicts);
+    }
+    if decided.iter().all(Option::is_none) {
+        return Err(NodeError::Store(why.clone()));
+    }
+    Err(NodeError::Store(StoreError::Partly(Box::new(Partly { decided, denied: false, error: why.clone() }))))
 }
 
 /// What the next part of a reply says to a request.
@@ -409,6 +452,32 @@ mod tests {
         assert_eq!(failure, "{KEY}|fw1:1: it is damaged");
         assert_eq!(third.unwrap()[0].unwrap().own.remaining, 8);
         assert!(refusal.is_none(), "a damaged counter is no reason to suspect Redis");
+    }
+
+    #[test]
+    fn where_no_replica_has_heard_of_it_only_what_a_durable_limit_lets_pass_is_undecided() {
+        let refused = || StoreError::Refused("nobody has heard of it".into());
+        let ask = |durable: &[bool], allowed: &[u8]| {
+            let mut scene = Scene::new(1_000);
+            let checks = durable.iter().map(|durable| Check { durable: *durable, ..check(Algorithm::TokenBucket) });
+            let answer_to = scene.push(&checks.collect::<Vec<_>>(), soon()).unwrap();
+            let reply = allowed.iter().flat_map(|allowed| answer(*allowed, 7));
+            let reply = AT.into_iter().chain(reply).collect();
+            scene.next().unwrap().answer_heard(Ok(reply), Some(refused()));
+            match answer_to.blocking_recv().unwrap() {
+                Ok(verdicts) => verdicts.iter().map(Option::is_some).collect(),
+                Err(NodeError::Store(StoreError::Partly(partly))) if !partly.denied => {
+                    partly.decided.iter().map(Option::is_some).collect()
+                }
+                Err(NodeError::Store(StoreError::Refused(_))) => Vec::new(),
+                Err(error) => panic!("{error:?}"),
+            }
+        };
+        assert_eq!(ask(&[true], &[1]), [false; 0]);
+        assert_eq!(ask(&[true], &[0]), [true]);
+        assert_eq!(ask(&[false, true], &[1, 1]), [true, false]);
+        assert_eq!(ask(&[false, true], &[0, 1]), [true, true], "it is denied anyway");
+        assert_eq!(ask(&[false], &[1]), [true]);
     }
 
     #[test]

@@ -98,6 +98,9 @@ pub enum Cause {
     /// `NOREPLICAS`
     #[error("it takes no writes because it has too few replicas: see `min-replicas-to-write` in redis.conf")]
     FewReplicas,
+    /// A limit is durable.
+    #[error("no replica has heard of it within {0:?}: the limit says durable: true, so see the replicas of Redis")]
+    NobodyHeard(Duration),
     /// `NOPERM`
     #[error("{0}")]
     Lacks(Rights),
@@ -114,7 +117,10 @@ pub enum Cause {
     #[error("it is no node of a Redis Cluster (`cluster-enabled no`): leave REDIS_TYPE out, or name nodes of one")]
     NoCluster,
     /// `CLUSTERDOWN`
-    #[error("the cluster serves no such counter (CLUSTERDOWN): see CLUSTER INFO and CLUSTER NODES there")]
+    #[error(
+        "the cluster serves no such counter (CLUSTERDOWN): see CLUSTER NODES there, and set \
+         cluster-require-full-coverage no, lest one slot without a master stops all"
+    )]
     ClusterDown,
     /// What it watches, where that is known.
     #[error(
@@ -279,7 +285,7 @@ impl Cause {
             Cause::Loading => "loading",
             Cause::Busy => "busy",
             Cause::CannotSave => "cannot_save",
-            Cause::FewReplicas => "few_replicas",
+            Cause::FewReplicas | Cause::NobodyHeard(_) => "few_replicas",
             Cause::Lacks(_) => "no_permission",
             Cause::TooManyClients => "too_many_clients",
             Cause::NoDatabase => "no_database",

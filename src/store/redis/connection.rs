@@ -39,9 +39,13 @@ pub(super) enum Fault {
     Elsewhere(Elsewhere),
     #[error("no reply of the script")]
     Answer,
-    /// It has done what it was asked, and no replica has heard of it.
-    #[error("no replica has heard of it within {0:?}: the limit says durable: true, so see the replicas of Redis")]
-    Unreplicated(Duration),
+    /// It has done what it was asked, and no replica is known to have heard of it.
+    #[error("{why}")]
+    Unheard {
+        /// What it has answered.
+        reply: Vec<u8>,
+        why: Cause,
+    },
     #[error("cannot connect: {0}")]
     Connect(Cause),
 }
@@ -64,6 +68,19 @@ pub(super) enum Elsewhere {
 }
 
 impl Elsewhere {
+    /// As the node at this place says it: one that does not know its own address leaves the host out.
+    pub(super) fn said_by(self, from: &Place) -> Elsewhere {
+        let whole = |place| match (place, from) {
+            (Place::Tcp(host, port), Place::Tcp(own, _)) if host.is_empty() => Place::Tcp(own.clone(), port),
+            (place, _) => place,
+        };
+        match self {
+            Elsewhere::Moved(place) => Elsewhere::Moved(whole(place)),
+            Elsewhere::Asked(place) => Elsewhere::Asked(whole(place)),
+            elsewhere @ (Elsewhere::Untold | Elsewhere::Moving) => elsewhere,
+        }
+    }
+
     fn of(error: &RedisError) -> Option<Elsewhere> {
         let ErrorKind::Server(kind) = error.kind() else { return None };
         let place = || error.redirect_node().and_then(|(address, _)| Place::of_node(address));
@@ -94,7 +111,7 @@ impl Fault {
             Fault::NoScript => "no_script",
             Fault::Elsewhere(_) => Cause::Cluster.kind(),
             Fault::Answer => "answer",
-            Fault::Unreplicated(_) => Cause::FewReplicas.kind(),
+            Fault::Unheard { why, .. } => why.kind(),
         }
     }
 }
@@ -105,7 +122,7 @@ impl From<Fault> for StoreError {
             Fault::Silent(_) => StoreError::Timeout,
             Fault::Lost(cause) => StoreError::Connection(cause.into()),
             Fault::Refused(cause) => StoreError::Refused(cause.to_string().into()),
-            Fault::NoScript | Fault::Connect(_) | Fault::Elsewhere(_) | Fault::Unreplicated(_) => {
+            Fault::NoScript | Fault::Connect(_) | Fault::Elsewhere(_) | Fault::Unheard { .. } => {
                 StoreError::Refused(fault.to_string().into())
             }
             Fault::Answer => StoreError::Answer,
@@ -280,11 +297,19 @@ impl Connection {
                 all.cmd("WAIT").arg(1).arg(u64::try_from(patience.as_millis()).unwrap_or(u64::MAX).max(1));
             }
             let mut replies = redis.send_packed_commands(&all, 0, all.len()).await?.into_iter();
-            let reply = replies.nth(usize::from(is_asking)).unwrap_or(Value::Nil).extract_error()?;
-            match (heard_within, replies.next()) {
-                (Some(_), Some(Value::Int(1..))) | (None, _) => Ok(reply),
-                (Some(patience), _) => Err(Fault::Unreplicated(patience)),
+            let mut next = || replies.next().unwrap_or(Value::Nil).extract_error();
+            if is_asking {
+                next()?;
             }
+            let reply = next()?;
+            let Some(patience) = heard_within else { return Ok(reply) };
+            let why = match next() {
+                Ok(Value::Int(1..)) => return Ok(reply),
+                Ok(_) => Cause::NobodyHeard(patience),
+                Err(error) => Cause::of_error(&error),
+            };
+            let Value::BulkString(reply) = reply else { return Err(Fault::Answer) };
+            Err(Fault::Unheard { reply, why })
         })
     }
 

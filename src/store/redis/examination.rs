@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use deadpool::managed::Manager as _;
-use deadpool_redis::redis::cmd;
+use deadpool_redis::redis::{Value, cmd};
 use tokio::time::{Instant, timeout};
 
 use super::cause::Cause;
@@ -77,7 +77,9 @@ pub async fn examine(mut config: RedisConfig) -> Result<Examination, StartError>
     let per_second = config.per_second.take();
     let mut found = examine_one(config).await?;
     if let Some(config) = per_second {
-        found.per_second = Some(Box::new(examine_one(*config).await?));
+        let mut second = examine_one(*config).await?;
+        second.names_settings_of_its_own();
+        found.per_second = Some(Box::new(second));
     }
     Ok(found)
 }
@@ -95,7 +97,7 @@ async fn examine_one(config: RedisConfig) -> Result<Examination, StartError> {
     };
     match topology::reach(&config, &access) {
         Reach::One(dialer) => found.look_at_one(&config, &dialer).await?,
-        Reach::Cluster(seeds) => match topology::survey(&seeds, &access, config.timeout).await {
+        Reach::Cluster(seeds) => match topology::survey(&seeds, &access, &config).await {
             Ok(layout) => found.look_at_all(&config, &layout, &access).await?,
             Err(cause) => found.errors.push(cause.to_string()),
         },
@@ -120,6 +122,14 @@ impl Examination {
     /// Everything that prevents them.
     pub fn errors(&self) -> impl Iterator<Item = &String> {
         self.both().flat_map(|it| it.errors.iter().chain(it.servers.iter().flat_map(|server| &server.errors)))
+    }
+
+    /// What is said of the one for all counters, said of the one for limits of seconds.
+    fn names_settings_of_its_own(&mut self) {
+        let rename = |text: &mut String| *text = of_second(text);
+        let of_servers =
+            self.servers.iter_mut().flat_map(|server| server.warnings.iter_mut().chain(&mut server.errors));
+        self.warnings.iter_mut().chain(&mut self.errors).chain(of_servers).for_each(rename);
     }
 
     /// This one and, where there are two, the other.
@@ -154,7 +164,8 @@ impl Examination {
     ) -> Result<(), StartError> {
         let missing = SLOTS - layout.slots();
         if missing > 0 {
-            self.warnings.push(format!("{missing} slots have no node: limits there answer by their failure modes"));
+            let slots = if missing == 1 { "slot has" } else { "slots have" };
+            self.warnings.push(format!("{missing} {slots} no node: limits there answer by their failure modes"));
         }
         for master in &layout.masters {
             let Master { place, replicas, ranges } = master;
@@ -170,6 +181,23 @@ impl Examination {
         }
         Ok(())
     }
+}
+
+/// Settings that each of two Redises has for itself.
+const OWN: [&str; 6] = ["REDIS_URL", "REDIS_TYPE", "REDIS_AUTH", "REDIS_SENTINEL_AUTH", "REDIS_TLS", "REDIS_POOL_SIZE"];
+
+/// The text with the names of the second Redis's settings.
+fn of_second(text: &str) -> String {
+    let is_of_name = |char: char| char.is_ascii_uppercase() || char == '_';
+    let mut renamed = String::with_capacity(text.len() + 16);
+    let mut rest = text;
+    while let Some(at) = rest.find("REDIS_") {
+        let name = &rest[at..][..rest[at..].find(|char| !is_of_name(char)).unwrap_or(rest.len() - at)];
+        renamed.push_str(&rest[..at]);
+        renamed.push_str(&if OWN.contains(&name) { name.replacen('_', "_PERSECOND_", 1) } else { name.to_owned() });
+        rest = &rest[at + name.len()..];
+    }
+    renamed + rest
 }
 
 impl Server {
@@ -206,6 +234,12 @@ struct Looking<'a> {
 impl Looking<'_> {
     async fn look(mut self) {
         self.identify().await;
+        if !self.found.errors.is_empty() {
+            return;
+        }
+        if self.config.address.is_cluster() {
+            self.look_at_coverage().await;
+        }
         match self.decide(&self.own.check).await {
             Ok(took) => {
                 self.found.runs_scripts = Some(true);
@@ -227,6 +261,23 @@ impl Looking<'_> {
         if let Ok(Some(rights)) = self.inspection.missing_rights(&self.connection).await {
             self.found.missing_permissions = rights.commands.clone();
             self.found.warn(&Concern::Lacks(self.inspection.with_grant(rights)));
+        }
+    }
+
+    /// Whether a slot without a master stops all others; `CONFIG` is not everybody's.
+    async fn look_at_coverage(&mut self) {
+        let mut ask = cmd("CONFIG");
+        ask.arg("GET").arg("cluster-require-full-coverage");
+        let said = self.connection.send(ask).reply(self.config.timeout).await;
+        let values = match said {
+            Ok(Value::Array(parts)) => parts,
+            Ok(Value::Map(pairs)) => pairs.into_iter().map(|(_, value)| value).collect(),
+            _ => Vec::new(),
+        };
+        if values.iter().any(|value| *value == Value::BulkString(b"yes".to_vec())) {
+            let advice = "cluster-require-full-coverage is yes: where one slot has no master, no counter is decided; \
+                          set it to no";
+            self.found.warnings.push(advice.to_owned());
         }
     }
 
@@ -273,5 +324,18 @@ impl Looking<'_> {
         }
         took.sort_unstable();
         Ok((took[DECISIONS / 2], took[DECISIONS - 1]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_the_second_redis_names_its_settings() {
+        let said = "correct REDIS_AUTH (or REDIS_URL), REDIS_TLS=true; see REDIS_TLS_CACERT and REDIS_TIMEOUT";
+        let expected = "correct REDIS_PERSECOND_AUTH (or REDIS_PERSECOND_URL), REDIS_PERSECOND_TLS=true; see \
+                        REDIS_TLS_CACERT and REDIS_TIMEOUT";
+        assert_eq!(of_second(said), expected);
     }
 }

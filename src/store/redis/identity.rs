@@ -84,8 +84,10 @@ impl<'i> Identity<'i> {
         has_bound.then(|| Concern::Evicts { policy: policy.to_owned(), evicted })
     }
 
+    /// In a cluster a replica sends whoever asks it to its master.
     fn writable_replica(&self) -> Option<Concern> {
-        self.is("role", "slave").then(|| Concern::WritableReplica { primary: self.primary().unwrap_or_default() })
+        (self.is("role", "slave") && !self.is_cluster())
+            .then(|| Concern::WritableReplica { primary: self.primary().unwrap_or_default() })
     }
 
     fn writes_alone(&self) -> Option<Concern> {

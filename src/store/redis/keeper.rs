@@ -35,10 +35,10 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The first pause between two attempts to connect, and the longest.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), store::RETRY);
 
-/// Keeps the connection of one slot.
+/// Keeps the connection of one place.
 pub(super) struct Keeper {
     shared: Arc<Shared>,
-    slot: usize,
+    place: usize,
     /// Learns why Redis can never be of use, if the first attempt to connect finds that; is dropped after it.
     tried: Option<mpsc::Sender<Cause>>,
 }
@@ -51,9 +51,9 @@ enum Checked {
 }
 
 impl Keeper {
-    /// Keeps this slot of the link; `tried` learns how the first attempt to connect ends.
-    pub(super) fn new(shared: Arc<Shared>, slot: usize, tried: mpsc::Sender<Cause>) -> Keeper {
-        Keeper { shared, slot, tried: Some(tried) }
+    /// Keeps this place of the link; `tried` learns how the first attempt to connect ends.
+    pub(super) fn new(shared: Arc<Shared>, place: usize, tried: mpsc::Sender<Cause>) -> Keeper {
+        Keeper { shared, place, tried: Some(tried) }
     }
 
     /// For as long as the link is there, whatever happens.
@@ -63,7 +63,7 @@ impl Keeper {
             let kept = AssertUnwindSafe(self.keep()).catch_unwind().await;
             let has_panicked = kept.is_err();
             let fault = kept.unwrap_or_else(|_| Fault::Lost("its keeper has panicked".to_owned()));
-            match self.shared.slots[self.slot].swap(None) {
+            match self.shared.places[self.place].swap(None) {
                 Some(connection) => {
                     connection.lose(&fault.to_string());
                     self.shared.breaker.lose(&fault);
@@ -83,7 +83,7 @@ impl Keeper {
     /// Makes a connection, and returns what has ended it.
     async fn keep(&mut self) -> Fault {
         let connection = self.connect().await;
-        self.shared.slots[self.slot].store(Some(Arc::clone(&connection)));
+        self.shared.places[self.place].store(Some(Arc::clone(&connection)));
         self.shared.breaker.gain();
         self.tried = None;
         self.watch(connection).await
@@ -141,7 +141,7 @@ impl Keeper {
     async fn dial(&self) -> Result<Connection, Fault> {
         match self.shared.pool.get().await {
             // For good: the pool would hand out a returned connection again, to any worker.
-            Ok(dialed) => Ok(Connection::new(Object::take(dialed), self.shared.worker_of(self.slot))),
+            Ok(dialed) => Ok(Connection::new(Object::take(dialed), self.shared.worker_of(self.place))),
             Err(error) => Err(Fault::Connect(self.why_not_connected(error).await)),
         }
     }
@@ -208,7 +208,7 @@ impl Keeper {
             match self.check(&connection).await {
                 Checked::Good => connection.set_suspect(false),
                 Checked::Replaced(new) => {
-                    self.shared.slots[self.slot].store(Some(Arc::clone(&new)));
+                    self.shared.places[self.place].store(Some(Arc::clone(&new)));
                     connection.lose("another has taken its place");
                     connection = new;
                 }

@@ -1,8 +1,9 @@
 //! A Redis as one worker asks it, by two ways: that of all requests, and that of those which a replica is to hear of,
 //! whose waiting must not be the others'.
 //!
-//! A counter is asked by one of the two for as long as its rule stays the same, so that operations on it keep their
-//! order.
+//! What a request asks goes one way, the durable one where one of its limits is durable. Operations on a counter keep
+//! their order as long as they go the same way: a limit that is asked now alone, and now together with a durable one,
+//! has none between the two.
 
 use std::borrow::Borrow;
 use std::sync::Arc;

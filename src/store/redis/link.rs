@@ -20,7 +20,7 @@ use deadpool::managed::Pool;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::AbortHandle;
-use tokio::time::{Duration, Instant, sleep};
+use tokio::time::{Duration, Instant, timeout_at};
 
 use super::breaker::Breaker;
 use super::cause::Cause;
@@ -33,16 +33,19 @@ use super::topology::Dialer;
 use super::{OnChange, RedisConfig, StartError};
 use crate::store::StoreError;
 
-/// How often a request looks whether the connection that it has brought about is there.
-const MAKING: Duration = Duration::from_millis(1);
-
 /// The connections to a Redis, and their keepers.
 pub(super) struct Link {
     shared: Arc<Shared>,
     keepers: Vec<AbortHandle>,
     /// Of connections for what a replica is to hear of, one for each worker, once they are needed.
-    durable: Vec<OnceLock<AbortHandle>>,
+    durable: Vec<OnceLock<Durable>>,
     runtimes: Vec<Handle>,
+}
+
+/// The keeper of a connection for what a replica is to hear of, and whether it has tried to make it.
+struct Durable {
+    keeper: AbortHandle,
+    tried: watch::Receiver<bool>,
 }
 
 /// What they share.
@@ -52,7 +55,7 @@ pub(super) struct Shared {
     pub(super) pool: Pool<Dialer>,
     /// Those that serve or are suspect: so many for each worker, one worker after the other; and behind them one for
     /// each that is durable.
-    pub(super) slots: Vec<ArcSwapOption<Connection>>,
+    pub(super) places: Vec<ArcSwapOption<Connection>>,
     pub(super) for_each_worker: usize,
     pub(super) breaker: Breaker,
     pub(super) inspection: Inspection,
@@ -84,7 +87,7 @@ impl Link {
         let for_each_worker = config.connections.div_ceil(runtimes.len());
         let (connections, workers) = (for_each_worker * runtimes.len(), runtimes.len());
         let shared = Arc::new(Shared {
-            slots: (0..connections + workers).map(|_| ArcSwapOption::empty()).collect(),
+            places: (0..connections + workers).map(|_| ArcSwapOption::empty()).collect(),
             for_each_worker,
             breaker: Breaker::new(config.to_string(), connections, on_change),
             doubts: watch::Sender::new(()),
@@ -98,9 +101,9 @@ impl Link {
             config,
         });
         let (tried, mut all_tried) = mpsc::channel(1);
-        let keeper = |slot| {
-            let keeper = Keeper::new(Arc::clone(&shared), slot, tried.clone());
-            runtimes[slot / for_each_worker].spawn(keeper.run()).abort_handle()
+        let keeper = |place| {
+            let keeper = Keeper::new(Arc::clone(&shared), place, tried.clone());
+            runtimes[place / for_each_worker].spawn(keeper.run()).abort_handle()
         };
         let keepers = (0..connections).map(keeper).collect();
         drop(tried);
@@ -120,7 +123,8 @@ impl Link {
 
     /// What to say to a request that cannot be asked.
     pub(super) fn down(&self) -> StoreError {
-        StoreError::Down(self.shared.breaker.cause())
+        let cause = self.shared.breaker.cause();
+        StoreError::Down(if cause.is_empty() { "its connection is being made".into() } else { cause })
     }
 
     /// The node has slots, and this is one of them.
@@ -139,7 +143,7 @@ impl Link {
 
     /// A connection for the calls of this worker: one of its own, if any serves; suspect ones are better than none.
     pub(super) fn choose(&self, worker: usize) -> Option<Arc<Connection>> {
-        let all = self.shared.slots.len() - self.durable.len();
+        let all = self.shared.places.len() - self.durable.len();
         self.find(worker, all, Connection::serves).or_else(|| self.find(worker, all, Connection::is_usable))
     }
 
@@ -150,29 +154,34 @@ impl Link {
 
     /// The one of this worker for what a replica is to hear of.
     pub(super) fn choose_durable(&self, worker: usize) -> Option<Arc<Connection>> {
-        let slot = &self.shared.slots[self.shared.durable_slot(worker)];
-        slot.load_full().filter(|connection| connection.is_usable())
+        let place = &self.shared.places[self.shared.durable_place(worker)];
+        place.load_full().filter(|connection| connection.is_usable())
     }
 
-    /// Makes that one, if nobody has yet, and waits for it until then.
+    /// Makes that one, if nobody has yet, and waits until it has been tried once, or until then.
     pub(super) async fn make_durable(&self, worker: usize, deadline: Instant) {
-        let (slot, mut is_new) = (self.shared.durable_slot(worker), false);
-        self.durable[worker].get_or_init(|| {
-            is_new = true;
-            let (tried, _) = mpsc::channel(1);
-            let keeper = Keeper::new(Arc::clone(&self.shared), slot, tried);
-            self.runtimes[worker].spawn(keeper.run()).abort_handle()
+        let Durable { tried, .. } = self.durable[worker].get_or_init(|| {
+            let (first, mut all_tried) = mpsc::channel(1);
+            let (is_tried, tried) = watch::channel(false);
+            let keeper = Keeper::new(Arc::clone(&self.shared), self.shared.durable_place(worker), first);
+            self.runtimes[worker].spawn(async move {
+                all_tried.recv().await;
+                is_tried.send_replace(true);
+            });
+            Durable { keeper: self.runtimes[worker].spawn(keeper.run()).abort_handle(), tried }
         });
-        while is_new && self.choose_durable(worker).is_none() && Instant::now() < deadline {
-            sleep(MAKING).await;
+        if !*tried.borrow() {
+            let mut tried = tried.clone();
+            // Whoever is late learns that it is not there.
+            let _ = timeout_at(deadline, tried.wait_for(|tried| *tried)).await;
         }
     }
 
     /// The first of so many, from the worker's own on.
     fn find(&self, worker: usize, count: usize, is: impl Fn(&Connection) -> bool) -> Option<Arc<Connection>> {
-        let Shared { slots, for_each_worker, .. } = &*self.shared;
-        let places = (0..count).map(|place| (worker * for_each_worker + place) % (slots.len() - self.durable.len()));
-        places.filter_map(|place| slots[place].load_full()).find(|connection| is(connection))
+        let Shared { places: all, for_each_worker, .. } = &*self.shared;
+        let places = (0..count).map(|place| (worker * for_each_worker + place) % (all.len() - self.durable.len()));
+        places.filter_map(|place| all[place].load_full()).find(|connection| is(connection))
     }
 
     /// How often the scripts have been loaded.
@@ -198,7 +207,8 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        self.keepers.iter().chain(self.durable.iter().filter_map(OnceLock::get)).for_each(AbortHandle::abort);
+        let durable = self.durable.iter().filter_map(OnceLock::get).map(|durable| &durable.keeper);
+        self.keepers.iter().chain(durable).for_each(AbortHandle::abort);
     }
 }
 
@@ -213,14 +223,14 @@ fn pool(dialer: Dialer, timeout: Duration, size: usize) -> Result<Pool<Dialer>, 
 }
 
 impl Shared {
-    fn durable_slot(&self, worker: usize) -> usize {
-        self.slots.len() - self.slots.len() / (self.for_each_worker + 1) + worker
+    fn durable_place(&self, worker: usize) -> usize {
+        self.places.len() - self.places.len() / (self.for_each_worker + 1) + worker
     }
 
-    /// On whose runtime the connection of this slot lives.
-    pub(super) fn worker_of(&self, slot: usize) -> usize {
-        let durable = self.durable_slot(0);
-        slot.checked_sub(durable).unwrap_or(slot / self.for_each_worker)
+    /// On whose runtime the connection at this place lives.
+    pub(super) fn worker_of(&self, place: usize) -> usize {
+        let durable = self.durable_place(0);
+        place.checked_sub(durable).unwrap_or(place / self.for_each_worker)
     }
 
     /// A call over this connection has failed.
@@ -233,7 +243,7 @@ impl Shared {
             Fault::Lost(cause) => connection.lose(cause),
             Fault::Refused(_) | Fault::NoScript | Fault::Answer | Fault::Connect(_) => connection.note_refusal(),
             // It has answered.
-            Fault::Elsewhere(_) | Fault::Unreplicated(_) => connection.note_answer(),
+            Fault::Elsewhere(_) | Fault::Unheard { .. } => connection.note_answer(),
         }
     }
 

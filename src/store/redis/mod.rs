@@ -127,6 +127,14 @@ pub enum StartError {
 }
 
 impl StartError {
+    /// In one word, as metrics have it.
+    fn kind(&self) -> &'static str {
+        match self {
+            StartError::Impossible(_) => "other",
+            StartError::Unfit { cause, .. } => cause.kind(),
+        }
+    }
+
     fn new(cause: impl Error + Send + Sync + 'static) -> StartError {
         StartError::Impossible(Box::new(cause))
     }

@@ -139,7 +139,16 @@ impl Node {
         // It ends before those of the requests do.
         drop(span);
         let failed = reply.is_err();
-        match batch.answer(reply.map_err(NodeError::from)) {
+        let refusal = match reply {
+            Err(Fault::Unheard { reply, why }) => {
+                batch.answer_heard(Ok(reply), Some(StoreError::Refused(why.to_string().into())))
+            }
+            Err(Fault::Elsewhere(elsewhere)) => {
+                batch.answer(Err(NodeError::Elsewhere(elsewhere.said_by(connection.place()))))
+            }
+            reply => batch.answer(reply.map_err(NodeError::from)),
+        };
+        match refusal {
             _ if failed => {}
             Some(_) => connection.note_refusal(),
             None => connection.note_answer(),

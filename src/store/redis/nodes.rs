@@ -183,6 +183,7 @@ impl Request {
     ) -> Result<Verdicts, StoreError> {
         let mut pause = PAUSE.0;
         loop {
+            elsewhere = self.cluster.known(elsewhere);
             let (member, travel) = match &elsewhere {
                 Elsewhere::Moved(place) => {
                     self.cluster.note_moved(slot, place);

@@ -42,7 +42,11 @@ pub(super) fn grant(access: &Access, key_prefix: &str) -> String {
         }
         line.push(char);
     }
-    line.push_str("* +evalsha +script|load +info");
+    // WAIT is for limits that are durable.
+    line.push_str("* +evalsha +script|load +info +wait");
+    if access.is_cluster() {
+        line.push_str(" +cluster|slots +asking");
+    }
     if access.database() != 0 {
         line.push_str(" +select");
     }
@@ -91,9 +95,10 @@ mod tests {
     #[test]
     fn the_line_names_the_user_its_keys_and_every_command() {
         let grant = |url: &str, prefix| grant(&Access::start(&url.parse().unwrap()).unwrap(), prefix);
+        assert!(grant("redis-cluster://cache", "").contains(" +wait +cluster|slots +asking +del "));
         let line = grant("redis://toll:secret@cache/3", "a*[1]:");
         assert!(
-            line.starts_with(r"ACL SETUSER toll ~a\*\[1\]:* +evalsha +script|load +info +select +del +get "),
+            line.starts_with(r"ACL SETUSER toll ~a\*\[1\]:* +evalsha +script|load +info +wait +select +del +get "),
             "{line}"
         );
         assert!(

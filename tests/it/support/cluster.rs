@@ -86,6 +86,19 @@ impl Cluster {
         cluster
     }
 
+    /// Another master, without slots, is the last node from now on: where it is.
+    pub async fn join(&mut self, arguments: &[&str]) -> String {
+        let address = address();
+        let fixed =
+            ["--cluster-enabled", "yes", "--cluster-node-timeout", "800", "--cluster-require-full-coverage", "no"];
+        let node = Redis::start_at(&address, &[&fixed, arguments].concat());
+        let (host, port) = split(&self.nodes[0]);
+        node.command::<()>(&format!("CLUSTER MEET {host} {port}")).await;
+        self.nodes.push(node);
+        self.agreed(usize::from(self.masters)).await;
+        address
+    }
+
     /// The slots that this master begins with.
     pub fn slots(&self, master: u16) -> std::ops::Range<u16> {
         let at = |i: u16| u32::from(SLOTS) * u32::from(i) / u32::from(self.masters);

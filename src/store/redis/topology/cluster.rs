@@ -1,7 +1,7 @@
 //! The nodes of a Redis Cluster, each with its link, its breaker and its queues.
 //!
-//! Which node has a slot is asked of one node after the other, now and then while all is well; at once where a node
-//! says that a slot is elsewhere, or goes down; and often while one is down, since another will take its place. One
+//! Which node has a slot is asked of one node, now and then while all is well; at once where a node says that a slot is
+//! elsewhere, or goes down; and often while one is down, of one node after the other, since another will take its place. One
 //! answer serves the whole process, and answers come at least [`APART`] from each other: a cluster that moves a
 //! thousand slots is not asked a thousand times. What a redirection says of its slot is in force at once.
 
@@ -11,9 +11,7 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use deadpool_redis::redis::cmd;
-use futures_util::StreamExt as _;
 use futures_util::future::join_all;
-use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -26,18 +24,22 @@ use super::layout::Layout;
 use super::node_dialer;
 use super::overview::Overview;
 use crate::store::redis::address::Place;
-use crate::store::redis::cause::Cause;
+use crate::store::redis::cause::{Cause, Rights};
+use crate::store::redis::connection::Elsewhere;
 use crate::store::redis::lanes::Lanes;
 use crate::store::redis::link::Link;
+use crate::store::redis::rights;
 use crate::store::redis::slot::SLOTS;
-use crate::store::redis::{OnChange, RedisConfig, StartError};
+use crate::store::redis::{Health, OnChange, RedisConfig, StartError};
 
 /// How often the layout is asked while all is well, and while a node is down.
-const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(200));
+const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(150));
+/// The longest time between two where a node is down for long.
+const LONG: Duration = Duration::from_secs(1);
 /// The shortest time between two answers.
 const APART: Duration = Duration::from_millis(100);
-/// How many are asked at a time.
-const AT_A_TIME: usize = 3;
+/// After so long a node in which limits could not hold is tried again.
+const UNFIT: Duration = Duration::from_secs(10);
 /// For so long a node is kept that has no slots, after it was asked for: slots may be moving there.
 const KEPT: Duration = Duration::from_secs(60);
 
@@ -68,6 +70,8 @@ pub(in crate::store::redis) struct Member {
 struct Membership {
     member: Option<Arc<Member>>,
     wanted: Instant,
+    /// When it was found that limits could never hold in it.
+    unfit: Option<Instant>,
 }
 
 /// Whom the layout is asked of.
@@ -132,10 +136,27 @@ impl Cluster {
         let now = Instant::now();
         let membership = members.entry(place.clone()).or_insert_with(|| {
             self.doubts.notify_one();
-            Membership { member: None, wanted: now }
+            Membership::new()
         });
         membership.wanted = now;
         membership.member.clone()
+    }
+
+    /// The same where a node that has no name, as it is to be known by one, is told apart by its port alone.
+    pub(in crate::store::redis) fn known(&self, elsewhere: Elsewhere) -> Elsewhere {
+        let (Elsewhere::Moved(Place::Tcp(host, port)) | Elsewhere::Asked(Place::Tcp(host, port))) = &elsewhere else {
+            return elsewhere;
+        };
+        if host != "?" {
+            return elsewhere;
+        }
+        let members = self.members.lock();
+        let mut known = members.keys().filter(|place| matches!(place, Place::Tcp(_, own) if own == port));
+        match (known.next(), known.next(), &elsewhere) {
+            (Some(place), None, Elsewhere::Moved(_)) => Elsewhere::Moved(place.clone()),
+            (Some(place), None, _) => Elsewhere::Asked(place.clone()),
+            _ => Elsewhere::Untold,
+        }
     }
 
     /// A node says that this slot is at another place now.
@@ -173,7 +194,7 @@ impl Cluster {
         let mut places = self.places();
         source.turn = (source.turn + 1) % places.len().max(1);
         places.rotate_left(source.turn);
-        let (dialed, layout) = ask_any(&places, &self.access, self.config.timeout).await?;
+        let (dialed, layout) = ask_any(&places, &self.access, &self.config).await?;
         source.dialed = Some(dialed);
         Ok(layout)
     }
@@ -188,28 +209,34 @@ impl Cluster {
     /// Puts a layout in force: makes the nodes that are new, and lets those go that have no slots any more.
     ///
     /// # Errors
-    /// Where the first attempt to connect finds that limits could never hold in one of them.
+    /// Where the first attempt to connect finds that limits could never hold in one of them; the others are in force.
     async fn take(self: &Arc<Self>, layout: &Layout) -> Result<(), StartError> {
         let first_slots: HashMap<&Place, u16> =
             layout.masters.iter().filter_map(|master| Some((&master.place, *master.ranges.first()?.start()))).collect();
         let missing: Vec<Place> = {
             let mut members = self.members.lock();
-            let now = Instant::now();
             for place in first_slots.keys() {
-                members.entry((*place).clone()).or_insert(Membership { member: None, wanted: now });
+                members.entry((*place).clone()).or_insert_with(Membership::new);
             }
             members.retain(|place, it| first_slots.contains_key(place) || it.wanted.elapsed() < KEPT);
-            members.iter().filter(|(_, it)| it.member.is_none()).map(|(place, _)| place.clone()).collect()
+            members.iter().filter(|(_, it)| it.is_due()).map(|(place, _)| place.clone()).collect()
         };
         self.overview.count(layout);
-        let made = join_all(missing.into_iter().map(|place| {
+        let making = missing.into_iter().map(async |place| {
             let slot = first_slots.get(&place).copied();
-            self.make(place, slot)
-        }));
-        for made in made.await {
-            let member = Arc::new(made?);
-            if let Some(membership) = self.members.lock().get_mut(&member.place) {
-                membership.member = Some(member);
+            (place.clone(), self.make(place, slot).await)
+        });
+        let mut unfit = None;
+        for (place, made) in join_all(making).await {
+            let mut members = self.members.lock();
+            let Some(membership) = members.get_mut(&place) else { continue };
+            match made {
+                Ok(member) => membership.member = Some(Arc::new(member)),
+                Err(error) => {
+                    membership.unfit = Some(Instant::now());
+                    self.overview.of_node(place)(Health::Down(error.kind()));
+                    unfit.get_or_insert(error);
+                }
             }
         }
         let members = self.members.lock();
@@ -227,7 +254,7 @@ impl Cluster {
             listed.push(member);
         }
         self.routes.store(Arc::new(Routes { members: listed, owners }));
-        Ok(())
+        unfit.map_or(Ok(()), Err)
     }
 
     /// A node, once its first attempts to connect have ended.
@@ -244,20 +271,20 @@ impl Cluster {
     }
 }
 
-/// Asks these places for the layout, some at a time; who answers first is believed. Gives the connection to it, too.
+/// Asks these places for the layout, one after the other, until one answers. Gives the connection to it, too.
 ///
 /// # Errors
 /// Where none of them answers.
-async fn ask_any(places: &[Place], access: &Arc<Access>, patience: Duration) -> Result<(Dialed, Layout), Cause> {
+async fn ask_any(places: &[Place], access: &Arc<Access>, config: &RedisConfig) -> Result<(Dialed, Layout), Cause> {
     let mut causes = Vec::new();
-    for some in places.chunks(AT_A_TIME) {
-        let mut asked: FuturesUnordered<_> =
-            some.iter().map(|place| dial_and_ask(place.clone(), access, patience)).collect();
-        while let Some(answer) = asked.next().await {
-            match answer {
-                Ok(answer) => return Ok(answer),
-                Err(cause) => causes.push(cause),
+    for place in places {
+        match dial_and_ask(place.clone(), access, config.timeout).await {
+            Ok(answer) => return Ok(answer),
+            Err(Cause::Lacks(rights)) => {
+                let grant = Some(rights::grant(access, &config.key_prefix));
+                causes.push(Cause::Lacks(Rights { grant, ..rights }));
             }
+            Err(cause) => causes.push(cause),
         }
     }
     // What can never be says more than what may pass.
@@ -291,9 +318,9 @@ async fn ask_one(dialed: &Dialed, patience: Duration) -> Result<Layout, Cause> {
 pub(in crate::store::redis) async fn survey(
     seeds: &[Place],
     access: &Arc<Access>,
-    patience: Duration,
+    config: &RedisConfig,
 ) -> Result<Layout, Cause> {
-    ask_any(seeds, access, patience).await.map(|(_, layout)| layout)
+    ask_any(seeds, access, config).await.map(|(_, layout)| layout)
 }
 
 impl Drop for Cluster {
@@ -301,6 +328,17 @@ impl Drop for Cluster {
         if let Some(task) = self.task.lock().take() {
             task.abort();
         }
+    }
+}
+
+impl Membership {
+    fn new() -> Membership {
+        Membership { member: None, wanted: Instant::now(), unfit: None }
+    }
+
+    /// It is to be made now.
+    fn is_due(&self) -> bool {
+        self.member.is_none() && self.unfit.is_none_or(|at| at.elapsed() > UNFIT)
     }
 }
 
@@ -336,6 +374,7 @@ impl Routes {
 async fn follow(cluster: Weak<Cluster>, mut source: Source) {
     let Some(doubts) = cluster.upgrade().map(|cluster| Arc::clone(&cluster.doubts)) else { return };
     let mut pause = POLL.0;
+    let mut is_well = true;
     loop {
         tokio::select! {
             () = doubts.notified() => {}
@@ -350,12 +389,14 @@ async fn follow(cluster: Weak<Cluster>, mut source: Source) {
             }
             Err(cause) => cluster.overview.fail(&cause),
         }
-        pause = if cluster.overview.is_well() {
+        let was_well = std::mem::replace(&mut is_well, cluster.overview.is_well());
+        pause = if is_well {
             POLL.0
         } else {
             // The node that was asked may be cut off from the others.
             source.dialed = None;
-            POLL.1
+            // More seldom the longer it lasts.
+            if was_well { POLL.1 } else { (pause + APART).min(LONG) }
         };
         drop(cluster);
         sleep(APART).await;
