@@ -106,7 +106,7 @@ mod tests {
             "{line}"
         );
         let line = grant("cache:6379", "");
-        assert!(line.starts_with("ACL SETUSER default ~* +evalsha +script|load +info +del "), "{line}");
+        assert!(line.starts_with("ACL SETUSER default ~* +evalsha +script|load +info +wait +del "), "{line}");
     }
 
     #[test]
