@@ -184,6 +184,10 @@ async fn count(redis: &Redis, users: &[String]) -> u64 {
     let mut sum = 0;
     for user in users {
         let names: Vec<String> = redis.command(&format!("KEYS {{shop|user={user}}}*")).await;
+        // A replica may not have heard of it yet.
+        if names.is_empty() {
+            continue;
+        }
         let mut connection = redis.connection().await;
         // A replica would send the reader to its master.
         cmd("READONLY").exec_async(&mut connection).await.unwrap();

@@ -50,7 +50,8 @@ pub(super) enum Place {
 }
 
 impl Place {
-    /// `HOST:PORT`, as nodes of a cluster name each other: an IPv6 address has no brackets, and the host may be missing.
+    /// `HOST:PORT`, as nodes of a cluster name each other: an IPv6 address has no brackets, and the host may be
+    /// missing.
     pub(super) fn of_node(address: &str) -> Option<Place> {
         let (host, port) = address.rsplit_once(':')?;
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);

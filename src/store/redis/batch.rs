@@ -217,8 +217,8 @@ fn takes_durably(check: &Check) -> bool {
     check.durable && check.ask.taken() > 0
 }
 
-/// Of verdicts that no replica is known to have heard of, those of durable limits that let pass are none. A request that
-/// is denied stays so.
+/// Of verdicts that no replica is known to have heard of, those of durable limits that let pass are none. A request
+/// that is denied stays so.
 fn without_unheard(checks: &[Check], verdicts: Verdicts, why: &StoreError) -> Answer {
     let mut votes = Votes::default();
     let mut decided = verdicts.clone();
