@@ -15,7 +15,7 @@ use tokio::time::{Duration, sleep};
 
 use super::address::Place;
 use super::cause::Cause;
-use super::script;
+use super::script::{self, Group};
 use super::topology::Dialed;
 use crate::store::StoreError;
 
@@ -286,6 +286,18 @@ impl Connection {
                 (Some(patience), _) => Err(Fault::Unreplicated(patience)),
             }
         })
+    }
+
+    /// What the script replies to a group that is all of its call. Redis learns the scripts where it has to.
+    pub(super) async fn decide(&self, group: &Group, timeout: Duration) -> Result<Vec<u8>, Fault> {
+        let ask = || self.send(script::call([group])).wait(timeout);
+        match ask().await {
+            Err(Fault::NoScript) => {
+                self.load(timeout).await?;
+                ask().await
+            }
+            reply => reply,
+        }
     }
 
     /// Lets Redis know the scripts.

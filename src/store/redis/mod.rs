@@ -18,6 +18,7 @@ mod nodes;
 mod own;
 mod queue;
 mod redises;
+mod replicas;
 mod rights;
 pub mod script;
 mod slot;
@@ -34,6 +35,7 @@ pub use address::{RedisAddress, RedisAddressError, RedisTls, RedisType};
 pub use cause::Cause;
 pub use config::RedisConfig;
 pub use examination::{Examination, Server, examine};
+pub use replicas::{Reading, RedisReplicas, Replica, ReplicaError, Staleness};
 
 use super::{Check, Store, StoreError, Verdicts};
 use crate::spans::Spans;

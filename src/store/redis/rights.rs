@@ -46,6 +46,9 @@ pub(super) fn grant(access: &Access, key_prefix: &str) -> String {
     if access.database() != 0 {
         line.push_str(" +select");
     }
+    if access.is_cluster() {
+        line.push_str(" +cluster|slots +readonly");
+    }
     commands().iter().for_each(|command| line.extend([" +", &command.to_ascii_lowercase()]));
     line
 }
@@ -102,6 +105,8 @@ mod tests {
         );
         let line = grant("cache:6379", "");
         assert!(line.starts_with("ACL SETUSER default ~* +evalsha +script|load +info +del "), "{line}");
+        let line = grant("redis-cluster://cache:6379", "");
+        assert!(line.contains(" +info +cluster|slots +readonly +del "), "{line}");
     }
 
     #[test]

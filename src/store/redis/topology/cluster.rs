@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::access::Access;
-use super::dial::{Dialed, dial};
+use super::dial::Dialed;
 use super::layout::Layout;
 use super::node_dialer;
 use super::overview::Overview;
@@ -265,12 +265,7 @@ async fn ask_any(places: &[Place], access: &Arc<Access>, patience: Duration) -> 
 }
 
 async fn dial_and_ask(place: Place, access: &Arc<Access>, patience: Duration) -> Result<(Dialed, Layout), Cause> {
-    let dialer = node_dialer(place.clone(), access);
-    let dialed = match timeout(patience, dial(place, access)).await {
-        Ok(Ok(dialed)) => dialed,
-        Ok(Err(error)) => return Err(dialer.explain(error, patience).await),
-        Err(_) => return Err(dialer.explain_silence(patience).await),
-    };
+    let dialed = node_dialer(place, access).connect(patience).await?;
     let layout = ask_one(&dialed, patience).await?;
     Ok((dialed, layout))
 }
