@@ -32,7 +32,7 @@ pub(super) struct Get {
     #[command(flatten)]
     which: Which,
 
-    /// Ask a replica of Redis, which may be behind: each counter says which replica, and when that heard from its master.
+    /// Ask a replica of Redis, which may be behind: each counter says which, and when that heard from its master.
     ///
     /// The master of a cluster, or one that Sentinels watch, need not answer. A single Redis is asked for its replicas;
     /// where it does not answer, name a replica in REDIS_URL.

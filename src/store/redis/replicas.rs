@@ -21,7 +21,7 @@ use tokio::time::Duration;
 
 use super::address::Place;
 use super::cause::{Cause, Rights};
-use super::connection::{Connection, Fault};
+use super::connection::{Connection, Fault, reason};
 use super::identity::Identity;
 use super::redises::is_of_seconds;
 use super::script::{Group, Reply, Slots};
@@ -59,8 +59,8 @@ pub struct Replica {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Staleness {
-    /// It is linked to the master, and has last heard from it so long ago. Masters that have nothing to say say so every
-    /// ten seconds.
+    /// It is linked to the master, and has last heard from it so long ago. Masters that have nothing to say say so
+    /// every ten seconds.
     Linked {
         /// Since then.
         heard_s: u64,
@@ -217,7 +217,11 @@ impl Replicas {
             connection.decide(group, patience).await
         };
         let reply = read.await.map_err(|fault| self.with_grant(fault))?;
-        let verdicts = Reply::new(&reply, group.counters())?.next(group)?;
+        let verdicts = Reply::new(&reply, group.counters()).and_then(|mut reply| reply.next(group));
+        let verdicts = verdicts.map_err(|error| match &error {
+            StoreError::Counter(failure) => Cause::known(reason(failure)).map_or(error.into(), Failure::Refused),
+            _ => error.into(),
+        })?;
         Ok((verdicts, Replica { server: place.to_string(), staleness }))
     }
 
@@ -249,6 +253,9 @@ enum Failure {
     Fault(#[from] Fault),
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// What a counter fails for that is no fault of the counter.
+    #[error(transparent)]
+    Refused(Cause),
     #[error("it is a master by now")]
     Master,
     #[error("it has no copy of its master yet")]

@@ -92,8 +92,8 @@ impl Dialer {
         }
     }
 
-    /// Where the node's replicas are, as the Sentinels say, those first that have heard the most; `None` where there are
-    /// no Sentinels.
+    /// Where the node's replicas are, as the Sentinels say, those first that have heard the most; `None` where there
+    /// are no Sentinels.
     pub(in crate::store::redis) async fn replicas(&self) -> Option<Result<Vec<Place>, Cause>> {
         match &self.target {
             Target::Fixed(_) => None,
