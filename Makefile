@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-peers conformance conformance-reference dist image
+.PHONY: help run test engines simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-peers conformance conformance-reference dist image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -18,6 +18,10 @@ test: ## run every test, with the Redis and the Envoy they need (installed at th
 	scripts/test-tools.sh
 	cargo test --locked --no-fail-fast
 
+engines: ## run what asks a Redis against every engine of docs/running.md: half an hour (installs them at the first run; on x86_64)
+	scripts/test-tools.sh openssl envoy
+	scripts/engines.sh
+
 e2e: ## make what a release has, and try it as its users would; ask h2spec, actionlint and shellcheck, too (installs what it needs; needs Go)
 	scripts/test-tools.sh
 	scripts/e2e-tools.sh
@@ -25,6 +29,7 @@ e2e: ## make what a release has, and try it as its users would; ask h2spec, acti
 	cargo test --locked --test it -- --ignored floods:: dist:: xds:: rolling:: drivers::real
 	deploy/image/try.sh
 	$(MAKE) conformance-reference
+	$(MAKE) engines
 
 # Another server than ours, and how it is judged: as `reference`, or as `tollgate` where it is one.
 SERVER ?=

@@ -39,7 +39,7 @@ const TOGETHER: usize = 32;
 async fn main() {
     let url = std::env::args().nth(1).unwrap_or_else(|| "redis://localhost:6379".into());
     let mut redis = Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap();
-    for load in script::load() {
+    for load in script::load(false) {
         load.exec_async(&mut redis).await.unwrap();
     }
     if std::env::args().nth(2).is_none_or(|only| only != "sizes") {

@@ -3,7 +3,7 @@
 --
 -- This text, bucket.lua, penalty.lua, the algorithms beside them in the order of Algorithm::ALL, and decide.lua make
 -- one script. Defining all of it costs Redis as much as a decision does. So a check that is all of its call has a
--- script of its own: what its algorithm names of this text and of bucket.lua, the algorithm, and alone.lua. A paragraph
+-- script of its own: alone.lua, with the algorithm and what that names of this text and of bucket.lua. A paragraph
 -- here is a definition that is there or not.
 --
 -- KEYS[i]  the counters, in the order of the checks: that of its limit, and behind it that of its penalty where it has
@@ -69,12 +69,12 @@ end
 
 -- Each write sets the TTL, or leaves it as it is where the counter expires when it did before.
 local function write(key, state, ttl, lasting)
-  if ttl == 0 then
+  if lasting then
+    redis.call('SET', key, state, 'KEEPTTL')
+  elseif ttl == 0 then
     redis.call('DEL', key)
   elseif type(state) == 'table' then
     state:write(ttl)
-  elseif lasting then
-    redis.call('SET', key, state, 'KEEPTTL')
   else
     redis.call('SET', key, state, 'PX', ttl)
   end

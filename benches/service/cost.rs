@@ -14,13 +14,13 @@ pub struct Cost {
     pub done: u64,
     /// How long it took.
     pub elapsed: Duration,
-    /// What each process used of the processor, in the order in which they were given.
+    /// What each used of the processor, in the order in which they were named.
     pub used: Vec<Used>,
     /// What the system used for everybody else, its host included.
     others: Duration,
 }
 
-/// What one process used.
+/// What the processes of one name used.
 pub struct Used {
     name: &'static str,
     account: Account,
@@ -34,18 +34,22 @@ struct Account {
 }
 
 impl Cost {
-    /// What these processes, each by its name, use while `load` does so much.
+    /// What these processes, each by its name, use while `load` does so much. Those of one name count together.
     pub fn of(processes: &[(&'static str, u32)], load: impl FnOnce() -> u64) -> Cost {
         let start = Instant::now();
         let (everybody_before, stolen_before) = (everybody(), stolen());
         let before: Vec<Account> = processes.iter().map(|(_, pid)| Account::of(*pid)).collect();
         let done = load();
         let elapsed = start.elapsed();
-        let used = processes.iter().zip(before).map(|((name, pid), before)| {
+        let mut used: Vec<Used> = Vec::new();
+        for ((name, pid), before) in processes.iter().zip(before) {
             let now = Account::of(*pid);
-            Used { name, account: Account { cpu: now.cpu - before.cpu, waiting: now.waiting - before.waiting } }
-        });
-        let used = used.collect();
+            let account = Account { cpu: now.cpu - before.cpu, waiting: now.waiting - before.waiting };
+            match used.iter_mut().find(|used| used.name == *name) {
+                Some(used) => used.account.add(account),
+                None => used.push(Used { name, account }),
+            }
+        }
         let is_ours = |pid: u32| processes.iter().any(|(_, ours)| *ours == pid);
         let others = everybody().into_iter().filter(|(pid, _)| !is_ours(*pid));
         let others =
@@ -54,7 +58,7 @@ impl Cost {
         Cost { done, elapsed, used, others }
     }
 
-    /// Microseconds of the processor for each request, of the process in this place.
+    /// Microseconds of the processor for each request, of what was named in this place.
     pub fn each_us(&self, process: usize) -> f64 {
         self.used[process].account.cpu.as_secs_f64() * 1e6 / self.done as f64
     }
@@ -95,6 +99,11 @@ impl Account {
             waiting += figures.next().unwrap();
         }
         Account { cpu: Duration::from_nanos(cpu), waiting: Duration::from_nanos(waiting) }
+    }
+
+    fn add(&mut self, other: Account) {
+        self.cpu += other.cpu;
+        self.waiting += other.waiting;
     }
 }
 

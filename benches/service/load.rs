@@ -179,39 +179,84 @@ impl<'a> Closed<'a> {
     }
 }
 
-/// An open loop: calls go out when they are due, whatever became of those before, and their time counts from then. It
-/// spins.
+/// An open loop: calls go out when they are due, whatever became of those before, and their time counts from then. They
+/// go out later where a server wants no more at a time.
+pub struct OpenLoop<'a> {
+    /// One server after the other has its turn.
+    pub ports: &'a [u16],
+    pub calls: &'a [Call],
+    /// To all of them together.
+    pub per_second: u32,
+    pub run: Duration,
+    pub idle: Idle,
+}
+
+/// What an open loop does while nothing is due.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Idle {
+    /// It spins, and has a core for itself.
+    Spin,
+    /// It leaves the core to others, and is late by a part of a tenth of a millisecond.
+    Pause,
+}
+
+/// How long it leaves the core to others.
+const PAUSE: Duration = Duration::from_micros(20);
+
+impl OpenLoop<'_> {
+    /// Runs it, and checks every answer.
+    pub fn checked(&self) -> Latencies {
+        self.run(|turn, answer| self.call(turn).check(answer, turn.is_multiple_of(SAMPLE)))
+    }
+
+    /// Runs it, and gives `answer` every message with the turn of its call.
+    pub fn run(&self, mut answer: impl FnMut(usize, &[u8])) -> Latencies {
+        let open = |port: &u16| {
+            let mut connection = Connection::open(*port, TIMEOUT).unwrap();
+            connection.never_wait().unwrap();
+            connection
+        };
+        let mut connections: Vec<Connection<(usize, Instant)>> = self.ports.iter().map(open).collect();
+        let (mut turn, mut taken) = (0, Vec::new());
+        let (start, gap) = (Instant::now(), Duration::from_secs(1) / self.per_second);
+        loop {
+            // What is due at one time goes out at once.
+            let now = Instant::now();
+            while start + gap * turn <= now.min(start + self.run) {
+                let (place, due) = (turn as usize, start + gap * turn);
+                let connection = &mut connections[place % self.ports.len()];
+                if !connection.has_room() {
+                    break;
+                }
+                connection.call(&self.call(place).message, (place, due));
+                turn += 1;
+            }
+            for connection in connections.iter_mut().filter(|connection| connection.waiting() > 0) {
+                connection.flush().unwrap();
+                let end = |(_, due): (usize, Instant), answered: bool| {
+                    assert!(answered, "a call failed");
+                    taken.push(due.elapsed());
+                };
+                connection.receive(|(turn, _), message| answer(*turn, message), end).unwrap();
+            }
+            let is_all_sent = start + gap * turn > start + self.run;
+            if is_all_sent && connections.iter().all(|connection| connection.waiting() == 0) {
+                return Latencies::new(taken);
+            }
+            if self.idle == Idle::Pause {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    fn call(&self, turn: usize) -> &Call {
+        &self.calls[turn % self.calls.len()]
+    }
+}
+
+/// One server, asked by an open loop that spins.
 pub fn open_loop(port: u16, calls: &[Call], per_second: u32, run: Duration) -> Latencies {
-    let mut connection = Connection::open(port, TIMEOUT).unwrap();
-    connection.never_wait().unwrap();
-    let mut taken = Vec::new();
-    let mut poll = |connection: &mut Connection<(usize, Instant)>| {
-        let check = |(turn, _): &(usize, Instant), answer: &[u8]| {
-            calls[turn % calls.len()].check(answer, turn.is_multiple_of(SAMPLE))
-        };
-        let end = |(_, due): (usize, Instant), answered: bool| {
-            assert!(answered, "a call failed");
-            taken.push(due.elapsed());
-        };
-        connection.receive(check, end).unwrap();
-    };
-    let (start, gap) = (Instant::now(), Duration::from_secs(1) / per_second);
-    for turn in 0.. {
-        let due = start + gap * turn;
-        if due > start + run {
-            break;
-        }
-        while Instant::now() < due {
-            poll(&mut connection);
-        }
-        let turn = turn as usize;
-        connection.call(&calls[turn % calls.len()].message, (turn, due));
-        connection.flush().unwrap();
-    }
-    while connection.waiting() > 0 {
-        poll(&mut connection);
-    }
-    Latencies::new(taken)
+    OpenLoop { ports: &[port], calls, per_second, run, idle: Idle::Spin }.checked()
 }
 
 /// How long answers took.

@@ -6,6 +6,7 @@
 //! stage       on which cores everything runs, and for how long
 //! cost        what processes have used of the processor, by the system's own account
 //! load        requests of many users, closed loop and open loop, and a check of every answer
+//! fleet       of many replicas that share a Redis
 //! overload    more of them than can be served (`make bench-overload`)
 //! plot        draws what becomes of them
 //! peers       beside envoyproxy/ratelimit (`make bench-peers`)
@@ -23,6 +24,7 @@
 
 mod bare;
 mod cost;
+mod fleet;
 mod headers;
 mod http2;
 mod load;
@@ -63,7 +65,7 @@ fn main() {
     let part = wanted.map_or("", |part| part);
     match () {
         () if is_given("--overload") => overload::run(&stage, part),
-        () if is_given("--peers") => peers::print(&stage),
+        () if is_given("--peers") => peers::print(&stage, part),
         () => report::print(&stage, part),
     }
 }

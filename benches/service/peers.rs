@@ -1,7 +1,8 @@
 //! Tollgate beside `envoyproxy/ratelimit`: `make bench-peers` prints a table of both, in turn, in one run.
 //!
 //! Both run the same rules with the same environment, each with a Redis of its own, on the server's core. The load
-//! asks them from the other core: this program's own, which checks every answer; h2load; and an Envoy.
+//! asks them from the other core: this program's own, which checks every answer; h2load; and an Envoy. Then fleets of
+//! both, each with a Redis that its replicas share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use std::time::Duration;
 use tempfile::TempDir;
 
 use crate::cost::{Cost, median};
-use crate::load::{Call, Closed, Latencies, RULES, Users, calls, open_loop};
+use crate::fleet::{self, REPLICAS};
+use crate::load::{Call, Closed, Idle, Latencies, OpenLoop, RULES, Users, calls, open_loop};
 use crate::stage::{Place, Stage};
 use crate::support::drop_in::{DropIn, Given};
 use crate::support::envoy::Envoy;
@@ -23,6 +25,10 @@ const REFERENCE: &str = "target/tools/bin/ratelimit";
 /// Where latency is measured: far from what either can do, so that nobody waits for another.
 const PER_SECOND: u32 = 2_000;
 const USERS: usize = 10_000;
+/// What the replicas of a fleet are asked together.
+const FLEET_RATES: [u32; 3] = [2_000, 8_000, 16_000];
+/// The part that has only fleets.
+const FLEET: &str = "fleet";
 /// Calls of h2load for each second of a run: some seconds of the slower one.
 const H2LOAD_CALLS: u64 = 20_000;
 
@@ -47,8 +53,16 @@ struct Run {
     envoys: [Latencies; 2],
 }
 
-/// Measures both, and prints the table.
-pub fn print(stage: &Stage) {
+/// Measures both, and prints the tables; only that of fleets, where `part` is that.
+pub fn print(stage: &Stage, part: &str) {
+    println!("{stage}\n");
+    if part != FLEET {
+        print_single(stage);
+    }
+    print_fleets(stage);
+}
+
+fn print_single(stage: &Stage) {
     let bench = Bench::new();
     let peers = bench.peers(stage);
     let mut runs: Vec<Vec<Run>> = peers.iter().map(|_| Vec::new()).collect();
@@ -57,16 +71,23 @@ pub fn print(stage: &Stage) {
             runs.push(bench.run(stage, peer));
         }
     }
-    println!("{stage}\n");
-    let names: Vec<&str> = peers.iter().map(|peer| peer.name).collect();
-    println!("| figure | {} | ratio |\n|---|{}---|", names.join(" | "), "---|".repeat(names.len()));
+    head(peers.iter().map(|peer| peer.name));
     for Figure { name, unit, of } in FIGURES {
         let values: Vec<f64> = runs.iter().map(|runs| median(runs.iter().map(of).collect())).collect();
-        let shown: Vec<String> = values.iter().map(|value| format!("{value:.*} {unit}", digits(*value))).collect();
-        println!("| {name} | {} | {:.2} |", shown.join(" | "), values[1] / values[0]);
+        line(name, unit, &values);
     }
     let disturbed = runs.iter().flatten().filter(|run| run.many.disturbed() || run.h2load.disturbed()).count();
     println!("\nOthers were on the cores in {disturbed} of {} runs.", runs.iter().map(Vec::len).sum::<usize>());
+}
+
+fn head<'n>(names: impl Iterator<Item = &'n str>) {
+    let names: Vec<&str> = names.collect();
+    println!("| figure | {} | ratio |\n|---|{}---|", names.join(" | "), "---|".repeat(names.len()));
+}
+
+fn line(name: &str, unit: &str, values: &[f64]) {
+    let shown: Vec<String> = values.iter().map(|value| format!("{value:.*} {unit}", digits(*value))).collect();
+    println!("| {name} | {} | {:.2} |", shown.join(" | "), values[1] / values[0]);
 }
 
 /// A line of the table.
@@ -112,10 +133,7 @@ impl Bench {
     }
 
     fn peers(&self, stage: &Stage) -> Vec<Peer> {
-        let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join(REFERENCE);
-        assert!(reference.exists(), "{REFERENCE} is missing: scripts/test-tools.sh ratelimit h2load");
-        let sides = [("envoyproxy/ratelimit", reference), ("Tollgate", PathBuf::from(tollgate::BINARY))];
-        sides.map(|(name, program)| peer(stage, name, &program)).into()
+        sides().map(|(name, program)| peer(stage, name, &program)).into()
     }
 
     fn run(&self, stage: &Stage, peer: &Peer) -> Run {
@@ -162,15 +180,82 @@ impl Bench {
     }
 }
 
-fn peer(stage: &Stage, name: &'static str, program: &Path) -> Peer {
-    let redis = stage.redis(Place::BesideLoad);
+/// Who is compared, and the program of each.
+fn sides() -> [(&'static str, PathBuf); 2] {
+    let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join(REFERENCE);
+    assert!(reference.exists(), "{REFERENCE} is missing: scripts/test-tools.sh ratelimit h2load");
+    [("envoyproxy/ratelimit", reference), ("Tollgate", PathBuf::from(tollgate::BINARY))]
+}
+
+/// Replicas of one side, and the Redis that they share.
+struct Fleet {
+    redis: Redis,
+    replicas: Vec<DropIn>,
+}
+
+impl Fleet {
+    fn start(stage: &Stage, name: &str, program: &Path) -> Fleet {
+        let redis = stage.redis(Place::BesideLoad);
+        let command = || {
+            let mut command = stage.on_any_core(program);
+            // One thread for each replica, as where it may use one core.
+            command.envs([("WORKER_THREADS", "1"), ("GOMAXPROCS", "1")]);
+            command
+        };
+        let replicas = (0..REPLICAS).map(|_| start(name, &command, &redis)).collect();
+        Fleet { redis, replicas }
+    }
+
+    fn run(&self, stage: &Stage, calls: &[Call], per_second: u32) -> (Cost, Latencies) {
+        let ports: Vec<u16> = self.replicas.iter().map(|replica| replica.ports.grpc).collect();
+        let processes = fleet::processes(&self.redis, self.replicas.iter().map(DropIn::pid));
+        let open_loop = OpenLoop { ports: &ports, calls, per_second, run: stage.run, idle: Idle::Pause };
+        let mut latencies = Latencies::default();
+        let cost = Cost::of(&processes, || {
+            latencies = open_loop.checked();
+            latencies.count()
+        });
+        (cost, latencies)
+    }
+}
+
+fn print_fleets(stage: &Stage) {
+    let calls = calls(USERS, 1, Users::Passing);
+    let fleets = sides().map(|(name, program)| Fleet::start(stage, name, &program));
+    println!("\n{REPLICAS} replicas, which share a Redis:\n");
+    head(sides().iter().map(|(name, _)| *name));
+    for per_second in FLEET_RATES {
+        let mut runs = fleets.each_ref().map(|_| Vec::new());
+        for _ in 0..stage.runs {
+            for (fleet, runs) in fleets.iter().zip(&mut runs) {
+                runs.push(fleet.run(stage, &calls, per_second));
+            }
+        }
+        let figure = |name: &str, unit: &str, of: &dyn Fn(&(Cost, Latencies)) -> f64| {
+            let values = runs.each_ref().map(|runs| median(runs.iter().map(of).collect()));
+            line(&format!("{name} at {per_second}/s"), unit, &values);
+        };
+        figure("decisions per second", "/s", &|(cost, _)| cost.rate());
+        figure("Redis CPU per decision", "µs", &|(cost, _)| cost.each_us(0));
+        figure("server CPU per decision", "µs", &|(cost, _)| cost.each_us(2));
+        figure("p50", "µs", &|(_, latencies)| latencies.us(0.5));
+        figure("p99", "µs", &|(_, latencies)| latencies.us(0.99));
+    }
+}
+
+/// A server of either side, which counts in this Redis.
+fn start(name: &str, command: &dyn Fn() -> Command, redis: &Redis) -> DropIn {
     // The cheapest that envoyproxy/ratelimit can be told: it reports nothing to anybody.
     let settings = [("USE_STATSD", "false"), ("DISABLE_STATS", "true"), ("LOG_LEVEL", "WARN")];
     let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let rules = [("rules.yaml".to_owned(), RULES.trim_start().to_owned())];
-    let command = || stage.on_server_core(program);
-    let given = Given { command: &command, settings: &settings, rules: &rules, redis: &redis };
-    let server = DropIn::start(&given).unwrap_or_else(|ended| panic!("{name} has ended: {}", ended.0));
+    let given = Given { command, settings: &settings, rules: &rules, redis };
+    DropIn::start(&given).unwrap_or_else(|ended| panic!("{name} has ended: {}", ended.0))
+}
+
+fn peer(stage: &Stage, name: &'static str, program: &Path) -> Peer {
+    let redis = stage.redis(Place::BesideLoad);
+    let server = start(name, &|| stage.on_server_core(program), &redis);
     // One descriptor, the user; without it nobody is asked.
     let domain = ("domain: shop", "domain: bench");
     let no_path = ("text: request.url_path", "text: request.headers['x-nobody']");

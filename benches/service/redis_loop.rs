@@ -11,11 +11,34 @@ use tollgate::store::redis::script::{self, Group};
 use crate::load::Latencies;
 use crate::support::redis::Redis;
 
+/// How long replies are.
+#[derive(Clone, Copy)]
+enum Expected {
+    Bytes(usize),
+    Lines(usize),
+}
+
+impl Expected {
+    /// How much of it a part of the replies is.
+    fn in_part(self, part: &[u8]) -> usize {
+        match self {
+            Expected::Bytes(_) => part.len(),
+            Expected::Lines(_) => part.iter().filter(|byte| **byte == b'\n').count(),
+        }
+    }
+
+    fn all(self) -> usize {
+        match self {
+            Expected::Bytes(all) | Expected::Lines(all) => all,
+        }
+    }
+}
+
 /// Calls that travel together.
 pub struct Pipeline {
     bytes: Vec<u8>,
-    /// How many there are in the replies to all of them.
-    reply: usize,
+    /// What the replies to all of them have in all.
+    reply: Expected,
     /// What they are worth.
     pub decisions: usize,
 }
@@ -25,7 +48,7 @@ impl Pipeline {
     pub fn of_nothing(calls: usize) -> Pipeline {
         let mut call = cmd("EVALSHA");
         call.arg(Script::new(NOTHING).get_hash()).arg(0);
-        Pipeline { bytes: call.get_packed_command().repeat(calls), reply: ":1\r\n".len() * calls, decisions: calls }
+        Pipeline { bytes: call.get_packed_command().repeat(calls), reply: Expected::Lines(calls), decisions: calls }
     }
 
     /// Calls that decide so many checks each.
@@ -35,9 +58,18 @@ impl Pipeline {
         let reply = |checks: &[Check]| bulk(checks.len() * script::ANSWER);
         Pipeline {
             bytes: checks.chunks(in_each).flat_map(call).collect(),
-            reply: checks.chunks(in_each).map(reply).sum(),
+            reply: Expected::Bytes(checks.chunks(in_each).map(reply).sum()),
             decisions: checks.len(),
         }
+    }
+
+    /// What `envoyproxy/ratelimit` sends for one decision.
+    pub fn of_counting(counter: &str) -> Pipeline {
+        let (mut count, mut expire) = (cmd("INCRBY"), cmd("EXPIRE"));
+        count.arg(counter).arg(1);
+        expire.arg(counter).arg(60);
+        let bytes = [count, expire].iter().flat_map(Cmd::get_packed_command).collect();
+        Pipeline { bytes, reply: Expected::Lines(2), decisions: 1 }
     }
 }
 
@@ -63,14 +95,14 @@ impl RedisLoop {
         let mut connection = RedisLoop { stream, chunk: vec![0; 1 << 16].into() };
         let mut nothing = cmd("SCRIPT");
         nothing.arg("LOAD").arg(NOTHING);
-        for load in std::iter::once(nothing).chain(script::load()) {
-            connection.command(&load, bulk(SHA1_HEX));
+        for load in std::iter::once(nothing).chain(script::load(false)) {
+            connection.command(&load, Expected::Bytes(bulk(SHA1_HEX)));
         }
         connection
     }
 
-    /// One command, and so many bytes of reply.
-    fn command(&mut self, command: &Cmd, reply: usize) {
+    /// One command, and so much of a reply.
+    fn command(&mut self, command: &Cmd, reply: Expected) {
         self.run(&Pipeline { bytes: command.get_packed_command(), reply, decisions: 0 });
     }
 
@@ -78,7 +110,7 @@ impl RedisLoop {
     pub fn run(&mut self, pipeline: &Pipeline) {
         self.stream.write_all(&pipeline.bytes).unwrap();
         let mut got = 0;
-        while got < pipeline.reply {
+        while got < pipeline.reply.all() {
             let size = match self.stream.read(&mut self.chunk) {
                 Ok(size) => size,
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => continue,
@@ -87,9 +119,9 @@ impl RedisLoop {
             let reply = &self.chunk[..size];
             // An error has another length, too: so that what follows one is noticed.
             assert!(size > 0 && !(got == 0 && reply[0] == b'-'), "{}", String::from_utf8_lossy(reply));
-            got += size;
+            got += pipeline.reply.in_part(reply);
         }
-        assert_eq!(got, pipeline.reply, "the replies are not what the script answers");
+        assert_eq!(got, pipeline.reply.all(), "the replies are not what the script answers");
     }
 
     /// The same again and again, and how many decisions that were.
@@ -108,16 +140,30 @@ impl RedisLoop {
     /// How long one of these takes, of so many in a second. It spins.
     pub fn round_trips(&mut self, pipeline: &Pipeline, per_second: u32, run: Duration) -> Latencies {
         self.stream.set_nonblocking(true).unwrap();
-        let (start, gap) = (Instant::now(), Duration::from_secs(1) / per_second);
-        let mut taken = Vec::new();
-        for turn in 0..(run.as_secs_f64() / gap.as_secs_f64()) as u32 {
-            let due = start + gap * turn;
-            while Instant::now() < due {
-                std::hint::spin_loop();
-            }
-            self.run(pipeline);
-            taken.push(due.elapsed());
-        }
-        Latencies::new(taken)
+        spread(std::slice::from_mut(self), std::slice::from_ref(pipeline), per_second, run, std::hint::spin_loop)
     }
+}
+
+/// How long each of these takes, of so many in a second, over one connection after the other, one at a time; `idle` is
+/// what is done until the next is due.
+pub fn spread(
+    connections: &mut [RedisLoop],
+    pipelines: &[Pipeline],
+    per_second: u32,
+    run: Duration,
+    idle: impl Fn(),
+) -> Latencies {
+    let (start, gap) = (Instant::now(), Duration::from_secs(1) / per_second);
+    let mut taken = Vec::new();
+    for turn in 0..(run.as_secs_f64() / gap.as_secs_f64()) as u32 {
+        let due = start + gap * turn;
+        while Instant::now() < due {
+            idle();
+        }
+        let turn = turn as usize;
+        let connection = turn % connections.len();
+        connections[connection].run(&pipelines[turn % pipelines.len()]);
+        taken.push(due.elapsed());
+    }
+    Latencies::new(taken)
 }

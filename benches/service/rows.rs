@@ -12,6 +12,7 @@ use tollgate::store::{Check, Key, Origin, Store as _};
 
 use crate::bare::Bare;
 use crate::cost::{Cost, median, memory};
+use crate::fleet;
 use crate::headers;
 use crate::http2::Server;
 use crate::load::{Call, Closed, IN_FLIGHT, RULES, Users, calls, open_loop};
@@ -55,12 +56,12 @@ pub struct Measured {
 }
 
 impl Measured {
-    fn new(value: f64, detail: String) -> Measured {
+    pub fn new(value: f64, detail: String) -> Measured {
         Measured { value, detail, busy: String::new(), disturbed: false }
     }
 
     /// With what was busy in these loads, each with its name.
-    fn under(self, loads: &[(&str, &Cost)]) -> Measured {
+    pub fn under(self, loads: &[(&str, &Cost)]) -> Measured {
         let tell = |(name, cost): &(&str, &Cost)| match *name {
             "" => cost.busy(),
             name => format!("{name}: {}", cost.busy()),
@@ -69,7 +70,7 @@ impl Measured {
     }
 
     /// A time or a rate of these runs, which others on the cores spoil.
-    fn timed_by<'c>(self, mut runs: impl Iterator<Item = &'c Cost>) -> Measured {
+    pub fn timed_by<'c>(self, mut runs: impl Iterator<Item = &'c Cost>) -> Measured {
         Measured { disturbed: runs.any(Cost::disturbed), ..self }
     }
 }
@@ -113,6 +114,26 @@ pub const MEASUREMENTS: &[Measurement] = &[
     },
     Measurement {
         rows: &[
+            Row {
+                figure: "16 replicas share 2,000 requests/s, Redis CPU per decision",
+                target: AtMost(1.2, "x INCRBY and EXPIRE"),
+            },
+            Row {
+                figure: "16 replicas share 8,000 requests/s, Redis CPU per decision",
+                target: AtMost(1.2, "x INCRBY and EXPIRE"),
+            },
+        ],
+        measure: fleet::low_rates,
+    },
+    Measurement {
+        rows: &[Row {
+            figure: "16 stores at Redis's limit, decisions per second",
+            target: AtLeast(0.85, "x one store"),
+        }],
+        measure: fleet::at_redis_limit,
+    },
+    Measurement {
+        rows: &[
             Row { figure: "match against 10,000 rules", target: AtMost(1.3, "x 10 rules") },
             Row { figure: "match against 1,000,000 rules", target: AtMost(1.3, "x 10 rules") },
             Row { figure: "match against 1,000,000 rules, time", target: AtMost(1.0, "µs") },
@@ -152,6 +173,23 @@ pub const MEASUREMENTS: &[Measurement] = &[
         measure: hot_key,
     },
     Measurement {
+        rows: &[
+            Row {
+                figure: "a hot key of 100,000/s, 2 replicas with leases, twice as much offered",
+                target: AtMost(1.0, "% over its limit"),
+            },
+            Row { figure: "the same, calls to Redis", target: AtMost(100.0, "a second and replica") },
+        ],
+        measure: fleet::hot_key,
+    },
+    Measurement {
+        rows: &[Row {
+            figure: "a key of 500/s, 2 replicas with leases, 800/s offered",
+            target: AtMost(1.0, "% beside its limit"),
+        }],
+        measure: fleet::warm_key,
+    },
+    Measurement {
         rows: &[Row {
             figure: "heap allocations per decision, memory store",
             target: AtMost(4.0, "more than a constant answer"),
@@ -169,7 +207,8 @@ pub const MEASUREMENTS: &[Measurement] = &[
     Measurement { rows: &[Row { figure: "start to first answer", target: AtMost(100.0, "ms") }], measure: start },
 ];
 
-const USERS: usize = 10_000;
+/// Who asks.
+pub const USERS: usize = 10_000;
 
 /// What a closed loop costs, with these processes looked at, the first of them the server.
 fn closed_loop(stage: &Stage, server: impl Into<Server>, calls: &[Call], processes: &[(&'static str, u32)]) -> Cost {
@@ -262,7 +301,7 @@ fn decisions_per_second(stage: &Stage) -> Vec<Measured> {
     let mut runs = Vec::new();
     for _ in 0..stage.runs {
         let calls_before = redis.script_calls();
-        let store = Cost::of(&processes, || store_loop(stage, &redis, &checks));
+        let store = Cost::of(&processes, || store_loop(stage, &redis, &checks, 1));
         let calls = redis.script_calls() - calls_before;
         // Each a call of its own, or as many in one as the store has put there.
         let in_each = ((store.done as f64 / calls as f64).round() as usize).max(1);
@@ -280,7 +319,8 @@ fn decisions_per_second(stage: &Stage) -> Vec<Measured> {
     vec![Measured::new(value, detail).under(&[("store", store), ("loop", bare)]).timed_by(all)]
 }
 
-fn store_loop(stage: &Stage, redis: &Redis, checks: &[Check]) -> u64 {
+/// What so many stores decide that have together so much in flight.
+pub fn store_loop(stage: &Stage, redis: &Redis, checks: &[Check], stores: usize) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let config = RedisConfig {
@@ -291,9 +331,10 @@ fn store_loop(stage: &Stage, redis: &Redis, checks: &[Check]) -> u64 {
             key_prefix: String::new(),
             per_second: None,
         };
-        let store = RedisStore::start(config, Box::new(|_| {})).await.unwrap();
+        let start = |_| RedisStore::start(config.clone(), Box::new(|_| {}));
+        let stores = futures_util::future::try_join_all((0..stores).map(start)).await.unwrap();
         let (start, next) = (Instant::now(), AtomicU64::new(0));
-        let task = async || {
+        let task = async |store: &RedisStore| {
             while start.elapsed() < stage.run {
                 let turn = next.fetch_add(1, Ordering::Relaxed) as usize;
                 let check = std::slice::from_ref(&checks[turn % checks.len()]);
@@ -301,7 +342,7 @@ fn store_loop(stage: &Stage, redis: &Redis, checks: &[Check]) -> u64 {
                 assert!(verdicts[0].unwrap().allowed());
             }
         };
-        futures_util::future::join_all((0..IN_FLIGHT).map(|_| task())).await;
+        futures_util::future::join_all((0..IN_FLIGHT).map(|place| task(&stores[place % stores.len()]))).await;
         next.into_inner()
     })
 }
@@ -318,7 +359,7 @@ fn bare_loop(stage: &Stage, redis: &Redis, checks: &[Check], in_each: usize) -> 
 }
 
 /// One for each user, by the algorithm that a limit has that names none.
-fn checks(users: usize) -> Vec<Check> {
+pub fn checks(users: usize) -> Vec<Check> {
     let limit =
         Limit::new(Algorithm::SlidingWindow, 4_000_000_000, Duration::from_secs(60), Options::default()).unwrap();
     let check = |user: usize| {

@@ -28,6 +28,7 @@ pub fn limit() -> RuleLimitConfig {
         give_back: true,
         penalty: None,
         lease: None,
+        durable: false,
         replaces: Vec::new(),
     };
     RuleLimitConfig { line: None, name: None, config: Arc::new(config) }

@@ -18,6 +18,8 @@ pub struct Stage {
     pub crowd: usize,
     /// How many rules are many.
     pub rules: usize,
+    /// How often a hot key may pass in a second.
+    pub hot: u32,
     cores: Option<Cores>,
 }
 
@@ -42,27 +44,59 @@ impl Stage {
     /// Under ten minutes. Runs are short and many: the speed of a machine that is not alone on its host drifts within
     /// seconds, and the sides of a comparison shall have the same.
     pub fn full() -> Stage {
-        Stage { run: Duration::from_secs(1), runs: 20, crowd: 1_000_000, rules: 1_000_000, cores: Cores::take() }
+        Stage {
+            run: Duration::from_secs(1),
+            runs: 20,
+            crowd: 1_000_000,
+            rules: 1_000_000,
+            hot: 100_000,
+            cores: Cores::take(),
+        }
     }
 
     /// Under two.
     pub fn quick() -> Stage {
-        Stage { run: Duration::from_secs(1), runs: 3, crowd: 200_000, rules: 1_000_000, cores: Cores::take() }
+        Stage {
+            run: Duration::from_secs(1),
+            runs: 3,
+            crowd: 200_000,
+            rules: 1_000_000,
+            hot: 100_000,
+            cores: Cores::take(),
+        }
     }
 
     /// Not to measure anything: whether every row still comes about, in a test.
     pub fn tried() -> Stage {
-        Stage { run: Duration::from_millis(50), runs: 1, crowd: 50_000, rules: 20_000, cores: Cores::take() }
+        Stage {
+            run: Duration::from_millis(50),
+            runs: 1,
+            crowd: 50_000,
+            rules: 20_000,
+            hot: 1_000,
+            cores: Cores::take(),
+        }
     }
 
     /// A Tollgate by these rules on the server's core.
     pub fn tollgate(&self, rules: &str, settings: &[&str]) -> Tollgate {
+        self.tollgate_by(self.on_server_core(Path::new(tollgate::BINARY)), rules, settings)
+    }
+
+    /// So many of one thread each, on any core.
+    pub fn replicas(&self, count: usize, rules: &str, settings: &[&str]) -> Vec<Tollgate> {
+        let settings = [settings, &["WORKER_THREADS=1"]].concat();
+        let replica = |_| self.tollgate_by(self.on_any_core(Path::new(tollgate::BINARY)), rules, &settings);
+        (0..count).map(replica).collect()
+    }
+
+    fn tollgate_by(&self, command: Command, rules: &str, settings: &[&str]) -> Tollgate {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
         let named = format!("RULES={}", folder.path().display());
         // A busy machine shall make nobody late: a failure mode's answer costs something else than a decision.
         let settings = [settings, &[&*named, "REDIS_TIMEOUT=10s"]].concat();
-        let mut tollgate = Tollgate::start_by(self.on_server_core(Path::new(tollgate::BINARY)), &settings);
+        let mut tollgate = Tollgate::start_by(command, &settings);
         tollgate.rules = folder;
         tollgate
     }
@@ -88,12 +122,21 @@ impl Stage {
 
     /// This program, with nothing in its environment.
     pub fn on_server_core(&self, program: &Path) -> Command {
+        self.on_cores(program, |cores| cores.server.to_string())
+    }
+
+    /// The same on every core that something here runs on.
+    pub fn on_any_core(&self, program: &Path) -> Command {
+        self.on_cores(program, |cores| format!("{},{},{}", cores.server, cores.load, cores.redis))
+    }
+
+    fn on_cores(&self, program: &Path, list: impl Fn(&Cores) -> String) -> Command {
         let mut command = match &self.cores {
             None => Command::new(program),
             Some(cores) => {
                 // From its start on, so that it has as many threads as it has cores.
                 let mut command = Command::new("taskset");
-                command.arg("--cpu-list").arg(cores.server.to_string()).arg(program);
+                command.arg("--cpu-list").arg(list(cores)).arg(program);
                 command
             }
         };

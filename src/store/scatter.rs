@@ -398,8 +398,8 @@ mod tests {
                 let nodes = Simulated::new(3, false);
                 for (request, fates) in &requests {
                     let mut before = Vec::new();
-                    for key in 0..KEYS {
-                        before.push(nodes.left(key, limits[key]).await);
+                    for (key, limit) in limits.iter().enumerate() {
+                        before.push(nodes.left(key, *limit).await);
                     }
                     nodes.fates.lock().clone_from(fates);
                     let checks: Vec<Check> =
@@ -414,15 +414,15 @@ mod tests {
                     };
                     let broke = fates.iter().any(|fate| *fate != Fate::Answered);
                     prop_assert!(!error || broke);
-                    for key in 0..KEYS {
-                        let after = nodes.left(key, limits[key]).await;
+                    for (key, limit) in limits.iter().enumerate() {
+                        let after = nodes.left(key, *limit).await;
                         let taken = i64::from(before[key]) - i64::from(after);
                         let Some(place) = request.iter().position(|(asked, ..)| *asked == key) else {
                             prop_assert_eq!(taken, 0, "nobody has asked for it");
                             continue;
                         };
                         let hits = request[place].1.hits();
-                        let counts_denied = limits[key].count_denied();
+                        let counts_denied = limit.count_denied();
                         // What counts denials stops at its number, and a refund at nothing.
                         let at_most = hits.min(i64::from(before[key]));
                         let (low, high) = if hits < 0 { (hits, 0) } else { (0, at_most) };

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use crc16::{State, XMODEM};
 use deadpool_redis::redis::cmd;
+use support::certificates::Authority;
 use support::cluster::{Cluster, SLOTS};
 use support::redis::Redis;
 use support::tollgate::{Tollgate, command, request};
@@ -83,12 +84,12 @@ async fn pass(tollgate: &Tollgate, asked: impl IntoIterator<Item = RateLimitRequ
     passed
 }
 
-fn of_user(user: &String) -> RateLimitRequest {
+fn of_user(user: &str) -> RateLimitRequest {
     request("shop", &[&[("user", user)]])
 }
 
 /// Takes nothing.
-fn peek(user: &String) -> RateLimitRequest {
+fn peek(user: &str) -> RateLimitRequest {
     let mut peek = of_user(user);
     peek.descriptors[0].hits_addend = Some(0);
     peek
@@ -109,7 +110,7 @@ async fn a_slot_that_moves_there_and_back_costs_no_decision() {
         let ask = async || {
             let pair = |(user, beside): (&String, &String)| request("shop", &[&[("user", user)], &[("user", beside)]]);
             let with_path = |user: &String| request("shop", &[&[("user", user)], &[("path", user)]]);
-            pass(&tollgate, users[..4].iter().map(of_user)).await
+            pass(&tollgate, users[..4].iter().map(|user| of_user(user))).await
                 + pass(&tollgate, users[4..8].iter().zip(&beside[4..8]).map(pair)).await
                 + pass(&tollgate, users[8..].iter().map(with_path)).await
         };
@@ -118,7 +119,7 @@ async fn a_slot_that_moves_there_and_back_costs_no_decision() {
             .move_slot(slot, from, to, async || {
                 // What is new while the slot moves is at its new place at once.
                 let fresh = users_of(&format!("fresh-{name}-{}", fastrand::u32(..)), 4, |its| its == slot);
-                assert_eq!(pass(&tollgate, fresh.iter().map(of_user)).await, 4);
+                assert_eq!(pass(&tollgate, fresh.iter().map(|user| of_user(user))).await, 4);
                 assert_eq!(ask().await, 12, "while it moves {name}");
             })
             .await;
@@ -130,7 +131,7 @@ async fn a_slot_that_moves_there_and_back_costs_no_decision() {
             info.lines().find(|line| line.starts_with("errorstat_MOVED")).map(str::to_owned)
         };
         let before = redirected().await;
-        pass(&tollgate, users_of("later", 5, |its| its == slot).iter().map(of_user)).await;
+        pass(&tollgate, users_of("later", 5, |its| its == slot).iter().map(|user| of_user(user))).await;
         before == redirected().await
     })
     .await;
@@ -200,7 +201,7 @@ async fn a_master_that_is_killed_costs_its_own_counters_alone_and_its_replica_ta
     let mine = users_of("mine", 2, |slot| slots[0].contains(&slot));
     let others = users_of("other", 2, |slot| !slots[0].contains(&slot));
     wait_until_async("each node decides", async || {
-        let all = mine.iter().chain(&others).map(of_user);
+        let all = mine.iter().chain(&others).map(|user| of_user(user));
         let mut decided = true;
         for asked in all {
             decided &= tollgate.ask(asked).await.is_ok();
@@ -448,4 +449,53 @@ async fn counters_of_every_slot_are_read_from_replicas_though_a_master_is_frozen
     }
     assert_eq!(sizes().await, held);
     cluster.nodes[0].thaw();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_over_tls_takes_a_password_that_is_rotated() {
+    const OLD: &str = "open-sesame";
+    const NEW: &str = "close-sesame";
+    let authority = Authority::new("ours");
+    let pair = authority.sign("redis", &["redis"]);
+    let cluster = Cluster::start_secure(2, &authority, &pair, &[]).await;
+    for node in &cluster.nodes {
+        node.command::<()>(&format!("ACL SETUSER toll on >{OLD} ~* +@all")).await;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("auth");
+    std::fs::write(&file, format!("toll:{OLD}\n")).unwrap();
+    let client = authority.sign("client", &["client"]);
+    let tollgate = start(
+        &cluster,
+        RULES,
+        &[
+            "REDIS_TLS=true",
+            "REDIS_TLS_SERVER_NAME=redis",
+            &format!("REDIS_TLS_CACERT={}", authority.file().display()),
+            &format!("REDIS_TLS_CLIENT_CERT={}", client.cert.display()),
+            &format!("REDIS_TLS_CLIENT_KEY={}", client.key.display()),
+            &format!("REDIS_AUTH_FILE={}", file.display()),
+        ],
+    );
+    let first: Vec<String> = users().take(20).collect();
+    assert_eq!(pass(&tollgate, first.iter().map(|user| of_user(user))).await, 20);
+    for node in &cluster.nodes {
+        node.command::<()>(&format!("ACL SETUSER toll >{NEW} <{OLD}")).await;
+    }
+    std::fs::write(&file, format!("toll:{NEW}\n")).unwrap();
+    tollgate.must_log("a new password is in force for redis");
+    for node in &cluster.nodes {
+        node.command::<i64>("CLIENT KILL USER toll").await;
+    }
+    wait_until_async("both nodes decide again", async || {
+        let mut decided = true;
+        for user in &first {
+            decided &= tollgate.ask(peek(user)).await.is_ok();
+        }
+        decided
+    })
+    .await;
+    assert_eq!(pass(&tollgate, first.iter().map(|user| of_user(user))).await, 20);
+    let logs = format!("{:?}", tollgate.logs());
+    assert!(!logs.contains(OLD) && !logs.contains(NEW), "a password is in the log");
 }

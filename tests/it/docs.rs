@@ -1,11 +1,12 @@
 //! `docs/algorithms.md` and `docs/recipes.md` tell the truth: the table is what the simulation says, and the rules do
-//! what is said of them.
+//! what is said of them. So does `docs/running.md` of the fields of the log and of engines.
 
 #[path = "../../examples/admission.rs"]
 mod admission;
 use crate::support;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use support::tollgate::{Tollgate, descriptor};
 use tollgate::wire::rate_limit_response::Code;
@@ -56,6 +57,36 @@ fn every_field_of_the_log_is_explained() {
         }
     }
     assert!(all > 50, "{all}");
+}
+
+/// Of each engine, where its package and whether its TLS are told right.
+#[test]
+fn the_engines_that_are_told_are_those_that_make_engines_runs() {
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    let (page, script) = (read(Path::new("docs/running.md")), read(Path::new("scripts/engines.sh")));
+    let (_, table) = page.split_once("### Engines").unwrap();
+    let (table, _) = table.split_once("\n## ").unwrap();
+    let rows = table.lines().filter_map(|row| row.strip_prefix("| ")).skip(1).filter(|row| !row.starts_with("---"));
+    let (_, without_tls) = script.split_once("# Built without TLS.").unwrap();
+    let (without_tls, _) = without_tls.split_once(')').unwrap();
+    let mut told = BTreeSet::new();
+    for row in rows {
+        let cells: Vec<&str> = row.split(" | ").collect();
+        let name = cells[0].to_lowercase().replace(' ', "-");
+        assert_eq!(without_tls.contains(&name), cells[2] == "not built in", "{row}");
+        // The one that the system has.
+        if cells[1] != "Debian 12" {
+            let package = cells[1].strip_prefix("PyPI, `").unwrap().trim_end_matches('`');
+            let requirements = read(&Path::new("scripts/engines").join(format!("{name}.txt")));
+            assert!(requirements.contains(&format!("\n{package}==")), "{row}");
+            let (versions, hashes) = (requirements.matches("==").count(), requirements.matches("--hash=").count());
+            assert_eq!(versions, hashes, "what is downloaded to be run is pinned by its bytes: {name}");
+            told.insert(format!("{name}.txt"));
+        }
+    }
+    let files = super::tidy::files("scripts/engines", "txt");
+    let run = files.iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned());
+    assert_eq!(told, run.collect());
 }
 
 /// What is asked of a domain, and how much of it passes: entries, hits of each request, and which of them pass.

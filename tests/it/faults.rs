@@ -492,11 +492,11 @@ const COUNTER: &str = "tollgate_store_errors_total{kind=\"counter\"}";
 /// calls were requests'.
 fn calls_for_nothing(redis: &Redis, requests: u32) -> u32 {
     let calls = redis.calls();
-    // The test's own.
-    let others = calls.iter().filter(|(command, _)| command != "info" && !command.starts_with("config"));
+    // The test's own; by `CLIENT` a connection names itself, which not every version counts.
+    let is_tests = |command: &str| command == "info" || command.starts_with("config") || command.starts_with("client");
     let commands_of_script = ["time", "get", "set", "del"];
-    let calls: u32 =
-        others.filter(|(command, _)| !commands_of_script.contains(&&**command)).map(|(_, calls)| *calls).sum();
+    let others = calls.iter().filter(|(command, _)| !is_tests(command) && !commands_of_script.contains(&&**command));
+    let calls: u32 = others.map(|(_, calls)| *calls).sum();
     calls - requests
 }
 
@@ -584,7 +584,7 @@ async fn a_user_without_the_right_to_decide_is_a_redis_that_is_down_and_the_log_
         let words = format!("its user may not run {}; this grants", right.to_uppercase());
         let says_why = |told: &Value| told["error"].as_str().unwrap().contains(&words);
         let redis = Redis::start();
-        redis.command::<()>(&format!("ACL SETUSER toll on >gate ~* &* +@all -{right}")).await;
+        redis.command::<()>(&format!("ACL SETUSER toll on >gate ~* +@all -{right}")).await;
         let tollgate = Tollgate::start(
             RULES,
             &[&format!("REDIS_URL={}", redis.url()), "REDIS_AUTH=toll:gate", "EXPECTED_REPLICAS=4"],

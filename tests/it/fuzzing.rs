@@ -593,7 +593,7 @@ fn a_damaged_counter_fails_its_own_request_at_most() {
     const TOO_LONG_US: u32 = 1_000_000;
     let server = Redis::start_with(&["--slowlog-log-slower-than", &TOO_LONG_US.to_string()]);
     let mut redis = Client::open(server.url()).unwrap().get_connection().unwrap();
-    script::load().for_each(|load| load.exec(&mut redis).unwrap());
+    script::load(false).for_each(|load| load.exec(&mut redis).unwrap());
     let healthy = Limit::new(Algorithm::SlidingWindow, 10, Duration::from_secs(3_600), Options::default()).unwrap();
     fuzz(4_500, move |rng| {
         let _runs = &server;
@@ -637,7 +637,7 @@ fn streams_of_one_name_do_not_hold_redis_up() {
     const SLOTS: u32 = 10_000;
     let server = Redis::start_with(&["--slowlog-log-slower-than", "1000000"]);
     let mut redis = Client::open(server.url()).unwrap().get_connection().unwrap();
-    script::load().for_each(|load| load.exec(&mut redis).unwrap());
+    script::load(false).for_each(|load| load.exec(&mut redis).unwrap());
     let limit = Limit::new(Algorithm::Concurrency, SLOTS, Duration::from_secs(3_600), Options::default()).unwrap();
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis() as f64;
     let slot = |holder: u32| [&f64::from(holder).to_le_bytes()[..], &now.to_le_bytes(), &1_u32.to_le_bytes()].concat();
@@ -662,7 +662,7 @@ fn streams_of_one_name_do_not_hold_redis_up() {
 fn many_streams_of_few_names_are_the_same_in_redis_and_in_memory() {
     let server = Redis::start();
     let mut redis = Client::open(server.url()).unwrap().get_connection().unwrap();
-    script::load().for_each(|load| load.exec(&mut redis).unwrap());
+    script::load(false).for_each(|load| load.exec(&mut redis).unwrap());
     let limit = Limit::new(Algorithm::Concurrency, 120, Duration::from_secs(3_600), Options::default()).unwrap();
     let (mut rng, memory) = (Rng::with_seed(1), MemoryStore::default());
     for call in 0..3_000 {

@@ -60,6 +60,7 @@ mod tls;
 mod tracing;
 mod twins;
 mod unix;
+mod upgrades;
 mod usage;
 mod wrong_port;
 mod xds;

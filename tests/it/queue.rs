@@ -74,13 +74,16 @@ impl Log {
 
 /// Three threads put one request each in the queue, and make calls with the permit that they may get; each request is
 /// taken.
-fn assert_all_are_taken(choose: fn(&mut Waiting<Request>) -> Option<Request>) {
+fn assert_all_are_taken(
+    is_worth_another: fn(&Waiting<Request>) -> bool,
+    choose: fn(&mut Waiting<Request>) -> Option<Request>,
+) {
     in_every_order(move || {
         let (queue, log) = (std::sync::Arc::new(Queue::new(10, PERMITS)), Arc::new(Log::default()));
         let push = || {
             let (queue, log) = (std::sync::Arc::clone(&queue), Arc::clone(&log));
             move || {
-                if let Some(permit) = queue.push(Request).ok().unwrap() {
+                if let Some(permit) = queue.push(Request, is_worth_another).ok().unwrap() {
                     log.make_calls(permit, choose, false);
                 }
             }
@@ -94,12 +97,19 @@ fn assert_all_are_taken(choose: fn(&mut Waiting<Request>) -> Option<Request>) {
 
 #[test]
 fn every_request_is_taken_and_no_more_make_calls_than_may() {
-    assert_all_are_taken(Waiting::pop);
+    assert_all_are_taken(|_| true, Waiting::pop);
+}
+
+#[test]
+fn what_is_not_worth_another_call_is_taken_behind_the_one_on_its_way() {
+    assert_all_are_taken(|_| false, Waiting::pop);
+    let two = |waiting: &Waiting<Request>| waiting.iter().len() == 2;
+    assert_all_are_taken(two, Waiting::pop);
 }
 
 #[test]
 fn a_holder_that_leaves_the_rest_to_others_leaves_it_to_somebody() {
-    assert_all_are_taken(|waiting| if waiting.has_other_holders() { None } else { waiting.pop() });
+    assert_all_are_taken(|_| true, |waiting| if waiting.has_other_holders() { None } else { waiting.pop() });
 }
 
 #[test]
@@ -110,17 +120,17 @@ fn a_task_that_ends_early_takes_no_permit_with_it() {
             let (queue, log) = (std::sync::Arc::clone(&queue), Arc::clone(&log));
             move || {
                 // One ends before it has taken anything, one after.
-                drop(queue.push(Request).ok().unwrap());
-                if let Some(permit) = queue.push(Request).ok().unwrap() {
+                drop(queue.push(Request, |_| true).ok().unwrap());
+                if let Some(permit) = queue.push(Request, |_| true).ok().unwrap() {
                     log.make_calls(permit, Waiting::pop, true);
                 }
             }
         });
-        if let Some(permit) = queue.push(Request).ok().unwrap() {
+        if let Some(permit) = queue.push(Request, |_| true).ok().unwrap() {
             log.make_calls(permit, Waiting::pop, false);
         }
         thread.join().unwrap();
-        let permit = queue.push(Request).ok().unwrap();
+        let permit = queue.push(Request, |_| true).ok().unwrap();
         log.make_calls(permit.expect("a permit is free"), Waiting::pop, false);
         assert_eq!(log.taken.load(Ordering::SeqCst), 4, "the next takes what was left");
     });

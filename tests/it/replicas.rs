@@ -138,6 +138,27 @@ async fn what_expires_is_fresh_at_a_replica_whose_master_cannot_say_so() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_does_not_answer_is_passed_over() {
+    let master = Redis::start();
+    let both = [master.start_replica(&[]).await, master.start_replica(&[]).await];
+    let config = RedisConfig { timeout: Duration::from_secs(2), ..config(&master.url()) };
+    let replicas = RedisReplicas::new(config).unwrap();
+    let checks = checks(MAX_PERIOD, 1..2);
+    for (frozen, other) in [(&both[0], &both[1]), (&both[1], &both[0])] {
+        frozen.freeze();
+        let read = replicas.peek(&checks).await.unwrap();
+        frozen.thaw();
+        assert!(read.iter().all(|reading| reading.replica.server == other.tcp_address()), "{read:?}");
+    }
+    both.iter().for_each(Redis::freeze);
+    let error = replicas.peek(&checks).await.unwrap_err().to_string();
+    both.iter().for_each(Redis::thaw);
+    for replica in &both {
+        assert!(error.contains(&format!("{}: cannot connect: no answer within 2s", replica.tcp_address())), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_of_seconds_are_read_where_they_live() {
     let (main, seconds) = (Redis::start(), Redis::start());
     let (of_main, of_seconds) = (main.start_replica(&[]).await, seconds.start_replica(&[]).await);

@@ -130,7 +130,7 @@ impl Lua {
     async fn new(redis: &Redis) -> Lua {
         let scripts = Scripts::behind(include_str!("support/clock.lua"));
         let mut connection = redis.connection().await;
-        for load in scripts.load() {
+        for load in scripts.load(false) {
             load.exec_async(&mut connection).await.unwrap();
         }
         Lua { connection, scripts }

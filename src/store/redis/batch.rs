@@ -1,8 +1,11 @@
 //! Requests travel to Redis together.
 //!
 //! One that comes while no call is on its way goes out at once, together with those that have come in the same
-//! iteration of the event loop; those that come while calls are on their way wait, and go together with the next. There
-//! is no timer: the busier Redis is, the more travel together, and the less each costs it.
+//! iteration of the event loop; so it does beside a few calls on their way, as long as Redis has time ([`Pace`]).
+//! Others wait, and go together with the next call. There is no timer: the busier Redis is, the more travel together,
+//! and the less each costs it.
+//!
+//! [`Pace`]: super::pace::Pace
 //!
 //! Bounded are the calls on their way, what one call asks of Redis, and what waits. A request whose queue deadline is
 //! over, or whose caller has gone, is left out and charged nothing. The queue deadline is half of the time that a
@@ -139,6 +142,12 @@ impl Batch {
         (!batch.is_empty()).then_some(Batch(batch))
     }
 
+    /// Whether what waits fills a call.
+    pub(super) fn is_full(waiting: &Waiting<Request>) -> bool {
+        let requests = waiting.iter();
+        requests.len() >= REQUESTS || requests.map(|request| request.work).sum::<u64>() >= WORK
+    }
+
     /// What each request asks.
     pub(super) fn groups(&self) -> impl Iterator<Item = &Group> + Clone {
         self.0.iter().map(|request| &request.group)
@@ -235,7 +244,7 @@ mod tests {
         /// `None` where there is no room for the request.
         fn push(&mut self, checks: &[Check], deadline: Instant) -> Option<Answered> {
             let (request, answered) = Request::new(checks, deadline);
-            let permit = self.queue.push(request).ok()?;
+            let permit = self.queue.push(request, |_| true).ok()?;
             self.permit = self.permit.take().or(permit);
             Some(answered)
         }
@@ -276,6 +285,28 @@ mod tests {
         assert_eq!(sizes(scene.next()), [130], "one that is larger than a call goes alone");
         assert_eq!(sizes(scene.next()), [1]);
         assert!(scene.next().is_none());
+    }
+
+    #[test]
+    fn what_fills_a_call_is_full_and_one_less_is_not() {
+        for (algorithm, number, full) in [
+            (Algorithm::TokenBucket, 5_000, 32),
+            (Algorithm::SlidingLog, 100_000, 8),
+            (Algorithm::Concurrency, 5_000, 1),
+        ] {
+            let mut scene = Scene::new(1_000);
+            let limit = Limit::new(algorithm, number, Duration::from_secs(1), Options::default()).unwrap();
+            let checks = vec![Check { limit, ..check(algorithm) }];
+            for waiting in 1..=full {
+                let (request, _) = Request::new(&checks, soon());
+                let asked = |requests: &Waiting<Request>| {
+                    assert_eq!(Batch::is_full(requests), waiting == full, "{waiting} of {algorithm}");
+                    false
+                };
+                // The first is not asked, because no call is on its way.
+                scene.permit = scene.permit.take().or(scene.queue.push(request, asked).ok().unwrap());
+            }
+        }
     }
 
     #[test]
@@ -393,7 +424,7 @@ mod tests {
     fn what_is_no_verdict_is_an_error_and_no_denial() {
         let odd = |times: [f64; 3]| [&[1, 0, 0, 0, 0][..], &times.map(f64::to_le_bytes).concat()].concat();
         for reply in
-            [answer(0xFF, 7), answer(3, 7), odd([f64::NAN, 0.0, 0.0]), odd([0.0, -2.0, 0.0]), odd([0.0, 0.0, 0.5])]
+            [answer(0xFF, 7), answer(4, 7), odd([f64::NAN, 0.0, 0.0]), odd([0.0, -2.0, 0.0]), odd([0.0, 0.0, 0.5])]
         {
             let mut scene = Scene::new(1_000);
             let answers = scene.push_all(&[1]);

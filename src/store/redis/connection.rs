@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use tokio::task::unconstrained;
 use tokio::time::{Duration, sleep};
 
+use super::RedisConfig;
 use super::address::Place;
 use super::cause::Cause;
 use super::script::{self, Group};
@@ -289,11 +290,11 @@ impl Connection {
     }
 
     /// What the script replies to a group that is all of its call. Redis learns the scripts where it has to.
-    pub(super) async fn decide(&self, group: &Group, timeout: Duration) -> Result<Vec<u8>, Fault> {
-        let ask = || self.send(script::call([group])).wait(timeout);
+    pub(super) async fn decide(&self, group: &Group, config: &RedisConfig) -> Result<Vec<u8>, Fault> {
+        let ask = || self.send(script::call([group])).wait(config.timeout);
         match ask().await {
             Err(Fault::NoScript) => {
-                self.load(timeout).await?;
+                self.load(config.address.is_cluster(), config.timeout).await?;
                 ask().await
             }
             reply => reply,
@@ -301,8 +302,8 @@ impl Connection {
     }
 
     /// Lets Redis know the scripts.
-    pub(super) async fn load(&self, timeout: Duration) -> Result<(), Fault> {
-        let calls: Vec<Call> = script::load().map(|load| self.send(load)).collect();
+    pub(super) async fn load(&self, is_cluster: bool, timeout: Duration) -> Result<(), Fault> {
+        let calls: Vec<Call> = script::load(is_cluster).map(|load| self.send(load)).collect();
         for call in calls {
             call.wait(timeout).await?;
         }

@@ -246,7 +246,7 @@ impl Looking<'_> {
 
     /// Decides a check that is nobody's, some times.
     async fn decide(&self, check: &Group) -> Result<(u64, u64), Fault> {
-        let ask = || self.connection.decide(check, self.config.timeout);
+        let ask = || self.connection.decide(check, self.config);
         let first = ask().await?;
         script::Reply::new(&first, check.counters())
             .and_then(|mut reply| reply.next(check))

@@ -8,6 +8,8 @@ use super::cause::{Cause, Rights};
 
 /// The oldest Redis that has what the script needs (`SET … KEEPTTL`).
 const OLDEST_MAJOR: u32 = 6;
+/// The oldest Redis that holds a script to `min-replicas-to-write`.
+const REPLICAS_BIND_SCRIPTS: u32 = 7;
 /// A clock that differs by more is told, in milliseconds.
 const CLOCKS_APART: u64 = 5_000;
 
@@ -21,6 +23,8 @@ pub(super) enum Concern {
     Evicts { policy: String, evicted: u64 },
     /// A replica that takes writes, and loses them.
     WritableReplica { primary: String },
+    /// Scripts write however few replicas it has, whatever `min-replicas-to-write` says.
+    WritesAlone { engine: String },
     /// It is so much ahead of ours, in milliseconds; or behind.
     Clock { ahead_ms: i64 },
     /// Some limits cannot be decided.
@@ -48,17 +52,14 @@ impl<'i> Identity<'i> {
 
     /// Why limits could not hold in it, where a node of a cluster is wanted or where none is.
     pub(super) fn refusal(&self, wants_cluster: bool) -> Option<Cause> {
-        let engine = self.engine();
-        // What other engines say of Redis's version is for the sake of its clients.
-        let version = engine.strip_prefix("Redis ").and_then(|version| version.split('.').next()?.parse().ok());
-        if self.get("redis_mode") == Some("sentinel") {
+        if self.mode() == Some("sentinel") {
             Some(Cause::Sentinel(self.watched()))
         } else if self.is_cluster() && !wants_cluster {
             Some(Cause::Cluster)
         } else if self.get("cluster_enabled").is_some() && !self.is_cluster() && wants_cluster {
             Some(Cause::NoCluster)
-        } else if version.is_some_and(|major: u32| major < OLDEST_MAJOR) {
-            Some(Cause::TooOld(engine))
+        } else if self.is_redis_before(OLDEST_MAJOR) {
+            Some(Cause::TooOld(self.engine()))
         } else if self.is("role", "slave") && !self.is("slave_read_only", "0") && !wants_cluster {
             Some(Cause::Replica(self.primary()))
         } else {
@@ -68,12 +69,12 @@ impl<'i> Identity<'i> {
 
     /// What endangers limits in it. It was asked, and has answered, within this time, in milliseconds since 1970.
     pub(super) fn concerns(&self, asked: RangeInclusive<u64>) -> Vec<Concern> {
-        [self.eviction(), self.writable_replica(), self.clock(asked)].into_iter().flatten().collect()
+        let concerns = [self.eviction(), self.writable_replica(), self.writes_alone(), self.clock(asked)];
+        concerns.into_iter().flatten().collect()
     }
 
     fn is_cluster(&self) -> bool {
-        let modes = ["redis_mode", "server_mode"];
-        self.is("cluster_enabled", "1") || modes.iter().any(|mode| self.is(mode, "cluster"))
+        self.is("cluster_enabled", "1") || self.mode() == Some("cluster")
     }
 
     fn eviction(&self) -> Option<Concern> {
@@ -85,6 +86,13 @@ impl<'i> Identity<'i> {
 
     fn writable_replica(&self) -> Option<Concern> {
         self.is("role", "slave").then(|| Concern::WritableReplica { primary: self.primary().unwrap_or_default() })
+    }
+
+    fn writes_alone(&self) -> Option<Concern> {
+        // Redis tells how many replicas are good enough where the setting wants some.
+        let wants_replicas = self.get("min_slaves_good_slaves").is_some();
+        let is_concern = wants_replicas && self.is_redis_before(REPLICAS_BIND_SCRIPTS);
+        is_concern.then(|| Concern::WritesAlone { engine: self.engine() })
     }
 
     fn clock(&self, asked: RangeInclusive<u64>) -> Option<Concern> {
@@ -102,6 +110,18 @@ impl<'i> Identity<'i> {
         } else {
             0
         })
+    }
+
+    /// `standalone`, `sentinel` or `cluster`. Valkey has a name of its own for the field.
+    fn mode(&self) -> Option<&'i str> {
+        self.get("redis_mode").or_else(|| self.get("server_mode"))
+    }
+
+    /// Of another engine it is never: the version of Redis that such a one tells is for the sake of clients.
+    fn is_redis_before(&self, major: u32) -> bool {
+        let engine = self.engine();
+        let version = engine.strip_prefix("Redis ").and_then(|version| version.split('.').next()?.parse().ok());
+        version.is_some_and(|version: u32| version < major)
     }
 
     fn primary(&self) -> Option<String> {
@@ -140,6 +160,11 @@ impl fmt::Display for Concern {
                 write!(f, "redis is a replica that takes writes, and loses them when it next copies its primary: ")?;
                 write!(f, "name that ({primary}) in REDIS_URL")
             }
+            Concern::WritesAlone { engine } => write!(
+                f,
+                "redis does not hold scripts to its min-replicas-to-write ({engine}), so a master that is cut off goes \
+                 on counting, and what it counts is lost in a failover: use Redis 7.0 or newer"
+            ),
             Concern::Clock { ahead_ms } => {
                 let apart = humantime::format_duration(std::time::Duration::from_secs(ahead_ms.unsigned_abs() / 1_000));
                 let way = if *ahead_ms > 0 { "ahead of" } else { "behind" };
@@ -166,6 +191,7 @@ impl Concern {
         match self {
             Concern::Evicts { .. } => "redis evicts keys no longer",
             Concern::WritableReplica { .. } => "redis is a replica no longer",
+            Concern::WritesAlone { .. } => "redis wants replicas no longer, or holds scripts to them",
             Concern::Clock { .. } => "redis's clock is right again",
             Concern::Lacks(_) => "redis's user has all rights that limits need",
             Concern::Untold(_) => "redis tells what it is",
@@ -234,6 +260,8 @@ mod tests {
             assert_eq!(Identity::read(info).refusal(true), refusal, "{info}");
         }
         assert_eq!(Identity::read("").refusal(false), None);
+        // As Valkey has it.
+        assert_eq!(Identity::read("server_mode:sentinel").refusal(true), Some(Cause::Sentinel(None)));
     }
 
     #[test]
@@ -252,6 +280,13 @@ mod tests {
             (&[("server_time_usec", "1005000000")], None),
             (&[("server_time_usec", "1065001000")], Some(Concern::Clock { ahead_ms: 65_001 })),
             (&[("server_time_usec", "935000000")], Some(Concern::Clock { ahead_ms: -65_000 })),
+            (&[("min_slaves_good_slaves", "0")], None),
+            (
+                &[("redis_version", "6.2.5"), ("min_slaves_good_slaves", "0")],
+                Some(Concern::WritesAlone { engine: "Redis 6.2.5".into() }),
+            ),
+            (&[("redis_version", "6.2.5")], None),
+            (&[("redis_version", "6.0"), ("kvrocks_version", "2.9.0"), ("min_slaves_good_slaves", "0")], None),
             (
                 &[("role", "slave"), ("slave_read_only", "0"), ("master_host", "::1"), ("master_port", "1")],
                 Some(Concern::WritableReplica { primary: "::1:1".into() }),

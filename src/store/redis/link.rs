@@ -247,7 +247,7 @@ impl Shared {
         if connection.silent_loads() != silent_loads {
             return Err(Fault::Silent(self.config.timeout));
         }
-        let loaded = connection.load(self.config.timeout).await;
+        let loaded = connection.load(self.config.address.is_cluster(), self.config.timeout).await;
         match &loaded {
             Ok(()) => drop(self.loads.fetch_add(1, Ordering::Relaxed)),
             Err(Fault::Silent(_)) => connection.note_silent_load(),

@@ -16,6 +16,7 @@ mod link;
 mod node;
 mod nodes;
 mod own;
+mod pace;
 mod queue;
 mod redises;
 mod replicas;

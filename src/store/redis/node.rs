@@ -25,13 +25,14 @@ use tokio::time::{Instant, timeout_at};
 use super::batch::{Batch, NodeError, Request, Travel};
 use super::connection::{Call, Connection, Fault, Manner};
 use super::link::Link;
-use super::queue::{Permit, Queue};
+use super::pace::Pace;
+use super::queue::{Permit, Queue, Waiting};
 use super::script::{self, Slots};
 use crate::spans::{Current, Span};
 use crate::store::{Check, StoreError, Verdicts};
 
 /// Calls on their way at one time. One alone would leave Redis idle while its answer travels; with four it has always
-/// something to do.
+/// something to do. Where Redis is busy, only full calls go beside another.
 const CALLS: usize = 4;
 
 /// The same where a replica is to hear of each: Redis does nothing else for the connection while it waits for that.
@@ -45,6 +46,7 @@ pub(super) struct Node {
     queue: Arc<Queue<Request>>,
     /// The connection that calls go over. Its lock is held while a call is taken from the queue and handed over.
     over: Mutex<Option<Arc<Connection>>>,
+    pace: Mutex<Pace>,
 }
 
 /// What a request asks.
@@ -63,6 +65,7 @@ struct Sent {
     batch: Batch,
     connection: Arc<Connection>,
     call: Call,
+    at: Instant,
     /// How often the script had been loaded before.
     loads: u64,
     /// Where a request in it is sampled.
@@ -72,13 +75,13 @@ struct Sent {
 impl Node {
     pub(super) fn new(link: Arc<Link>, worker: usize, capacity: usize) -> Node {
         let queue = Arc::new(Queue::new(capacity, CALLS));
-        Node { link, worker, is_durable: false, queue, over: Mutex::default() }
+        Node { link, worker, is_durable: false, queue, over: Mutex::default(), pace: Mutex::default() }
     }
 
     /// The same Redis by a connection of its own, for what a replica is to hear of. It is made when it is first needed.
     pub(super) fn durable(link: Arc<Link>, worker: usize, capacity: usize) -> Node {
         let queue = Arc::new(Queue::new(capacity, DURABLE_CALLS));
-        Node { link, worker, is_durable: true, queue, over: Mutex::default() }
+        Node { is_durable: true, queue, ..Node::new(link, worker, capacity) }
     }
 
     /// Decides a request.
@@ -92,7 +95,8 @@ impl Node {
         }
         let (request, answer) = Request::new(checks, deadline);
         let request = request.to(slots, travel).within(span);
-        if let Some(permit) = self.queue.push(request).map_err(|_| StoreError::Overloaded)? {
+        let permit = self.queue.push(request, |waiting| self.is_worth_another(waiting));
+        if let Some(permit) = permit.map_err(|_| StoreError::Overloaded)? {
             tokio::spawn(Arc::clone(self).call_until_nothing_waits(permit));
         }
         match timeout_at(deadline, answer).await {
@@ -114,9 +118,10 @@ impl Node {
 
     /// Makes one call.
     async fn call(&self, permit: &mut Option<Permit<Request>>) {
-        let Some(Sent { mut batch, connection, call, loads, span }) = self.send(permit) else { return };
+        let Some(Sent { mut batch, connection, call, at, loads, span }) = self.send(permit) else { return };
         let timeout = self.link.timeout();
         let mut reply = call.wait(timeout).await;
+        self.note_pace(at, reply.is_ok());
         // It has done nothing then.
         if let Err(Fault::NoScript) = reply {
             reply = match self.link.load(&connection, loads).await {
@@ -141,6 +146,16 @@ impl Node {
         }
     }
 
+    /// Whether what waits shall travel beside calls that are on their way: where Redis is busy, only what fills a call.
+    fn is_worth_another(&self, waiting: &Waiting<Request>) -> bool {
+        !self.pace.lock().is_busy() || Batch::is_full(waiting)
+    }
+
+    fn note_pace(&self, sent: Instant, is_answered: bool) {
+        let (mut pace, now) = (self.pace.lock(), Instant::now());
+        if is_answered { pace.note(now - sent, now) } else { pace.forget() }
+    }
+
     /// Takes what waits and hands it to a connection, to the next one where that turns out to be closed. `None` where
     /// nothing waits.
     fn send(&self, permit: &mut Option<Permit<Request>>) -> Option<Sent> {
@@ -149,7 +164,8 @@ impl Node {
             let go_home = self.choose(&mut over);
             let batch = Permit::take(permit, |waiting| {
                 // The holders of the other permits go on for this one.
-                if go_home.is_some() && waiting.has_other_holders() { None } else { Batch::of(waiting, Instant::now()) }
+                let leave = waiting.has_other_holders() && (go_home.is_some() || !self.is_worth_another(waiting));
+                if leave { None } else { Batch::of(waiting, Instant::now()) }
             })?;
             if go_home.is_some() {
                 *over = go_home;
@@ -157,9 +173,9 @@ impl Node {
             while let Some(connection) = over.clone() {
                 let loads = self.link.loads();
                 let span = batch.span();
-                let call = self.hand_over(&connection, &batch);
+                let (at, call) = (Instant::now(), self.hand_over(&connection, &batch));
                 if !connection.never_sent(&call) {
-                    return Some(Sent { batch, connection, call, loads, span });
+                    return Some(Sent { batch, connection, call, at, loads, span });
                 }
                 span.iter().for_each(|span| span.fail("connection"));
                 self.link.note(&connection, &Fault::Lost("Redis has closed it".to_owned()));

@@ -1,9 +1,9 @@
 //! What waits for a call to Redis, and the permits to make calls.
 //!
-//! Nothing that waits is forgotten: an item that comes while a permit is free brings a task that makes calls, and a
-//! task returns its permit only in the step in which it finds nothing. `tests/it/queue.rs` checks that with `loom`, in
-//! every order that threads can take; for its sake this file takes its lock from the module beside it, and knows
-//! nothing of Redis.
+//! Nothing that waits is forgotten: an item that comes while no permit is held brings a task that makes calls, and the
+//! last task returns its permit only in the step in which it finds nothing. `tests/it/queue.rs` checks that with
+//! `loom`, in every order that threads can take; for its sake this file takes its lock from the module beside it, and
+//! knows nothing of Redis.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -47,18 +47,24 @@ impl<T: Item> Queue<T> {
         Queue { capacity, permits, waiting: Mutex::new(waiting) }
     }
 
-    /// Puts an item in the queue. Where a permit comes back, one more task shall make calls with it.
+    /// Puts an item in the queue. Where a permit comes back, one more task shall make calls with it. Where others are
+    /// held, `is_worth_another` says whether what waits shall have one more.
     ///
     /// # Errors
     /// The item, where there is no room for it. One alone always has room.
-    pub fn push(self: &Arc<Self>, item: T) -> Result<Option<Permit<T>>, T> {
+    pub fn push(
+        self: &Arc<Self>,
+        item: T,
+        is_worth_another: impl FnOnce(&Waiting<T>) -> bool,
+    ) -> Result<Option<Permit<T>>, T> {
         let mut waiting = self.waiting.lock();
         if waiting.size + item.size() > self.capacity && !waiting.items.is_empty() {
             return Err(item);
         }
         waiting.size += item.size();
         waiting.items.push_back(item);
-        let starts = !waiting.starting && waiting.held < self.permits;
+        let is_free = !waiting.starting && waiting.held < self.permits;
+        let starts = is_free && (waiting.held == 0 || is_worth_another(&waiting));
         if starts {
             waiting.starting = true;
             waiting.held += 1;
@@ -112,6 +118,11 @@ impl<T: Item> Waiting<T> {
     pub fn put_back(&mut self, item: T) {
         self.size += item.size();
         self.items.push_front(item);
+    }
+
+    /// What waits, the first first.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &T> {
+        self.items.iter()
     }
 
     /// Other permits than that of the holder are held.

@@ -214,7 +214,7 @@ impl Replicas {
             if self.access.is_cluster() {
                 connection.send(cmd("READONLY")).reply(patience).await?;
             }
-            connection.decide(group, patience).await
+            connection.decide(group, &self.config).await
         };
         let reply = read.await.map_err(|fault| self.with_grant(fault))?;
         let verdicts = Reply::new(&reply, group.counters()).and_then(|mut reply| reply.next(group));

@@ -143,8 +143,8 @@ pub fn call_of<'g>(scripts: &Scripts, groups: impl IntoIterator<Item = &'g Group
 }
 
 /// The commands that let Redis know the scripts.
-pub fn load() -> impl Iterator<Item = Cmd> {
-    SCRIPTS.load()
+pub fn load(is_cluster: bool) -> impl Iterator<Item = Cmd> {
+    SCRIPTS.load(is_cluster)
 }
 
 /// One check as `lua/prelude.lua` unpacks it: `joined` to the one before if both are of one rule, and `followed` by

@@ -14,6 +14,9 @@ const DECIDE: &str = include_str!("../../../lua/decide.lua");
 const ALONE: &str = include_str!("../../../lua/alone.lua");
 const SCATTERED: &str = include_str!("../../../lua/scattered.lua");
 
+/// The line of [`ALONE`] in whose place an algorithm and its definitions belong.
+const DEFINITIONS: &str = "  -- DEFINITIONS\n";
+
 /// What Redis is asked with.
 pub(super) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::behind(""));
 
@@ -44,9 +47,10 @@ impl Scripts {
         }
     }
 
-    /// The commands that let Redis know them.
-    pub fn load(&self) -> impl Iterator<Item = Cmd> {
-        [&self.all, &self.scattered].into_iter().chain(&self.alone).map(|text| {
+    /// The commands that let Redis know them; that for several slots is of use in a cluster alone.
+    pub fn load(&self, is_cluster: bool) -> impl Iterator<Item = Cmd> {
+        let scattered = is_cluster.then_some(&self.scattered);
+        std::iter::once(&self.all).chain(scattered).chain(&self.alone).map(|text| {
             let mut load = cmd("SCRIPT");
             load.arg("LOAD").arg(&text.source);
             load
@@ -78,17 +82,24 @@ pub(super) fn all() -> String {
     parts.join("\n")
 }
 
-/// The algorithm and what decides a check by it, behind the definitions that they name.
+/// What decides a check by this algorithm, with the definitions that the two name.
 fn alone(algorithm: Algorithm) -> String {
-    let mut source = [algorithm.lua(), ALONE].join("\n");
+    let prelude = registered_alone(PRELUDE);
+    let mut needed = registered_alone(algorithm.lua());
     // Each names only those before it.
-    let definitions: Vec<&str> = PRELUDE.split("\n\n").chain([BUCKET]).collect();
+    let definitions: Vec<&str> = prelude.split("\n\n").chain([BUCKET]).collect();
     for definition in definitions.into_iter().rev() {
-        if defined(definition).any(|name| names(&source, name)) {
-            source = [definition, &source].join("\n");
+        if defined(definition).any(|name| names(ALONE, name) || names(&needed, name)) {
+            needed = [definition, &needed].join("\n");
         }
     }
-    source
+    ALONE.replace(DEFINITIONS, &needed)
+}
+
+/// The text with local names where an algorithm and what opens its state have their places among others.
+fn registered_alone(text: &str) -> String {
+    let tables = text.replace("local algorithms = {}", "local algorithm").replace("local lists = {}", "local open");
+    tables.replace("algorithms[#algorithms + 1]", "algorithm").replace("lists[#algorithms + 1]", "open")
 }
 
 /// The names that a paragraph of Lua defines for those behind it.
@@ -97,9 +108,10 @@ fn defined(paragraph: &str) -> impl Iterator<Item = &str> {
     definitions.filter_map(|rest| words(rest.strip_prefix("function ").unwrap_or(rest)).next())
 }
 
-/// Whether it names this: in a comment, too.
+/// Whether it names this beside its comments.
 fn names(text: &str, name: &str) -> bool {
-    words(text).any(|word| word == name)
+    let code = text.lines().map(|line| line.split_once("--").map_or(line, |(code, _)| code));
+    code.flat_map(words).any(|word| word == name)
 }
 
 fn words(text: &str) -> impl Iterator<Item = &str> {
@@ -113,18 +125,19 @@ mod tests {
     #[test]
     fn a_script_for_a_check_alone_has_the_definitions_that_it_names_and_no_others() {
         for (algorithm, has) in [
-            (Algorithm::FixedWindow, &["NEVER", "MAX_COUNT", "algorithms", "lists", "write", "steady", "add"][..]),
+            (Algorithm::FixedWindow, &["NEVER", "MAX_COUNT", "algorithm", "open", "write", "steady", "add"][..]),
             (Algorithm::SlidingLog, &["list_get", "list_write", "open_list", "steady", "NEVER"]),
             (Algorithm::TokenBucket, &["bucket", "steady", "mul_div", "REMEMBERED"]),
         ] {
             let source = alone(algorithm);
             let found: Vec<&str> = defined(&source).collect();
+            assert!(!source.contains("[#algorithms + 1]"), "{algorithm:?} is registered");
             for name in has {
                 assert!(found.contains(name), "{algorithm:?} lacks {name}: {found:?}");
             }
         }
         let fixed = alone(Algorithm::FixedWindow);
-        for name in ["mul_div", "open_list", "bucket", "penalize", "decide_group"] {
+        for name in ["mul_div", "open_list", "list_get", "bucket", "penalize", "algorithms", "lists"] {
             assert!(!defined(&fixed).any(|defined| defined == name), "{name}");
         }
     }

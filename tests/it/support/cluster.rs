@@ -1,9 +1,11 @@
 //! A real Redis Cluster, of processes on this machine.
 
 use std::net::TcpListener;
+use std::path::Path;
 
 use deadpool_redis::redis::{Value, cmd};
 
+use super::certificates::{Authority, Pair};
 use super::redis::Redis;
 use super::wait_until_async;
 
@@ -23,8 +25,28 @@ impl Cluster {
         Cluster::start_with(masters, replicas, &[]).await
     }
 
+    /// The same over TLS alone, by this certificate; clients have to show one that the authority has signed.
+    pub async fn start_secure(masters: u16, authority: &Authority, pair: &Pair, arguments: &[&str]) -> Cluster {
+        let text = |path: &Path| path.to_str().unwrap().to_owned();
+        let (cert, key, ca) = (text(&pair.cert), text(&pair.key), text(&authority.file()));
+        let tls = ["--tls-cluster", "yes", "--tls-cert-file", &cert, "--tls-key-file", &key, "--tls-ca-cert-file", &ca];
+        Cluster::start_at(masters, 0, &[&tls, arguments].concat(), |port| {
+            vec!["--tls-port".to_owned(), port.to_owned(), "--port".to_owned(), "0".to_owned()]
+        })
+        .await
+    }
+
     /// The same with more arguments for each node.
     pub async fn start_with(masters: u16, replicas: u16, arguments: &[&str]) -> Cluster {
+        Cluster::start_at(masters, replicas, arguments, |_| Vec::new()).await
+    }
+
+    async fn start_at(
+        masters: u16,
+        replicas: u16,
+        arguments: &[&str],
+        of_port: impl Fn(&str) -> Vec<String>,
+    ) -> Cluster {
         let fixed = [
             ["--cluster-enabled", "yes"],
             ["--cluster-node-timeout", "800"],
@@ -33,7 +55,13 @@ impl Cluster {
             ["--repl-diskless-sync-delay", "0"],
         ];
         let arguments = [fixed.as_flattened(), arguments].concat();
-        let nodes = (0..masters * (1 + replicas)).map(|_| Redis::start_at(&address(), &arguments)).collect();
+        let node = |_| {
+            let address = address();
+            let of_port = of_port(address.rsplit(':').next().unwrap());
+            let of_port: Vec<&str> = of_port.iter().map(String::as_str).collect();
+            Redis::start_at(&address, &[&arguments[..], &of_port].concat())
+        };
+        let nodes = (0..masters * (1 + replicas)).map(node).collect();
         let cluster = Cluster { nodes, masters };
         for (i, node) in (0..masters).zip(&cluster.nodes) {
             let slots: Vec<String> = cluster.slots(i).map(|slot| slot.to_string()).collect();

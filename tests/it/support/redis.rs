@@ -43,13 +43,15 @@ impl Redis {
         redis
     }
 
-    /// A replica of it, which is in step.
+    /// A replica of it, which is in step, as both say.
     pub async fn start_replica(&self, arguments: &[&str]) -> Redis {
         self.command::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
         let (host, port) = self.host_and_port();
         let replica = Redis::start_with(&[&["--replicaof", &host, &port], arguments].concat());
+        let online = format!("port={},state=online", replica.port);
         wait_until_async("the replica is in step", async || {
             replica.command::<String>("INFO replication").await.contains("master_link_status:up")
+                && self.command::<String>("INFO replication").await.contains(&online)
         })
         .await;
         replica
@@ -68,8 +70,7 @@ impl Redis {
     /// A Sentinel, from this configuration, which names its port.
     pub fn start_sentinel(config: &Path, port: u16) -> Redis {
         let mut redis = Redis::stopped_at(port);
-        let server = Command::new("redis-server").arg(config).arg("--sentinel").stdout(Stdio::null()).spawn();
-        redis.server = Some(server.expect("redis-server is not installed: `make test` installs it"));
+        redis.server = Some(spawn(server().arg(config).arg("--sentinel")));
         let address = redis.tcp_address();
         wait_until("the Sentinel opens its port", || std::net::TcpStream::connect(&address).is_ok());
         redis
@@ -97,18 +98,16 @@ impl Redis {
     /// Starts it anew, with nothing in it.
     pub fn restart(&mut self) {
         self.kill();
-        let server = Command::new("redis-server")
+        let mut command = server();
+        command
             .args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1", "--port"])
             .arg(self.port.to_string())
             .arg("--dir")
             .arg(self.folder.path())
             .arg("--unixsocket")
             .arg(self.socket())
-            .args(&self.arguments)
-            .stdout(Stdio::null())
-            .spawn()
-            .expect("redis-server is not installed: `make test` installs it");
-        self.server = Some(server);
+            .args(&self.arguments);
+        self.server = Some(spawn(&mut command));
         let socket = self.socket();
         wait_until("redis-server opens its socket", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
     }
@@ -166,9 +165,13 @@ impl Redis {
         self.calls_of("evalsha")
     }
 
-    /// How often this command has been called.
+    /// How often this command has been called, with its subcommand (`script|load`) or, where Redis before 7.0 counts
+    /// all of them together, with any.
     pub fn calls_of(&self, command: &str) -> u32 {
-        self.calls().iter().find(|(called, _)| called == command).map_or(0, |(_, calls)| *calls)
+        let container = command.split('|').next().unwrap();
+        let calls = self.calls();
+        let calls = calls.iter().filter(|(called, _)| called == command || called == container);
+        calls.map(|(_, calls)| calls).sum()
     }
 
     /// Counts calls from now on.
@@ -188,6 +191,14 @@ impl Redis {
         stats.lines().filter_map(calls).collect()
     }
 
+    /// The version of Redis that it is, or is compatible with: its first two numbers.
+    pub async fn version(&self) -> (u32, u32) {
+        let info: String = self.command("INFO server").await;
+        let version = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap();
+        let mut numbers = version.split('.').map(|number| number.parse().unwrap());
+        (numbers.next().unwrap(), numbers.next().unwrap())
+    }
+
     /// Runs one command, words separated by spaces.
     pub async fn command<T: FromRedisValue>(&self, words: &str) -> T {
         let mut words = words.split(' ');
@@ -195,6 +206,16 @@ impl Redis {
         command.arg(words.collect::<Vec<_>>());
         command.query_async(&mut self.connection().await).await.unwrap()
     }
+}
+
+/// The server that `TOLLGATE_TEST_REDIS` names (`make engines` sets it), or the `redis-server` of the PATH.
+fn server() -> Command {
+    Command::new(std::env::var_os("TOLLGATE_TEST_REDIS").unwrap_or_else(|| "redis-server".into()))
+}
+
+fn spawn(command: &mut Command) -> Child {
+    let server = command.stdout(Stdio::null()).spawn();
+    server.unwrap_or_else(|error| panic!("{command:?} ({error}): `make test` installs redis-server"))
 }
 
 /// A port that nobody listens on. Redis cannot choose one by itself.

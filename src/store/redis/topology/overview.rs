@@ -193,7 +193,7 @@ mod tests {
         overview.fail(&Cause::NobodyListens);
         assert!(!overview.is_well());
         overview.count(&layout(&[1, 2], false));
-        [1, 2].map(|port| overview.of_node(place(port))(Health::Up));
+        [1, 2].iter().for_each(|port| overview.of_node(place(*port))(Health::Up));
         assert!(!overview.is_well());
         overview.count(&layout(&[1], true));
         overview.keep(|known| *known == place(1));

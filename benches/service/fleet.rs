@@ -1,0 +1,195 @@
+//! Many replicas that share one Redis: what a decision costs it where none of them has much to ask, what is left of its
+//! limit, and what passes of a hot key.
+
+use std::collections::BTreeMap;
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use tollgate::wire::RateLimitRequest;
+use tollgate::wire::rate_limit_response::Code;
+
+use crate::cost::{Cost, median};
+use crate::load::{Call, Idle, Latencies, OpenLoop, RULES, Users, calls};
+use crate::redis_loop::{Pipeline, RedisLoop, spread};
+use crate::rows::{Measured, USERS, checks, store_loop};
+use crate::stage::{Place, Stage};
+use crate::support::redis::Redis;
+use crate::support::tollgate::{Tollgate, request};
+
+/// How many replicas are a fleet.
+pub const REPLICAS: usize = 16;
+/// What the replicas of a fleet are asked together.
+pub const RATES: [u32; 2] = [2_000, 8_000];
+/// How long a load that pauses leaves its core to others.
+const PAUSE: Duration = Duration::from_micros(20);
+/// How many replicas share a hot key.
+const TWO: usize = 2;
+/// The decided code of an answer that lets pass: its first field, 1.
+const PASSED: [u8; 2] = [8, 1];
+
+/// What a decision costs Redis at each rate, beside the commands of `envoyproxy/ratelimit` over as many connections.
+pub fn low_rates(stage: &Stage) -> Vec<Measured> {
+    let redis = stage.redis(Place::BesideLoad);
+    let replicas = stage.replicas(REPLICAS, RULES, &[&format!("REDIS_URL={}", redis.url())]);
+    let ports: Vec<u16> = replicas.iter().map(|replica| replica.grpc_port).collect();
+    let processes = processes(&redis, replicas.iter().map(Tollgate::pid));
+    let calls = calls(USERS, 1, Users::Mixed);
+    let counting: Vec<Pipeline> = (0..USERS).map(|user| Pipeline::of_counting(&format!("user-{user:07}"))).collect();
+    let mut connections: Vec<RedisLoop> = (0..REPLICAS).map(|_| RedisLoop::connect(&redis)).collect();
+    let at = |per_second| {
+        let (mut runs, mut halves, mut most) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..stage.runs {
+            let fleet = Cost::of(&processes, || {
+                let open_loop =
+                    OpenLoop { ports: &ports, calls: &calls, per_second, run: stage.run, idle: Idle::Pause };
+                let latencies = open_loop.checked();
+                halves.push(latencies.us(0.5));
+                most.push(latencies.us(0.99));
+                latencies.count()
+            });
+            let counting = Cost::of(&processes, || {
+                spread(&mut connections, &counting, per_second, stage.run, || sleep(PAUSE)).count()
+            });
+            runs.push((fleet, counting));
+        }
+        let of = |figure: fn(&(Cost, Cost)) -> f64| median(runs.iter().map(figure).collect());
+        let detail = format!(
+            "{:.1} µs; {:.1} µs; p50 {:.0} µs, p99 {:.0} µs",
+            of(|(fleet, _)| fleet.each_us(0)),
+            of(|(_, counting)| counting.each_us(0)),
+            median(halves),
+            median(most)
+        );
+        let ratio = of(|(fleet, counting)| fleet.each_us(0) / counting.each_us(0));
+        Measured::new(ratio, detail).under(&[("", &runs[runs.len() - 1].0)])
+    };
+    RATES.map(at).into()
+}
+
+/// The processes of a fleet, by their names.
+pub fn processes(redis: &Redis, replicas: impl Iterator<Item = u32>) -> Vec<(&'static str, u32)> {
+    let load = [("Redis", redis.pid()), ("load", std::process::id())];
+    load.into_iter().chain(replicas.map(|pid| ("replicas", pid))).collect()
+}
+
+/// The stores of a fleet, which have together in flight what one has alone.
+pub fn at_redis_limit(stage: &Stage) -> Vec<Measured> {
+    let redis = stage.redis(Place::BesideServer);
+    let checks = checks(USERS);
+    let processes = [("Redis", redis.pid()), ("clients", std::process::id())];
+    let mut runs = Vec::new();
+    for _ in 0..stage.runs {
+        let one = Cost::of(&processes, || store_loop(stage, &redis, &checks, 1));
+        let before = redis.script_calls();
+        let fleet = Cost::of(&processes, || store_loop(stage, &redis, &checks, REPLICAS));
+        let in_each = fleet.done as f64 / f64::from(redis.script_calls() - before);
+        runs.push((fleet, one, in_each));
+    }
+    let of = |figure: fn(&(Cost, Cost, f64)) -> f64| median(runs.iter().map(figure).collect());
+    let detail = format!(
+        "{:.0}/s, {:.2} µs of Redis each, {:.1} in a call; one store {:.0}/s, {:.2} µs",
+        of(|(fleet, ..)| fleet.rate()),
+        of(|(fleet, ..)| fleet.each_us(0)),
+        of(|(.., in_each)| *in_each),
+        of(|(_, one, _)| one.rate()),
+        of(|(_, one, _)| one.each_us(0))
+    );
+    let ratio = of(|(fleet, one, _)| fleet.rate() / one.rate());
+    let (fleet, one, _) = &runs[runs.len() - 1];
+    let all = runs.iter().flat_map(|(fleet, one, _)| [fleet, one]);
+    vec![Measured::new(ratio, detail).under(&[("fleet", fleet), ("one", one)]).timed_by(all)]
+}
+
+/// A key that two replicas are asked for twice as often as it may pass, by leases of a hundredth of that. Requests have
+/// ten hits each, so that two cores can offer as much.
+pub fn hot_key(stage: &Stage) -> Vec<Measured> {
+    let number = stage.hot;
+    let seen = HotKey { number, lease: number / 100, offered: 2 * number, hits: 10 }.run(stage);
+    let over = seen.passed.iter().map(|passed| (passed - f64::from(number)) / f64::from(number) * 100.0);
+    let detail = format!("{} passed each second, of {:.0} offered", list(&seen.passed), seen.offered);
+    let leases = format!("leases of {}", number / 100);
+    let measured = [(over.fold(0.0, f64::max), detail), (seen.calls, leases)];
+    measured.map(|(value, detail)| Measured { disturbed: seen.is_short(), ..Measured::new(value, detail) }).into()
+}
+
+/// A key of a small limit, with a lease.
+pub fn warm_key(stage: &Stage) -> Vec<Measured> {
+    const NUMBER: u32 = 500;
+    let seen = HotKey { number: NUMBER, lease: 5, offered: 800, hits: 1 }.run(stage);
+    let away = seen.passed.iter().map(|passed| (passed - f64::from(NUMBER)).abs() / f64::from(NUMBER) * 100.0);
+    let detail = format!("{} passed each second, of {:.0} offered", list(&seen.passed), seen.offered);
+    vec![Measured { disturbed: seen.is_short(), ..Measured::new(away.fold(0.0, f64::max), detail) }]
+}
+
+fn list(passed: &[f64]) -> String {
+    let least = passed.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = passed.iter().copied().fold(0.0, f64::max);
+    if least == most { format!("{most:.0}") } else { format!("{least:.0} to {most:.0}") }
+}
+
+/// A key that may pass so often in a second, of two replicas that lease it.
+struct HotKey {
+    number: u32,
+    lease: u32,
+    /// Hits a second, to both together.
+    offered: u32,
+    /// Of each request.
+    hits: u32,
+}
+
+/// What became of it.
+struct Seen {
+    /// In each whole second.
+    passed: Vec<f64>,
+    /// Hits a second.
+    offered: f64,
+    /// What should have been.
+    wanted: f64,
+    /// To Redis, a second and replica.
+    calls: f64,
+}
+
+impl Seen {
+    /// Others were on the cores so much that less was offered than should have been.
+    fn is_short(&self) -> bool {
+        self.offered < self.wanted * 0.95
+    }
+}
+
+impl HotKey {
+    fn run(&self, stage: &Stage) -> Seen {
+        let HotKey { number, lease, offered, hits } = *self;
+        let redis = stage.redis(Place::BesideLoad);
+        let lease = format!("lease: {{size: {lease}, ttl: 100ms}}");
+        let limit = format!("unit: second, requests_per_unit: {number}, count_denied: false, {lease}");
+        let rules =
+            format!("domain: bench\ndescriptors: [{{key: user, rate_limit: {{algorithm: fixed_window, {limit}}}}}]");
+        let replicas = stage.replicas(TWO, &rules, &[&format!("REDIS_URL={}", redis.url())]);
+        let ports: Vec<u16> = replicas.iter().map(|replica| replica.grpc_port).collect();
+        let hot = RateLimitRequest { hits_addend: hits, ..request("bench", &[&[("user", "hot")]]) };
+        // The first second and the last are cut off, and one is left of the shortest run.
+        let run = stage.run * stage.runs as u32 + Duration::from_secs(2);
+        let mut passed: BTreeMap<u64, f64> = BTreeMap::new();
+        let before = redis.script_calls();
+        let calls = [Call::new(&hot, Code::Ok)];
+        let open_loop = OpenLoop { ports: &ports, calls: &calls, per_second: offered / hits, run, idle: Idle::Pause };
+        let (start, begin) = (Instant::now(), second());
+        let latencies: Latencies = open_loop.run(|_, answer| {
+            if answer.get(5..7) == Some(&PASSED) {
+                *passed.entry(second()).or_default() += f64::from(hits);
+            }
+        });
+        let (elapsed, end) = (start.elapsed().as_secs_f64(), second());
+        Seen {
+            passed: (begin + 1..end).map(|second| passed.get(&second).copied().unwrap_or_default()).collect(),
+            offered: latencies.count() as f64 * f64::from(hits) / elapsed,
+            wanted: f64::from(offered),
+            calls: f64::from(redis.script_calls() - before) / elapsed / TWO as f64,
+        }
+    }
+}
+
+/// On Redis's clock, which is this machine's.
+fn second() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
+}

@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Runs every test that starts a Redis against every engine: the Redis of the system, and those of scripts/engines.
+#
+#   ENGINES="redis-server valkey-9.1"   takes only these
+#   TESTS="twins:: stores::"            takes only these tests
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+read -ra engines <<<"${ENGINES:-redis-server $(cd scripts/engines && echo *.txt | sed 's/\.txt//g')}"
+read -ra tests <<<"${TESTS:-$(grep --files-with-matches support::redis tests/it/*.rs | sed 's|.*/\(.*\)\.rs|\1::|' | xargs)}"
+
+say() { echo "engines: $*"; }
+
+# What this engine is not asked, as arguments of the tests.
+leaves_out() {
+    case $1 in
+    # Built without TLS.
+    redis-6.0 | redis-6.2 | redis-8.2 | valkey-9.1) echo --skip over_tls ;;
+    esac
+}
+
+cargo test --locked --test it --no-run
+failed=()
+for engine in "${engines[@]}"; do
+    if [[ $engine == redis-server ]]; then
+        scripts/test-tools.sh redis
+        server=redis-server
+    else
+        scripts/test-tools.sh "$engine"
+        server=$PWD/target/tools/bin/$engine
+    fi
+    say "$engine: $("$server" --version)"
+    # shellcheck disable=SC2046 # they are words
+    TOLLGATE_TEST_REDIS=$server cargo test --locked --test it -- "${tests[@]}" $(leaves_out "$engine") || failed+=("$engine")
+done
+[[ ${#failed[@]} == 0 ]] || { say "failed: ${failed[*]}" && exit 1; }
+say "passed: ${engines[*]}"
