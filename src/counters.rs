@@ -10,14 +10,14 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
-use crate::algorithm::{Ask, Limit, Verdict};
-use crate::decision::Answer;
+use crate::algorithm::{Ask, Limit};
 use crate::descriptor::{self, Descriptor, Entry, Override, Request};
 use crate::explain;
-use crate::plan::{Plan, PlanOptions};
+use crate::plan::{Asked, Plan, PlanOptions};
 use crate::rules::Rules;
 use crate::store::memory::{Clock as _, SystemClock};
-use crate::store::{Store, StoreError};
+use crate::store::redis::{Reading, RedisReplicas, Replica, ReplicaError};
+use crate::store::{Check, CheckVerdict, Store, StoreError};
 
 /// What to do with the counters of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +47,16 @@ pub struct Counter {
     pub banned_ms: Option<u64>,
 }
 
+/// What one counter says at a replica of Redis.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ReplicatedCounter {
+    /// What it says there.
+    #[serde(flatten)]
+    pub counter: Counter,
+    /// Who has said it.
+    pub replica: Replica,
+}
+
 /// Why nothing can be said.
 #[derive(Debug, thiserror::Error)]
 pub enum CounterError {
@@ -62,6 +72,9 @@ pub enum CounterError {
     /// The store did not answer.
     #[error("the store is unavailable")]
     Store(#[from] StoreError),
+    /// No replica did.
+    #[error("no replica can be read")]
+    Replica(#[from] ReplicaError),
 }
 
 /// Whose counters.
@@ -96,39 +109,60 @@ pub async fn act<S: Store>(
     rules: &Rules,
     options: &PlanOptions,
     store: &S,
-    CounterOf { domain, entries, limit }: CounterOf,
+    descriptor: CounterOf,
     timeout: Duration,
 ) -> Result<Vec<Counter>, CounterError> {
     let ask = match action {
         Action::Get => Ask::Peek,
         Action::Reset => Ask::Reset,
     };
-    let request = Request { domain, descriptors: vec![Descriptor { entries, ask, limit }] };
-    let plan = Plan::new(options, rules, &request, options.counter_keys.names(|| SystemClock.now()));
-    if plan.asked().is_empty() {
-        let missed = explain::missed(rules, &request).into_iter().flatten().next();
-        return Err(CounterError::NoLimit(
-            missed.unwrap_or_else(|| "the rule that it reaches is unlimited".to_owned()),
-        ));
-    }
-    let keys: Vec<String> = plan.asked().iter().map(|asked| asked.check.key.to_string()).collect();
+    let request = descriptor.asks(ask);
+    let plan = plan(rules, options, &request)?;
     let verdicts = store.check(plan.asked(), Instant::now() + timeout).await?;
-    let decision = plan.conclude(&verdicts);
     if action == Action::Reset {
-        let rules: Vec<&str> = decision.limits.iter().map(|limited| limited.asked.source.label()).collect();
+        let rules: Vec<&str> = plan.asked().iter().map(|asked| asked.source.label()).collect();
         // Their names hold values of the descriptor, which are for `debug` alone.
+        let keys: Vec<&str> = plan.asked().iter().map(|asked| asked.check.key.as_str()).collect();
         let hashes: Vec<_> = keys.iter().map(|key| blake3::hash(key.as_bytes()).to_hex()).collect();
         tracing::warn!(domain = request.domain, ?rules, ?hashes, "counters are reset by hand");
         tracing::debug!(counters = ?keys, "these counters are reset");
     }
-    let counters = keys.into_iter().zip(&decision.limits).filter_map(|(key, limited)| match limited.answer {
-        Answer::Store(verdict) => Some(Counter {
-            banned_ms: verdict.banned_ms(),
-            ..counter(key, limited.asked.source.label(), &limited.asked.check.limit, verdict.together())
-        }),
-        _ => None,
-    });
+    let counters = plan.asked().iter().zip(verdicts).filter_map(|(asked, verdict)| Some(counter(asked, verdict?)));
     Ok(counters.collect())
+}
+
+/// Peeks at the counters of a descriptor as replicas of Redis have them; the master is not asked for them.
+///
+/// # Errors
+/// Where no counter is meant, or no replica answers.
+pub async fn peek_at_replicas(
+    rules: &Rules,
+    options: &PlanOptions,
+    replicas: &RedisReplicas,
+    descriptor: CounterOf,
+) -> Result<Vec<ReplicatedCounter>, CounterError> {
+    let request = descriptor.asks(Ask::Peek);
+    let plan = plan(rules, options, &request)?;
+    let readings = replicas.peek(plan.asked()).await?;
+    let counters = plan
+        .asked()
+        .iter()
+        .zip(readings)
+        .map(|(asked, Reading { verdict, replica })| ReplicatedCounter { counter: counter(asked, verdict), replica });
+    Ok(counters.collect())
+}
+
+/// # Errors
+/// Where no counter is meant.
+fn plan<'a>(rules: &'a Rules, options: &'a PlanOptions, request: &'a Request) -> Result<Plan<'a>, CounterError> {
+    let plan = Plan::new(options, rules, request, options.counter_keys.names(|| SystemClock.now()));
+    if plan.asked().is_empty() {
+        let missed = explain::missed(rules, request).into_iter().flatten().next();
+        return Err(CounterError::NoLimit(
+            missed.unwrap_or_else(|| "the rule that it reaches is unlimited".to_owned()),
+        ));
+    }
+    Ok(plan)
 }
 
 /// A limit as people say it: `5 per minute, sliding_window`.
@@ -140,15 +174,23 @@ pub fn in_words(limit: &Limit) -> String {
     format!("{} {}, {}{held}", limit.number(), descriptor::per(limit.window()), limit.algorithm())
 }
 
-fn counter(key: String, rule: &str, limit: &Limit, verdict: Verdict) -> Counter {
+fn counter(asked: &Asked<'_>, verdict: CheckVerdict) -> Counter {
+    let (Check { key, limit, .. }, together) = (&asked.check, verdict.together());
     Counter {
-        key,
-        rule: rule.to_owned(),
+        key: key.to_string(),
+        rule: asked.source.label().to_owned(),
         limit: in_words(limit),
         capacity: limit.capacity(),
-        remaining: verdict.remaining,
-        reset_after_ms: verdict.reset_after_ms,
-        banned_ms: None,
+        remaining: together.remaining,
+        reset_after_ms: together.reset_after_ms,
+        banned_ms: verdict.banned_ms(),
+    }
+}
+
+impl CounterOf {
+    fn asks(self, ask: Ask) -> Request {
+        let CounterOf { domain, entries, limit } = self;
+        Request { domain, descriptors: vec![Descriptor { entries, ask, limit }] }
     }
 }
 
@@ -163,5 +205,11 @@ impl fmt::Display for Counter {
             write!(f, ", resets in {}", descriptor::wait(*reset_after_ms))?;
         }
         Ok(())
+    }
+}
+
+impl fmt::Display for ReplicatedCounter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n  at {}", self.counter, self.replica)
     }
 }

@@ -1,5 +1,6 @@
 //! `tollgate counter`: reads counters in Redis without the service, or resets them.
 
+use std::fmt::Display;
 use std::process::ExitCode;
 
 use anyhow::bail;
@@ -10,7 +11,7 @@ use crate::descriptor::Override;
 use crate::plan::PlanOptions;
 use crate::rules::load;
 use crate::settings::{Reading, RulesSettings, SettingsError, StoreSettings};
-use crate::store::redis::{self, RedisStore};
+use crate::store::redis::{self, RedisReplicas, RedisStore};
 use crate::telemetry::{self, LogFormat, LogLevels};
 
 #[derive(Subcommand)]
@@ -18,12 +19,35 @@ pub(super) enum Command {
     /// Show what the counters of a descriptor say; nothing is counted.
     ///
     /// Exits with 0 if it shows them, and with 1 otherwise.
-    Get(Box<Which>),
+    Get(Box<Get>),
     /// Make the counters of a descriptor as fresh.
     ///
     /// A running service may deny for up to a second more what Redis has just denied. Exits with 0 if the counters are
     /// fresh, and with 1 otherwise.
-    Reset(Box<Which>),
+    Reset(Box<Reset>),
+}
+
+#[derive(Args)]
+pub(super) struct Get {
+    #[command(flatten)]
+    which: Which,
+
+    /// Ask a replica of Redis, which may be behind: each counter says which, and when that heard from its master.
+    ///
+    /// The master of a cluster, or one that Sentinels watch, need not answer. A single Redis is asked for its replicas;
+    /// where it does not answer, name a replica in REDIS_URL.
+    #[arg(long)]
+    replica: bool,
+}
+
+#[derive(Args)]
+pub(super) struct Reset {
+    #[command(flatten)]
+    which: Which,
+
+    /// Is refused.
+    #[arg(long, hide = true)]
+    replica: bool,
 }
 
 /// Which counters, by which rules, in which Redis: with the settings of the service they are the service's.
@@ -51,10 +75,24 @@ pub(super) struct Which {
     store: StoreSettings,
 }
 
+/// Who is asked, and for what.
+enum Asked {
+    Store(Action),
+    /// For what it knows.
+    Replica,
+}
+
 impl Command {
+    fn which(&self) -> &Which {
+        match self {
+            Command::Get(get) => &get.which,
+            Command::Reset(reset) => &reset.which,
+        }
+    }
+
     /// What is wrong with settings that can be read.
     pub(super) fn errors(&self) -> Vec<SettingsError> {
-        let (Command::Get(which) | Command::Reset(which)) = self;
+        let which = self.which();
         [which.rules.sources().err(), which.store.redis().err()].into_iter().flatten().collect()
     }
 }
@@ -62,9 +100,12 @@ impl Command {
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     let _logs = telemetry::init(&LogLevels::of_command(redis::LOG_TARGET), LogFormat::Text);
-    let (action, which) = match command {
-        Command::Get(which) => (Action::Get, which),
-        Command::Reset(which) => (Action::Reset, which),
+    let (asked, which) = match command {
+        Command::Get(get) => (if get.replica { Asked::Replica } else { Asked::Store(Action::Get) }, get.which),
+        Command::Reset(reset) if reset.replica => {
+            bail!("a replica takes no writes, and would lose them: leave --replica out, the master is reset")
+        }
+        Command::Reset(reset) => (Asked::Store(Action::Reset), reset.which),
     };
     let Some(redis) = which.store.redis()? else {
         bail!("counters in memory are the service's own: set REDIS_URL, or ask the service itself (see ADMIN_API)");
@@ -73,11 +114,21 @@ pub(super) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     let timeout = redis.timeout;
     let (key_prefix, counter_keys) = (redis.key_prefix.clone(), which.store.counter_keys());
     let options = PlanOptions { key_prefix, counter_keys, ..PlanOptions::default() };
-    let store = RedisStore::start(redis, Box::new(|_| {})).await?;
     let entries = counters::entries(&which.entries)?;
     let descriptor = CounterOf { domain: which.domain, entries, limit: which.limit };
-    for counter in counters::act(action, &rules, &options, &store, descriptor, timeout).await? {
-        println!("{counter}");
+    match asked {
+        Asked::Store(action) => {
+            let store = RedisStore::start(redis, Box::new(|_| {})).await?;
+            print(&counters::act(action, &rules, &options, &store, descriptor, timeout).await?);
+        }
+        Asked::Replica => {
+            let replicas = RedisReplicas::new(redis)?;
+            print(&counters::peek_at_replicas(&rules, &options, &replicas, descriptor).await?);
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn print<C: Display>(counters: &[C]) {
+    counters.iter().for_each(|counter| println!("{counter}"));
 }

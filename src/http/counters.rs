@@ -36,7 +36,9 @@ async fn act<S: Store>(State(admin): State<Arc<Admin<S>>>, question: Question) -
             let status = match error {
                 CounterError::NoLimit(_) => StatusCode::NOT_FOUND,
                 CounterError::Entry(_) => StatusCode::BAD_REQUEST,
-                CounterError::NoRules | CounterError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+                CounterError::NoRules | CounterError::Store(_) | CounterError::Replica(_) => {
+                    StatusCode::SERVICE_UNAVAILABLE
+                }
             };
             // What the store says tells what to do.
             match error {

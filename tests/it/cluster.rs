@@ -399,6 +399,63 @@ async fn every_master_is_examined_before_anything_depends_on_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counters_of_every_slot_are_read_from_replicas_though_a_master_is_frozen() {
+    let cluster = Cluster::start_with(3, 1, &["--cluster-replica-no-failover", "yes"]).await;
+    let tollgate = start(&cluster, RULES, &[]);
+    let users = (0..3_u16).flat_map(|master| {
+        let slots = cluster.slots(master);
+        users_of("read", 2, move |slot| slots.contains(&slot))
+            .into_iter()
+            .map(move |user| (user, 3 + usize::from(master)))
+    });
+    let users: Vec<(String, usize)> = users.collect();
+    for (user, _) in &users {
+        assert_eq!(tollgate.ask(of_user(user)).await.unwrap().overall_code(), Code::Ok);
+    }
+    let read = |user: &str| {
+        let entry = format!("user={user}");
+        let words = ["counter", "get", "--replica", "--domain", "shop", &entry];
+        let url = cluster.setting().replace("REDIS_URL=", "");
+        let rules = tollgate.rules.path().to_str().unwrap();
+        let settings = [("REDIS_URL", &*url), ("RULES", rules), ("REDIS_TIMEOUT", "5s")];
+        let output = command().args(words).envs(settings).output().unwrap();
+        String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
+    };
+    for node in &cluster.nodes {
+        wait_until_async("the node knows all replicas", async || {
+            node.command::<String>("CLUSTER NODES").await.matches("slave").count() == 3
+        })
+        .await;
+    }
+    for (user, _) in &users {
+        wait_until("the replica has heard of it", || read(user).contains(": 2 of 3 left, "));
+    }
+    cluster.nodes[0].freeze();
+    for node in &cluster.nodes[1..] {
+        wait_until_async("the node misses the master", async || {
+            let info: String = node.command("CLUSTER INFO").await;
+            !info.contains("cluster_slots_fail:0") && info.contains("cluster_state:ok")
+        })
+        .await;
+    }
+    let sizes = async || {
+        let mut sizes = Vec::new();
+        for replica in &cluster.nodes[3..] {
+            sizes.push(cmd("DBSIZE").query_async::<u64>(&mut replica.connection().await).await.unwrap());
+        }
+        sizes
+    };
+    let held = sizes().await;
+    for (user, replica) in &users {
+        let out = read(user);
+        let replica = format!("at the replica {}, which ", cluster.nodes[*replica].tcp_address());
+        assert!(out.contains(": 2 of 3 left, ") && out.contains(&replica), "{out}");
+    }
+    assert_eq!(sizes().await, held);
+    cluster.nodes[0].thaw();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_over_tls_takes_a_password_that_is_rotated() {
     const OLD: &str = "open-sesame";
     const NEW: &str = "close-sesame";

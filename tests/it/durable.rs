@@ -28,14 +28,8 @@ descriptors:
 
 /// A master, and a replica of it that is in step.
 async fn pair() -> (Redis, Redis) {
-    let master = Redis::start_with(&["--repl-diskless-sync-delay", "0"]);
-    let address = master.tcp_address();
-    let (host, port) = address.split_once(':').unwrap();
-    let replica = Redis::start_with(&["--replicaof", host, port]);
-    wait_until_async("the replica is in step", async || {
-        replica.command::<String>("INFO replication").await.contains("master_link_status:up")
-    })
-    .await;
+    let master = Redis::start();
+    let replica = master.start_replica(&[]).await;
     (master, replica)
 }
 

@@ -41,6 +41,7 @@ mod redis_access;
 mod redis_check;
 mod release;
 mod replacement;
+mod replicas;
 mod rls;
 mod rolling;
 mod room;

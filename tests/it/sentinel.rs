@@ -39,7 +39,7 @@ impl Watched {
     async fn start(arguments: &[&str], lines: &str) -> Watched {
         let arguments = [&["--repl-diskless-sync-delay", "0"], arguments].concat();
         let master = Redis::start_with(&arguments);
-        let (host, port) = split(&master);
+        let (host, port) = master.host_and_port();
         let replica = Redis::start_with(&[&arguments[..], &["--replicaof", &host, &port]].concat());
         let folder = tempfile::tempdir().unwrap();
         let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
@@ -89,12 +89,6 @@ impl Watched {
         let url = self.setting();
         Tollgate::start(RULES, &[&[&*url, "REDIS_TYPE=sentinel", "REDIS_TIMEOUT=20s"], settings].concat())
     }
-}
-
-fn split(redis: &Redis) -> (String, String) {
-    let address = redis.tcp_address();
-    let (host, port) = address.split_once(':').unwrap();
-    (host.to_owned(), port.to_owned())
 }
 
 /// What a Sentinel says, in pairs; those of several one after the other.
@@ -285,16 +279,43 @@ async fn what_each_sentinel_says_is_told_before_anything_depends_on_it() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_no_master_whatever_a_sentinel_says() {
     let master = Redis::start();
-    let (host, port) = split(&master);
+    let (host, port) = master.host_and_port();
     let replica = Redis::start_with(&["--replicaof", &host, &port, "--replica-read-only", "no"]);
     let (folder, own) = (tempfile::tempdir().unwrap(), free_port());
     let config = folder.path().join("sentinel.conf");
-    let (host, port) = split(&replica);
+    let (host, port) = replica.host_and_port();
     std::fs::write(&config, format!("bind 127.0.0.1\nport {own}\nsentinel monitor main {host} {port} 9\n")).unwrap();
     let _sentinel = Redis::start_sentinel(&config, own);
     let url = format!("REDIS_URL=redis+sentinel://127.0.0.1:{own}/main");
     let tollgate = Tollgate::start(RULES, &[&url, "REDIS_TIMEOUT=20s"]);
     assert_tells(&tollgate, "replica", "which is a replica by now").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_of_a_frozen_master_is_read_by_what_the_sentinels_say() {
+    // None that would take the master's place.
+    let watched = Watched::start(&["--replica-priority", "0"], "").await;
+    let tollgate = watched.tollgate(&[]);
+    assert_decides(&tollgate).await;
+    let names = |redis: &Redis| {
+        let words = ["counter", "get", "--replica", "--domain", "shop", "user=ann"];
+        let url = watched.setting().replace("REDIS_URL=", "");
+        let rules = tollgate.rules.path().to_str().unwrap();
+        let settings = [("REDIS_URL", &*url), ("REDIS_TYPE", "sentinel"), ("RULES", rules), ("REDIS_TIMEOUT", "20s")];
+        let output = support::tollgate::command().args(words).envs(settings).output().unwrap();
+        let (out, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "{said}");
+        assert!(out.contains(" of 1000000 left, resets in "), "{out}");
+        out.contains(&format!("at the replica {}, which heard from its master ", redis.tcp_address()))
+    };
+    watched.redis[0].freeze();
+    wait_until_async("the sentinels miss the master", async || {
+        let known = said(watched.ports[0], &["SENTINEL", "MASTER", "main"]).await;
+        known.iter().any(|(name, value)| name == "flags" && value.contains("s_down"))
+    })
+    .await;
+    assert!(names(&watched.redis[1]));
+    watched.redis[0].thaw();
 }
 
 async fn assert_tells(tollgate: &Tollgate, kind: &str, words: &str) {

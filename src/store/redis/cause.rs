@@ -61,6 +61,9 @@ pub enum Cause {
     /// `READONLY`, and its primary, where that is known.
     #[error("it is a replica, which takes no writes: name its primary{} in REDIS_URL", of(.0))]
     Replica(Option<String>),
+    /// `MASTERDOWN`
+    #[error("it is a replica that has lost its primary, and answers nothing (`replica-serve-stale-data no`)")]
+    CutOff,
     /// The Sentinels are behind.
     #[error("the Sentinels name {0} as the master, which is a replica by now: wait until they agree on another")]
     NoMaster(String),
@@ -188,7 +191,7 @@ const CODES: [(&str, Cause); 14] = [
     ("DENIED", Cause::ProtectedMode),
     ("OOM", Cause::Full),
     ("READONLY", Cause::Replica(None)),
-    ("MASTERDOWN", Cause::Replica(None)),
+    ("MASTERDOWN", Cause::CutOff),
     ("LOADING", Cause::Loading),
     ("BUSY", Cause::Busy),
     ("MISCONF", Cause::CannotSave),
@@ -279,7 +282,7 @@ impl Cause {
             Cause::Tls | Cause::NoTls | Cause::Handshake(_) => "tls",
             Cause::NotRedis(_) => "not_redis",
             Cause::Full => "full",
-            Cause::Replica(_) | Cause::NoMaster(_) => "replica",
+            Cause::Replica(_) | Cause::CutOff | Cause::NoMaster(_) => "replica",
             Cause::NoSentinel(_) | Cause::SentinelLogin | Cause::NotSentinel => "no_sentinel",
             Cause::UnknownMaster(_) => "unknown_master",
             Cause::Loading => "loading",

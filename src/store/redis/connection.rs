@@ -13,9 +13,10 @@ use tokio::sync::Notify;
 use tokio::task::unconstrained;
 use tokio::time::{Duration, sleep};
 
+use super::RedisConfig;
 use super::address::Place;
 use super::cause::Cause;
-use super::script;
+use super::script::{self, Group};
 use super::topology::Dialed;
 use crate::store::StoreError;
 
@@ -311,6 +312,18 @@ impl Connection {
             let Value::BulkString(reply) = reply else { return Err(Fault::Answer) };
             Err(Fault::Unheard { reply, why })
         })
+    }
+
+    /// What the script replies to a group that is all of its call. Redis learns the scripts where it has to.
+    pub(super) async fn decide(&self, group: &Group, config: &RedisConfig) -> Result<Vec<u8>, Fault> {
+        let ask = || self.send(script::call([group])).wait(config.timeout);
+        match ask().await {
+            Err(Fault::NoScript) => {
+                self.load(config.address.is_cluster(), config.timeout).await?;
+                ask().await
+            }
+            reply => reply,
+        }
     }
 
     /// Lets Redis know the scripts.

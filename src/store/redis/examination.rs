@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use deadpool::managed::Manager as _;
 use deadpool_redis::redis::{Value, cmd};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::cause::Cause;
 use super::connection::{Connection, Fault};
@@ -105,14 +104,6 @@ async fn examine_one(config: RedisConfig) -> Result<Examination, StartError> {
     Ok(found)
 }
 
-async fn connect(config: &RedisConfig, dialer: &Dialer) -> Result<Connection, Cause> {
-    match timeout(config.timeout, dialer.create()).await {
-        Ok(Ok(dialed)) => Ok(Connection::new(dialed, 0)),
-        Ok(Err(error)) => Err(dialer.explain(error, config.timeout).await),
-        Err(_) => Err(dialer.explain_silence(config.timeout).await),
-    }
-}
-
 impl Examination {
     /// Everything that endangers limits, wherever it was found.
     pub fn warnings(&self) -> impl Iterator<Item = &String> {
@@ -204,9 +195,10 @@ impl Server {
     /// Looks at the server that the dialer leads to; of a cluster, `slot` is one that it has.
     async fn look(config: &RedisConfig, dialer: &Dialer, slot: Option<u16>) -> Result<Server, StartError> {
         let mut found = Server::default();
-        match connect(config, dialer).await {
+        match dialer.connect(config.timeout).await {
             Err(cause) => found.errors.push(cause.to_string()),
-            Ok(connection) => {
+            Ok(dialed) => {
+                let connection = Connection::new(dialed, 0);
                 found.server = Some(connection.place().to_string());
                 let own = Arc::new(Own::new(&config.key_prefix, slot)?);
                 let slot_of_own = Arc::new(ArcSwap::new(Arc::clone(&own)));
@@ -305,14 +297,8 @@ impl Looking<'_> {
 
     /// Decides a check that is nobody's, some times.
     async fn decide(&self, check: &Group) -> Result<(u64, u64), Fault> {
-        let ask = || self.connection.send(script::call([check])).wait(self.config.timeout);
-        let first = match ask().await {
-            Err(Fault::NoScript) => {
-                self.connection.load(self.config.address.is_cluster(), self.config.timeout).await?;
-                ask().await?
-            }
-            reply => reply?,
-        };
+        let ask = || self.connection.decide(check, self.config);
+        let first = ask().await?;
         script::Reply::new(&first, check.counters())
             .and_then(|mut reply| reply.next(check))
             .map_err(|_| Cause::known(&String::from_utf8_lossy(&first)).map_or(Fault::Answer, Fault::Refused))?;

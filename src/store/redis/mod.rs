@@ -19,6 +19,7 @@ mod own;
 mod pace;
 mod queue;
 mod redises;
+mod replicas;
 mod rights;
 pub mod script;
 mod slot;
@@ -35,6 +36,7 @@ pub use address::{RedisAddress, RedisAddressError, RedisTls, RedisType};
 pub use cause::Cause;
 pub use config::RedisConfig;
 pub use examination::{Examination, Server, examine};
+pub use replicas::{Reading, RedisReplicas, Replica, ReplicaError, Staleness};
 
 use super::{Check, Store, StoreError, Verdicts};
 use crate::spans::Spans;

@@ -107,7 +107,7 @@ impl scatter::Nodes for Request {
 }
 
 /// How long a stream may hold a slot is no period in which something is counted.
-fn is_of_seconds(check: &Check) -> bool {
+pub(super) fn is_of_seconds(check: &Check) -> bool {
     check.limit.period_ms() < MINUTE_MS && !check.limit.algorithm().has_holders()
 }
 

@@ -45,7 +45,7 @@ pub(super) fn grant(access: &Access, key_prefix: &str) -> String {
     // WAIT is for limits that are durable.
     line.push_str("* +evalsha +script|load +info +wait");
     if access.is_cluster() {
-        line.push_str(" +cluster|slots +asking");
+        line.push_str(" +cluster|slots +asking +readonly");
     }
     if access.database() != 0 {
         line.push_str(" +select");
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn the_line_names_the_user_its_keys_and_every_command() {
         let grant = |url: &str, prefix| grant(&Access::start(&url.parse().unwrap()).unwrap(), prefix);
-        assert!(grant("redis-cluster://cache", "").contains(" +wait +cluster|slots +asking +del "));
+        assert!(grant("redis-cluster://cache", "").contains(" +wait +cluster|slots +asking +readonly +del "));
         let line = grant("redis://toll:secret@cache/3", "a*[1]:");
         assert!(
             line.starts_with(r"ACL SETUSER toll ~a\*\[1\]:* +evalsha +script|load +info +wait +select +del +get "),

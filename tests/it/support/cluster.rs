@@ -70,7 +70,7 @@ impl Cluster {
             node.command::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", i + 1)).await;
         }
         for node in &cluster.nodes[1..] {
-            let (host, port) = split(&cluster.nodes[0]);
+            let (host, port) = cluster.nodes[0].host_and_port();
             node.command::<()>(&format!("CLUSTER MEET {host} {port}")).await;
         }
         cluster.agreed(usize::from(masters)).await;
@@ -139,7 +139,7 @@ impl Cluster {
         self.nodes[from].command::<()>(&format!("CLUSTER SETSLOT {slot} MIGRATING {target}")).await;
         halfway().await;
         let keys: Vec<String> = self.nodes[from].command(&format!("CLUSTER GETKEYSINSLOT {slot} 100000")).await;
-        let (host, port) = split(&self.nodes[to]);
+        let (host, port) = self.nodes[to].host_and_port();
         for (i, key) in keys.iter().enumerate() {
             if i == keys.len() / 2 {
                 halfway().await;
@@ -170,10 +170,4 @@ fn address() -> String {
             return format!("127.0.0.1:{port}");
         }
     }
-}
-
-fn split(redis: &Redis) -> (String, String) {
-    let address = redis.tcp_address();
-    let (host, port) = address.split_once(':').unwrap();
-    (host.to_owned(), port.to_owned())
 }

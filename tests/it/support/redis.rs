@@ -9,7 +9,7 @@ use deadpool_redis::redis::{AsyncConnectionConfig, Client, FromRedisValue};
 use tempfile::TempDir;
 
 use super::certificates::{Authority, Pair};
-use super::{signal, wait_until};
+use super::{signal, wait_until, wait_until_async};
 
 /// A `redis-server` behind a Unix socket in a folder of its own, and a port that was free.
 pub struct Redis {
@@ -41,6 +41,20 @@ impl Redis {
         redis.arguments = arguments.iter().map(|argument| (*argument).to_owned()).collect();
         redis.restart();
         redis
+    }
+
+    /// A replica of it, which is in step, as both say.
+    pub async fn start_replica(&self, arguments: &[&str]) -> Redis {
+        self.command::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
+        let (host, port) = self.host_and_port();
+        let replica = Redis::start_with(&[&["--replicaof", &host, &port], arguments].concat());
+        let online = format!("port={},state=online", replica.port);
+        wait_until_async("the replica is in step", async || {
+            replica.command::<String>("INFO replication").await.contains("master_link_status:up")
+                && self.command::<String>("INFO replication").await.contains(&online)
+        })
+        .await;
+        replica
     }
 
     /// One whose port is for TLS alone, with this certificate; clients have to show one that the authority has signed.
@@ -126,6 +140,11 @@ impl Redis {
     /// The same over TCP.
     pub fn tcp_address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Its host and its port, apart.
+    pub fn host_and_port(&self) -> (String, String) {
+        ("127.0.0.1".to_owned(), self.port.to_string())
     }
 
     /// The path of its Unix socket.

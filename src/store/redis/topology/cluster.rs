@@ -2,8 +2,8 @@
 //!
 //! Which node has a slot is asked of one node, now and then while all is well; at once where a node says that a slot is
 //! elsewhere, or goes down; and often while one is down, of one node after the other, since another will take its
-//! place. One answer serves the whole process, and answers come at least [`APART`] from each other: a cluster that moves a
-//! thousand slots is not asked a thousand times. What a redirection says of its slot is in force at once.
+//! place. One answer serves the whole process, and answers come at least [`APART`] from each other: a cluster that moves
+//! a thousand slots is not asked a thousand times. What a redirection says of its slot is in force at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::access::Access;
-use super::dial::{Dialed, dial};
+use super::dial::Dialed;
 use super::layout::Layout;
 use super::node_dialer;
 use super::overview::Overview;
@@ -292,12 +292,7 @@ async fn ask_any(places: &[Place], access: &Arc<Access>, config: &RedisConfig) -
 }
 
 async fn dial_and_ask(place: Place, access: &Arc<Access>, patience: Duration) -> Result<(Dialed, Layout), Cause> {
-    let dialer = node_dialer(place.clone(), access);
-    let dialed = match timeout(patience, dial(place, access)).await {
-        Ok(Ok(dialed)) => dialed,
-        Ok(Err(error)) => return Err(dialer.explain(error, patience).await),
-        Err(_) => return Err(dialer.explain_silence(patience).await),
-    };
+    let dialed = node_dialer(place, access).connect(patience).await?;
     let layout = ask_one(&dialed, patience).await?;
     Ok((dialed, layout))
 }

@@ -15,6 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
 use super::access::Access;
 use super::sentinel::Sentinels;
@@ -76,6 +77,27 @@ impl Dialer {
         match &self.target {
             Target::Fixed(_) => None,
             Target::Master(sentinels) => Some(sentinels.moves()),
+        }
+    }
+
+    /// A connection to the node, or why there is none.
+    ///
+    /// # Errors
+    /// Where it does not come about in this time.
+    pub(in crate::store::redis) async fn connect(&self, patience: Duration) -> Result<Dialed, Cause> {
+        match timeout(patience, self.create()).await {
+            Ok(Ok(dialed)) => Ok(dialed),
+            Ok(Err(error)) => Err(self.explain(error, patience).await),
+            Err(_) => Err(self.explain_silence(patience).await),
+        }
+    }
+
+    /// Where the node's replicas are, as the Sentinels say, those first that have heard the most; `None` where there
+    /// are no Sentinels.
+    pub(in crate::store::redis) async fn replicas(&self) -> Option<Result<Vec<Place>, Cause>> {
+        match &self.target {
+            Target::Fixed(_) => None,
+            Target::Master(sentinels) => Some(sentinels.replicas().await),
         }
     }
 

@@ -57,6 +57,11 @@ impl Layout {
         if layout.masters.is_empty() { Err(Cause::ClusterDown) } else { Ok(layout) }
     }
 
+    /// The master that has this slot.
+    pub(in crate::store::redis) fn owner(&self, slot: u16) -> Option<&Master> {
+        self.masters.iter().find(|master| master.ranges.iter().any(|range| range.contains(&slot)))
+    }
+
     /// How many slots have a master.
     pub(in crate::store::redis) fn slots(&self) -> u16 {
         self.masters.iter().map(Master::slots).fold(0, u16::saturating_add).min(SLOTS)

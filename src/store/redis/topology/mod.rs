@@ -77,7 +77,7 @@ pub(super) fn reach(config: &RedisConfig, access: &Arc<Access>) -> Reach {
     Reach::One(Dialer::new(target, Arc::clone(access)))
 }
 
-/// What makes connections to this node of a cluster.
+/// What makes connections to the node at this place: one of a cluster, or a replica.
 pub(super) fn node_dialer(place: Place, access: &Arc<Access>) -> Dialer {
     Dialer::new(Target::Fixed(place), Arc::clone(access))
 }

@@ -7,6 +7,7 @@
 //! They are polled and not listened to. While the master is down, each attempt to connect asks them anyway; and a
 //! subscription can break as silently as a Sentinel can.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -118,9 +119,32 @@ impl Sentinels {
         join_all(asked).await
     }
 
+    /// Where the replicas are that are up, as the first one says that answers; those first that have heard the most.
+    ///
+    /// # Errors
+    /// Where none of them says.
+    pub(super) async fn replicas(&self) -> Result<Vec<Place>, Cause> {
+        let deadline = Instant::now() + self.patience;
+        let ask = |sentinel| self.ask_one_for("REPLICAS", sentinel, deadline);
+        let mut asked: FuturesUnordered<_> = self.sentinels.iter().map(ask).collect();
+        let mut causes = Vec::new();
+        while let Some(said) = asked.next().await {
+            match said {
+                Ok(said) => return Ok(replicas(&said)),
+                Err(cause) => causes.push(cause),
+            }
+        }
+        Err(self.refusal(causes))
+    }
+
     async fn ask_one(&self, sentinel: &Sentinel, deadline: Instant) -> Result<Answer, Cause> {
-        if let Ok(answer) = timeout_at(deadline, sentinel.ask(&self.name, &self.access)).await {
-            return answer;
+        Answer::of(&self.ask_one_for("MASTER", sentinel, deadline).await?)
+    }
+
+    /// What it says of this part of what it watches.
+    async fn ask_one_for(&self, part: &str, sentinel: &Sentinel, deadline: Instant) -> Result<Value, Cause> {
+        if let Ok(said) = timeout_at(deadline, sentinel.ask(part, &self.name, &self.access)).await {
+            return said;
         }
         // The next one connects anew: nobody may be at the other end any more.
         if let Ok(mut connection) = sentinel.connection.try_lock() {
@@ -198,29 +222,29 @@ async fn poll(sentinels: Weak<Sentinels>) {
 }
 
 impl Sentinel {
-    async fn ask(&self, name: &str, access: &Access) -> Result<Answer, Cause> {
+    async fn ask(&self, part: &str, name: &str, access: &Access) -> Result<Value, Cause> {
         let mut connection = self.connection.lock().await;
         // It stays where nobody waits for the answer any more.
         if let Some(dialed) = &*connection
-            && let Ok(said) = master(dialed, name).await
+            && let Ok(said) = say(dialed, part, name).await
         {
-            return Answer::of(&said);
+            return Ok(said);
         }
         // There was none, or it has been closed meanwhile.
         *connection = None;
         let dialed = dial(self.place.clone(), access).await.map_err(|error| match error {
             DialError::Known(cause) | DialError::Unclear(cause) => of_sentinel(cause),
         })?;
-        let said = master(&dialed, name).await?;
+        let said = say(&dialed, part, name).await?;
         *connection = Some(dialed);
-        Answer::of(&said)
+        Ok(said)
     }
 }
 
-/// What it says of this master.
-async fn master(dialed: &Dialed, name: &str) -> Result<Value, Cause> {
+/// What it says of this part, `MASTER` or `REPLICAS`, of what it watches by this name.
+async fn say(dialed: &Dialed, part: &str, name: &str) -> Result<Value, Cause> {
     let mut ask = cmd("SENTINEL");
-    ask.arg("MASTER").arg(name);
+    ask.arg(part).arg(name);
     let said = dialed.redis.clone().send_packed_command(&ask).await.and_then(Value::extract_error);
     said.map_err(|error| match error.to_string() {
         text if text.contains("No such master") => Cause::UnknownMaster(name.to_owned()),
@@ -238,24 +262,45 @@ fn of_sentinel(cause: Cause) -> Cause {
 }
 
 impl Answer {
-    /// Reads pairs of names and values, in whichever way the protocol has them.
     fn of(said: &Value) -> Result<Answer, Cause> {
-        let text = |value: &Value| match value {
-            Value::BulkString(text) => Some(String::from_utf8_lossy(text).into_owned()),
-            Value::SimpleString(text) => Some(text.clone()),
-            _ => None,
-        };
-        let pairs: HashMap<String, String> = match said {
-            Value::Array(parts) => {
-                parts.chunks_exact(2).filter_map(|pair| Some((text(&pair[0])?, text(&pair[1])?))).collect()
-            }
-            Value::Map(pairs) => pairs.iter().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect(),
-            _ => HashMap::new(),
-        };
-        let master = pairs.get("ip").zip(pairs.get("port").and_then(|port| port.parse().ok()));
-        let (host, port) = master.ok_or(Cause::NotSentinel)?;
-        let epoch = pairs.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-        Ok(Answer { master: Place::Tcp(host.clone(), port), epoch })
+        let said = pairs(said);
+        let master = place(&said).ok_or(Cause::NotSentinel)?;
+        let epoch = said.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+        Ok(Answer { master, epoch })
+    }
+}
+
+/// Those that are up, those first that have heard the most.
+fn replicas(said: &Value) -> Vec<Place> {
+    let Value::Array(said) = said else { return Vec::new() };
+    let is_up = |replica: &HashMap<String, String>| {
+        let flags = replica.get("flags").map_or("", String::as_str);
+        !flags.split(',').any(|flag| ["s_down", "o_down", "disconnected"].contains(&flag))
+    };
+    let mut up: Vec<_> = said.iter().map(pairs).filter(is_up).collect();
+    up.sort_by_key(|replica| Reverse(replica.get("slave-repl-offset").and_then(|offset| offset.parse::<u64>().ok())));
+    up.iter().filter_map(place).collect()
+}
+
+/// Where what is told of is.
+fn place(told: &HashMap<String, String>) -> Option<Place> {
+    let (host, port) = told.get("ip").zip(told.get("port")?.parse().ok())?;
+    Some(Place::Tcp(host.clone(), port))
+}
+
+/// Names and values, in whichever way the protocol has them.
+fn pairs(said: &Value) -> HashMap<String, String> {
+    let text = |value: &Value| match value {
+        Value::BulkString(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
+    };
+    match said {
+        Value::Array(parts) => {
+            parts.chunks_exact(2).filter_map(|pair| Some((text(&pair[0])?, text(&pair[1])?))).collect()
+        }
+        Value::Map(pairs) => pairs.iter().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect(),
+        _ => HashMap::new(),
     }
 }
 
@@ -305,5 +350,22 @@ mod tests {
             assert_eq!((answer.master, answer.epoch), (at(7, 9).master, 9));
         }
         assert_eq!(Answer::of(&Value::Okay).err(), Some(Cause::NotSentinel));
+    }
+
+    #[test]
+    fn of_the_replicas_that_are_up_the_one_that_has_heard_the_most_comes_first() {
+        let replica = |port: &str, flags: &str, offset: &str| {
+            let pairs = [("ip", "10.0.0.1"), ("port", port), ("flags", flags), ("slave-repl-offset", offset)];
+            let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+            Value::Array(pairs.iter().flat_map(|(name, value)| [text(name), text(value)]).collect())
+        };
+        let said = Value::Array(vec![
+            replica("1", "slave", "70"),
+            replica("2", "s_down,slave,disconnected", "900"),
+            replica("3", "slave", "100"),
+            replica("4", "slave,disconnected", "90"),
+        ]);
+        assert_eq!(replicas(&said), [at(3, 0).master, at(1, 0).master]);
+        assert!(replicas(&Value::Array(Vec::new())).is_empty());
     }
 }
