@@ -92,7 +92,7 @@ impl Cluster {
         let fixed =
             ["--cluster-enabled", "yes", "--cluster-node-timeout", "800", "--cluster-require-full-coverage", "no"];
         let node = Redis::start_at(&address, &[&fixed, arguments].concat());
-        let (host, port) = split(&self.nodes[0]);
+        let (host, port) = self.nodes[0].host_and_port();
         node.command::<()>(&format!("CLUSTER MEET {host} {port}")).await;
         self.nodes.push(node);
         self.agreed(usize::from(self.masters)).await;

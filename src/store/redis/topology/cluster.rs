@@ -2,8 +2,8 @@
 //!
 //! Which node has a slot is asked of one node, now and then while all is well; at once where a node says that a slot is
 //! elsewhere, or goes down; and often while one is down, of one node after the other, since another will take its
-//! place. One answer serves the whole process, and answers come at least [`APART`] from each other: a cluster that moves
-//! a thousand slots is not asked a thousand times. What a redirection says of its slot is in force at once.
+//! place. One answer serves the whole process, and answers come at least [`APART`] from each other: a cluster that
+//! moves a thousand slots is not asked a thousand times. What a redirection says of its slot is in force at once.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
