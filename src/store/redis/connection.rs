@@ -82,6 +82,12 @@ impl Elsewhere {
         }
     }
 
+    /// What it says to each of several requests that went together. Redis before 7.0 says of all their counters that
+    /// they have arrived elsewhere where only one has, so that each has to be asked for by itself.
+    pub(super) fn of_several(self) -> Elsewhere {
+        if matches!(self, Elsewhere::Asked(_)) { Elsewhere::Untold } else { self }
+    }
+
     fn of(error: &RedisError) -> Option<Elsewhere> {
         let ErrorKind::Server(kind) = error.kind() else { return None };
         let place = || error.redirect_node().and_then(|(address, _)| Place::of_node(address));
@@ -400,6 +406,14 @@ mod tests {
     use std::pin::pin;
 
     use super::*;
+
+    #[test]
+    fn of_counters_that_went_together_one_may_have_arrived_elsewhere_and_another_not() {
+        let (there, nameless) = (Place::Tcp("a".into(), 1), Place::Tcp(String::new(), 1));
+        assert_eq!(Elsewhere::Asked(there.clone()).of_several(), Elsewhere::Untold);
+        assert_eq!(Elsewhere::Moved(there.clone()).of_several(), Elsewhere::Moved(there.clone()));
+        assert_eq!(Elsewhere::Asked(nameless).said_by(&Place::Tcp("a".into(), 2)), Elsewhere::Asked(there));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn time_in_which_the_process_did_not_run_is_a_part_of_silence_at_most() {

@@ -144,7 +144,9 @@ impl Node {
                 batch.answer_heard(Ok(reply), Some(StoreError::Refused(why.to_string().into())))
             }
             Err(Fault::Elsewhere(elsewhere)) => {
-                batch.answer(Err(NodeError::Elsewhere(elsewhere.said_by(connection.place()))))
+                let elsewhere = elsewhere.said_by(connection.place());
+                let is_shared = batch.groups().nth(1).is_some();
+                batch.answer(Err(NodeError::Elsewhere(if is_shared { elsewhere.of_several() } else { elsewhere })))
             }
             reply => batch.answer(reply.map_err(NodeError::from)),
         };
