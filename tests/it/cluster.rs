@@ -200,7 +200,7 @@ async fn count(redis: &Redis, users: &[String]) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_master_that_is_killed_costs_its_own_counters_alone_and_its_replica_takes_over() {
     let mut cluster = Cluster::start(3, 1).await;
-    let tollgate = start(&cluster, PLENTY, &["LOCAL_CACHE_SIZE_IN_BYTES=0", "REDIS_TIMEOUT=500ms"]);
+    let tollgate = start(&cluster, PLENTY, &["LOCAL_CACHE_SIZE_IN_BYTES=0"]);
     let slots: Vec<_> = (0..3).map(|master| cluster.slots(master)).collect();
     let mine = users_of("mine", 2, |slot| slots[0].contains(&slot));
     let others = users_of("other", 2, |slot| !slots[0].contains(&slot));
@@ -339,7 +339,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 3, failure_mode: closed}
 ";
     let mut cluster = Cluster::start(3, 0).await;
-    let tollgate = start(&cluster, rules, &["REDIS_TIMEOUT=500ms"]);
+    let tollgate = start(&cluster, rules, &[]);
     let alive = users_of("alive", 2, |slot| !cluster.slots(0).contains(&slot));
     let dead = users_of("dead", 1, |slot| cluster.slots(0).contains(&slot)).remove(0);
     let strict = (0..)
@@ -507,7 +507,7 @@ async fn a_cluster_over_tls_takes_a_password_that_is_rotated() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_of_no_use_costs_its_own_slots_alone() {
     let mut cluster = Cluster::start(3, 0).await;
-    let tollgate = start(&cluster, RULES, &["REDIS_TIMEOUT=500ms"]);
+    let tollgate = start(&cluster, RULES, &[]);
     let slot = slot_of("ann");
     let from = (0..3).position(|master| cluster.slots(master).contains(&slot)).unwrap();
     let to = (from + 1) % 3;

@@ -49,7 +49,7 @@ impl Cluster {
     ) -> Cluster {
         let fixed = [
             ["--cluster-enabled", "yes"],
-            ["--cluster-node-timeout", "800"],
+            ["--cluster-node-timeout", "2000"],
             ["--cluster-require-full-coverage", "no"],
             ["--cluster-replica-validity-factor", "0"],
             ["--repl-diskless-sync-delay", "0"],
@@ -90,7 +90,7 @@ impl Cluster {
     pub async fn join(&mut self, arguments: &[&str]) -> String {
         let address = address();
         let fixed =
-            ["--cluster-enabled", "yes", "--cluster-node-timeout", "800", "--cluster-require-full-coverage", "no"];
+            ["--cluster-enabled", "yes", "--cluster-node-timeout", "2000", "--cluster-require-full-coverage", "no"];
         let node = Redis::start_at(&address, &[&fixed, arguments].concat());
         let (host, port) = self.nodes[0].host_and_port();
         node.command::<()>(&format!("CLUSTER MEET {host} {port}")).await;

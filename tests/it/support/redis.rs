@@ -156,7 +156,8 @@ impl Redis {
     pub async fn connection(&self) -> MultiplexedConnection {
         let client = Client::open(self.url()).unwrap();
         // What is slow here is the machine.
-        let patient = AsyncConnectionConfig::new().set_response_timeout(Some(Duration::from_secs(30)));
+        let patience = Some(Duration::from_secs(30));
+        let patient = AsyncConnectionConfig::new().set_response_timeout(patience).set_connection_timeout(patience);
         client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
     }
 
