@@ -55,7 +55,7 @@ impl Pipeline {
     pub fn of_decisions(checks: &[Check], in_each: usize) -> Pipeline {
         let groups = |checks: &[Check]| checks.chunks(1).map(Group::new).collect::<Vec<_>>();
         let call = |checks: &[Check]| script::call(&groups(checks)).get_packed_command();
-        let reply = |checks: &[Check]| bulk(checks.len() * script::ANSWER);
+        let reply = |checks: &[Check]| bulk(script::TIME + checks.len() * script::ANSWER);
         Pipeline {
             bytes: checks.chunks(in_each).flat_map(call).collect(),
             reply: Expected::Bytes(checks.chunks(in_each).map(reply).sum()),
