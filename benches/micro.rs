@@ -4,14 +4,22 @@
 mod headers;
 #[path = "service/rules.rs"]
 mod rules;
+#[path = "service/users.rs"]
+mod users;
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Duration;
 
 use divan::{AllocProfiler, Bencher};
+use futures_util::FutureExt as _;
 use prost::Message as _;
+use tollgate::adjustment::{Adjustment, Content, Effect, Id, InForce, Target};
 use tollgate::algorithm::{Algorithm, Ask, Caller, Limit, Options};
-use tollgate::descriptor::Entry;
+use tollgate::descriptor::{Descriptor, Entry, Request, Role};
+use tollgate::plan::{Names, Plan, PlanOptions};
+use tollgate::replay::{Event, Run};
+use tollgate::rules::{DescriptorConfig, RuleConfig};
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::redis::script::{self, Group};
 use tollgate::store::{Check, Key, Origin};
@@ -62,6 +70,25 @@ fn matching_headers(bencher: Bencher<'_, '_>, rules: usize) {
     });
 }
 
+/// What a request asks, with so many adjustments in force, each for one other descriptor.
+#[divan::bench(args = [0, 1, 1_000])]
+fn plan(bencher: Bencher<'_, '_>, adjustments: usize) {
+    let (rules, options) = (rules::of_one_level(10), PlanOptions::default());
+    let adjustment = |place: usize| {
+        let target = Target::Descriptor { domain: "bench".into(), entries: entries(place + 100) };
+        let content = Content { target, effect: Effect::Pass, who: "ann".into(), why: "a bench".into() };
+        Arc::new(Adjustment { id: Id::of_number(place as u64), content, since_ms: 0, until_ms: 1 })
+    };
+    let in_force = InForce::new((0..adjustments).map(adjustment).collect());
+    let in_force = Some(&in_force).filter(|in_force| !in_force.is_empty());
+    let descriptor = Descriptor { entries: entries(7), ask: Ask::Take(1), limit: None };
+    let request = Request { domain: "bench".into(), descriptors: vec![descriptor] };
+    bencher.bench(|| {
+        let plan = Plan::adjusted(&options, (&rules, in_force), black_box(&request), Names::default());
+        plan.asked().len()
+    });
+}
+
 /// A counter's name, of one entry and of four.
 #[divan::bench(args = [1, 4])]
 fn key(bencher: Bencher<'_, '_>, levels: usize) {
@@ -87,6 +114,32 @@ fn decide(bencher: Bencher<'_, '_>, algorithm: &Algorithm) {
     });
 }
 
+/// What is told of each decision.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    Nothing,
+    HeaviestKeys,
+    /// Of requests that pass there is no line.
+    DecisionLog,
+}
+
+/// One request on the memory store from its message to its answer, of a million users by Zipf's law. What a call costs
+/// beside it, HTTP/2 above all, is some four times as much.
+#[divan::bench(args = [Told::Nothing, Told::HeaviestKeys, Told::DecisionLog])]
+fn service(bencher: Bencher<'_, '_>, told: Told) {
+    let service = users::service(told);
+    let requests = users::requests();
+    let mut turns = requests.iter().cycle();
+    let mut answer = || {
+        let request = turns.next().expect("it goes round").clone();
+        let caller = service.caller(&tonic::codegen::http::HeaderMap::new());
+        service.call(request, caller).now_or_never().expect("memory answers at once")
+    };
+    // Every counter is there before it is measured.
+    (0..requests.len()).for_each(|_| drop(answer()));
+    bencher.bench_local(answer);
+}
+
 /// One request to the memory store, of as many counters, among ten thousand.
 #[divan::bench(args = [1, 5])]
 fn memory_store(bencher: Bencher<'_, '_>, checks: usize) {
@@ -95,6 +148,28 @@ fn memory_store(bencher: Bencher<'_, '_>, checks: usize) {
     let all: Vec<Check> = (0..10_000).map(|user| check(user, limit)).collect();
     let mut turns = all.chunks_exact(checks).cycle();
     bencher.bench_local(|| turns.next().map(|checks| store.decide(checks)));
+}
+
+/// One request of a log, of one of so many users: what `tollgate replay` does with it beside reading its line.
+#[divan::bench(args = [10_000, 1_000_000])]
+fn replay(bencher: Bencher<'_, '_>, users: usize) {
+    let rule = RuleConfig { role: Role::Enforced, metadata: None, limits: vec![rules::limit()] };
+    let each_user = rules::entries(0).into_iter().map(|entry| rules::descriptor(entry, Some(rule.clone()), Vec::new()));
+    let rules = rules::domain(each_user.map(|descriptor| DescriptorConfig { value: None, ..descriptor }).collect());
+    let options = PlanOptions::default();
+    let event = |user| {
+        let descriptor = Descriptor { entries: entries(user), ask: Ask::Take(1), limit: None };
+        Event { at_ms: 0, request: Request { domain: "bench".to_owned(), descriptors: vec![descriptor] } }
+    };
+    let mut events: Vec<Event> = (0..users).map(event).collect();
+    let mut run = Run::new(&rules, &options);
+    let mut turn = 0;
+    bencher.bench_local(|| {
+        let event = &mut events[turn % users];
+        event.at_ms = 1_700_000_000_000 + turn as u64 / 10;
+        turn += 1;
+        run.decide(event)
+    });
 }
 
 /// The bytes of a call to Redis, of as many checks.

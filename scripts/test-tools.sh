@@ -17,6 +17,11 @@
 #   ratelimit        target/tools/bin/ratelimit, which is envoyproxy/ratelimit, by Go, for `make conformance-reference` and
 #                    `make bench-peers`; RATELIMIT_VERSION=... takes another version than the one here
 #   h2load           a system package, for `make bench-peers`
+#   chromium         a system package, for `make e2e`: the console is looked at in it
+#   axe              target/tools/bin/axe.min.js, from a Python wheel, for the same: what hinders people in a page
+#   prometheus       prometheus and promtool, a system package, for `make e2e`
+#   helm, kustomize  target/tools/bin/..., from their source, by Go, for the same
+#   kubernetes       target/tools/kubernetes, what Kubernetes and the Prometheus operator take, from Go modules, for the same
 #   buildah, qemu    system packages, for the same: they build the image, and run what is built for another kind of machine
 #   `shellcheck`     the same, for the same
 set -euo pipefail
@@ -25,6 +30,10 @@ cd "$(dirname "$0")/.."
 readonly tools=target/tools
 readonly h2spec=github.com/summerwind/h2spec/cmd/h2spec@v2.2.1+incompatible
 readonly actionlint=github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
+readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
+readonly kustomize=sigs.k8s.io/kustomize/kustomize/v5@v5.8.1
+readonly kubernetes=k8s.io/kubernetes@v1.37.2
+readonly prometheus_operator=github.com/prometheus-operator/prometheus-operator@v0.85.0
 # What @latest was: the last one that the Go module proxy has.
 readonly ratelimit=github.com/envoyproxy/ratelimit/src/service_cmd@${RATELIMIT_VERSION:-v1.4.1-0.20260122083618-3fb702589d36}
 readonly cargo_cyclonedx=0.5.9
@@ -142,6 +151,36 @@ h2spec() { go_tool h2spec "$h2spec"; }
 
 actionlint() { go_tool actionlint "$actionlint"; }
 
+helm() { go_tool helm "$helm" version --short; }
+
+kustomize() { go_tool kustomize "$kustomize" version; }
+
+# In the place of files that a cluster would hand out: the types of Kubernetes, and those that the operator adds.
+kubernetes() {
+    local place=$tools/kubernetes-${kubernetes##*@}-${prometheus_operator##*@} folder=$tools/download
+    if [[ ! -d $place ]]; then
+        say "downloading $kubernetes and $prometheus_operator"
+        rm -rf "$folder"
+        mkdir -p "$folder"
+        cp "$(module "$kubernetes")/api/openapi-spec/swagger.json" "$folder"
+        cp "$(module "$prometheus_operator")"/example/prometheus-operator-crd/*_{servicemonitors,prometheusrules}.yaml "$folder"
+        mv "$folder" "$place"
+    fi
+    ln -sfn "${place##*/}" "$tools/kubernetes"
+    say "kubernetes: ${kubernetes##*@}, with the Prometheus operator's ${prometheus_operator##*@}"
+}
+
+# module MODULE@VERSION: where Go keeps its files.
+module() {
+    have go || fail "go is missing: install Go"
+    go mod download -json "$1" | sed -n 's/^\t"Dir": "\(.*\)",$/\1/p'
+}
+
+prometheus() {
+    have promtool || install_package prometheus "promtool is missing and there is no apt-get: install Prometheus"
+    say "$(command prometheus --version 2>&1 | head -n 1)"
+}
+
 xds-server() {
     have go || fail "go is missing: install Go, or put xds-server into $tools/bin"
     # Built each time: it is the project's own, and Go knows whether anything has changed.
@@ -164,6 +203,16 @@ ratelimit() {
     say "ratelimit: ${ratelimit##*@}"
 }
 
+chromium() {
+    have chromium || install_package chromium "chromium is missing and there is no apt-get: install it"
+    say "chromium: $(command chromium --version)"
+}
+
+axe() {
+    tool axe-playwright-python axe.min.js scripts/axe.txt axe_playwright_python/axe.min.js \
+        "put axe.min.js of axe-core into $tools/bin"
+}
+
 h2load() {
     have h2load || install_package nghttp2-client "h2load is missing and there is no apt-get: install nghttp2"
     say "h2load: $(command h2load --version)"
@@ -174,15 +223,17 @@ shellcheck() {
     say "shellcheck: $(command shellcheck --version | sed -n 's/^version: //p')"
 }
 
-# go_tool NAME PACKAGE
+# go_tool NAME PACKAGE [ARGUMENT...]: with these arguments it tells its version.
 go_tool() {
     local name=$1 package=$2
+    shift 2
+    [[ $# -gt 0 ]] || set -- --version
     if [[ ! -x $tools/bin/$name ]]; then
         have go || fail "go is missing: install Go, or put $name into $tools/bin"
         say "building $package"
         GOBIN=$PWD/$tools/bin go install "$package"
     fi
-    say "$name: $("$tools/bin/$name" --version | head -n 1)"
+    say "$name: $("$tools/bin/$name" "$@" | head -n 1)"
 }
 
 buildah() {

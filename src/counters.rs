@@ -10,6 +10,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use crate::adjustment::InForce;
 use crate::algorithm::{Ask, Limit};
 use crate::descriptor::{self, Descriptor, Entry, Override, Request};
 use crate::explain;
@@ -106,7 +107,7 @@ pub fn entries(words: &[String]) -> Result<Vec<Entry>, CounterError> {
 /// Where no counter is meant, or the store does not answer within `timeout`.
 pub async fn act<S: Store>(
     action: Action,
-    rules: &Rules,
+    rules: (&Rules, Option<&InForce>),
     options: &PlanOptions,
     store: &S,
     descriptor: CounterOf,
@@ -117,7 +118,9 @@ pub async fn act<S: Store>(
         Action::Reset => Ask::Reset,
     };
     let request = descriptor.asks(ask);
-    let plan = plan(rules, options, &request)?;
+    // A counter goes on behind what passes or is blocked.
+    let adjustments = rules.1.map(InForce::that_count);
+    let plan = plan((rules.0, adjustments.as_ref()), options, &request)?;
     let verdicts = store.check(plan.asked(), Instant::now() + timeout).await?;
     if action == Action::Reset {
         let rules: Vec<&str> = plan.asked().iter().map(|asked| asked.source.label()).collect();
@@ -142,7 +145,7 @@ pub async fn peek_at_replicas(
     descriptor: CounterOf,
 ) -> Result<Vec<ReplicatedCounter>, CounterError> {
     let request = descriptor.asks(Ask::Peek);
-    let plan = plan(rules, options, &request)?;
+    let plan = plan((rules, None), options, &request)?;
     let readings = replicas.peek(plan.asked()).await?;
     let counters = plan
         .asked()
@@ -154,8 +157,13 @@ pub async fn peek_at_replicas(
 
 /// # Errors
 /// Where no counter is meant.
-fn plan<'a>(rules: &'a Rules, options: &'a PlanOptions, request: &'a Request) -> Result<Plan<'a>, CounterError> {
-    let plan = Plan::new(options, rules, request, options.counter_keys.names(|| SystemClock.now()));
+fn plan<'a>(
+    (rules, adjustments): (&'a Rules, Option<&'a InForce>),
+    options: &'a PlanOptions,
+    request: &'a Request,
+) -> Result<Plan<'a>, CounterError> {
+    let names = options.counter_keys.names(|| SystemClock.now());
+    let plan = Plan::adjusted(options, (rules, adjustments), request, names);
     if plan.asked().is_empty() {
         let missed = explain::missed(rules, request).into_iter().flatten().next();
         return Err(CounterError::NoLimit(
@@ -171,7 +179,7 @@ pub fn in_words(limit: &Limit) -> String {
         None => String::new(),
         Some(delay) => format!(", delayed up to {}", humantime::format_duration(delay)),
     };
-    format!("{} {}, {}{held}", limit.number(), descriptor::per(limit.window()), limit.algorithm())
+    format!("{} {}, {}{held}", limit.number(), descriptor::per_of(limit), limit.algorithm())
 }
 
 fn counter(asked: &Asked<'_>, verdict: CheckVerdict) -> Counter {

@@ -74,6 +74,10 @@ pub enum Answer {
     },
     /// The store was unavailable, and has not confirmed the refund; no request is denied for that.
     NotRefunded,
+    /// Not asked: an adjustment lets requests pass.
+    Exempt,
+    /// Not asked: an adjustment denies requests.
+    Blocked,
 }
 
 /// Why a limit never lets the same request pass.
@@ -128,6 +132,8 @@ pub enum DecidedBy {
     NotRefunded,
     /// Nobody: another limit of the request is known to deny it.
     Skipped,
+    /// An adjustment, by which requests always pass this limit or never.
+    Adjustment,
     /// No limit: the rules do not have the domain, and a setting denies such.
     UnknownDomain,
     /// No limit: no rule is reached, and a setting denies such.
@@ -136,7 +142,7 @@ pub enum DecidedBy {
 
 impl DecidedBy {
     /// Every one.
-    pub const ALL: [DecidedBy; 10] = [
+    pub const ALL: [DecidedBy; 11] = [
         DecidedBy::Store,
         DecidedBy::KnownDenial,
         DecidedBy::FailureModeOpen,
@@ -145,6 +151,7 @@ impl DecidedBy {
         DecidedBy::FailureModeError,
         DecidedBy::NotRefunded,
         DecidedBy::Skipped,
+        DecidedBy::Adjustment,
         DecidedBy::UnknownDomain,
         DecidedBy::UnknownDescriptor,
     ];
@@ -170,6 +177,7 @@ impl DecidedBy {
             DecidedBy::FailureModeError => "failure_mode_error",
             DecidedBy::NotRefunded => "not_refunded",
             DecidedBy::Skipped => "skipped",
+            DecidedBy::Adjustment => "adjustment",
             DecidedBy::UnknownDomain => "unknown_domain",
             DecidedBy::UnknownDescriptor => "unknown_descriptor",
         }
@@ -183,7 +191,11 @@ impl DecidedBy {
     /// The store was unavailable.
     pub const fn is_without_store(self) -> bool {
         match self {
-            DecidedBy::Store | DecidedBy::Skipped | DecidedBy::UnknownDomain | DecidedBy::UnknownDescriptor => false,
+            DecidedBy::Store
+            | DecidedBy::Skipped
+            | DecidedBy::Adjustment
+            | DecidedBy::UnknownDomain
+            | DecidedBy::UnknownDescriptor => false,
             DecidedBy::KnownDenial
             | DecidedBy::FailureModeOpen
             | DecidedBy::FailureModeClosed
@@ -205,6 +217,7 @@ impl Answer {
             Answer::FailedOpen => DecidedBy::FailureModeOpen,
             Answer::FailedClosed { .. } => DecidedBy::FailureModeClosed,
             Answer::NotRefunded => DecidedBy::NotRefunded,
+            Answer::Exempt | Answer::Blocked => DecidedBy::Adjustment,
         }
     }
 }
@@ -267,7 +280,9 @@ impl<'a> Decision<'a> {
                 | Answer::Skipped
                 | Answer::FailedOpen
                 | Answer::FailedClosed { .. }
-                | Answer::NotRefunded => {}
+                | Answer::NotRefunded
+                | Answer::Exempt
+                | Answer::Blocked => {}
             }
         }
         refund
@@ -294,9 +309,38 @@ impl<'a> Decision<'a> {
         self.over_limit && self.statuses.iter().any(Status::is_unknown)
     }
 
+    /// An adjustment has answered for one of its limits.
+    pub fn is_settled_by_adjustment(&self) -> bool {
+        self.limits.iter().any(|limited| !limited.is_asked())
+    }
+
     /// The store was unavailable when this was decided.
     pub fn is_without_store(&self) -> bool {
         self.limits.iter().any(|limited| limited.answer.decided_by().is_without_store())
+    }
+
+    /// How long until the denied request may pass; `None` where it passes now, or where that is unknown.
+    ///
+    /// Every enforced limit must let it pass again, and one of the quotas if they have denied it. When a stream
+    /// releases its slot is unknown, and the time at which the slot expires is no time to wait for. The end of a ban is
+    /// known.
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        // What the rules do not know is denied for as long as they do not.
+        if !self.over_limit || self.denies_unknown() {
+            return None;
+        }
+        let (mut longest, mut quotas) = (0, Vec::new());
+        for limits in self.limited() {
+            match limits[0].role() {
+                Role::Enforced => longest = longest.max(wait_ms(limits)?),
+                Role::Quota if !limits[0].asked.check.ask.is_refund() => quotas.push(wait_ms(limits)),
+                Role::Quota | Role::Shadow => {}
+            }
+        }
+        if !quotas.is_empty() && !quotas.contains(&Some(0)) {
+            longest = longest.max(quotas.into_iter().flatten().min()?);
+        }
+        Some(longest)
     }
 
     /// Whether one more hit of each descriptor would pass now.
@@ -337,6 +381,11 @@ impl Status<'_> {
 }
 
 impl Limited<'_> {
+    /// The store, or what answers in its place, was asked: no adjustment has settled it before.
+    pub fn is_asked(&self) -> bool {
+        !matches!(self.answer, Answer::Exempt | Answer::Blocked)
+    }
+
     /// What a denial means by its rule.
     pub fn role(&self) -> Role {
         self.asked.role
@@ -346,8 +395,8 @@ impl Limited<'_> {
     pub fn over(&self) -> bool {
         match self.answer {
             Answer::Store(verdict) | Answer::Known(verdict) | Answer::Local(verdict) => !verdict.allowed(),
-            Answer::Skipped | Answer::FailedOpen | Answer::NotRefunded => false,
-            Answer::FailedClosed { .. } => true,
+            Answer::Skipped | Answer::FailedOpen | Answer::NotRefunded | Answer::Exempt => false,
+            Answer::FailedClosed { .. } | Answer::Blocked => true,
         }
     }
 
@@ -359,6 +408,11 @@ impl Limited<'_> {
     /// How many more hits would pass; `None` where nobody knows.
     pub fn remaining(&self) -> Option<u32> {
         self.verdict().map(|verdict| verdict.remaining)
+    }
+
+    /// How long until nothing is used any more; `None` where nobody knows, as of what an adjustment blocks.
+    pub fn reset_after_ms(&self) -> Option<u64> {
+        self.verdict().filter(|_| self.answer != Answer::Blocked).map(|verdict| verdict.reset_after_ms)
     }
 
     /// How long until this limit lets the same request pass; `None` where it never does. Zero where nobody denies it.
@@ -408,10 +462,33 @@ impl Limited<'_> {
     fn check_verdict(&self) -> Option<CheckVerdict> {
         match self.answer {
             Answer::Store(verdict) | Answer::Known(verdict) | Answer::Local(verdict) => Some(verdict),
-            Answer::Skipped | Answer::FailedOpen | Answer::FailedClosed { .. } | Answer::NotRefunded => None,
+            Answer::Blocked => Some(BLOCKED),
+            Answer::Skipped
+            | Answer::FailedOpen
+            | Answer::FailedClosed { .. }
+            | Answer::NotRefunded
+            | Answer::Exempt => None,
         }
     }
 }
+
+/// How long until all limits of a descriptor let it pass; `None` where that is unknown.
+fn wait_ms(limits: &[Limited<'_>]) -> Option<u64> {
+    let mut longest = 0;
+    for limited in limits.iter().filter(|limited| limited.over()) {
+        let retry_after_ms = limited.retry_after_ms()?;
+        let is_known = limited.asked.check.limit.window().is_some() || limited.verdict().is_none();
+        longest = longest.max(if is_known { retry_after_ms } else { limited.banned_ms()? });
+    }
+    Some(longest)
+}
+/// What a limit says by which an adjustment lets nothing pass: no time is known to wait for.
+const BLOCKED: CheckVerdict = CheckVerdict {
+    own: Verdict { allowed: false, remaining: 0, excess: None, reset_after_ms: 0, retry_after_ms: None, delay_ms: 0 },
+    ban: None,
+    is_known: false,
+    at_ms: 0,
+};
 
 /// The limit of a descriptor to report: of those that are over, the one with the longest wait; or else the one with
 /// the least remaining. What nobody knows comes last.

@@ -1,8 +1,11 @@
 //! What a client asks about. These types know nothing of gRPC; their maker has checked the request's size.
 
+use std::fmt;
 use std::time::Duration;
 
-use crate::algorithm::{Ask, MAX_PERIOD};
+use serde::{Deserialize, Serialize};
+
+use crate::algorithm::{Ask, Limit, MAX_PERIOD, TimeZone};
 
 /// One call: a domain, and descriptors that must all pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,6 +14,19 @@ pub struct Request {
     pub domain: String,
     /// In the client's order, which the answer keeps.
     pub descriptors: Vec<Descriptor>,
+}
+
+/// As people write it: `user=ann path=/a + remote_address=192.0.2.1`.
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, descriptor) in self.descriptors.iter().enumerate() {
+            f.write_str(if place == 0 { "" } else { " + " })?;
+            for (level, Entry { key, value }) in descriptor.entries.iter().enumerate() {
+                write!(f, "{}{key}={value}", if level == 0 { "" } else { " " })?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// One thing to count, from the general to the particular.
@@ -25,7 +41,8 @@ pub struct Descriptor {
 }
 
 /// One step of a descriptor.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Entry {
     /// What kind of thing: `user`, `path`.
     pub key: String,
@@ -45,7 +62,11 @@ pub struct Override {
 impl Override {
     /// A limit in so many units; `None` where that is no period: none, or over 366 days.
     pub fn new(number: u32, unit: Unit, multiplier: u32) -> Option<Override> {
-        let period = unit.duration().checked_mul(multiplier)?;
+        Override::of_period(number, unit.duration().checked_mul(multiplier)?)
+    }
+
+    /// A limit in this time; `None` where that is no period: none, or over 366 days.
+    pub fn of_period(number: u32, period: Duration) -> Option<Override> {
         (!period.is_zero() && period <= MAX_PERIOD).then_some(Override { number, period })
     }
 
@@ -58,6 +79,12 @@ impl Override {
         let unit = Unit::ALL.into_iter().find(|unit| unit.name() == name)?;
         Override::new(number.parse().ok()?, unit, multiplier)
     }
+}
+
+/// What clients or people have sent, for a terminal: it moves no cursor.
+pub fn printable(text: &str) -> String {
+    let printable = |char: char| if char.is_control() { char.escape_default().to_string() } else { char.to_string() };
+    text.chars().map(printable).collect()
 }
 
 /// What a denial by one limit means for the request.
@@ -157,20 +184,28 @@ pub fn wait(ms: u64) -> String {
     }
 }
 
-/// What a limit's number is for: `per minute`, `per 90s`, and where it has no window, `at once`.
-pub fn per(window: Option<Duration>) -> String {
+/// What a limit's number is for: `per minute`, `per 90s`, `per month in Asia/Shanghai`, and where it has no window,
+/// `at once`.
+pub fn per(window: Option<Duration>, time_zone: Option<&str>) -> String {
+    let there = time_zone.map(|name| format!(" in {name}")).unwrap_or_default();
     match window {
         None => "at once".to_owned(),
         Some(window) => match Unit::of(window) {
-            Some(unit) => format!("per {}", unit.name()),
-            None => format!("per {}", length(window)),
+            Some(unit) => format!("per {}{there}", unit.name()),
+            None => format!("per {}{there}", length(window)),
         },
     }
+}
+
+/// The same of a limit.
+pub fn per_of(limit: &Limit) -> String {
+    per(limit.window(), limit.options().time_zone.map(TimeZone::name))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::algorithm::{Algorithm, Options};
 
     #[test]
     fn a_wait_is_exact_where_it_is_short_and_never_rounded_down() {
@@ -190,11 +225,28 @@ mod tests {
 
     #[test]
     fn a_period_reads_as_rules_write_it() {
-        let said = |ms| per(Some(Duration::from_millis(ms)));
+        let said = |ms| per(Some(Duration::from_millis(ms)), None);
         assert_eq!(
             [1, 1_500, 60_000, 90_000, 5_400_000, 604_800_000, 31_622_400_000].map(said),
             ["per 1ms", "per 1500ms", "per minute", "per 90s", "per 90m", "per week", "per 366d"]
         );
-        assert_eq!(per(None), "at once");
+        assert_eq!(per(None, None), "at once");
+    }
+
+    #[test]
+    fn a_unit_from_a_day_on_is_one_of_the_calendar() {
+        for unit in Unit::ALL {
+            let options = Options { time_zone: TimeZone::named("UTC"), ..Options::default() };
+            let limit = Limit::new(Algorithm::FixedWindow, 5, unit.duration(), options);
+            assert_eq!(limit.is_ok(), unit.duration() >= Unit::Day.duration(), "{unit:?}");
+            let mut name = String::new();
+            if let Ok(limit) = limit {
+                limit.identity(&mut name);
+                assert_eq!(
+                    (name, per_of(&limit)),
+                    (format!("fw1:{}/UTC", unit.name()), format!("per {} in UTC", unit.name()))
+                );
+            }
+        }
     }
 }

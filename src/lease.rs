@@ -111,6 +111,12 @@ impl Lease {
         Ok(Lease { size, ttl })
     }
 
+    /// The same for a limit that has been changed: at most as much as that lets pass at once. `None` where it can have
+    /// none.
+    pub fn within(self, limit: &Limit) -> Option<Lease> {
+        Lease::new(self.size.min(limit.capacity()), self.ttl, limit).ok()
+    }
+
     /// The most hits that a process holds.
     pub fn size(&self) -> u32 {
         self.size
@@ -159,6 +165,11 @@ impl Question {
     /// There is nothing to refund and no lease to take: each request that waits asks for itself.
     pub fn is_empty(&self) -> bool {
         self.refund == 0 && self.take == 0
+    }
+
+    /// So many of the hits that it takes are a new lease.
+    pub fn lease(&self) -> u32 {
+        self.lease
     }
 }
 

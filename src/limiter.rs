@@ -3,8 +3,8 @@
 mod outage;
 
 use std::borrow::Borrow;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -12,11 +12,14 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
+use crate::adjustment::InForce as Adjustments;
+use crate::candidates::Candidates;
 use crate::counters::{self, Action, Counter, CounterError, CounterOf};
-use crate::decision::{DecidedBy, Decision, Refund};
+use crate::decision::{DecidedBy, Decision, Limited, Refund};
 use crate::delay::{Delay, DelayQueue};
 use crate::descriptor::{Request, Role};
 use crate::explain::Explanation;
+use crate::heavy_hitters::{HeavyHitters, Places};
 use crate::metrics::{Metrics, RuleMetrics};
 use crate::plan::{Asked, Names, Plan, PlanOptions, WithoutStore};
 use crate::room;
@@ -82,6 +85,8 @@ struct Common {
     retries: Retries,
     outage: Outage,
     unknown_domains: telemetry::ThrottleByName,
+    /// Mostly there are none.
+    candidates: OnceLock<Arc<Candidates>>,
 }
 
 /// When to come back who is denied while the store is unavailable.
@@ -105,6 +110,8 @@ pub struct LimiterOptions {
     pub overload: Overload,
     /// How many may be delayed at once.
     pub max_delayed_requests: usize,
+    /// Where the heaviest keys of each rule are counted; `None`: nowhere.
+    pub heavy_hitters: Option<Arc<HeavyHitters>>,
 }
 
 /// What a request meets that the store has no room for.
@@ -167,14 +174,35 @@ pub enum DecideError {
     },
 }
 
-/// The rules that one request sees from start to end.
-#[derive(Debug, Default)]
+/// The rules that one request sees from start to end, and what is changed about them for a while.
+#[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// The rules.
-    pub rules: Rules,
-    metrics: RuleMetrics,
-    /// They have been put in force; the first snapshot of a process has none.
+    pub rules: Arc<Rules>,
+    metrics: Arc<RuleMetrics>,
+    places: Arc<Places>,
+    /// `None` where there is none, so that it costs a request nothing.
+    adjustments: Option<Arc<Adjustments>>,
+    /// The rules have been put in force; the first snapshot of a process has none.
     in_force: bool,
+}
+
+impl Snapshot {
+    /// What is changed about the rules, if anything is.
+    pub fn adjustments(&self) -> Option<&Adjustments> {
+        self.adjustments.as_deref()
+    }
+
+    /// Both together, as a plan takes them.
+    fn rules_and_adjustments(&self) -> (&Rules, Option<&Adjustments>) {
+        (&self.rules, self.adjustments())
+    }
+}
+
+impl AsRef<Rules> for Snapshot {
+    fn as_ref(&self) -> &Rules {
+        &self.rules
+    }
 }
 
 impl<S> Clone for Limiter<S> {
@@ -199,6 +227,7 @@ impl<S: Store> Limiter<S> {
             retries: Retries::default(),
             outage: Outage::default(),
             unknown_domains: telemetry::ThrottleByName::default(),
+            candidates: OnceLock::new(),
         };
         let in_force = Arc::new(InForce::default());
         common.in_force.lock().push(Arc::clone(&in_force));
@@ -222,26 +251,66 @@ impl<S: Store> Limiter<S> {
         old
     }
 
+    /// Candidates that see what any worker decides. Only the first ones do, and they are named before rules are put in
+    /// force.
+    pub fn try_out(&self, candidates: Arc<Candidates>) {
+        self.common.candidates.get_or_init(|| candidates);
+    }
+
+    /// Rules that are compared with those in force, where there are any.
+    pub fn candidates(&self) -> Option<&Arc<Candidates>> {
+        self.common.candidates.get()
+    }
+
     /// Answers as where there is no rule, instead of failing calls until there are some.
     pub fn serve_without_rules(&self) {
         self.exchange(Rules::default());
     }
 
+    /// Puts adjustments in force in place of those that were; requests on their way go on with what they began with.
+    pub fn put_adjustments_in_force(&self, adjustments: Adjustments) {
+        let adjustments = Some(Arc::new(adjustments)).filter(|adjustments| !adjustments.is_empty());
+        self.replace(|old| Snapshot { adjustments, ..old.clone() });
+    }
+
     /// The rules that were in force, and those that are.
     fn exchange(&self, rules: Rules) -> (Arc<Snapshot>, Arc<Snapshot>) {
-        let snapshot = Snapshot { metrics: RuleMetrics::new(&rules), rules, in_force: true };
-        let snapshot = Arc::new(snapshot);
+        let places = self.heavy_hitters().map(|_| Places::new(&rules)).unwrap_or_default();
+        let (metrics, places) = (Arc::new(RuleMetrics::new(&rules)), Arc::new(places));
+        let rules = Arc::new(rules);
+        let (old, new) = self.replace(|old| Snapshot {
+            rules,
+            metrics,
+            places,
+            adjustments: old.adjustments.clone(),
+            in_force: true,
+        });
+        if let Some(candidates) = self.candidates() {
+            candidates.put_in_force(Arc::clone(&new) as _);
+        }
+        (old, new)
+    }
+
+    /// Puts a snapshot in force that is made of the one that is. Gives both, the old one first.
+    fn replace(&self, make: impl FnOnce(&Snapshot) -> Snapshot) -> (Arc<Snapshot>, Arc<Snapshot>) {
+        // Under the lock, so that neither of two changes at once is lost.
         let all = self.common.in_force.lock();
         let old: Arc<Snapshot> = Arc::clone(&self.snapshot());
+        let new = Arc::new(make(&old));
         for in_force in &*all {
-            in_force.store(Arc::new(Arc::clone(&snapshot)));
+            in_force.store(Arc::new(Arc::clone(&new)));
         }
-        (old, snapshot)
+        (old, new)
     }
 
     /// The rules in force. Taking them writes nothing that another worker writes or reads.
     pub fn snapshot(&self) -> Arc<Arc<Snapshot>> {
         self.in_force.load_full()
+    }
+
+    /// Who uses most of which limit, where that is counted.
+    pub fn heavy_hitters(&self) -> Option<&Arc<HeavyHitters>> {
+        self.common.options.heavy_hitters.as_ref()
     }
 
     /// Reads the counters of a descriptor, or resets them.
@@ -258,7 +327,8 @@ impl<S: Store> Limiter<S> {
         if !snapshot.in_force {
             return Err(CounterError::NoRules);
         }
-        counters::act(action, &snapshot.rules, &self.common.options.plan, &*self.store, descriptor, timeout).await
+        let rules = snapshot.rules_and_adjustments();
+        counters::act(action, rules, &self.common.options.plan, &*self.store, descriptor, timeout).await
     }
 
     /// For each limit of a peek that is used up, when one more hit passes: see [`room::next_after_ms`].
@@ -268,7 +338,8 @@ impl<S: Store> Limiter<S> {
 
     /// What the rules say of a request: a matter of some milliseconds, if it misses them.
     pub fn explain(&self, snapshot: &Snapshot, request: &Request) -> Explanation {
-        Explanation::new(&snapshot.rules, &self.common.options.plan, request, self.names())
+        let rules = snapshot.rules_and_adjustments();
+        Explanation::adjusted(rules, &self.common.options.plan, request, self.names())
     }
 
     /// The names that counters have now.
@@ -286,7 +357,8 @@ impl<S: Store> Limiter<S> {
         if !explanation.reads() {
             return explanation;
         }
-        let asking = Plan::new(&self.common.options.plan, &snapshot.rules, request, self.names());
+        let rules = snapshot.rules_and_adjustments();
+        let asking = Plan::adjusted(&self.common.options.plan, rules, request, self.names());
         let peek = asking.clone().peek();
         let error = match self.store.check(peek.asked(), Instant::now() + timeout).await {
             Ok(verdicts) => {
@@ -327,7 +399,8 @@ impl<S: Store> Limiter<S> {
             self.common.metrics.record_no_rules();
             return Err(DecideError::NoRules);
         }
-        let mut plan = Plan::new(&self.common.options.plan, &snapshot.rules, request, self.names());
+        let rules = snapshot.rules_and_adjustments();
+        let mut plan = Plan::adjusted(&self.common.options.plan, rules, request, self.names());
         if !plan.domain_found() {
             self.report_unknown_domain(&snapshot.rules, &request.domain);
         }
@@ -375,7 +448,15 @@ impl<S: Store> Limiter<S> {
             let (limiter, taken) = (self.clone(), decision.refund(self.common.options.plan.expected_replicas));
             permit.delay_until(Instant::now() + decision.delay, move || limiter.refund(taken))
         });
-        self.common.metrics.record(&snapshot.metrics, request, &decision);
+        let metrics = &self.common.metrics;
+        metrics.record(&snapshot.metrics, request, &decision);
+        if let Some(heavy_hitters) = self.heavy_hitters() {
+            let around = |limited: &Limited<'_>, hits| metrics.around(limited, hits);
+            heavy_hitters.record(&snapshot.places, request, &decision, around);
+        }
+        if let Some(candidates) = self.candidates() {
+            candidates.offer(request);
+        }
         Ok((decision, delay))
     }
 
@@ -465,9 +546,10 @@ impl<S: Store> Limiter<S> {
         match plan.conclude_without_store(without) {
             Ok(decision) => {
                 if decision.over_limit {
-                    self.take_back(decision.limits.iter().map(|limited| &limited.asked.check), &error);
+                    let asked = decision.limits.iter().filter(|limited| limited.is_asked());
+                    self.take_back(asked.map(|limited| &limited.asked.check), &error);
                 }
-                let answers = decision.limits.iter();
+                let answers = decision.limits.iter().filter(|limited| limited.is_asked());
                 outage.note(&error, answers.map(|limited| (limited.asked.source, limited.answer.decided_by())));
                 Ok(decision)
             }

@@ -5,6 +5,7 @@ mod names;
 use std::borrow::Borrow;
 use std::time::Duration;
 
+use crate::adjustment::{Applied, Effect, InForce, LimitName};
 use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options};
 use crate::decision::{Answer, Decision, Few, Limited, Status};
 use crate::descriptor::{Descriptor, Override, Request, Role};
@@ -38,7 +39,7 @@ pub struct PlanOptions {
 
 impl PlanOptions {
     /// What a denial means by a rule of this role.
-    fn role(&self, role: Role) -> Role {
+    pub(crate) fn role(&self, role: Role) -> Role {
         if self.quota_mode && role == Role::Enforced { Role::Quota } else { role }
     }
 
@@ -86,7 +87,10 @@ pub struct Plan<'a> {
     names: Names,
     domain_found: bool,
     statuses: Few<Status<'a>>,
+    adjustments: Option<&'a InForce>,
     asked: Vec<Asked<'a>>,
+    /// What an adjustment answers in the store's place, mostly nothing.
+    settled: Vec<Settled<'a>>,
     /// A refund was asked of a limit that takes none: by this descriptor.
     refused: Option<(usize, &'a RuleLimit)>,
 }
@@ -102,6 +106,17 @@ pub struct Asked<'a> {
     pub role: Role,
     /// What it answers while the store is unavailable.
     pub failure_mode: FailureMode,
+    /// What has been changed about it for a while.
+    pub adjusted: Applied<'a>,
+}
+
+/// A limit that no store is asked about.
+#[derive(Clone, Debug)]
+struct Settled<'a> {
+    /// Its place among all limits of the request.
+    place: usize,
+    asked: Asked<'a>,
+    answer: Answer,
 }
 
 impl Borrow<Check> for Asked<'_> {
@@ -190,8 +205,26 @@ pub struct WithoutStore<'w, K, D> {
 impl<'a> Plan<'a> {
     /// Matches every descriptor. The names of counters are those of [`PlanOptions::counter_keys`] at this time.
     pub fn new(options: &'a PlanOptions, rules: &'a Rules, request: &'a Request, names: Names) -> Plan<'a> {
-        let statuses = Few::with_capacity(request.descriptors.len());
-        let mut plan = Plan { options, names, domain_found: false, statuses, asked: Vec::new(), refused: None };
+        Plan::adjusted(options, (rules, None), request, names)
+    }
+
+    /// The same where adjustments are in force.
+    pub fn adjusted(
+        options: &'a PlanOptions,
+        (rules, adjustments): (&'a Rules, Option<&'a InForce>),
+        request: &'a Request,
+        names: Names,
+    ) -> Plan<'a> {
+        let mut plan = Plan {
+            options,
+            names,
+            domain_found: false,
+            statuses: Few::with_capacity(request.descriptors.len()),
+            adjustments,
+            asked: Vec::new(),
+            settled: Vec::new(),
+            refused: None,
+        };
         let Some(domain) = rules.domain(&request.domain) else {
             let unknown = |descriptor| options.unknown_domain.status(descriptor);
             plan.statuses.extend(request.descriptors.iter().map(unknown));
@@ -209,23 +242,29 @@ impl<'a> Plan<'a> {
         // Most rules have one limit.
         plan.asked.reserve_exact(matched.iter().flatten().count());
         for (index, (descriptor, rule)) in request.descriptors.iter().zip(&matched).enumerate() {
-            let begin = plan.asked.len();
+            let begin = plan.limits();
             match (descriptor.limit, rule) {
                 (Some(limit), _) => plan.ask_override(request, index, domain, limit),
                 (None, Some(rule)) => plan.ask_rule(request, index, rule, &matched),
                 (None, None) => {}
             }
             plan.statuses.push(match rule {
-                _ if plan.asked.len() > begin => Status::Limited(begin..plan.asked.len()),
+                _ if plan.limits() > begin => Status::Limited(begin..plan.limits()),
                 Some(rule) if is_unlimited(rule) => Status::Unlimited(rule),
                 Some(_) => Status::NoLimit,
                 None => options.unknown_descriptor.status(descriptor),
             });
         }
-        if !options.shadow_mode && plan.statuses.iter().any(Status::is_unknown) {
+        let is_denied = plan.statuses.iter().any(Status::is_unknown) || plan.blocked().next().is_some();
+        if is_denied && !options.shadow_mode {
             plan.charge_denial();
         }
         plan
+    }
+
+    /// How many limits the request meets.
+    fn limits(&self) -> usize {
+        self.asked.len() + self.settled.len()
     }
 
     /// The request is denied, whatever the limits say: only those that count denials are charged. The others are asked
@@ -248,6 +287,9 @@ impl<'a> Plan<'a> {
                 continue;
             }
             let descriptor = &request.descriptors[index];
+            let name = LimitName { path: &rule.path, label: &rule_limit.label };
+            let adjusted = self.applied(&request.domain, Some(name), descriptor);
+            let limit = changed(&limit, adjusted);
             if descriptor.ask.is_refund() && !give_back {
                 self.refused = self.refused.or(Some((index, rule_limit)));
             }
@@ -260,7 +302,9 @@ impl<'a> Plan<'a> {
             let (key, window) = names::name(window, own_key, of_window);
             let penalty = penalty.map(|penalty| Penalized { key: key.of_penalty(&penalty), penalty });
             let holder = if limit.algorithm().has_holders() { store::holder(&descriptor.entries) } else { 0 };
-            let role = self.options.role(rule.role);
+            let role = role_of(self.options.role(rule.role), adjusted);
+            // What a rule may take in advance may be more than a changed limit lets pass.
+            let lease = if adjusted.number.is_some() { lease.and_then(|lease| lease.within(&limit)) } else { *lease };
             let check = Check {
                 penalty,
                 caller: Caller { holder, window, ..Caller::default() },
@@ -272,7 +316,7 @@ impl<'a> Plan<'a> {
                 ..Check::new(key, limit, descriptor.ask.times(*cost))
             };
             let source = Source::Rule(rule, rule_limit);
-            self.asked.push(Asked { check, source, role, failure_mode: *failure_mode });
+            self.add(Asked { check, source, role, failure_mode: *failure_mode, adjusted });
         }
     }
 
@@ -281,16 +325,53 @@ impl<'a> Plan<'a> {
         // Any number in any unit is a limit.
         let Ok(limit) = brought_along(domain.defaults.algorithm, limit) else { return };
         let descriptor = &request.descriptors[index];
+        let adjusted = self.applied(&request.domain, None, descriptor);
+        let limit = changed(&limit, adjusted);
         let (prefix, name) = (&self.options.key_prefix, &request.domain);
         let own_key = || Key::new(prefix, name, &descriptor.entries, |_| None, &limit, Origin::Override);
         let of_window = |start_s| Key::of_window(prefix, name, &descriptor.entries, |_| None, start_s);
         let (key, window) = names::name(self.names.window(&limit), own_key, of_window);
         let caller = Caller { window, ..Caller::default() };
-        let role = self.options.role(Role::Enforced);
+        let role = role_of(self.options.role(Role::Enforced), adjusted);
         let of_check = self.options.asked_role(role);
         let check = Check { role: of_check, descriptor: index, caller, ..Check::new(key, limit, descriptor.ask) };
         let failure_mode = domain.defaults.failure_mode;
-        self.asked.push(Asked { check, source: Source::Override(domain), role, failure_mode });
+        self.add(Asked { check, source: Source::Override(domain), role, failure_mode, adjusted });
+    }
+
+    /// What counts for a limit of this descriptor.
+    fn applied(&self, domain: &str, limit: Option<LimitName<'_>>, descriptor: &Descriptor) -> Applied<'a> {
+        let of = |adjustments: &'a InForce| adjustments.of(domain, limit, &descriptor.entries);
+        self.adjustments.map(of).unwrap_or_default()
+    }
+
+    /// Adds a limit: to what the store is asked, unless an adjustment answers for it. A refund is no matter to one that
+    /// denies. A reset is none to any, nor is the release of a slot, which may have been taken before.
+    fn add(&mut self, mut asked: Asked<'a>) {
+        let Check { ask, limit, .. } = &asked.check;
+        let is_for_store = *ask == Ask::Reset || (ask.gives_back() && limit.algorithm().has_holders());
+        let answer = match asked.adjusted.passage.map(|adjustment| adjustment.content.effect) {
+            Some(Effect::Pass) if !is_for_store => Answer::Exempt,
+            Some(Effect::Block) if !is_for_store && !ask.gives_back() => {
+                asked.check.limit = limit.closed();
+                asked.role = Role::Enforced;
+                asked.check.role = self.options.asked_role(Role::Enforced);
+                Answer::Blocked
+            }
+            _ => return self.asked.push(asked),
+        };
+        let place = self.limits();
+        self.settled.push(Settled { place, asked, answer });
+    }
+
+    /// The limits that an adjustment lets nothing pass.
+    pub fn blocked(&self) -> impl Iterator<Item = &Asked<'a>> {
+        self.settled.iter().filter(|settled| settled.answer == Answer::Blocked).map(|settled| &settled.asked)
+    }
+
+    /// Every limit of the request that applies, whoever answers for it.
+    pub fn all(&self) -> impl Iterator<Item = &Asked<'a>> {
+        self.asked.iter().chain(self.settled.iter().map(|settled| &settled.asked))
     }
 
     /// What to ask the store.
@@ -306,9 +387,31 @@ impl<'a> Plan<'a> {
     /// The same plan of one who only wants to see: nothing is counted.
     #[must_use]
     pub fn peek(mut self) -> Plan<'a> {
-        for Asked { check, .. } in &mut self.asked {
+        let settled = self.settled.iter_mut().map(|settled| &mut settled.asked);
+        for Asked { check, .. } in self.asked.iter_mut().chain(settled) {
             check.ask = Ask::Peek;
         }
+        self
+    }
+
+    /// The same plan of one who never says when a stream ends: no slot is taken.
+    #[must_use]
+    pub fn without_holders(mut self) -> Plan<'a> {
+        for Asked { check, .. } in self.asked.iter_mut().filter(|asked| asked.check.limit.algorithm().has_holders()) {
+            check.ask = Ask::Peek;
+        }
+        self
+    }
+
+    /// The same plan of one who asks about these of the descriptors alone: of the others nothing is counted, and they
+    /// deny nothing.
+    #[must_use]
+    pub fn only(mut self, is_asked: impl Fn(usize) -> bool) -> Plan<'a> {
+        for Asked { check, role, .. } in self.asked.iter_mut().filter(|asked| !is_asked(asked.check.descriptor)) {
+            (check.ask, check.role, *role) = (Ask::Peek, Role::Shadow, Role::Shadow);
+        }
+        let others = self.statuses.iter_mut().enumerate().filter(|(descriptor, _)| !is_asked(*descriptor));
+        others.filter(|(_, status)| status.is_unknown()).for_each(|(_, status)| *status = Status::NoLimit);
         self
     }
 
@@ -414,7 +517,12 @@ impl<'a> Plan<'a> {
     }
 
     fn decision(self, answers: impl Iterator<Item = Answer>) -> Decision<'a> {
-        let limits = self.asked.into_iter().zip(answers).map(|(asked, answer)| Limited { asked, answer }).collect();
+        let mut limits: Vec<_> =
+            self.asked.into_iter().zip(answers).map(|(asked, answer)| Limited { asked, answer }).collect();
+        // In ascending order, so that each finds those before it.
+        for Settled { place, asked, answer } in self.settled {
+            limits.insert(place.min(limits.len()), Limited { asked, answer });
+        }
         Decision::new(self.domain_found, self.statuses, limits, self.options.shadow_mode)
     }
 }
@@ -423,6 +531,20 @@ impl<'a> Plan<'a> {
 fn brought_along(algorithm: Algorithm, limit: Override) -> Result<Limit, LimitErrors> {
     let limit = |algorithm| Limit::new(algorithm, limit.number, limit.period, Options::default());
     limit(algorithm).or_else(|_| limit(Algorithm::SlidingWindow))
+}
+
+/// The limit with the number that an adjustment gives it.
+fn changed(limit: &Limit, adjusted: Applied<'_>) -> Limit {
+    adjusted.number.map_or(*limit, |adjustment| adjustment.content.effect.limit(limit))
+}
+
+/// What a denial means where an adjustment may say so.
+fn role_of(role: Role, adjusted: Applied<'_>) -> Role {
+    match adjusted.role.map(|adjustment| adjustment.content.effect) {
+        Some(Effect::Enforce) => Role::Enforced,
+        Some(Effect::Shadow) => Role::Shadow,
+        _ => role,
+    }
 }
 
 fn is_unlimited(rule: &Rule) -> bool {

@@ -9,9 +9,13 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use tollgate::algorithm::{Algorithm, Ask, Limit, Options};
+use tollgate::descriptor::{self, Descriptor, Request};
 use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions};
+use tollgate::heavy_hitters::{HeavyHitters, Places, RULE_BYTES, SEATS};
 use tollgate::limiter::{Limiter, LimiterOptions};
-use tollgate::metrics::Metrics;
+use tollgate::metrics::{Around, Metrics};
+use tollgate::plan::{Names, Plan, PlanOptions};
+use tollgate::rules::Rules;
 use tollgate::rules::load::{self, LoadOptions, Sources};
 use tollgate::spans::{
     self, Collector, Compression, Decider, Exporting, Propagators, Protocol, Queue, Resource, Sampling, Spans,
@@ -19,6 +23,7 @@ use tollgate::spans::{
 use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::{Check, Key, Origin, Store as _};
+use tollgate::values::Values;
 use tollgate::wire::rate_limit_descriptor::Entry;
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitService};
@@ -33,13 +38,20 @@ descriptors:
 
 /// The service on the memory store, as far as it is ours: tonic has read the request already, and will send the answer.
 fn service() -> Service<MemoryStore> {
-    let rules = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
-    std::fs::write(&rules, RULES).unwrap();
-    let rules = load::load(&Sources { paths: vec![rules.path().to_owned()] }, &LoadOptions::default()).unwrap().rules;
+    service_with(LimiterOptions::default())
+}
+
+fn rules() -> Rules {
+    let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+    std::fs::write(&file, RULES).unwrap();
+    load::load(&Sources { paths: vec![file.path().to_owned()] }, &LoadOptions::default()).unwrap().rules
+}
+
+/// The same service with other options.
+fn service_with(options: LimiterOptions) -> Service<MemoryStore> {
     let metrics = Arc::new(Metrics::new(0.8).unwrap());
-    let limiter =
-        Limiter::new(LimiterOptions::default(), Arc::default(), Arc::<MemoryStore>::default(), Arc::clone(&metrics));
-    limiter.put_in_force(rules);
+    let limiter = Limiter::new(options, Arc::default(), Arc::<MemoryStore>::default(), Arc::clone(&metrics));
+    limiter.put_in_force(rules());
     let options = ServiceOptions {
         limits: RequestLimits { descriptors: 10, entries: 10, key_bytes: 100, value_bytes: 100 },
         headers: Headers::Off,
@@ -110,6 +122,39 @@ fn a_call_that_is_not_sampled_allocates_as_often_as_one_without_tracing() {
     let ((none, _exporting), (all, _sending)) = (spans(0.0), spans(1.0));
     assert_eq!(allocations_of(service().traced(none), 1), allocations(1));
     assert!(allocations_of(service().traced(all), 1) > allocations(1), "it is seen where it is");
+}
+
+#[test]
+fn a_key_that_has_a_count_is_counted_without_asking_the_allocator() {
+    let heavy_hitters = Some(Arc::new(HeavyHitters::new(Values::Plain)));
+    let options = LimiterOptions { heavy_hitters, ..LimiterOptions::default() };
+    assert_eq!(allocations_of(service_with(options), 1), allocations(1));
+}
+
+#[test]
+fn the_heaviest_keys_of_a_rule_take_at_most_64_kib_whatever_clients_send() {
+    const { assert!(RULE_BYTES == 64 << 10 && SEATS * RULE_BYTES <= 32 << 20) }
+    let (rules, options, store) = (rules(), PlanOptions::default(), MemoryStore::default());
+    let request = |key: usize| {
+        let entry = |key: &str, value: String| descriptor::Entry { key: key.into(), value };
+        let entries = vec![entry("user", "u".repeat(key % 40)), entry("path", format!("{key:0$}", key % 300))];
+        let descriptor = Descriptor { entries, ask: Ask::Take(1 + key as u64 % 7), limit: None };
+        Request { domain: "shop".into(), descriptors: vec![descriptor] }
+    };
+    let limit = Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(60), Options::default()).unwrap();
+    let verdicts = store.decide(&[check("one for all", limit)]).unwrap();
+    let heavy_hitters = HeavyHitters::new(Values::Plain);
+    let places = Places::new(&rules);
+    let record = |key| {
+        let request = request(key);
+        let plan = Plan::new(&options, &rules, &request, Names::default());
+        let decision = plan.conclude(&verdicts);
+        heavy_hitters.record(&places, &request, &decision, |_, hits| Some(Around { near: hits, over: hits }));
+    };
+    // Who comes again has a name.
+    let info = allocation_counter::measure(|| (0..200_000).for_each(|turn| record(turn / 2)));
+    let taken = usize::try_from(info.bytes_current).unwrap();
+    assert!((RULE_BYTES / 2..RULE_BYTES).contains(&taken), "{taken} bytes");
 }
 
 #[test]

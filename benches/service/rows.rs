@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tollgate::algorithm::{Algorithm, Ask, Limit, Options};
 use tollgate::descriptor::Entry;
-use tollgate::store::redis::{RedisConfig, RedisStore};
+use tollgate::store::redis::{OnCall, RedisConfig, RedisStore};
 use tollgate::store::{Check, Key, Origin, Store as _};
 
 use crate::bare::Bare;
@@ -346,6 +346,7 @@ pub fn store_loop(stage: &Stage, redis: &Redis, checks: &[Check], stores: usize)
             queue: IN_FLIGHT,
             key_prefix: String::new(),
             per_second: None,
+            on_call: OnCall::default(),
         };
         let start = |_| RedisStore::start(config.clone(), Box::new(|_| {}));
         let stores = futures_util::future::try_join_all((0..stores).map(start)).await.unwrap();

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Algorithm, Caller, FIGURES, NoLease, Parameters, concurrency, leaky_bucket, sliding_log, sliding_window};
+use super::calendar::Calendar;
+use super::{
+    Algorithm, Caller, FIGURES, NoLease, Parameters, TimeZone, concurrency, fixed_window, leaky_bucket, sliding_log,
+    sliding_window,
+};
 
 /// The longest period a limit may have: 366 days.
 pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
@@ -28,18 +32,22 @@ pub struct Options {
     pub segments: Option<u32>,
     /// Of a sliding window: what the segment counts that is partly left.
     pub weighting: Option<Weighting>,
+    /// Of a fixed window: its windows are the days, weeks, months or years there, for which periods of 24 hours, 7, 30
+    /// and 365 days stand.
+    pub time_zone: Option<TimeZone>,
 }
 
 impl Options {
     /// The names of the options that are given, but for `count_denied`.
     fn given(&self) -> impl Iterator<Item = &'static str> {
-        let Options { count_denied: _, burst, max_delay, initial, segments, weighting } = self;
+        let Options { count_denied: _, burst, max_delay, initial, segments, weighting, time_zone } = self;
         let given = [
             ("burst", burst.is_some()),
             ("max_delay", max_delay.is_some()),
             ("initial", initial.is_some()),
             ("segments", segments.is_some()),
             ("weighting", weighting.is_some()),
+            ("time_zone", time_zone.is_some()),
         ];
         given.into_iter().filter_map(|(name, given)| given.then_some(name))
     }
@@ -143,6 +151,9 @@ pub enum LimitError {
     /// No segment at all, or more than pays.
     #[error("segments must be from 1 to 60")]
     Segments,
+    /// A calendar has no windows of this length.
+    #[error("time_zone goes with unit day, week, month or year: shorter windows follow no calendar")]
+    TimeZone,
     /// More hits than a log keeps.
     #[error(
         "a sliding log keeps every hit: its number is at most {}; for more, take \
@@ -170,6 +181,7 @@ impl LimitError {
             LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
             LimitError::MaxDelay | LimitError::EndlessQueue => "max_delay",
             LimitError::Segments => "segments",
+            LimitError::TimeZone => "time_zone",
             LimitError::Hold => "hold",
             LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
             LimitError::SlotsOfDenied => "count_denied",
@@ -178,7 +190,7 @@ impl LimitError {
 
     /// It is about several values together: it says nothing where one of them is wrong by itself.
     pub const fn is_of_several(&self) -> bool {
-        matches!(self, LimitError::EndlessRefill | LimitError::EndlessQueue)
+        matches!(self, LimitError::EndlessRefill | LimitError::EndlessQueue | LimitError::TimeZone)
     }
 }
 
@@ -220,11 +232,28 @@ impl Limit {
         Err(LimitErrors(errors))
     }
 
-    /// The same limit for one of `parts` processes that count each for itself: its number and burst divided, but at
-    /// least 1. A burst that would then take a thousand years to fill is left out.
+    /// The same limit for one of `parts` processes that count each for itself: see [`Limit::scaled_by`].
     #[must_use]
     pub fn divided_by(&self, parts: u32) -> Limit {
-        let share = |number: u32| (number / parts.max(1)).max(number.min(1));
+        self.scaled_by(1, parts)
+    }
+
+    /// A limit of the same counter with this number, and with a burst changed in proportion; the same limit where the
+    /// algorithm cannot have such a number.
+    #[must_use]
+    pub fn with_number(&self, number: u32) -> Limit {
+        match self.number {
+            0 => self.with(number, self.options).unwrap_or(*self),
+            own => self.scaled_by(number, own),
+        }
+    }
+
+    /// A limit of the same counter whose number and burst are `part / whole` of these, rounded down, but at least 1
+    /// where there was anything. A burst that would then take a thousand years to fill is left out; a number that the
+    /// algorithm cannot have changes nothing.
+    #[must_use]
+    pub fn scaled_by(&self, part: u32, whole: u32) -> Limit {
+        let share = |number| scaled(number, part, whole);
         let options = Options { burst: self.options.burst.map(share), ..self.options };
         let without_burst = Options { burst: None, ..options };
         self.with(share(self.number), options)
@@ -236,6 +265,14 @@ impl Limit {
     #[must_use]
     pub fn closed(&self) -> Limit {
         self.with(0, Options { count_denied: Some(false), ..self.options }).unwrap_or(*self)
+    }
+
+    /// The same limit with another number, and all else as it is. Its counter is the same.
+    ///
+    /// # Errors
+    /// Where the algorithm has no such limit.
+    pub fn with_number_alone(&self, number: u32) -> Result<Limit, LimitErrors> {
+        self.with(number, self.options)
     }
 
     fn with(&self, number: u32, options: Options) -> Result<Limit, LimitErrors> {
@@ -284,7 +321,7 @@ impl Limit {
         self.number
     }
 
-    /// The period.
+    /// The period. Of a calendar, a length that stands for its unit.
     pub fn period(&self) -> Duration {
         Duration::from_millis(self.period_ms)
     }
@@ -337,9 +374,17 @@ impl Limit {
         self.parameters.capacity(self)
     }
 
-    /// The algorithm's own figures, as the Lua twin takes them.
-    pub fn figures(&self, caller: Caller) -> [u64; FIGURES] {
-        self.parameters.figures(caller)
+    /// The algorithm's own figures, as the Lua twin takes them. `clock` reads the clock of this process, in
+    /// milliseconds since the epoch; it is asked where windows follow a calendar.
+    pub fn figures(&self, caller: Caller, clock: impl FnOnce() -> u64) -> [u64; FIGURES] {
+        match self.calendar() {
+            Some(calendar) => fixed_window::Parameters::calendar_figures(calendar, clock()),
+            None => self.parameters.figures(caller),
+        }
+    }
+
+    fn calendar(&self) -> Option<Calendar> {
+        if let Parameters::FixedWindow(parameters) = &self.parameters { parameters.calendar() } else { None }
     }
 
     /// Appends what of the limit is part of a counter's name: the algorithm with the version of its layout, and its
@@ -349,4 +394,10 @@ impl Limit {
         name.push(':');
         self.parameters.identity(self, name);
     }
+}
+
+/// So many parts of a whole of this number, rounded down; 0 only of 0.
+pub(crate) fn scaled(number: u32, part: u32, whole: u32) -> u32 {
+    let exact = u64::from(number) * u64::from(part) / u64::from(whole.max(1));
+    u32::try_from(exact).unwrap_or(u32::MAX).max(number.min(1))
 }

@@ -9,6 +9,7 @@
 
 mod ask;
 mod bucket;
+mod calendar;
 pub mod concurrency;
 pub mod fixed_window;
 pub mod leaky_bucket;
@@ -21,6 +22,8 @@ pub mod token_bucket;
 use std::fmt;
 
 pub use ask::{Ask, Caller, Charge, MAX_HITS, NamedWindow};
+pub use calendar::TimeZone;
+pub(crate) use limit::scaled;
 pub use limit::{Initial, Limit, LimitError, LimitErrors, MAX_DELAY, MAX_PERIOD, Options, Weighting};
 use limit::{MAX_REFILL_MS, is_period};
 pub use penalty::{Event, Penalty, PenaltyError};

@@ -148,6 +148,8 @@ impl Differences {
         self.add_option("initial", (old, new), |limit| limit.options().initial, initial);
         self.add_option("segments", (old, new), |limit| limit.options().segments, |limit| limit.in_force().segments);
         self.add_option("weighting", (old, new), |limit| limit.options().weighting, weighting);
+        let time_zone = |limit: &Limit| limit.options().time_zone;
+        self.add_option("time_zone", (old, new), time_zone, time_zone);
     }
 
     /// Says which value is in force, where one of the two gives one: what is built in belongs to the algorithm, and

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::bail;
 use clap::{Args, Subcommand};
 
+use super::adjustment;
 use crate::counters::{self, Action, CounterOf};
 use crate::descriptor::Override;
 use crate::plan::PlanOptions;
@@ -99,7 +100,7 @@ impl Command {
 
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(command: Command) -> anyhow::Result<ExitCode> {
-    let _logs = telemetry::init(&LogLevels::of_command(redis::LOG_TARGET), LogFormat::Text);
+    let _logs = telemetry::init(&LogLevels::of_command(&[redis::LOG_TARGET]), LogFormat::Text);
     let (asked, which) = match command {
         Command::Get(get) => (if get.replica { Asked::Replica } else { Asked::Store(Action::Get) }, get.which),
         Command::Reset(reset) if reset.replica => {
@@ -118,8 +119,10 @@ pub(super) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     let descriptor = CounterOf { domain: which.domain, entries, limit: which.limit };
     match asked {
         Asked::Store(action) => {
+            let adjustments = adjustment::in_force(&redis).await;
             let store = RedisStore::start(redis, Box::new(|_| {})).await?;
-            print(&counters::act(action, &rules, &options, &store, descriptor, timeout).await?);
+            let rules = (&rules, Some(&adjustments));
+            print(&counters::act(action, rules, &options, &store, descriptor, timeout).await?);
         }
         Asked::Replica => {
             let replicas = RedisReplicas::new(redis)?;

@@ -3,23 +3,17 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context as _, anyhow, bail};
+use anyhow::{Context as _, bail};
 use clap::Args;
-use http_body_util::{BodyExt as _, Empty, Limited};
-use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, HOST};
-use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
-use super::NOTHING_APPLIES;
+use super::admin_port::AdminPort;
+use super::{NOTHING_APPLIES, adjustment};
+use crate::adjustment::InForce;
 use crate::counters;
-use crate::descriptor::{self, Entry, Override, Unit};
+use crate::descriptor::{Entry, Override, Unit};
 use crate::explain::{self, Explanation, Verdict};
 use crate::plan::{Plan, PlanOptions};
-use crate::probe::{self, Found};
 use crate::room;
 use crate::rules::load;
 use crate::settings::{Deciding, Reading, RulesSettings, SettingsError, StoreSettings};
@@ -27,9 +21,6 @@ use crate::store::memory::{Clock as _, SystemClock};
 use crate::store::redis::{self, RedisConfig, RedisStore};
 use crate::store::{Store as _, StoreError};
 use crate::telemetry::{self, LogFormat, LogLevels};
-
-/// The longest answer of a service that is read.
-const MOST_BYTES: usize = 16 * 1024 * 1024;
 
 /// Say why a request is limited, or is not; nothing is counted.
 ///
@@ -85,19 +76,14 @@ pub(super) struct Explain {
 
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(explain: Explain) -> anyhow::Result<ExitCode> {
-    let _logs = telemetry::init(&LogLevels::of_command(redis::LOG_TARGET), LogFormat::Text);
+    let _logs = telemetry::init(&LogLevels::of_command(&[redis::LOG_TARGET]), LogFormat::Text);
     let descriptors =
         explain.entries.split(|word| word == "+").map(counters::entries).collect::<Result<Vec<_>, _>>()?;
     if descriptors.iter().any(Vec::is_empty) {
         bail!("a descriptor has one entry at least: write KEY=VALUE before and after each +");
     }
     let explanation = match &explain.address {
-        Some(address) => {
-            let asked = explain.by_service(address, &descriptors);
-            timeout(explain.timeout, asked).await.unwrap_or_else(|_| {
-                Err(anyhow!("{address} does not answer in {}", descriptor::length(explain.timeout)))
-            })?
-        }
+        Some(address) => explain.by_service(address, &descriptors).await?,
         None => explain.by_files(descriptors).await?,
     };
     if explain.json {
@@ -134,9 +120,14 @@ impl Explain {
         };
         let request = explain::request(&self.domain, descriptors, self.limit);
         let names = options.counter_keys.names(|| SystemClock.now());
-        let explanation = Explanation::new(&rules, &options, &request, names);
-        let plan = Plan::new(&options, &rules, &request, names).peek();
-        Ok(match self.store.redis()? {
+        let redis = self.store.redis()?;
+        let adjustments = match &redis {
+            Some(redis) => adjustment::in_force(redis).await,
+            None => InForce::default(),
+        };
+        let explanation = Explanation::adjusted((&rules, Some(&adjustments)), &options, &request, names);
+        let plan = Plan::adjusted(&options, (&rules, Some(&adjustments)), &request, names).peek();
+        Ok(match redis {
             _ if !explanation.reads() => explanation,
             None => explanation.without_state("counters in memory are the service's own: ask it, see --address"),
             Some(redis) => with_redis(explanation, plan, redis).await?,
@@ -144,49 +135,11 @@ impl Explain {
     }
 
     async fn by_service(&self, address: &str, descriptors: &[Vec<Entry>]) -> anyhow::Result<Explanation> {
-        let host = address.strip_prefix("http://").unwrap_or(address).trim_end_matches('/');
-        let Ok(stream) = TcpStream::connect(host).await else { bail!(self.unreachable(host).await) };
-        let no_http = || self.no_http(host);
-        let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else { bail!(no_http()) };
-        tokio::spawn(connection);
-        let token = self.admin_token.as_deref().unwrap_or_default();
-        let request = Request::get(self.query(descriptors))
-            .header(HOST, host)
-            .header(AUTHORIZATION, format!("Bearer {token}"))
-            .body(Empty::<Bytes>::new())?;
-        let Ok(response) = sender.send_request(request).await else { bail!(no_http()) };
-        let status = response.status();
-        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
-        let body = body.map_err(|error| anyhow!("{host} broke off its answer: {error}"))?.to_bytes();
-        match status {
-            StatusCode::OK => serde_json::from_slice(&body)
-                .with_context(|| format!("{host} explains in words of another version than this command's")),
-            StatusCode::NOT_FOUND => bail!("{host} explains nothing: start the service with ADMIN_API=true"),
-            StatusCode::UNAUTHORIZED if self.admin_token.is_some() => {
-                bail!("the ADMIN_TOKEN that was given is not that of {host}")
-            }
-            StatusCode::UNAUTHORIZED => bail!("{host} wants its ADMIN_TOKEN: set that variable, or --admin-token"),
-            status => bail!("{host}: {status}: {}", String::from_utf8_lossy(&body)),
+        let port = AdminPort { address, token: self.admin_token.as_deref(), timeout: self.timeout };
+        match port.get(&self.query(descriptors)).await? {
+            Some(explanation) => Ok(explanation),
+            None => bail!("{address} explains nothing: start the service with ADMIN_API=true"),
         }
-    }
-
-    /// Why no connection comes about, and what would be right.
-    async fn unreachable(&self, host: &str) -> String {
-        let port = "--address names the HTTP port of the service (PORT), for example http://localhost:8080";
-        match probe::probe(host, self.timeout).await {
-            Found::UnknownHost => format!("there is no host and port {host}; {port}"),
-            Found::Unreachable(error) => format!("{host} cannot be reached, {error}; {port}"),
-            _ => format!("nobody listens at {host}: is the service running? {port}"),
-        }
-    }
-
-    /// What to write where something else is spoken.
-    fn no_http(&self, host: &str) -> String {
-        let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-        format!(
-            "{host} does not speak HTTP/1.1: --address names the HTTP port of the service (PORT, 8080 unless it is \
-             set), not the one of gRPC; for example http://{name}:8080"
-        )
     }
 
     /// The path and the query.

@@ -61,8 +61,13 @@ impl Findings {
             let given = set(name)?;
             Some(format!("{given} ({}) {remark}", given.origin))
         });
+        let decisions = settings.decisions.without_effect();
+        let decisions = decisions.iter().filter_map(|(name, why)| {
+            let given = set(name)?;
+            Some(format!("{given} ({}) does nothing: {why}", given.origin))
+        });
         let elsewhere = self.rules_elsewhere(settings);
-        let elsewhere = elsewhere.into_iter().chain(self.of_redis(settings));
+        let elsewhere = elsewhere.into_iter().chain(self.of_redis(settings)).chain(decisions);
         let elsewhere: Vec<_> = elsewhere.collect();
         let warnings = redis.into_iter().chain(replicas).chain(idle).chain(names).chain(elsewhere).chain(traces);
         self.warnings.extend(warnings);

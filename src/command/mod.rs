@@ -1,8 +1,11 @@
 //! What the command line does: a file for each command.
 
+mod admin_port;
+mod adjustment;
 mod answer;
 mod arguments;
 mod ask;
+mod bans;
 mod check;
 mod client;
 mod completions;
@@ -14,15 +17,20 @@ mod findings;
 mod health;
 mod man;
 mod page;
+mod promote;
 mod redis;
 mod reference;
+mod replay;
 mod report;
 mod secrecy;
 mod serve;
+mod top;
 
 use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 use self::findings::Findings;
@@ -54,10 +62,23 @@ enum Command {
     Check(check::Check),
     Ask(ask::Ask),
     Explain(Box<explain::Explain>),
+    Replay(Box<replay::Replay>),
+    Promote(promote::Promote),
     Health(health::Health),
     /// Show counters in Redis, or reset them.
     #[command(subcommand)]
     Counter(counter::Command),
+    Top(top::Top),
+    Bans(bans::Bans),
+    Scale(Box<adjustment::Scale>),
+    /// Change limits for a while, without an edit of the rules.
+    ///
+    /// For all replicas within a second, through Redis: `tollgate adjustments` lists what holds. Each exits with 0 if
+    /// it is done, and with 1 otherwise.
+    #[command(subcommand)]
+    Adjust(adjustment::Adjust),
+    #[command(visible_alias = "overrides")]
+    Adjustments(adjustment::Adjustments),
     /// Print the JSON Schema of rules files, by which editors complete and check them.
     ///
     /// An editor with yaml-language-server takes it from a comment in the file's first line:
@@ -110,28 +131,37 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Check(check) => check::run(&check),
         Command::Ask(ask) => ask::run(ask),
         Command::Explain(explain) => explain::run(*explain),
+        Command::Replay(replay) => replay::run(&replay),
+        Command::Promote(promote) => promote::run(&promote),
         Command::Health(health) => health::run(health),
         Command::Counter(command) => counter::run(command),
-        Command::Schema => {
-            println!("{:#}", crate::rules::schema());
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Settings => {
-            print!("{}", settings::page());
-            Ok(ExitCode::SUCCESS)
-        }
-        Command::Metrics => metrics::page().map_err(Into::into).map(|page| {
-            print!("{page}");
-            ExitCode::SUCCESS
-        }),
-        Command::Reference => {
-            print!("{}", page::page(&Cli::command()));
-            Ok(ExitCode::SUCCESS)
-        }
+        Command::Top(top) => top::run(top),
+        Command::Bans(bans) => bans::run(bans),
+        Command::Scale(scale) => adjustment::scale(*scale),
+        Command::Adjust(adjust) => adjustment::adjust(adjust),
+        Command::Adjustments(adjustments) => adjustment::list(adjustments),
+        Command::Schema => print(&format!("{:#}\n", crate::rules::schema())),
+        Command::Settings => print(&settings::page()),
+        Command::Metrics => metrics::page().map_err(Into::into).and_then(|page| print(&page)),
+        Command::Reference => print(&page::page(&Cli::command())),
         Command::Completions(completions) => completions::run(&completions, Cli::command()),
         Command::Man(man) => man::run(&man, Cli::command()),
     };
     told(done)
+}
+
+/// Prints all that a command has to say. It succeeds, too, where the reader has seen enough, as `head` has.
+///
+/// # Errors
+/// Where standard output cannot be written otherwise.
+fn print(text: &str) -> anyhow::Result<ExitCode> {
+    let mut stdout = io::stdout().lock();
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(error).context("standard output cannot be written")
+        }
+        _ => Ok(ExitCode::SUCCESS),
+    }
 }
 
 fn told(done: anyhow::Result<ExitCode>) -> ExitCode {
@@ -147,6 +177,9 @@ impl Command {
         match self {
             Command::Serve(settings) => settings.errors(environment),
             Command::Counter(command) => command.errors(),
+            Command::Scale(scale) => scale.errors(),
+            Command::Adjust(adjust) => adjust.errors(),
+            Command::Adjustments(adjustments) => adjustments.errors(),
             Command::Explain(explain) => explain.errors(),
             _ => Vec::new(),
         }

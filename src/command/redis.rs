@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use clap::FromArgMatches as _;
-use serde_json::{Value, json};
 
 use super::check::Check;
 use super::findings::Findings;
@@ -16,7 +15,7 @@ use crate::telemetry::{self, LogFormat, LogLevels};
 
 #[tokio::main(flavor = "current_thread")]
 pub(super) async fn run(check: &Check, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let _logs = telemetry::init(&LogLevels::of_command(redis::LOG_TARGET), LogFormat::Text);
+    let _logs = telemetry::init(&LogLevels::of_command(&[redis::LOG_TARGET]), LogFormat::Text);
     let read = environment::read(environment)?;
     let Command::Serve(settings) = Cli::from_arg_matches(&read.matches)?.command else {
         bail!("these words are those of `tollgate serve`");
@@ -96,38 +95,5 @@ fn print_findings(warnings: &[String], errors: &[String]) {
 }
 
 fn print_json(found: &Examination) {
-    let mut told = json(found);
-    if let Some(per_second) = &found.per_second {
-        told["per_second"] = json(per_second);
-    }
-    println!("{told:#}");
-}
-
-fn json(found: &Examination) -> Value {
-    let sentinels = found.sentinels.iter().map(|(place, master)| json!({ "sentinel": place, "master": master }));
-    let server = |found: &Server| {
-        let latency = found.latency_us.map(|(median, most)| json!({ "median": median, "most": most }));
-        json!({
-            "server": found.server,
-            "slots": found.slots,
-            "engine": found.engine,
-            "role": found.role,
-            "replicas": found.replicas,
-            "runs_scripts": found.runs_scripts,
-            "decision_us": latency,
-            "maxmemory_policy": found.maxmemory_policy,
-            "clock_ahead_ms": found.clock_ahead_ms,
-            "missing_permissions": found.missing_permissions,
-            "warnings": found.warnings,
-            "errors": found.errors,
-        })
-    };
-    json!({
-        "redis": found.redis,
-        "kind": found.kind,
-        "sentinels": sentinels.collect::<Vec<_>>(),
-        "servers": found.servers.iter().map(server).collect::<Vec<_>>(),
-        "warnings": found.warnings,
-        "errors": found.errors,
-    })
+    println!("{:#}", found.to_json());
 }

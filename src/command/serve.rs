@@ -33,7 +33,7 @@ fn run_to_the_end(settings: Settings, logs: &Logs) -> anyhow::Result<()> {
 }
 
 async fn serve(settings: Settings, logs: &Logs) -> anyhow::Result<()> {
-    server::serve(settings, logs.lost()).await
+    server::serve(settings, logs.lost(), logs.events()).await
 }
 
 fn tell(findings: &Findings) {

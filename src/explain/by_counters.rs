@@ -28,8 +28,13 @@ pub(super) fn without_counter(limited: &Limited<'_>) -> String {
         Answer::FailedOpen => "the store is unavailable, and failure_mode open lets pass",
         Answer::FailedClosed { .. } => "the store is unavailable, and failure_mode closed denies",
         Answer::Skipped => "another limit is known to deny the request",
-        // Nobody explains a refund, and the others have said it.
-        Answer::NotRefunded | Answer::Store(_) | Answer::Known(_) | Answer::Local(_) => "it is known",
+        // Nobody explains a refund, and the others have said it, or are not asked.
+        Answer::NotRefunded
+        | Answer::Store(_)
+        | Answer::Known(_)
+        | Answer::Local(_)
+        | Answer::Exempt
+        | Answer::Blocked => "it is known",
     }
     .to_owned()
 }

@@ -1,7 +1,8 @@
 //! What the rules say of a request, which needs no counter.
 
 use super::{At, Explained, ExplainedLimit, Found, Matched, MissedBy, RoleName, parts};
-use crate::descriptor::{Descriptor, Request, Role};
+use crate::adjustment::Kind;
+use crate::descriptor::{Descriptor, Request, Role, per_of};
 use crate::plan::{Asked, OVERRIDE, Plan, Source};
 use crate::rules::{Allowance, Budget, Domain, Place, Rule, RuleLimit, Rules};
 use crate::store::group::Votes;
@@ -15,6 +16,18 @@ pub(super) fn denied_anyway(plan: &Plan<'_>) -> Option<String> {
     }
     let names = || plan.asked().iter().filter(never_fits).map(|asked| asked.source.label()).collect::<Vec<_>>();
     votes.deny().then(|| let_nothing_pass(&names()))
+}
+
+/// What is changed about a limit for a while, and what comes of that.
+fn adjustments(asked: &Asked<'_>) -> Vec<String> {
+    let words = asked.adjusted.all().map(|adjustment| match adjustment.content.effect.kind() {
+        Kind::Number => {
+            let limit = &asked.check.limit;
+            format!("{adjustment}: {} {}, {} at once", limit.number(), per_of(limit), limit.capacity())
+        }
+        Kind::Passage | Kind::Role => adjustment.to_string(),
+    });
+    words.collect()
 }
 
 /// Said of limits of 0, and of others whose number is less than one hit costs.
@@ -68,7 +81,9 @@ impl OfPlan<'_, '_> {
         let (matched, limits): (Vec<_>, Vec<_>) = (matched.collect(), limits.collect());
         let found = match trace.rule {
             None => Found::UnknownDescriptor,
-            Some(_) if limits.iter().any(|limit| limit.counter.is_some()) => Found::Limited,
+            Some(_) if limits.iter().any(|limit| limit.counter.is_some() || !limit.adjustments.is_empty()) => {
+                Found::Limited
+            }
             Some(_) if limits.iter().all(|limit| limit.replaced_by.is_some()) => Found::Replaced,
             Some(_) => Found::Unlimited,
         };
@@ -82,19 +97,21 @@ impl OfPlan<'_, '_> {
             asked.check.descriptor == self.index
                 && matches!(asked.source, Source::Rule(_, asked) if asked.id == limit.id)
         };
+        let planned = self.plan.all().find(is_it);
         let asked = self.plan.asked().iter().find(is_it);
         let is_limited = matches!(limit.config.allowance, Allowance::Limited(_));
-        let replaced_by = if asked.is_none() && is_limited { self.replaced_by(limit) } else { None };
+        let replaced_by = if planned.is_none() && is_limited { self.replaced_by(limit) } else { None };
         ExplainedLimit {
             name: limit.label.to_string(),
             at: At::of(self.rules, Place { line: limit.line, ..rule.place }),
-            role: match asked.map_or(rule.role, |asked| asked.role) {
+            role: match planned.map_or(rule.role, |asked| asked.role) {
                 Role::Enforced => RoleName::Enforced,
                 Role::Quota => RoleName::QuotaMode,
                 Role::Shadow => RoleName::ShadowMode,
             },
             parts: parts::of(self.rules, rule, limit),
             replaced_by,
+            adjustments: planned.map(adjustments).unwrap_or_default(),
             counter: asked.map(|asked| asked.check.key.to_string()),
             penalty_counter: asked.and_then(|asked| Some(asked.check.penalty.as_ref()?.key.to_string())),
             state: None,
@@ -106,14 +123,16 @@ impl OfPlan<'_, '_> {
     fn brought_along(&self, domain: &Domain) -> Option<ExplainedLimit> {
         let is_it =
             |asked: &&Asked<'_>| asked.check.descriptor == self.index && matches!(asked.source, Source::Override(_));
-        let asked = self.plan.asked().iter().find(is_it)?;
+        let planned = self.plan.all().find(is_it)?;
+        let asked = self.plan.asked().iter().find(is_it);
         Some(ExplainedLimit {
             name: OVERRIDE.to_owned(),
             at: None,
             role: RoleName::Enforced,
-            parts: parts::of_override(self.rules, domain, &asked.check.limit),
+            parts: parts::of_override(self.rules, domain, &planned.check.limit),
             replaced_by: None,
-            counter: Some(asked.check.key.to_string()),
+            adjustments: adjustments(planned),
+            counter: asked.map(|asked| asked.check.key.to_string()),
             penalty_counter: None,
             state: None,
             no_state: None,

@@ -14,10 +14,11 @@ use std::iter;
 use serde::{Deserialize, Serialize};
 
 use self::by_rules::OfPlan;
+use crate::adjustment::InForce;
 use crate::algorithm::Ask;
 use crate::decision::Decision;
 use crate::descriptor::{Descriptor, Entry, Override, Request};
-use crate::plan::{MAX_WORK, Names, Plan, PlanOptions, Undecided, Unknown};
+use crate::plan::{Asked, MAX_WORK, Names, Plan, PlanOptions, Undecided, Unknown};
 use crate::rules::{Budget, MatchedBy, Miss, Missed, Place, Rules};
 
 pub use parts::{From, Part};
@@ -135,6 +136,9 @@ pub struct ExplainedLimit {
     pub parts: Vec<Part>,
     /// The limit that stands in for it: then it is not asked.
     pub replaced_by: Option<String>,
+    /// What is changed about it for a while, each in words.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub adjustments: Vec<String>,
     /// The name of its counter; `None` where it has none, or is not asked.
     pub counter: Option<String>,
     /// The name of the counter of its penalty.
@@ -201,7 +205,17 @@ pub fn missed(rules: &Rules, request: &Request) -> Vec<Option<String>> {
 impl Explanation {
     /// What the rules say of a request, which its plan asks.
     pub fn new(rules: &Rules, options: &PlanOptions, request: &Request, names: Names) -> Explanation {
-        let plan = Plan::new(options, rules, request, names);
+        Explanation::adjusted((rules, None), options, request, names)
+    }
+
+    /// The same where adjustments are in force.
+    pub fn adjusted(
+        (rules, adjustments): (&Rules, Option<&InForce>),
+        options: &PlanOptions,
+        request: &Request,
+        names: Names,
+    ) -> Explanation {
+        let plan = Plan::adjusted(options, (rules, adjustments), request, names);
         let mut budget = Budget::new(Budget::PERSON);
         let descriptors = request.descriptors.iter().enumerate().map(|(index, descriptor)| {
             let of_plan = OfPlan { rules, request, plan: &plan, index };
@@ -216,7 +230,7 @@ impl Explanation {
             because: "the counters have not been read".to_owned(),
             denied_anyway: by_rules::denied_anyway(&plan),
         };
-        explanation.conclude_unasked(options);
+        explanation.conclude_unasked(options, &plan);
         if plan.work() > MAX_WORK {
             let because = "the limits keep too much to be asked all at once: the call is invalid";
             explanation = explanation.without_state(because);
@@ -237,8 +251,11 @@ impl Explanation {
         self.answer != Verdict::Fail && limits.any(|limit| limit.counter.is_some())
     }
 
-    /// What is to be said where no limit is asked, or where the answer needs none.
-    fn conclude_unasked(&mut self, options: &PlanOptions) {
+    /// What is to be said where no limit is asked, or where the answer needs none; `plan` is that of the request.
+    fn conclude_unasked(&mut self, options: &PlanOptions, plan: &Plan<'_>) {
+        let adjustment = |asked: &Asked<'_>| asked.adjusted.passage.map(|adjustment| adjustment.id.to_string());
+        let is_blocked = plan.blocked().next().is_some();
+        let settled = plan.blocked().chain(plan.all()).find_map(adjustment).unwrap_or_default();
         let unknown = self.descriptors.iter().find_map(|descriptor| match descriptor.found {
             Found::UnknownDomain => Some(("UNKNOWN_DOMAIN", options.unknown_domain)),
             Found::UnknownDescriptor => Some(("UNKNOWN_DESCRIPTOR", options.unknown_descriptor)),
@@ -249,9 +266,14 @@ impl Explanation {
                 (Verdict::Pass, format!("only SHADOW_MODE lets it pass, {setting} is deny"))
             }
             Some((setting, Unknown::Deny)) => (Verdict::Deny, format!("no rule is reached, and {setting} is deny")),
+            _ if is_blocked && options.shadow_mode => {
+                (Verdict::Pass, format!("only SHADOW_MODE lets it pass, the adjustment {settled} blocks it"))
+            }
+            _ if is_blocked => (Verdict::Deny, format!("the adjustment {settled} blocks it")),
             _ if self.asked().next().is_some() => return,
             Some((setting, Unknown::Pass)) => (Verdict::Pass, format!("no limit applies, and {setting} is pass")),
-            None => (Verdict::Pass, "its rules limit nothing".to_owned()),
+            None if settled.is_empty() => (Verdict::Pass, "its rules limit nothing".to_owned()),
+            None => (Verdict::Pass, format!("the adjustment {settled} lets it pass")),
         };
         (self.answer, self.because) = (answer, because);
     }
@@ -281,6 +303,7 @@ impl Explanation {
     pub fn answered(mut self, decision: &Decision<'_>, next_after_ms: &[Option<u64>]) -> Explanation {
         let next_after_ms = next_after_ms.iter().copied().chain(iter::repeat(None));
         let limits = decision.limits.iter().zip(decision.rooms()).zip(next_after_ms);
+        let limits = limits.filter(|((limited, _), _)| limited.is_asked());
         for (limit, ((limited, has_room), next_after_ms)) in self.asked().zip(limits) {
             match State::of(limited) {
                 Some(state) => limit.state = Some(State { used_up: !has_room, next_after_ms, ..state }),

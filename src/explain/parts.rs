@@ -96,7 +96,7 @@ pub(super) fn of_override(rules: &Rules, domain: &Domain, limit: &Limit) -> Vec<
         // More hits than a log keeps.
         false => (From::BuiltIn, None, None),
     };
-    let number = format!("{} {}", limit.number(), descriptor::per(limit.window()));
+    let number = format!("{} {}", limit.number(), descriptor::per_of(limit));
     let failure_mode = by_domain("FAILURE_MODE", origin.and_then(|origin| origin.failure_mode));
     vec![
         part("requests_per_unit", &number, (From::Request, None, None)),
@@ -115,20 +115,21 @@ struct Parts<'r> {
 impl Parts<'_> {
     fn of_limit(&mut self, limit: &Limit, config: &LimitConfig) {
         let algorithm = limit.algorithm();
-        self.said("requests_per_unit", format!("{} {}", limit.number(), descriptor::per(limit.window())));
+        self.said("requests_per_unit", format!("{} {}", limit.number(), descriptor::per_of(limit)));
         let by = (config.said.algorithm, "DEFAULT_ALGORITHM");
         self.said_by("algorithm", algorithm.name(), by, |origin| origin.algorithm);
         if algorithm.has_holders() {
             let hold = descriptor::length(limit.period());
             self.said_by("hold", &hold, (config.said.hold, ""), |_| None);
         }
-        let Options { count_denied, burst, max_delay, initial, segments, weighting } = limit.options();
+        let Options { count_denied, burst, max_delay, initial, segments, weighting, time_zone } = limit.options();
         let options = [
             ("burst", burst.map(|burst| burst.to_string()), limit.in_force().burst.map(|burst| burst.to_string())),
             ("max_delay", max_delay.map(descriptor::length), None),
             ("initial", initial.map(|initial| initial.name().to_owned()), None),
             ("segments", segments.map(|segments| segments.to_string()), None),
             ("weighting", weighting.map(|weighting| weighting.name().to_owned()), None),
+            ("time_zone", time_zone.map(|time_zone| time_zone.to_string()), None),
             (
                 "count_denied",
                 count_denied.map(|flag| flag.to_string()),

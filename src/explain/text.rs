@@ -66,7 +66,8 @@ impl fmt::Display for MissedBy {
 
 impl fmt::Display for ExplainedLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ExplainedLimit { name, at, role, parts, replaced_by, counter, penalty_counter, state, .. } = self;
+        let ExplainedLimit { name, at, role, parts, replaced_by, counter, penalty_counter, state, adjustments, .. } =
+            self;
         let role = match role {
             RoleName::Enforced => "",
             RoleName::QuotaMode => ", in quota mode: denies where all limits in quota mode do",
@@ -83,6 +84,9 @@ impl fmt::Display for ExplainedLimit {
                 (From::Setting | From::BuiltIn, _) => write!(f, ", built in")?,
             }
             writeln!(f)?;
+        }
+        for adjustment in adjustments {
+            writeln!(f, "    adjustment {adjustment}")?;
         }
         if let Some(replaced_by) = replaced_by {
             writeln!(f, "    replaced by {replaced_by}: it is not asked")?;

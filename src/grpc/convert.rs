@@ -178,7 +178,7 @@ fn until_passed(limited: &Limited<'_>) -> Option<u64> {
 }
 
 fn until_reset(limited: &Limited<'_>) -> Option<u64> {
-    limited.verdict().map(|verdict| whole_seconds(verdict.reset_after_ms))
+    limited.reset_after_ms().map(whole_seconds)
 }
 
 fn current_limit(limited: &Limited<'_>) -> RateLimit {

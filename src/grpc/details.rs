@@ -25,7 +25,7 @@ pub(super) struct Beside {
 
 /// The dynamic metadata of a decision that the store has not made, or that the rules have denied; `None` of any other.
 pub(super) fn of_unusual(decision: &Decision<'_>) -> Option<prost_types::Struct> {
-    let is_unusual = decision.is_without_store() || decision.denies_unknown();
+    let is_unusual = decision.is_without_store() || decision.denies_unknown() || decision.is_settled_by_adjustment();
     is_unusual.then(|| Details { decided_by: decided_by(decision), ..Details::default() }.to_metadata())
 }
 
@@ -75,9 +75,10 @@ fn limit(limited: &Limited<'_>, has_room: bool) -> LimitDetails {
         algorithm: limit.algorithm().name().to_owned(),
         number: limit.number(),
         period_ms: limit.window().map(|_| limit.period_ms()),
+        time_zone: limit.options().time_zone.map(|time_zone| time_zone.to_string()),
         capacity: limit.capacity(),
         remaining: limited.remaining(),
-        reset_after_ms: verdict.map(|verdict| verdict.reset_after_ms),
+        reset_after_ms: limited.reset_after_ms(),
         retry_after_ms: limited.retry_after_ms().filter(|_| limited.over()),
         never: limited.never().map(|never| never.name().to_owned()),
         used_up: verdict.is_some() && !has_room,

@@ -57,7 +57,7 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
     let Some(limited) = reported(decision) else { return Vec::new() };
     // A bucket may hold more than the number: what remains is then shown against that.
     let (limit, remaining) = (&limited.asked.check.limit, limited.remaining());
-    let reset = limited.verdict().map(|verdict| whole_seconds(verdict.reset_after_ms));
+    let reset = limited.reset_after_ms().map(whole_seconds);
     let mut values = match headers {
         Headers::Off => return Vec::new(),
         Headers::Separate(names) => {
@@ -68,7 +68,9 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
         }
         Headers::Ietf => {
             let name = quoted(limited.asked.source.label());
-            let window = limit.window().map(|_| format!(";w={}", whole_seconds(limit.period_ms()))).unwrap_or_default();
+            // A day, a month and a year are not always as long.
+            let window = limit.window().filter(|_| limit.options().time_zone.is_none());
+            let window = window.map(|_| format!(";w={}", whole_seconds(limit.period_ms()))).unwrap_or_default();
             let reset = reset.map(|reset| format!(";t={reset}")).unwrap_or_default();
             let mut values = vec![header("RateLimit-Policy", format!("{name};q={}{window}", limit.capacity()))];
             values.extend(remaining.map(|remaining| header("RateLimit", format!("{name};r={remaining}{reset}"))));
@@ -92,38 +94,8 @@ fn reported<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> {
 }
 
 /// The seconds after which a denied request may pass; `None` where it passes now, or where that is unknown.
-///
-/// Every enforced limit must let it pass again, and one of the quotas if they have denied it. When a stream
-/// releases its slot is unknown, and the time at which the slot expires is no time to wait for. The end of a ban is
-/// known.
 pub(super) fn retry_after(decision: &Decision<'_>) -> Option<u64> {
-    // What the rules do not know is denied for as long as they do not.
-    if !decision.over_limit || decision.denies_unknown() {
-        return None;
-    }
-    let (mut longest, mut quotas) = (0, Vec::new());
-    for limits in decision.limited() {
-        match limits[0].role() {
-            Role::Enforced => longest = longest.max(wait(limits)?),
-            Role::Quota if !limits[0].asked.check.ask.is_refund() => quotas.push(wait(limits)),
-            Role::Quota | Role::Shadow => {}
-        }
-    }
-    if !quotas.is_empty() && !quotas.contains(&Some(0)) {
-        longest = longest.max(quotas.into_iter().flatten().min()?);
-    }
-    Some(whole_seconds(longest))
-}
-
-/// How long until all limits of a descriptor let it pass; `None` where that is unknown.
-fn wait(limits: &[Limited<'_>]) -> Option<u64> {
-    let mut longest = 0;
-    for limited in limits.iter().filter(|limited| limited.over()) {
-        let retry_after_ms = limited.retry_after_ms()?;
-        let is_known = limited.asked.check.limit.window().is_some() || limited.verdict().is_none();
-        longest = longest.max(if is_known { retry_after_ms } else { limited.banned_ms()? });
-    }
-    Some(longest)
+    decision.retry_after_ms().map(whole_seconds)
 }
 
 fn header(key: &str, value: String) -> HeaderValue {

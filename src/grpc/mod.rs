@@ -9,8 +9,10 @@ mod calls;
 mod executor;
 mod message;
 mod preface;
+mod request_id;
 mod session;
 
+use std::fmt::{self, Display};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,10 +26,12 @@ pub use headers::{HeaderFormat, HeaderNames, Headers};
 pub use preface::NotHttp2;
 
 use self::details::{Beside, Detail};
+use self::request_id::RequestId;
 use crate::algorithm::Ask;
-use crate::decision::{DecidedBy, Decision};
+use crate::decision::{DecidedBy, Decision, Limited};
+use crate::decision_log::DecisionLog;
 use crate::delay::Delay;
-use crate::descriptor;
+use crate::descriptor::{self, Role};
 use crate::explain;
 use crate::limiter::{Deadlines, DecideError, Limiter, Snapshot};
 use crate::metrics::Metrics;
@@ -44,6 +48,7 @@ pub struct Service<S> {
     limiter: Arc<Limiter<S>>,
     metrics: Arc<Metrics>,
     spans: Spans,
+    decision_log: Option<Arc<DecisionLog>>,
     options: ServiceOptions,
 }
 
@@ -65,7 +70,7 @@ pub struct ServiceOptions {
 impl<S> Service<S> {
     /// A service that asks `limiter`.
     pub fn new(limiter: Arc<Limiter<S>>, metrics: Arc<Metrics>, options: ServiceOptions) -> Self {
-        Service { limiter, metrics, spans: Spans::default(), options }
+        Service { limiter, metrics, spans: Spans::default(), decision_log: None, options }
     }
 
     /// The same service, whose calls have these spans.
@@ -74,11 +79,19 @@ impl<S> Service<S> {
         Service { spans, ..self }
     }
 
+    /// The same service, whose decisions are logged here.
+    #[must_use]
+    pub fn logged(self, decision_log: Option<Arc<DecisionLog>>) -> Self {
+        Service { decision_log, ..self }
+    }
+
     /// Who calls with these headers.
     pub fn caller(&self, headers: &HeaderMap) -> Caller {
         static DETAILS: HeaderName = HeaderName::from_static(REQUEST_KEY);
         let detail = if headers.contains_key(&DETAILS) { Detail::Full } else { Detail::Unusual };
-        Caller { timeout: timeout(headers), detail, span: self.spans.call(headers) }
+        // Nobody else asks for it.
+        let request_id = self.decision_log.as_ref().and_then(|_| RequestId::of(headers));
+        Caller { timeout: timeout(headers), detail, span: self.spans.call(headers), request_id }
     }
 }
 
@@ -90,6 +103,8 @@ pub struct Caller {
     detail: Detail,
     /// Of the call, where it is sampled.
     span: Option<Span>,
+    /// What it calls the request, where that is logged.
+    request_id: Option<RequestId>,
 }
 
 /// Why a call has no answer.
@@ -229,7 +244,11 @@ impl<S: Store> Service<S> {
                     CallError::Invalid(error.to_string())
                 }
             })?;
-        tracing::debug!(?request, over_limit = decision.over_limit, "decided");
+        tracing::debug!(?request, over_limit = decision.over_limit, over = ?Over(&decision.limits), "decided");
+        if let Some(decision_log) = &self.decision_log {
+            let request_id = caller.request_id.as_ref().map(|request_id| request_id as &dyn Display);
+            decision_log.record(&request, &decision, request_id);
+        }
         if let Some(span) = &caller.span {
             span.set("tollgate.decision", if decision.over_limit { "over_limit" } else { "ok" });
             span.set_words("tollgate.decided_by", decision.decided_by().into_iter().map(DecidedBy::name));
@@ -259,6 +278,20 @@ impl<S: Store> Service<S> {
             false => Vec::new(),
         };
         details::full(decision, Beside { missed: explain::missed(&snapshot.rules, request), next_after_ms })
+    }
+}
+
+/// The limits that a request is over, by their names, for the log.
+struct Over<'d>(&'d [Limited<'d>]);
+
+impl fmt::Debug for Over<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let over = self.0.iter().filter(|limited| limited.over());
+        let name = |limited: &Limited<'_>| match limited.role() {
+            Role::Shadow => format!("{} (shadow)", limited.asked.source.label()),
+            Role::Enforced | Role::Quota => limited.asked.source.label().to_owned(),
+        };
+        f.debug_list().entries(over.map(name)).finish()
     }
 }
 

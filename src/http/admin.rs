@@ -1,4 +1,4 @@
-//! What clients with the ADMIN_TOKEN may do.
+//! What clients with the ADMIN_TOKEN may do, and those with the ADMIN_READ_TOKEN.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,9 +12,10 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use super::{counters, explain};
+use super::{adjustments, candidates, counters, explain, top};
 use crate::descriptor::{Entry, Override};
 use crate::limiter::Limiter;
+use crate::steering::Steering;
 use crate::store::Store;
 
 /// Between the entries of two descriptors stands this one, without a value.
@@ -23,11 +24,48 @@ const SEPARATOR: &str = "+";
 /// Behind the domain: the limit that the request brings along.
 const LIMIT: &str = "@limit";
 
+/// The tokens of those who may do something; without one of a role, nobody has it.
+#[derive(Clone, Debug, Default)]
+pub struct AdminTokens {
+    /// Of those who may do everything.
+    pub admin: Option<String>,
+    /// Of those who may only read.
+    pub reader: Option<String>,
+}
+
+/// What a client may do, by its token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AdminRole {
+    Admin,
+    Reader,
+}
+
+impl AdminRole {
+    /// The name in the log.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            AdminRole::Admin => "admin",
+            AdminRole::Reader => "reader",
+        }
+    }
+
+    /// Refuses a client that may only read, where the method is one that changes something.
+    pub(super) fn may(self, method: &Method) -> Result<(), Refusal> {
+        match self {
+            AdminRole::Reader if !method.is_safe() => {
+                Err(refuse(StatusCode::FORBIDDEN, "the ADMIN_READ_TOKEN may only read: send the ADMIN_TOKEN"))
+            }
+            AdminRole::Admin | AdminRole::Reader => Ok(()),
+        }
+    }
+}
+
 /// What an administrator works on, and who is one.
 pub struct Admin<S> {
     limiter: Arc<Limiter<S>>,
+    steering: Arc<Steering<S>>,
     runtime: Handle,
-    token: String,
+    tokens: AdminTokens,
     store_timeout: Duration,
     /// To explain is work for the processor: one at a time, and what else the process does goes on.
     explaining: Semaphore,
@@ -35,9 +73,18 @@ pub struct Admin<S> {
 
 impl<S> Admin<S> {
     /// `limiter` is a worker's, with its way to the counters, and does its work on that worker's `runtime` and not on
-    /// the thread that takes connections. A client that knows the `token` may. The store answers within the timeout.
-    pub fn new(limiter: Arc<Limiter<S>>, runtime: Handle, token: String, store_timeout: Duration) -> Admin<S> {
-        Admin { limiter, runtime, token, store_timeout, explaining: Semaphore::new(1) }
+    /// the thread that takes connections. A client may what its token says. The store answers within the timeout.
+    pub fn new(
+        (limiter, runtime): (Arc<Limiter<S>>, Handle),
+        steering: Arc<Steering<S>>,
+        tokens: AdminTokens,
+        store_timeout: Duration,
+    ) -> Admin<S> {
+        Admin { limiter, steering, runtime, tokens, store_timeout, explaining: Semaphore::new(1) }
+    }
+
+    pub(super) fn steering(&self) -> &Steering<S> {
+        &self.steering
     }
 
     pub(super) fn limiter(&self) -> Arc<Limiter<S>> {
@@ -56,19 +103,27 @@ impl<S> Admin<S> {
         &self.explaining
     }
 
-    /// Refuses a client without the token. Compares hashes, so that the time it takes reveals nothing of the token.
-    pub(super) fn admit(&self, headers: &HeaderMap) -> Result<(), Refusal> {
+    /// What a client may do. Refuses one without a token. Compares hashes, so that the time it takes reveals nothing of
+    /// a token.
+    pub(super) fn admit(&self, headers: &HeaderMap) -> Result<AdminRole, Refusal> {
         let given = headers.get(header::AUTHORIZATION).map_or(&[][..], |value| value.as_bytes());
-        if blake3::hash(given) == blake3::hash(format!("Bearer {}", self.token).as_bytes()) {
-            return Ok(());
+        let given = blake3::hash(given);
+        let is = |token: &String| given == blake3::hash(format!("Bearer {token}").as_bytes());
+        let AdminTokens { admin, reader } = &self.tokens;
+        if admin.as_ref().is_some_and(is) {
+            return Ok(AdminRole::Admin);
         }
-        Err(refuse(StatusCode::UNAUTHORIZED, "send Authorization: Bearer and the ADMIN_TOKEN"))
+        if reader.as_ref().is_some_and(is) {
+            return Ok(AdminRole::Reader);
+        }
+        Err(refuse(StatusCode::UNAUTHORIZED, "send Authorization: Bearer and the ADMIN_TOKEN, or ADMIN_READ_TOKEN"))
     }
 }
 
-pub(super) fn router<S: Store>(admin: Admin<S>) -> Router {
-    let admin = Arc::new(admin);
-    counters::router(Arc::clone(&admin)).merge(explain::router(admin))
+pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
+    let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
+    let router = router.merge(candidates::router(Arc::clone(&admin)));
+    router.merge(adjustments::router(Arc::clone(&admin))).merge(top::router(admin))
 }
 
 /// Why a client gets no answer.
@@ -99,7 +154,7 @@ impl<S: Store> FromRequestParts<Arc<Admin<S>>> for Question {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin<S>>) -> Result<Question, Refusal> {
-        admin.admit(&parts.headers)?;
+        admin.admit(&parts.headers)?.may(&parts.method)?;
         question(parts.method.clone(), parts.uri.query().unwrap_or_default())
     }
 }

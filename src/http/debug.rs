@@ -83,7 +83,8 @@ fn line(text: &mut String, rule: &Rule, limit: &RuleLimit) {
                     None => ("unknown", format!(", period: {}", length(window))),
                 },
             };
-            (unit, limit.number(), beside)
+            let there = limit.options().time_zone.map(|name| format!(", time_zone: {name}")).unwrap_or_default();
+            (unit, limit.number(), beside + &there)
         }
     };
     let (shadow, quota) = (rule.role == Role::Shadow, rule.role == Role::Quota);

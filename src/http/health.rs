@@ -43,19 +43,29 @@ pub(super) fn router(health: watch::Receiver<Health>) -> Router {
 }
 
 async fn healthcheck(State(health): State<watch::Receiver<Health>>) -> Response {
-    let reason = match *health.borrow() {
-        Health::Serving => return "OK".into_response(),
-        Health::Loading { bytes: 0, .. } => "the rules are being loaded".to_owned(),
-        Health::Loading { bytes_read, bytes } => {
-            format!("the rules are being loaded, {bytes_read} of {bytes} bytes are read")
-        }
-        Health::Waiting => "no rules have come from the management server yet".to_owned(),
-        Health::Refused => "the rules are refused, and the log says why".to_owned(),
-        Health::NoDomains => {
-            "the rules have no domain, and HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED wants one".to_owned()
-        }
-        Health::NoStore => "Redis is unavailable, and REDIS_HEALTH_CHECK_ACTIVE_CONNECTION wants it".to_owned(),
-        Health::Draining => "the process is shutting down".to_owned(),
-    };
-    (StatusCode::INTERNAL_SERVER_ERROR, format!("not serving: {reason}")).into_response()
+    match health.borrow().reason() {
+        None => "OK".into_response(),
+        Some(reason) => (StatusCode::INTERNAL_SERVER_ERROR, format!("not serving: {reason}")).into_response(),
+    }
+}
+
+impl Health {
+    /// Why it does not answer requests by rules; `None` where it does.
+    pub(super) fn reason(self) -> Option<String> {
+        let reason = match self {
+            Health::Serving => return None,
+            Health::Loading { bytes: 0, .. } => "the rules are being loaded".to_owned(),
+            Health::Loading { bytes_read, bytes } => {
+                format!("the rules are being loaded, {bytes_read} of {bytes} bytes are read")
+            }
+            Health::Waiting => "no rules have come from the management server yet".to_owned(),
+            Health::Refused => "the rules are refused, and the log says why".to_owned(),
+            Health::NoDomains => {
+                "the rules have no domain, and HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED wants one".to_owned()
+            }
+            Health::NoStore => "Redis is unavailable, and REDIS_HEALTH_CHECK_ACTIVE_CONNECTION wants it".to_owned(),
+            Health::Draining => "the process is shutting down".to_owned(),
+        };
+        Some(reason)
+    }
 }

@@ -69,12 +69,12 @@ impl<S: Store> JsonApi<S> {
     }
 }
 
-/// All of a body that has so many bytes at most.
-async fn whole(body: Body, max_bytes: usize) -> Result<Bytes, Refusal> {
+/// All of a body that has so many bytes at most, which something allows.
+pub(super) async fn whole(body: Body, (max_bytes, allowed_by): (usize, &str)) -> Result<Bytes, Refusal> {
     match timeout(BODY_TIMEOUT, Limited::new(body, max_bytes).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if is_too_long(&*error) => {
-            let reason = format!("the request has more than the {max_bytes} bytes that MAX_MESSAGE_BYTES allows");
+            let reason = format!("the request has more than the {max_bytes} bytes that {allowed_by} allows");
             Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, reason))
         }
         Ok(Err(error)) => Err(refuse(StatusCode::BAD_REQUEST, error)),
@@ -99,6 +99,18 @@ fn refusal(error: CallError) -> Refusal {
     refuse(status, error)
 }
 
+/// Refuses what a page of another site has made a browser send: whoever looks at it may reach a port that its maker
+/// does not. Clients other than browsers send no origin.
+fn from_elsewhere(headers: &HeaderMap) -> Result<(), Refusal> {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let site = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
+    match site.is_some() && site == text(header::HOST) {
+        true => Ok(()),
+        false => Err(refuse(StatusCode::FORBIDDEN, "a page of another site has sent this, by its Origin")),
+    }
+}
+
 pub(super) fn router<S: Store>(api: JsonApi<S>) -> Router {
     Router::new().route("/json", any(decide)).with_state(Arc::new(api))
 }
@@ -108,7 +120,8 @@ async fn decide<S: Store>(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let request = api.read(&whole(body, api.max_bytes).await?)?;
+    from_elsewhere(&headers)?;
+    let request = api.read(&whole(body, (api.max_bytes, "MAX_MESSAGE_BYTES")).await?)?;
     let response = api.answer(request, api.service.caller(&headers).within(ANSWER_TIMEOUT)).await?;
     let status = match response.overall_code() {
         Code::Ok => StatusCode::OK,
@@ -129,12 +142,13 @@ mod tests {
 
     /// The status of a body of these chunks, which has ten bytes at most.
     async fn refused(chunks: impl stream::Stream<Item = io::Result<&'static str>> + Send + 'static) -> StatusCode {
-        whole(Body::from_stream(chunks), 10).await.err().unwrap().into_response().status()
+        whole(Body::from_stream(chunks), (10, "a test")).await.err().unwrap().into_response().status()
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_is_too_long_too_slow_or_cut_off_is_refused() {
-        let whole = whole(Body::from_stream(stream::iter([Ok::<_, io::Error>("hello"), Ok("hello")])), 10).await;
+        let whole =
+            whole(Body::from_stream(stream::iter([Ok::<_, io::Error>("hello"), Ok("hello")])), (10, "a test")).await;
         assert_eq!(whole.ok().unwrap(), "hellohello");
         assert_eq!(refused(stream::repeat_with(|| Ok("hello"))).await, StatusCode::PAYLOAD_TOO_LARGE);
         let half = stream::iter([Ok("hello")]);

@@ -65,7 +65,7 @@ fn route<E: ToString>(path: &str, render: impl Fn() -> Result<Vec<u8>, E> + Send
 }
 
 /// A client that takes it with any weight but zero has a reason to name it.
-fn takes_gzip(headers: &HeaderMap) -> bool {
+pub(super) fn takes_gzip(headers: &HeaderMap) -> bool {
     let lists = headers.get_all(header::ACCEPT_ENCODING).into_iter().filter_map(|list| list.to_str().ok());
     lists.flat_map(|list| list.split(',')).any(|coding| {
         let (name, weight) = coding.split_once(';').unwrap_or((coding, ""));

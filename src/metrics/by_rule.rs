@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::declaration::{NAMESPACE, OF_RULES, OF_RULES_WITHOUT_STORE};
+use super::declaration::{NAMESPACE, OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_RULES};
 use super::reference::{Departed, Places, Stat, StatPath};
 use super::tally::{OfRule, Tally};
 use crate::decision::{DecidedBy, Limited};
@@ -159,9 +159,13 @@ impl ByRule {
         })
     }
 
+    /// The counters of a rule that has been asked.
+    pub(super) fn known(&self, domain: &str, rule: &str) -> Option<Arc<RuleCounters>> {
+        self.known.read().get(domain).and_then(|rules| rules.get(rule)).map(Arc::clone)
+    }
+
     fn find(&self, domain: &str, rule: &str) -> Arc<RuleCounters> {
-        let known = self.known.read().get(domain).and_then(|rules| rules.get(rule)).map(Arc::clone);
-        known.unwrap_or_else(|| {
+        self.known(domain, rule).unwrap_or_else(|| {
             let mut known = self.known.write();
             let rules = known.entry(domain.into()).or_default();
             Arc::clone(rules.entry(rule.into()).or_insert_with(|| Arc::new(RuleCounters::new(domain, rule))))
@@ -269,8 +273,9 @@ impl ByRule {
     /// together they take ten times the memory of the text that is made of them.
     pub(super) fn families(&self) -> impl Iterator<Item = MetricFamily> {
         let recent = self.recent(self.now());
-        let without_store = family_without_store(&recent);
-        OF_RULES.iter().filter_map(move |of_rules| family(*of_rules, &recent)).chain(without_store)
+        let (requests, without_store) = (family_of_requests(&recent), family_without_store(&recent));
+        let families = OF_RULES.iter().filter_map(move |of_rules| family(*of_rules, &recent));
+        requests.into_iter().chain(families).chain(without_store)
     }
 
     /// Those asked not too long before `now`, which counts from the start.
@@ -312,6 +317,11 @@ impl RuleCounters {
             Limits::One => &self.tally,
             Limits::Several => self.together.get_or_init(Box::default),
         }
+    }
+
+    /// So many answers were given without the store.
+    pub(super) fn without_store(&self) -> u64 {
+        self.without_store.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
 
     fn has_unpushed(&self) -> bool {
@@ -372,13 +382,26 @@ fn family((of_rule, name, help): (OfRule, &str, &str), rules: &[Arc<RuleCounters
     of_metrics(name, help, metrics)
 }
 
+fn family_of_requests(rules: &[Arc<RuleCounters>]) -> Option<MetricFamily> {
+    let (name, help) = REQUESTS_OF_RULES;
+    let metrics = rules.iter().flat_map(|rule| {
+        let counts = OUTCOMES.into_iter().map(|(of_rule, outcome)| (of_rule, outcome, rule.tally.get(of_rule)));
+        let has = |of_rule| matches!(of_rule, OfRule::WithinLimitRequests | OfRule::OverLimitRequests);
+        let counts = counts.filter(move |(of_rule, _, count)| *count > 0 || has(*of_rule));
+        counts.map(|(_, outcome, count)| metric(rule, Some(("outcome", outcome)), count))
+    });
+    of_metrics(name, help, metrics.collect())
+}
+
 /// `None` where the store has always been there.
 fn family_without_store(rules: &[Arc<RuleCounters>]) -> Option<MetricFamily> {
     let (name, help) = OF_RULES_WITHOUT_STORE;
     let metrics = rules.iter().flat_map(|rule| {
         let counts = DecidedBy::WITHOUT_STORE.into_iter().zip(&rule.without_store);
         let counts = counts.map(|(decided_by, count)| (decided_by, count.load(Ordering::Relaxed)));
-        counts.filter(|(_, count)| *count > 0).map(|(decided_by, count)| metric(rule, Some(decided_by), count))
+        counts
+            .filter(|(_, count)| *count > 0)
+            .map(|(decided_by, count)| metric(rule, Some(("decided_by", decided_by.name())), count))
     });
     of_metrics(name, help, metrics.collect())
 }
@@ -395,7 +418,8 @@ fn of_metrics(name: &str, help: &str, metrics: Vec<Metric>) -> Option<MetricFami
     Some(family)
 }
 
-fn metric(rule: &RuleCounters, decided_by: Option<DecidedBy>, count: u64) -> Metric {
+/// Of a rule, with one more label where there is one.
+fn metric(rule: &RuleCounters, more: Option<(&str, &str)>, count: u64) -> Metric {
     let label = |name: &str, value: &str| {
         let mut label = LabelPair::default();
         label.set_name(name.to_owned());
@@ -406,7 +430,7 @@ fn metric(rule: &RuleCounters, decided_by: Option<DecidedBy>, count: u64) -> Met
     counter.set_value(count as f64);
     let mut metric = Metric::default();
     let mut labels = vec![label("domain", &rule.domain), label("rule", &rule.rule)];
-    labels.extend(decided_by.map(|decided_by| label("decided_by", decided_by.name())));
+    labels.extend(more.map(|(name, value)| label(name, value)));
     metric.set_label(labels);
     metric.set_counter(counter);
     metric
@@ -444,9 +468,10 @@ mod tests {
 
     #[test]
     fn what_is_declared_stands_where_it_is_counted() {
-        let places: Vec<usize> = OF_RULES.iter().map(|(of_rule, ..)| *of_rule as usize).collect();
+        let requests = OUTCOMES.iter().map(|(of_rule, _)| *of_rule as usize);
+        let places: Vec<usize> = requests.chain(OF_RULES.iter().map(|(of_rule, ..)| *of_rule as usize)).collect();
         assert_eq!(places, (0..OfRule::NUMBER).collect::<Vec<_>>());
         let names: HashSet<&str> = OF_RULES.iter().map(|(_, name, _)| *name).collect();
-        assert_eq!(names.len(), OfRule::NUMBER);
+        assert_eq!(names.len(), OF_RULES.len());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
@@ -10,6 +11,7 @@ use super::observed::Observed;
 use super::reference::Values;
 use super::striped::Striped;
 use super::tally::OfRule;
+use crate::adjustment::Effect;
 use crate::decision::DecidedBy;
 use crate::store::StoreError;
 use crate::store::redis::Health;
@@ -26,10 +28,30 @@ pub(super) const SECONDS: [f64; 19] = [
     5.0, 10.0,
 ];
 
-/// The names and meanings of what each rule has, with the labels `domain` and `rule`.
-pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER] = [
-    (OfRule::Requests, "rule_requests_total", "Requests that asked the rule, once for each of their descriptors."),
-    (OfRule::OverLimitRequests, "over_limit_rule_requests_total", "Those of them that were over the rule's limit."),
+/// Upper bounds of waits in seconds: from the shortest that is worth a wait to a day.
+const WAITS: [f64; 14] = [0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0];
+
+/// Upper bounds of how many requests travel in one call, 32 at most.
+const REQUESTS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
+
+/// The requests of each rule, with the labels `domain`, `rule` and `outcome`.
+pub(super) const REQUESTS_OF_RULES: (&str, &str) = (
+    "rule_requests_total",
+    "Requests that asked the rule, once for each of their descriptors: within its limit; over it, or banned; the same \
+     of a rule in shadow mode, which denies nothing; or undecided, where a failure mode answered without counting, \
+     nobody was asked or the call failed. The series of the last two begin with their first.",
+);
+
+/// And what an outcome is called there.
+pub(super) const OUTCOMES: [(OfRule, &str); 4] = [
+    (OfRule::WithinLimitRequests, "within_limit"),
+    (OfRule::OverLimitRequests, "over_limit"),
+    (OfRule::ShadowRequests, "shadow"),
+    (OfRule::UndecidedRequests, "undecided"),
+];
+
+/// The names and meanings of what else each rule has, with the labels `domain` and `rule`.
+pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER - OUTCOMES.len()] = [
     (
         OfRule::Hits,
         "hits_total",
@@ -52,6 +74,13 @@ pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER] = [
          first.",
     ),
 ];
+
+/// The requests on which candidate rules are compared, with the labels `domain`, `rule` and `outcome`.
+pub(super) const REQUESTS_OF_CANDIDATES: (&str, &str) = (
+    "candidate_requests_total",
+    "Requests in the sample that asked the rule, by how the rules in force and the candidates decide them: alike, or \
+     denied by this rule of the candidates alone, or by this rule in force alone.",
+);
 
 const FAILURE_ANSWERS: &str = "Limits answered while the store was unavailable: by a denial that was known, or by \
                                their failure mode; and refunds that it has not confirmed.";
@@ -81,6 +110,10 @@ pub struct Metrics {
     pub(super) store_errors: Known<&'static str, 8>,
     pub(super) denied_cache_hits: Striped<IntCounter>,
     pub(super) lease_decisions: Striped<IntCounter>,
+    pub(super) leased_hits: IntCounter,
+    pub(super) unused_leased_hits: IntCounter,
+    pub(super) retry_after_seconds: Striped<Histogram>,
+    pub(super) store_call_requests: Striped<Histogram>,
     pub(super) failure_answers: Known<DecidedBy, { DecidedBy::WITHOUT_STORE.len() }>,
     pub(super) delayed_requests: IntGauge,
     pub(super) delayed: DelayedOutcomes,
@@ -89,8 +122,13 @@ pub struct Metrics {
     pub(super) memory_counters: IntGauge,
     pub(super) memory_bytes: IntGauge,
     pub(super) rules_loaded: IntGauge,
+    pub(super) rules_info: IntGaugeVec,
     pub(super) domains_loaded: IntGauge,
     pub(super) loads: Known<&'static str, 2>,
+    /// The last rules were refused.
+    pub(super) rules_refused: AtomicBool,
+    /// By effect.
+    pub(super) adjustments: IntGaugeVec,
     pub(super) tls_handshakes: Known<&'static str, 11>,
     /// By what they show.
     pub(super) tls_unverified: Known<&'static str, 2>,
@@ -168,12 +206,13 @@ impl Metrics {
             registry.register(Box::new(counter.clone()))?;
             Ok(counter)
         };
-        let seconds = |name: &str, help: &str| -> prometheus::Result<Striped<Histogram>> {
-            let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
+        let histogram = |name: &str, help: &str, bounds: &[f64]| -> prometheus::Result<Striped<Histogram>> {
+            let options = HistogramOpts::new(name, help).buckets(bounds.to_vec());
             let histogram = Striped::new(|| Histogram::with_opts(options.clone()))?;
             registry.register(Box::new(histogram.clone()))?;
             Ok(histogram)
         };
+        let seconds = |name: &str, help: &str| histogram(name, help, &SECONDS);
 
         let requests = Opts::new("requests_total", "Calls to ShouldRateLimit by outcome.");
         let requests = |outcome: &str| striped(requests.clone().const_label("outcome", outcome));
@@ -212,6 +251,17 @@ impl Metrics {
             &["certificate"],
         )?;
         registry.register(Box::new(tls_expiry.clone()))?;
+        let rules_info = Opts::new(
+            "rules_info",
+            "1 for the rules in force; the version names what they say, whatever their files are called. Two replicas \
+             of one release that differ here decide by different rules.",
+        );
+        let rules_info = IntGaugeVec::new(rules_info, &["version"])?;
+        registry.register(Box::new(rules_info.clone()))?;
+        let adjustments = Opts::new("adjustments", "Adjustments in force, by what they do.");
+        let adjustments = IntGaugeVec::new(adjustments, &["effect"])?;
+        registry.register(Box::new(adjustments.clone()))?;
+        Effect::NAMES.iter().for_each(|effect| adjustments.with_label_values(&[*effect]).set(0));
         let store_up = Gauge::new(
             "store_up",
             "1 while the store can be asked; 0 while it is known to be down and is not. Of a Redis Cluster, the share \
@@ -268,6 +318,21 @@ impl Metrics {
                 "lease_decisions_total",
                 "Requests decided by a lease, without asking the store.",
             ))?,
+            leased_hits: counter("leased_hits_total", "Hits that leases took from the store in advance.")?,
+            unused_leased_hits: counter(
+                "unused_leased_hits_total",
+                "Those of them that no request used before their lease ended: they are refunded.",
+            )?,
+            retry_after_seconds: histogram(
+                "retry_after_seconds",
+                "Wait of denied calls until the same may pass, where it is known; clients are told whole seconds.",
+                &WAITS,
+            )?,
+            store_call_requests: histogram(
+                "store_call_requests",
+                "Requests that travelled in one call to Redis.",
+                &REQUESTS,
+            )?,
             failure_answers: Known(
                 DecidedBy::WITHOUT_STORE.map(|by| (by, failure_answers.with_label_values(&[by.name()]))),
             ),
@@ -285,9 +350,12 @@ impl Metrics {
                 "memory_bytes",
                 "About what the counters in this process's memory take; bounded by MEMORY_STORE_SIZE_IN_BYTES.",
             )?,
+            rules_info,
             rules_loaded: gauge("rules_loaded", "Rules in force.")?,
             domains_loaded: gauge("domains_loaded", "Domains in force.")?,
+            rules_refused: AtomicBool::new(false),
             loads: Known(["success", "error"].map(|result| (result, loads.with_label_values(&[result])))),
+            adjustments,
             tls_handshakes: Known(
                 HandshakeError::OUTCOMES.map(|outcome| (outcome, tls_handshakes.with_label_values(&[outcome]))),
             ),

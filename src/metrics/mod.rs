@@ -2,10 +2,13 @@
 //! are few; never from requests. `reference` shows the same under other names.
 
 mod by_rule;
+mod candidates;
+mod decision_log;
 mod declaration;
 mod observed;
 mod page;
 mod prometheus_text;
+mod reading;
 mod record;
 pub mod reference;
 mod spans;
@@ -14,8 +17,12 @@ mod tally;
 mod xds;
 
 pub use by_rule::RuleMetrics;
+pub use candidates::{CandidateMetrics, CandidateOutcome};
+pub use decision_log::DecisionLogMetrics;
 pub use declaration::Metrics;
 pub use page::page;
+pub use reading::{Reading, RuleReading, Times};
 pub use record::Delayed;
 pub use spans::SpanMetrics;
+pub use tally::Around;
 pub use xds::XdsMetrics;

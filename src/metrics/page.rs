@@ -7,8 +7,12 @@ use std::time::SystemTime;
 
 use prometheus::proto::{LabelPair, MetricFamily, MetricType};
 
-use super::declaration::{Metrics, NAMESPACE, OF_RULES, OF_RULES_WITHOUT_STORE};
+use super::candidates::CandidateOutcome;
+use super::declaration::{
+    Metrics, NAMESPACE, OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_CANDIDATES, REQUESTS_OF_RULES,
+};
 use crate::decision::DecidedBy;
+use crate::rules::Rules;
 use crate::tls::Held;
 
 /// The page, in Markdown, from the declaration.
@@ -19,8 +23,11 @@ pub fn page() -> prometheus::Result<String> {
     let metrics = Metrics::new(0.0)?;
     let metrics = metrics.with_values(NonZeroUsize::MIN)?;
     metrics.observe_lost_log_lines(|| 0)?;
+    metrics.record_load(&Rules::default());
     metrics.xds()?;
     metrics.spans()?;
+    metrics.decision_log()?;
+    metrics.candidates()?;
     [Held::SERVER, Held::CLIENT_CA].iter().for_each(|role| metrics.set_certificate(role, SystemTime::UNIX_EPOCH));
     let mut page = String::from(
         "# Metrics\n\n\
@@ -46,13 +53,24 @@ pub fn page() -> prometheus::Result<String> {
          what requests that bring a limit of their own have asked.\n\n\
          | Metric | Kind | Meaning |\n| --- | --- | --- |\n",
     );
+    let with_label = |(name, help): (&str, &str), label: &str, values: &[&str]| {
+        let values: Vec<_> = values.iter().map(|value| format!("`{value}`")).collect();
+        let values = one_of(&values);
+        format!("| `{NAMESPACE}_{name}` | counter | {help} Also with the label `{label}`: {values}. |\n")
+    };
+    page.push_str(&with_label(REQUESTS_OF_RULES, "outcome", &OUTCOMES.map(|(_, outcome)| outcome)));
     for (_, name, help) in OF_RULES {
         let _ = writeln!(page, "| `{NAMESPACE}_{name}` | counter | {help} |");
     }
-    let (name, help) = OF_RULES_WITHOUT_STORE;
-    let values = DecidedBy::WITHOUT_STORE.map(|decided_by| format!("`{}`", decided_by.name()));
-    let values = one_of(&values);
-    let _ = writeln!(page, "| `{NAMESPACE}_{name}` | counter | {help} Also with the label `decided_by`: {values}. |");
+    page.push_str(&with_label(OF_RULES_WITHOUT_STORE, "decided_by", &DecidedBy::WITHOUT_STORE.map(DecidedBy::name)));
+    page.push_str(
+        "\n## Of candidate rules\n\n\
+         With `CANDIDATE_RULES`. It has the labels `domain` and `rule`, and begins at 0 again where the candidates or\n\
+         the rules in force change. `rule=\"(unknown)\"` is what is denied because the rules do not know it.\n\n\
+         | Metric | Kind | Meaning |\n| --- | --- | --- |\n",
+    );
+    let outcomes = CandidateOutcome::ALL.map(CandidateOutcome::name);
+    page.push_str(&with_label(REQUESTS_OF_CANDIDATES, "outcome", &outcomes));
     page.push_str(REFERENCE);
     Ok(page)
 }

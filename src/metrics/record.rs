@@ -6,12 +6,14 @@ use std::time::{Duration, SystemTime};
 use super::by_rule::RuleMetrics;
 use super::declaration::{Known, Matches, Metrics};
 use super::reference::StatPath;
-use super::tally::{Tally, decisive};
+use super::tally::{Around, Tally, decisive};
+use crate::adjustment::Effect;
 use crate::decision::{DecidedBy, Decision, Limited, Status};
 use crate::descriptor::{Descriptor, Request};
 use crate::plan::{Asked, OVERRIDE, Source, Undecided};
 use crate::rules::Rules;
 use crate::store::StoreError;
+use crate::store::lease::LeaseEvent;
 use crate::store::redis::Health;
 
 /// One descriptor of a request adds so many hits at most. It can ask for 2^53, beyond which Prometheus cannot tell one
@@ -46,6 +48,9 @@ impl Metrics {
         if decision.only_shadow {
             self.only_shadow.inc();
         }
+        if let Some(wait_ms) = decision.retry_after_ms() {
+            self.retry_after_seconds.mine().observe(Duration::from_millis(wait_ms).as_secs_f64());
+        }
         for status in &decision.statuses {
             match status {
                 Status::NoLimit => self.record_unmatched(decision),
@@ -74,6 +79,11 @@ impl Metrics {
                 counters.domain_not_found.fetch_add(request.descriptors.len() as u64, Ordering::Relaxed);
             });
         }
+    }
+
+    /// Where so many hits are by what a limit says; `None` where nobody knows.
+    pub fn around(&self, limited: &Limited<'_>, hits: u64) -> Option<Around> {
+        Some(Around::of_limit(limited, limited.verdict()?, hits, self.near_limit_ratio))
     }
 
     fn record_unmatched(&self, decision: &Decision<'_>) {
@@ -206,9 +216,18 @@ impl Metrics {
         self.denied_cache_hits.mine().inc();
     }
 
-    /// A lease has decided a request, so that the store behind it was not asked.
-    pub fn record_lease(&self) {
-        self.lease_decisions.mine().inc();
+    /// This has happened to a lease.
+    pub fn record_lease(&self, event: LeaseEvent) {
+        match event {
+            LeaseEvent::Decided => self.lease_decisions.mine().inc(),
+            LeaseEvent::Leased(hits) => self.leased_hits.inc_by(hits.into()),
+            LeaseEvent::Unused(hits) => self.unused_leased_hits.inc_by(hits.into()),
+        }
+    }
+
+    /// So many requests have travelled in one call to the store.
+    pub fn record_store_call(&self, requests: usize) {
+        self.store_call_requests.mine().observe(requests as f64);
     }
 
     /// The store is so.
@@ -230,10 +249,22 @@ impl Metrics {
         self.memory_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
+    /// Adjustments of these effects are in force, one for each, and no others.
+    pub fn set_adjustments(&self, effects: impl IntoIterator<Item = &'static str>) {
+        let mut counts = Effect::NAMES.map(|name| (name, 0));
+        for effect in effects {
+            counts.iter_mut().filter(|(name, _)| *name == effect).for_each(|(_, count)| *count += 1);
+        }
+        counts.iter().for_each(|(name, count)| self.adjustments.with_label_values(&[*name]).set(*count));
+    }
+
     /// New rules are in force: the series of rules that are gone go too.
     pub fn record_load(&self, new: &Rules) {
         self.loads.inc("success");
+        self.rules_refused.store(false, Ordering::Relaxed);
         self.rules_loaded.set(i64::try_from(new.rules().len()).unwrap_or(i64::MAX));
+        self.rules_info.reset();
+        self.rules_info.with_label_values(&[new.version()]).set(1);
         self.domains_loaded.set(i64::try_from(new.domains()).unwrap_or(i64::MAX));
         self.by_rule.keep(new);
     }
@@ -241,6 +272,7 @@ impl Metrics {
     /// Rules were refused.
     pub fn record_load_error(&self) {
         self.loads.inc("error");
+        self.rules_refused.store(true, Ordering::Relaxed);
     }
 
     /// A TLS handshake has ended so, one of [`HandshakeError::OUTCOMES`](crate::tls::HandshakeError::OUTCOMES).

@@ -10,8 +10,10 @@ use crate::descriptor::Role;
 /// What is counted of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OfRule {
-    Requests,
+    WithinLimitRequests,
     OverLimitRequests,
+    ShadowRequests,
+    UndecidedRequests,
     Hits,
     OverLimit,
     NearLimit,
@@ -49,13 +51,13 @@ impl Tally {
 
     /// Counts so many hits of a call that failed.
     pub(super) fn record_undecided(&self, hits: u64) {
-        self.add(OfRule::Requests, 1);
+        self.add(OfRule::UndecidedRequests, 1);
         self.add(OfRule::Hits, hits);
     }
 
     /// Counts what a limit says of so many hits.
     pub(super) fn record(&self, limited: &Limited<'_>, hits: u64, near_limit_ratio: f32) {
-        self.add(OfRule::Requests, 1);
+        self.add(outcome(limited), 1);
         self.add(OfRule::Hits, hits);
         if limited.banned_ms().is_some() {
             self.add(OfRule::Banned, hits);
@@ -67,7 +69,6 @@ impl Tally {
         if verdict.allowed {
             return self.add(OfRule::WithinLimit, hits);
         }
-        self.add(OfRule::OverLimitRequests, 1);
         self.add(OfRule::OverLimit, around.over);
         if limited.is_known_denial() {
             self.add(OfRule::KnownDenied, around.over);
@@ -98,11 +99,24 @@ impl Tally {
     }
 }
 
+/// As what a request counts.
+fn outcome(limited: &Limited<'_>) -> OfRule {
+    match limited.verdict() {
+        None if limited.is_asked() => OfRule::UndecidedRequests,
+        // An adjustment lets it pass.
+        None | Some(Verdict { allowed: true, .. }) => OfRule::WithinLimitRequests,
+        Some(_) if limited.role() == Role::Shadow => OfRule::ShadowRequests,
+        Some(_) => OfRule::OverLimitRequests,
+    }
+}
+
 /// How many hits of a request are beyond what is near a limit, and beyond the limit.
-#[derive(Debug, PartialEq, Eq)]
-struct Around {
-    near: u64,
-    over: u64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Around {
+    /// Within the limit, beyond `NEAR_LIMIT_RATIO` of it.
+    pub near: u64,
+    /// Over the limit.
+    pub over: u64,
 }
 
 /// The limit of a descriptor that decides what its rule counts once: one that denies, before one of which nobody knows,
@@ -120,7 +134,7 @@ pub(super) fn decisive<'l, 'a>(limits: &'l [Limited<'a>], near_limit_ratio: f32)
 }
 
 impl Around {
-    fn of_limit(limited: &Limited<'_>, verdict: Verdict, hits: u64, near_limit_ratio: f32) -> Around {
+    pub(super) fn of_limit(limited: &Limited<'_>, verdict: Verdict, hits: u64, near_limit_ratio: f32) -> Around {
         let capacity = limited.asked.check.limit.capacity();
         Around::of(verdict, capacity, near_limit(capacity, near_limit_ratio), hits)
     }

@@ -3,8 +3,8 @@
 //!
 //! There the window is part of the name, by the clock of the host that asks; it is read once for a request, and never
 //! where counters have names of our own. Which limits have such names: a fixed window of a unit that
-//! `envoyproxy/ratelimit` has, which is the only one of its rule. Of two, both would have one counter whenever their
-//! windows begin together.
+//! `envoyproxy/ratelimit` has, without a time zone, which is the only one of its rule. Of two, both would have one
+//! counter whenever their windows begin together.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZeroU64;
@@ -66,7 +66,7 @@ impl Names {
     /// The window in the name of a limit's counter; `None` where the name is our own.
     pub(super) fn window(self, limit: &Limit) -> Option<Window> {
         let Names::Reference { now_ms, jitter_s } = self else { return None };
-        if limit.algorithm() != Algorithm::FixedWindow {
+        if limit.algorithm() != Algorithm::FixedWindow || limit.options().time_zone.is_some() {
             return None;
         }
         let period_s = Unit::of(limit.period())?.duration().as_secs();
@@ -117,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::algorithm::Options;
+    use crate::algorithm::{Options, TimeZone};
 
     fn fixed(period: Duration) -> Limit {
         Limit::new(Algorithm::FixedWindow, 5, period, Options::default()).unwrap()
@@ -133,10 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_the_other_does_not_have_and_another_algorithm_keep_our_names() {
+    fn a_length_or_calendar_that_the_other_does_not_have_and_another_algorithm_keep_our_names() {
         let names = Names::Reference { now_ms: 1_234_000, jitter_s: 0 };
         assert!(names.window(&fixed(Duration::from_secs(60))).is_some());
         assert!(names.window(&fixed(Duration::from_secs(90))).is_none());
+        let time_zone = TimeZone::named("UTC");
+        let day = Duration::from_secs(24 * 60 * 60);
+        let calendar = Limit::new(Algorithm::FixedWindow, 5, day, Options { time_zone, ..Options::default() });
+        assert!(names.window(&fixed(day)).is_some() && names.window(&calendar.unwrap()).is_none());
         for algorithm in Algorithm::ALL.iter().filter(|algorithm| **algorithm != Algorithm::FixedWindow) {
             let limit = Limit::new(*algorithm, 5, Duration::from_secs(60), Options::default()).unwrap();
             assert!(names.window(&limit).is_none(), "{algorithm}");

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 // Its hash is fast, and no match for a client that chooses names: these come from the rules alone.
 use hashbrown::HashMap;
@@ -11,6 +11,7 @@ use super::checked::{
     Defaults, DescriptorConfig, DomainConfig, LimitConfig, Line, OriginConfig, Place, RuleConfig, RuleLimitConfig,
 };
 use super::config::Metadata;
+use super::version;
 use crate::descriptor::{Entry, Role};
 
 /// A rule in force.
@@ -30,9 +31,9 @@ pub struct Rule {
     pub limits: Box<[RuleLimit]>,
     levels: u32,
     /// For each level, the pattern whose values share one counter; empty where there is none at all.
-    shared: Box<[Option<Box<str>>]>,
+    pub(super) shared: Box<[Option<Box<str>>]>,
     /// For each level, what statistics call it; empty where that is always what the rule says.
-    stat_names: Box<[StatName]>,
+    pub(super) stat_names: Box<[StatName]>,
     /// For each level, where its key and the level end in the path; empty where `|` and `=` tell.
     ends: Box<[Ends]>,
 }
@@ -119,6 +120,7 @@ pub struct Rules {
     domains: HashMap<Arc<str>, Domain>,
     rules: Vec<Rule>,
     origins: Vec<OriginConfig>,
+    version: OnceLock<String>,
 }
 
 /// The rules of one domain.
@@ -259,6 +261,11 @@ impl Rules {
         self.rules.iter().flat_map(|rule| rule.limits.iter().map(move |limit| (rule, limit)))
     }
 
+    /// What they say, in twelve hexadecimal digits; see `version`.
+    pub fn version(&self) -> &str {
+        self.version.get_or_init(|| version::of(self))
+    }
+
     /// How many domains there are.
     pub fn domains(&self) -> usize {
         self.domains.len()
@@ -267,6 +274,12 @@ impl Rules {
     /// What requests call the domains, in no order.
     pub fn domain_names(&self) -> impl Iterator<Item = &str> {
         self.domains.keys().map(|name| &**name)
+    }
+}
+
+impl AsRef<Rules> for Rules {
+    fn as_ref(&self) -> &Rules {
+        self
     }
 }
 

@@ -123,6 +123,8 @@ pub struct RawLimit<'a> {
     pub segments: Raw<u32>,
     /// Of a sliding window.
     pub weighting: Raw<Text<'a>>,
+    /// Of a fixed window: the name of a time zone.
+    pub time_zone: Raw<Text<'a>>,
     /// Of concurrency: a length.
     pub hold: Raw<Text<'a>>,
     /// Whether negative hits are valid.
@@ -144,7 +146,7 @@ impl RawLimit<'_> {
     pub fn given(&self) -> impl Iterator<Item = &'static str> {
         let RawLimit { name, unit, requests_per_unit, unlimited, replaces, period, algorithm, cost, .. } = self;
         let RawLimit { burst, max_delay, initial, segments, weighting, hold, give_back, penalty, lease, .. } = self;
-        let RawLimit { durable, failure_mode, count_denied, .. } = self;
+        let RawLimit { time_zone, durable, failure_mode, count_denied, .. } = self;
         let keys = [
             ("name", name.is_missing()),
             ("unit", unit.is_missing()),
@@ -159,6 +161,7 @@ impl RawLimit<'_> {
             ("initial", initial.is_missing()),
             ("segments", segments.is_missing()),
             ("weighting", weighting.is_missing()),
+            ("time_zone", time_zone.is_missing()),
             ("hold", hold.is_missing()),
             ("give_back", give_back.is_missing()),
             ("penalty", penalty.is_missing()),

@@ -12,6 +12,7 @@ pub mod report;
 mod source;
 mod trace;
 pub mod validate;
+mod version;
 
 pub use checked::{
     Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, LimitConfig, Line, OriginConfig, Place,

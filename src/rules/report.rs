@@ -221,7 +221,7 @@ pub(super) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
         return None; // No name is that long, and comparing takes time.
     }
     let given = given.to_lowercase();
-    let distance = |name: &&&str| strsim::osa_distance(&given, name);
+    let distance = |name: &&&str| strsim::osa_distance(&given, &name.to_lowercase());
     let near = known.iter().min_by_key(distance)?;
     (distance(&near) <= given.chars().count().div_ceil(3)).then_some(near)
 }

@@ -1,10 +1,13 @@
-//! Spans for a collector, where the settings ask for that.
+//! What is told of single decisions, where the settings ask for that: spans for a collector, and the decision log.
 
 use std::sync::Arc;
 
+use anyhow::Context as _;
+
 use super::secure::{Words, secure};
+use crate::decision_log::DecisionLog;
 use crate::metrics::Metrics;
-use crate::settings::TracingSettings;
+use crate::settings::{DecisionSettings, TracingSettings};
 use crate::spans::{Exporting, Spans};
 
 const TLS: Words = Words {
@@ -26,4 +29,15 @@ pub(super) fn start(settings: &TracingSettings, metrics: &Metrics) -> anyhow::Re
     let counts = metrics.spans()?;
     let (spans, exporting) = Exporting::start(options, Arc::new(move |fate, spans| counts.record(fate, spans)))?;
     Ok((spans, Some(exporting)))
+}
+
+/// Begins to write the decision log, or writes none.
+///
+/// # Errors
+/// Where the settings or the system do not allow it.
+pub(super) fn decision_log(settings: &DecisionSettings, metrics: &Metrics) -> anyhow::Result<Option<Arc<DecisionLog>>> {
+    let Some(options) = settings.decision_log()? else { return Ok(None) };
+    let counts = metrics.decision_log()?;
+    let log = DecisionLog::start(options, Arc::new(move |fate| counts.record(fate)));
+    Ok(Some(Arc::new(log.context("the decision log cannot be written (DECISION_LOG)")?)))
 }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, MissedTickBehavior, interval_at};
 
-use super::reload::{Settled, Target, supervise};
+use super::reload::{Settled, Target, panicked};
 use super::secure::Words;
 use super::signals::Hangups;
+use super::supervise::supervise;
 use crate::metrics::XdsMetrics;
 use crate::probe::{self, Found};
 use crate::rules::xds::{self, Event, HostPort, Offer, Options, Response, StreamError};
@@ -72,7 +73,10 @@ pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) ->
     }
     let asked = Arc::new(Notify::new());
     let (events, mut received) = mpsc::unbounded_channel();
-    let follow = supervise(&target.metrics, || xds::follow(options.clone(), Arc::clone(&asked), events.clone()));
+    let follow = supervise(
+        |error| panicked(error, &target.metrics),
+        || xds::follow(options.clone(), Arc::clone(&asked), events.clone()),
+    );
     let receive = async {
         let mut waits = Waits { is_up, has_rules: false };
         let mut reminder = interval_at(Instant::now(), REMIND);

@@ -2,6 +2,7 @@
 
 mod announce;
 mod beginnings;
+mod candidates;
 mod descriptors;
 mod drain;
 mod exporting;
@@ -13,6 +14,7 @@ pub mod port;
 mod reload;
 mod secure;
 mod signals;
+mod supervise;
 pub mod stream;
 mod tls;
 mod unix;
@@ -24,8 +26,11 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinError;
 use tokio::time::Instant;
 
+use crate::console::History;
+use crate::decision_log::DecisionLog;
 use crate::grpc::{Server, Service};
 use crate::http::{self, Admin, JsonApi, Port};
 use crate::limiter::Limiter;
@@ -35,12 +40,15 @@ use crate::rules::xds::Options;
 use crate::settings::{ConfigType, Environment, Settings};
 use crate::spans::{Exporting, Spans};
 use crate::statsd::Statsd;
+use crate::steering::Steering;
 use crate::store::Store;
+use crate::store::adjustments::{AdjustmentStore, MemoryAdjustments};
 use crate::store::denied::{Denials, DeniedCache};
 use crate::store::lease::Leases;
 use crate::store::memory::{self, MemoryStore, SystemClock};
-use crate::store::redis::{Health, RedisStore};
+use crate::store::redis::{Health, OnCall, RedisAdjustments, RedisStore};
 use crate::store::timed::{OnAnswer, Timed};
+use crate::telemetry::Events;
 use crate::wire::json::Mapping;
 use announce::{Serving, Up};
 use drain::Running;
@@ -50,14 +58,21 @@ use management::{BeforeTheFirst, Management};
 use reload::{Files, Origin, Target, WrongAtFirst};
 use secure::secure;
 use signals::{Hangups, Signals};
+use supervise::{RETRY, supervise};
 use tls::Tls;
 use workers::Workers;
 
 /// So many people may look at the debug port at once; the oldest goes for a new one.
 const DEBUG_CONNECTIONS: usize = 8;
 
+/// So many connections to Redis read adjustments.
+const ADJUSTMENT_CONNECTIONS: usize = 1;
+
 /// How long the collector has for the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(5);
+
+/// How long the last lines of the decision log may take.
+const LAST_DECISIONS: Duration = Duration::from_secs(2);
 
 /// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
 const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
@@ -66,17 +81,23 @@ const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see
 const STATISTICS_CONNECTIONS: usize = 16;
 
 /// Serves until SIGTERM or SIGINT, and then until requests that are being decided are answered. The metrics show how
-/// many log lines are lost.
+/// many log lines are lost, and the console shows the last ones.
 ///
 /// # Errors
 /// Where it cannot start: wrong settings, a port in use, wrong rules. The ports answer while the rules are loaded, and
 /// health says that they are not there yet.
-pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static) -> anyhow::Result<()> {
+pub async fn serve(
+    settings: Settings,
+    lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static,
+    events: Events,
+) -> anyhow::Result<()> {
     // First of all, so that no signal ends the process without its draining.
     let (signals, hangups) = (Signals::new()?, Hangups::new()?);
     let redis = settings.store.redis()?;
     let threads = options::worker_threads(&settings);
-    let ports = Ports::open(&settings, threads, redis.as_ref().map_or(0, |redis| redis.connections)).await?;
+    let ports =
+        Ports::open(&settings, threads, redis.as_ref().map_or(0, |redis| redis.connections + ADJUSTMENT_CONNECTIONS))
+            .await?;
     let workers = Workers::start(threads).context("cannot start the threads that answer calls")?;
 
     let metrics = Metrics::new(settings.answers.near_limit_ratio)?;
@@ -90,6 +111,7 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
     });
     metrics.observe_lost_log_lines(lost_log_lines)?;
     let (spans, exporting) = exporting::start(&settings.tracing, &metrics)?;
+    let decision_log = exporting::decision_log(&settings.decisions, &metrics)?;
     let origin = origin(&settings, &metrics, hangups)?;
     let most_bytes = settings.requests.memory_store_size_in_bytes;
     let most_bytes = most_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -107,6 +129,8 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
         store_is_up: seen_store,
         spans: spans.clone(),
         exporting,
+        events,
+        decision_log,
     };
     let metrics = Arc::clone(&parts.metrics);
     let on_answer: OnAnswer = Arc::new(move |error, took| metrics.record_store(error, took));
@@ -115,16 +139,19 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
             parts.metrics.set_store_health(Health::Up);
             let store = Arc::new(Timed::new(Arc::clone(&parts.memory), on_answer).traced(spans));
             let stores = vec![store; parts.workers.runtimes().len()];
-            parts.run(stores, "memory").await
+            parts.run(stores, AdjustmentStore::Memory(MemoryAdjustments::default()), "memory").await
         }
         Some(config) => {
             let (name, queue) = (config.to_string(), config.queue);
+            let adjustments = AdjustmentStore::Redis(Box::new(RedisAdjustments::new(config.clone())?));
             let metrics = Arc::clone(&parts.metrics);
             let on_change = Box::new(move |health| {
                 // Of a cluster a part decides what it can.
                 store_is_up.send_replace(!matches!(health, Health::Down(_)));
                 metrics.set_store_health(health);
             });
+            let counted = Arc::clone(&parts.metrics);
+            let config = config.told_to(OnCall::new(move |requests| counted.record_store_call(requests)));
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
             let timed = |store: RedisStore| {
                 let store = Arc::new(store.traced(spans.clone()));
@@ -138,8 +165,8 @@ pub async fn serve(settings: Settings, lost_log_lines: impl Fn() -> u64 + Send +
             // Before the cache, which sees what leases refund. What a lease holds passes, whatever Redis has answered
             // to other requests.
             let metrics = Arc::clone(&parts.metrics);
-            let stores = Leases::around(stores, queue, Box::new(move || metrics.record_lease()));
-            parts.run(stores.into_iter().map(Arc::new).collect(), &name).await
+            let stores = Leases::around(stores, queue, Box::new(move |event| metrics.record_lease(event)));
+            parts.run(stores.into_iter().map(Arc::new).collect(), adjustments, &name).await
         }
     }
 }
@@ -163,6 +190,16 @@ fn origin(settings: &Settings, metrics: &Metrics, hangups: Hangups) -> anyhow::R
             hangups,
         })),
     })
+}
+
+/// Reads adjustments and ends them in time, for ever: one that is not ended would deny, or let pass, for ever.
+async fn keep<S: Store>(steering: Arc<Steering<S>>) {
+    let panicked = |error: &JoinError| tracing::error!(%error, retry = ?RETRY, "a panic while adjustments are kept");
+    let task = || {
+        let steering = Arc::clone(&steering);
+        async move { match steering.keep().await {} }
+    };
+    match supervise(panicked, task).await {}
 }
 
 /// Keeps the memory store free of expired counters, and reports how many there are.
@@ -190,13 +227,33 @@ struct Parts {
     spans: Spans,
     /// `None` where tracing is off.
     exporting: Option<Exporting>,
+    events: Events,
+    /// `None` where it is off.
+    decision_log: Option<Arc<DecisionLog>>,
 }
 
 impl Parts {
     /// Each worker has a store of its own; all lead to the same counters.
-    async fn run<S: Store>(self, stores: Vec<Arc<S>>, store_name: &str) -> anyhow::Result<()> {
-        let Parts { settings, mut signals, origin, ports, workers, metrics, memory, store_is_up, spans, exporting } =
-            self;
+    async fn run<S: Store>(
+        self,
+        stores: Vec<Arc<S>>,
+        adjustments: AdjustmentStore,
+        store_name: &str,
+    ) -> anyhow::Result<()> {
+        let Parts {
+            settings,
+            mut signals,
+            origin,
+            ports,
+            workers,
+            metrics,
+            memory,
+            store_is_up,
+            spans,
+            exporting,
+            events,
+            decision_log,
+        } = self;
         let files = settings.tls.server()?;
         let up = Up {
             grpc: ports.grpc.address()?,
@@ -208,7 +265,17 @@ impl Parts {
         };
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter =
-            Arc::new(Limiter::new(options::limiter(&settings), Arc::clone(&store), memory, Arc::clone(&metrics)));
+            Arc::new(Limiter::new(options::limiter(&settings)?, Arc::clone(&store), memory, Arc::clone(&metrics)));
+        if let Some(heavy_hitters) = limiter.heavy_hitters() {
+            tokio::spawn(Arc::clone(heavy_hitters).tend());
+        }
+        let steering = Arc::new(Steering::new(Arc::clone(&limiter), Arc::clone(&metrics), adjustments));
+        // Before the first decision; where the store does not answer, it is asked again.
+        let _ = steering.read().await;
+        tokio::spawn(keep(Arc::clone(&steering)));
+        if let Some(candidates) = candidates::start(&settings, &metrics)? {
+            limiter.try_out(candidates);
+        }
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving::new(reporter, options::wants(&settings)).await;
         tokio::spawn(serving.clone().follow_store(store_is_up));
@@ -228,13 +295,13 @@ impl Parts {
         let servers = stores.into_iter().map(|store| {
             let limiter = Arc::new(limiter.with_store(store));
             let service = Service::new(limiter, Arc::clone(&metrics), options::service(&settings));
-            let service = service.traced(spans.clone());
+            let service = service.traced(spans.clone()).logged(decision_log.clone());
             Server::new(service, others.clone(), options::connection(&settings))
         });
         let json = match settings.listeners.json_api {
             true => {
                 let service = Service::new(Arc::clone(&limiter), Arc::clone(&metrics), options::service(&settings));
-                let service = service.traced(spans.clone());
+                let service = service.traced(spans.clone()).logged(decision_log.clone());
                 let most_bytes = settings.requests.max_message_bytes as usize;
                 Some(JsonApi::new(service, first_worker.clone(), most_bytes, Mapping::new()?))
             }
@@ -242,10 +309,9 @@ impl Parts {
         };
         let mut grpc = grpc::serve(ports.grpc, Entrance::new(tls), Arc::clone(&workers), servers);
         let (stop, mut stopped) = watch::channel(false);
-        let admin = settings
-            .listeners
-            .admin_token()?
-            .map(|token| Admin::new(Arc::clone(&limiter), first_worker, token, settings.store.redis_timeout));
+        let admin = settings.listeners.admin_tokens()?.map(|tokens| {
+            Admin::new((Arc::clone(&limiter), first_worker), steering, tokens, settings.store.redis_timeout)
+        });
         if let Some(port) = ports.debug {
             let router = http::debug_router(Arc::clone(&limiter), Arc::clone(&metrics));
             let permits = Arc::new(Semaphore::new(DEBUG_CONNECTIONS));
@@ -271,7 +337,20 @@ impl Parts {
         }
         let statsd = settings.statistics.statsd(&Environment::of_process())?;
         let statsd = statsd.map(|config| Statsd::start(config, Arc::clone(&metrics)));
-        let router = http::router(Port { health: serving.health(), metrics, json, admin });
+        let console = match (&admin, settings.listeners.console) {
+            (Some(_), true) => {
+                let history = Arc::new(History::default());
+                tokio::spawn(Arc::clone(&history).follow(Arc::clone(&metrics)));
+                let about = http::About {
+                    store: store_name.to_owned(),
+                    redis: settings.store.redis()?,
+                    shadow_mode: settings.deciding.shadow_mode,
+                };
+                Some(http::Console::new(history, events, about))
+            }
+            _ => None,
+        };
+        let router = http::router(Port { health: serving.health(), metrics, json, admin, console });
         let permits = Arc::new(Semaphore::new(ports.http_connections));
         let mut http = tokio::spawn(http::serve(ports.http, router, permits, async move {
             // An error means that the sender is gone: stop then, too.
@@ -298,6 +377,9 @@ impl Parts {
             let answered = running.drain().await;
             if let Some(exporting) = exporting {
                 exporting.end(LAST_SPANS).await;
+            }
+            if let Some(decision_log) = &decision_log {
+                decision_log.end(LAST_DECISIONS).await;
             }
             answered
         };

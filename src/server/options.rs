@@ -1,13 +1,17 @@
 //! What the settings say, as the parts of the process take it.
 
 use std::num::NonZero;
+use std::sync::Arc;
 
 use super::announce::Wants;
 use super::descriptors::Shares;
+use crate::candidates::CandidateOptions;
 use crate::grpc::{ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, ServiceOptions};
+use crate::heavy_hitters::HeavyHitters;
 use crate::limiter::LimiterOptions;
 use crate::plan::PlanOptions;
-use crate::settings::Settings;
+use crate::rules::load::Sources;
+use crate::settings::{Settings, SettingsError};
 
 pub(super) fn worker_threads(settings: &Settings) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -25,20 +29,38 @@ pub(super) fn wants(settings: &Settings) -> Wants {
     }
 }
 
-pub(super) fn limiter(settings: &Settings) -> LimiterOptions {
-    LimiterOptions {
-        plan: PlanOptions {
-            key_prefix: settings.store.cache_key_prefix.clone(),
-            counter_keys: settings.store.counter_keys(),
-            shadow_mode: settings.deciding.shadow_mode,
-            quota_mode: settings.deciding.quota_mode,
-            expected_replicas: settings.deciding.expected_replicas,
-            unknown_domain: settings.deciding.unknown_domain,
-            unknown_descriptor: settings.deciding.unknown_descriptor,
-        },
+pub(super) fn limiter(settings: &Settings) -> anyhow::Result<LimiterOptions> {
+    let heavy_hitters = settings.decisions.heavy_hitters()?.map(|values| Arc::new(HeavyHitters::new(values)));
+    Ok(LimiterOptions {
+        plan: plan(settings),
         overload: settings.store.overload,
         max_delayed_requests: settings.requests.max_delayed_requests as usize,
+        heavy_hitters,
+    })
+}
+
+fn plan(settings: &Settings) -> PlanOptions {
+    PlanOptions {
+        key_prefix: settings.store.cache_key_prefix.clone(),
+        counter_keys: settings.store.counter_keys(),
+        shadow_mode: settings.deciding.shadow_mode,
+        quota_mode: settings.deciding.quota_mode,
+        expected_replicas: settings.deciding.expected_replicas,
+        unknown_domain: settings.deciding.unknown_domain,
+        unknown_descriptor: settings.deciding.unknown_descriptor,
     }
+}
+
+pub(super) fn candidates(settings: &Settings, sources: &Sources) -> Result<CandidateOptions, SettingsError> {
+    // In memory each process admits all of a limit.
+    let is_shared = settings.store.redis()?.is_some();
+    Ok(CandidateOptions {
+        files: sources.paths.iter().map(|path| path.display().to_string()).collect(),
+        plan: plan(settings),
+        replicas: if is_shared { settings.deciding.expected_replicas } else { 1 },
+        sample: settings.candidates.candidate_sample,
+        most_bytes: settings.candidates.candidate_store_size_in_bytes as usize,
+    })
 }
 
 pub(super) fn connection(settings: &Settings) -> ConnectionOptions {

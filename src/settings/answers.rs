@@ -50,7 +50,7 @@ pub struct AnswerSettings {
     pub limit_reset_header: String,
 
     /// A header that says by what a request was decided: store, known_denial, failure_mode_open, failure_mode_closed,
-    /// failure_mode_local or not_refunded. Unset: there is none.
+    /// failure_mode_local, not_refunded or adjustment. Unset: there is none.
     #[arg(long, env = "LIMIT_DECIDED_BY_HEADER", value_name = "NAME", help_heading = "Answers")]
     pub limit_decided_by_header: Option<String>,
 

@@ -7,6 +7,7 @@ use clap::{ArgAction, Args};
 
 use super::links::port;
 use super::{MIN_TOKEN, SettingsError, duration, positive_duration, switch, whole};
+use crate::http::AdminTokens;
 
 /// Where the process listens, and how it comes and goes.
 #[derive(Args, Clone, Debug)]
@@ -58,8 +59,8 @@ pub struct ListenerSettings {
         value_parser = port("DEBUG_PORT"))]
     pub debug_port: Option<u16>,
 
-    /// Show and reset counters over HTTP, at /counters, and explain requests, at /explain, to clients that know
-    /// ADMIN_TOKEN.
+    /// Show and reset counters over HTTP, at /counters, explain requests, at /explain, tell the heaviest keys, at /top,
+    /// and list and change adjustments, at /adjustments, for clients that know ADMIN_TOKEN.
     #[arg(long, env = "ADMIN_API", help_heading = "Listeners", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub admin_api: bool,
@@ -67,6 +68,17 @@ pub struct ListenerSettings {
     /// What they must send, as `Authorization: Bearer TOKEN`.
     #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
     pub admin_token: Option<String>,
+
+    /// What clients send that may read all of that and change nothing. Unset: there are none. Without ADMIN_TOKEN,
+    /// nobody changes anything over HTTP.
+    #[arg(long, env = "ADMIN_READ_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
+    pub admin_read_token: Option<String>,
+
+    /// Where ADMIN_API is on: show the console, a page for people, at /console. It asks for a token, and holds nothing
+    /// without one.
+    #[arg(long, env = "CONSOLE", help_heading = "Listeners", value_parser = switch(), ignore_case = true,
+        action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub console: bool,
 
     /// How many connections HTTP may have at once; at the bound the oldest goes for a new one. Fewer where the limit on
     /// descriptors leaves less.
@@ -119,18 +131,25 @@ pub struct ListenerSettings {
 }
 
 impl ListenerSettings {
-    /// What a client must send that may reset counters; `None`: none may.
+    /// What administrators must send; `None`: there are none.
     ///
     /// # Errors
-    /// Where the token is missing or too easy to guess.
-    pub fn admin_token(&self) -> Result<Option<String>, SettingsError> {
-        match &self.admin_token {
-            _ if !self.admin_api => Ok(None),
-            None => Err(SettingsError::NoAdminToken),
-            Some(token) if token.chars().count() < MIN_TOKEN => {
-                Err(SettingsError::ShortAdminToken(token.chars().count()))
-            }
-            Some(token) => Ok(Some(token.clone())),
+    /// Where both tokens are missing, or one is too easy to guess, or they are the same.
+    pub fn admin_tokens(&self) -> Result<Option<AdminTokens>, SettingsError> {
+        if !self.admin_api {
+            return Ok(None);
+        }
+        let long_enough = |setting, token: &Option<String>| match token.as_ref().map(|token| token.chars().count()) {
+            Some(length) if length < MIN_TOKEN => Err(SettingsError::ShortAdminToken(setting, length)),
+            Some(_) | None => Ok(()),
+        };
+        let (admin, reader) = (self.admin_token.clone(), self.admin_read_token.clone());
+        long_enough("ADMIN_TOKEN", &admin)?;
+        long_enough("ADMIN_READ_TOKEN", &reader)?;
+        match (&admin, &reader) {
+            (None, None) => Err(SettingsError::NoAdminToken),
+            (Some(admin), Some(reader)) if admin == reader => Err(SettingsError::SameAdminTokens),
+            _ => Ok(Some(AdminTokens { admin, reader })),
         }
     }
 }

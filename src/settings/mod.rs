@@ -4,6 +4,8 @@
 //! declaration. Where `envoyproxy/ratelimit` has the same thing, its variable names it here.
 
 mod answers;
+mod candidates;
+mod decisions;
 mod duration;
 mod environment;
 mod given;
@@ -38,6 +40,8 @@ use crate::store::redis::RedisAddressError;
 use self::duration::{duration, positive_duration};
 
 pub use answers::AnswerSettings;
+pub use candidates::{CandidateFiles, CandidateSettings};
+pub use decisions::{DecisionSettings, LogPlace};
 pub use environment::Environment;
 pub use given::{Given, Mistake, Origin};
 pub use links::port;
@@ -71,6 +75,10 @@ pub struct Settings {
     #[command(flatten)]
     pub deciding: Deciding,
 
+    /// What others would decide otherwise.
+    #[command(flatten)]
+    pub candidates: CandidateSettings,
+
     /// The management server that they come from, where they come from one.
     #[command(flatten)]
     pub management: ManagementSettings,
@@ -102,6 +110,10 @@ pub struct Settings {
     /// What is logged.
     #[command(flatten)]
     pub logs: LogSettings,
+
+    /// What is told of single decisions.
+    #[command(flatten)]
+    pub decisions: DecisionSettings,
 
     /// What is traced.
     #[command(flatten)]
@@ -149,8 +161,11 @@ pub enum SettingsError {
     #[error("needs an ADMIN_TOKEN of at least {MIN_TOKEN} characters")]
     NoAdminToken,
     /// Anybody could reset counters.
-    #[error("has {0} characters, which is too easy to guess: it needs at least {MIN_TOKEN}")]
-    ShortAdminToken(usize),
+    #[error("has {1} characters, which is too easy to guess: it needs at least {MIN_TOKEN}")]
+    ShortAdminToken(&'static str, usize),
+    /// Who may only read could change things.
+    #[error("is the ADMIN_TOKEN, with which everything may be changed: choose another")]
+    SameAdminTokens,
     /// TLS without a certificate.
     #[error("needs GRPC_SERVER_TLS_CERT, the file of the server's certificate")]
     NoTlsCertificate,
@@ -178,6 +193,15 @@ pub enum SettingsError {
     /// A header that HTTP cannot carry.
     #[error("not the name of a header: use letters, digits and dashes")]
     HeaderName(&'static str),
+    /// Anybody could try values.
+    #[error("needs VALUES_KEY, or VALUES_KEY_FILE, of at least {MIN_TOKEN} characters")]
+    NoValuesKey(&'static str),
+    /// Nearly anybody could.
+    #[error("has {1} characters, which is too easy to guess: it needs at least {MIN_TOKEN}")]
+    ShortValuesKey(&'static str, usize),
+    /// A key that is not there.
+    #[error("cannot be read: {0}")]
+    ValuesKeyFile(String),
     /// One of OpenTelemetry's, and what would be right.
     #[error("{1}")]
     Otel(&'static str, String),
@@ -196,7 +220,7 @@ impl SettingsError {
             SettingsError::SocketType => Some("REDIS_SOCKET_TYPE"),
             SettingsError::SocketTls => Some("REDIS_TLS"),
             SettingsError::NoAdminToken => Some("ADMIN_API"),
-            SettingsError::ShortAdminToken(_) => Some("ADMIN_TOKEN"),
+            SettingsError::SameAdminTokens => Some("ADMIN_READ_TOKEN"),
             SettingsError::NoTlsCertificate | SettingsError::NoTlsKey => Some("GRPC_SERVER_USE_TLS"),
             SettingsError::HalfClientIdentity => Some("CONFIG_GRPC_XDS_SERVER_USE_TLS"),
             SettingsError::NoClientAuthority => Some("GRPC_CLIENT_TLS_SAN"),
@@ -204,9 +228,13 @@ impl SettingsError {
             SettingsError::Mapping(_) => Some("PROMETHEUS_MAPPER_YAML"),
             SettingsError::ExtraTag(_) => Some("EXTRA_TAGS"),
             SettingsError::Mogrifier(_) => Some("USE_DOG_STATSD_MOGRIFIERS"),
+            SettingsError::ValuesKeyFile(_) => Some("VALUES_KEY_FILE"),
             SettingsError::HeaderName(setting)
+            | SettingsError::NoValuesKey(setting)
+            | SettingsError::ShortValuesKey(setting, _)
             | SettingsError::Otel(setting, _)
             | SettingsError::PerSecond(setting, _)
+            | SettingsError::ShortAdminToken(setting, _)
             | SettingsError::HalfRedisIdentity(setting) => Some(setting),
             SettingsError::NoPerSecondUrl => Some("REDIS_PERSECOND"),
         }
@@ -225,18 +253,19 @@ impl Settings {
             sources,
             self.management.tls().err(),
             self.store.redis().err(),
-            self.listeners.admin_token().err(),
+            self.listeners.admin_tokens().err(),
             self.tls.server().err(),
             self.tracing.exporting().and_then(|_| self.tracing.tls()).err(),
             self.statistics.prometheus().and_then(|_| self.statistics.exposition().err()),
             self.statistics.statsd(environment).err(),
+            self.decisions.decision_log().and_then(|_| self.decisions.heavy_hitters()).err(),
         ];
         found.into_iter().flatten().chain(self.answers.wrong_headers()).collect()
     }
 }
 
 /// The one of several that has this name.
-fn named<T: Copy + Send + Sync + 'static>(
+pub fn named<T: Copy + Send + Sync + 'static>(
     all: &'static [T],
     name: fn(T) -> &'static str,
 ) -> impl TypedValueParser<Value = T> {

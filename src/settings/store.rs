@@ -11,7 +11,7 @@ use super::redis_tls::RedisTlsSettings;
 use super::{SettingsError, named, positive_duration, switch, whole};
 use crate::limiter::Overload;
 use crate::plan::CounterKeys;
-use crate::store::redis::{RedisAddress, RedisConfig, RedisType};
+use crate::store::redis::{OnCall, RedisAddress, RedisConfig, RedisType};
 use crate::tls::NamedFile;
 
 /// Where counters live.
@@ -84,7 +84,8 @@ pub struct StoreSettings {
     pub per_second: PerSecondSettings,
 
     /// Connections to Redis, in equal parts for the worker threads, one for each at least. One of them carries all
-    /// calls of a thread, so that they keep their order; the others take over at once when it is lost.
+    /// calls of a thread, so that they keep their order; the others take over at once when it is lost. Beside them, one
+    /// reads adjustments.
     #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
         value_parser = whole::<u16>(1..=100))]
     pub redis_pool_size: u16,
@@ -174,6 +175,7 @@ impl StoreSettings {
                     queue: self.redis_queue_size as usize,
                     key_prefix: self.cache_key_prefix.clone(),
                     per_second: None,
+                    on_call: OnCall::default(),
                 };
                 let connections = self.per_second.redis_persecond_pool_size.unwrap_or(self.redis_pool_size).into();
                 let per_second = self.per_second.address(&self.redis_tls)?;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use hyper::HeaderMap;
 use opentelemetry::context::FutureExt as _;
-use opentelemetry::trace::{SpanBuilder, Status, TraceContextExt as _, Tracer as _};
+use opentelemetry::trace::{SpanBuilder, Status, TraceContextExt as _, TraceId, Tracer as _};
 use opentelemetry::{Array, Context, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::{
     IdGenerator as _, RandomIdGenerator, Sampler, SamplingDecision, SdkTracer, ShouldSample as _,
@@ -74,6 +74,11 @@ pub struct Span(Current);
 pub struct Current {
     context: Context,
     maker: Arc<Maker>,
+}
+
+/// The name of the trace that a call with these headers is in, whether it is sampled or not.
+pub fn trace_id(headers: &HeaderMap) -> Option<TraceId> {
+    Caller::of(headers, Propagators { trace_context: true, b3: true }).trace()
 }
 
 impl Spans {

@@ -345,7 +345,7 @@ mod tests {
     use super::*;
     use std::slice::from_ref;
 
-    use crate::algorithm::{Algorithm, Options};
+    use crate::algorithm::{Algorithm, Options, TimeZone};
     use crate::store::memory::{Clock, MemoryStore};
     use crate::store::{Origin, Penalized, group};
 
@@ -409,17 +409,23 @@ mod tests {
                 (prop::sample::select(Algorithm::ALL), 0..5_u32, 1..60_u64, prop::option::of(1..4_u32), any::<bool>()),
                 3,
             ),
-            begin in 0..1_000_000_u64, steps in steps()
+            // A second before it is midnight in Santo Domingo.
+            begin in 1_599_000_000..1_600_000_000_u64, steps in steps()
         ) {
             let clock = HandClock::default();
             let store = memory(&clock);
             let denials = unbounded();
-            let of = |(algorithm, number, period_ms, after, is_empty): (Algorithm, _, _, Option<u32>, bool)| {
+            let of = |(algorithm, number, period_ms, after, is_other): (Algorithm, _, u64, Option<u32>, bool)| {
                 let [within, ban] = [period_ms * 3, period_ms * 2].map(Duration::from_millis);
                 let penalty = after.map(|after| Penalty::new(after, within, ban, after == 3).unwrap());
                 let max_delay = algorithm.options().contains(&"max_delay").then_some(Duration::from_millis(40));
-                let initial = (is_empty && algorithm.options().contains(&"initial")).then_some(Initial::Empty);
-                (limit(algorithm, number, period_ms, Options { max_delay, initial, ..Options::default() }), penalty)
+                let initial = (is_other && algorithm.options().contains(&"initial")).then_some(Initial::Empty);
+                let has_calendar = is_other && algorithm.options().contains(&"time_zone");
+                let time_zone = TimeZone::named("America/Santo_Domingo").filter(|_| has_calendar);
+                let count_denied = time_zone.map(|_| false);
+                let period_ms = if has_calendar { 24 * 60 * 60 * 1_000 } else { period_ms };
+                let options = Options { max_delay, initial, time_zone, count_denied, ..Options::default() };
+                (limit(algorithm, number, period_ms, options), penalty)
             };
             let limits: Vec<(Limit, Option<Penalty>)> = algorithms.into_iter().map(of).collect();
             let origin = Instant::now();

@@ -113,6 +113,14 @@ impl Key {
         Key(name)
     }
 
+    /// The name without the window that it may have at its end: the same for all windows of a counter.
+    pub fn without_window(&self) -> &str {
+        match self.0.rsplit_once('_') {
+            Some((name, window)) if !window.is_empty() && window.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => &self.0,
+        }
+    }
+
     /// The name as it stands in Redis.
     pub fn as_str(&self) -> &str {
         &self.0

@@ -34,8 +34,19 @@ const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
 /// kilobyte or two in all. A lease on a key that differs for each user is of no use, and must not fill the memory.
 pub const COUNTERS: usize = 16_384;
 
-/// Is called for every request that a lease decides without the store.
-pub type OnDecision = Box<dyn Fn() + Send + Sync>;
+/// What happens to leases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeaseEvent {
+    /// One has decided a request, and the store was not asked.
+    Decided,
+    /// So many hits are leased.
+    Leased(u32),
+    /// So many leased hits were not used: they are refunded, or stay counted where the store does not take them.
+    Unused(u32),
+}
+
+/// Is called for each.
+pub type OnEvent = Box<dyn Fn(LeaseEvent) + Send + Sync>;
 
 /// The leases of this process, as one worker sees them.
 pub struct Leases<S> {
@@ -48,7 +59,7 @@ struct Book {
     ledgers: Sharded<Ledger>,
     /// How many requests may wait for one counter.
     queue: usize,
-    on_decision: OnDecision,
+    on_event: OnEvent,
     start: tokio::time::Instant,
 }
 
@@ -114,8 +125,8 @@ enum Chore {
 impl<S: Store> Leases<S> {
     /// Leases around these stores, one for each worker, which lead to the same counters. `queue` requests may wait for
     /// one counter.
-    pub fn around(stores: Vec<S>, queue: usize, on_decision: OnDecision) -> Vec<Leases<S>> {
-        let book = Arc::new(Book::new(queue, on_decision));
+    pub fn around(stores: Vec<S>, queue: usize, on_event: OnEvent) -> Vec<Leases<S>> {
+        let book = Arc::new(Book::new(queue, on_event));
         stores.into_iter().map(|store| Leases { store: Arc::new(store), book: Arc::clone(&book) }).collect()
     }
 
@@ -250,8 +261,8 @@ impl<S: Store> Store for Leases<S> {
 }
 
 impl Book {
-    fn new(queue: usize, on_decision: OnDecision) -> Book {
-        Book { ledgers: Sharded::default(), queue, on_decision, start: tokio::time::Instant::now() }
+    fn new(queue: usize, on_event: OnEvent) -> Book {
+        Book { ledgers: Sharded::default(), queue, on_event, start: tokio::time::Instant::now() }
     }
 
     fn now(&self) -> Duration {
@@ -275,7 +286,7 @@ impl Book {
             if let Some(counter) = ledger.counters.get_mut(&check.key) {
                 counter.account.set_terms(check.limit, lease);
                 if let Some(verdict) = counter.account.spend(hits, now) {
-                    (self.on_decision)();
+                    (self.on_event)(LeaseEvent::Decided);
                     return Ok(Found::Decided(verdict));
                 }
                 // Near the limit there is nothing to wait for, so a flood over it costs little here.
@@ -309,7 +320,14 @@ impl Book {
     fn settle(&self, key: &Key, refill: Refill, verdict: Result<Verdict, StoreError>) -> Option<Refill> {
         self.with_ledger(key, |ledger, answers| {
             let counter = ledger.counters.get_mut(key)?;
-            let answer = verdict.map(|verdict| counter.account.answered(&refill.question, verdict, self.now()));
+            let question = &refill.question;
+            let answer = verdict.map(|verdict| counter.account.answered(question, verdict, self.now()));
+            if let Ok(Some(_)) = answer {
+                (self.on_event)(LeaseEvent::Leased(question.lease()));
+            }
+            if question.refund > 0 {
+                (self.on_event)(LeaseEvent::Unused(question.refund));
+            }
             answers.0.extend(refill.waiting.into_iter().map(|waiting| (waiting.answer, answer.clone())));
             counter.refill(self, answers)
         })
@@ -368,7 +386,7 @@ impl LeasedCounter {
         for waiting in waiting {
             match self.account.spend(waiting.hits, now) {
                 Some(verdict) => {
-                    (book.on_decision)();
+                    (book.on_event)(LeaseEvent::Decided);
                     answers.add(waiting, Ok(Some(verdict)));
                 }
                 None => asking.push(waiting),
@@ -413,7 +431,7 @@ mod tests {
     use crate::store::Origin;
 
     fn book() -> Book {
-        Book::new(1_000, Box::new(|| {}))
+        Book::new(1_000, Box::new(|_| {}))
     }
 
     fn check(name: &str) -> (Check, Lease) {

@@ -1,5 +1,6 @@
 //! Where counters live. A store decides all the checks of a request together, atomically, on its own clock.
 
+pub mod adjustments;
 pub mod denied;
 pub mod group;
 mod key;

@@ -43,10 +43,11 @@ impl LogLevels {
 const OWN: &str = env!("CARGO_CRATE_NAME");
 
 impl LogLevels {
-    /// Those of a command that asks a store by itself: it says itself whether the store answers, and the lines of this
-    /// target, which tell of a service and its failure modes, are not written.
-    pub fn of_command(store: &str) -> LogLevels {
-        LogLevels { own: LevelFilter::WARN, named: vec![(store.to_owned(), LevelFilter::OFF)] }
+    /// Those of a command that does by itself what a service does. What becomes of that it says itself, so that the
+    /// lines of these targets are not written.
+    pub fn of_command(silent: &[&str]) -> LogLevels {
+        let named = silent.iter().map(|target| ((*target).to_owned(), LevelFilter::OFF));
+        LogLevels { own: LevelFilter::WARN, named: named.collect() }
     }
 }
 
@@ -105,7 +106,7 @@ mod tests {
             let levels: LogLevels = text.parse().unwrap();
             assert_eq!(levels.targets().would_enable(target, &level), written, "{text}: {target} at {level}");
         }
-        let levels = LogLevels::of_command("tollgate::store::redis");
+        let levels = LogLevels::of_command(&["tollgate::store::redis"]);
         let is_written = |target| levels.targets().would_enable(target, &Level::ERROR);
         assert_eq!((is_written("tollgate::store::redis::breaker"), is_written("tollgate::counters")), (false, true));
         for wrong in ["loud", "off", "", "info,", "h2", "h2=", "info,h2=loud"] {

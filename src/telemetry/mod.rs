@@ -4,6 +4,7 @@
 //! and counted.
 
 mod by_name;
+mod events;
 mod levels;
 mod lines;
 mod throttle;
@@ -16,12 +17,15 @@ use std::thread;
 use std::time::Duration;
 
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use self::lines::Shortened;
 
 pub use by_name::{Admitted, ThrottleByName};
+pub use events::{Event, Events};
 pub use levels::{LogLevels, LogLevelsError};
 pub use throttle::Throttle;
 
@@ -59,20 +63,22 @@ impl LogFormat {
 pub struct Logs {
     writer: Option<WorkerGuard>,
     lost: ErrorCounter,
+    events: Events,
 }
 
 /// Sends logs to standard error from now on, those of panics among them.
 pub fn init(levels: &LogLevels, format: LogFormat) -> Logs {
     let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_LINES).thread_name("logs");
     let (writer, guard) = builder.finish(io::stderr());
-    let logs = Logs { lost: writer.error_counter(), writer: Some(guard) };
+    let logs = Logs { lost: writer.error_counter(), writer: Some(guard), events: Events::default() };
     // On an error of its own it would write to standard error itself, and wait.
     let layer = tracing_subscriber::fmt::layer().with_target(false).log_internal_errors(false);
-    let layer = layer.with_writer(Shortened { format, writer });
-    let registry = tracing_subscriber::registry().with(levels.targets());
+    let (layer, targets) = (layer.with_writer(Shortened { format, writer }), levels.targets());
+    // They are told whatever the log leaves out.
+    let registry = tracing_subscriber::registry().with(logs.events.clone().with_filter(LevelFilter::INFO));
     match format {
-        LogFormat::Text => registry.with(layer.with_ansi(io::stderr().is_terminal())).init(),
-        LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
+        LogFormat::Text => registry.with(layer.with_ansi(io::stderr().is_terminal()).with_filter(targets)).init(),
+        LogFormat::Json => registry.with(layer.json().flatten_event(true).with_filter(targets)).init(),
     }
     panic::set_hook(Box::new(|panic| {
         // There is one where RUST_BACKTRACE asks for it.
@@ -87,6 +93,11 @@ pub fn init(levels: &LogLevels, format: LogFormat) -> Logs {
 }
 
 impl Logs {
+    /// The last lines.
+    pub fn events(&self) -> Events {
+        self.events.clone()
+    }
+
     /// Counts the lines that have been lost since the start.
     pub fn lost(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let lost = self.lost.clone();

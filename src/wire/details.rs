@@ -59,6 +59,10 @@ pub struct LimitDetails {
     /// Of a limit without a period: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period_ms: Option<u64>,
+    /// Where its windows follow the calendar of a time zone: which. Then the period stands for a unit: 30 days for a
+    /// month, 365 for a year.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_zone: Option<String>,
     /// So many hits can pass at one moment.
     pub capacity: u32,
     /// So many more would pass now. None where nobody knows, as with what follows.

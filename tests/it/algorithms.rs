@@ -2,9 +2,12 @@
 
 mod take_back;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::support::limits::{any_change, any_limit, any_penalty, ask, bound, max_wait_ms, memory_ms, small_limit};
+use crate::support::limits::{
+    any_change, any_limit, any_penalty, any_time_zone, ask, bound, calendar_limit, max_wait_ms, memory_ms, small_limit,
+};
 use proptest::prelude::*;
 use tollgate::algorithm::{
     Algorithm, Ask, Caller, Effect, Event, Initial, Limit, LimitError, LimitErrors, MAX_HITS, Options, Outcome,
@@ -117,6 +120,52 @@ proptest! {
             let sum: u64 = admitted.iter().filter(|(at, _)| within(*at)).map(|(_, hits)| hits).sum();
             prop_assert!(sum <= bound(&limit, 5), "{sum} in the period from {from}");
         }
+    }
+
+    /// Also where the clock steps back by an hour, which does not begin a window anew.
+    #[test]
+    fn no_window_of_a_calendar_admits_more_than_its_number(
+        limit in calendar_limit(), offset in 0..400 * 86_400_000_u64,
+        steps in prop::collection::vec(
+            (1..4_i64, prop_oneof![3 => 0..3_600_000_u64, 2 => 0..86_400_000_u64, 1 => 0..40 * 86_400_000_u64]), 1..120
+        ), back in prop::collection::vec(0..=3_600_000_u64, 120)
+    ) {
+        let mut counter = Counter::new(limit, START + offset);
+        let mut latest = counter.now;
+        let mut admitted: BTreeMap<u64, u64> = BTreeMap::new();
+        for ((hits, wait), back) in steps.into_iter().zip(back) {
+            latest += wait;
+            let windows = [latest, latest - back].map(|now| now + Counter::new(limit, now).peek().reset_after_ms);
+            for (now, windows) in [(latest, &windows[..1]), (latest - back, &windows)] {
+                counter.now = now;
+                let verdict = counter.take(hits);
+                let window = now + verdict.reset_after_ms;
+                prop_assert!(windows.contains(&window), "{window} at {now}");
+                if verdict.allowed {
+                    *admitted.entry(window).or_default() += hits as u64;
+                }
+            }
+        }
+        for (window, sum) in admitted {
+            prop_assert!(sum <= limit.number().into(), "{sum} in the window until {window}");
+        }
+    }
+
+    /// As if the zone were another.
+    #[test]
+    fn processes_that_know_different_rules_of_a_zone_begin_a_window_anew_once_at_most(
+        limit in calendar_limit(), zone in any_time_zone(), offset in 0..400 * 86_400_000_u64,
+        others in prop::collection::vec(any::<bool>(), 1..60)
+    ) {
+        let options = Options { time_zone: Some(zone), ..limit.options() };
+        let other = Limit::new(limit.algorithm(), limit.number(), limit.period(), options).unwrap();
+        let mut counter = Counter::new(limit, START + offset);
+        let mut admitted = 0;
+        for is_other in others {
+            counter.limit = if is_other { other } else { limit };
+            admitted += u32::from(counter.take(1).allowed);
+        }
+        prop_assert!(admitted <= 2 * limit.number(), "{admitted}");
     }
 
     #[test]

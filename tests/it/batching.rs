@@ -14,7 +14,7 @@ use support::tollgate::{Tollgate, request};
 use support::wait_until_async;
 use tokio::time::Instant;
 use tollgate::algorithm::{Algorithm, Ask, Limit, Options};
-use tollgate::store::redis::{Health, OnChange, RedisConfig, RedisStore};
+use tollgate::store::redis::{Health, OnCall, OnChange, RedisConfig, RedisStore};
 use tollgate::store::{Check, Key, Origin, Store as _, StoreError};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitRequest, RateLimitResponse};
@@ -66,6 +66,10 @@ async fn requests_that_come_together_go_together_and_each_is_decided() {
     }
     let together = redis.script_calls();
     assert!(together < 1_000, "{together} calls for 2,000 requests");
+    let [told, requests] =
+        ["count", "sum"].map(|part| tollgate.metric(&format!("tollgate_store_call_requests_{part}")));
+    // Redis counts what the start tries, too.
+    assert!(requests == 2_000.0 && (2_000.0 / 32.0..=together.into()).contains(&told), "{told} of {together}");
     for i in 0..20 {
         assert_eq!(remaining(&tollgate, &format!("u{i}")).await, 100_000 - 100);
     }
@@ -232,6 +236,7 @@ async fn store(redis: &Redis, on_change: OnChange) -> RedisStore {
         queue: 100,
         key_prefix: String::new(),
         per_second: None,
+        on_call: OnCall::default(),
     };
     RedisStore::start(config, on_change).await.unwrap()
 }

@@ -149,6 +149,22 @@ fn an_option_is_said_with_the_value_in_force_and_what_limits_the_same_is_no_chan
 }
 
 #[test]
+fn another_time_zone_is_another_counter() {
+    let month = |time_zone: &str| {
+        let limit = format!("{{unit: month, requests_per_unit: 5, algorithm: fixed_window{time_zone}}}");
+        rules(&[&format!("domain: d\ndescriptors: [{{key: a, rate_limit: {limit}}}]")])
+    };
+    let [none, utc, there, the_same] =
+        ["", ", time_zone: UTC", ", time_zone: Asia/Shanghai", ", time_zone: asia/shanghai"].map(month);
+    for (before, after, said) in [(&none, &utc, "none -> UTC"), (&utc, &there, "UTC -> Asia/Shanghai")] {
+        assert_eq!(told(before, after), format!("changed: d: a: time_zone {said}: counters start afresh\n"));
+        assert_ne!(before.version(), after.version());
+    }
+    assert_eq!(told(&there, &the_same), "");
+    assert_eq!(there.version(), the_same.version());
+}
+
+#[test]
 fn a_limit_that_is_renamed_says_so_also_where_another_one_takes_its_name() {
     let named = |name: &str, other: &str| {
         let limit = |key: &str, name: &str| {

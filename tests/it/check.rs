@@ -234,7 +234,12 @@ fn the_schema_is_printed_for_editors() {
 fn the_log_of_a_service_has_one_line_for_a_problem() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("a.yaml"), WRONG).unwrap();
-    let output = tollgate::command().arg("--rules").arg(folder.path()).output().unwrap();
+    let output = tollgate::command()
+        .arg("--rules")
+        .arg(folder.path())
+        .envs([("GRPC_PORT", "0"), ("PORT", "0")])
+        .output()
+        .unwrap();
     let said = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1));
     assert!(

@@ -1,6 +1,9 @@
 //! What is in `deploy/` fits together: each file parses, its rules load, and the names in one file are those of the
 //! others.
 
+mod charts;
+mod monitoring;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -85,19 +88,24 @@ fn assert_limited(descriptors: &[String], loaded: &Loaded, domain: &str) {
     }
 }
 
-/// The rules in the ConfigMap, with no warning.
-fn mounted_rules() -> Loaded {
-    let tollgate = documents("deploy/kubernetes/tollgate.yaml");
+/// The rules in a ConfigMap.
+fn loaded_rules(config_map: &Value) -> Loaded {
     let folder = tempfile::tempdir().unwrap();
-    for (file, text) in object(&tollgate, "ConfigMap", "tollgate-rules")["data"].as_object().unwrap() {
+    for (file, text) in config_map["data"].as_object().unwrap() {
         fs::write(folder.path().join(file), text.as_str().unwrap()).unwrap();
     }
-    let loaded = load(&Sources { paths: vec![folder.path().to_owned()] }, &LoadOptions::default()).unwrap();
+    load(&Sources { paths: vec![folder.path().to_owned()] }, &LoadOptions::default()).unwrap()
+}
+
+/// The rules of the base, with no warning.
+fn mounted_rules() -> Loaded {
+    let tollgate = documents("deploy/kustomize/base/tollgate.yaml");
+    let loaded = loaded_rules(object(&tollgate, "ConfigMap", "tollgate-rules"));
     assert_eq!(loaded.warnings, []);
     loaded
 }
 
-/// Every YAML file in a folder and those in it.
+/// Every YAML file in a folder and those in it, but for what Helm makes one of.
 fn yaml_files(folder: impl AsRef<Path>) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![folder.as_ref().to_owned()];
@@ -105,7 +113,7 @@ fn yaml_files(folder: impl AsRef<Path>) -> Vec<PathBuf> {
         for entry in fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             if path.is_dir() {
-                folders.push(path);
+                folders.extend((!path.ends_with("templates")).then_some(path));
             } else if path.extension().is_some_and(|extension| extension == "yaml") {
                 found.push(path);
             }
@@ -172,7 +180,7 @@ fn istio_asks_about_what_the_mounted_rules_limit() {
 #[test]
 fn istio_asks_the_service_that_kubernetes_has() {
     let istio = documents("deploy/istio/ingress-gateway.yaml");
-    let tollgate = documents("deploy/kubernetes/tollgate.yaml");
+    let tollgate = documents("deploy/kustomize/base/tollgate.yaml");
     let service = object(&tollgate, "Service", "tollgate");
     let name = service["metadata"]["name"].as_str().unwrap();
     let namespace = service["metadata"]["namespace"].as_str().unwrap();
@@ -184,7 +192,7 @@ fn istio_asks_the_service_that_kubernetes_has() {
 
 #[test]
 fn the_namespace_of_istios_gateway_may_ask_and_others_may_not() {
-    let tollgate = documents("deploy/kubernetes/tollgate.yaml");
+    let tollgate = documents("deploy/kustomize/base/tollgate.yaml");
     let istio = documents("deploy/istio/ingress-gateway.yaml");
     let gateway = &object(&istio, "EnvoyFilter", "tollgate-filter")["metadata"];
     let policy = &object(&tollgate, "NetworkPolicy", "tollgate")["spec"];
@@ -204,7 +212,7 @@ fn the_namespace_of_istios_gateway_may_ask_and_others_may_not() {
 
 #[test]
 fn a_pod_has_time_to_drain_before_it_is_killed() {
-    let tollgate = documents("deploy/kubernetes/tollgate.yaml");
+    let tollgate = documents("deploy/kustomize/base/tollgate.yaml");
     let pod = &object(&tollgate, "Deployment", "tollgate")["spec"]["template"]["spec"];
     let variables = pod["containers"][0]["env"].as_array().unwrap();
     let duration = |name: &str| {
@@ -273,10 +281,10 @@ fn the_sentinels_of_the_compose_file_are_those_that_tollgate_asks() {
 
 #[test]
 fn a_managed_redis_is_a_matter_of_variables_and_mounted_secrets() {
-    let patch = &documents("deploy/kubernetes/managed-redis.yaml")[0];
+    let patch = &documents("deploy/kustomize/overlays/production/managed-redis.yaml")[0];
     let pod = &patch["spec"]["template"]["spec"];
     let container = &pod["containers"][0];
-    let tollgate = documents("deploy/kubernetes/tollgate.yaml");
+    let tollgate = documents("deploy/kustomize/base/tollgate.yaml");
     let whole = &object(&tollgate, "Deployment", "tollgate")["spec"]["template"]["spec"]["containers"][0];
     assert_eq!(container["name"], whole["name"]);
     let variables = container["env"].as_array().unwrap();

@@ -59,6 +59,96 @@ fn every_field_of_the_log_is_explained() {
     assert!(all > 50, "{all}");
 }
 
+/// A warning or an error of the log: where it is written, and its message as far as that is the same every time.
+fn alarms() -> Vec<(String, String)> {
+    let mut alarms = Vec::new();
+    for file in super::tidy::files("src", "rs") {
+        let source = std::fs::read_to_string(&file).unwrap();
+        let code = source.split("#[cfg(test)]").next().unwrap();
+        for call in ["warn", "error"]
+            .iter()
+            .flat_map(|level| code.split(&format!("tracing::{level}!(")).skip(1).collect::<Vec<_>>())
+        {
+            let is_message = |at: &usize| call[..*at].trim_end().ends_with(',') || call[..*at].trim().is_empty();
+            let start = call.match_indices('"').map(|(at, _)| at).find(is_message).unwrap() + 1;
+            let literal = call[start..].split('"').next().unwrap();
+            let message = literal.split(['{', '\\']).next().unwrap().trim_end().trim_end_matches(':');
+            alarms.push((file.display().to_string(), message.to_owned()));
+        }
+    }
+    assert!(alarms.len() > 40, "{alarms:?}");
+    alarms
+}
+
+/// What stands for lines whose words come from elsewhere.
+const SAID_ELSEWHERE: [(&str, &[&str]); 7] = [
+    (
+        "src/command/serve.rs",
+        &["`NAME=VALUE …`, and the process ends", "the last line", "`NAME (environment) does nothing`"],
+    ),
+    ("src/server/management.rs", &["`the management server sends what nobody has asked for: ignored`"]),
+    ("src/server/reload.rs", &["`FILE:LINE:COLUMN: …` of the rules"]),
+    (
+        "src/server/tls.rs",
+        &[
+            "`the certificate of FILE expires in`",
+            "`the certificate of FILE expired`",
+            "`the certificate of FILE is not valid before`",
+            "a certificate, and `clients are not asked for certificates`",
+        ],
+    ),
+    (
+        "src/store/redis/breaker.rs",
+        &[
+            "`redis is down: each limit answers by its failure mode`",
+            "`redis cannot be used: each limit answers by its failure mode`",
+            "`a connection to redis could not be made, and others serve`",
+            "`a connection to redis was lost, and others serve`",
+        ],
+    ),
+    (
+        "src/store/redis/inspection.rs",
+        &[
+            "`redis evicts`",
+            "`redis is a replica that takes writes`",
+            "`redis does not hold scripts to its min-replicas-to-write`",
+            "`redis's clock is`",
+            "`some limits cannot be decided in redis`",
+        ],
+    ),
+    ("src/telemetry/mod.rs", &["`panicked at`, with a `thread`"]),
+];
+
+#[test]
+fn every_warning_and_error_of_the_log_has_its_row_in_operations() {
+    let page = std::fs::read_to_string("docs/operations.md").unwrap();
+    let (_, lines) = page.split_once("\n## Log lines").unwrap();
+    let (lines, _) = lines.split_once("\n## ").unwrap();
+    let rows = lines.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let mut rows: Vec<&str> = rows.filter(|cell| !["---", "the log says"].contains(cell)).collect();
+    assert!(rows.len() > 40, "{rows:?}");
+    let mut elsewhere = BTreeSet::new();
+    let alarms = alarms();
+    for (file, message) in &alarms {
+        if message.is_empty() {
+            elsewhere.insert(file.as_str());
+            continue;
+        }
+        let is_of = |row: &&str| row.split('`').any(|words| words.len() > 10 && message.starts_with(words));
+        assert!(rows.iter().any(is_of), "{file}: docs/operations.md does not have {message:?}");
+    }
+    assert_eq!(elsewhere, SAID_ELSEWHERE.iter().map(|(file, _)| *file).collect());
+    for (file, stands) in SAID_ELSEWHERE {
+        for words in stands {
+            let row = rows.iter().position(|row| row.starts_with(words));
+            rows.remove(row.unwrap_or_else(|| panic!("{file}: docs/operations.md does not have {words:?}")));
+        }
+    }
+    let is_said = |words: &str| alarms.iter().any(|(_, message)| words.len() > 10 && message.starts_with(words));
+    rows.retain(|row| !row.split('`').any(is_said));
+    assert_eq!(rows, [""; 0], "no such line is logged");
+}
+
 /// Of each engine, where its package and whether its TLS are told right.
 #[test]
 fn the_engines_that_are_told_are_those_that_make_engines_runs() {

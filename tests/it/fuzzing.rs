@@ -220,6 +220,8 @@ const WORDS: &[&str] = &[
     "initial",
     "segments",
     "weighting",
+    "time_zone",
+    "Asia/Shanghai",
     "count_denied",
     "penalty",
     "lease",

@@ -17,9 +17,9 @@ use tokio::time::Instant;
 use tollgate::algorithm::{Algorithm, Ask, Limit, MAX_PERIOD, Options, Verdict};
 use tollgate::lease::{Account, Lease, LeaseError};
 use tollgate::store::denied::{Denials, DeniedCache};
-use tollgate::store::lease::Leases;
+use tollgate::store::lease::{LeaseEvent, Leases};
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::redis::{RedisConfig, RedisStore};
+use tollgate::store::redis::{OnCall, RedisConfig, RedisStore};
 use tollgate::store::{Check, Key, Origin, Store, StoreError, Verdicts};
 use tollgate::wire::rate_limit_response::Code;
 
@@ -96,6 +96,8 @@ struct Desk {
     asked: Arc<AtomicU64>,
     fails: Arc<AtomicU64>,
     decided: Arc<AtomicU64>,
+    leased: Arc<AtomicU64>,
+    unused: Arc<AtomicU64>,
 }
 
 impl Desk {
@@ -103,12 +105,18 @@ impl Desk {
         let [asked, fails, decided] = [(); 3].map(|()| Arc::<AtomicU64>::default());
         let memory = Arc::<MemoryStore>::default();
         let store = Watched { store: Arc::clone(&memory), asked: Arc::clone(&asked), fails: Arc::clone(&fails) };
-        let counter = Arc::clone(&decided);
-        let on_decision = Box::new(move || {
-            counter.fetch_add(1, Ordering::Relaxed);
+        let [leased, unused] = [(); 2].map(|()| Arc::<AtomicU64>::default());
+        let counters = [&decided, &leased, &unused].map(Arc::clone);
+        let on_event = Box::new(move |event| {
+            let (counter, more) = match event {
+                LeaseEvent::Decided => (0, 1),
+                LeaseEvent::Leased(hits) => (1, hits.into()),
+                LeaseEvent::Unused(hits) => (2, hits.into()),
+            };
+            counters[counter].fetch_add(more, Ordering::Relaxed);
         });
-        let leases = Leases::around(vec![store], 1_000, on_decision).pop().unwrap();
-        Desk { leases, memory, asked, fails, decided }
+        let leases = Leases::around(vec![store], 1_000, on_event).pop().unwrap();
+        Desk { leases, memory, asked, fails, decided, leased, unused }
     }
 
     async fn ask(&self, check: &Check) -> Verdict {
@@ -188,6 +196,21 @@ async fn what_is_left_at_the_end_is_given_back_and_nothing_is_kept() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn every_leased_hit_is_used_or_told_as_unused() {
+    let desk = Desk::new();
+    let check = leased("ann", 1_000);
+    for _ in 0..100 {
+        assert!(desk.ask(&check).await.allowed);
+    }
+    tokio::time::sleep(Duration::from_secs(11)).await;
+    assert_eq!(desk.remaining(&check), 900, "nothing is held any more");
+    let told = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let (leased, unused, decided) = (told(&desk.leased), told(&desk.unused), told(&desk.decided));
+    assert!(unused > 0 && leased > unused, "{unused} of {leased}");
+    assert_eq!(leased - unused, decided, "each request has one hit");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_changed_rule_ends_a_lease_at_once() {
     let desk = Desk::new();
     let check = leased("ann", 1_000);
@@ -231,7 +254,7 @@ async fn a_known_denial_ends_with_the_lease_that_it_is_for() {
     let store = Watched { store: Arc::clone(&memory), asked: Arc::default(), fails: Arc::default() };
     let denials = Arc::new(Denials::new(1 << 20, Box::new(|| {})));
     let store = DeniedCache::new(store, denials);
-    let leases = Leases::around(vec![store], 1_000, Box::new(|| {})).pop().unwrap();
+    let leases = Leases::around(vec![store], 1_000, Box::new(|_| {})).pop().unwrap();
     let (ann, bob) = (leased("ann", 1_000), leased("bob", 1_000));
     for _ in 0..10 {
         ask(&leases, &ann).await;
@@ -313,12 +336,13 @@ async fn redis_leases(redis: &Redis, workers: usize) -> Vec<Leases<RedisStore>> 
         queue: 100_000,
         key_prefix: String::new(),
         per_second: None,
+        on_call: OnCall::default(),
     };
     let mut stores = Vec::new();
     for _ in 0..workers {
         stores.push(RedisStore::start(config.clone(), Box::new(|_| {})).await.unwrap());
     }
-    Leases::around(stores, 100_000, Box::new(|| {}))
+    Leases::around(stores, 100_000, Box::new(|_| {}))
 }
 
 /// Asks from many tasks at once, and tells how many pass.

@@ -36,9 +36,9 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// What it says on standard error when it does not start.
+/// What it says on standard error when it does not start, whoever listens on the ports that it has by default.
 fn refusal(arguments: &[&str], settings: &[(&str, &str)]) -> String {
-    let output = run(arguments, settings);
+    let output = run(arguments, &[&[("GRPC_PORT", "0"), ("PORT", "0")], settings].concat());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     text(&output.stderr)
 }
@@ -335,13 +335,15 @@ fn help_is_worth_reading() {
     for command in ["serve", "check", "ask", "health", "counter", "schema", "settings", "completions", "man"] {
         assert!(help.contains(&format!("\n  {command} ")), "{help}");
     }
-    let help = text(&run(&["serve", "--help"], &[("REDIS_AUTH", "hidden"), ("REDIS_URL", "redis://:hidden@x")]).stdout);
+    let help = text(
+        &run(&["serve", "--help"], &[("REDIS_AUTH", "tell-nobody"), ("REDIS_URL", "redis://:tell-nobody@x")]).stdout,
+    );
     for words in
         ["Rules:", "Store:", "Listeners:", "[env: REDIS_TIMEOUT=]", "[default: 100ms]", "- memory:", "- redis:"]
     {
         assert!(help.contains(words), "{words} is not in {help}");
     }
-    assert!(!help.contains("hidden"));
+    assert!(!help.contains("tell-nobody"));
 }
 
 #[test]
@@ -500,6 +502,12 @@ async fn without_rules_it_serves_only_if_set_to_and_says_so_in_its_health() {
     assert_eq!(health(&tollgate).await, ServingStatus::Serving);
 }
 
+/// The requests of the rule `per-user` with this outcome.
+fn requests(tollgate: &Tollgate, outcome: &str) -> f64 {
+    let series = format!("{{domain=\"shop\",rule=\"per-user\",outcome=\"{outcome}\"}}");
+    tollgate.metric(&format!("tollgate_rule_requests_total{series}"))
+}
+
 #[tokio::test]
 async fn metrics_tell_what_was_decided_with_labels_from_rules_only() {
     let tollgate = Tollgate::start(RULES, &["NEAR_LIMIT_RATIO=0.5"]);
@@ -517,7 +525,10 @@ async fn metrics_tell_what_was_decided_with_labels_from_rules_only() {
         "shadow_hits_total",
     ];
     assert_eq!(hits.map(rule), [3.0, 2.0, 1.0, 1.0, 0.0]);
-    assert_eq!(["rule_requests_total", "over_limit_rule_requests_total"].map(rule), [3.0, 1.0]);
+    assert_eq!(
+        ["within_limit", "over_limit", "shadow", "undecided"].map(|of| requests(&tollgate, of)),
+        [2.0, 1.0, 0.0, 0.0]
+    );
     for (series, value) in [
         ("requests_total{outcome=\"ok\"}", 4.0),
         ("requests_total{outcome=\"over_limit\"}", 1.0),
@@ -527,6 +538,8 @@ async fn metrics_tell_what_was_decided_with_labels_from_rules_only() {
         ("store_seconds_count", 3.0),
         ("request_seconds_count", 5.0),
         ("store_up", 1.0),
+        ("retry_after_seconds_bucket{le=\"86400\"}", 0.0),
+        ("retry_after_seconds_count", 1.0),
         ("rules_loaded", 1.0),
         ("domains_loaded", 1.0),
     ] {
@@ -545,6 +558,23 @@ async fn metrics_tell_what_was_decided_with_labels_from_rules_only() {
     wait_until("the counter in memory is told", || tollgate.metric("tollgate_memory_counters") == 1.0);
 }
 
+#[test]
+fn replicas_are_compared_by_the_version_of_their_rules() {
+    let replicas = [(); 2].map(|()| Tollgate::start(RULES, &[]));
+    let versions = |tollgate: &Tollgate| -> Vec<String> {
+        let (_, text) = tollgate.get("/metrics");
+        let series = text.lines().filter_map(|line| line.strip_prefix("tollgate_rules_info{version=\""));
+        series.map(|rest| rest.strip_suffix("\"} 1").unwrap().to_owned()).collect()
+    };
+    let [before, other] = [0, 1].map(|replica| versions(&replicas[replica]));
+    assert_eq!((before.len(), &before), (1, &other));
+    replicas[0].change_rules(&RULES.replace("year", "day"));
+    wait_until("another version is in force", || versions(&replicas[0]) != before);
+    assert_eq!(versions(&replicas[0]).len(), 1);
+    replicas[0].change_rules(&format!("# The same in other words.\n{RULES}"));
+    wait_until("the version of before is in force", || versions(&replicas[0]) == before);
+}
+
 #[tokio::test]
 async fn no_single_request_spoils_the_metrics_of_a_rule() {
     let tollgate = Tollgate::start(RULES, &[]);
@@ -555,18 +585,18 @@ async fn no_single_request_spoils_the_metrics_of_a_rule() {
         // Some are refused as invalid, and none of those is counted.
         let _ = tollgate.ask(asked).await;
     }
-    let (hits, requests) = (rule("hits_total"), rule("rule_requests_total"));
-    assert!((1.0..=3.0).contains(&requests), "{requests}");
-    assert!(hits <= requests * f64::from(u32::MAX), "{hits}");
+    let (hits, denied) = (rule("hits_total"), requests(&tollgate, "over_limit"));
+    assert!((1.0..=3.0).contains(&denied), "{denied}");
+    assert!(hits <= denied * f64::from(u32::MAX), "{hits}");
     assert!(tollgate.passes("shop", &[("user", "bob")]).await);
     assert_eq!(rule("hits_total"), hits + 1.0, "one more is seen");
-    assert_eq!(rule("rule_requests_total"), requests + 1.0);
+    assert_eq!(requests(&tollgate, "within_limit"), 1.0);
     assert_eq!(rule("within_limit_hits_total"), 1.0);
     // A peek at a counter is a request, too.
     let mut peek = request("shop", &[&[("user", "bob")]]);
     peek.descriptors[0].hits_addend = Some(0);
     tollgate.ask(peek).await.unwrap();
-    assert_eq!((rule("hits_total"), rule("rule_requests_total")), (hits + 1.0, requests + 2.0));
+    assert_eq!((rule("hits_total"), requests(&tollgate, "within_limit")), (hits + 1.0, 2.0));
 }
 
 #[tokio::test]
@@ -704,8 +734,8 @@ async fn every_worker_has_connections_to_redis_of_its_own() {
         let _tollgate = Tollgate::start(RULES, &[&url, &pool_size, "WORKER_THREADS=3"]);
         wait_until_async("the connections of the one before are gone", async || {
             let clients: String = redis.command("CLIENT LIST TYPE normal").await;
-            // The one that asks is one more.
-            clients.lines().count() == connections + 1
+            // The one that reads adjustments is one more, and the one that asks.
+            clients.lines().count() == connections + 2
         })
         .await;
     }

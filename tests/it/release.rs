@@ -282,7 +282,8 @@ fn what_is_downloaded_to_be_run_is_pinned_by_its_bytes() {
             text.lines().filter(|line| !line.starts_with(['#', ' ']) && !line.is_empty()).collect();
         assert_eq!(requirements.len(), 1, "{}", path.display());
         assert!(requirements[0].contains("=="), "{}", path.display());
-        assert!(text.matches("--hash=sha256:").count() >= 2, "{}: one for each kind of machine", path.display());
+        let least = if text.contains("# One wheel for every machine.") { 1 } else { 2 };
+        assert!(text.matches("--hash=sha256:").count() >= least, "{}: one for each kind of machine", path.display());
     }
 }
 

@@ -11,7 +11,7 @@ use support::wait_until_async;
 use tokio::time::Instant;
 use tollgate::algorithm::{Algorithm, Ask, Limit, MAX_PERIOD, Options, Penalty};
 use tollgate::descriptor::Entry;
-use tollgate::store::redis::{RedisConfig, RedisReplicas, RedisStore, Staleness};
+use tollgate::store::redis::{OnCall, RedisConfig, RedisReplicas, RedisStore, Staleness};
 use tollgate::store::{Check, CheckVerdict, Key, Origin, Penalized, Store};
 
 const RULES: &str = "
@@ -29,6 +29,7 @@ fn config(address: &str) -> RedisConfig {
         queue: 1_000,
         key_prefix: String::new(),
         per_second: None,
+        on_call: OnCall::default(),
     }
 }
 

@@ -590,6 +590,27 @@ async fn headers_can_be_those_of_the_ietf_draft() {
 }
 
 #[tokio::test]
+async fn a_month_of_the_calendar_is_a_month_in_answers_and_has_no_length_in_headers() {
+    const MONTH: &str = "unit: month, requests_per_unit: 5, algorithm: fixed_window, time_zone: asia/shanghai";
+    let rules = format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{name: monthly, {MONTH}}}}}]");
+    let headers = ["LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_RESPONSE_HEADERS_FORMAT=ietf"];
+    // Where envoyproxy/ratelimit has no such window, the name is Tollgate's own.
+    for settings in [&headers[..], &[&headers[..], &["COUNTER_KEYS=reference"]].concat()] {
+        let tollgate = Tollgate::start(&rules, settings);
+        let asked = request("d", &[&[("k", "v")]]);
+        let response = tollgate.ask(asked.clone()).await.unwrap();
+        let status = &response.statuses[0];
+        let limit = status.current_limit.as_ref().unwrap();
+        assert_eq!((limit.unit(), limit.unit_multiplier), (Unit::Month, None));
+        assert!((0..=31 * 86_400).contains(&status.duration_until_reset.unwrap().seconds), "{status:?}");
+        assert_eq!(response.response_headers_to_add[0].value, "\"monthly\";q=5");
+        let details = tollgate.details(asked).await;
+        let limit = &details.descriptors[0].limits[0];
+        assert_eq!((limit.time_zone.as_deref(), limit.remaining), (Some("Asia/Shanghai"), Some(3)));
+    }
+}
+
+#[tokio::test]
 async fn with_fixed_windows_by_default_a_file_behaves_as_in_the_reference() {
     let rules = "domain: d\ndescriptors: [{key: k, rate_limit: {unit: year, requests_per_unit: 5}}]";
     let tollgate = Tollgate::start(rules, &["DEFAULT_ALGORITHM=fixed_window"]);

@@ -8,6 +8,7 @@ mod matching;
 mod schema;
 mod sources;
 mod validating;
+mod version;
 mod watching;
 
 use std::fs;

@@ -11,12 +11,14 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tollgate::algorithm::Verdict;
 use tollgate::grpc::{self, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
-use tollgate::http::{self, Admin, Health, Port};
+use tollgate::http::{self, Admin, AdminTokens, Health, Port};
 use tollgate::limiter::{Limiter, LimiterOptions, Overload};
 use tollgate::metrics::Metrics;
 use tollgate::rules::load::{self, LoadOptions, Sources};
 use tollgate::server::port::{Listener, Port as GrpcPort};
 use tollgate::server::workers::Workers;
+use tollgate::steering::Steering;
+use tollgate::store::adjustments::{AdjustmentStore, MemoryAdjustments};
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::{Check, CheckVerdict, Store, StoreError, Verdicts};
 use tollgate::wire::rate_limit_response::Code;
@@ -128,9 +130,18 @@ async fn what_an_admin_asks_a_worker_does() {
     let limiter = limiter(Arc::clone(&store), &metrics);
     let workers = Workers::start(2).unwrap();
     let runtime = workers.runtimes()[0].clone();
-    let admin = Some(Admin::new(Arc::new(limiter), runtime, TOKEN.to_owned(), support::SOON));
-    let router =
-        http::router(Port { health: tokio::sync::watch::channel(Health::Serving).1, metrics, json: None, admin });
+    let limiter = Arc::new(limiter);
+    let adjustments = AdjustmentStore::Memory(MemoryAdjustments::default());
+    let steering = Arc::new(Steering::new(Arc::clone(&limiter), Arc::clone(&metrics), adjustments));
+    let tokens = AdminTokens { admin: Some(TOKEN.to_owned()), reader: None };
+    let admin = Some(Admin::new((limiter, runtime), steering, tokens, support::SOON));
+    let router = http::router(Port {
+        health: tokio::sync::watch::channel(Health::Serving).1,
+        metrics,
+        json: None,
+        admin,
+        console: None,
+    });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}/counters?domain=shop&user=ann", listener.local_addr().unwrap());
     tokio::spawn(http::serve(listener, router, Arc::new(Semaphore::new(8)), std::future::pending()));

@@ -146,6 +146,7 @@ fn no_secret_is_ever_told() {
         ("REDIS_URL", format!("{secret}@a:1,b:2")),
         ("REDIS_AUTH", secret.to_owned()),
         ("ADMIN_TOKEN", "hidden".to_owned()),
+        ("ADMIN_READ_TOKEN", "hidden".to_owned()),
         ("REDIS_PASSWORD", secret.to_owned()),
         ("REDIS_PERSECOND_URL", secret.to_owned()),
         ("REDIS_SENTINEL_AUTH", secret.to_owned()),
@@ -255,6 +256,22 @@ fn booleans_may_be_spelt_as_in_go_and_a_flag_goes_before_its_variable() {
         let said = refusal(&["--admin-api"], &[("ADMIN_API", off)]).join("\n");
         assert!(said.contains("--admin-api=true (command line): needs an ADMIN_TOKEN"), "{said}");
     }
+}
+
+#[test]
+fn a_token_for_reading_is_another_one_and_no_shorter() {
+    let token = "a token of some length";
+    for (reader, wrong) in [
+        ("short", "ADMIN_READ_TOKEN=*** (environment): has 5 characters, which is too easy to guess"),
+        (token, "ADMIN_READ_TOKEN=*** (environment): is the ADMIN_TOKEN, with which everything may be changed"),
+    ] {
+        let settings = [("ADMIN_API", "true"), ("ADMIN_TOKEN", token), ("ADMIN_READ_TOKEN", reader)];
+        let said = refusal(&[], &settings).join("\n");
+        assert!(said.contains(wrong), "{said}");
+    }
+    let tollgate = Tollgate::start(RULES, &["ADMIN_API=true", &format!("ADMIN_READ_TOKEN={token}")]);
+    assert_eq!(tollgate.admin("GET", "/adjustments", token).0, 200);
+    assert_eq!(tollgate.admin("DELETE", "/adjustments/x?who=a&why=b", token).0, 403, "nobody changes anything");
 }
 
 #[test]

@@ -129,10 +129,11 @@ impl Run {
     fn replica(world: &Arc<Mutex<World>>, shadow_mode: bool) -> Replica {
         let denials = Arc::new(Denials::new(1 << 20, Box::new(|| {})));
         let store = || DeniedCache::new(Faulty::new(Arc::clone(world)), Arc::clone(&denials));
-        let ways = Leases::around(vec![store(), store()], 1_000, Box::new(|| {}));
+        let ways = Leases::around(vec![store(), store()], 1_000, Box::new(|_| {}));
         let ways: Vec<Arc<Way>> = ways.into_iter().map(Arc::new).collect();
         let plan = PlanOptions { shadow_mode, expected_replicas: 1, ..PlanOptions::default() };
-        let options = LimiterOptions { plan, overload: Overload::FailureMode, max_delayed_requests: 2 };
+        let options =
+            LimiterOptions { plan, overload: Overload::FailureMode, max_delayed_requests: 2, heavy_hitters: None };
         let metrics = Arc::new(Metrics::new(0.8).unwrap());
         let first = Limiter::new(
             options,

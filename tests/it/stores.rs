@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tollgate::algorithm::{Algorithm, Ask, Caller, Limit, MAX_PERIOD, Options, Verdict};
 use tollgate::descriptor::{Entry, Role};
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::redis::{RedisConfig, RedisStore};
+use tollgate::store::redis::{OnCall, RedisConfig, RedisStore};
 use tollgate::store::{Check, Key, Origin, Store, StoreError, Verdicts};
 use tollgate::wire::rate_limit_response::Code;
 
@@ -48,6 +48,7 @@ async fn redis_store_at(address: &str) -> RedisStore {
         queue: 100_000,
         key_prefix: String::new(),
         per_second: None,
+        on_call: OnCall::default(),
     };
     RedisStore::start(config, Box::new(|_| {})).await.unwrap()
 }

@@ -4,22 +4,27 @@
 use crate::support;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{FromRedisValue, Value, cmd, from_redis_value, pipe};
 use proptest::prelude::*;
 use support::limits::{
-    Change, any_change, any_limit, any_penalty, any_window, ask, max_wait_ms, memory_ms, small_limit,
+    Change, any_change, any_limit, any_penalty, any_time_zone, any_window, ask, calendar_limit, max_wait_ms, memory_ms,
+    small_limit,
 };
 use support::redis::Redis;
 use tollgate::algorithm::{
-    Algorithm, Ask, Caller, Charge, Effect, Limit, MAX_HITS, NamedWindow, Outcome, Penalty, State,
+    Algorithm, Ask, Caller, Charge, Effect, Limit, MAX_HITS, NamedWindow, Options, Outcome, Penalty, State,
 };
 use tollgate::descriptor::Role;
+use tollgate::store::memory::Clock;
 use tollgate::store::redis::script::{self, Group, Reply, Scripts};
-use tollgate::store::{Check, CheckVerdict, Key, Origin, Penalized, Verdicts, group};
+use tollgate::store::{Check, CheckVerdict, Key, Origin, Penalized, StoreError, Verdicts, group};
 
 const START: u64 = 1_784_000_000_123;
+
+const HOUR_MS: i64 = 60 * 60 * 1000;
 
 /// One call: how far the clock moves, and for each request in it what is asked of which counter, by whom.
 type Step = (Move, Vec<Vec<Asked>>);
@@ -77,7 +82,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((moves, calls), 1..25)
 }
 
-/// A limit, the penalty behind it, and the window in its counter's name, where it is a fixed one.
+/// A limit, the penalty behind it, and the window in its counter's name, where it is a fixed one of no calendar.
 type Limited = (Limit, Option<Penalty>, Option<NamedWindow>);
 
 /// The checks of a request. Each descriptor has up to two limits, which share its role and whether it gives back.
@@ -85,7 +90,8 @@ fn checks(limits: &[Limited], charges: &Charges, asked: &[Asked]) -> Vec<Check> 
     let check = |(i, (counter, change, caller, wants, _)): (usize, &Asked)| {
         let (descriptor, (.., first, role)) = (i / 2, &asked[i - i % 2]);
         let (limit, penalty, window) = limits[counter % limits.len()];
-        let window = window.filter(|_| limit.algorithm() == Algorithm::FixedWindow);
+        let is_aligned = limit.algorithm() == Algorithm::FixedWindow && limit.options().time_zone.is_none();
+        let window = window.filter(|_| is_aligned);
         let limit = change.as_ref().and_then(|change| change.of(&limit)).unwrap_or(limit);
         let name = format!("c{}", counter % limits.len());
         let own = Key::new("", &name, &[], |_| None, &limit, Origin::Rule);
@@ -140,11 +146,12 @@ impl Lua {
         cmd("FLUSHDB").exec_async(&mut self.connection).await.unwrap();
     }
 
-    /// The verdicts on all requests of a call, and for each of their counters its bytes and when it expires.
-    async fn decide(&mut self, requests: &[Vec<Check>], now: u64) -> (Verdicts, Vec<(Option<Vec<u8>>, Option<u64>)>) {
+    /// The verdicts on all requests of a call, each where there is one, and for each of their counters its bytes and
+    /// when it expires.
+    async fn decide(&mut self, requests: &[Vec<Check>], clocks: Clocks) -> (Vec<Decided>, Vec<Stored>) {
         let mut pipe = pipe();
-        pipe.cmd("SET").arg("clock").arg(now).ignore();
-        let groups: Vec<Group> = requests.iter().map(|checks| Group::new(checks)).collect();
+        pipe.cmd("SET").arg("clock").arg(clocks.redis).ignore();
+        let groups: Vec<Group> = requests.iter().map(|checks| Group::by_clock(checks, &clocks)).collect();
         pipe.add_command(script::call_of(&self.scripts, &groups));
         for (key, is_list) in requests.iter().flat_map(|checks| counters(checks)) {
             if is_list {
@@ -167,8 +174,25 @@ impl Lua {
             (bytes, read(ttl))
         });
         let mut reply = Reply::new(&reply, groups.iter().map(Group::counters).sum()).unwrap();
-        let verdicts = groups.iter().flat_map(|group| reply.next(group).unwrap()).collect();
-        (verdicts, stored.collect())
+        (groups.iter().map(|group| reply.next(group)).collect(), stored.collect())
+    }
+}
+
+type Decided = Result<Verdicts, StoreError>;
+
+/// A counter's bytes, and when it expires.
+type Stored = (Option<Vec<u8>>, Option<u64>);
+
+/// What the clocks of Redis and of the process that asks read.
+#[derive(Clone, Copy, Debug)]
+struct Clocks {
+    redis: u64,
+    process: u64,
+}
+
+impl Clock for Clocks {
+    fn now(&self) -> u64 {
+        self.process
     }
 }
 
@@ -229,7 +253,9 @@ fn rust_and_lua_agree_at_every_step() {
         (limit, prop::option::weighted(0.3, any_penalty()), prop::option::weighted(0.5, any_window())),
         1..4,
     );
-    let agree = runner.run(&(limits, 0..1_000_000_u64, steps()), |(limits, offset, steps)| {
+    // In this range the clock of the process that asks makes no difference to a calendar.
+    let ahead = -HOUR_MS..=HOUR_MS;
+    let agree = runner.run(&(limits, 0..1_000_000_u64, ahead, steps()), |(limits, offset, ahead, steps)| {
         let mut lua = lua.borrow_mut();
         runtime.block_on(lua.forget());
         let mut rust = Twin::default();
@@ -242,7 +268,9 @@ fn rust_and_lua_agree_at_every_step() {
                 Move::Back(ms) => now.saturating_sub(ms),
             };
             let requests: Vec<Vec<Check>> = calls.iter().map(|asked| checks(&limits, &charges, asked)).collect();
-            let (verdicts, stored) = runtime.block_on(lua.decide(&requests, now));
+            let clocks = Clocks { redis: now, process: now.saturating_add_signed(ahead) };
+            let (decided, stored) = runtime.block_on(lua.decide(&requests, clocks));
+            let verdicts: Verdicts = decided.into_iter().flat_map(Result::unwrap).collect();
             let twins: Verdicts = requests.iter().flat_map(|checks| rust.decide(checks, now)).collect();
             prop_assert_eq!(&verdicts, &twins, "at {}: {:?}", now, requests);
             for (check, verdict) in requests.iter().flatten().zip(verdicts.iter().flatten()) {
@@ -256,6 +284,56 @@ fn rust_and_lua_agree_at_every_step() {
                 if let Some((_, expires_at)) = twin {
                     prop_assert_eq!(expiry, Some(*expires_at), "at {}: {:?}", now, key);
                 }
+            }
+        }
+        Ok(())
+    });
+    agree.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// However wrong the clock of the process that asks is: by the calendar Redis decides as its own clock says, or not at
+/// all. Two processes may know different rules of the time zone, as if it were another.
+#[test]
+fn a_window_of_the_calendar_is_that_of_the_clock_of_redis() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = Redis::start();
+    let lua = std::cell::RefCell::new(runtime.block_on(Lua::new(&redis)));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let ahead = prop_oneof![-HOUR_MS..=HOUR_MS, -30 * HOUR_MS..=30 * HOUR_MS, -800 * 24 * HOUR_MS..=800 * 24 * HOUR_MS];
+    let moved = prop_oneof![2 => Just(0), 2 => 0..20 * HOUR_MS, 1 => 0..400 * 24 * HOUR_MS, 1 => -2 * HOUR_MS..0];
+    let steps = prop::collection::vec((moved, ahead, 0..4_i64, any::<bool>(), any::<bool>()), 1..30);
+    let second = Limit::new(Algorithm::TokenBucket, 9, Duration::from_secs(1), Options::default()).unwrap();
+    let agree = runner.run(&(calendar_limit(), any_time_zone(), steps), |(limit, other, steps)| {
+        let mut lua = lua.borrow_mut();
+        runtime.block_on(lua.forget());
+        let (mut rust, mut now) = (Twin::default(), START);
+        let options = Options { time_zone: Some(other), ..limit.options() };
+        let other = Limit::new(limit.algorithm(), limit.number(), limit.period(), options).unwrap();
+        let check = |counter: &Limit, limit, hits| {
+            vec![Check::new(Key::new("", "shop", &[], |_| None, counter, Origin::Rule), limit, ask(hits))]
+        };
+        for (by, ahead, hits, is_alone, is_other) in steps {
+            now = now.saturating_add_signed(by);
+            let clocks = Clocks { redis: now, process: now.saturating_add_signed(ahead) };
+            let first = check(&limit, if is_other { other } else { limit }, hits);
+            // Another request of the same call is decided, whatever becomes of this one.
+            let requests = if is_alone { vec![first] } else { vec![first, check(&second, second, hits)] };
+            let (decided, stored) = runtime.block_on(lua.decide(&requests, clocks));
+            for ((checks, decided), (bytes, _)) in requests.iter().zip(&decided).zip(&stored) {
+                match decided {
+                    Ok(verdicts) => prop_assert_eq!(verdicts, &rust.decide(checks, now), "{:?}", clocks),
+                    Err(StoreError::Counter(why)) => {
+                        prop_assert!(checks[0].limit != second && ahead.abs() > HOUR_MS, "{}: {:?}", why, clocks);
+                        prop_assert!(why.ends_with("too far from that of Redis for a window of the calendar"));
+                    }
+                    other => prop_assert!(false, "{:?}", other),
+                }
+                let twin = rust.state(&checks[0].key).map(State::pack);
+                prop_assert_eq!(bytes, &twin, "{:?}", clocks);
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use support::redis::Redis;
 use tokio::time::Instant;
 use tollgate::algorithm::{Algorithm, Ask, Caller, Limit, MAX_PERIOD, Options, Penalty, State};
 use tollgate::store::redis::script::{self, Group, Reply, Scripts};
-use tollgate::store::redis::{RedisConfig, RedisStore};
+use tollgate::store::redis::{OnCall, RedisConfig, RedisStore};
 use tollgate::store::{Check, Key, Origin, Penalized, Store as _, group};
 
 const NUMBER: u32 = 40;
@@ -55,6 +55,7 @@ impl Present {
             queue: 1_000,
             key_prefix: String::new(),
             per_second: None,
+            on_call: OnCall::default(),
         };
         Present(RedisStore::start(config, Box::new(|_| {})).await.unwrap())
     }

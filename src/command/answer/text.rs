@@ -85,7 +85,12 @@ fn line(limit: &LimitDetails, what: What) -> String {
     let comma = if state.is_empty() { "" } else { ", " };
     match (DecidedBy::named(&limit.decided_by), Standing::of(limit, what)) {
         (Some(DecidedBy::NotRefunded), _) => format!("not refunded to the {which}: {state}"),
-        (Some(DecidedBy::FailureModeOpen | DecidedBy::FailureModeClosed | DecidedBy::Skipped), _) => {
+        (
+            Some(
+                DecidedBy::FailureModeOpen | DecidedBy::FailureModeClosed | DecidedBy::Skipped | DecidedBy::Adjustment,
+            ),
+            _,
+        ) => {
             format!("not checked against the {which}: {state}")
         }
         (_, Standing::Over) => format!("over the {which}{left}{comma}{state}"),
@@ -127,7 +132,7 @@ fn allowance(limit: &LimitDetails) -> String {
     let mut text = match limit.period_ms.map(Duration::from_millis) {
         // The protocol has no word for every period, and names no algorithm.
         None if limit.algorithm.is_empty() => limit.number.to_string(),
-        period => format!("{} {}", limit.number, descriptor::per(period)),
+        period => format!("{} {}", limit.number, descriptor::per(period, limit.time_zone.as_deref())),
     };
     if limit.capacity > 0 && limit.capacity != limit.number {
         let _ = write!(text, ", {} at once", limit.capacity);
@@ -157,6 +162,8 @@ fn without_store(limit: &LimitDetails, what: What) -> Option<&'static str> {
         DecidedBy::NotRefunded => "the store is unavailable, and has not confirmed it",
         DecidedBy::KnownDenial => "the store is unavailable, and has denied this before",
         DecidedBy::Skipped => "another limit is known to deny the request",
+        DecidedBy::Adjustment if limit.over => "an adjustment blocks it",
+        DecidedBy::Adjustment => "an adjustment lets it pass",
         DecidedBy::Store | DecidedBy::FailureModeError | DecidedBy::UnknownDomain | DecidedBy::UnknownDescriptor => {
             return None;
         }

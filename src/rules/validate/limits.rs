@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::descriptors::Tree;
 use super::{algorithm, failure_mode};
-use crate::algorithm::{Algorithm, Initial, Limit, LimitError, LimitErrors, Options, Penalty, Weighting};
+use crate::algorithm::{Algorithm, Initial, Limit, LimitError, LimitErrors, Options, Penalty, TimeZone, Weighting};
 use crate::descriptor::Unit;
 use crate::lease::Lease;
 use crate::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, Said, SaidBy};
 use crate::rules::config::{FieldPath, Raw, RawLease, RawLimit, RawPenalty, RawReplaces, Text};
-use crate::rules::report::{Severity, quoted, unknown};
+use crate::rules::report::{Severity, nearest, quoted, unknown};
 
 /// How long a slot is taken that no stream releases.
 const HOLD: Duration = Duration::from_secs(60);
@@ -294,6 +294,7 @@ impl Tree<'_, '_> {
             }
         };
         let max_delay = self.length(&raw.max_delay, path.key("max_delay"));
+        let time_zone = self.time_zone(raw, path);
         let complaints = &mut *self.complaints;
         let options = Options {
             count_denied: raw.count_denied.get().copied(),
@@ -302,6 +303,7 @@ impl Tree<'_, '_> {
             initial: complaints.choice(&raw.initial, path, "initial", &Initial::ALL, Initial::name),
             segments: raw.segments.get().copied(),
             weighting: complaints.choice(&raw.weighting, path, "weighting", &Weighting::ALL, Weighting::name),
+            time_zone,
         };
         let (is_whole, number) = (number.is_some() && period.is_some(), number.unwrap_or(1));
         let limit = Limit::new(algorithm?, number, period.unwrap_or(ANY_LENGTH), options);
@@ -334,6 +336,27 @@ impl Tree<'_, '_> {
             return None;
         }
         self.length(&raw.period, place)
+    }
+
+    fn time_zone(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>) -> Option<TimeZone> {
+        let name = raw.time_zone.get()?;
+        let path = path.key("time_zone");
+        if raw.period.get().is_some() {
+            let message = "a time_zone goes with a unit: day, week, month or year; a period is as long everywhere";
+            self.complaints.error(path, message);
+            return None;
+        }
+        let found = TimeZone::named(name);
+        if found.is_none() {
+            let names = TimeZone::names();
+            let near = nearest(name, &names.iter().map(String::as_str).collect::<Vec<_>>());
+            let hint = match near {
+                Some(near) => format!(", did you mean {near:?}?"),
+                None => "; it is a name such as Asia/Shanghai, Europe/Berlin or UTC".to_owned(),
+            };
+            self.complaints.error(path, format!("unknown time zone {}{hint}", quoted(name)));
+        }
+        found
     }
 
     /// The period of a limit of what is in progress.

@@ -16,7 +16,8 @@ mod shard;
 use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher as _};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -56,6 +57,23 @@ impl Clock for SystemClock {
     fn now(&self) -> u64 {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::try_from(since_epoch.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+/// A clock that stands still until somebody sets it: where requests are decided later than they came.
+#[derive(Clone, Debug, Default)]
+pub struct GivenClock(Arc<AtomicU64>);
+
+impl GivenClock {
+    /// It is so late, in milliseconds since the Unix epoch.
+    pub fn set(&self, now_ms: u64) {
+        self.0.store(now_ms, Ordering::Relaxed);
+    }
+}
+
+impl Clock for GivenClock {
+    fn now(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
@@ -285,21 +303,9 @@ impl<C: Clock> Store for MemoryStore<C> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicU64;
-
     use super::*;
     use crate::algorithm::{Algorithm, Ask, Limit, Options};
     use crate::store::Origin;
-
-    #[derive(Clone, Default)]
-    struct HandClock(Arc<AtomicU64>);
-
-    impl Clock for HandClock {
-        fn now(&self) -> u64 {
-            self.0.load(Ordering::Relaxed)
-        }
-    }
 
     fn check(domain: &str) -> Check {
         let limit = Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(1), Options::default()).unwrap();
@@ -308,14 +314,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn expired_counters_leave_and_live_ones_stay() {
-        let clock = HandClock::default();
-        clock.0.store(1_000_000, Ordering::Relaxed);
+        let clock = GivenClock::default();
+        clock.set(1_000_000);
         let store = MemoryStore::new(clock.clone(), usize::MAX);
         for i in 0..100_000 {
             store.decide(&[check(&format!("old{i}"))]).unwrap();
         }
         assert_eq!(store.len(), 100_000);
-        clock.0.store(1_004_000, Ordering::Relaxed);
+        clock.set(1_004_000);
         for i in 0..100 {
             store.decide(&[check(&format!("new{i}"))]).unwrap();
         }
@@ -329,12 +335,12 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_room_of_a_crowd_goes_back_a_little_at_a_time() {
-        let clock = HandClock::default();
+        let clock = GivenClock::default();
         let store = MemoryStore::new(clock.clone(), usize::MAX);
         for i in 0..500_000 {
             store.decide(&[check(&format!("crowd{i}"))]).unwrap();
         }
-        clock.0.store(4_000, Ordering::Relaxed);
+        clock.set(4_000);
         let held = || -> usize { store.shards.iter().map(|shard| shard.lock().bytes()).sum() };
         let (mut before, mut passes) = (held(), 0);
         assert!(before > 40 << 20, "a crowd of {before} bytes is too small to show it");
@@ -351,7 +357,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn at_its_bound_it_takes_no_new_counter_and_the_others_go_on() {
-        let clock = HandClock::default();
+        let clock = GivenClock::default();
         let store = MemoryStore::new(clock.clone(), 100 * COUNTER_BYTES);
         let one = |name: &str| store.decide(&[check(name)]).map(|verdicts| verdicts[0].unwrap().own.remaining);
         for i in 0..100 {
@@ -368,12 +374,12 @@ mod tests {
         let log = MemoryStore::new(clock.clone(), 3 * COUNTER_BYTES);
         let log_check = [Check::new(check("log").key, limit, Ask::Take(1))];
         let kept = (0..1_000).take_while(|ms| {
-            clock.0.store(*ms, Ordering::Relaxed);
+            clock.set(*ms);
             log.decide(&log_check).is_ok()
         });
         assert!((2..100).contains(&kept.count()));
 
-        clock.0.store(4_000, Ordering::Relaxed);
+        clock.set(4_000);
         let _ = tokio::time::timeout(SWEEP_EVERY * 2, store.sweep()).await;
         assert_eq!((store.len(), store.bytes()), (0, 0));
         assert_eq!(one("late").unwrap(), 4);
@@ -381,10 +387,10 @@ mod tests {
 
     #[test]
     fn requests_alone_sweep_too() {
-        let clock = HandClock::default();
+        let clock = GivenClock::default();
         let store = MemoryStore::new(clock.clone(), usize::MAX);
         for second in 0..100 {
-            clock.0.store(second * 1_000, Ordering::Relaxed);
+            clock.set(second * 1_000);
             for i in 0..1_000 {
                 store.decide(&[check(&format!("{second}/{i}"))]).unwrap();
             }

@@ -153,6 +153,11 @@ impl Batch {
         requests.len() >= REQUESTS || requests.map(|request| request.work).sum::<u64>() >= WORK
     }
 
+    /// How many go together.
+    pub(super) fn requests(&self) -> usize {
+        self.0.len()
+    }
+
     /// What each request asks.
     pub(super) fn groups(&self) -> impl Iterator<Item = &Group> + Clone {
         self.0.iter().map(|request| &request.group)

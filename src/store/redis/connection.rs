@@ -129,7 +129,9 @@ impl From<Fault> for StoreError {
             Fault::Silent(_) => StoreError::Timeout,
             Fault::Lost(cause) => StoreError::Connection(cause.into()),
             Fault::Refused(cause) => StoreError::Refused(cause.to_string().into()),
-            Fault::NoScript | Fault::Connect(_) | Fault::Elsewhere(_) | Fault::Unheard { .. } => {
+            // It was not asked at all.
+            Fault::Connect(_) => StoreError::Down(fault.to_string().into()),
+            Fault::NoScript | Fault::Elsewhere(_) | Fault::Unheard { .. } => {
                 StoreError::Refused(fault.to_string().into())
             }
             Fault::Answer => StoreError::Answer,

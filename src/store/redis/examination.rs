@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 use deadpool_redis::redis::{Value, cmd};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::cause::Cause;
@@ -115,6 +116,27 @@ impl Examination {
         self.both().flat_map(|it| it.errors.iter().chain(it.servers.iter().flat_map(|server| &server.errors)))
     }
 
+    /// As machines read it.
+    pub fn to_json(&self) -> serde_json::Value {
+        let mut told = self.to_json_alone();
+        if let Some(per_second) = &self.per_second {
+            told["per_second"] = per_second.to_json_alone();
+        }
+        told
+    }
+
+    fn to_json_alone(&self) -> serde_json::Value {
+        let sentinels = self.sentinels.iter().map(|(place, master)| json!({ "sentinel": place, "master": master }));
+        json!({
+            "redis": self.redis,
+            "kind": self.kind,
+            "sentinels": sentinels.collect::<Vec<_>>(),
+            "servers": self.servers.iter().map(Server::to_json).collect::<Vec<_>>(),
+            "warnings": self.warnings,
+            "errors": self.errors,
+        })
+    }
+
     /// What is said of the one for all counters, said of the one for limits of seconds.
     fn names_settings_of_its_own(&mut self) {
         let rename = |text: &mut String| *text = of_second(text);
@@ -171,6 +193,26 @@ impl Examination {
             self.servers.push(server);
         }
         Ok(())
+    }
+}
+
+impl Server {
+    fn to_json(&self) -> serde_json::Value {
+        let latency = self.latency_us.map(|(median, most)| json!({ "median": median, "most": most }));
+        json!({
+            "server": self.server,
+            "slots": self.slots,
+            "engine": self.engine,
+            "role": self.role,
+            "replicas": self.replicas,
+            "runs_scripts": self.runs_scripts,
+            "decision_us": latency,
+            "maxmemory_policy": self.maxmemory_policy,
+            "clock_ahead_ms": self.clock_ahead_ms,
+            "missing_permissions": self.missing_permissions,
+            "warnings": self.warnings,
+            "errors": self.errors,
+        })
     }
 }
 

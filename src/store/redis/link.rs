@@ -136,6 +136,11 @@ impl Link {
         }
     }
 
+    /// A call of so many requests has been sent.
+    pub(super) fn note_call(&self, requests: usize) {
+        self.shared.config.on_call.tell(requests);
+    }
+
     /// How long a reply may be outstanding.
     pub(super) fn timeout(&self) -> Duration {
         self.shared.config.timeout

@@ -1,6 +1,7 @@
 //! Counters in Redis: shared by every process that asks the same Redis, decided by one script on Redis's own clock.
 
 mod address;
+mod adjustments;
 mod batch;
 mod breaker;
 pub mod cause;
@@ -33,8 +34,9 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 pub use address::{RedisAddress, RedisAddressError, RedisTls, RedisType};
+pub use adjustments::RedisAdjustments;
 pub use cause::Cause;
-pub use config::RedisConfig;
+pub use config::{OnCall, RedisConfig};
 pub use examination::{Examination, Server, examine};
 pub use replicas::{Reading, RedisReplicas, Replica, ReplicaError, Staleness};
 

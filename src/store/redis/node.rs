@@ -186,6 +186,7 @@ impl Node {
                 let span = batch.span();
                 let (at, call) = (Instant::now(), self.hand_over(&connection, &batch));
                 if !connection.never_sent(&call) {
+                    self.link.note_call(batch.requests());
                     return Some(Sent { batch, connection, call, at, loads, span });
                 }
                 span.iter().for_each(|span| span.fail("connection"));

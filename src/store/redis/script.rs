@@ -9,6 +9,7 @@ use super::source::SCRIPTS;
 pub use super::source::Scripts;
 use crate::algorithm::{Algorithm, Ask, FIGURES, MAX_HITS, Verdict};
 use crate::descriptor::Role;
+use crate::store::memory::{Clock, SystemClock};
 use crate::store::{Check, CheckVerdict, StoreError, Verdicts, group};
 
 /// Bytes that ask one check, and more than ask for its penalty or say what it takes back: four flags, and hits, number,
@@ -50,6 +51,11 @@ pub struct Group {
 impl Group {
     /// Of these checks.
     pub fn new<C: Borrow<Check>>(checks: &[C]) -> Group {
+        Group::by_clock(checks, &SystemClock)
+    }
+
+    /// The same in a process with this clock, which windows of a calendar are told by.
+    pub fn by_clock<C: Borrow<Check>>(checks: &[C], clock: &impl Clock) -> Group {
         let keys_and_questions = group::keys(checks).map(|key| key.as_str().len() + QUESTION);
         let size = keys_and_questions.sum();
         let (mut bytes, mut keys) = (Vec::with_capacity(size), SmallVec::new());
@@ -60,7 +66,7 @@ impl Group {
         let mut penalties = SmallVec::with_capacity(checks.len());
         for (i, check) in checks.iter().map(Borrow::borrow).enumerate() {
             let joined = i > 0 && checks[i - 1].borrow().descriptor == check.descriptor;
-            question(&mut bytes, check, joined, i + 1 < checks.len());
+            question(&mut bytes, check, (joined, i + 1 < checks.len()), clock);
             penalties.push(check.penalized().is_some());
         }
         let alone = match checks {
@@ -149,7 +155,7 @@ pub fn load(is_cluster: bool) -> impl Iterator<Item = Cmd> {
 
 /// One check as `lua/prelude.lua` unpacks it: `joined` to the one before if both are of one rule, and `followed` by
 /// another of the same request.
-fn question(questions: &mut Vec<u8>, check: &Check, joined: bool, followed: bool) {
+fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, bool), clock: &impl Clock) {
     let Check { limit, ask, caller, .. } = check;
     let role = match check.role {
         Role::Enforced => 0,
@@ -166,7 +172,7 @@ fn question(questions: &mut Vec<u8>, check: &Check, joined: bool, followed: bool
     let extras = u8::from(penalty.is_some()) + extra;
     questions.extend([limit.algorithm() as u8 + 1, flags, u8::from(limit.count_denied()), extras]);
     // Every one of them is whole and at most 2^53, so that nothing is rounded.
-    let figures = limit.figures(*caller).map(|figure| figure as f64);
+    let figures = limit.figures(*caller, || clock.now()).map(|figure| figure as f64);
     let values = [ask.hits() as f64, f64::from(limit.number()), limit.period_ms() as f64];
     let charge = ask.charge().map(|charge| [charge.at_ms as f64, charge.reset_after_ms as f64]);
     let penalty = penalty.map(|penalty| penalty.figures().map(|figure| figure as f64));

@@ -30,8 +30,6 @@ pub enum Class {
     WrongRules,
     /// Lines of a file of the project, which is tried elsewhere.
     PartOf(PathBuf),
-    /// Rules for Prometheus: they name metrics that there are.
-    Alerts,
     /// Commands, each with what it prints.
     Screen,
     /// Commands, each of which succeeds.
@@ -116,7 +114,6 @@ impl Block {
         let class = match (language, attribute) {
             ("yaml", "") => Class::Rules,
             ("yaml", "wrong") => Class::WrongRules,
-            ("yaml", "alerts") => Class::Alerts,
             ("console", "") => Class::Screen,
             ("sh", "") => Class::Commands,
             ("sh", "release") => Class::Release,

@@ -16,6 +16,7 @@ const UNRUN: &[(&str, &str, Trial)] = &[
     ("cargo", "it builds, and runs the tests themselves", cargo),
     ("docker", "a container needs a daemon", files),
     ("kubectl", "it needs a cluster", files),
+    ("helm", "it needs a cluster, and `make e2e` renders the chart", files),
     ("grpcurl", "it is installed nowhere here", grpcurl),
 ];
 

@@ -50,7 +50,7 @@ fn every_config_map_of_a_manifest_is_read_and_all_else_is_passed_over() {
 
 #[test]
 fn the_manifest_for_kubernetes_in_this_project_holds_rules() {
-    let loaded = check(&sources("deploy/kubernetes"), &[], &OPTIONS).unwrap();
+    let loaded = check(&sources("deploy/kustomize/base"), &[], &OPTIONS).unwrap();
     assert_eq!(loaded.warnings, []);
     assert!(!loaded.rules.rules().is_empty());
 }

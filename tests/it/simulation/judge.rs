@@ -294,6 +294,9 @@ impl Judge {
             Answer::NotRefunded => {
                 self.demand(check.ask.is_refund(), || format!("{} is no refund", seen.number));
             }
+            Answer::Exempt | Answer::Blocked => {
+                self.demand(false, || format!("{} meets an adjustment, of which there is none", seen.number));
+            }
             Answer::Skipped => {
                 self.counts.see("skipped", 1);
                 let denied = decision.over_limit || decision.only_shadow;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::algorithm::{
-    Algorithm, Ask, Caller, Initial, Limit, MAX_DELAY, MAX_PERIOD, NamedWindow, Options, Penalty, Weighting,
+    Algorithm, Ask, Caller, Initial, Limit, MAX_DELAY, MAX_PERIOD, NamedWindow, Options, Penalty, TimeZone, Weighting,
 };
 
 /// Numbers at which arithmetic likes to break, and any others.
@@ -19,10 +19,14 @@ fn number() -> impl Strategy<Value = u32> {
     ]
 }
 
+/// The periods that stand for a unit of the calendar.
+const CALENDAR_MS: [u64; 4] = [86_400_000, 7 * 86_400_000, 30 * 86_400_000, 365 * 86_400_000];
+
 fn period_ms() -> impl Strategy<Value = u64> {
     let longest = MAX_PERIOD.as_millis() as u64;
     let named = prop::sample::select(vec![1_000, 60_000, 3_600_000, 86_400_000, 31_536_000_000, longest, longest - 1]);
-    prop_oneof![3 => 1..30_u64, 2 => 31..5_000_u64, 2 => named, 1 => 1..=longest]
+    let calendar = prop::sample::select(&CALENDAR_MS[..]);
+    prop_oneof![3 => 1..30_u64, 2 => 31..5_000_u64, 2 => named, 2 => calendar, 1 => 1..=longest]
 }
 
 /// Options of every algorithm; those that an algorithm does not have are left out.
@@ -36,15 +40,26 @@ fn options() -> impl Strategy<Value = Options> {
         prop::option::weighted(0.3, prop::sample::select(&Initial::ALL[..])),
         prop::option::of(1..=60_u32),
         prop::option::of(weighting),
+        prop::option::of(any_time_zone()),
     )
-        .prop_map(|(count_denied, burst, max_delay, initial, segments, weighting)| Options {
+        .prop_map(|(count_denied, burst, max_delay, initial, segments, weighting, time_zone)| Options {
             count_denied,
             burst,
             max_delay,
             initial,
             segments,
             weighting,
+            time_zone,
         })
+}
+
+/// A time zone: with and without summer time, with odd offsets, one that skipped a day, and any other.
+pub fn any_time_zone() -> impl Strategy<Value = TimeZone> {
+    let names = ["UTC", "Asia/Shanghai", "Europe/Berlin", "America/New_York", "Asia/Kolkata", "Australia/Lord_Howe"];
+    let odd = ["Africa/Cairo", "America/Havana", "Asia/Beirut", "America/Asuncion", "Pacific/Apia", "America/Toronto"];
+    let known = names.into_iter().chain(odd).map(str::to_owned).collect::<Vec<_>>();
+    let any = prop_oneof![prop::sample::select(known), prop::sample::select(TimeZone::names())];
+    any.prop_map(|name| TimeZone::named(&name).unwrap())
 }
 
 fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Option<Limit> {
@@ -61,6 +76,7 @@ fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> 
         initial: options.initial.filter(|_| has("initial")),
         segments: options.segments.filter(|_| has("segments")),
         weighting: options.weighting.filter(|_| has("weighting")),
+        time_zone: options.time_zone.filter(|_| has("time_zone") && CALENDAR_MS.contains(&period_ms)),
     };
     Limit::new(algorithm, number, Duration::from_millis(period_ms), options).ok()
 }
@@ -84,6 +100,15 @@ pub fn small_limit() -> impl Strategy<Value = Limit> {
     )
 }
 
+/// A limit whose windows follow a calendar.
+pub fn calendar_limit() -> impl Strategy<Value = Limit> {
+    let period_ms = prop::sample::select(&CALENDAR_MS[..]);
+    (0..12_u32, period_ms, any_time_zone(), any::<bool>()).prop_map(|(number, period_ms, time_zone, count_denied)| {
+        let options = Options { time_zone: Some(time_zone), count_denied: Some(count_denied), ..Options::default() };
+        Limit::new(Algorithm::FixedWindow, number, Duration::from_millis(period_ms), options).unwrap()
+    })
+}
+
 /// What may be changed of a limit that goes on with the same counter. A change may be none.
 #[derive(Clone, Debug)]
 pub struct Change {
@@ -95,7 +120,8 @@ impl Change {
     /// The limit as it then is; `None` where there is no such limit.
     pub fn of(&self, limit: &Limit) -> Option<Limit> {
         // A window cut anew is another counter.
-        let options = Options { segments: limit.options().segments, ..self.options };
+        let Options { segments, time_zone, .. } = limit.options();
+        let options = Options { segments, time_zone, ..self.options };
         make(limit.algorithm(), self.number, limit.period_ms(), options)
     }
 }
@@ -122,8 +148,10 @@ pub fn any_window() -> impl Strategy<Value = NamedWindow> {
 
 /// The longest that a counter of this limit remembers anything.
 pub fn memory_ms(limit: &Limit) -> u64 {
-    let [first, second, third, _, fifth] = limit.figures(Caller::default());
+    let [first, second, third, _, fifth] = limit.figures(Caller::default(), || 0);
     match limit.algorithm() {
+        // A month and a year are up to a day longer than what stands for them, and a day of a change up to two.
+        Algorithm::FixedWindow if limit.options().time_zone.is_some() => limit.period_ms() + 2 * 86_400_000,
         Algorithm::FixedWindow => limit.period_ms(),
         Algorithm::SlidingWindow => first * (second + 1),
         Algorithm::TokenBucket | Algorithm::LeakyBucket => third + fifth,
@@ -148,11 +176,11 @@ pub fn bound(limit: &Limit, hits: u64) -> u64 {
     let number = u64::from(limit.number());
     match limit.algorithm() {
         Algorithm::FixedWindow => 2 * number,
-        Algorithm::SlidingWindow if limit.figures(Caller::default())[2] == 1 => 2 * number,
+        Algorithm::SlidingWindow if limit.figures(Caller::default(), || 0)[2] == 1 => 2 * number,
         Algorithm::SlidingWindow | Algorithm::SlidingLog | Algorithm::Concurrency => number,
         Algorithm::TokenBucket => number + u64::from(limit.capacity()),
         Algorithm::LeakyBucket => {
-            let [burst, _, _, max_delay_ms, _] = limit.figures(Caller::default());
+            let [burst, _, _, max_delay_ms, _] = limit.figures(Caller::default(), || 0);
             // Those who wait leave in whole milliseconds, and a request leaves as a whole.
             let together =
                 if max_delay_ms > 0 { hits.max(burst) - burst + number.div_ceil(limit.period_ms()) } else { 0 };

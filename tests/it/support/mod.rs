@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "tests/allocations.rs and the benchmarks use a part of this")]
 
 pub mod certificates;
+pub mod chromium;
 pub mod cluster;
 pub mod collector;
 pub mod drop_in;

@@ -139,7 +139,12 @@ pub(super) static RATE_LIMIT: Section = Section {
     about: "So many requests in a unit or period.",
     keys: &[
         key("name", Takes::Text, "What answers and `replaces` call this limit."),
-        key("unit", Takes::Unit, "The period by a name: a month has 30 days, a year 365."),
+        key(
+            "unit",
+            Takes::Unit,
+            "The period by a name: a month has 30 days, a year 365; with time_zone both are as long as in \
+            the calendar.",
+        ),
         key(
             "period",
             Takes::Length,
@@ -184,6 +189,12 @@ pub(super) static RATE_LIMIT: Section = Section {
             Takes::Choice(weightings),
             "Of a sliding window: what the sub-window counts that is partly over. \
             Without it, strict.",
+        ),
+        key(
+            "time_zone",
+            Takes::Text,
+            "Of a fixed window: its windows are the days, weeks, months or years of this time zone, such as \
+            Asia/Shanghai or UTC. Without it, a window has the length of its unit, and all are aligned to the epoch.",
         ),
         key(
             "hold",

@@ -98,6 +98,7 @@ fn limit<'n>(file: &mut File<'_>, spot: Option<Spot<'n, '_>>) -> Raw<RawLimit<'n
         initial: text(file, fields, "initial"),
         segments: number(file, fields, "segments"),
         weighting: text(file, fields, "weighting"),
+        time_zone: text(file, fields, "time_zone"),
         hold: length(file, fields, "hold"),
         give_back: flag(file, fields, "give_back"),
         penalty: section(file, fields.get("penalty"), &keys::PENALTY, penalty),

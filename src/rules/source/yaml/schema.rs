@@ -151,6 +151,7 @@ fn of_a_limit() -> Vec<Value> {
     let has_length = [unlimited.clone(), said("unit"), said("period")].into_iter().chain(holders()).collect::<Vec<_>>();
     let mut all = vec![
         not_both("unit", "period"),
+        not_both("time_zone", "period"),
         json!({"anyOf": has_length}),
         not_both("penalty", "lease"),
         json!({"properties": {"cost": {"not": {"const": 0}}}}),

@@ -1,0 +1,122 @@
+{{- define "tollgate.name" -}}
+{{- $name := contains "tollgate" .Release.Name | ternary .Release.Name (printf "%s-tollgate" .Release.Name) }}
+{{- $name | trunc 52 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "tollgate.selector" -}}
+app.kubernetes.io/name: tollgate
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "tollgate.labels" -}}
+{{ include "tollgate.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
+{{- end }}
+
+{{- define "tollgate.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}{{ .Values.serviceAccount.name | default (include "tollgate.name" .) }}
+{{- else }}{{ .Values.serviceAccount.name | default "default" }}{{ end }}
+{{- end }}
+
+{{- define "tollgate.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- with .Values.image.digest }}@{{ . }}{{ end }}
+{{- end }}
+
+{{/* What cannot be right, in words that say what to do. */}}
+{{- define "tollgate.check" -}}
+{{- $rules := .Values.rules }}
+{{- $sources := 0 }}
+{{- range list $rules.files $rules.existingConfigMap $rules.managementServer }}
+{{- if . }}{{ $sources = add1 $sources }}{{ end }}
+{{- end }}
+{{- if ne (int $sources) 1 }}
+{{- fail "name one source of rules: rules.files, rules.existingConfigMap or rules.managementServer" }}
+{{- end }}
+{{- if and (not .Values.redis.url) (or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1)) }}
+{{- fail "without redis.url each replica counts for itself: set it, or replicaCount: 1" }}
+{{- end }}
+{{- if and .Values.autoscaling.enabled (not ((.Values.resources).requests).cpu) }}
+{{- fail "the autoscaler compares with resources.requests.cpu: set it" }}
+{{- end }}
+{{- end }}
+
+{{/* The settings by their variables, as YAML; those of `settings` win. */}}
+{{- define "tollgate.settings" -}}
+{{- $redis := .Values.redis }}
+{{- $all := dict }}
+{{- if .Values.rules.managementServer }}
+{{- $_ := set $all "CONFIG_TYPE" "GRPC_XDS_SOTW" }}
+{{- $_ := set $all "CONFIG_GRPC_XDS_SERVER_URL" .Values.rules.managementServer }}
+{{- else }}
+{{- $_ := set $all "RULES" "/etc/tollgate/rules" }}
+{{- end }}
+{{- /* failure_mode: local divides a limit by this: by the most that there may be, lest more passes. */}}
+{{- $most := ternary .Values.autoscaling.maxReplicas .Values.replicaCount .Values.autoscaling.enabled }}
+{{- $_ := set $all "EXPECTED_REPLICAS" $most }}
+{{- $_ := set $all "DRAIN_DELAY" (printf "%ds" (int .Values.drainSeconds)) }}
+{{- $_ := set $all "SHUTDOWN_TIMEOUT" (printf "%ds" (int .Values.shutdownSeconds)) }}
+{{- with $redis.url }}{{ $_ := set $all "REDIS_URL" . }}{{ end }}
+{{- with $redis.type }}{{ $_ := set $all "REDIS_TYPE" . }}{{ end }}
+{{- if $redis.auth.secret }}{{ $_ := set $all "REDIS_AUTH_FILE" (printf "/etc/tollgate/redis-auth/%s" $redis.auth.key) }}{{ end }}
+{{- if $redis.tls.enabled }}
+{{- $_ := set $all "REDIS_TLS" true }}
+{{- if $redis.tls.ca.secret }}{{ $_ := set $all "REDIS_TLS_CACERT" (printf "/etc/tollgate/redis-ca/%s" $redis.tls.ca.key) }}{{ end }}
+{{- if $redis.tls.client.secret }}
+{{- $_ := set $all "REDIS_TLS_CLIENT_CERT" "/etc/tollgate/redis-client/tls.crt" }}
+{{- $_ := set $all "REDIS_TLS_CLIENT_KEY" "/etc/tollgate/redis-client/tls.key" }}
+{{- end }}
+{{- with $redis.tls.serverName }}{{ $_ := set $all "REDIS_TLS_SERVER_NAME" . }}{{ end }}
+{{- end }}
+{{- if $redis.perSecond.url }}
+{{- $_ := set $all "REDIS_PERSECOND" true }}
+{{- $_ := set $all "REDIS_PERSECOND_URL" $redis.perSecond.url }}
+{{- with $redis.perSecond.type }}{{ $_ := set $all "REDIS_PERSECOND_TYPE" . }}{{ end }}
+{{- if $redis.perSecond.tls }}{{ $_ := set $all "REDIS_PERSECOND_TLS" true }}{{ end }}
+{{- end }}
+{{- if .Values.tls.secret }}
+{{- $_ := set $all "GRPC_SERVER_USE_TLS" true }}
+{{- $_ := set $all "GRPC_SERVER_TLS_CERT" "/etc/tollgate/tls/tls.crt" }}
+{{- $_ := set $all "GRPC_SERVER_TLS_KEY" "/etc/tollgate/tls/tls.key" }}
+{{- with .Values.tls.clientCa }}
+{{- if .secret }}{{ $_ := set $all "GRPC_CLIENT_TLS_CACERT" (printf "/etc/tollgate/client-ca/%s" .key) }}{{ end }}
+{{- end }}
+{{- end }}
+{{- if .Values.admin.secret }}{{ $_ := set $all "ADMIN_API" true }}{{ end }}
+{{- toYaml (merge (deepCopy .Values.settings) $all) }}
+{{- end }}
+
+{{/* Secrets that only a variable can bring. */}}
+{{- define "tollgate.secretEnv" -}}
+{{- $redis := .Values.redis }}
+{{- $all := dict "REDIS_SENTINEL_AUTH" $redis.sentinelAuth "REDIS_PERSECOND_AUTH" $redis.perSecond.auth "ADMIN_TOKEN" .Values.admin }}
+{{- range $name, $from := $all }}
+{{- if $from.secret }}
+- name: {{ $name }}
+  valueFrom: { secretKeyRef: { name: {{ $from.secret | quote }}, key: {{ $from.key | quote }} } }
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What is mounted as whole folders, by volume: a single file (subPath) would never see a change. */}}
+{{- define "tollgate.volumes" -}}
+{{- $redis := .Values.redis }}
+{{- $secrets := dict "redis-auth" $redis.auth.secret "tls" .Values.tls.secret }}
+{{- if .Values.tls.secret }}{{ $_ := set $secrets "client-ca" .Values.tls.clientCa.secret }}{{ end }}
+{{- if $redis.tls.enabled }}
+{{- $_ := set $secrets "redis-ca" $redis.tls.ca.secret }}
+{{- $_ := set $secrets "redis-client" $redis.tls.client.secret }}
+{{- end }}
+{{- if not .Values.rules.managementServer }}
+- name: rules
+  configMap: { name: {{ .Values.rules.existingConfigMap | default (printf "%s-rules" (include "tollgate.name" .)) | quote }} }
+{{- end }}
+{{- range $name, $secret := $secrets }}
+{{- if $secret }}
+- name: {{ $name }}
+  secret: { secretName: {{ $secret | quote }} }
+{{- end }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,133 @@
+//! What has come of the requests that were compared.
+
+use std::collections::{HashMap, VecDeque};
+
+use super::sampling::Picked;
+use crate::decision::{Decision, Limited};
+use crate::descriptor::{Request, Role};
+use crate::metrics::{CandidateMetrics, CandidateOutcome};
+
+/// Examples are kept of so many rules at most, and so many of each.
+const RULES_WITH_EXAMPLES: usize = 256;
+const EXAMPLES: usize = 5;
+/// An example has so many bytes at most, and a few more where a letter would be cut.
+const EXAMPLE_BYTES: usize = 256;
+
+/// Stands for a rule where a request is denied because the rules do not know its domain or a descriptor.
+const UNKNOWN: &str = "(unknown)";
+
+/// The counts of a trial.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) compared: u64,
+    pub(super) newly_denied: u64,
+    pub(super) newly_allowed: u64,
+    /// By domain and rule. There are as many as both sets of rules have.
+    pub(super) rules: HashMap<Box<str>, HashMap<Box<str>, RuleTally>>,
+    with_examples: usize,
+}
+
+/// The counts of a rule.
+#[derive(Default)]
+pub(super) struct RuleTally {
+    pub(super) agreed: u64,
+    pub(super) newly_denied: u64,
+    pub(super) newly_allowed: u64,
+    /// The last of different keys: when, and what was asked.
+    pub(super) examples: VecDeque<(u64, String)>,
+}
+
+/// A request and what both sets of rules say of it.
+pub(super) struct Compared<'c, 'r> {
+    pub(super) at_ms: u64,
+    pub(super) request: &'c Request,
+    pub(super) picked: &'c Picked,
+    pub(super) old: &'c Decision<'r>,
+    pub(super) new: &'c Decision<'r>,
+}
+
+impl Compared<'_, '_> {
+    fn outcome(&self) -> CandidateOutcome {
+        match (self.old.over_limit, self.new.over_limit) {
+            (false, true) => CandidateOutcome::NewlyDenied,
+            (true, false) => CandidateOutcome::NewlyAllowed,
+            _ => CandidateOutcome::Agreed,
+        }
+    }
+
+    /// The rules that it counts for, each once: those that deny it, or all where both sets say the same.
+    fn rules(&self) -> Vec<(&str, &str)> {
+        let (outcome, old, new) = (self.outcome(), &self.old.limits[..], &self.new.limits[..]);
+        let (old, new) = match outcome {
+            CandidateOutcome::Agreed => (old, new),
+            CandidateOutcome::NewlyDenied => (&[][..], new),
+            CandidateOutcome::NewlyAllowed => (old, &[][..]),
+        };
+        let denies = |limited: &Limited<'_>| limited.over() && limited.role() != Role::Shadow;
+        let counts = |limited: &&Limited<'_>| {
+            self.picked[limited.asked.check.descriptor] && (outcome == CandidateOutcome::Agreed || denies(limited))
+        };
+        let sources = old.iter().chain(new).filter(counts).map(|limited| limited.asked.source);
+        let mut rules: Vec<(&str, &str)> = sources.map(|source| (source.domain(), source.label())).collect();
+        rules.sort_unstable();
+        rules.dedup();
+        if rules.is_empty() && outcome != CandidateOutcome::Agreed {
+            rules.push(("", UNKNOWN));
+        }
+        rules
+    }
+}
+
+impl Tally {
+    pub(super) fn add(&mut self, compared: &Compared<'_, '_>, metrics: &CandidateMetrics) {
+        let outcome = compared.outcome();
+        self.compared += 1;
+        match outcome {
+            CandidateOutcome::Agreed => {}
+            CandidateOutcome::NewlyDenied => self.newly_denied += 1,
+            CandidateOutcome::NewlyAllowed => self.newly_allowed += 1,
+        }
+        for (domain, rule) in compared.rules() {
+            metrics.record((domain, rule), outcome);
+            self.add_to((domain, rule), outcome, compared);
+        }
+    }
+
+    fn add_to(&mut self, (domain, rule): (&str, &str), outcome: CandidateOutcome, compared: &Compared<'_, '_>) {
+        let has = |known: &Self| known.rules.get(domain).is_some_and(|rules| rules.contains_key(rule));
+        if !has(self) {
+            self.rules.entry(domain.into()).or_default().insert(rule.into(), RuleTally::default());
+        }
+        let Some(tally) = self.rules.get_mut(domain).and_then(|rules| rules.get_mut(rule)) else { return };
+        match outcome {
+            CandidateOutcome::Agreed => return tally.agreed += 1,
+            CandidateOutcome::NewlyDenied => tally.newly_denied += 1,
+            CandidateOutcome::NewlyAllowed => tally.newly_allowed += 1,
+        }
+        let is_first = tally.examples.is_empty();
+        if !is_first || self.with_examples < RULES_WITH_EXAMPLES {
+            self.with_examples += usize::from(is_first);
+            tally.keep(compared.at_ms, example(compared.request));
+        }
+    }
+}
+
+impl RuleTally {
+    /// The last time of each key counts.
+    fn keep(&mut self, at_ms: u64, example: String) {
+        self.examples.retain(|(_, known)| *known != example);
+        if self.examples.len() == EXAMPLES {
+            self.examples.pop_front();
+        }
+        self.examples.push_back((at_ms, example));
+    }
+}
+
+fn example(request: &Request) -> String {
+    let mut text = request.to_string();
+    if let Some(end) = (EXAMPLE_BYTES..text.len()).find(|at| text.is_char_boundary(*at)) {
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
+}

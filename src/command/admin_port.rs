@@ -1,0 +1,119 @@
+//! What commands ask the HTTP port of a running service as its administrator.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::Args;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{AUTHORIZATION, HOST};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::descriptor;
+use crate::heavy_hitters::Top;
+use crate::probe::{self, Found};
+
+/// The longest answer of a service that is read.
+const MOST_BYTES: usize = 16 * 1024 * 1024;
+
+/// Which service a command asks, as its administrator.
+#[derive(Args)]
+pub(super) struct Administered {
+    /// The HTTP port of the service.
+    #[arg(long, short, value_name = "URL", default_value = "http://localhost:8080")]
+    pub(super) address: String,
+
+    /// What the service wants to know of administrators: the ADMIN_TOKEN there, or the ADMIN_READ_TOKEN.
+    #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    admin_token: Option<String>,
+
+    /// How long to wait for the service.
+    #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+impl Administered {
+    /// The heaviest keys that a query of `/top` asks for.
+    ///
+    /// # Errors
+    /// As those of [`AdminPort::get`], and where the service tells none.
+    pub(super) async fn top(&self, query: &[(&str, &str)]) -> anyhow::Result<Top> {
+        let port = AdminPort { address: &self.address, token: self.admin_token.as_deref(), timeout: self.timeout };
+        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+        match port.get(&format!("/top?{query}")).await? {
+            Some(answer) => Ok(answer),
+            None => bail!("{} tells no keys: start the service with ADMIN_API=true and TOP_KEYS=true", self.address),
+        }
+    }
+}
+
+/// The HTTP port of a service.
+pub(super) struct AdminPort<'a> {
+    /// `http://host:port`.
+    pub(super) address: &'a str,
+    pub(super) token: Option<&'a str>,
+    /// It answers in this time.
+    pub(super) timeout: Duration,
+}
+
+impl AdminPort<'_> {
+    /// What is at this path; `None`: nothing is.
+    ///
+    /// # Errors
+    /// Where the service does not answer, wants another token, or refuses.
+    pub(super) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
+        timeout(self.timeout, self.ask(path)).await.unwrap_or_else(|_| {
+            Err(anyhow!("{} does not answer in {}", self.address, descriptor::length(self.timeout)))
+        })
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
+        let host = self.address.strip_prefix("http://").unwrap_or(self.address).trim_end_matches('/');
+        let Ok(stream) = TcpStream::connect(host).await else { bail!(self.unreachable(host).await) };
+        let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else { bail!(no_http(host)) };
+        tokio::spawn(connection);
+        let request = Request::get(path)
+            .header(HOST, host)
+            .header(AUTHORIZATION, format!("Bearer {}", self.token.unwrap_or_default()))
+            .body(Empty::<Bytes>::new())?;
+        let Ok(response) = sender.send_request(request).await else { bail!(no_http(host)) };
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
+        let body = body.map_err(|error| anyhow!("{host} broke off its answer: {error}"))?.to_bytes();
+        match status {
+            StatusCode::OK => serde_json::from_slice(&body)
+                .map(Some)
+                .with_context(|| format!("{host} answers in words of another version than this command's")),
+            StatusCode::NOT_FOUND => Ok(None),
+            StatusCode::UNAUTHORIZED if self.token.is_some() => {
+                bail!("the ADMIN_TOKEN that was given is not that of {host}")
+            }
+            StatusCode::UNAUTHORIZED => bail!("{host} wants its ADMIN_TOKEN: set that variable, or --admin-token"),
+            status => bail!("{host}: {status}: {}", String::from_utf8_lossy(&body)),
+        }
+    }
+
+    /// Why no connection comes about, and what would be right.
+    async fn unreachable(&self, host: &str) -> String {
+        let port = "--address names the HTTP port of the service (PORT), for example http://localhost:8080";
+        match probe::probe(host, self.timeout).await {
+            Found::UnknownHost => format!("there is no host and port {host}; {port}"),
+            Found::Unreachable(error) => format!("{host} cannot be reached, {error}; {port}"),
+            _ => format!("nobody listens at {host}: is the service running? {port}"),
+        }
+    }
+}
+
+/// What to write where something else is spoken.
+fn no_http(host: &str) -> String {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    format!(
+        "{host} does not speak HTTP/1.1: --address names the HTTP port of the service (PORT, 8080 unless it is set), \
+         not the one of gRPC; for example http://{name}:8080"
+    )
+}

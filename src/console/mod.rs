@@ -1,0 +1,8 @@
+//! What the console shows beside what there is without it: the last fifteen minutes, second by second, and a list of
+//! the rules with what has been counted of each. Closed, it costs a reading of the metrics a second.
+
+mod history;
+mod listing;
+
+pub use history::{History, Second, StoreNow};
+pub use listing::{LimitLine, Listing, Wanted};

@@ -1,0 +1,88 @@
+//! `/adjustments`: what is changed about limits for a while.
+
+use std::sync::Arc;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use axum::{Json, Router};
+use serde_json::json;
+
+use super::admin::{Admin, Refusal, refuse};
+use super::json::whole;
+use crate::adjustment::{Id, Written};
+use crate::steering::{By, SteeringError};
+use crate::store::Store;
+
+/// More than any adjustment has.
+const MOST_BYTES: usize = 16 * 1024;
+
+pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
+    Router::new().route("/adjustments", any(all)).route("/adjustments/{id}", any(one)).with_state(admin)
+}
+
+/// `GET /adjustments` lists those in force; `POST` begins one.
+async fn all<S: Store>(
+    State(admin): State<Arc<Admin<S>>>,
+    method: Method,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<Response, Refusal> {
+    let role = admin.admit(&headers)?;
+    role.may(&method)?;
+    match method {
+        Method::GET => Ok(Json(admin.steering().list()).into_response()),
+        Method::POST => {
+            let written = written(&whole(body, (MOST_BYTES, "an adjustment")).await?)?;
+            let shown = admin.steering().begin(&written, role.name()).await?;
+            Ok((StatusCode::CREATED, Json(shown)).into_response())
+        }
+        _ => Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET lists, POST begins one, DELETE /adjustments/ID ends it")),
+    }
+}
+
+/// `DELETE /adjustments/ID?who=ann&why=over` ends one.
+async fn one<S: Store>(
+    State(admin): State<Arc<Admin<S>>>,
+    Path(id): Path<String>,
+    method: Method,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Response, Refusal> {
+    let role = admin.admit(&headers)?;
+    role.may(&method)?;
+    if method != Method::DELETE {
+        return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "DELETE ends it, GET /adjustments lists all"));
+    }
+    let value = |name: &str| {
+        let mut pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+        pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned()).unwrap_or_default()
+    };
+    let (who, why) = (value("who"), value("why"));
+    let id = Id::parse(&id).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "no adjustment has such an id"))?;
+    admin.steering().end(&id, By { who: &who, why: &why, role: role.name() }).await?;
+    Ok(Json(json!({ "ended": id.as_str() })).into_response())
+}
+
+fn written(body: &Bytes) -> Result<Written, Refusal> {
+    serde_json::from_slice(body).map_err(|error| {
+        let example = json!({
+            "effect": "scale", "share": "10%", "domain": "shop", "who": "ann", "why": "an incident", "for": "30m"
+        });
+        refuse(StatusCode::BAD_REQUEST, format!("not an adjustment ({error}): send one such as {example}"))
+    })
+}
+
+impl From<SteeringError> for Refusal {
+    fn from(error: SteeringError) -> Refusal {
+        let status = match error {
+            SteeringError::Mistakes(_) => StatusCode::BAD_REQUEST,
+            SteeringError::Unmatched(_) | SteeringError::Unknown(_) => StatusCode::NOT_FOUND,
+            SteeringError::Taken(_) | SteeringError::Full => StatusCode::CONFLICT,
+            SteeringError::Unreached(_) | SteeringError::Store { .. } => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        refuse(status, error)
+    }
+}

@@ -1,0 +1,628 @@
+// The console. Whatever comes from the service becomes text, never markup.
+
+const TOKEN = 'tollgate-token';
+const MOST_SECONDS = 900;
+
+const $ = (id) => document.getElementById(id);
+
+// An element; attributes that are functions listen, `null` children are left out.
+function el(name, attributes = {}, ...children) {
+  const element = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (typeof value === 'function') element.addEventListener(key, value);
+    else if (value === true) element.setAttribute(key, '');
+    else if (value !== false && value != null) element.setAttribute(key, value);
+  }
+  element.append(...children.flat().filter((child) => child != null));
+  return element;
+}
+
+const svg = (name, attributes) => {
+  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  return element;
+};
+
+// ---- figures
+
+const number = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
+const count = (value) => (value == null ? '–' : number.format(value));
+const clock = (ms) => new Date(ms).toLocaleTimeString();
+function time(us) {
+  if (us == null) return '–';
+  return us < 1000 ? `${count(us)} µs` : us < 1e6 ? `${count(us / 1000)} ms` : `${count(us / 1e6)} s`;
+}
+function ago(ms) {
+  const seconds = Math.max(0, Math.round((Date.now() - ms) / 1000));
+  if (seconds < 120) return `${seconds} s`;
+  return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
+}
+function wait(ms) {
+  if (ms == null) return '–';
+  return ms < 1000 ? `${ms} ms` : ms < 120000 ? `${count(ms / 1000)} s` : `${count(ms / 60000)} min`;
+}
+
+// ---- the service
+
+class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+const authorized = (headers = {}) => ({ ...headers, authorization: `Bearer ${sessionStorage.getItem(TOKEN)}` });
+
+async function ask(path, { method = 'GET', body } = {}) {
+  const headers = authorized(body ? { 'content-type': 'application/json' } : {});
+  const response = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
+  const text = await response.text();
+  let answer = null;
+  try { answer = text ? JSON.parse(text) : null; } catch { answer = { error: text }; }
+  if (response.ok || (path === '/json' && response.status === 429)) return answer;
+  if (response.status === 401) leave();
+  throw new Refused(response.status, answer?.error ?? `${response.status} ${response.statusText}`);
+}
+
+// Whether the token is one that changes things.
+const may = () => seen.tick?.role === 'admin';
+
+const query = (pairs) => new URLSearchParams(pairs.filter(([, value]) => value !== '' && value != null)).toString();
+
+// ---- what the service tells every second
+
+const seen = { tick: null, seconds: [], events: [] };
+let watching = null;
+
+async function watch() {
+  watching?.abort();
+  const stop = (watching = new AbortController());
+  const after = [seen.seconds, seen.events].map((told) => told.at(-1)?.number ?? 0);
+  try {
+    const response = await fetch(`/console/live?after=${after}`, { headers: authorized(), signal: stop.signal });
+    if (response.status === 401) return leave('The service does not know this token.');
+    if (!response.ok) throw new Error((await response.json()).error);
+    const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+    for (let rest = ''; ;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      const parts = (rest + value).split('\n\n');
+      rest = parts.pop();
+      for (const part of parts) if (part.startsWith('data:')) take(JSON.parse(part.slice(5)));
+    }
+    // A connection does not last: the next one goes on.
+    if (watching === stop) watch();
+  } catch (error) {
+    if (stop.signal.aborted) return;
+    $('standing').textContent = `no answer: ${error.message}`;
+    $('standing').className = 'bad';
+    // Another process may answer the next time, which counts anew.
+    Object.assign(seen, { tick: null, seconds: [], events: [] });
+    setTimeout(() => watching === stop && watch(), 1000);
+  }
+}
+
+function take(tick) {
+  seen.tick = tick;
+  seen.seconds = seen.seconds.concat(tick.seconds).slice(-MOST_SECONDS);
+  seen.events = seen.events.concat(tick.events).slice(-200);
+  const standing = `${tick.version} · ${count(tick.rules)} rules · ${tick.store.name}`;
+  $('standing').textContent = may() ? standing : `${standing} · reading only`;
+  $('standing').className = '';
+  warn(tick);
+  shown?.tick?.();
+}
+
+// ---- what nobody may overlook
+
+let open = null;
+
+async function warn(tick) {
+  const { store } = tick;
+  const lines = [];
+  if (store.up < 1) {
+    open ??= ask('/rules?failure_mode=open&limit=20').catch(() => { open = null; });
+    const rules = await open;
+    const names = rules?.limits.map((line) => `${line.domain}/${line.rule}`).join(', ');
+    const more = rules && rules.total > rules.limits.length ? ` and ${rules.total - rules.limits.length} more` : '';
+    const share = store.up === 0 ? 'is down' : `is down for ${count((1 - store.up) * 100)} % of its slots`;
+    lines.push(['bad', `The store ${share} for ${ago(store.since_ms)}: ${store.cause}. Failure modes answer.\n`
+      + (!rules ? 'Which rules are open is not known yet.' : rules.total ? `Open, so that everything passes: ${names}${more}.` : 'No rule is open.')]);
+  } else {
+    open = null;
+  }
+  if (tick.not_serving) lines.push(['bad', `Not serving: ${tick.not_serving}.`]);
+  if (tick.rules_refused) {
+    const why = seen.events.findLast((event) => event.level === 'ERROR' && /^(changed|the) rules are refused/.test(event.text));
+    lines.push(['bad', why ? `${clock(why.at_ms)}: ${why.text}` : 'Changed rules are refused, the old ones stay in force: the log says why.']);
+  }
+  if (tick.shadow_mode) lines.push(['warn', 'SHADOW_MODE: no request is denied.']);
+  if (tick.adjustments) lines.push(['warn', `Adjustments in force: ${tick.adjustments}; Steer lists them.`]);
+  const text = JSON.stringify(lines);
+  if ($('banners').dataset.text === text) return;
+  $('banners').dataset.text = text;
+  $('banners').replaceChildren(...lines.map(([kind, line]) => el('p', { class: `banner ${kind}` }, line)));
+}
+
+// ---- parts of pages
+
+function table(caption, heads, rows, empty = 'Nothing yet.') {
+  if (!rows.length) return el('p', { class: 'soft' }, empty);
+  const head = (one) => el('th', { scope: 'col', class: one.startsWith('#') ? 'n' : null }, one.replace('#', ''));
+  const cell = (one, at) => {
+    const kind = heads[at].startsWith('#') ? 'n' : null;
+    return el('td', { class: kind }, ...[one ?? '–'].flat());
+  };
+  return el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption },
+    el('table', {}, el('caption', {}, caption), el('thead', {}, el('tr', {}, heads.map(head))),
+      el('tbody', {}, rows.map((row) => el('tr', {}, row.map(cell))))));
+}
+
+// Lines over the last fifteen minutes, all to one scale.
+function chart(caption, lines, show) {
+  const most = Math.max(1e-9, ...lines.flatMap((line) => line.values.filter((value) => value != null)));
+  const picture = svg('svg', { viewBox: `0 0 ${MOST_SECONDS} 100`, preserveAspectRatio: 'none', role: 'img', 'aria-label': `${caption}; at most ${show(most)}` });
+  lines.forEach((line, at) => {
+    const from = MOST_SECONDS - line.values.length;
+    const points = line.values.map((value, x) => `${from + x},${98 - ((value ?? 0) / most) * 94}`).join(' ');
+    picture.append(svg('polyline', { points, class: `c${at + 1}` }));
+  });
+  const names = lines.flatMap((line, at) => [at ? ', ' : ' ', el('b', { class: `c${at + 1}` }, line.name)]);
+  return el('figure', {}, el('figcaption', {}, `${caption}, at most ${show(most)}:`, ...names), picture);
+}
+
+const tile = (name, value, kind) => el('div', {}, el('dt', {}, name), el('dd', { class: kind }, value));
+
+function field(label, input) {
+  return el('label', {}, label, input);
+}
+
+// Says what went wrong where it went wrong.
+async function tried(place, action) {
+  try {
+    return await action();
+  } catch (error) {
+    place.replaceChildren(el('p', { class: 'bad', role: 'alert' }, error.message));
+    return null;
+  }
+}
+
+// Asks again and again while its page is shown.
+function every(ms, action) {
+  let timer = null;
+  const run = async () => {
+    await action();
+    if (timer !== null) timer = setTimeout(run, ms);
+  };
+  timer = 0;
+  run();
+  return () => { clearTimeout(timer); timer = null; };
+}
+
+// ---- Now
+
+const now = {
+  title: 'Now',
+  make() {
+    this.tiles = el('dl', { class: 'tiles' });
+    this.charts = el('div', { class: 'charts' });
+    this.events = el('div');
+    return [el('h2', {}, 'Now'), this.tiles, el('h2', {}, 'The last fifteen minutes'), this.charts, el('h2', {}, 'Events'), this.events];
+  },
+  tick() {
+    const last = seen.seconds.at(-1);
+    if (!last || !this.tiles) return;
+    const { store } = seen.tick;
+    const up = store.up === 1 ? `up for ${ago(store.since_ms)}` : store.up === 0 ? `down for ${ago(store.since_ms)}` : `${count(store.up * 100)} % up`;
+    this.tiles.replaceChildren(
+      tile('Decisions a second', count(last.passed + last.denied)),
+      tile('Denied a second', count(last.denied), last.denied ? 'warn' : null),
+      tile('Failed a second', count(last.failed), last.failed ? 'bad' : null),
+      tile('Answered without the store', count(last.without_store), last.without_store ? 'bad' : null),
+      tile('p50 of calls', time(last.p50_us)),
+      tile('p99 of calls', time(last.p99_us)),
+      tile('Store, p50', time(last.store_p50_us)),
+      tile('Store, p99', time(last.store_p99_us)),
+      tile('Store', up, store.up === 1 ? 'good' : 'bad'),
+    );
+    const of = (key) => seen.seconds.map((second) => second[key]);
+    this.charts.replaceChildren(
+      chart('Requests a second', [{ name: 'passed', values: of('passed') }, { name: 'denied', values: of('denied') }, { name: 'failed', values: of('failed') }], count),
+      chart('p99', [{ name: 'calls', values: of('p99_us') }, { name: 'store', values: of('store_p99_us') }], time),
+    );
+    const kinds = { ERROR: 'bad', WARN: 'warn', INFO: 'soft' };
+    const latest = seen.events.at(-1)?.number ?? 0;
+    if (this.latest === latest && this.events.childElementCount) return;
+    this.latest = latest;
+    this.events.replaceChildren(table('The last lines of the log, the newest first', ['Time', 'Level', 'What'],
+      seen.events.toReversed().map((event) => [el('span', { class: 'time' }, clock(event.at_ms)), el('span', { class: kinds[event.level] }, event.level), el('span', { class: 'mono' }, event.text)])));
+  },
+};
+
+// ---- Rules
+
+const PAGE = 100;
+const rules = {
+  title: 'Rules',
+  make() {
+    this.domain = el('select', { change: () => this.from(0) }, el('option', { value: '' }, 'all'));
+    this.search = el('input', { type: 'search', input: () => this.from(0), placeholder: 'a name or a path', 'data-search': true });
+    this.sort = el('select', { change: () => this.from(0) }, el('option', { value: 'rules' }, 'as in the files'), el('option', { value: 'denials' }, 'the most denied first'));
+    this.list = el('div');
+    this.back = el('button', { type: 'button', click: () => this.from(this.offset - PAGE) }, 'Back');
+    this.more = el('button', { type: 'button', click: () => this.from(this.offset + PAGE) }, 'More');
+    this.place = el('span', { class: 'soft' });
+    this.offset = 0;
+    this.before = null;
+    return [el('h2', {}, 'Rules'),
+      el('form', { submit: (event) => event.preventDefault() }, field('Domain', this.domain), field('Search', this.search), field('Order', this.sort)),
+      this.list, el('p', {}, this.back, ' ', this.more, ' ', this.place)];
+  },
+  show() { return every(2000, () => this.load()); },
+  from(offset) { this.offset = Math.max(0, offset); this.before = null; this.load(); },
+  async load() {
+    const wanted = query([['domain', this.domain.value], ['search', this.search.value], ['sort', this.sort.value], ['offset', this.offset], ['limit', PAGE]]);
+    const listing = await tried(this.list, () => ask(`/rules?${wanted}`));
+    if (!listing) return;
+    const options = listing.domains.map((line) => el('option', { value: line.domain }, `${line.domain} (${count(line.limits)})`));
+    const chosen = this.domain.value;
+    this.domain.replaceChildren(el('option', { value: '' }, 'all'), ...options);
+    this.domain.value = chosen;
+    const at = performance.now();
+    const { before } = this;
+    const rate = (line, key) => {
+      const then = before?.counts.get(`${line.domain}\n${line.rule}`);
+      if (!line.counted || !before) return line.counted ? '…' : '–';
+      return count(((line.counted[key] - (then?.[key] ?? 0)) * 1000) / (at - before.at));
+    };
+    this.before = { at, counts: new Map(listing.limits.filter((line) => line.counted).map((line) => [`${line.domain}\n${line.rule}`, line.counted])) };
+    this.list.replaceChildren(table(`${count(listing.total)} limits; hits a second, and in all since the start`,
+      ['Rule', 'Limit', 'Store down', 'Mode', 'Where', '#Hits/s', '#Near/s', '#Over/s', '#Hits', '#Over'],
+      listing.limits.map((line) => [
+        [el('a', { href: `#who?${query([['domain', line.domain], ['rule', line.rule]])}` }, line.rule), el('br'), el('span', { class: 'soft' }, line.domain)],
+        line.limit, line.failure_mode, line.role === 'enforced' ? 'enforced' : el('span', { class: 'warn' }, line.role.replace('_', ' ')), el('code', {}, line.at ?? '–'),
+        rate(line, 'hits'), rate(line, 'near_limit'), rate(line, 'over_limit'),
+        line.counted ? count(line.counted.hits) : 'never asked', line.counted ? count(line.counted.over_limit) : null,
+      ]), 'No rule is so.'));
+    this.back.disabled = this.offset === 0;
+    this.more.disabled = this.offset + listing.limits.length >= listing.total;
+    this.place.textContent = listing.total ? `${count(this.offset + 1)} to ${count(this.offset + listing.limits.length)}` : '';
+  },
+};
+
+// ---- Try
+
+// What people write, an entry a line, as the service takes it. Values that hold line breaks stand in JSON.
+function descriptors(text) {
+  if (text.trim().startsWith('[')) {
+    const given = JSON.parse(text);
+    return Array.isArray(given[0]) ? given : [given];
+  }
+  const found = [[]];
+  for (const line of text.split('\n').map((one) => one.trimStart()).filter(Boolean)) {
+    const at = line.indexOf('=');
+    if (line.trim() === '+') found.push([]);
+    else if (at < 1) throw new Error(`${line} is not an entry: write key=value, for example user=ann`);
+    else found.at(-1).push({ key: line.slice(0, at), value: line.slice(at + 1) });
+  }
+  if (found.some((entries) => !entries.length)) throw new Error('Write entries, for example user=ann; between two descriptors stands a line with +.');
+  return found;
+}
+
+// One descriptor, of which the service only takes one here.
+function descriptor(text) {
+  const [entries, ...others] = descriptors(text);
+  if (others.length) throw new Error('Write the entries of one descriptor.');
+  return entries;
+}
+
+// The same the other way round.
+function lines(entries) {
+  const plain = entries.every(({ key, value }) => !/[\n\r]|^[\s[+]/.test(key + value) && !/[=]/.test(key) && !/^\s/.test(key));
+  return plain ? entries.map(({ key, value }) => `${key}=${value}`).join('\n') : JSON.stringify(entries);
+}
+
+const given = (query) => (query.get('entries') ? lines(JSON.parse(query.get('entries'))) : '');
+
+const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
+
+const attempt = {
+  title: 'Try',
+  make() {
+    this.domain = el('input', { required: true, list: 'domains', autocomplete: 'off', spellcheck: 'false' });
+    this.domains = el('datalist', { id: 'domains' });
+    this.entries = el('textarea', { required: true, spellcheck: 'false', placeholder: 'user=ann\nbetween two descriptors a line with +' });
+    this.times = el('input', { type: 'number', min: 1, max: 100, value: 10 });
+    this.result = el('div', { 'aria-live': 'polite' });
+    return [el('h2', {}, 'Try a request'),
+      el('form', { submit: (event) => { event.preventDefault(); this.explain(); } },
+        field('Domain', this.domain), this.domains, field('Entries of the descriptor, one a line', this.entries),
+        el('button', {}, 'Explain: counts nothing'), field('Requests', this.times),
+        el('button', { type: 'button', class: 'bad', click: () => this.send() }, 'Send them: counts')),
+      this.result];
+  },
+  async show(asked) {
+    this.domain.value = asked.get('domain') ?? '';
+    this.entries.value = given(asked);
+    const listing = await tried(this.result, () => ask('/rules?limit=0'));
+    this.domains.replaceChildren(...(listing?.domains ?? []).map((line) => el('option', { value: line.domain })));
+    if (this.entries.value) this.explain();
+  },
+  async explain() {
+    const told = await tried(this.result, () => {
+      const pairs = [['domain', this.domain.value]];
+      descriptors(this.entries.value).forEach((entries, at) => {
+        if (at) pairs.push(['+', '']);
+        entries.forEach(({ key, value }) => pairs.push([key, value]));
+      });
+      return ask(`/explain?${new URLSearchParams(pairs)}`);
+    });
+    if (!told) return;
+    const place = (at) => (at ? el('code', { class: 'soft' }, ` ${at.file}${at.line ? `:${at.line}` : ''}`) : null);
+    const words = descriptors(this.entries.value).map((entries) => entries.map(({ key, value }) => quoted(`${key}=${value}`)).join(' ')).join(' + ');
+    const kinds = { pass: 'good', deny: 'bad', fail: 'bad', unknown: 'warn' };
+    this.result.replaceChildren(
+      el('h3', {}, 'It would ', el('span', { class: kinds[told.answer] }, told.answer === 'unknown' ? 'get nobody knows what' : told.answer)), el('p', {}, told.because),
+      ...told.descriptors.flatMap((descriptor) => [
+        el('h3', { class: 'mono' }, descriptor.entries.join(' ')),
+        el('ul', { class: 'plain' },
+          descriptor.matched.map((matched) => el('li', {}, el('code', {}, matched.entry), ' matches ', el('code', {}, matched.node), place(matched.at))),
+          descriptor.missed.slice(0, 3).map((missed) => el('li', { class: 'warn' }, missed.words, place(missed.at)))),
+        descriptor.limits.length ? table('Its limits', ['Limit', 'Says', '#Remaining', 'Fresh after', 'Counter'],
+          descriptor.limits.map((limit) => [
+            [limit.name, el('br'), place(limit.at) ?? ''],
+            limit.parts.map((part) => el('div', {}, `${part.key}: ${part.value} `, el('span', { class: 'soft' }, part.setting ?? (part.from === 'limit' ? '' : part.from.replace('_', ' '))))),
+            limit.state ? `${count(limit.state.remaining)} of ${count(limit.state.capacity)}` : (limit.no_state ?? '–'),
+            limit.state ? [wait(limit.state.reset_after_ms), limit.state.banned_ms ? el('span', { class: 'bad' }, `, banned for ${wait(limit.state.banned_ms)}`) : ''] : '–',
+            limit.counter ? el('code', {}, limit.counter) : (limit.replaced_by ? `replaced by ${limit.replaced_by}` : '–'),
+          ])) : null,
+      ]),
+      el('h3', {}, 'The same in a terminal'), el('pre', { tabindex: 0 }, `tollgate explain --address ${location.origin} --domain ${quoted(this.domain.value)} ${words}`),
+    );
+  },
+  async send() {
+    const times = Math.min(100, Math.max(1, Number(this.times.value) || 1));
+    const rows = await tried(this.result, async () => {
+      const body = { domain: this.domain.value, descriptors: descriptors(this.entries.value).map((entries) => ({ entries })) };
+      const answers = [];
+      for (let turn = 1; turn <= times; turn += 1) {
+        const answer = await ask('/json', { method: 'POST', body });
+        const first = answer.statuses?.find((status) => status.code === answer.overallCode) ?? answer.statuses?.[0];
+        const passed = answer.overallCode === 'OK';
+        answers.push([turn, el('span', { class: passed ? 'good' : 'bad' }, passed ? 'passed' : 'denied'), first?.currentLimit?.name || '–',
+          first?.limitRemaining ?? (first?.currentLimit ? 0 : '–'), first?.durationUntilReset ?? '–']);
+      }
+      return answers;
+    });
+    if (rows) this.result.replaceChildren(table(`${times} requests, each of which has counted`, ['#Request', 'Answer', 'Limit', '#Remaining', 'Reset'], rows));
+  },
+};
+
+// ---- Who
+
+const written = (entries) => entries.map(({ key, value }) => (value == null ? key : `${key}=${value}`)).join(' ');
+
+const who = {
+  title: 'Who',
+  make(asked) {
+    this.domain = el('input', { value: asked.get('domain') ?? '', autocomplete: 'off', spellcheck: 'false', input: () => this.load() });
+    this.rule = el('input', { value: asked.get('rule') ?? '', autocomplete: 'off', spellcheck: 'false', input: () => this.load(), 'data-search': true });
+    this.by = el('select', { change: () => this.load() }, ['denied', 'hits', 'near'].map((by) => el('option', { value: by }, { denied: 'hits that are denied', hits: 'hits', near: 'hits near the limit' }[by])));
+    this.by.value = asked.get('by') ?? 'hits';
+    this.list = el('div');
+    this.said = el('div', { 'aria-live': 'polite' });
+    return [el('h2', {}, 'Who uses most'),
+      el('form', { submit: (event) => event.preventDefault() }, field('Domain', this.domain), field('Rule, by its name in metrics', this.rule), field('By', this.by)),
+      this.said, this.list];
+  },
+  show() { return every(2000, () => this.load()); },
+  async load() {
+    // What somebody is about to press again stays where it is.
+    if (this.list.querySelector('[data-sure]')) return;
+    const turn = (this.turn = (this.turn ?? 0) + 1);
+    const wanted = query([['domain', this.domain.value], ['rule', this.rule.value], ['by', this.by.value], ['n', 50], ['remaining', 'true']]);
+    const top = await tried(this.list, () => ask(`/top?${wanted}`));
+    if (!top || turn !== this.turn) return;
+    const rate = (value, key) => (value == null ? '–' : count((value * 1000) / Math.max(1000, key.window_ms)));
+    this.list.replaceChildren(table(`The heaviest keys at this replica; rules that are counted: ${count(top.rules)}`,
+      ['Key', 'Rule', '#Hits/s', '#Denied/s', '#Near/s', '#Share', '#Remaining', 'What to do'],
+      top.keys.map((key) => {
+        const entries = key.descriptor ? written(key.descriptor) : null;
+        const place = query([['domain', key.domain], ['entries', JSON.stringify(key.descriptor)]]);
+        return [
+          el('code', {}, entries ?? 'too long to be kept'), [key.rule, el('br'), el('span', { class: 'soft' }, key.domain)],
+          rate(key.hits, key), el('span', { class: key.denied ? 'warn' : null }, rate(key.denied, key)), rate(key.near, key), `${count(key.share * 100)} %`,
+          key.remaining == null ? '–' : [`${count(key.remaining)} of ${count(key.capacity)}`, key.banned_ms ? el('div', { class: 'bad' }, `banned for ${wait(key.banned_ms)}`) : ''],
+          // What is shown of others is not what a request has.
+          key.exact ? el('div', { class: 'actions' }, el('a', { href: `#try?${place}` }, 'Explain'),
+            may() ? el('a', { href: `#steer?${place}` }, 'Change') : null,
+            may() ? el('button', { type: 'button', class: 'bad', click: (event) => this.reset(event.target, key) }, key.banned_ms ? 'Reset, lift the ban' : 'Reset') : null) : '–',
+        ];
+      }), 'No key is so.'));
+  },
+  // The second time it is pressed.
+  async reset(button, key) {
+    if (!button.dataset.sure) {
+      button.dataset.sure = 'asked';
+      button.textContent = 'Really? Press again';
+      button.addEventListener('blur', () => { delete button.dataset.sure; button.textContent = 'Reset'; }, { once: true });
+      return;
+    }
+    const pairs = [['domain', key.domain], ...key.descriptor.map((entry) => [entry.key, entry.value])];
+    const counters = await tried(this.said, () => ask(`/counters?${new URLSearchParams(pairs)}`, { method: 'DELETE' }));
+    delete button.dataset.sure;
+    if (counters) this.said.replaceChildren(el('p', { class: 'good' }, `Reset: ${counters.map((counter) => `${counter.rule}, ${counter.remaining} remaining`).join('; ')}`));
+    this.load();
+  },
+};
+
+// ---- Steer
+
+const NAME = 'tollgate-who';
+
+const steer = {
+  title: 'Steer',
+  make(asked) {
+    const text = (attributes = {}) => el('input', { autocomplete: 'off', spellcheck: 'false', ...attributes });
+    this.effect = el('select', { change: () => this.fit() }, [
+      ['scale', 'scale numbers to a share'], ['number', 'another number'], ['pass', 'always let pass'], ['block', 'never let pass'],
+      ['enforce', 'enforce'], ['shadow', 'shadow: deny nobody'],
+    ].map(([value, words]) => el('option', { value }, words)));
+    this.share = text({ value: '10%', size: 6 });
+    this.number = text({ type: 'number', min: 1, value: 100 });
+    this.domain = text({ value: asked.get('domain') ?? '', placeholder: 'all' });
+    this.rule = text({ value: asked.get('rule') ?? '', placeholder: 'all' });
+    this.entries = el('textarea', { spellcheck: 'false', placeholder: 'user=ann' });
+    this.entries.value = given(asked);
+    this.lasts = text({ value: '30m', required: true, size: 6 });
+    this.by = text({ required: true, maxlength: 100, value: localStorage.getItem(NAME) ?? '' });
+    this.why = text({ required: true, maxlength: 500, size: 36 });
+    if (this.entries.value) this.effect.value = 'number';
+    this.shareField = field('Share', this.share);
+    this.numberField = field('Number', this.number);
+    this.said = el('div', { 'aria-live': 'polite' });
+    this.list = el('div');
+    this.everything = el('input', { type: 'checkbox' });
+    this.begin = el('button', { class: 'bad' }, 'Begin');
+    this.fit();
+    return [el('h2', {}, 'Steer: other limits for a while'),
+      el('p', {}, 'What is begun here holds at all replicas within a second, is logged with who and why, and ends by itself.'),
+      el('form', { submit: (event) => { event.preventDefault(); this.add(); } },
+        field('What', this.effect), this.shareField, this.numberField, field('Domain', this.domain), field('Rule, by its name', this.rule),
+        field('Or one key, by its entries, one a line', this.entries), field('All limits of all domains', this.everything), field('For', this.lasts), field('Who', this.by), field('Why', this.why), this.begin),
+      this.said, this.list];
+  },
+  fit() {
+    this.shareField.hidden = this.effect.value !== 'scale';
+    this.numberField.hidden = this.effect.value !== 'number';
+  },
+  tick() { this.begin.disabled = !may(); },
+  show() { return every(2000, () => this.load()); },
+  async add() {
+    localStorage.setItem(NAME, this.by.value);
+    const begun = await tried(this.said, () => ask('/adjustments', { method: 'POST', body: this.asked() }));
+    if (begun) this.said.replaceChildren(el('p', { class: 'good' }, `${begun.id} holds until ${new Date(begun.until).toLocaleString()}.`));
+    this.load();
+  },
+  asked() {
+    const { value: effect } = this.effect;
+    const body = { effect, who: this.by.value, why: this.why.value, for: this.lasts.value };
+    if (effect === 'scale') body.share = this.share.value;
+    if (effect === 'number') body.number = Number(this.number.value);
+    if (!this.domain.value && !this.everything.checked) throw new Error('Say which domain, or that all limits of all domains are meant.');
+    if (!this.domain.value) body.everything = true;
+    if (this.domain.value) body.domain = this.domain.value;
+    if (this.rule.value) body.rule = this.rule.value;
+    if (this.entries.value.trim()) body.entries = descriptor(this.entries.value);
+    return body;
+  },
+  async load() {
+    const turn = (this.turn = (this.turn ?? 0) + 1);
+    const all = await tried(this.list, () => ask('/adjustments'));
+    if (!all || turn !== this.turn) return;
+    this.list.replaceChildren(table('In force', ['Id', 'What', 'For', 'Who and why', 'Since', 'Until', 'Change'], all.map((one) => [
+      el('code', {}, one.id), [one.effect, ' ', one.share ?? one.number ?? ''],
+      [one.domain ?? 'everything', one.rule ? `, ${one.rule}` : '', one.entries ? `: ${written(one.entries)}` : '', one.unmatched ? el('div', { class: 'warn' }, one.unmatched) : ''],
+      [one.who, ': ', one.why], new Date(one.since).toLocaleString(), new Date(one.until).toLocaleString(),
+      may() ? el('button', { type: 'button', 'aria-label': `End ${one.id}`, click: (event) => this.end(event.target, one.id) }, 'End') : '',
+    ]), 'None is in force.'));
+  },
+  async end(button, id) {
+    const said = [['who', this.by.value], ['why', this.why.value]];
+    const ended = await tried(this.said, () => {
+      if (said.some(([, value]) => !value.trim())) throw new Error('Say who you are, and why it ends, in the form above.');
+      return ask(`/adjustments/${encodeURIComponent(id)}?${new URLSearchParams(said)}`, { method: 'DELETE' });
+    });
+    if (ended) this.said.replaceChildren(el('p', { class: 'good' }, `${id} is ended.`));
+    this.load();
+  },
+};
+
+// ---- Redis
+
+const redis = {
+  title: 'Redis',
+  make() {
+    this.result = el('div', { 'aria-live': 'polite' }, el('p', { class: 'soft' }, 'Looking …'));
+    return [el('h2', {}, 'Where counters live'), this.result];
+  },
+  show() { return every(10000, () => this.load()); },
+  async load() {
+    const found = await tried(this.result, () => ask('/redis'));
+    if (!found) return;
+    const concerns = (one) => [...one.errors.map((line) => el('li', { class: 'bad' }, line)), ...one.warnings.map((line) => el('li', { class: 'warn' }, line))];
+    const section = (one, title) => [
+      el('h3', {}, `${title}: ${one.redis}, ${one.kind}`),
+      el('ul', { class: 'plain' }, concerns(one), one.sentinels.map((line) => el('li', {}, `${line.sentinel} names ${line.master ?? 'none'}`))),
+      table('Its servers', ['Server', 'Engine', 'Role', '#Replicas', '#Slots', 'A decision takes', 'When full', 'Clock', 'Concerns'],
+        one.servers.map((server) => [
+          el('code', {}, server.server ?? '–'), server.engine, server.role, server.replicas, server.slots,
+          server.decision_us ? `${time(server.decision_us.median)}, ${time(server.decision_us.most)} at most` : '–',
+          server.maxmemory_policy === 'noeviction' ? 'noeviction' : el('span', { class: 'bad' }, server.maxmemory_policy ?? 'unknown'),
+          server.clock_ahead_ms == null ? '–' : `${server.clock_ahead_ms} ms ahead`,
+          el('ul', { class: 'plain' }, concerns(server)),
+        ])),
+    ];
+    this.result.replaceChildren(...section(found, 'Counters'), ...(found.per_second ? section(found.per_second, 'Limits of seconds') : []));
+  },
+};
+
+// ---- the frame
+
+const PAGES = { now, rules, who, try: attempt, steer, redis };
+let shown = null;
+let hide = null;
+
+async function go() {
+  const [name, given] = location.hash.slice(1).split('?');
+  const page = PAGES[name] ?? now;
+  hide?.();
+  hide = null;
+  shown = page;
+  document.title = `${page.title} · Tollgate`;
+  for (const link of $('nav').children) link.toggleAttribute('aria-current', PAGES[link.hash.slice(1)] === page);
+  const asked = new URLSearchParams(given ?? '');
+  $('main').replaceChildren(...page.make(asked));
+  $('main').focus({ preventScroll: true });
+  page.tick?.();
+  const stop = page.show?.(asked);
+  if (typeof stop === 'function') hide = stop;
+}
+
+function enter() {
+  $('leave').hidden = false;
+  $('nav').replaceChildren(...Object.entries(PAGES).map(([name, page]) => el('a', { href: `#${name}` }, page.title)));
+  watch();
+  go();
+}
+
+function leave(reason = '') {
+  sessionStorage.removeItem(TOKEN);
+  watching?.abort();
+  watching = null;
+  hide?.();
+  hide = null;
+  shown = null;
+  $('leave').hidden = true;
+  $('nav').replaceChildren();
+  $('banners').replaceChildren();
+  $('standing').textContent = '';
+  const input = el('input', { type: 'password', required: true, autocomplete: 'off', minlength: 16 });
+  $('main').replaceChildren(el('h2', {}, 'The token'),
+    el('p', {}, 'The service shows nothing without it: it is what ADMIN_TOKEN says, or ADMIN_READ_TOKEN for who only reads. It is kept until this tab is closed.'),
+    el('form', { submit: (event) => { event.preventDefault(); sessionStorage.setItem(TOKEN, input.value); enter(); } }, field('Token', input), el('button', {}, 'Enter')),
+    el('p', { class: 'bad', role: 'alert' }, reason));
+  input.focus();
+}
+
+addEventListener('hashchange', () => sessionStorage.getItem(TOKEN) && go());
+addEventListener('keydown', (event) => {
+  if (event.key !== '/' || /INPUT|TEXTAREA|SELECT/.test(document.activeElement?.tagName)) return;
+  const search = document.querySelector('[data-search]');
+  if (!search) return;
+  event.preventDefault();
+  search.focus();
+});
+$('leave').addEventListener('click', () => leave());
+if (sessionStorage.getItem(TOKEN)) enter();
+else leave();

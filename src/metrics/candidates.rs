@@ -1,0 +1,86 @@
+//! What there is to count of candidate rules, where there are any.
+
+use prometheus::{Gauge, IntCounter, IntCounterVec, Opts};
+
+use super::declaration::{Metrics, REQUESTS_OF_CANDIDATES};
+
+/// How two sets of rules decide a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CandidateOutcome {
+    /// Both alike.
+    Agreed,
+    /// Only the candidates deny it.
+    NewlyDenied,
+    /// Only the rules in force deny it.
+    NewlyAllowed,
+}
+
+impl CandidateOutcome {
+    /// Every one.
+    pub const ALL: [CandidateOutcome; 3] =
+        [CandidateOutcome::Agreed, CandidateOutcome::NewlyDenied, CandidateOutcome::NewlyAllowed];
+
+    /// The value of the label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            CandidateOutcome::Agreed => "agreed",
+            CandidateOutcome::NewlyDenied => "newly_denied",
+            CandidateOutcome::NewlyAllowed => "newly_allowed",
+        }
+    }
+}
+
+/// Of the candidate rules.
+#[derive(Debug)]
+pub struct CandidateMetrics {
+    requests: IntCounterVec,
+    dropped: IntCounter,
+    sample: Gauge,
+}
+
+impl Metrics {
+    /// From now on they tell of candidate rules, too.
+    ///
+    /// # Errors
+    /// Where they do already.
+    pub fn candidates(&self) -> prometheus::Result<CandidateMetrics> {
+        let (name, help) = REQUESTS_OF_CANDIDATES;
+        let requests = IntCounterVec::new(Opts::new(name, help), &["domain", "rule", "outcome"])?;
+        let dropped = IntCounter::new(
+            "candidate_dropped_requests_total",
+            "Requests in the sample of candidate rules that were not compared, because too many waited for it.",
+        )?;
+        let sample = Gauge::new(
+            "candidate_sample_ratio",
+            "The share of keys on which candidate rules are compared: CANDIDATE_SAMPLE, or less where their counters \
+             have no room; 0 where nothing is compared.",
+        )?;
+        self.registry.register(Box::new(requests.clone()))?;
+        self.registry.register(Box::new(dropped.clone()))?;
+        self.registry.register(Box::new(sample.clone()))?;
+        Ok(CandidateMetrics { requests, dropped, sample })
+    }
+}
+
+impl CandidateMetrics {
+    /// A trial begins, on this share of keys: what was counted was of other rules.
+    pub fn begin(&self, sample: f64) {
+        self.requests.reset();
+        self.set_sample(sample);
+    }
+
+    /// On this share of keys.
+    pub fn set_sample(&self, sample: f64) {
+        self.sample.set(sample);
+    }
+
+    /// A request has come out so, for this domain and rule.
+    pub fn record(&self, (domain, rule): (&str, &str), outcome: CandidateOutcome) {
+        self.requests.with_label_values(&[domain, rule, outcome.name()]).inc();
+    }
+
+    /// So many were not compared.
+    pub fn record_dropped(&self, requests: u64) {
+        self.dropped.inc_by(requests);
+    }
+}

@@ -1,0 +1,155 @@
+//! What has been counted so far, for who looks at the process itself and at no scraper: the console.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use prometheus::proto::Histogram;
+use serde::Serialize;
+
+use super::by_rule::RuleCounters;
+use super::declaration::Metrics;
+use super::tally::OfRule;
+use crate::store::redis::Health;
+
+/// All that is counted of requests, each in one.
+const REQUESTS: [OfRule; 4] =
+    [OfRule::WithinLimitRequests, OfRule::OverLimitRequests, OfRule::ShadowRequests, OfRule::UndecidedRequests];
+
+/// What tells how the service is.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    /// Requests that passed.
+    pub passed: u64,
+    /// Requests that were denied.
+    pub denied: u64,
+    /// Calls that failed, or were refused.
+    pub failed: u64,
+    /// Answers that limits gave without the store.
+    pub without_store: u64,
+    /// How long calls took.
+    pub calls: Times,
+    /// How long the store took.
+    pub store: Times,
+    /// The share of the store that can be asked: 1 is all of it.
+    pub store_up: f64,
+    /// Why that is not all.
+    pub store_cause: Option<String>,
+}
+
+/// How many times were at most so long: seconds, and how many of all, in rising order.
+#[derive(Clone, Debug, Default)]
+pub struct Times(Vec<(f64, u64)>);
+
+/// What has been counted of a rule's limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RuleReading {
+    /// Requests that asked it.
+    pub requests: u64,
+    /// Those of them over the limit.
+    pub over_limit_requests: u64,
+    /// Their hits.
+    pub hits: u64,
+    /// Hits over the limit.
+    pub over_limit: u64,
+    /// Hits within the limit and near it.
+    pub near_limit: u64,
+    /// Hits over the limit that passed, because the rule is in shadow mode.
+    pub shadow: u64,
+    /// Hits of who is banned.
+    pub banned: u64,
+    /// Answers without the store.
+    pub without_store: u64,
+}
+
+impl Metrics {
+    /// As of now.
+    pub fn reading(&self) -> Reading {
+        let requests = &self.requests;
+        let failed = [&requests.invalid, &requests.unavailable, &requests.no_rules, &requests.overloaded];
+        let down = |(_, metric): &(&str, i64)| *metric == 1;
+        let causes = Health::CAUSES.map(|cause| (cause, self.store_down.with_label_values(&[cause]).get()));
+        Reading {
+            passed: requests.ok.get(),
+            denied: requests.over_limit.get(),
+            failed: failed.iter().map(|count| count.get()).sum::<u64>() + requests.deadline_exceeded.get(),
+            without_store: self.failure_answers.0.iter().map(|(_, count)| count.get()).sum(),
+            calls: Times::of(&self.request_seconds.histogram()),
+            store: Times::of(&self.store_seconds.histogram()),
+            store_up: self.store_up.get(),
+            store_cause: causes.iter().find(|cause| down(cause)).map(|(cause, _)| (*cause).to_owned()),
+        }
+    }
+
+    /// The last rules were refused, so that older ones are in force, or none.
+    pub fn are_rules_refused(&self) -> bool {
+        self.rules_refused.load(Ordering::Relaxed)
+    }
+
+    /// Of a rule's limit, as it is called; `None` where no request has asked it.
+    pub fn reading_of(&self, domain: &str, rule: &str) -> Option<RuleReading> {
+        self.by_rule.known(domain, rule).map(|counters| RuleReading::of(&counters))
+    }
+}
+
+impl RuleReading {
+    fn of(counters: &RuleCounters) -> RuleReading {
+        let get = |of_rule| counters.tally.get(of_rule);
+        RuleReading {
+            requests: REQUESTS.into_iter().map(get).sum(),
+            over_limit_requests: get(OfRule::OverLimitRequests),
+            hits: get(OfRule::Hits),
+            over_limit: get(OfRule::OverLimit),
+            near_limit: get(OfRule::NearLimit),
+            shadow: get(OfRule::Shadow),
+            banned: get(OfRule::Banned),
+            without_store: counters.without_store(),
+        }
+    }
+}
+
+impl Times {
+    fn of(histogram: &Histogram) -> Times {
+        let bucket = |bucket: &prometheus::proto::Bucket| (bucket.upper_bound(), bucket.cumulative_count());
+        Times(histogram.get_bucket().iter().map(bucket).collect())
+    }
+
+    /// A quantile of those since `before`, as Prometheus tells it: evenly spread within what one bucket holds. `None`
+    /// where there are none, or it is longer than is told apart.
+    pub fn quantile_since(&self, before: &Times, quantile: f64) -> Option<Duration> {
+        let counted = |at: usize| before.0.get(at).map_or(0, |(_, count)| *count);
+        let since: Vec<(f64, u64)> =
+            self.0.iter().enumerate().map(|(at, (bound, count))| (*bound, count.saturating_sub(counted(at)))).collect();
+        let all = since.last().map_or(0, |(_, count)| *count);
+        let rank = all as f64 * quantile;
+        let at = since.iter().position(|(_, count)| all > 0 && *count as f64 >= rank)?;
+        let (lower, below) = at.checked_sub(1).map_or((0.0, 0), |before| since[before]);
+        let (upper, count) = since[at];
+        let share = if count > below { (rank - below as f64) / (count - below) as f64 } else { 1.0 };
+        upper.is_finite().then(|| Duration::from_secs_f64(lower + (upper - lower) * share.clamp(0.0, 1.0)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn times(counts: [u64; 3]) -> Times {
+        Times([0.001, 0.01, 0.1].into_iter().zip(counts).collect())
+    }
+
+    #[test]
+    fn a_quantile_is_of_what_came_since() {
+        let quantile =
+            |now, before, quantile| times(now).quantile_since(&times(before), quantile).map(|time| time.as_secs_f64());
+        assert_eq!(quantile([0, 0, 0], [0, 0, 0], 0.5), None);
+        assert_eq!(quantile([10, 10, 10], [10, 10, 10], 0.5), None, "nothing has come");
+        assert_eq!(quantile([10, 10, 10], [0, 0, 0], 0.5), Some(0.0005));
+        assert_eq!(quantile([10, 20, 20], [10, 10, 10], 1.0), Some(0.01), "the quick ones came before");
+        assert_eq!(quantile([90, 90, 100], [0, 0, 0], 0.99), Some(0.091));
+    }
+
+    #[test]
+    fn what_no_request_has_asked_has_no_reading() {
+        assert_eq!(Metrics::new(0.8).unwrap().reading_of("shop", "user"), None);
+    }
+}

@@ -1,0 +1,329 @@
+//! Which request a line of a log stands for: its domain, and the descriptors that Envoy would have sent.
+
+use serde::Deserialize;
+
+use super::Event;
+use super::template::{Names, OpenField, Template, Values};
+use super::time;
+use crate::algorithm::Ask;
+use crate::descriptor::{Descriptor, Entry, Request};
+
+/// What is said of a mapping.
+#[derive(Clone, Debug, Default)]
+pub struct MappingOptions {
+    /// The domain of all requests.
+    pub domain: Option<String>,
+    /// The entries of a descriptor, each `KEY=TEXT`.
+    pub entries: Vec<String>,
+    /// A map file, which has any number of descriptors.
+    pub file: Option<String>,
+    /// What a request takes that does not say so itself.
+    pub hits: Option<String>,
+    /// When it came.
+    pub time: Option<String>,
+}
+
+/// Makes requests of the fields of lines.
+#[derive(Clone, Debug)]
+pub(super) struct Mapping {
+    domain: String,
+    descriptors: Vec<DescriptorMap>,
+    /// Where the time may be: the first that a line has counts.
+    times: Vec<Template>,
+    names: Names,
+}
+
+/// Why there is no such mapping.
+#[derive(Debug, thiserror::Error)]
+pub enum MappingError {
+    /// A field does not end.
+    #[error(transparent)]
+    Open(#[from] OpenField),
+    /// An entry that is none.
+    #[error("{0:?} is no entry: write KEY=TEXT, in which %NAME% stands for a field of the log")]
+    Entry(String),
+    /// Neither entries nor a file.
+    #[error("say which descriptors lines stand for: --map 'user=%REQ(x-user)%', or --map-file")]
+    Nothing,
+    /// Nobody says which.
+    #[error("say which domain the requests are for: --domain")]
+    NoDomain,
+    /// The file is no YAML, or has something else in a place.
+    #[error("the map file cannot be read: {0}")]
+    File(Box<serde_saphyr::Error>),
+    /// A descriptor of the file without entries.
+    #[error("rate_limits[{0}]: has no actions")]
+    NoActions(usize),
+    /// What a descriptor of the file takes is said twice or not at all.
+    #[error("rate_limits[{0}].hits_addend: has either a number or a format")]
+    Hits(usize),
+}
+
+/// Why a line stands for no request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Unmapped {
+    /// A field is missing in each descriptor: Envoy would have sent none.
+    NoDescriptor,
+    /// The line is wrong.
+    Wrong(String),
+}
+
+#[derive(Clone, Debug)]
+struct DescriptorMap {
+    entries: Vec<EntryMap>,
+    hits: Option<Template>,
+}
+
+#[derive(Clone, Debug)]
+struct EntryMap {
+    key: String,
+    value: Template,
+    /// Without its value the descriptor is made without this entry.
+    is_optional: bool,
+}
+
+/// A map file: a part of what Envoy's configuration has for a route.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MapFile {
+    domain: Option<String>,
+    rate_limits: Vec<RateLimit>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RateLimit {
+    actions: Vec<Action>,
+    hits_addend: Option<HitsAddend>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "snake_case")]
+enum Action {
+    GenericKey {
+        #[serde(default = "generic_key")]
+        descriptor_key: String,
+        descriptor_value: String,
+    },
+    RequestHeaders {
+        header_name: String,
+        descriptor_key: String,
+        #[serde(default)]
+        skip_if_absent: bool,
+    },
+    RemoteAddress {},
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HitsAddend {
+    number: Option<u64>,
+    format: Option<String>,
+}
+
+fn generic_key() -> String {
+    "generic_key".to_owned()
+}
+
+impl Mapping {
+    /// What is said of it, for logs whose requests are of `domain` where nobody says otherwise.
+    ///
+    /// # Errors
+    /// Where it says too little, or what cannot be.
+    pub(super) fn new(options: &MappingOptions, domain: Option<&str>) -> Result<Mapping, MappingError> {
+        let mut names = Names::default();
+        let mut descriptors = Vec::new();
+        if !options.entries.is_empty() {
+            let entries = options.entries.iter().map(|entry| EntryMap::parse(entry, &mut names));
+            descriptors.push(DescriptorMap { entries: entries.collect::<Result<_, _>>()?, hits: None });
+        }
+        let file: Result<Option<MapFile>, _> = options.file.as_deref().map(serde_saphyr::from_str).transpose();
+        let file = file.map_err(|error| MappingError::File(Box::new(error)))?;
+        let (of_file, rate_limits) = file.map_or((None, Vec::new()), |file| (file.domain, file.rate_limits));
+        for (index, rate_limit) in rate_limits.into_iter().enumerate() {
+            descriptors.push(rate_limit.descriptor(index, &mut names)?);
+        }
+        if descriptors.is_empty() {
+            return Err(MappingError::Nothing);
+        }
+        if let Some(hits) = &options.hits {
+            let hits = Template::parse(hits, &mut names)?;
+            descriptors.iter_mut().for_each(|descriptor| {
+                descriptor.hits.get_or_insert_with(|| hits.clone());
+            });
+        }
+        let times = options.time.iter().map(|time| Template::parse(time, &mut names)).collect::<Result<_, _>>()?;
+        let domain = options.domain.clone().or(of_file).or_else(|| domain.map(str::to_owned));
+        let domain = domain.ok_or(MappingError::NoDomain)?;
+        Ok(Mapping { domain, descriptors, times, names })
+    }
+
+    /// The same for logs that have the time in one of these fields, where nobody says otherwise.
+    pub(super) fn with_times(&self, fields: &[&str]) -> Mapping {
+        let mut mapping = self.clone();
+        if mapping.times.is_empty() {
+            mapping.times = fields.iter().map(|field| Template::of_field(field, &mut mapping.names)).collect();
+        }
+        mapping
+    }
+
+    /// The names of all fields that it asks for; first those that somebody has written.
+    pub(super) fn names(&self) -> &[String] {
+        self.names.as_slice()
+    }
+
+    /// The request of a line with these fields.
+    pub(super) fn event(&self, values: &Values<'_>) -> Result<Event, Unmapped> {
+        let wrong = |what: String| Unmapped::Wrong(what);
+        let time = self.times.iter().find_map(|time| time.fill(values));
+        let time = time.ok_or_else(|| wrong("has no time: --time '%FIELD%' says where it is".to_owned()))?;
+        let at_ms = time::parse(&time).ok_or_else(|| wrong(format!("{time:?} is no time: RFC 3339, or seconds")))?;
+        let mut descriptors = Vec::with_capacity(self.descriptors.len());
+        for descriptor in &self.descriptors {
+            descriptors.extend(descriptor.descriptor(values).map_err(wrong)?);
+        }
+        if descriptors.is_empty() {
+            return Err(Unmapped::NoDescriptor);
+        }
+        Ok(Event { at_ms, request: Request { domain: self.domain.clone(), descriptors } })
+    }
+}
+
+impl DescriptorMap {
+    /// As Envoy does it: without one of its values there is no descriptor.
+    fn descriptor(&self, values: &Values<'_>) -> Result<Option<Descriptor>, String> {
+        let mut entries = Vec::with_capacity(self.entries.len());
+        for EntryMap { key, value, is_optional } in &self.entries {
+            match value.fill(values) {
+                Some(value) => entries.push(Entry { key: key.clone(), value: value.into_owned() }),
+                None if *is_optional => {}
+                None => return Ok(None),
+            }
+        }
+        let hits = self.hits.as_ref().and_then(|hits| hits.fill(values));
+        let ask = match hits {
+            None => Ask::Take(1),
+            Some(hits) => {
+                let ask = hits.parse().ok().and_then(Ask::take);
+                ask.ok_or_else(|| format!("{hits:?} is no number of hits"))?
+            }
+        };
+        Ok((!entries.is_empty()).then_some(Descriptor { entries, ask, limit: None }))
+    }
+}
+
+impl EntryMap {
+    fn parse(text: &str, names: &mut Names) -> Result<EntryMap, MappingError> {
+        let entry = text.split_once('=').filter(|(key, _)| !key.is_empty());
+        let (key, value) = entry.ok_or_else(|| MappingError::Entry(text.to_owned()))?;
+        Ok(EntryMap { key: key.to_owned(), value: Template::parse(value, names)?, is_optional: false })
+    }
+}
+
+impl RateLimit {
+    fn descriptor(self, index: usize, names: &mut Names) -> Result<DescriptorMap, MappingError> {
+        if self.actions.is_empty() {
+            return Err(MappingError::NoActions(index));
+        }
+        let entries = self.actions.into_iter().map(|action| action.entry(names)).collect::<Result<_, _>>()?;
+        let hits = match self.hits_addend {
+            None => None,
+            Some(HitsAddend { number: Some(number), format: None }) => Some(number.to_string()),
+            Some(HitsAddend { number: None, format: Some(format) }) => Some(format),
+            Some(_) => return Err(MappingError::Hits(index)),
+        };
+        let hits = hits.map(|hits| Template::parse(&hits, names)).transpose()?;
+        Ok(DescriptorMap { entries, hits })
+    }
+}
+
+impl Action {
+    fn entry(self, names: &mut Names) -> Result<EntryMap, MappingError> {
+        Ok(match self {
+            Action::GenericKey { descriptor_key: key, descriptor_value } => {
+                EntryMap { key, value: Template::parse(&descriptor_value, names)?, is_optional: false }
+            }
+            Action::RequestHeaders { header_name, descriptor_key: key, skip_if_absent: is_optional } => {
+                let value = Template::of_field(&format!("REQ({header_name})"), names);
+                EntryMap { key, value, is_optional }
+            }
+            Action::RemoteAddress {} => {
+                let value = Template::of_field("DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", names);
+                EntryMap { key: "remote_address".to_owned(), value, is_optional: false }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::borrow::Cow;
+
+    use super::*;
+
+    const FILE: &str = "
+domain: shop
+rate_limits:
+  - actions:
+      - generic_key: {descriptor_key: route, descriptor_value: 'r-%route%'}
+      - remote_address: {}
+  - actions:
+      - request_headers: {header_name: x-user, descriptor_key: user}
+      - request_headers: {header_name: x-team, descriptor_key: team, skip_if_absent: true}
+    hits_addend: {format: '%bytes%'}
+";
+
+    fn event(mapping: &Mapping, fields: &[(&str, &str)]) -> Result<Event, Unmapped> {
+        let value = |name: &String| fields.iter().find(|(field, _)| field == name).map(|(_, value)| Cow::from(*value));
+        mapping.event(&mapping.names().iter().map(value).collect())
+    }
+
+    fn descriptor(entries: &[(&str, &str)], ask: Ask) -> Descriptor {
+        let entry = |(key, value): &(&str, &str)| Entry { key: (*key).to_owned(), value: (*value).to_owned() };
+        Descriptor { entries: entries.iter().map(entry).collect(), ask, limit: None }
+    }
+
+    #[test]
+    fn a_file_makes_several_descriptors_and_leaves_out_those_that_envoy_would() {
+        let options = MappingOptions { file: Some(FILE.to_owned()), hits: Some("3".into()), ..Default::default() };
+        let mapping = Mapping::new(&options, Some("other")).unwrap().with_times(&["t"]);
+        let address = ("DOWNSTREAM_REMOTE_ADDRESS_WITHOUT_PORT", "192.0.2.1");
+        let all = [("t", "1"), ("route", "login"), address, ("REQ(x-user)", "ann"), ("bytes", "70")];
+        let made = event(&mapping, &all).unwrap();
+        let login = descriptor(&[("route", "r-login"), ("remote_address", "192.0.2.1")], Ask::Take(3));
+        let user = descriptor(&[("user", "ann")], Ask::Take(70));
+        let request = Request { domain: "shop".to_owned(), descriptors: vec![login, user.clone()] };
+        assert_eq!(made, Event { at_ms: 1_000, request });
+        let team = event(&mapping, &[("t", "1"), ("REQ(x-user)", "ann"), ("REQ(x-team)", "a"), address]).unwrap();
+        let with_team = descriptor(&[("user", "ann"), ("team", "a")], Ask::Take(1));
+        assert_eq!(team.request.descriptors, [with_team], "without bytes it is one hit");
+        assert_eq!(event(&mapping, &[("t", "1"), address]), Err(Unmapped::NoDescriptor));
+        for wrong in
+            [&[("route", "a")][..], &[("t", "x"), address], &[("t", "1"), ("REQ(x-user)", "ann"), ("bytes", "-1")]]
+        {
+            assert!(matches!(event(&mapping, wrong), Err(Unmapped::Wrong(_))), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_said_is_asked_for() {
+        let map = |entries: &[&str], file: Option<&str>, domain| {
+            let entries = entries.iter().map(|entry| (*entry).to_owned()).collect();
+            let options = MappingOptions { entries, file: file.map(str::to_owned), ..MappingOptions::default() };
+            Mapping::new(&options, domain).map_err(|error| error.to_string()).err()
+        };
+        assert_eq!(map(&["user=%u%"], None, Some("shop")), None);
+        assert_eq!(map(&["user=%u%"], None, None).unwrap(), "say which domain the requests are for: --domain");
+        let wrong = [
+            map(&[], None, Some("d")),
+            map(&["user"], None, Some("d")),
+            map(&["=%u%"], None, Some("d")),
+            map(&["user=%u"], None, Some("d")),
+            map(&[], Some("rate_limits: [{actions: []}]"), Some("d")),
+            map(&[], Some("rate_limits: [{actions: [{remote_address: {}}], hits_addend: {}}]"), Some("d")),
+            map(&[], Some("rate_limits: [{actions: [{destination_cluster: {}}]}]"), Some("d")),
+            map(&[], Some("rate_limit: []"), Some("d")),
+        ];
+        assert!(wrong.iter().all(Option::is_some), "{wrong:#?}");
+    }
+}

@@ -1,0 +1,409 @@
+//! The requests of all logs together, in the order of time.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::io;
+use std::path::PathBuf;
+
+use csv::{ReaderBuilder, StringRecord};
+use serde::Serialize;
+
+use super::decisions::Joined;
+use super::format::{self, FormatError, Pattern};
+use super::lines::{Lines, Log};
+use super::mapping::{Mapping, MappingError, MappingOptions, Unmapped};
+use super::order::Order;
+use super::template::Values;
+use super::{Event, Format};
+
+/// So many of the lines that cannot be read are told.
+const TOLD: usize = 10;
+
+/// Where logs mostly have the time.
+const TIMES: [&str; 5] = ["start_time", "time", "timestamp", "@timestamp", "ts"];
+
+/// How logs are read.
+#[derive(Clone, Debug)]
+pub struct Reading {
+    /// How they are written; `None`: each is looked at.
+    pub format: Option<Format>,
+    /// Which requests their lines stand for; of a decision log nothing needs to be said.
+    pub mapping: MappingOptions,
+    /// The domain of requests where nobody says otherwise.
+    pub domain: Option<String>,
+    /// By how much lines may be out of order, in milliseconds.
+    pub window_ms: u64,
+    /// The first line that cannot be read ends it.
+    pub is_strict: bool,
+}
+
+/// What was read, and what could not be.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Read {
+    /// All lines, but for empty ones and rows of names.
+    pub lines: u64,
+    /// Lines that cannot be read.
+    pub unreadable: u64,
+    /// The first of them, each with its place and why.
+    pub unreadable_first: Vec<String>,
+    /// Lines that lack a field of each descriptor, so that Envoy would have asked nothing.
+    pub without_descriptor: u64,
+    /// Requests that came further behind than the window allows, and count at the time of the one before.
+    pub late: u64,
+    /// Lines of decision logs: they have the denials that were not dropped, and of what passed a sample at most.
+    pub decisions: u64,
+    /// Lines of decision logs that are refunds, which are not replayed.
+    pub refunds: u64,
+    /// Lines of decision logs with values that are hidden or look hashed: they reach no rule that spells a value out.
+    pub masked: u64,
+}
+
+/// Why logs cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// Reading fails.
+    #[error("{}: {error}", .log.display())]
+    Io {
+        /// The log.
+        log: PathBuf,
+        /// Why.
+        error: io::Error,
+    },
+    /// It is not written so.
+    #[error("{}: {error}", .log.display())]
+    Format {
+        /// The log.
+        log: PathBuf,
+        /// Why.
+        error: FormatError,
+    },
+    /// Nobody says which requests its lines stand for.
+    #[error("{}: {error}", .log.display())]
+    Mapping {
+        /// The log.
+        log: PathBuf,
+        /// Why.
+        error: MappingError,
+    },
+    /// A line, where every one must be right.
+    #[error("{0}")]
+    Line(String),
+}
+
+/// The requests of logs.
+pub struct Requests {
+    sources: Vec<Source>,
+    /// The time of each source's next event, and which source that is.
+    heads: BinaryHeap<Reverse<(u64, usize)>>,
+    read: Read,
+    is_strict: bool,
+}
+
+/// One log.
+struct Source {
+    name: PathBuf,
+    rows: Rows,
+    order: Order,
+    ready: VecDeque<Event>,
+    is_done: bool,
+}
+
+/// What stands in a log, by how it is written.
+enum Rows {
+    Text(Lines, Pattern, Mapping),
+    Json(Lines, Mapping),
+    Decisions(Lines, Joined),
+    Csv(Box<Csv>),
+    /// It has none.
+    Empty,
+}
+
+struct Csv {
+    reader: csv::Reader<Log>,
+    record: StringRecord,
+    count: u64,
+    /// The column of each field.
+    columns: Vec<Option<usize>>,
+    mapping: Mapping,
+}
+
+/// What one row comes to.
+enum Row {
+    Event(Event),
+    /// It belongs to a request that goes on.
+    Part,
+    Unmapped(Unmapped),
+    End,
+}
+
+impl Requests {
+    /// Begins to read logs, each with its name.
+    ///
+    /// # Errors
+    /// Where one cannot be read at all.
+    pub fn new(logs: Vec<(PathBuf, Log)>, reading: &Reading) -> Result<Requests, ReadError> {
+        let sources = logs.into_iter().map(|(name, log)| Source::open(name, log, reading));
+        let sources = sources.collect::<Result<Vec<_>, _>>()?;
+        let (read, is_strict) = (Read::default(), reading.is_strict);
+        let mut requests = Requests { sources, heads: BinaryHeap::new(), read, is_strict };
+        for index in 0..requests.sources.len() {
+            requests.refill(index)?;
+        }
+        Ok(requests)
+    }
+
+    /// The next request; `None` at the end.
+    ///
+    /// # Errors
+    /// Where reading fails, or where a line does and every one must be right.
+    pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
+        let Some(Reverse((_, index))) = self.heads.pop() else { return Ok(None) };
+        let event = self.sources[index].ready.pop_front();
+        self.refill(index)?;
+        Ok(event)
+    }
+
+    /// What has been read so far.
+    pub fn read(&self) -> Read {
+        let mut read = self.read.clone();
+        for Source { rows, order, .. } in &self.sources {
+            read.lines += rows.count();
+            read.late += order.late();
+            if let Rows::Decisions(lines, joined) = rows {
+                read.decisions += lines.count();
+                read.refunds += joined.refunds();
+                read.masked += joined.masked();
+            }
+        }
+        read
+    }
+
+    /// Reads on until the source's next event is known.
+    fn refill(&mut self, index: usize) -> Result<(), ReadError> {
+        let source = &mut self.sources[index];
+        while source.ready.is_empty() && !source.is_done {
+            let io = |error| ReadError::Io { log: source.name.clone(), error };
+            match source.rows.next().map_err(io)? {
+                Row::Event(event) => source.order.push(event, &mut source.ready),
+                Row::Part => {}
+                Row::Unmapped(Unmapped::NoDescriptor) => self.read.without_descriptor += 1,
+                Row::Unmapped(Unmapped::Wrong(why)) => {
+                    let line = format!("{}:{}: {why}", source.name.display(), source.rows.line());
+                    if self.is_strict {
+                        return Err(ReadError::Line(line));
+                    }
+                    self.read.unreadable += 1;
+                    if self.read.unreadable_first.len() < TOLD {
+                        self.read.unreadable_first.push(line);
+                    }
+                }
+                Row::End => {
+                    source.order.finish(&mut source.ready);
+                    source.is_done = true;
+                }
+            }
+        }
+        if let Some(event) = source.ready.front() {
+            self.heads.push(Reverse((event.at_ms, index)));
+        }
+        Ok(())
+    }
+}
+
+impl Source {
+    fn open(name: PathBuf, mut log: Log, reading: &Reading) -> Result<Source, ReadError> {
+        let io = |error| ReadError::Io { log: name.clone(), error };
+        let begin = log.fill_buf().map_err(io)?;
+        let format = reading.format.clone().unwrap_or_else(|| Format::detect(&name, begin));
+        let is_empty = begin.is_empty();
+        let of_format = |error| ReadError::Format { log: name.clone(), error };
+        let mapping = || {
+            let mapping = Mapping::new(&reading.mapping, reading.domain.as_deref());
+            mapping.map_err(|error| ReadError::Mapping { log: name.clone(), error })
+        };
+        let rows = match format {
+            // Nothing tells how it would be written, so that nobody needs to say what its lines stand for.
+            _ if is_empty => Rows::Empty,
+            Format::Text(format) => {
+                let mapping = mapping()?.with_times(&["START_TIME"]);
+                let pattern = Pattern::new(&format, mapping.names()).map_err(of_format)?;
+                Rows::Text(Lines::new(log), pattern, mapping)
+            }
+            Format::Json => Rows::Json(Lines::new(log), mapping()?.with_times(&TIMES)),
+            Format::Decisions => Rows::Decisions(Lines::new(log), Joined::default()),
+            Format::Csv => {
+                let csv = Csv::open(log, &mapping()?).map_err(io)?;
+                Rows::Csv(Box::new(csv.map_err(of_format)?))
+            }
+        };
+        Ok(Source { name, rows, order: Order::new(reading.window_ms), ready: VecDeque::new(), is_done: false })
+    }
+}
+
+impl Csv {
+    fn open(log: Log, mapping: &Mapping) -> io::Result<Result<Csv, FormatError>> {
+        let mut reader = ReaderBuilder::new().trim(csv::Trim::All).from_reader(log);
+        let header = reader.headers()?.clone();
+        let column = |name: &String| header.iter().position(|column| column == name);
+        if let Some(name) = mapping.names().iter().find(|name| column(name).is_none()) {
+            let all: Vec<String> = header.iter().map(|column| format!("%{column}%")).collect();
+            return Ok(Err(FormatError::NoField(name.clone(), all.join(" "))));
+        }
+        let mapping = mapping.with_times(&TIMES);
+        let columns = mapping.names().iter().map(column).collect();
+        Ok(Ok(Csv { reader, record: StringRecord::new(), count: 0, columns, mapping }))
+    }
+
+    fn next(&mut self) -> io::Result<Row> {
+        let read = self.reader.read_record(&mut self.record);
+        self.count += u64::from(!matches!(read, Ok(false)));
+        match read {
+            Ok(false) => return Ok(Row::End),
+            Ok(true) => {}
+            Err(error) if error.is_io_error() => return Err(error.into()),
+            Err(error) => return Ok(Row::Unmapped(Unmapped::Wrong(error.to_string()))),
+        }
+        let value = |column: &Option<usize>| format::present(self.record.get((*column)?)?);
+        let values: Values<'_> = self.columns.iter().map(value).collect();
+        Ok(Row::of_event(self.mapping.event(&values).map(Some)))
+    }
+}
+
+impl Rows {
+    /// The number of the last line.
+    fn line(&self) -> u64 {
+        match self {
+            Rows::Text(lines, ..) | Rows::Json(lines, _) | Rows::Decisions(lines, _) => lines.number(),
+            Rows::Csv(csv) => csv.record.position().map_or(0, csv::Position::line),
+            Rows::Empty => 0,
+        }
+    }
+
+    /// How many rows there were so far.
+    fn count(&self) -> u64 {
+        match self {
+            Rows::Text(lines, ..) | Rows::Json(lines, _) | Rows::Decisions(lines, _) => lines.count(),
+            Rows::Csv(csv) => csv.count,
+            Rows::Empty => 0,
+        }
+    }
+
+    fn next(&mut self) -> io::Result<Row> {
+        match self {
+            Rows::Csv(csv) => csv.next(),
+            Rows::Empty => Ok(Row::End),
+            Rows::Text(lines, pattern, mapping) => lines.next().map(|line| {
+                Row::of_line(line, |line| {
+                    let values = pattern.values(line);
+                    let values = values.ok_or_else(|| Unmapped::Wrong("is not as the format says".to_owned()))?;
+                    mapping.event(&values).map(Some)
+                })
+            }),
+            Rows::Json(lines, mapping) => lines.next().map(|line| {
+                Row::of_line(line, |line| {
+                    let values = format::json_values(line, mapping.names());
+                    let values = values.map_err(|error| Unmapped::Wrong(format!("is no JSON object: {error}")))?;
+                    mapping.event(&values).map(Some)
+                })
+            }),
+            Rows::Decisions(lines, joined) => Ok(match lines.next()? {
+                None => joined.finish().map_or(Row::End, Row::Event),
+                line => Row::of_line(line, |line| joined.push(line).map_err(Unmapped::Wrong)),
+            }),
+        }
+    }
+}
+
+impl Row {
+    /// Of a line, which `read` makes an event of, or a part of one.
+    fn of_line(
+        line: Option<Result<&str, &'static str>>,
+        read: impl FnOnce(&str) -> Result<Option<Event>, Unmapped>,
+    ) -> Row {
+        let Some(line) = line else { return Row::End };
+        Row::of_event(line.map_err(|why| Unmapped::Wrong(why.to_owned())).and_then(read))
+    }
+
+    fn of_event(event: Result<Option<Event>, Unmapped>) -> Row {
+        event.map_or_else(Row::Unmapped, |event| event.map_or(Row::Part, Row::Event))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn reading(format: Option<&str>) -> Reading {
+        let mapping = MappingOptions { entries: vec!["user=%user%".to_owned()], ..MappingOptions::default() };
+        let format = format.and_then(|format| Format::parse(format).unwrap());
+        Reading { format, mapping, domain: Some("shop".to_owned()), window_ms: 100, is_strict: false }
+    }
+
+    /// Who asked when, in the order of the requests; and what was read.
+    fn read(logs: &[(&str, &str)], reading: &Reading) -> Result<(Vec<(u64, String)>, Read), ReadError> {
+        let log = |(name, text): &(&str, &str)| -> (PathBuf, Log) {
+            (PathBuf::from(name), Box::new(Cursor::new((*text).to_owned().into_bytes())))
+        };
+        let mut requests = Requests::new(logs.iter().map(log).collect(), reading)?;
+        let mut all = Vec::new();
+        while let Some(Event { at_ms, request }) = requests.next_event()? {
+            all.push((at_ms, request.descriptors[0].entries[0].value.clone()));
+        }
+        Ok((all, requests.read()))
+    }
+
+    fn users(all: &[(u64, String)]) -> Vec<(u64, &str)> {
+        all.iter().map(|(at_ms, user)| (*at_ms, user.as_str())).collect()
+    }
+
+    #[test]
+    fn logs_are_joined_in_the_order_of_time_whatever_they_are_written_in() {
+        let json = "{\"ts\":0.001,\"user\":\"a\"}\n{\"ts\":0.004,\"user\":\"b\"}\n";
+        let csv = "user, time\nc,0.002\n\"d,e\",0.003\n";
+        let decisions = "{\"time\":\"1970-01-01T00:00:00.005Z\",\"domain\":\"shop\",\"rule\":\"r\",\"descriptor\":\
+                         [{\"key\":\"user\",\"value\":\"f\"}],\"hits\":1,\"outcome\":\"denied\"}";
+        let (all, read) = read(&[("a.log", json), ("b.csv", csv), ("c.log", decisions)], &reading(None)).unwrap();
+        assert_eq!(users(&all), [(1, "a"), (2, "c"), (3, "d,e"), (4, "b"), (5, "f")]);
+        assert_eq!((read.lines, read.decisions, read.unreadable), (5, 1, 0));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_by_its_place_and_the_rest_counts() {
+        let json = "{\"ts\":1,\"user\":\"a\"}\n\n{\"ts\":1}\nno json\n{\"user\":\"b\"}\n{\"ts\":9,\"user\":\"c\"}\n\
+                    {\"ts\":2,\"user\":\"d\"}\n";
+        let (all, said) = read(&[("a.log", json)], &reading(None)).unwrap();
+        assert_eq!(users(&all), [(1_000, "a"), (2_000, "d"), (9_000, "c")]);
+        assert_eq!((said.lines, said.without_descriptor, said.late, said.unreadable), (6, 1, 0, 2));
+        assert!(said.unreadable_first[0].starts_with("a.log:4: is no JSON object: "), "{said:?}");
+        assert!(said.unreadable_first[1].starts_with("a.log:5: has no time"), "{said:?}");
+        let error = read(&[("a.log", json)], &Reading { is_strict: true, ..reading(None) }).unwrap_err();
+        assert!(error.to_string().starts_with("a.log:4: is no JSON object: "), "{error}");
+        let (_, said) = read(&[("a.csv", "time,user\n1,a\n1\n2,b\n")], &reading(None)).unwrap();
+        assert_eq!((said.lines, said.unreadable), (3, 1));
+        assert!(said.unreadable_first[0].starts_with("a.csv:3: "), "{said:?}");
+    }
+
+    #[test]
+    fn a_log_that_lacks_a_mapped_field_is_refused() {
+        let error = |format| read(&[("a.log", "time,usr\n")], &reading(Some(format))).unwrap_err().to_string();
+        assert_eq!(error("csv"), "a.log: lines have no %user%; they have %time% %usr%");
+        assert_eq!(error("%START_TIME% %REQ(x)%"), "a.log: lines have no %user%; they have %START_TIME% %REQ(x)%");
+        let nothing = Reading { mapping: MappingOptions::default(), ..reading(Some("json")) };
+        assert!(matches!(read(&[("a.log", "{}")], &nothing), Err(ReadError::Mapping { .. })));
+    }
+
+    #[test]
+    fn a_log_without_a_byte_needs_no_mapping_and_leaves_the_others() {
+        let nothing = |format| Reading { mapping: MappingOptions::default(), ..reading(format) };
+        let decision = "{\"time\":\"1970-01-01T00:00:00.005Z\",\"domain\":\"shop\",\"rule\":\"r\",\"descriptor\":\
+                        [{\"key\":\"user\",\"value\":\"f\"}],\"hits\":1,\"outcome\":\"denied\"}";
+        let (all, said) = read(&[("a.log", ""), ("b.log", decision)], &nothing(None)).unwrap();
+        assert_eq!((users(&all), said.lines), (vec![(5, "f")], 1));
+        for format in ["json", "csv", "envoy", "decisions"] {
+            let (all, said) = read(&[("a.log", "")], &nothing(Some(format))).unwrap();
+            assert_eq!((all, said), (Vec::new(), Read::default()), "{format}");
+        }
+    }
+}

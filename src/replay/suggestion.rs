@@ -1,0 +1,307 @@
+//! Which number of a limit denies no more than somebody wants: by trying numbers, each on the whole log with the real
+//! algorithm.
+//!
+//! A pass over the log tries several numbers side by side, each with counters of its own; the next one tries numbers
+//! between the greatest that denies too much and the least that does not. A limit is tried alone: no other limit of the
+//! request, no penalty and no mode changes what it counts. Whom a number denies nothing, a greater one does not deny
+//! either, so that later passes leave such keys out.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use hashbrown::HashMap;
+
+use super::Event;
+use super::run::{self, Run};
+use super::tally::{KeyHash, Room};
+use crate::algorithm::Limit;
+use crate::plan::{MAX_WORK, PlanOptions, Source};
+use crate::rules::{Allowance, Rules};
+use crate::store::memory::{self, GivenClock, MemoryStore};
+use crate::store::{Check, StoreError};
+
+/// So many numbers are tried in a pass: each is a bit in [`Target::denied_by`].
+const TRIED: usize = 12;
+
+/// How much may be denied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Goal {
+    /// At most so many in a hundred.
+    pub percent: f64,
+    /// Of what.
+    pub of: GoalOf,
+}
+
+/// Of what a goal is a share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GoalOf {
+    /// Of the keys that a limit counts: one is denied where one of its requests is.
+    Keys,
+    /// Of the requests.
+    Requests,
+}
+
+impl GoalOf {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            GoalOf::Keys => "keys",
+            GoalOf::Requests => "requests",
+        }
+    }
+}
+
+/// A text that is no goal.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("write: deny at most 0.1 % of users (or keys, which are the same, or requests)")]
+pub struct GoalError;
+
+impl FromStr for Goal {
+    type Err = GoalError;
+
+    fn from_str(text: &str) -> Result<Goal, GoalError> {
+        let text = text.trim().strip_prefix("deny at most").unwrap_or(text);
+        let (percent, of) = text.split_once('%').ok_or(GoalError)?;
+        let percent = percent.trim().parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+        let of = match of.trim().strip_prefix("of").map(str::trim) {
+            Some("keys" | "users") => GoalOf::Keys,
+            Some("requests") => GoalOf::Requests,
+            _ => return Err(GoalError),
+        };
+        Ok(Goal { percent: percent.ok_or(GoalError)?, of })
+    }
+}
+
+/// The search for the numbers of limits.
+#[derive(Debug)]
+pub struct Search<'r> {
+    pub(super) goal: Goal,
+    pub(super) rules: &'r Rules,
+    options: &'r PlanOptions,
+    pub(super) targets: Vec<Target>,
+    /// The target of each limit, by its id.
+    by_limit: HashMap<usize, usize>,
+    clock: GivenClock,
+    /// For each number that a target tries, by its index, the counters of all targets.
+    stores: Vec<MemoryStore<GivenClock>>,
+    room: Room,
+}
+
+/// A limit whose number is searched.
+#[derive(Debug)]
+pub(super) struct Target {
+    /// The limit's id.
+    pub(super) id: usize,
+    pub(super) limit: Limit,
+    pub(super) decisions: u64,
+    pub(super) keys: u64,
+    /// Denies too much; at first 0, which denies everything.
+    low: u32,
+    /// What is tried in this pass.
+    tried: Vec<Tried>,
+    /// The index of each key.
+    indices: HashMap<KeyHash, u32>,
+    /// For each key, the numbers that have denied it something in this pass.
+    denied_by: Vec<u16>,
+    /// For each key, whether a number that is still possible may deny it something.
+    at_risk: Vec<bool>,
+    /// What the numbers have denied.
+    pub(super) curve: BTreeMap<u32, Denied>,
+    pub(super) found: Found,
+}
+
+/// What the search of a target has come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It goes on.
+    Searching,
+    /// This is the least number that denies no more.
+    Number(u32),
+    /// Every number denies more.
+    None,
+}
+
+#[derive(Debug)]
+struct Tried {
+    limit: Limit,
+    requests: u64,
+}
+
+/// What a number denies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Denied {
+    pub(super) keys: u64,
+    pub(super) requests: u64,
+}
+
+impl<'r> Search<'r> {
+    /// For the limits that a run has reached, or only those of this name.
+    pub fn new(goal: Goal, run: &Run<'r>, name: Option<&str>) -> Search<'r> {
+        let rules = run.rules;
+        let reached = rules.limits().filter(|(_, limit)| name.is_none_or(|name| name == &*limit.label));
+        let targets = reached.filter_map(|(_, rule_limit)| {
+            let Allowance::Limited(limit) = rule_limit.config.allowance else { return None };
+            let tally = &run.tallies[rule_limit.id];
+            let is_replayed = tally.decisions > 0 && !limit.algorithm().has_holders();
+            let high = u32::try_from(tally.most_hits()).unwrap_or(u32::MAX);
+            is_replayed.then(|| Target {
+                id: rule_limit.id,
+                limit,
+                decisions: tally.decisions,
+                keys: tally.keys().0,
+                low: 0,
+                tried: Tried::all(&limit, ladder(high.max(1))),
+                indices: HashMap::new(),
+                denied_by: Vec::new(),
+                at_risk: Vec::new(),
+                curve: BTreeMap::new(),
+                found: Found::Searching,
+            })
+        });
+        let targets: Vec<_> = targets.collect();
+        let by_limit = targets.iter().enumerate().map(|(index, target)| (target.id, index)).collect();
+        let (clock, room) = (GivenClock::default(), Room::default());
+        let mut search =
+            Search { goal, rules, options: run.options, targets, by_limit, clock, stores: Vec::new(), room };
+        search.empty_stores();
+        search
+    }
+
+    /// Every number is found, or known not to be there.
+    pub fn is_done(&self) -> bool {
+        self.targets.iter().all(|target| target.found != Found::Searching)
+    }
+
+    /// Tries the numbers of this pass on the next request.
+    ///
+    /// # Errors
+    /// Where there is no memory for its counters.
+    pub fn decide(&mut self, event: &Event) -> Result<(), StoreError> {
+        self.clock.set(event.at_ms);
+        let plan = run::plan(self.options, self.rules, event);
+        if plan.work() > MAX_WORK {
+            return Ok(());
+        }
+        for asked in plan.asked() {
+            let Source::Rule(_, limit) = asked.source else { continue };
+            let Some(index) = self.by_limit.get(&limit.id) else { continue };
+            let target = &mut self.targets[*index];
+            if target.found == Found::Searching {
+                target.decide(&asked.check, &self.stores, &mut self.room)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends a pass over the log, and chooses what the next one tries.
+    pub fn narrow(&mut self) {
+        let goal = self.goal;
+        self.targets
+            .iter_mut()
+            .filter(|target| target.found == Found::Searching)
+            .for_each(|target| target.narrow(goal));
+        self.empty_stores();
+    }
+
+    fn empty_stores(&mut self) {
+        let store = |_| MemoryStore::new(self.clock.clone(), memory::default_bytes() / TRIED);
+        self.stores = (0..TRIED).map(store).collect();
+    }
+}
+
+impl Target {
+    fn decide(&mut self, check: &Check, stores: &[MemoryStore<GivenClock>], room: &mut Room) -> Result<(), StoreError> {
+        let index = self.index(KeyHash::of(&check.key), room);
+        if index.is_some_and(|index| !self.at_risk[index]) {
+            return Ok(());
+        }
+        let mut check = Check { penalty: None, ..check.clone() };
+        let mut denied_by = 0;
+        for (bit, (Tried { limit, requests }, store)) in self.tried.iter_mut().zip(stores).enumerate() {
+            check.limit = *limit;
+            let verdicts = store.decide(std::slice::from_ref(&check))?;
+            if verdicts.iter().flatten().any(|verdict| !verdict.allowed()) {
+                *requests += 1;
+                denied_by |= 1 << bit;
+            }
+        }
+        if let Some(index) = index {
+            self.denied_by[index] |= denied_by;
+        }
+        Ok(())
+    }
+
+    /// The index of a key; `None` where there is no room for one more.
+    fn index(&mut self, key: KeyHash, room: &mut Room) -> Option<usize> {
+        if let Some(index) = self.indices.get(&key) {
+            return Some(*index as usize);
+        }
+        room.take().then(|| {
+            let index = self.denied_by.len();
+            self.indices.insert(key, index as u32);
+            self.denied_by.push(0);
+            self.at_risk.push(true);
+            index
+        })
+    }
+
+    fn narrow(&mut self, goal: Goal) {
+        let mut high = None;
+        for (bit, Tried { limit, requests }) in self.tried.iter().enumerate() {
+            let keys = self.denied_by.iter().filter(|denied_by| *denied_by >> bit & 1 == 1).count() as u64;
+            let denied = Denied { keys, requests: *requests };
+            self.curve.insert(limit.number(), denied);
+            if high.is_none() && self.is_reached(goal, denied) {
+                high = Some(limit.number());
+            }
+            if high.is_none() {
+                self.low = limit.number();
+                let denied_by = self.denied_by.iter().map(|denied_by| denied_by >> bit & 1 == 1);
+                self.at_risk.iter_mut().zip(denied_by).for_each(|(at_risk, is_denied)| *at_risk = is_denied);
+            }
+        }
+        let known = self.curve.iter().find(|(_, denied)| self.is_reached(goal, **denied)).map(|(number, _)| *number);
+        let Some(high) = high.or(known) else {
+            self.found = Found::None;
+            return;
+        };
+        self.tried = Tried::all(&self.limit, between(self.low, high));
+        self.denied_by.fill(0);
+        if self.tried.is_empty() {
+            self.found = Found::Number(high);
+        }
+    }
+
+    fn is_reached(&self, goal: Goal, denied: Denied) -> bool {
+        let (part, whole) = match goal.of {
+            GoalOf::Keys => (denied.keys, self.keys),
+            GoalOf::Requests => (denied.requests, self.decisions),
+        };
+        part as f64 * 100.0 <= goal.percent * whole as f64
+    }
+}
+
+impl Tried {
+    /// Limits of these numbers, as far as the algorithm has such.
+    fn all(limit: &Limit, numbers: Vec<u32>) -> Vec<Tried> {
+        let limits = numbers.into_iter().filter_map(|number| limit.with_number_alone(number).ok());
+        limits.map(|limit| Tried { limit, requests: 0 }).collect()
+    }
+}
+
+/// Numbers from 1 to the highest, each about as many times the one before.
+fn ladder(high: u32) -> Vec<u32> {
+    let step = f64::from(high).powf(1.0 / (TRIED - 1) as f64);
+    let mut numbers: Vec<u32> = (0..TRIED - 1).map(|power| step.powi(power as i32).round() as u32).collect();
+    numbers.push(high);
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+/// Numbers between these two, evenly.
+fn between(low: u32, high: u32) -> Vec<u32> {
+    let gap = u64::from(high - low);
+    let steps = (TRIED as u64 + 1).min(gap);
+    (1..steps).map(|step| low + (gap * step / steps) as u32).collect()
+}

@@ -1,0 +1,225 @@
+//! The console in a real Chromium: every page, light and dark, with and without a Redis; nothing from elsewhere, no
+//! error, nothing that hinders people who cannot see or do not use a mouse (axe). Needs Chromium: `make e2e`.
+//!
+//! TOLLGATE_SCREENSHOTS=1 replaces the pictures in docs/console.
+
+use crate::console::{TOKEN, ask, start};
+use crate::support::chromium::Page;
+use crate::support::redis::Redis;
+use crate::support::tollgate::Tollgate;
+
+/// What tells whether a page is accessible.
+const AXE: &str = "target/tools/bin/axe.min.js";
+
+/// Their names, and what each says once it is there.
+const PAGES: [(&str, &str); 6] = [
+    ("now", "The last lines of the log"),
+    ("rules", "per-user"),
+    ("who", "user=ann"),
+    ("try", "Its limits"),
+    ("steer", "In force"),
+    ("redis", "Its servers"),
+];
+
+fn enter(page: &mut Page, service: &Tollgate) {
+    page.go(&format!("http://127.0.0.1:{}/console", service.http_port));
+    page.wait_for("document.querySelector('input')");
+    page.wait_for("document.activeElement.tagName === 'INPUT'");
+    page.type_text(TOKEN);
+    page.press("Enter", 13);
+    page.wait_for_text("Decisions a second");
+}
+
+fn show(page: &mut Page, name: &str, says: &str) {
+    let hash = if name == "try" {
+        "try?domain=shop&entries=%5B%7B%22key%22%3A%22user%22%2C%22value%22%3A%22ann%22%7D%5D"
+    } else {
+        name
+    };
+    page.evaluate(&format!("location.hash = '{hash}'"));
+    page.wait_for_text(says);
+}
+
+fn must_be_accessible(page: &mut Page, what: &str) {
+    let axe = std::fs::read_to_string(AXE).expect("scripts/test-tools.sh axe installs it");
+    let run = "axe.run().then((found) => found.violations.map((it) => `${it.id}: ${it.nodes.map((n) => n.html)}`))";
+    let found = page.evaluate(&format!("{axe};{run}"));
+    assert_eq!(found, serde_json::json!([]), "{what}");
+}
+
+fn must_be_good(page: &Page, service: &Tollgate) {
+    let own = format!("http://127.0.0.1:{}/", service.http_port);
+    let elsewhere: Vec<_> =
+        page.asked.iter().filter(|url| !url.starts_with(&own) && !url.starts_with("data:")).collect();
+    assert_eq!(elsewhere, [&""; 0]);
+    assert!(page.asked.iter().all(|url| !url.contains(&TOKEN.replace(' ', "%20"))), "{:?}", page.asked);
+    assert_eq!(page.errors, [""; 0]);
+}
+
+#[test]
+#[ignore = "needs Chromium: make e2e"]
+fn every_page_shows_what_it_should_to_everybody() {
+    let redis = Redis::start();
+    let (url, token) = (format!("REDIS_URL=redis://{}", redis.tcp_address()), format!("ADMIN_TOKEN={TOKEN}"));
+    let service = Tollgate::start_from(&["RULES=config/rules", &url, "ADMIN_API=true", &token]);
+    (0..8).for_each(|_| ask(&service, "user", "ann"));
+    let sale = r#"{"effect": "scale", "share": "50%", "domain": "api", "who": "ann", "why": "a sale",
+        "for": "2h", "id": "sale"}"#;
+    let headers = [("authorization", &*format!("Bearer {TOKEN}"))];
+    assert_eq!(service.send("POST", "/adjustments", &headers, sale.as_bytes()).0, 201);
+    for (scheme, size) in [("light", (1200, 800)), ("dark", (1200, 800)), ("light", (360, 740))] {
+        let mut page = Page::open(size);
+        page.prefer(scheme);
+        enter(&mut page, &service);
+        for (name, says) in PAGES {
+            show(&mut page, name, says);
+            must_be_accessible(&mut page, &format!("{name}, {scheme}, {size:?}"));
+            let overflow = page.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth");
+            assert_eq!(overflow, false, "{name} is wider than {size:?}");
+            if std::env::var_os("TOLLGATE_SCREENSHOTS").is_some() && scheme == "light" && size.0 > 1000 {
+                keep(&page.picture(), name);
+            }
+        }
+        must_be_good(&page, &service);
+    }
+}
+
+/// As a file of the documentation.
+fn keep(picture: &str, name: &str) {
+    use base64::Engine as _;
+    let bytes = base64::engine::general_purpose::STANDARD.decode(picture).unwrap();
+    std::fs::create_dir_all("docs/console").unwrap();
+    std::fs::write(format!("docs/console/{name}.png"), bytes).unwrap();
+}
+
+#[test]
+#[ignore = "needs Chromium: make e2e"]
+fn a_wrong_token_shows_nothing_and_a_right_one_can_be_forgotten() {
+    let service = start(&[]);
+    let mut page = Page::open((1200, 800));
+    page.go(&format!("http://127.0.0.1:{}/console", service.http_port));
+    page.wait_for("document.activeElement?.tagName === 'INPUT'");
+    page.type_text("not the token, but long");
+    page.press("Enter", 13);
+    page.wait_for_text("does not know this token");
+    assert!(!page.text().contains("per-user"));
+    enter(&mut page, &service);
+    page.evaluate("document.getElementById('leave').click()");
+    page.wait_for_text("The service shows nothing without it");
+    assert_eq!(page.evaluate("sessionStorage.length"), 0);
+}
+
+#[test]
+#[ignore = "needs Chromium: make e2e"]
+fn the_banner_names_what_is_open_while_redis_is_away() {
+    let mut redis = Redis::start();
+    let service = start(&[&format!("REDIS_URL={}", redis.url())]);
+    let mut page = Page::open((1200, 800));
+    enter(&mut page, &service);
+    redis.kill();
+    page.wait_for_text("The store is down");
+    page.wait_for_text("Open, so that everything passes: shop/per-user, shop/trial.");
+    must_be_accessible(&mut page, "the banner");
+    redis.restart();
+    page.wait_for("!document.body.innerText.includes('The store is down')");
+}
+
+#[test]
+#[ignore = "needs Chromium: make e2e"]
+fn what_is_tried_is_explained_and_sent_by_keys_alone() {
+    let service = start(&[]);
+    let mut page = Page::open((1200, 800));
+    enter(&mut page, &service);
+    show(&mut page, "try", "Its limits");
+    assert!(page.text().contains("2 of 2"), "nothing is counted yet: {}", page.text());
+    page.evaluate("[...document.querySelectorAll('button')].find((b) => b.textContent.startsWith('Send')).focus()");
+    page.press("Enter", 13);
+    page.wait_for_text("10 requests, each of which has counted");
+    let text = page.text();
+    assert_eq!((text.matches("passed").count(), text.matches("denied").count()), (2, 8), "{text}");
+    // A value that would be markup stays a text.
+    let entries = "encodeURIComponent(JSON.stringify([{key: 'user', value: '<img/src=x/onerror=alert(1)> a=b'}]))";
+    page.evaluate(&format!("location.hash = 'try?domain=shop&entries=' + {entries}"));
+    page.wait_for_text("user=<img/src=x/onerror=alert(1)> a=b matches");
+    assert_eq!(page.evaluate("document.querySelectorAll('main img').length"), 0);
+}
+
+/// Presses the button that says so.
+fn press(page: &mut Page, says: &str) {
+    let button =
+        format!("[...document.querySelectorAll('main button')].find((it) => it.textContent.startsWith('{says}'))");
+    page.wait_for(&button);
+    page.evaluate(&format!("{button}.click()"));
+}
+
+/// Writes into the field that is called so.
+fn fill(page: &mut Page, field: &str, text: &str) {
+    let label = format!("[...document.querySelectorAll('label')].find((it) => it.textContent.startsWith('{field}'))");
+    page.wait_for(&label);
+    page.evaluate(&format!("(() => {{ const it = {label}.querySelector('input'); it.focus(); it.select(); }})()"));
+    page.type_text(text);
+}
+
+#[test]
+#[ignore = "needs Chromium: make e2e"]
+fn who_is_limited_gets_room_again_and_another_number_for_a_while() {
+    let service = start(&[]);
+    (0..5).for_each(|_| ask(&service, "user", "ann"));
+    let mut page = Page::open((1200, 800));
+    enter(&mut page, &service);
+    show(&mut page, "who?by=denied", "user=ann");
+    page.wait_for_text("0 of 2");
+    press(&mut page, "Reset");
+    press(&mut page, "Really?");
+    page.wait_for_text("Reset: per-user, 2 remaining");
+    page.wait_for_text("2 of 2");
+
+    show(
+        &mut page,
+        "steer?domain=shop&entries=%5B%7B%22key%22%3A%22user%22%2C%22value%22%3A%22ann%22%7D%5D",
+        "None is in force",
+    );
+    fill(&mut page, "Number", "100");
+    fill(&mut page, "Who", "bob");
+    fill(&mut page, "Why", "she imports her orders");
+    press(&mut page, "Begin");
+    page.wait_for_text("bob: she imports her orders");
+    page.wait_for_text("Adjustments in force: 1");
+    must_be_accessible(&mut page, "an adjustment");
+    show(&mut page, "who?by=hits", "100 of 100");
+    show(&mut page, "steer", "bob: she imports her orders");
+    fill(&mut page, "Why", "they are imported");
+    press(&mut page, "End");
+    page.wait_for_text("is ended");
+    page.wait_for_text("None is in force");
+    must_be_good(&page, &service);
+}
+
+#[test]
+#[ignore = "needs Chromium: make e2e"]
+fn who_may_only_read_is_offered_no_change() {
+    let service = start(&["ADMIN_READ_TOKEN=another token of some length"]);
+    ask(&service, "user", "ann");
+    let mut page = Page::open((1200, 800));
+    page.go(&format!("http://127.0.0.1:{}/console", service.http_port));
+    page.wait_for("document.activeElement?.tagName === 'INPUT'");
+    page.type_text("another token of some length");
+    page.press("Enter", 13);
+    page.wait_for_text("reading only");
+    show(&mut page, "who", "user=ann");
+    assert_eq!(page.evaluate("document.querySelectorAll('main button').length"), 0);
+    show(&mut page, "steer", "None is in force");
+    page.wait_for("[...document.querySelectorAll('main button')].every((it) => it.disabled)");
+}
+
+#[test]
+#[ignore = "needs Chromium: make e2e"]
+fn values_that_are_hidden_are_nowhere_in_the_page() {
+    let service = start(&["TOP_KEYS_VALUES=hidden"]);
+    (0..3).for_each(|_| ask(&service, "user", "zaphod-beeblebrox"));
+    let mut page = Page::open((1200, 800));
+    enter(&mut page, &service);
+    show(&mut page, "who", "per-user");
+    assert_eq!(page.evaluate("document.querySelectorAll('main button').length"), 0, "a hidden key cannot be reset");
+    assert!(!page.evaluate("document.documentElement.outerHTML").as_str().unwrap().contains("beeblebrox"));
+}

@@ -1,0 +1,472 @@
+//! Candidate rules: what differs is what the rules say, nothing else notices them, and they can take the rules' place.
+
+use crate::support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use support::redis::Redis;
+use support::tollgate::{Tollgate, command};
+use support::wait_until;
+use tempfile::TempDir;
+use tollgate::algorithm::{Algorithm, Ask};
+use tollgate::candidates::{CandidateOptions, Candidates, Report};
+use tollgate::descriptor::{Descriptor, Entry, Request};
+use tollgate::limiter::{Deadlines, Limiter, LimiterOptions};
+use tollgate::metrics::Metrics;
+use tollgate::plan::PlanOptions;
+use tollgate::replay::{Event, Run};
+use tollgate::rules::Rules;
+use tollgate::rules::load::{self, LoadOptions, NamedText, Sources};
+use tollgate::store::memory::{GivenClock, MemoryStore};
+
+use super::console::TOKEN;
+
+/// Some time in 2026.
+const BEGIN_MS: u64 = 1_767_323_045_000;
+
+fn rules(text: &str) -> Rules {
+    let text = NamedText { name: "rules.yaml".into(), bytes: text.as_bytes().to_vec() };
+    load::check(&Sources { paths: Vec::new() }, &[text], &LoadOptions::default()).unwrap().rules
+}
+
+/// Users and paths have a limit each, and all paths of the admin share one.
+fn shop(algorithm: Algorithm, number: u32) -> String {
+    let period = if algorithm.has_holders() { "hold: 1m" } else { "unit: minute" };
+    let limit = format!(
+        "rate_limit: {{name: per-user, {period}, requests_per_unit: {number}, algorithm: {}}}",
+        algorithm.name()
+    );
+    let of_users = if algorithm.has_holders() { format!("descriptors: [{{key: stream, {limit}}}]") } else { limit };
+    format!(
+        "{{domain: shop, descriptors: [
+           {{key: user, {of_users}}},
+           {{key: path, rate_limit: {{unit: minute, requests_per_unit: 9}}}},
+           {{key: path, value: '/admin*', share_threshold: true,
+             rate_limit: {{unit: minute, requests_per_unit: 5}}}}]}}"
+    )
+}
+
+/// The same requests, each of a stream of its own where the algorithm counts such.
+fn asking(algorithm: Algorithm, mut events: Vec<Event>) -> Vec<Event> {
+    for (number, event) in events.iter_mut().enumerate().filter(|_| algorithm.has_holders()) {
+        let stream = Entry { key: "stream".into(), value: format!("s{number}") };
+        event.request.descriptors[0].entries.push(stream);
+    }
+    events
+}
+
+fn descriptor(key: &str, value: String, hits: u64) -> Descriptor {
+    Descriptor { entries: vec![Entry { key: key.into(), value }], ask: Ask::Take(hits), limit: None }
+}
+
+/// Requests of users, some with a path beside, and how long after the one before.
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let paths = prop::sample::select(vec!["/a", "/b", "/admin/x", "/admin/y"]);
+    let one = (0..8_000_u64, 0..12_usize, 0..12_usize, 1..3_u64, prop::option::of(paths));
+    prop::collection::vec(one, 1..150).prop_map(|steps| {
+        let mut at_ms = BEGIN_MS;
+        let event = |(step, one, other, hits, path): (u64, usize, usize, u64, Option<&str>)| {
+            at_ms += step;
+            let user = descriptor("user", format!("u{}", one.min(other)), hits);
+            let path = path.map(|path| descriptor("path", path.to_owned(), 1));
+            let descriptors = [Some(user), path].into_iter().flatten().collect();
+            Event { at_ms, request: Request { domain: "shop".into(), descriptors } }
+        };
+        steps.into_iter().map(event).collect()
+    })
+}
+
+fn algorithm() -> impl Strategy<Value = Algorithm> {
+    prop::sample::select(Algorithm::ALL.to_vec())
+}
+
+/// Candidates on a clock that the test sets, and the metrics that they are counted in.
+struct Tried {
+    candidates: Arc<Candidates>,
+    clock: GivenClock,
+    metrics: Metrics,
+}
+
+impl Tried {
+    fn new(sample: f64, most_bytes: usize) -> Tried {
+        let (clock, metrics) = (GivenClock::default(), Metrics::new(0.8).unwrap());
+        let plan = PlanOptions { shadow_mode: true, ..PlanOptions::default() };
+        let options = CandidateOptions { files: vec!["next".into()], plan, replicas: 1, sample, most_bytes };
+        let counted = metrics.candidates().unwrap();
+        Tried { candidates: Arc::new(Candidates::new(options, clock.clone(), counted)), clock, metrics }
+    }
+
+    fn of(in_force: &str, candidates: &str, sample: f64) -> Tried {
+        let tried = Tried::new(sample, 32 << 20);
+        tried.candidates.put_in_force(Arc::new(rules(in_force)));
+        tried.candidates.settle(Ok(rules(candidates)));
+        tried
+    }
+
+    fn see(&self, events: &[Event]) -> Report {
+        for Event { at_ms, request } in events {
+            self.clock.set(*at_ms);
+            self.candidates.offer(request);
+        }
+        self.candidates.evaluate();
+        self.candidates.report()
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8(self.metrics.render().unwrap()).unwrap()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn rules_that_say_the_same_never_differ(
+        events in events(), algorithm in algorithm(), sample in prop::sample::select(vec![1.0, 0.5, 0.1]),
+    ) {
+        let (text, events) = (shop(algorithm, 3), asking(algorithm, events));
+        let tried = Tried::of(&text, &text, sample);
+        let report = tried.see(&events);
+        prop_assert_eq!((report.newly_denied, report.newly_allowed), (0, 0), "{:?}", report);
+        if sample == 1.0 {
+            prop_assert_eq!(report.compared, events.len() as u64);
+        }
+        prop_assert!(report.changes.is_empty());
+    }
+
+    #[test]
+    fn what_differs_is_what_a_replay_of_the_same_requests_says(
+        events in events(), algorithm in algorithm().prop_filter("replayed", |algorithm| !algorithm.has_holders()),
+    ) {
+        let (old, new) = (shop(algorithm, 4), shop(algorithm, 2));
+        let report = Tried::of(&old, &new, 1.0).see(&events);
+        let (old, new, options) = (rules(&old), rules(&new), PlanOptions::default());
+        let (mut old, mut new, mut expected) = (Run::new(&old, &options), Run::new(&new, &options), (0, 0));
+        for event in &events {
+            match (old.decide(event).unwrap().is_denied, new.decide(event).unwrap().is_denied) {
+                (false, true) => expected.0 += 1,
+                (true, false) => expected.1 += 1,
+                _ => {}
+            }
+        }
+        prop_assert_eq!((report.newly_denied, report.newly_allowed), expected);
+    }
+
+    #[test]
+    fn a_key_is_wholly_in_the_sample_or_not_at_all(events in events(), algorithm in algorithm()) {
+        let text = shop(algorithm, 3);
+        let of_users: Vec<Event> = asking(algorithm, events).into_iter().map(|mut event| {
+            event.request.descriptors.truncate(1);
+            event
+        }).collect();
+        let mut compared = 0;
+        for user in 0..12 {
+            let own = |event: &&Event| event.request.descriptors[0].entries[0].value == format!("u{user}");
+            let own: Vec<Event> = of_users.iter().filter(own).cloned().collect();
+            let of_user = Tried::of(&text, &text, 0.5).see(&own).compared;
+            prop_assert!([0, own.len() as u64].contains(&of_user), "{of_user} of {}", own.len());
+            compared += of_user;
+        }
+        prop_assert_eq!(Tried::of(&text, &text, 0.5).see(&of_users).compared, compared);
+    }
+
+    #[test]
+    fn an_answer_does_not_depend_on_candidates(events in events(), algorithm in algorithm()) {
+        let (text, events) = (shop(algorithm, 3), asking(algorithm, events));
+        let answers = |candidates: Option<&str>| {
+            let clock = GivenClock::default();
+            let (store, metrics) = (Arc::new(MemoryStore::new(clock.clone(), usize::MAX)), Metrics::new(0.8).unwrap());
+            let limiter =
+                Limiter::new(LimiterOptions::default(), Arc::clone(&store), store, Arc::new(metrics));
+            let tried = Tried::new(1.0, 32 << 20);
+            if let Some(text) = candidates {
+                limiter.try_out(Arc::clone(&tried.candidates));
+                tried.candidates.settle(Ok(rules(text)));
+            }
+            limiter.put_in_force(rules(&text));
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            let runtime = runtime.enable_time().start_paused(true).build().unwrap();
+            let answers: Vec<String> = runtime.block_on(async {
+                let mut answers = Vec::new();
+                for Event { at_ms, request } in &events {
+                    clock.set(*at_ms);
+                    tried.clock.set(*at_ms);
+                    let deadlines = Deadlines { store: tokio::time::Instant::now(), caller: None };
+                    let snapshot = limiter.snapshot();
+                    let decided = limiter.decide(&snapshot, request, deadlines).await.unwrap();
+                    answers.push(format!("{:?}", decided.0));
+                    tried.candidates.evaluate();
+                }
+                answers
+            });
+            (answers, tried.candidates.report().compared)
+        };
+        let (without, _) = answers(None);
+        let (beside, compared) = answers(Some(&shop(algorithm, 1)));
+        prop_assert_eq!(compared, events.len() as u64);
+        prop_assert_eq!(without, beside);
+    }
+}
+
+fn of_user(user: &str, times: u64) -> Vec<Event> {
+    let request = Request { domain: "shop".into(), descriptors: vec![descriptor("user", user.to_owned(), 1)] };
+    (0..times).map(|ms| Event { at_ms: BEGIN_MS + ms, request: request.clone() }).collect()
+}
+
+#[test]
+fn what_differs_is_counted_by_rule_with_the_last_of_different_keys() {
+    let tried = Tried::of(&shop(Algorithm::FixedWindow, 3), &shop(Algorithm::FixedWindow, 2), 1.0);
+    for user in 0..7 {
+        tried.see(&of_user(&format!("u{user}"), 4));
+    }
+    let report = tried.candidates.report();
+    assert_eq!((report.compared, report.newly_denied, report.newly_allowed), (28, 7, 0));
+    let [of_users] = &report.rules[..] else { panic!("{report:?}") };
+    assert_eq!((&*of_users.domain, &*of_users.rule), ("shop", "per-user"));
+    assert_eq!((of_users.agreed, of_users.newly_denied), (21, 7));
+    let asked: Vec<&str> = of_users.examples.iter().map(|example| &*example.asked).collect();
+    assert_eq!(asked, ["user=u2", "user=u3", "user=u4", "user=u5", "user=u6"]);
+    assert_eq!(report.changes.len(), 1, "{report:?}");
+    let series = "tollgate_candidate_requests_total{domain=\"shop\",outcome=\"newly_denied\",rule=\"per-user\"} 7";
+    assert!(tried.text().contains(series), "{}", tried.text());
+
+    // The candidates become the rules.
+    tried.candidates.put_in_force(Arc::new(rules(&shop(Algorithm::FixedWindow, 2))));
+    let report = tried.see(&of_user("u1", 4));
+    assert_eq!((report.compared, report.newly_denied, report.changes.len()), (4, 0, 0));
+    assert!(!tried.text().contains("outcome=\"newly_denied\""));
+    // The same again is no new trial.
+    tried.candidates.put_in_force(Arc::new(rules(&shop(Algorithm::FixedWindow, 2))));
+    assert_eq!(tried.see(&of_user("u1", 1)).compared, 5);
+}
+
+#[test]
+fn a_replica_compares_its_part_of_a_limit() {
+    let tried = |replicas| {
+        let (clock, metrics) = (GivenClock::default(), Metrics::new(0.8).unwrap().candidates().unwrap());
+        let options = CandidateOptions {
+            files: Vec::new(),
+            plan: PlanOptions::default(),
+            replicas,
+            sample: 1.0,
+            most_bytes: 32 << 20,
+        };
+        let candidates = Candidates::new(options, clock, metrics);
+        candidates.put_in_force(Arc::new(rules(&shop(Algorithm::FixedWindow, 100))));
+        candidates.settle(Ok(rules(&shop(Algorithm::FixedWindow, 10))));
+        of_user("ann", 8).iter().for_each(|event| candidates.offer(&event.request));
+        candidates.evaluate();
+        candidates.report().newly_denied
+    };
+    assert_eq!((tried(1), tried(2)), (0, 3));
+}
+
+#[test]
+fn where_there_is_no_room_it_begins_anew_with_fewer_keys_and_still_nothing_differs() {
+    let text = shop(Algorithm::FixedWindow, 1);
+    let tried = Tried::new(1.0, 1 << 20);
+    tried.candidates.put_in_force(Arc::new(rules(&text)));
+    tried.candidates.settle(Ok(rules(&text)));
+    for user in 0..20_000 {
+        tried.see(&of_user(&format!("u{user}"), 2));
+    }
+    let report = tried.candidates.report();
+    assert_eq!((report.newly_denied, report.newly_allowed), (0, 0));
+    assert!(report.sample_now > 0.0 && report.sample_now < 0.6, "{report:?}");
+    assert!(tried.text().contains(&format!("tollgate_candidate_sample_ratio {}", report.sample_now)));
+}
+
+#[test]
+fn what_waits_is_bounded_and_what_is_dropped_is_counted() {
+    let text = shop(Algorithm::FixedWindow, 3);
+    let tried = Tried::of(&text, &text, 1.0);
+    let requests = of_user(&"x".repeat(60_000), 100);
+    let report = tried.see(&requests);
+    assert!(report.compared > 50 && report.compared < 80, "{}", report.compared);
+    let dropped = format!("tollgate_candidate_dropped_requests_total {}", 100 - report.compared);
+    assert!(tried.text().contains(&dropped), "{}", tried.text());
+    assert_eq!(tried.see(&requests[..10]).compared, report.compared + 10);
+}
+
+/// A service with candidates in a folder of their own.
+fn start(in_force: &str, candidates: &str, settings: &[&str]) -> (Tollgate, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("next.yaml"), candidates).unwrap();
+    let (token, named) = (format!("ADMIN_TOKEN={TOKEN}"), format!("CANDIDATE_RULES={}", folder.path().display()));
+    let own = ["ADMIN_API=true", &token, &named, "CANDIDATE_SAMPLE=1"];
+    (Tollgate::start(in_force, &[&own[..], settings].concat()), folder)
+}
+
+fn report(service: &Tollgate) -> Value {
+    let (status, report) = service.admin("GET", "/candidates", TOKEN);
+    assert_eq!(status, 200, "{report}");
+    report
+}
+
+async fn ask(service: &Tollgate, times: usize) -> usize {
+    let mut passed = 0;
+    for _ in 0..times {
+        passed += usize::from(service.passes("shop", &[("user", "eve")]).await);
+    }
+    passed
+}
+
+fn newly_denied(service: &Tollgate, expected: u64) {
+    wait_until("what differs", || report(service)["newly_denied"] == expected);
+}
+
+async fn a_service_tells_what_differs_and_denies_nobody(settings: &[&str]) {
+    let (old, new) = (shop(Algorithm::FixedWindow, 5), shop(Algorithm::FixedWindow, 2));
+    let (service, folder) = start(&old.replace("minute", "day"), &new.replace("minute", "day"), settings);
+    service.must_log("candidate rules are compared with those in force: 0 added, 0 removed, 1 changed");
+    assert_eq!(ask(&service, 5).await, 5, "the candidates deny nobody");
+    newly_denied(&service, 3);
+    let series = "tollgate_candidate_requests_total{domain=\"shop\",outcome=\"newly_denied\",rule=\"per-user\"}";
+    assert_eq!(service.metric(series), 3.0);
+    let told = report(&service);
+    assert_eq!((&told["compared"], &told["sample_now"]), (&5.into(), &1.0.into()), "{told}");
+    assert_eq!(told["rules"][0]["examples"][0]["asked"], "user=eve", "{told}");
+    assert!(told["changes"][0].as_str().unwrap().contains("requests_per_unit 5 -> 2"), "{told}");
+    let told = service.admin("GET", "/candidates", "another token of some length");
+    assert_eq!(told.0, 401);
+
+    // Wrong candidates harm neither the rules nor those before.
+    fs::write(folder.path().join("next.yaml"), "domain: [").unwrap();
+    service.must_log("candidate rules are refused, those before are compared on");
+    assert_eq!(ask(&service, 1).await, 0);
+    wait_until("a comparison", || report(&service)["compared"] == 6);
+    assert!(report(&service)["refused"].is_string());
+    let lines = service.logs().iter().map(Value::to_string).collect::<String>();
+    assert!(!lines.contains("user=eve"), "{lines}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_in_memory_tells_what_differs_and_denies_nobody() {
+    a_service_tells_what_differs_and_denies_nobody(&[]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_with_redis_tells_what_differs_and_denies_nobody() {
+    let redis = Redis::start();
+    a_service_tells_what_differs_and_denies_nobody(&[&format!("REDIS_URL={}", redis.tcp_address())]).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_candidates_there_is_nothing_of_them() {
+    let token = format!("ADMIN_TOKEN={TOKEN}");
+    let service = Tollgate::start(&shop(Algorithm::FixedWindow, 5), &["ADMIN_API=true", &token]);
+    assert_eq!(service.admin("GET", "/candidates", TOKEN).0, 404);
+    assert!(!service.get("/metrics").1.contains("tollgate_candidate"));
+}
+
+fn promote(rules: &Path, candidates: &Path, arguments: &[&str]) -> Output {
+    let mut command = command();
+    command.arg("promote").arg("--rules").arg(rules).arg("--candidate-rules").arg(candidates).args(arguments);
+    command.output().unwrap()
+}
+
+fn promoted(rules: &Path, candidates: &Path) -> String {
+    let output = promote(rules, candidates, &[]);
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn refused(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// What lies beside the rules.
+fn beside(folder: &Path, part: &str) -> Vec<PathBuf> {
+    let all = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    all.filter(|path| path.file_name().unwrap().to_str().unwrap().contains(part)).collect()
+}
+
+#[test]
+fn promoting_exchanges_a_folder_or_a_file_and_keeps_the_old_one() {
+    let (old, new) = (shop(Algorithm::FixedWindow, 5), shop(Algorithm::FixedWindow, 2));
+    for file in ["", "shop.yaml"] {
+        let home = tempfile::tempdir().unwrap();
+        let at = |name: &str| home.path().join(name);
+        for (folder, text) in [("rules", &old), ("next", &new)] {
+            fs::create_dir(at(folder)).unwrap();
+            fs::write(at(folder).join("shop.yaml"), text).unwrap();
+        }
+        let (rules, next) = (at("rules").join(file), at("next").join(file));
+        let said = promoted(&rules, &next);
+        assert!(said.contains("requests_per_unit 5 -> 2"), "{said}");
+        assert_eq!(fs::read_to_string(at("rules/shop.yaml")).unwrap(), new);
+        assert_eq!(fs::read_to_string(at("next/shop.yaml")).unwrap(), new);
+        let folder = rules.components().as_path().parent().unwrap();
+        let [kept] = &beside(folder, ".before-")[..] else { panic!("{said}") };
+        let kept_file = if kept.is_dir() { kept.join("shop.yaml") } else { kept.clone() };
+        assert_eq!(fs::read_to_string(kept_file).unwrap(), old);
+        assert!(said.contains(kept.to_str().unwrap()), "{said}");
+        assert!(beside(folder, ".next-").is_empty());
+
+        // Twice is once.
+        assert!(promoted(&rules, &next).contains("already says"));
+        assert_eq!(beside(folder, ".before-").len(), 1);
+    }
+}
+
+#[test]
+fn what_cannot_be_promoted_changes_nothing_and_says_what_to_do() {
+    let home = tempfile::tempdir().unwrap();
+    let at = |name: &str| home.path().join(name);
+    let (old, new) = (shop(Algorithm::FixedWindow, 5), shop(Algorithm::FixedWindow, 2));
+    for (folder, text) in
+        [("rules", &*old), ("next", &*new), ("wrong", "domain: ["), ("mounted", &*old), ("git", &*old)]
+    {
+        fs::create_dir(at(folder)).unwrap();
+        fs::write(at(folder).join("shop.yaml"), text).unwrap();
+    }
+    fs::create_dir(at("mounted/..data")).unwrap();
+    fs::create_dir(at("git/.git")).unwrap();
+    let cases = [
+        ("rules", "wrong", &[][..], "the candidates are refused"),
+        ("rules", "gone", &[], "cannot be read"),
+        ("rules", "rules", &[], "must lie apart"),
+        ("rules", "next/shop.yaml", &[], "two files or two folders"),
+        ("rules", "next", &["--expect", "0123456789ab"], "are of version"),
+        ("mounted", "next", &[], "a mounted ConfigMap or Secret"),
+        ("git", "next", &[], "a checkout of Git"),
+    ];
+    for (rules, candidates, arguments, said) in cases {
+        let error = refused(&promote(&at(rules), &at(candidates), arguments));
+        assert!(error.contains(said), "{rules}, {candidates}: {error}");
+        assert_eq!(fs::read_to_string(at(rules).join("shop.yaml")).unwrap(), old);
+    }
+    assert_eq!(beside(home.path(), "-").len(), 0, "nothing is left behind");
+    let version = rules(&new).version().to_owned();
+    let output = promote(&at("rules"), &at("next"), &["--expect", &version]);
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_follows_what_is_promoted() {
+    let home = tempfile::tempdir().unwrap();
+    let at = |name: &str| home.path().join(name);
+    let (old, new) = (shop(Algorithm::FixedWindow, 5), shop(Algorithm::FixedWindow, 2));
+    for (folder, text) in [("rules", &old), ("next", &new)] {
+        fs::create_dir(at(folder)).unwrap();
+        fs::write(at(folder).join("shop.yaml"), text.replace("minute", "day")).unwrap();
+    }
+    let (token, named) = (format!("ADMIN_TOKEN={TOKEN}"), format!("RULES={}", at("rules").display()));
+    let candidates = format!("CANDIDATE_RULES={}", at("next").display());
+    let service = Tollgate::start_from(&["ADMIN_API=true", &token, &named, &candidates, "CANDIDATE_SAMPLE=1"]);
+    wait_until("a trial", || report(&service)["changes"].as_array().unwrap().len() == 1);
+    let version = report(&service)["version"].as_str().unwrap().to_owned();
+    let output = promote(&at("rules"), &at("next"), &["--expect", &version]);
+    assert!(output.status.success(), "{output:?}");
+    service.must_log("new rules are in force");
+    wait_until("nothing differs", || report(&service)["changes"].as_array().unwrap().is_empty());
+    assert_eq!(ask(&service, 5).await, 2);
+    tokio::time::timeout(Duration::from_secs(60), async { newly_denied(&service, 0) }).await.unwrap();
+}

@@ -1,0 +1,316 @@
+//! The Helm chart and the Kustomize base say what Kubernetes takes, and nothing that is no setting. `make e2e` renders
+//! them by the real programs, and holds what they make to the types of Kubernetes.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use boon::{Compiler, Draft, SchemaIndex, Schemas};
+use regex::Regex;
+use serde_json::{Value, json};
+
+use super::{documents, loaded_rules, object, values, yaml_files};
+use crate::support::tollgate;
+
+const CHART: &str = "deploy/helm/tollgate";
+/// Helm asks nobody which one runs.
+const KUBERNETES: &str = "1.33";
+const KUSTOMIZATIONS: [&str; 3] =
+    ["deploy/kustomize/base", "deploy/kustomize/components/redis", "deploy/kustomize/overlays/production"];
+
+/// The sets of values that are tried.
+fn sets() -> Vec<PathBuf> {
+    let sets = yaml_files(format!("{CHART}/ci"));
+    assert!(sets.len() >= 6, "{sets:?}");
+    sets
+}
+
+/// Values with others in their place, as Helm merges them.
+fn merge(values: &mut Value, others: &Value) {
+    match (values, others) {
+        (Value::Object(values), Value::Object(others)) => {
+            for (key, other) in others {
+                merge(values.entry(key.clone()).or_insert(Value::Null), other);
+            }
+        }
+        (values, others) => *values = others.clone(),
+    }
+}
+
+struct Validator {
+    schemas: Schemas,
+    index: SchemaIndex,
+}
+
+impl Validator {
+    /// Of the part of a schema at this pointer.
+    fn new(schema: Value, pointer: &str) -> Validator {
+        let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
+        compiler.set_default_draft(Draft::V7);
+        compiler.add_resource("file:///schema.json", schema).unwrap();
+        let index = compiler.compile(&format!("file:///schema.json#{pointer}"), &mut schemas).unwrap();
+        Validator { schemas, index }
+    }
+
+    fn refusal(&self, value: &Value) -> Option<String> {
+        self.schemas.validate(value, self.index).err().map(|error| format!("{error:#}"))
+    }
+}
+
+#[test]
+fn the_schema_takes_the_values_of_the_chart_and_no_slip() {
+    let schema: Value =
+        serde_json::from_str(&fs::read_to_string(format!("{CHART}/values.schema.json")).unwrap()).unwrap();
+    let validator = Validator::new(schema, "");
+    let defaults = &documents(format!("{CHART}/values.yaml"))[0];
+    assert_eq!(validator.refusal(defaults), None);
+    for set in sets() {
+        let mut values = defaults.clone();
+        merge(&mut values, &documents(&set)[0]);
+        assert_eq!(validator.refusal(&values), None, "{}", set.display());
+    }
+    for slip in [
+        json!({"replicas": 3}),
+        json!({"redis": {"uri": "redis:6379"}}),
+        json!({"settings": {"redis_url": "redis:6379"}}),
+        json!({"image": {"digest": "latest"}}),
+        json!({"networkPolicy": {"fromNamespaces": "istio-system"}}),
+    ] {
+        let mut values = defaults.clone();
+        merge(&mut values, &slip);
+        assert!(validator.refusal(&values).is_some(), "{slip}");
+    }
+}
+
+#[test]
+fn the_chart_and_the_base_are_of_this_release_and_show_the_projects_own_alerts_and_dashboards() {
+    let chart = &documents(format!("{CHART}/Chart.yaml"))[0];
+    assert_eq!([&chart["version"], &chart["appVersion"]], [env!("CARGO_PKG_VERSION"); 2]);
+    let base = documents("deploy/kustomize/base/tollgate.yaml");
+    let image = values("image", object(&base, "Deployment", "tollgate"));
+    assert_eq!(image, [concat!("tollgate:", env!("CARGO_PKG_VERSION"))]);
+    for (file, of) in [("alerts.yaml", "prometheus"), ("service.json", "grafana"), ("limits.json", "grafana")] {
+        let read = |path: String| fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        assert_eq!(read(format!("{CHART}/files/{file}")), read(format!("deploy/{of}/{file}")));
+    }
+}
+
+#[test]
+fn every_variable_that_is_set_is_a_setting() {
+    let output = tollgate::command().arg("settings").output().unwrap();
+    let page = String::from_utf8(output.stdout).unwrap();
+    let settings: BTreeSet<&str> =
+        page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
+    let template = fs::read_to_string(format!("{CHART}/templates/_helpers.tpl")).unwrap();
+    let in_template = Regex::new(r#""([A-Z]+_?[A-Z_]+)""#).unwrap();
+    let values_of_settings = ["GRPC_XDS_SOTW"];
+    let mut named: BTreeSet<String> = in_template.captures_iter(&template).map(|name| name[1].to_owned()).collect();
+    assert!(named.len() > 25, "{named:?}");
+    for set in sets().into_iter().chain([PathBuf::from(CHART).join("values.yaml")]) {
+        let set = &documents(set)[0];
+        named.extend(set["settings"].as_object().into_iter().flat_map(|settings| settings.keys().cloned()));
+        named.extend(variables(set));
+    }
+    for file in yaml_files("deploy/kustomize") {
+        named.extend(documents(file).iter().flat_map(variables));
+    }
+    for name in named {
+        assert!(settings.contains(&*name) || values_of_settings.contains(&&*name), "{name} is no setting");
+    }
+}
+
+/// The names of all environment variables.
+fn variables(document: &Value) -> Vec<String> {
+    let lists = values("env", document).into_iter().filter_map(Value::as_array);
+    lists.flatten().map(|variable| variable["name"].as_str().unwrap().to_owned()).collect()
+}
+
+/// What one of the programs says that `make e2e` installs.
+fn run(program: &str, arguments: &[&str]) -> Output {
+    Command::new(format!("target/tools/bin/{program}")).args(arguments).output().expect("make e2e installs it")
+}
+
+/// The documents that one of them prints.
+fn rendered(program: &str, arguments: &[&str]) -> Vec<Value> {
+    let output = run(program, arguments);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    documents.into_iter().filter(Value::is_object).collect()
+}
+
+/// What Kubernetes takes, and the Prometheus operator, each key of it and no other.
+struct Kubernetes {
+    types: Value,
+}
+
+impl Kubernetes {
+    fn new() -> Kubernetes {
+        let read = |file: &str| fs::read_to_string(format!("target/tools/kubernetes/{file}")).expect("make e2e has it");
+        let mut types: Value = serde_json::from_str(&read("swagger.json")).unwrap();
+        let types = types["definitions"].take();
+        let mut definitions = json!({"definitions": types});
+        let operator = ["monitoring.coreos.com_servicemonitors.yaml", "monitoring.coreos.com_prometheusrules.yaml"];
+        for file in operator {
+            let file: Value = serde_saphyr::from_str(&read(file)).unwrap();
+            let spec = &file["spec"];
+            let version = &spec["versions"][0];
+            let mut schema = version["schema"]["openAPIV3Schema"].clone();
+            let of = json!({"group": spec["group"], "version": version["name"], "kind": spec["names"]["kind"]});
+            schema["x-kubernetes-group-version-kind"] = json!([of]);
+            definitions["definitions"][spec["names"]["kind"].as_str().unwrap()] = schema;
+        }
+        close(&mut definitions);
+        // Each is a number, too.
+        for name in ["io.k8s.apimachinery.pkg.util.intstr.IntOrString", "io.k8s.apimachinery.pkg.api.resource.Quantity"]
+        {
+            definitions["definitions"][name] = json!({"type": ["string", "number"]});
+        }
+        Kubernetes { types: definitions }
+    }
+
+    /// Where the type of an object is.
+    fn pointer(&self, object: &Value) -> String {
+        let version = object["apiVersion"].as_str().unwrap();
+        let (group, version) = version.split_once('/').unwrap_or(("", version));
+        let of = json!({"group": group, "version": version, "kind": object["kind"]});
+        let types = self.types["definitions"].as_object().unwrap();
+        let is_of =
+            |schema: &Value| schema["x-kubernetes-group-version-kind"].as_array().is_some_and(|all| all.contains(&of));
+        let (name, _) = types.iter().find(|(_, schema)| is_of(schema)).unwrap_or_else(|| panic!("no type {of}"));
+        format!("/definitions/{name}")
+    }
+
+    /// # Panics
+    /// Where it does not take one of these.
+    fn takes(&self, objects: &[Value], from: &str) {
+        assert!(!objects.is_empty(), "{from}");
+        for object in objects {
+            let validator = Validator::new(self.types.clone(), &self.pointer(object));
+            assert_eq!(validator.refusal(object), None, "{from}: {object}");
+        }
+    }
+}
+
+/// What has named properties has no others.
+fn close(schema: &mut Value) {
+    match schema {
+        Value::Array(all) => all.iter_mut().for_each(close),
+        Value::Object(map) => {
+            map.values_mut().for_each(close);
+            let is_open = map.contains_key("additionalProperties");
+            if map.get("properties").is_some_and(Value::is_object) && !is_open {
+                map.insert("additionalProperties".to_owned(), Value::Bool(false));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A Deployment of ours: its labels are what all others select, its time to drain is enough, and the service takes its
+/// variables.
+fn assert_sound(objects: &[Value], from: &str) {
+    let of = |kind: &str| {
+        objects.iter().find(|object| object["kind"] == kind).unwrap_or_else(|| panic!("{from}: no {kind}"))
+    };
+    let pod = &of("Deployment")["spec"]["template"];
+    let labels = pod["metadata"]["labels"].as_object().unwrap();
+    let selects =
+        |selector: &Value| selector.as_object().unwrap().iter().all(|(key, value)| labels.get(key) == Some(value));
+    for object in objects.iter().filter(|object| object["kind"] == "Service") {
+        assert!(selects(&object["spec"]["selector"]), "{from}: {object}");
+    }
+    for kind in ["Deployment", "PodDisruptionBudget"] {
+        assert!(selects(&of(kind)["spec"]["selector"]["matchLabels"]), "{from}: {kind}");
+    }
+    assert!(selects(&of("NetworkPolicy")["spec"]["podSelector"]["matchLabels"]), "{from}");
+    let container = &pod["spec"]["containers"][0];
+    for probe in ["startupProbe", "readinessProbe", "livenessProbe"] {
+        assert!(container[probe].is_object(), "{from}: {probe}");
+    }
+    assert_eq!(container["securityContext"]["readOnlyRootFilesystem"], true, "{from}");
+    let mounts = values("volumeMounts", container).into_iter().filter_map(Value::as_array).flatten();
+    let mounts: BTreeSet<&str> = mounts.filter_map(|mount| mount["name"].as_str()).collect();
+    let volumes = pod["spec"]["volumes"].as_array().into_iter().flatten();
+    assert_eq!(mounts, volumes.filter_map(|volume| volume["name"].as_str()).collect(), "{from}");
+
+    let variables = container["env"].as_array().unwrap();
+    let given = variables.iter().filter_map(|one| Some((one["name"].as_str()?, one["value"].as_str()?)));
+    let mut given: Vec<_> = given.collect();
+    let number = |name: &str| given.iter().find(|(given, _)| *given == name).unwrap().1.trim_end_matches('s');
+    let drains: u64 = ["DRAIN_DELAY", "SHUTDOWN_TIMEOUT"].map(|name| number(name).parse::<u64>().unwrap()).iter().sum();
+    assert!(pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap() > drains, "{from}");
+    // Its files are where it runs; rules are those of the project here.
+    given.retain(|(_, value)| !value.starts_with("/etc/tollgate") && !value.starts_with("/etc/redis"));
+    given.retain(|(name, _)| !name.starts_with("GRPC_") || *name == "GRPC_PORT");
+    let mut check = tollgate::command();
+    check.args(["check", "--env"]).env("ADMIN_TOKEN", "t".repeat(32)).envs(given.iter().copied());
+    if !given.iter().any(|(name, _)| *name == "CONFIG_TYPE") {
+        check.env("RULES", "config/rules");
+    }
+    let said = String::from_utf8(check.output().unwrap().stdout).unwrap();
+    assert!(said.contains("errors: 0"), "{from}: {said}");
+}
+
+#[test]
+#[ignore = "needs Helm, and the types of Kubernetes: make e2e"]
+fn every_set_of_values_renders_to_what_kubernetes_takes() {
+    let kubernetes = Kubernetes::new();
+    for set in sets() {
+        let set = set.to_str().unwrap();
+        let linted = run("helm", &["lint", "--strict", CHART, "--kube-version", KUBERNETES, "--values", set]);
+        assert!(linted.status.success(), "{}", String::from_utf8_lossy(&linted.stdout));
+        let objects = rendered("helm", &["template", "edge", CHART, "--kube-version", KUBERNETES, "--values", set]);
+        kubernetes.takes(&objects, set);
+        assert_sound(&objects, set);
+        let config = objects.iter().find(|object| object["metadata"]["name"] == "edge-tollgate-rules");
+        config.iter().for_each(|config| assert_eq!(loaded_rules(config).warnings, [], "{set}"));
+    }
+}
+
+#[test]
+#[ignore = "needs Helm: make e2e"]
+fn values_that_cannot_be_right_are_refused_in_words() {
+    for (given, said) in [
+        (&["--set", "replicaCount=1"][..], "name one source of rules"),
+        (&["--set", "rules.existingConfigMap=limits"], "without redis.url each replica counts for itself"),
+        (&["--set", "rules.existingConfigMap=limits", "--set", "redis.url=r:6379", "--set", "redis.uri=r:6379"], "uri"),
+    ] {
+        let output = run("helm", &[&["template", "edge", CHART, "--kube-version", KUBERNETES], given].concat());
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && error.contains(said), "{given:?}: {error}");
+    }
+}
+
+#[test]
+#[ignore = "needs Kustomize, and the types of Kubernetes: make e2e"]
+fn every_kustomization_builds_to_what_kubernetes_takes() {
+    let kubernetes = Kubernetes::new();
+    for folder in KUSTOMIZATIONS {
+        let objects = rendered("kustomize", &["build", folder]);
+        kubernetes.takes(&objects, folder);
+        if folder != KUSTOMIZATIONS[1] {
+            assert_sound(&objects, folder);
+            assert_eq!(loaded_rules(object(&objects, "ConfigMap", "tollgate-rules")).warnings, [], "{folder}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs Helm, and the types of Kubernetes: make e2e"]
+fn a_slip_in_what_is_rendered_is_found() {
+    let kubernetes = Kubernetes::new();
+    let set = format!("{CHART}/ci/autoscaled.yaml");
+    let objects = rendered("helm", &["template", "edge", CHART, "--kube-version", KUBERNETES, "--values", &set]);
+    for (kind, pointer, slip) in [
+        ("Deployment", "/spec/template/spec", "terminationGracePeriod"),
+        ("HorizontalPodAutoscaler", "/spec", "maxReplica"),
+        ("ServiceMonitor", "/spec/endpoints/0", "intervall"),
+    ] {
+        let mut object = objects.iter().find(|object| object["kind"] == kind).unwrap().clone();
+        object.pointer_mut(pointer).unwrap()[slip] = json!(1);
+        let validator = Validator::new(kubernetes.types.clone(), &kubernetes.pointer(&object));
+        assert!(validator.refusal(&object).is_some(), "{kind} takes {slip}");
+    }
+}

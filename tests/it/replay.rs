@@ -1,0 +1,371 @@
+//! `tollgate replay`: what a log says of rules is what the service would have done.
+
+use std::collections::HashMap;
+use std::io::{Cursor, Write as _};
+use std::path::PathBuf;
+use std::process::{Output, Stdio};
+use std::time::{Duration, UNIX_EPOCH};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tollgate::algorithm::{Algorithm, Ask, Caller, State};
+use tollgate::plan::PlanOptions;
+use tollgate::replay::{Event, Goal, GoalOf, Log, MappingOptions, Reading, Report, Requests, Run, Search};
+use tollgate::rules::load::{self, LoadOptions, NamedText, Sources};
+use tollgate::rules::{Allowance, Rules};
+
+use crate::support::tollgate::command;
+
+/// Some time in 2026.
+const BEGIN_MS: u64 = 1_767_323_045_000;
+
+fn rules(text: &str) -> Rules {
+    let text = NamedText { name: "rules.yaml".into(), bytes: text.as_bytes().to_vec() };
+    load::check(&Sources { paths: Vec::new() }, &[text], &LoadOptions::default()).unwrap().rules
+}
+
+/// A rule for each user.
+fn of_users(algorithm: Algorithm, number: u32, period_ms: u64) -> String {
+    let algorithm = algorithm.name();
+    format!(
+        "{{domain: shop, descriptors: [{{key: user, rate_limit: {{name: per-user, period: {period_ms}ms, \
+         requests_per_unit: {number}, algorithm: {algorithm}}}}}]}}"
+    )
+}
+
+/// The requests of a log of users, in JSON.
+fn requests(lines: &[(u64, usize, u64)]) -> Vec<Event> {
+    let line = |(at_ms, user, hits): &(u64, usize, u64)| {
+        json!({"time": BEGIN_MS + at_ms, "user": format!("u{user}"), "hits": hits}).to_string() + "\n"
+    };
+    let text: String = lines.iter().map(line).collect();
+    let log: Log = Box::new(Cursor::new(text.into_bytes()));
+    let mapping = MappingOptions {
+        entries: vec!["user=%user%".to_owned()],
+        hits: Some("%hits%".to_owned()),
+        ..MappingOptions::default()
+    };
+    let domain = Some("shop".to_owned());
+    let reading = Reading { format: None, mapping, domain, window_ms: 1_000, is_strict: true };
+    let mut requests = Requests::new(vec![(PathBuf::from("log"), log)], &reading).unwrap();
+    std::iter::from_fn(|| requests.next_event().unwrap()).collect()
+}
+
+fn replayed(rules: &Rules, events: &[Event]) -> (Vec<bool>, Report) {
+    let options = PlanOptions::default();
+    let mut run = Run::new(rules, &options);
+    let denied = events.iter().map(|event| run.decide(event).unwrap().is_denied).collect();
+    (denied, Report::new(Default::default(), &run))
+}
+
+/// Users, of whom some ask more than others, and how long after the one before.
+fn lines(most: usize) -> impl Strategy<Value = Vec<(u64, usize, u64)>> {
+    let line = (0..400_u64, 0..6_usize, 0..6_usize, 1..3_u64);
+    prop::collection::vec(line, 1..most).prop_map(|steps| {
+        let mut at_ms = 0;
+        let of_step = |(step, one, other, hits): (u64, usize, usize, u64)| {
+            at_ms += step;
+            (at_ms, one.min(other), hits)
+        };
+        steps.into_iter().map(of_step).collect()
+    })
+}
+
+fn algorithm() -> impl Strategy<Value = Algorithm> {
+    let all = Algorithm::ALL.iter().copied().filter(|algorithm| !algorithm.has_holders()).collect::<Vec<_>>();
+    prop::sample::select(all)
+}
+
+proptest! {
+    /// Live is here the algorithm itself, with a state for each user.
+    #[test]
+    fn a_replay_says_what_was_said_live(
+        lines in lines(200), algorithm in algorithm(), number in 1..8_u32, period_ms in 1..5_000_u64,
+    ) {
+        let rules = rules(&of_users(algorithm, number, period_ms));
+        let (_, limit) = rules.limits().next().unwrap();
+        let Allowance::Limited(limit) = limit.config.allowance else { panic!("it is limited") };
+        let mut states: HashMap<usize, State> = HashMap::new();
+        let mut live = Vec::new();
+        for (at_ms, user, hits) in &lines {
+            let state = states.remove(user);
+            let outcome = limit.decide(Ask::Take(*hits), Caller::default(), state.as_ref(), BEGIN_MS + at_ms);
+            live.push(!outcome.verdict.allowed);
+            states.extend(outcome.effect.apply(state).map(|state| (*user, state)));
+        }
+        let (denied, report) = replayed(&rules, &requests(&lines));
+        prop_assert_eq!(&denied, &live);
+        let limit = &report.limits[0];
+        let count = live.iter().filter(|denied| **denied).count() as u64;
+        prop_assert_eq!((limit.decisions, limit.denied, report.denied), (live.len() as u64, count, count));
+        let told: u64 = limit.most_denied.iter().map(|key| key.denied).sum();
+        prop_assert!(limit.keys_denied > 5 || told == count, "{:?}", limit);
+    }
+
+    /// One less would deny more than it may, and so says a replay of rules with these numbers.
+    #[test]
+    fn the_number_that_is_suggested_is_the_least(
+        lines in lines(120), algorithm in algorithm(), period_ms in 1..5_000_u64, percent in 0..60_u32,
+        of_keys in any::<bool>(),
+    ) {
+        let (options, events) = (PlanOptions::default(), requests(&lines));
+        let present = rules(&of_users(algorithm, 3, period_ms));
+        let mut run = Run::new(&present, &options);
+        events.iter().for_each(|event| drop(run.decide(event).unwrap()));
+        let of = if of_keys { GoalOf::Keys } else { GoalOf::Requests };
+        let mut search = Search::new(Goal { percent: percent.into(), of }, &run, Some("per-user"));
+        while !search.is_done() {
+            events.iter().for_each(|event| search.decide(event).unwrap());
+            search.narrow();
+        }
+        let report = Report::new(Default::default(), &run).suggesting(&search);
+        let suggestion = &report.suggestions[0];
+        let denied = |number| {
+            let (_, report) = replayed(&rules(&of_users(algorithm, number, period_ms)), &events);
+            let limit = &report.limits[0];
+            (limit.keys_denied, limit.denied)
+        };
+        let is_reached = |number| {
+            let (part, whole) = match (of, denied(number)) {
+                (GoalOf::Keys, (keys, _)) => (keys, suggestion.keys),
+                (GoalOf::Requests, (_, requests)) => (requests, suggestion.requests),
+            };
+            part * 100 <= u64::from(percent) * whole
+        };
+        for point in &suggestion.curve {
+            prop_assert_eq!((point.keys_denied, point.requests_denied), denied(point.number), "{}", point.number);
+        }
+        match suggestion.number {
+            Some(number) => {
+                prop_assert!(is_reached(number), "{} denies too much: {:?}", number, suggestion);
+                prop_assert!(number == 1 || !is_reached(number - 1), "{} is not the least: {:?}", number, suggestion);
+            }
+            None => prop_assert!(suggestion.curve.iter().all(|point| !is_reached(point.number)), "{:?}", suggestion),
+        }
+    }
+}
+
+/// A folder with rules and a log.
+fn folder(rules: &str, logs: &[(&str, &[u8])]) -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("new.yaml"), rules).unwrap();
+    for (name, text) in logs {
+        std::fs::write(folder.path().join(name), text).unwrap();
+    }
+    folder
+}
+
+fn replay(folder: &TempDir, arguments: &[&str], input: Option<&[u8]>) -> Output {
+    let mut command = command();
+    command.args(["replay", "--rules", "new.yaml"]).args(arguments).current_dir(folder.path());
+    let Some(input) = input else { return command.output().unwrap() };
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let _ = child.stdin.take().unwrap().write_all(input);
+    child.wait_with_output().unwrap()
+}
+
+fn printed(folder: &TempDir, arguments: &[&str]) -> String {
+    let output = replay(folder, arguments, None);
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn refused(folder: &TempDir, arguments: &[&str]) -> String {
+    let output = replay(folder, arguments, None);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+const NEW: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {name: per-user, unit: minute, requests_per_unit: 5}}
+  - {key: path, value: /export, shadow_mode: true, rate_limit: {name: exports, unit: minute, requests_per_unit: 2}}
+  - {key: phone, rate_limit: {name: sms, unit: day, requests_per_unit: 1}}
+  - key: route
+    value: reports
+    descriptors: [{key: stream, rate_limit: {name: reports, requests_per_unit: 1, algorithm: concurrency}}]
+";
+
+fn time(ms: u64) -> String {
+    humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms)).to_string()
+}
+
+/// Lines of Envoy's default format: `ann` asks every second, and `bob` every ten.
+fn envoy_log() -> String {
+    let line = |second: u64| {
+        let time = time(BEGIN_MS + second * 1_000);
+        let user = if second % 10 == 9 { "bob" } else { "ann" };
+        let path = if second.is_multiple_of(3) { "/export" } else { "/a" };
+        format!(
+            "[{time}] \"GET {path} HTTP/1.1\" 200 - 0 70 3 2 \"-\" \"{user}\" \"id-{second}\" \"shop.example\" \
+             \"127.0.0.1:80\"\n"
+        )
+    };
+    (0..40).map(line).collect()
+}
+
+const MAP: &str = "
+rate_limits:
+  - actions: [{request_headers: {header_name: user-agent, descriptor_key: user}}]
+  - actions: [{generic_key: {descriptor_key: path, descriptor_value: '%REQ(:PATH)%'}}]
+  - actions:
+      - generic_key: {descriptor_key: route, descriptor_value: reports}
+      - request_headers: {header_name: x-request-id, descriptor_key: stream}
+";
+
+#[test]
+fn a_report_says_whom_each_limit_denies_when_and_what_changes() {
+    let log = envoy_log() + "upstream connect error\n";
+    let old = NEW.replace("requests_per_unit: 5}", "requests_per_unit: 8}");
+    let logs = [("access.log", log.as_bytes()), ("map.yaml", MAP.as_bytes()), ("old.yaml", old.as_bytes())];
+    let folder = folder(NEW, &logs);
+    let arguments = ["--map-file", "map.yaml", "--against", "old.yaml", "--suggest", "50% of users", "access.log"];
+    let text = printed(&folder, &arguments);
+    insta::assert_snapshot!(text);
+    assert_eq!(printed(&folder, &arguments), text, "twice the same");
+    let json = printed(&folder, &[&arguments[..], &["--json"]].concat());
+    assert_eq!(printed(&folder, &[&arguments[..], &["--json"]].concat()), json);
+    let report: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&report["requests"], &report["log"]["unreadable"]), (&40.into(), &1.into()));
+    let [user, path, stream] = report["limits"].as_array().unwrap().as_slice() else { panic!("{report:#}") };
+    assert_eq!((&user["rule"], &user["denied"], &report["denied"]), (&"per-user".into(), &31.into(), &31.into()));
+    assert_eq!((&path["role"], &path["denied"]), (&"shadow_mode".into(), &12.into()));
+    assert_eq!((&stream["not_replayed"], &stream["denied"]), (&true.into(), &0.into()));
+    assert_eq!(report["against"]["newly_denied"]["requests"], 3);
+}
+
+#[test]
+fn every_way_to_write_a_log_says_the_same() {
+    let events: Vec<(u64, &str)> = (0..30).map(|step| (step * 700, ["ann", "bob", "cid"][step as usize % 3])).collect();
+    let write = |header: &str, line: &dyn Fn(u64, &str) -> String| -> String {
+        header.to_owned() + &events.iter().map(|(at_ms, user)| line(BEGIN_MS + at_ms, user) + "\n").collect::<String>()
+    };
+    let json = write("", &|ms, user| json!({"start_time": time(ms), "req": {"user": user}}).to_string());
+    let csv = write("ms,user\n", &|ms, user| format!("{ms},{user}"));
+    let text = write("", &|ms, user| format!("{}.{:03} user={user} end", ms / 1_000, ms % 1_000));
+    let decisions = write("", &|ms, user| {
+        json!({
+            "time": time(ms), "domain": "shop", "rule": "per-user", "descriptor": [{"key": "user", "value": user}],
+            "hits": 1, "limit": {"algorithm": "sliding_window", "number": 5, "period_ms": 60_000}, "remaining": 0,
+            "retry_after_ms": 7, "outcome": "allowed", "reason": "within", "sampled": true, "request_id": null,
+        })
+        .to_string()
+    });
+    let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
+    packed.write_all(json.as_bytes()).unwrap();
+    let packed = packed.finish().unwrap();
+    let logs: [(&str, &[u8]); 5] = [
+        ("a.json", json.as_bytes()),
+        ("a.csv", csv.as_bytes()),
+        ("a.txt", text.as_bytes()),
+        ("a.decisions", decisions.as_bytes()),
+        ("a.json.gz", &packed),
+    ];
+    let folder = folder(NEW, &logs);
+    let limits = |output: &str| serde_json::from_str::<Value>(output).unwrap()["limits"].clone();
+    let format = "%START_TIME(%s.%3f)% user=%REQ(x-user)% end";
+    let ways: [&[&str]; 6] = [
+        &["--map", "user=%req.user%", "a.json"],
+        &["--map", "user=%req.user%", "a.json.gz"],
+        &["--map", "user=%user%", "--time", "%ms%", "a.csv"],
+        &["--map", "user=%REQ(X-USER)%", "--format", format, "a.txt"],
+        &["a.decisions"],
+        &["--map", "user=%req.user%", "--window", "1h", "--domain", "shop", "a.json"],
+    ];
+    let all: Vec<Value> = ways.iter().map(|way| limits(&printed(&folder, &[way, &["--json"][..]].concat()))).collect();
+    assert_eq!(all[0][0]["denied"], 15, "{}", all[0]);
+    assert!(all.iter().all(|limits| *limits == all[0]), "{all:#?}");
+    let piped = replay(&folder, &["--map", "user=%req.user%", "--json", "-"], Some(&packed));
+    assert_eq!(limits(std::str::from_utf8(&piped.stdout).unwrap()), all[0]);
+}
+
+#[test]
+fn what_cannot_be_done_is_refused_with_what_would_be_right() {
+    let log = envoy_log() + "upstream connect error\n";
+    let folder = folder(NEW, &[("access.log", log.as_bytes()), ("a.csv", b"time,usr\n1,ann\n")]);
+    let map = "user=%REQ(user-agent)%";
+    let cases: [(&[&str], &str); 9] = [
+        (&["access.log"], "error: access.log: say which descriptors lines stand for"),
+        (&["--map", map, "--strict", "access.log"], "error: access.log:41: is not as the format says"),
+        (&["--map", "user=%REQ(x-usr)%", "access.log"], "error: access.log: lines have no %REQ(x-usr)%; they have"),
+        (&["--map", "user=%user%", "a.csv"], "error: a.csv: lines have no %user%; they have %time% %usr%"),
+        (&["--map", map, "nowhere.log"], "error: nowhere.log cannot be read: "),
+        (
+            &["--map", map, "--suggest", "few", "access.log"],
+            "error: --suggest=few (command line): write: deny at most 0.1 % of users",
+        ),
+        (&["--map", map, "--suggest", "1% of users", "--rule", "usr", "access.log"], "error: no limit is called usr"),
+        (&["--map", map, "--suggest", "1% of users", "-"], "error: --suggest reads logs several times"),
+        (
+            &["--map", map, "--format", "yaml", "access.log"],
+            "error: --format=yaml (command line): \"yaml\" is no format: auto, envoy",
+        ),
+    ];
+    for (arguments, expected) in cases {
+        let said = refused(&folder, arguments);
+        assert!(said.contains(expected), "{arguments:?}: {said}");
+    }
+}
+
+/// A line of a decision log, with these fields otherwise.
+fn decision(second: u64, other: &Value) -> String {
+    let mut line = json!({
+        "time": time(BEGIN_MS + second * 1_000), "domain": "shop", "rule": "exports",
+        "descriptor": [{"key": "path", "value": "/export"}], "hits": 1,
+        "limit": {"algorithm": "sliding_window", "number": 2, "period_ms": 60_000}, "remaining": 0,
+        "retry_after_ms": 7, "outcome": "denied", "reason": "over", "sampled": false, "request_id": null,
+    });
+    line.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+    line.to_string() + "\n"
+}
+
+#[test]
+fn a_report_on_a_decision_log_says_what_it_lacks() {
+    let log = |other: Value| -> String { (0..5).map(|second| decision(second, &other)).collect() };
+    let hashed = json!({"descriptor": [{"key": "path", "value": "0123456789abcdef".repeat(2)}]});
+    let logs = [
+        ("plain", log(json!({}))),
+        ("hashed", log(hashed)),
+        ("hidden", log(json!({"descriptor": [{"key": "path"}]}))),
+        ("refunds", log(json!({"hits": -1}))),
+    ];
+    let folder = folder(NEW, &logs.each_ref().map(|(name, text)| (*name, text.as_bytes())));
+    let [plain, hashed, hidden, refunds] = logs.map(|(name, _)| printed(&folder, &[name]));
+    let (masked, skipped) = ("5 of these have values that are hidden or look hashed", "5 of these are refunds");
+    assert!(plain.contains("all denials as far as none was dropped: see tollgate_decision_log_lines_total"), "{plain}");
+    assert!(plain.contains("shop: exports") && !plain.contains(masked) && !plain.contains(skipped), "{plain}");
+    for said in [hashed, hidden] {
+        assert!(
+            said.contains(masked) && said.contains("5 reach no limit") && !said.contains("cannot be read"),
+            "{said}"
+        );
+    }
+    assert!(refunds.contains(skipped) && refunds.contains("0 requests") && !refunds.contains("cannot be read"));
+}
+
+#[test]
+fn a_limit_that_requests_bring_along_denies_as_it_did() {
+    let limit = json!({"algorithm": "sliding_window", "number": 3, "period_ms": 60_000});
+    let other = json!({"rule": "(override)", "descriptor": [{"key": "user", "value": "ann"}], "limit": limit});
+    let log: String = (0..5).map(|second| decision(second, &other)).collect();
+    let folder = folder(NEW, &[("decisions", log.as_bytes())]);
+    let report: Value = serde_json::from_str(&printed(&folder, &["--json", "decisions"])).unwrap();
+    assert_eq!((&report["requests"], &report["denied"]), (&5.into(), &2.into()), "{report:#}");
+}
+
+#[test]
+fn who_has_read_enough_ends_a_command_quietly() {
+    let folder = folder(NEW, &[("decisions", decision(0, &json!({})).as_bytes())]);
+    let commands: [&[&str]; 5] =
+        [&["replay", "--rules", "new.yaml", "decisions"], &["schema"], &["settings"], &["metrics"], &["command-line"]];
+    for words in commands {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = command().args(words).current_dir(folder.path()).stdout(writer).output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{words:?}: {output:?}");
+    }
+}

@@ -1,0 +1,151 @@
+//! A Chromium without a window, told what to do by its DevTools protocol.
+
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tungstenite::stream::MaybeTlsStream;
+use tungstenite::{Message, WebSocket};
+
+/// So long a page may take for what is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One page of a browser of its own.
+pub struct Page {
+    browser: Child,
+    _profile: TempDir,
+    socket: WebSocket<MaybeTlsStream<TcpStream>>,
+    session: String,
+    sent: u64,
+    /// What the page has asked for, by URL.
+    pub asked: Vec<String>,
+    /// What has gone wrong in it.
+    pub errors: Vec<String>,
+}
+
+impl Page {
+    /// An empty one, so large.
+    pub fn open((width, height): (u32, u32)) -> Page {
+        let profile = tempfile::tempdir().unwrap();
+        let mut browser = Command::new("chromium")
+            .args(["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-port=0", "--no-first-run"])
+            .arg(format!("--user-data-dir={}", profile.path().display()))
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("scripts/test-tools.sh chromium installs Chromium");
+        let mut lines = BufReader::new(browser.stderr.take().unwrap()).lines();
+        let said = lines.find_map(|line| Some(line.unwrap().strip_prefix("DevTools listening on ")?.to_owned()));
+        // It must not wait for who reads what it says.
+        std::thread::spawn(move || lines.count());
+        let (socket, _) = tungstenite::connect(said.unwrap()).unwrap();
+        if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        }
+        let (asked, errors) = (Vec::new(), Vec::new());
+        let mut page = Page { browser, _profile: profile, socket, session: String::new(), sent: 0, asked, errors };
+        let target = page.call("Target.createTarget", json!({ "url": "about:blank" }));
+        let attached = page.call("Target.attachToTarget", json!({ "targetId": target["targetId"], "flatten": true }));
+        page.session = attached["sessionId"].as_str().unwrap().to_owned();
+        for domain in ["Page", "Runtime", "Network", "Log"] {
+            page.call(&format!("{domain}.enable"), json!({}));
+        }
+        let metrics = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
+        page.call("Emulation.setDeviceMetricsOverride", metrics);
+        page
+    }
+
+    /// The result of a command.
+    fn call(&mut self, method: &str, params: Value) -> Value {
+        self.sent += 1;
+        let mut command = json!({ "id": self.sent, "method": method, "params": params });
+        if !self.session.is_empty() {
+            command["sessionId"] = self.session.clone().into();
+        }
+        self.socket.send(Message::text(command.to_string())).unwrap();
+        loop {
+            let Message::Text(text) = self.socket.read().unwrap() else { continue };
+            let told: Value = serde_json::from_str(&text).unwrap();
+            if told["id"] == self.sent {
+                assert!(told["error"].is_null(), "{method}: {told}");
+                return told["result"].clone();
+            }
+            self.note(&told);
+        }
+    }
+
+    fn note(&mut self, told: &Value) {
+        let params = &told["params"];
+        match told["method"].as_str().unwrap_or_default() {
+            "Network.requestWillBeSent" => self.asked.push(params["request"]["url"].as_str().unwrap().to_owned()),
+            "Runtime.exceptionThrown" => self.errors.push(params["exceptionDetails"].to_string()),
+            "Runtime.consoleAPICalled" if params["type"] == "error" => self.errors.push(params["args"].to_string()),
+            "Log.entryAdded" if params["entry"]["level"] == "error" => self.errors.push(params["entry"].to_string()),
+            _ => {}
+        }
+    }
+
+    /// Light or dark, as its person likes it.
+    pub fn prefer(&mut self, scheme: &str) {
+        let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
+        self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
+    }
+
+    pub fn go(&mut self, url: &str) {
+        self.call("Page.navigate", json!({ "url": url }));
+    }
+
+    /// What an expression comes to, when it has.
+    pub fn evaluate(&mut self, expression: &str) -> Value {
+        let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
+        let told = self.call("Runtime.evaluate", params);
+        assert!(told["exceptionDetails"].is_null(), "{expression:.200}: {told}");
+        told["result"]["value"].clone()
+    }
+
+    /// Waits until an expression is true.
+    pub fn wait_for(&mut self, expression: &str) {
+        let start = Instant::now();
+        while self.evaluate(&format!("Boolean({expression})")) != true {
+            assert!(start.elapsed() < PATIENCE, "never: {expression}; the page: {}", self.text());
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until the page says so.
+    pub fn wait_for_text(&mut self, text: &str) {
+        self.wait_for(&format!("document.body?.innerText.includes({})", json!(text)));
+    }
+
+    /// All that a person reads.
+    pub fn text(&mut self) -> String {
+        self.evaluate("document.body.innerText").as_str().unwrap_or_default().to_owned()
+    }
+
+    /// Presses the keys of a text.
+    pub fn type_text(&mut self, text: &str) {
+        self.call("Input.insertText", json!({ "text": text }));
+    }
+
+    pub fn press(&mut self, key: &str, code: u32) {
+        for kind in ["keyDown", "keyUp"] {
+            let text = if kind == "keyDown" && key == "Enter" { "\r" } else { "" };
+            let event = json!({ "type": kind, "key": key, "windowsVirtualKeyCode": code, "text": text });
+            self.call("Input.dispatchKeyEvent", event);
+        }
+    }
+
+    /// A picture of it, as PNG.
+    pub fn picture(&mut self) -> String {
+        self.call("Page.captureScreenshot", json!({ "format": "png" }))["data"].as_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        let _ = self.browser.kill();
+        let _ = self.browser.wait();
+    }
+}
