@@ -30,6 +30,7 @@
 pub mod descriptor;
 pub mod algorithm;
 pub mod lease;
+pub mod usage;
 pub mod adjustment;
 pub mod files;
 pub mod rules;
