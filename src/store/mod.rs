@@ -21,6 +21,7 @@ use tokio::time::Instant;
 use crate::algorithm::{Ask, Caller, Limit, Penalty, Verdict};
 use crate::descriptor::Role;
 use crate::lease::Lease;
+use crate::usage::Usage;
 
 pub use key::{Key, Origin, holder};
 
@@ -48,6 +49,36 @@ pub struct Check {
     pub lease: Option<Lease>,
     /// It is decided only when a replica of the store has heard of it, where the store has replicas.
     pub durable: bool,
+    /// What the store records of it, where its use is kept.
+    pub recorded: Option<Recorded>,
+}
+
+/// What of a check goes into the records of its counter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// What is kept.
+    pub usage: Usage,
+    /// The counter's tag, where its name has but a hash of it.
+    pub tag: Option<Arc<str>>,
+    /// What makes the record.
+    pub occasion: Occasion,
+}
+
+/// What makes a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Occasion {
+    /// The check: what it asks, and what becomes of its request.
+    #[default]
+    Decided,
+    /// The request is denied, whatever the store says.
+    Denied,
+    /// A request passed then, at this cost, and is denied after all.
+    Undone {
+        /// When, on the store's clock, in milliseconds since the epoch.
+        at_ms: u64,
+        /// What it cost.
+        cost: u64,
+    },
 }
 
 /// The penalty of a check.
@@ -63,7 +94,8 @@ impl Check {
     /// Asks one counter for nobody in particular; a denial denies the request.
     pub fn new(key: Key, limit: Limit, ask: Ask) -> Check {
         let (caller, role) = (Caller::default(), Role::Enforced);
-        Check { key, limit, penalty: None, ask, caller, role, descriptor: 0, lease: None, durable: false }
+        let (penalty, lease, recorded) = (None, None, None);
+        Check { key, limit, penalty, ask, caller, role, descriptor: 0, lease, durable: false, recorded }
     }
 
     /// The penalty, where it is a matter of this request.
@@ -78,7 +110,8 @@ impl Check {
 
     /// How much work it is at the most, where a small counter is 1.
     pub fn work(&self) -> u64 {
-        self.limit.work() + self.penalized().map_or(0, |penalized| penalized.penalty.work())
+        let penalty = self.penalized().map_or(0, |penalized| penalized.penalty.work());
+        self.limit.work() + penalty + u64::from(self.recorded.is_some())
     }
 }
 

@@ -18,8 +18,8 @@ static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().
 /// The call that tries them on counters of our own.
 pub(super) fn call(own: &Own) -> Cmd {
     let mut call = cmd("EVALSHA");
-    call.arg(&*SHA1).arg(2);
-    for kind in ["string", "list"] {
+    call.arg(&*SHA1).arg(3);
+    for kind in ["string", "list", "page"] {
         call.arg(format!("{}|rights:{kind}", own.prefix));
     }
     call
