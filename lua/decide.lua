@@ -1,6 +1,6 @@
 -- The checks of a request are one group: unless the whole of it passes, nothing is taken; only refunds happen, and
 -- limits that count denials are charged. The twin of src/store/group.rs.
-local CHECK, CHARGE, PENALTY, USAGE, ANSWER = '<BBBBdddddddd', '<dd', '<dddd', '<BddddI4c0', '<Bdddd'
+local CHECK, CHARGE, PENALTY, USAGE, ANSWER = '<BBBBdddddddd', '<dd', '<dddd', '<BBddddI4c0', '<Bdddd'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
@@ -49,8 +49,10 @@ local function usage_of(extras, offset)
   if extras < 8 then
     return nil, offset
   end
-  local occasion, period, kept, at, cost, tag, next_offset = struct.unpack(USAGE, asked, offset)
-  return {occasion = occasion, period = period, kept = kept, at = at, cost = cost, tag = tag}, next_offset
+  local occasion, costs_denied, period, kept, at, cost, tag, next_offset = struct.unpack(USAGE, asked, offset)
+  local usage = {occasion = occasion, costs_denied = costs_denied == 1, period = period, kept = kept}
+  usage.at, usage.cost, usage.tag = at, cost, tag
+  return usage, next_offset
 end
 
 -- Decides one check of a group.
@@ -178,7 +180,7 @@ local function decide_group(first, offset)
     local usage
     usage, at = usage_of(extras, at)
     if usage then
-      usage.page, usage.hits, usage.count_denied, usage.is_taken_back = KEYS[i], hits, count_denied == 1, charge ~= nil
+      usage.page, usage.hits, usage.is_taken_back = KEYS[i], hits, charge ~= nil
       usages[#usages + 1] = usage
       answers[i] = NOTHING
       i = i + 1

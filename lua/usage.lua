@@ -1,7 +1,7 @@
 -- What counters were used, so that it can be billed. The twin of src/usage/mod.rs and of `added` in src/store/group.rs.
 -- A page is a hash. In it are records: the index of a period -> '<I6I6i6' admitted, denied, cost; and where the
 --          counter's name has but a hash of its tag, `tag` -> that tag
--- A usage is what a check asks to be recorded: {page, hits, count_denied, is_taken_back, occasion, period, kept, at,
+-- A usage is what a check asks to be recorded: {page, hits, is_taken_back, occasion, costs_denied, period, kept, at,
 --          cost, tag}
 
 local RECORD = '<I6I6i6'
@@ -9,14 +9,14 @@ local MAX_USES, MAX_COST = 281474976710655, 140737488355327
 
 -- What a usage adds: at what time, to admitted, denied and cost; or nothing.
 local function added(usage, denied, now)
-  local hits = usage.hits
+  local hits = usage.occasion == 3 and usage.cost or usage.hits
   if usage.occasion == 2 then
     return usage.at, -1, 1, -usage.cost
   elseif usage.occasion == 1 or (hits > 0 and denied) then
-    return now, 0, 1, usage.count_denied and math.max(hits, 0) or 0
+    return now, 0, 1, usage.costs_denied and math.max(hits, 0) or 0
   elseif hits > 0 then
     return now, 1, 0, hits
-  elseif hits < 0 and not usage.is_taken_back then
+  elseif hits < 0 and (usage.occasion == 3 or not usage.is_taken_back) then
     return now, 0, 0, hits
   end
 end

@@ -273,11 +273,14 @@ impl<'a> Plan<'a> {
     /// all the same, because refunds happen, and the answer tells what they say.
     fn charge_denial(&mut self) {
         for Asked { check, .. } in &mut self.asked {
-            if check.ask.taken() > 0 {
-                check.recorded.iter_mut().for_each(|recorded| recorded.occasion = Occasion::Denied);
-                if !check.limit.count_denied() {
-                    check.ask = Ask::Peek;
-                }
+            let takes = check.ask.taken() > 0;
+            if let Some(recorded) = &mut check.recorded
+                && (takes || matches!(recorded.occasion, Occasion::Exempt { hits } if hits > 0))
+            {
+                recorded.occasion = Occasion::Denied;
+            }
+            if takes && !check.limit.count_denied() {
+                check.ask = Ask::Peek;
             }
         }
     }
@@ -362,9 +365,11 @@ impl<'a> Plan<'a> {
         let Check { ask, limit, .. } = &asked.check;
         let is_for_store = *ask == Ask::Reset || (ask.gives_back() && limit.algorithm().has_holders());
         let answer = match asked.adjusted.passage.map(|adjustment| adjustment.content.effect) {
-            // What passes is recorded.
             Some(Effect::Pass) if !is_for_store && asked.check.recorded.is_some() => {
-                (asked.role, asked.check.role) = (Role::Shadow, Role::Shadow);
+                // It counts nothing, and what passes is recorded.
+                let occasion = Occasion::Exempt { hits: ask.hits() };
+                asked.check.recorded.iter_mut().for_each(|recorded| recorded.occasion = occasion);
+                (asked.role, asked.check.role, asked.check.ask) = (Role::Shadow, Role::Shadow, Ask::Peek);
                 return self.asked.push(asked);
             }
             Some(Effect::Pass) if !is_for_store => Answer::Exempt,

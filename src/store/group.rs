@@ -121,19 +121,20 @@ pub fn added<C: Borrow<Check>>(checks: &[C], verdicts: &Verdicts, now: u64) -> S
         let period = recorded.usage.period();
         let index = period.index(now);
         let signed = |hits: u64| i64::try_from(hits).unwrap_or(i64::MAX);
-        let added = match (recorded.occasion, check.ask) {
+        let (hits, is_denied) = match (recorded.occasion, check.ask) {
             (Occasion::Undone { at_ms, cost }, _) => {
-                Added { index: period.index(at_ms), admitted: -1, denied: 1, cost: -signed(cost) }
+                let added = Added { index: period.index(at_ms), admitted: -1, denied: 1, cost: -signed(cost) };
+                return Some((place, added));
             }
-            (Occasion::Denied, _) | (_, Ask::Take(_)) if denied || recorded.occasion == Occasion::Denied => {
-                let cost = if check.limit.count_denied() { signed(check.ask.taken()) } else { 0 };
-                Added { index, admitted: 0, denied: 1, cost }
-            }
-            (_, Ask::Take(hits)) => Added { index, admitted: 1, denied: 0, cost: signed(hits) },
-            (_, Ask::Refund(hits)) => Added { index, admitted: 0, denied: 0, cost: -signed(hits) },
-            (_, Ask::Peek | Ask::Reset | Ask::TakeBack(_)) => return None,
+            (Occasion::Denied, ask) => (signed(ask.taken()), true),
+            (Occasion::Exempt { hits }, _) => (hits, denied && hits > 0),
+            (Occasion::Decided, Ask::TakeBack(_)) => return None,
+            (Occasion::Decided, ask) => (ask.hits(), denied && ask.taken() > 0),
         };
-        Some((place, added))
+        let added =
+            Added { index, admitted: i64::from(!is_denied && hits > 0), denied: i64::from(is_denied), cost: hits };
+        let added = Added { cost: if is_denied && !check.costs_denied() { 0 } else { hits }, ..added };
+        (is_denied || hits != 0).then_some((place, added))
     };
     checks().enumerate().filter_map(of_check).collect()
 }
@@ -145,11 +146,15 @@ pub fn take_back(check: &Check, verdict: &CheckVerdict) -> Option<Check> {
     // What counts denials keeps its charge. What a ban denies, its limit may have charged in shadow mode.
     let charge = if check.limit.count_denied() { None } else { Charge::of(check.ask, at_ms, &verdict.own) };
     let undone = |recorded: &Recorded| {
-        let cost = if check.limit.count_denied() { 0 } else { check.ask.taken() };
-        Recorded { occasion: Occasion::Undone { at_ms, cost }, ..recorded.clone() }
+        let hits = match recorded.occasion {
+            Occasion::Decided => check.ask.taken(),
+            Occasion::Exempt { hits } => u64::try_from(hits).unwrap_or(0),
+            Occasion::Denied | Occasion::Undone { .. } => 0,
+        };
+        let cost = if check.costs_denied() { 0 } else { hits };
+        (hits > 0).then(|| Recorded { occasion: Occasion::Undone { at_ms, cost }, ..recorded.clone() })
     };
-    let is_passed = |recorded: &&Recorded| recorded.occasion == Occasion::Decided && check.ask.taken() > 0;
-    let recorded = check.recorded.as_ref().filter(is_passed).map(undone);
+    let recorded = check.recorded.as_ref().and_then(undone);
     if charge.is_none() && recorded.is_none() {
         return None;
     }

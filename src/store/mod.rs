@@ -72,6 +72,11 @@ pub enum Occasion {
     Decided,
     /// The request is denied, whatever the store says.
     Denied,
+    /// So many hits that the limit is not asked for, because it lets them pass for now; negative ones are refunded.
+    Exempt {
+        /// At most 2^53 of them.
+        hits: i64,
+    },
     /// A request passed then, at this cost, and is denied after all.
     Undone {
         /// When, on the store's clock, in milliseconds since the epoch.
@@ -106,6 +111,12 @@ impl Check {
     /// How many counters it asks.
     pub fn counters(&self) -> usize {
         1 + usize::from(self.penalized().is_some())
+    }
+
+    /// What a denied request would have used, it has: the rule says so itself. A fixed window counts denials of its own
+    /// accord, because others do.
+    pub(crate) fn costs_denied(&self) -> bool {
+        self.limit.options().count_denied == Some(true)
     }
 
     /// How much work it is at the most, where a small counter is 1.

@@ -35,7 +35,7 @@ pub enum Period {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
     /// Out of range.
-    #[error("keep must be from one {0} to 3660d: so long is what a counter was used in a {0} kept")]
+    #[error("keep must be at least one {0}, which is what a record is about, and at most 3660d")]
     Keep(Period),
 }
 
@@ -51,8 +51,8 @@ pub struct Totals {
     pub admitted: u64,
     /// Requests that did not.
     pub denied: u64,
-    /// The hits of those that passed, times the limit's `cost`, less what was refunded; where denials count, of those
-    /// that did not pass, too. Below zero where more was refunded.
+    /// The hits of those that passed, times the limit's `cost`, less what was refunded; where the rule says
+    /// `count_denied: true`, of those that did not pass, too. Below zero where more was refunded.
     pub cost: i64,
 }
 

@@ -75,7 +75,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let change = prop::option::weighted(0.1, any_change());
     let caller = (holder, max_wait_ms()).prop_map(|(holder, max_wait_ms)| Caller { holder, max_wait_ms, window: None });
     let undone = (0..2 * START, 0..=MAX_HITS).prop_map(|(at_ms, cost)| Occasion::Undone { at_ms, cost });
-    let occasion = prop_oneof![8 => Just(Occasion::Decided), 1 => Just(Occasion::Denied), 1 => undone];
+    let exempt =
+        prop_oneof![-9..9_i64, -(MAX_HITS as i64)..=MAX_HITS as i64].prop_map(|hits| Occasion::Exempt { hits });
+    let occasion = prop_oneof![8 => Just(Occasion::Decided), 1 => Just(Occasion::Denied), 1 => undone, 1 => exempt];
     let alone = (0..3_usize, change, caller, wants, role, occasion).boxed();
     let request = prop::collection::vec(alone.clone(), 1..5);
     // A check that is all of its call has a script of its own.
@@ -120,11 +122,8 @@ fn checks(limits: &[Limited], charges: &Charges, asked: &[Asked]) -> Vec<Check> 
             (_, Wants::Invented(charge)) => (*caller, Ask::TakeBack(*charge)),
             _ => (*caller, ask(-amount.max(1))),
         };
-        let recorded = usage.map(|(usage, tag)| Recorded {
-            usage,
-            tag: tag.then(|| "d|key=value".into()),
-            occasion: *occasion,
-        });
+        let recorded =
+            usage.map(|(usage, tag)| Recorded { usage, tag: tag.then(|| "d|key=value".into()), occasion: *occasion });
         let caller = Caller { window, ..caller };
         Check { penalty, caller, role: *role, descriptor, recorded, ..Check::new(key, limit, wants) }
     };

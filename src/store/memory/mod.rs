@@ -208,7 +208,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Adds to the records of the checks what these verdicts mean for them; `false` where there is no room for that, and
+    /// Adds to the records of the checks what these verdicts mean for them. `false`: there is no room for that, and
     /// nothing is added.
     fn record<K: Borrow<Check>>(&self, checks: &[K], verdicts: &Verdicts, now: u64, sums: &mut Sums) -> bool {
         let Some(usage) = &self.usage else { return true };
@@ -234,7 +234,7 @@ impl<C: Clock> MemoryStore<C> {
         true
     }
 
-    /// What counters were used: the pages behind the one of this name, in the order of their names, at most so many.
+    /// What counters were used: the pages behind this name, in the order of their names, at most so many.
     pub fn usage_pages(&self, after: Option<&str>, most: usize) -> Vec<Page> {
         self.usage.as_ref().map_or(Vec::new(), |usage| usage.lock().after(after, most))
     }

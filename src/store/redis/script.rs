@@ -12,8 +12,8 @@ use crate::descriptor::Role;
 use crate::store::memory::{Clock, SystemClock};
 use crate::store::{Check, CheckVerdict, Key, Occasion, Recorded, StoreError, Verdicts, group};
 
-/// Bytes that ask one check, and more than ask for its penalty, say what it takes back, or what to record: four flags, and hits, number,
-/// period and the algorithm's own figures as doubles.
+/// Bytes that ask one check, and more than ask for its penalty, say what it takes back, or what to record: four flags,
+/// and hits, number, period and the algorithm's own figures as doubles.
 const QUESTION: usize = 4 + (3 + FIGURES) * 8;
 /// Bytes in the reply before the counters: the time of all decisions, as a double.
 pub const TIME: usize = 8;
@@ -202,19 +202,20 @@ fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, b
     for value in values.into_iter().chain(figures).chain(more) {
         questions.extend(value.to_le_bytes());
     }
-    recorded.iter().for_each(|recorded| record(questions, recorded));
+    recorded.iter().for_each(|recorded| record(questions, recorded, check.costs_denied()));
 }
 
 /// What is to be recorded, as `lua/prelude.lua` unpacks it.
-fn record(questions: &mut Vec<u8>, Recorded { usage, tag, occasion }: &Recorded) {
+fn record(questions: &mut Vec<u8>, Recorded { usage, tag, occasion }: &Recorded, costs_denied: bool) {
     let (occasion, at_ms, cost) = match *occasion {
-        Occasion::Decided => (0, 0, 0),
-        Occasion::Denied => (1, 0, 0),
-        Occasion::Undone { at_ms, cost } => (2, at_ms, cost),
+        Occasion::Decided => (0, 0, 0.0),
+        Occasion::Denied => (1, 0, 0.0),
+        Occasion::Undone { at_ms, cost } => (2, at_ms, cost as f64),
+        Occasion::Exempt { hits } => (3, 0, hits as f64),
     };
-    questions.push(occasion);
-    for value in [usage.period().ms(), usage.page_kept_ms(), at_ms, cost] {
-        questions.extend((value as f64).to_le_bytes());
+    questions.extend([occasion, u8::from(costs_denied)]);
+    for value in [usage.period().ms() as f64, usage.page_kept_ms() as f64, at_ms as f64, cost] {
+        questions.extend(value.to_le_bytes());
     }
     let tag = tag.as_deref().unwrap_or_default();
     // A request is far smaller than that.

@@ -74,7 +74,7 @@ impl Scripts {
     }
 }
 
-/// The prelude, what the buckets share, the penalty, every algorithm in the order of [`Algorithm::ALL`], what is kept of
+/// The prelude, what the buckets share, the penalty, every algorithm in the order of [`Algorithm::ALL`], what records
 /// their use, and what decides a group.
 pub(super) fn all() -> String {
     let mut parts = vec![PRELUDE, BUCKET, penalty::LUA];
