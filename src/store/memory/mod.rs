@@ -224,7 +224,8 @@ impl<C: Clock> MemoryStore<C> {
         };
         let records: Vec<_> = added.iter().filter_map(of_check).collect();
         let needed: usize = records.iter().map(|(page, recorded, added)| pages.needed(page, recorded, *added)).sum();
-        if needed > 0 && self.bytes.load(Ordering::Relaxed) + needed > self.most_bytes {
+        // And for a counter, which is new where the first record is.
+        if needed > 0 && self.bytes.load(Ordering::Relaxed) + needed + COUNTER_BYTES > self.most_bytes {
             return false;
         }
         let before = pages.bytes();

@@ -92,3 +92,73 @@ impl Pages {
 fn page_bytes(page: &Key, tag: Option<&str>) -> usize {
     PAGE_BYTES + 2 * page.as_str().len() + tag.map_or(0, str::len)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::algorithm::{Algorithm, Ask, Limit, Options};
+    use crate::store::memory::{GivenClock, MemoryStore};
+    use crate::store::{Check, Occasion, Origin, StoreError};
+    use crate::usage::{Period, Usage};
+
+    const DAY: u64 = 86_400_000;
+
+    /// A request of this user, whose limit lets a million pass in a year.
+    fn check(user: &str) -> Check {
+        let year = Duration::from_millis(365 * DAY);
+        let limit = Limit::new(Algorithm::FixedWindow, 1_000_000, year, Options::default()).unwrap();
+        let usage = Usage::new(Period::Hour, Duration::from_millis(2 * DAY)).unwrap();
+        let recorded = Some(Recorded { usage, tag: None, occasion: Occasion::Decided });
+        Check { recorded, ..Check::new(Key::new("", user, &[], |_| None, &limit, Origin::Rule), limit, Ask::Take(1)) }
+    }
+
+    fn store(most_bytes: usize) -> (GivenClock, MemoryStore<GivenClock>) {
+        let clock = GivenClock::default();
+        clock.set(1_000 * DAY);
+        (clock.clone(), MemoryStore::new(clock, most_bytes).keeping_usage())
+    }
+
+    #[test]
+    fn records_of_a_day_share_a_page_which_leaves_when_the_last_is_old_enough() {
+        let (clock, store) = store(usize::MAX);
+        for hour in 0..30 {
+            clock.set(1_000 * DAY + hour * DAY / 24);
+            store.decide(&[check("ann"), check("ann")]).unwrap();
+        }
+        let pages = store.usage_pages(None, usize::MAX);
+        let records: Vec<usize> = pages.iter().map(|page| page.records.len()).collect();
+        assert_eq!(records, [24, 6]);
+        let twice = Totals { admitted: 2, denied: 0, cost: 2 };
+        assert!(pages.iter().flat_map(|page| &page.records).all(|(_, record)| *record == twice));
+        assert_eq!(store.usage_pages(Some(&pages[0].name), 9), pages[1..]);
+        // The last hour of the first day is kept for two days, and the page for a day more.
+        clock.set(1_003 * DAY + 23 * DAY / 24 - 1);
+        store.decide(&[check("ben")]).unwrap();
+        assert_eq!(store.usage_pages(None, 9).len(), 3);
+        clock.set(1_003 * DAY + 23 * DAY / 24);
+        store.decide(&[check("ben")]).unwrap();
+        let left: Vec<Page> = store.usage_pages(None, 9);
+        assert_eq!(left.iter().filter(|page| page.name.contains("ann")).count(), 1, "{left:?}");
+    }
+
+    #[test]
+    fn where_there_is_no_room_for_a_record_nothing_is_charged() {
+        let (clock, store) = store(3_000);
+        let mut users: usize = 0;
+        while store.decide(&[check(&format!("user{users}"))]).is_ok() {
+            users += 1;
+        }
+        assert!((3..12).contains(&users), "{users}");
+        store.decide(&[check("user0")]).unwrap();
+        let late = check(&format!("user{users}"));
+        assert!(matches!(store.decide(&[late]), Err(StoreError::Full)));
+        assert!(store.bytes() <= 3_000, "{}", store.bytes());
+        let peek = Check { ask: Ask::Peek, recorded: None, ..check(&format!("user{users}")) };
+        assert_eq!(store.decide(&[peek]).unwrap()[0].unwrap().own.remaining, 1_000_000);
+        clock.set(2_000 * DAY);
+        store.decide(&[check("user0")]).unwrap();
+        assert_eq!(store.usage_pages(None, 99).len(), users - 1, "two leave for each record that comes");
+    }
+}
