@@ -12,11 +12,12 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use super::{adjustments, candidates, counters, explain, top};
+use super::{adjustments, candidates, counters, explain, top, usage};
 use crate::descriptor::{Entry, Override};
 use crate::limiter::Limiter;
 use crate::steering::Steering;
 use crate::store::Store;
+use crate::store::usage::UsageStore;
 
 /// Between the entries of two descriptors stands this one, without a value.
 const SEPARATOR: &str = "+";
@@ -69,6 +70,8 @@ pub struct Admin<S> {
     store_timeout: Duration,
     /// To explain is work for the processor: one at a time, and what else the process does goes on.
     explaining: Semaphore,
+    /// What limits were used. `None`: nobody keeps that.
+    usage: Option<UsageStore>,
 }
 
 impl<S> Admin<S> {
@@ -80,7 +83,17 @@ impl<S> Admin<S> {
         tokens: AdminTokens,
         store_timeout: Duration,
     ) -> Admin<S> {
-        Admin { limiter, steering, runtime, tokens, store_timeout, explaining: Semaphore::new(1) }
+        Admin { limiter, steering, runtime, tokens, store_timeout, explaining: Semaphore::new(1), usage: None }
+    }
+
+    /// The same, which tells what limits were used.
+    #[must_use]
+    pub fn with_usage(self, usage: Option<UsageStore>) -> Admin<S> {
+        Admin { usage, ..self }
+    }
+
+    pub(super) fn usage(&self) -> Option<&UsageStore> {
+        self.usage.as_ref()
     }
 
     pub(super) fn steering(&self) -> &Steering<S> {
@@ -123,7 +136,10 @@ impl<S> Admin<S> {
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
     let router = router.merge(candidates::router(Arc::clone(&admin)));
-    router.merge(adjustments::router(Arc::clone(&admin))).merge(top::router(admin))
+    router
+        .merge(adjustments::router(Arc::clone(&admin)))
+        .merge(usage::router(Arc::clone(&admin)))
+        .merge(top::router(admin))
 }
 
 /// Why a client gets no answer.

@@ -46,8 +46,9 @@ use crate::store::adjustments::{AdjustmentStore, MemoryAdjustments};
 use crate::store::denied::{Denials, DeniedCache};
 use crate::store::lease::Leases;
 use crate::store::memory::{self, MemoryStore, SystemClock};
-use crate::store::redis::{Health, OnCall, RedisAdjustments, RedisStore};
+use crate::store::redis::{Health, OnCall, RedisAdjustments, RedisStore, RedisUsage};
 use crate::store::timed::{OnAnswer, Timed};
+use crate::store::usage::UsageStore;
 use crate::telemetry::Events;
 use crate::wire::json::Mapping;
 use announce::{Serving, Up};
@@ -309,9 +310,16 @@ impl Parts {
         };
         let mut grpc = grpc::serve(ports.grpc, Entrance::new(tls), Arc::clone(&workers), servers);
         let (stop, mut stopped) = watch::channel(false);
-        let admin = settings.listeners.admin_tokens()?.map(|tokens| {
-            Admin::new((Arc::clone(&limiter), first_worker), steering, tokens, settings.store.redis_timeout)
-        });
+        let admin = match settings.listeners.admin_tokens()? {
+            None => None,
+            Some(tokens) => {
+                // The memory store keeps none.
+                let usage = settings.store.redis()?.map(RedisUsage::new).transpose()?;
+                let usage = usage.map(|usage| UsageStore::Redis(Box::new(usage)));
+                let limiter = (Arc::clone(&limiter), first_worker);
+                Some(Admin::new(limiter, steering, tokens, settings.store.redis_timeout).with_usage(usage))
+            }
+        };
         if let Some(port) = ports.debug {
             let router = http::debug_router(Arc::clone(&limiter), Arc::clone(&metrics));
             let permits = Arc::new(Semaphore::new(DEBUG_CONNECTIONS));

@@ -139,7 +139,8 @@ pub fn holder(entries: &[Entry]) -> u64 {
 /// What is escaped beside what is not ASCII: separators, and the braces, which mean a slot to a Redis Cluster.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'|').add(b'=').add(b'~').add(b'{').add(b'}');
 
-fn escape(name: &mut String, text: &str) {
+/// Appends a part of a tag.
+pub(super) fn escape(name: &mut String, text: &str) {
     name.extend(utf8_percent_encode(text, ESCAPED));
 }
 

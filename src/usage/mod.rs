@@ -7,8 +7,18 @@
 //! Requests whose call is lost, and those that failure modes answer, have charged nothing that is known: they are in
 //! no record.
 
+pub mod answer;
+pub mod ledger;
+pub mod page;
+pub mod statement;
+mod time;
+
 use std::fmt;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use time::{Time, TimeError};
 
 /// What is kept of a limit's use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,7 +50,7 @@ pub enum UsageError {
 }
 
 /// How much a counter was used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Requests that passed.
     pub admitted: u64,
@@ -86,6 +96,11 @@ impl fmt::Display for Usage {
 impl Period {
     /// All of them.
     pub const ALL: [Period; 3] = [Period::Minute, Period::Hour, Period::Day];
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Period> {
+        Period::ALL.into_iter().find(|period| period.name() == name)
+    }
 
     /// The name in rules.
     pub const fn name(self) -> &'static str {
