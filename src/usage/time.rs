@@ -20,15 +20,15 @@ pub struct Time(pub u64);
 )]
 pub struct TimeError(String);
 
-/// The end of the year 9999, which is the last that RFC 3339 can write.
-const END_MS: u64 = 253_402_300_800_000;
+/// The last days of the year 9999 begin, which is the last that RFC 3339 can write in every time zone.
+const END_MS: u64 = 253_402_128_000_000;
 
 /// A smaller number is in 1973 or before: it is meant to be of seconds.
 const LEAST_MS: u64 = 100_000_000_000;
 
 impl Time {
     /// The latest of all.
-    pub const END: Time = Time(END_MS - 1);
+    pub const END: Time = Time(END_MS);
 
     /// The first moment of the month that it lies in, and of the next.
     pub fn month(self) -> (Time, Time) {
@@ -68,7 +68,7 @@ impl FromStr for Time {
                 Err(_) => text.parse().ok().and_then(of_date).map(|time| time.0),
             },
         };
-        ms.filter(|ms| *ms < END_MS).map(Time).ok_or_else(|| TimeError(text.to_owned()))
+        ms.filter(|ms| *ms <= END_MS).map(Time).ok_or_else(|| TimeError(text.to_owned()))
     }
 }
 
@@ -109,7 +109,7 @@ mod tests {
         }
         assert_eq!("2026-11-01T00:00:00.250Z".parse(), Ok(Time(1_793_491_200_250)));
         let wrong = ["", "now", "2026-13-01", "2026-11-31", "1793491200", "-1", "2026-11-01T00:00:00", "1969-12-31"];
-        for text in wrong.into_iter().chain(["2026-11", "253402300800000", "2026-11-01 00:00", "99999999999999999999"])
+        for text in wrong.into_iter().chain(["2026-11", "253402128000001", "2026-11-01 00:00", "99999999999999999999"])
         {
             assert_eq!(text.parse::<Time>(), Err(TimeError(text.to_owned())));
         }
@@ -123,7 +123,8 @@ mod tests {
         };
         assert_eq!(month("2028-02-29T23:59:59Z"), "2028-02-01T00:00:00Z 2028-03-01T00:00:00Z");
         assert_eq!(month("2026-12-01"), "2026-12-01T00:00:00Z 2027-01-01T00:00:00Z");
-        assert_eq!(month("9999-12-31"), "9999-12-01T00:00:00Z 9999-12-31T23:59:59.999Z");
+        assert_eq!(month("9999-12-29"), "9999-12-01T00:00:00Z 9999-12-30T00:00:00Z");
+        assert_eq!(Time::END.to_string().parse(), Ok(Time::END));
     }
 
     proptest! {

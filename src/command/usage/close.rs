@@ -60,7 +60,8 @@ pub(super) async fn run(close: Close) -> anyhow::Result<ExitCode> {
     let ledger = &file.ledger;
     let (whole, half) = ledger.bytes();
     let by = close.by.or(ledger.length()).unwrap_or_default();
-    let (from, to) = (ledger.next(close.domain.as_deref()), Time::END);
+    // From the beginning of that day: what is kept by the day is seen, too.
+    let (from, to) = (Length::Day.begin(ledger.next(close.domain.as_deref())), Time::END);
     let wanted = Wanted { domain: close.domain.clone(), ..Wanted::within(from, to) };
     // What is open belongs to no line, and is needed to see what keeps longer times.
     let options = Options { by: By::Kept, from, to, open: true, closed_after_ms: 0 };

@@ -295,8 +295,8 @@ struct Reading {
     problems: Vec<Problem>,
     /// The highest number so far.
     highest: u64,
-    /// The hash of the line before, and its number, if that was what it should be.
-    before: Option<(String, u64)>,
+    /// The hash of the line before, if that was what it should be.
+    before: Option<String>,
     /// Something stands before.
     began: bool,
     ends: BTreeMap<String, Time>,
@@ -316,7 +316,7 @@ impl Reading {
             return self.problems.push(Problem { at, what });
         }
         let follows = match &before {
-            Some((hash, _)) => *hash == line.previous,
+            Some(hash) => *hash == line.previous,
             // What is wrong with the line before has been told.
             None => !is_first || line.previous == NOTHING,
         };
@@ -329,8 +329,10 @@ impl Reading {
         } else {
             None
         };
+        // One that stands behind a later one is no matter to what follows that.
+        let is_ahead = line.line > self.highest;
+        self.before = if is_ahead { Some(entry.hash.clone()) } else { before };
         self.highest = self.highest.max(line.line);
-        self.before = Some((entry.hash.clone(), line.line));
         let is_in_place = what.is_none();
         self.problems.extend(what.map(|what| Problem { at, what }));
         if let Content::Closed(closed) = &line.content {
