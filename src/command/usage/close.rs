@@ -87,7 +87,7 @@ fn tell(path: &Path, lines: &str, by: Length) {
         *closed.entry(line.domain.clone()).or_default() += 1;
     }
     if closed.is_empty() {
-        println!("{}: all that is over is closed already", path.display());
+        println!("{}: nothing more to close", path.display());
     }
     for (domain, times) in closed {
         let plural = if times == 1 { "" } else { "s" };

@@ -11,7 +11,7 @@ mod key;
 mod line;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 pub use key::{KeyError, PublicKey, SigningKey};
 pub use line::{Closed, Content, Length, Line, Seal};
@@ -414,16 +414,20 @@ fn close(domain: &str, by: Length, (from, to): (Time, Time), rows: &[&Row]) -> C
 }
 
 /// The BLAKE3 hash of records: of a line of text for each, `COUNTER PERIOD START_MS ADMITTED DENIED COST`, in the order
-/// of bytes. `COUNTER` is the counter's name without the prefix of the service, `PERIOD` is `minute`, `hour` or `day`.
+/// of the counters' bytes, then of time, the shorter period first. `COUNTER` is the counter's name without the prefix of
+/// the service, `PERIOD` is `minute`, `hour` or `day`.
 pub fn digest(rows: &[&Row]) -> String {
-    let line = |row: &&Row| {
-        let Row { start, span, counter, totals: Totals { admitted, denied, cost }, .. } = row;
-        format!("{} {span} {} {admitted} {denied} {cost}\n", counter.name, start.0)
-    };
-    let mut lines: Vec<String> = rows.iter().map(line).collect();
-    lines.sort_unstable();
-    let mut hasher = blake3::Hasher::new();
-    for line in &lines {
+    let mut rows = rows.to_vec();
+    let period = |row: &Row| Period::named(row.span);
+    rows.sort_unstable_by(|one, other| {
+        let by_time = || (one.start, period(one)).cmp(&(other.start, period(other)));
+        one.counter.name.cmp(&other.counter.name).then_with(by_time)
+    });
+    let (mut hasher, mut line) = (blake3::Hasher::new(), String::new());
+    for Row { start, span, counter, totals: Totals { admitted, denied, cost }, .. } in rows {
+        line.clear();
+        // A String takes all that is written to it.
+        let _ = writeln!(line, "{} {span} {} {admitted} {denied} {cost}", counter.name, start.0);
         hasher.update(line.as_bytes());
     }
     hasher.finalize().to_hex().to_string()

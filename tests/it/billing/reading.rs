@@ -11,9 +11,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::tollgate::algorithm::{Algorithm, Limit, Options};
 use ::tollgate::descriptor::Entry;
+use ::tollgate::store::usage::{MemoryPages, Scope, UsageReadError, UsageStore};
 use ::tollgate::store::{Key, Origin};
-use ::tollgate::usage::ledger::{Closing, Ledger, Length, PublicKey, SigningKey, Wrong};
-use ::tollgate::usage::page::{Owner, PageName, Part};
+use ::tollgate::usage::ledger::{Closing, KeyError, Ledger, Length, PublicKey, SigningKey, Wrong};
+use ::tollgate::usage::page::{Owner, Page, PageName, Part};
 use ::tollgate::usage::statement::{Counter, Row};
 use ::tollgate::usage::{Period, Time, Totals};
 use deadpool_redis::redis::aio::MultiplexedConnection;
@@ -549,7 +550,7 @@ async fn a_ledger_closes_what_is_over_once_and_says_what_differs_afterwards() {
     assert!(is_good && said.contains("signed and in order; mall from "), "{said}");
 
     // Closed is closed.
-    assert!(printed(keys.close(&service, &[])).contains("all that is over is closed already"));
+    assert!(printed(keys.close(&service, &[])).contains("nothing more to close"));
     let (is_good, said) = keys.check(None, &["--to", "2100-01-01"]);
     assert!(!is_good && said.contains("nothing closes shop from "), "{said}");
 
@@ -677,8 +678,7 @@ fn keys_that_are_none_are_told_with_what_would_be_right() {
     let public = fs::read(keys.path("public.pem")).unwrap();
     let signing = SigningKey::read(&private).unwrap();
     assert_eq!(signing.public(), PublicKey::read(&public).unwrap());
-    let said =
-        |error: Result<PublicKey, _>| error.map_err(|error: ::tollgate::usage::ledger::KeyError| error.to_string());
+    let said = |error: Result<PublicKey, _>| error.map_err(|error: KeyError| error.to_string());
     assert!(said(PublicKey::read(&private)).unwrap_err().contains("openssl pkey -pubout"));
     let rsa = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     assert!(said(PublicKey::read(rsa.public_key_pem().as_bytes())).unwrap_err().contains("no public Ed25519 key"));
@@ -784,4 +784,69 @@ fn a_reply_of_redis_has_the_types_that_are_read() {
     let bytes = record(1 << 40, 2, -3);
     assert_eq!(packed, Reply::BulkString(bytes.clone()));
     assert_eq!(Totals::read(&bytes), Some(Totals { admitted: 1 << 40, denied: 2, cost: -3 }));
+}
+
+#[test]
+fn the_digest_of_a_line_can_be_made_by_anybody() {
+    let (lines, _) = ledger();
+    let line: Value = serde_json::from_str(&lines[0]).unwrap();
+    let records = format!("{{shop}}|fw1:60000 hour {} 10 1 -1\n", 10 * DAY + HOUR);
+    assert_eq!(line["digest"], blake3::hash(records.as_bytes()).to_hex().to_string());
+    let second: Value = serde_json::from_str(&lines[1]).unwrap();
+    assert_eq!(second["previous"], blake3::hash(lines[0].as_bytes()).to_hex().to_string());
+}
+
+/// A store in memory with a page in each place.
+struct Places(Vec<Page>);
+
+impl MemoryPages for Places {
+    fn pages(&self, _: &Scope<'_>, place: u64, _: usize) -> (Vec<Page>, Option<u64>) {
+        let next = place + 1;
+        (vec![self.0[place as usize].clone()], (next < self.0.len() as u64).then_some(next))
+    }
+
+    fn now(&self) -> u64 {
+        7
+    }
+}
+
+#[tokio::test]
+async fn pages_in_memory_are_read_one_part_after_the_other() {
+    let page = |number: u64| Page {
+        name: format!("{{shop}}|fw1:60000|u1:3600000:{number}"),
+        full_tag: None,
+        expires: None,
+        records: vec![(number * 24, Totals::default())],
+        damaged: 0,
+    };
+    let store = UsageStore::Memory(Arc::new(Places((0..3).map(page).collect())));
+    let scope = Scope { domain: None, from: Time(0), to: Time::END };
+    let (mut names, mut cursor) = (Vec::new(), None);
+    loop {
+        let batch = store.read(&scope, cursor.as_deref()).await.unwrap();
+        assert_eq!((batch.store, batch.now), ("memory", Time(7)));
+        names.extend(batch.pages.into_iter().map(|page| page.name));
+        cursor = batch.cursor;
+        if cursor.is_none() {
+            break;
+        }
+    }
+    assert_eq!(names, [0, 1, 2].map(|number| page(number).name));
+    assert!(matches!(store.read(&scope, Some("x")).await, Err(UsageReadError::Cursor)));
+}
+
+#[test]
+fn the_job_of_kubernetes_closes_as_the_command_does() {
+    let job = fs::read_to_string("deploy/ledger/cronjob.yaml").unwrap();
+    let arguments: Vec<&str> = job
+        .lines()
+        .skip_while(|line| line.trim() != "args:")
+        .skip(1)
+        .map_while(|line| line.trim().strip_prefix("- "))
+        .take_while(|word| !word.ends_with(':'))
+        .collect();
+    assert_eq!(arguments[..2], ["usage", "close"]);
+    let output = tollgate::command().args(&arguments).arg("--help").output().unwrap();
+    assert!(output.status.success(), "{arguments:?}: {output:?}");
+    assert!(job.contains(concat!("image: tollgate:", env!("CARGO_PKG_VERSION"), " ")));
 }
