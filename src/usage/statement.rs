@@ -209,10 +209,9 @@ impl Statement {
             })
             .collect();
         rows.sort_unstable_by(|one, other| {
-            let order = |row: &Row| (row.start, Arc::clone(&row.counter), row.span);
-            let ((start, counter, span), (start2, counter2, span2)) = (order(one), order(other));
-            let by_counter = || (&counter.owner, &counter.limit).cmp(&(&counter2.owner, &counter2.limit));
-            start.cmp(&start2).then_with(by_counter).then_with(|| (&counter.name, span).cmp(&(&counter2.name, span2)))
+            let (by, than) = (&one.counter, &other.counter);
+            let by_counter = || (&by.owner, &by.limit, &by.name).cmp(&(&than.owner, &than.limit, &than.name));
+            one.start.cmp(&other.start).then_with(by_counter).then_with(|| one.span.cmp(other.span))
         });
         rows
     }
