@@ -18,8 +18,8 @@ pub enum UsageStore {
 
 /// A store in memory that has pages.
 pub trait MemoryPages: Send + Sync {
-    /// The pages from this place on, about so many, as far as [`PageName::may_have`] says that the scope wants them; and
-    /// the next place, if there is one. The first is 0. What is there all the time comes once at least.
+    /// The pages from this place on, about so many, as far as [`PageName::may_have`] says that the scope wants them;
+    /// and the next place, if there is one. The first is 0. What is there all the time comes once at least.
     ///
     /// [`PageName::may_have`]: crate::usage::page::PageName::may_have
     fn pages(&self, scope: &Scope<'_>, place: u64, about: usize) -> (Vec<Page>, Option<u64>);

@@ -18,8 +18,8 @@ use crate::usage::statement::{By, CLOSED_AFTER_MS, Options};
 /// Show what limits were used that keep it: admitted, denied and cost for each counter and period.
 ///
 /// It is for limits whose rules say `usage`. Times are in UTC. What is not over is left out until five minutes after
-/// its end, so that a bill has no part of an hour, a day or a month. It needs ADMIN_API=true at the service, and a token
-/// here.
+/// its end, so that a bill has no part of an hour, a day or a month. It needs ADMIN_API=true at the service, and a
+/// token here.
 ///
 /// Exits with 0 if it shows them, and with 1 otherwise.
 #[derive(Args)]
