@@ -223,8 +223,14 @@ mod tests {
 
     const HOUR: u64 = 3_600_000;
 
-    fn answer(store: &str, pages: &[(&str, Period, &[(u64, u64)])]) -> Answer {
-        let page = |(name, period, records): &(&str, Period, &[(u64, u64)])| {
+    /// A page of this name: the numbers of periods, and how many were admitted in each.
+    type Told<'t> = (&'t str, Period, &'t [(u64, u64)]);
+
+    /// The hour, the span, whose it is, how many were admitted, and whether it is open.
+    type Shown = (u64, &'static str, String, u64, bool);
+
+    fn answer(store: &str, pages: &[Told<'_>]) -> Answer {
+        let page = |(name, period, records): &Told<'_>| {
             let read = PageName::read(name).unwrap();
             let owner = read.owner(None).unwrap();
             let record = |(index, admitted): &(u64, u64)| Record {
@@ -251,7 +257,7 @@ mod tests {
         Options { by, from: Time(0), to: Time::END, open: false, closed_after_ms: CLOSED_AFTER_MS }
     }
 
-    fn rows(options: Options, answers: &[Answer]) -> (Vec<(u64, &'static str, String, u64, bool)>, u64) {
+    fn rows(options: Options, answers: &[Answer]) -> (Vec<Shown>, u64) {
         let mut statement = Statement::new(options);
         answers.iter().for_each(|answer| statement.add(answer.clone()));
         let left_out = statement.left_out();

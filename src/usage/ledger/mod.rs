@@ -414,8 +414,8 @@ fn close(domain: &str, by: Length, (from, to): (Time, Time), rows: &[&Row]) -> C
 }
 
 /// The BLAKE3 hash of records: of a line of text for each, `COUNTER PERIOD START_MS ADMITTED DENIED COST`, in the
-/// order of the counters' bytes, then of time, the shorter period first. `COUNTER` is the counter's name without the prefix of
-/// the service, `PERIOD` is `minute`, `hour` or `day`.
+/// order of the counters' bytes, then of time, the shorter period first. `COUNTER` is the counter's name without the
+/// prefix of the service, `PERIOD` is `minute`, `hour` or `day`.
 pub fn digest(rows: &[&Row]) -> String {
     let mut rows = rows.to_vec();
     let period = |row: &Row| Period::named(row.span);
