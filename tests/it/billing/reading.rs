@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use ::tollgate::algorithm::{Algorithm, Limit, Options};
@@ -49,9 +49,10 @@ fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as u64
 }
 
-/// The beginning of the day so many days ago.
+/// The beginning of the day so many days ago; the same for as long as the tests run.
 fn days_ago(days: u64) -> u64 {
-    now_ms() / DAY * DAY - days * DAY
+    static TODAY: OnceLock<u64> = OnceLock::new();
+    TODAY.get_or_init(|| now_ms() / DAY * DAY) - days * DAY
 }
 
 /// As the script writes it: `struct.pack('<I6I6i6', …)`.
