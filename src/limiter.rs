@@ -342,6 +342,14 @@ impl<S: Store> Limiter<S> {
         Explanation::adjusted(rules, &self.common.options.plan, request, self.names())
     }
 
+    /// What the limit is called whose counter has this name, by the rules in force; `None` where they have none for
+    /// these entries that has it.
+    pub fn label_of(&self, snapshot: &Snapshot, request: &Request, is_its: impl Fn(&str) -> bool) -> Option<String> {
+        let plan = Plan::new(&self.common.options.plan, &snapshot.rules, request, self.names());
+        let asked = plan.asked().iter().find(|asked| is_its(asked.check.key.as_str()))?;
+        Some(asked.source.label().to_owned())
+    }
+
     /// The names that counters have now.
     fn names(&self) -> Names {
         self.common.options.plan.counter_keys.names(|| SystemClock.now())

@@ -17,9 +17,14 @@ use tokio::time::timeout;
 use crate::descriptor;
 use crate::heavy_hitters::Top;
 use crate::probe::{self, Found};
+use crate::usage::answer::{Answer, Wanted};
+use crate::usage::statement::{Options, Statement};
 
 /// The longest answer of a service that is read.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
+
+/// So often what is read in parts is read from the beginning, where the service says that it has to be.
+const BEGINNINGS: usize = 5;
 
 /// Which service a command asks, as its administrator.
 #[derive(Args)]
@@ -43,14 +48,59 @@ impl Administered {
     /// # Errors
     /// As those of [`AdminPort::get`], and where the service tells none.
     pub(super) async fn top(&self, query: &[(&str, &str)]) -> anyhow::Result<Top> {
-        let port = AdminPort { address: &self.address, token: self.admin_token.as_deref(), timeout: self.timeout };
+        let port = self.port();
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
         match port.get(&format!("/top?{query}")).await? {
             Some(answer) => Ok(answer),
             None => bail!("{} tells no keys: start the service with ADMIN_API=true and TOP_KEYS=true", self.address),
         }
     }
+
+    /// All of the usage that is wanted.
+    ///
+    /// # Errors
+    /// As those of [`AdminPort::get`], and where the service tells none, or its Redis is another one again and again.
+    pub(super) async fn usage(&self, wanted: &Wanted, options: &Options) -> anyhow::Result<Statement> {
+        for _ in 1..BEGINNINGS {
+            match self.usage_once(wanted, options).await {
+                Err(error) if error.is::<BeginAgain>() => {}
+                told => return told,
+            }
+        }
+        self.usage_once(wanted, options).await
+    }
+
+    async fn usage_once(&self, wanted: &Wanted, options: &Options) -> anyhow::Result<Statement> {
+        let (port, mut statement, mut cursor) = (self.port(), Statement::new(options.clone()), None);
+        loop {
+            let (from, to) = (wanted.from.to_string(), wanted.to.to_string());
+            let mut query = form_urlencoded::Serializer::new(String::new());
+            query.append_pair("from", &from).append_pair("to", &to);
+            let given = [("domain", &wanted.domain), ("rule", &wanted.rule), ("cursor", &cursor)];
+            for (name, value) in given {
+                query.extend_pairs(value.iter().map(|value| (name, value)));
+            }
+            query.extend_pairs(wanted.entries.iter().map(|(key, value)| ("key", format!("{key}={value}"))));
+            let Some(answer) = port.get::<Answer>(&format!("/usage?{}", query.finish())).await? else {
+                bail!("{} tells no usage: start the service with ADMIN_API=true", self.address);
+            };
+            cursor.clone_from(&answer.cursor);
+            statement.add(answer);
+            if cursor.is_none() {
+                return Ok(statement);
+            }
+        }
+    }
+
+    fn port(&self) -> AdminPort<'_> {
+        AdminPort { address: &self.address, token: self.admin_token.as_deref(), timeout: self.timeout }
+    }
 }
+
+/// What has been read so far is of no use any more: why.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct BeginAgain(String);
 
 /// The HTTP port of a service.
 pub(super) struct AdminPort<'a> {
@@ -90,6 +140,9 @@ impl AdminPort<'_> {
                 .map(Some)
                 .with_context(|| format!("{host} answers in words of another version than this command's")),
             StatusCode::NOT_FOUND => Ok(None),
+            StatusCode::CONFLICT => {
+                bail!(BeginAgain(format!("{host}: {status}: {}", String::from_utf8_lossy(&body))))
+            }
             StatusCode::UNAUTHORIZED if self.token.is_some() => {
                 bail!("the ADMIN_TOKEN that was given is not that of {host}")
             }

@@ -25,6 +25,7 @@ mod report;
 mod secrecy;
 mod serve;
 mod top;
+mod usage;
 
 use std::ffi::OsString;
 use std::io::{self, Write as _};
@@ -70,6 +71,7 @@ enum Command {
     Counter(counter::Command),
     Top(top::Top),
     Bans(bans::Bans),
+    Usage(Box<usage::Usage>),
     Scale(Box<adjustment::Scale>),
     /// Change limits for a while, without an edit of the rules.
     ///
@@ -137,6 +139,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Counter(command) => counter::run(command),
         Command::Top(top) => top::run(top),
         Command::Bans(bans) => bans::run(bans),
+        Command::Usage(usage) => usage::run(*usage),
         Command::Scale(scale) => adjustment::scale(*scale),
         Command::Adjust(adjust) => adjustment::adjust(adjust),
         Command::Adjustments(adjustments) => adjustment::list(adjustments),

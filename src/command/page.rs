@@ -33,7 +33,8 @@ fn commands<'c>(before: &str, command: &'c Command) -> Vec<(String, &'c Command)
         return vec![(name, command)];
     }
     let before = format!("{name} ");
-    shown.into_iter().flat_map(|command| commands(&before, command)).collect()
+    let own = (!command.is_subcommand_required_set()).then_some((name, command));
+    own.into_iter().chain(shown.into_iter().flat_map(|command| commands(&before, command))).collect()
 }
 
 fn describe(page: &mut String, name: &str, command: &Command) {

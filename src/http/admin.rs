@@ -12,11 +12,12 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use super::{adjustments, candidates, counters, explain, top};
+use super::{adjustments, candidates, counters, explain, top, usage};
 use crate::descriptor::{Entry, Override};
 use crate::limiter::Limiter;
 use crate::steering::Steering;
 use crate::store::Store;
+use crate::store::usage::UsageStore;
 
 /// Between the entries of two descriptors stands this one, without a value.
 const SEPARATOR: &str = "+";
@@ -69,6 +70,8 @@ pub struct Admin<S> {
     store_timeout: Duration,
     /// To explain is work for the processor: one at a time, and what else the process does goes on.
     explaining: Semaphore,
+    /// What limits were used.
+    usage: UsageStore,
 }
 
 impl<S> Admin<S> {
@@ -76,11 +79,15 @@ impl<S> Admin<S> {
     /// the thread that takes connections. A client may what its token says. The store answers within the timeout.
     pub fn new(
         (limiter, runtime): (Arc<Limiter<S>>, Handle),
-        steering: Arc<Steering<S>>,
+        (steering, usage): (Arc<Steering<S>>, UsageStore),
         tokens: AdminTokens,
         store_timeout: Duration,
     ) -> Admin<S> {
-        Admin { limiter, steering, runtime, tokens, store_timeout, explaining: Semaphore::new(1) }
+        Admin { limiter, steering, usage, runtime, tokens, store_timeout, explaining: Semaphore::new(1) }
+    }
+
+    pub(super) fn usage(&self) -> &UsageStore {
+        &self.usage
     }
 
     pub(super) fn steering(&self) -> &Steering<S> {
@@ -123,7 +130,10 @@ impl<S> Admin<S> {
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
     let router = router.merge(candidates::router(Arc::clone(&admin)));
-    router.merge(adjustments::router(Arc::clone(&admin))).merge(top::router(admin))
+    router
+        .merge(adjustments::router(Arc::clone(&admin)))
+        .merge(usage::router(Arc::clone(&admin)))
+        .merge(top::router(admin))
 }
 
 /// Why a client gets no answer.

@@ -46,8 +46,9 @@ use crate::store::adjustments::{AdjustmentStore, MemoryAdjustments};
 use crate::store::denied::{Denials, DeniedCache};
 use crate::store::lease::Leases;
 use crate::store::memory::{self, MemoryStore, SystemClock};
-use crate::store::redis::{Health, OnCall, RedisAdjustments, RedisStore};
+use crate::store::redis::{Health, OnCall, RedisAdjustments, RedisStore, RedisUsage};
 use crate::store::timed::{OnAnswer, Timed};
+use crate::store::usage::{MemoryPages, UsageStore};
 use crate::telemetry::Events;
 use crate::wire::json::Mapping;
 use announce::{Serving, Up};
@@ -264,6 +265,7 @@ impl Parts {
             statistics: ports.statistics.as_ref().map(TcpListener::local_addr).transpose()?,
             store: store_name.to_owned(),
         };
+        let pages: Arc<dyn MemoryPages> = Arc::clone(&memory) as _;
         let in_memory = matches!(adjustments, AdjustmentStore::Memory(_));
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter =
@@ -311,9 +313,17 @@ impl Parts {
         };
         let mut grpc = grpc::serve(ports.grpc, Entrance::new(tls), Arc::clone(&workers), servers);
         let (stop, mut stopped) = watch::channel(false);
-        let admin = settings.listeners.admin_tokens()?.map(|tokens| {
-            Admin::new((Arc::clone(&limiter), first_worker), steering, tokens, settings.store.redis_timeout)
-        });
+        let admin = match settings.listeners.admin_tokens()? {
+            None => None,
+            Some(tokens) => {
+                let usage = match settings.store.redis()? {
+                    Some(redis) => UsageStore::Redis(Box::new(RedisUsage::new(redis)?)),
+                    None => UsageStore::Memory(pages),
+                };
+                let limiter = (Arc::clone(&limiter), first_worker);
+                Some(Admin::new(limiter, (steering, usage), tokens, settings.store.redis_timeout))
+            }
+        };
         if let Some(port) = ports.debug {
             let router = http::debug_router(Arc::clone(&limiter), Arc::clone(&metrics));
             let permits = Arc::new(Semaphore::new(DEBUG_CONNECTIONS));

@@ -10,6 +10,7 @@ use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use crate::algorithm::{Limit, Penalty};
 use crate::descriptor::Entry;
 use crate::usage::Period;
+use crate::usage::page::MARK;
 
 /// A counter's name: two counters share a name only if they are the same counter, whatever bytes a client sends. The
 /// names of [`Key::of_window`] are another's, and do not promise it among themselves.
@@ -121,7 +122,7 @@ impl Key {
     /// The page of records that the use of this counter goes onto at this time, in milliseconds since the epoch: it
     /// lies in the same slot of a cluster.
     pub fn of_page(&self, period: Period, now_ms: u64) -> Key {
-        Key(format!("{self}|u1:{}:{}", period.ms(), now_ms / period.page_ms()))
+        Key(format!("{self}{MARK}{}:{}", period.ms(), now_ms / period.page_ms()))
     }
 
     /// The name without the window that it may have at its end: the same for all windows of a counter.
@@ -175,7 +176,8 @@ pub fn holder(entries: &[Entry]) -> u64 {
 /// What is escaped beside what is not ASCII: separators, and the braces, which mean a slot to a Redis Cluster.
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'|').add(b'=').add(b'~').add(b'{').add(b'}');
 
-fn escape(name: &mut String, text: &str) {
+/// Appends a part of a tag.
+pub(super) fn escape(name: &mut String, text: &str) {
     name.extend(utf8_percent_encode(text, ESCAPED));
 }
 

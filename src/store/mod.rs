@@ -10,6 +10,7 @@ pub mod redis;
 pub mod scatter;
 mod sharded;
 pub mod timed;
+pub mod usage;
 
 use std::borrow::Borrow;
 use std::sync::Arc;

@@ -244,8 +244,9 @@ mod tests {
     use crate::algorithm::{Algorithm, Ask, Limit, Options};
     use crate::descriptor::Entry;
     use crate::store::memory::{Clock, MemoryStore};
+    use crate::store::usage::{MemoryPages as _, Scope};
     use crate::store::{Key, Occasion, Origin, Recorded, Store as _};
-    use crate::usage::{Added, Period, Totals, Usage};
+    use crate::usage::{Added, Period, Time, Totals, Usage};
 
     /// Stands still unless it is moved.
     #[derive(Clone, Default)]
@@ -299,7 +300,8 @@ mod tests {
         /// What has been recorded of a counter, on all pages.
         fn recorded(&self, key: usize, limit: Limit) -> Totals {
             let check = check(key, limit, Ask::Peek, Role::Enforced);
-            let pages = self.nodes[self.holder(&check)].usage_pages(None, usize::MAX);
+            let everything = Scope { domain: None, from: Time(0), to: Time::END };
+            let (pages, _) = self.nodes[self.holder(&check)].pages(&everything, 0, usize::MAX);
             let own = pages.iter().filter(|page| page.name.starts_with(check.key.as_str()));
             own.flat_map(|page| &page.records).fold(Totals::default(), |sum, (_, record)| sum.plus(*record))
         }

@@ -7,8 +7,18 @@
 //! Requests whose call is lost, and those that failure modes answer, have charged nothing that is known: they are in
 //! no record.
 
+pub mod answer;
+pub mod ledger;
+pub mod page;
+pub mod statement;
+mod time;
+
 use std::fmt;
 use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+pub use time::{Time, TimeError};
 
 /// What is kept of a limit's use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,7 +55,7 @@ const MAX_COUNT: i64 = (1 << 48) - 1;
 const MAX_COST: i64 = (1 << 47) - 1;
 
 /// How much a counter was used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
     /// Requests that passed.
     pub admitted: u64,
@@ -54,17 +64,6 @@ pub struct Totals {
     /// The hits of those that passed, times the limit's `cost`, less what was refunded; where the rule says
     /// `count_denied: true`, of those that did not pass, too. Below zero where more was refunded.
     pub cost: i64,
-}
-
-/// Records of one counter that lie close together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Page {
-    /// Its name: that of the counter, and which page it is.
-    pub name: String,
-    /// The counter's tag, where its name has but a hash of it.
-    pub tag: Option<String>,
-    /// By the index of their period, in ascending order.
-    pub records: Vec<(u64, Totals)>,
 }
 
 /// What a decision adds to a record.
@@ -122,6 +121,11 @@ impl fmt::Display for Usage {
 impl Period {
     /// All of them.
     pub const ALL: [Period; 3] = [Period::Minute, Period::Hour, Period::Day];
+
+    /// The one of this name.
+    pub fn named(name: &str) -> Option<Period> {
+        Period::ALL.into_iter().find(|period| period.name() == name)
+    }
 
     /// The name in rules.
     pub const fn name(self) -> &'static str {

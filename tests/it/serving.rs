@@ -20,6 +20,7 @@ use tollgate::server::workers::Workers;
 use tollgate::steering::Steering;
 use tollgate::store::adjustments::{AdjustmentStore, MemoryAdjustments};
 use tollgate::store::memory::MemoryStore;
+use tollgate::store::usage::UsageStore;
 use tollgate::store::{Check, CheckVerdict, Store, StoreError, Verdicts};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitService, RateLimitServiceClient};
@@ -134,7 +135,8 @@ async fn what_an_admin_asks_a_worker_does() {
     let adjustments = AdjustmentStore::Memory(MemoryAdjustments::default());
     let steering = Arc::new(Steering::new(Arc::clone(&limiter), Arc::clone(&metrics), adjustments));
     let tokens = AdminTokens { admin: Some(TOKEN.to_owned()), reader: None };
-    let admin = Some(Admin::new((limiter, runtime), steering, tokens, support::SOON));
+    let usage = UsageStore::Memory(Arc::<MemoryStore>::default());
+    let admin = Some(Admin::new((limiter, runtime), (steering, usage), tokens, support::SOON));
     let router = http::router(Port {
         health: tokio::sync::watch::channel(Health::Serving).1,
         metrics,

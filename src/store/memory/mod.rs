@@ -26,9 +26,11 @@ use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
 use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
+use super::usage::{MemoryPages, Scope};
 use super::{Check, CheckVerdict, Key, Store, StoreError, Verdicts, group};
 use crate::algorithm::{Effect, Outcome, State};
-use crate::usage::{Added, Page};
+use crate::usage::Added;
+use crate::usage::page::Page;
 use shard::{COUNTER_BYTES, Name, PAGE_BYTES, Shard, Swept};
 use usage::Pages;
 
@@ -235,11 +237,6 @@ impl<C: Clock> MemoryStore<C> {
         true
     }
 
-    /// What counters were used: the pages behind this name, in the order of their names, at most so many.
-    pub fn usage_pages(&self, after: Option<&str>, most: usize) -> Vec<Page> {
-        self.usage.as_ref().map_or(Vec::new(), |usage| usage.lock().after(after, most))
-    }
-
     /// There is room for what a counter becomes, or it needs no more than it has.
     fn has_room(&self, effect: &Effect, state: Option<&State>) -> bool {
         let Effect::Changed { change, .. } = effect else { return true };
@@ -352,6 +349,16 @@ impl Default for MemoryStore {
 impl<C: Clock> Store for MemoryStore<C> {
     async fn check<K: Borrow<Check> + Sync>(&self, checks: &[K], _: Instant) -> Result<Verdicts, StoreError> {
         self.decide(checks)
+    }
+}
+
+impl<C: Clock> MemoryPages for MemoryStore<C> {
+    fn pages(&self, scope: &Scope<'_>, place: u64, about: usize) -> (Vec<Page>, Option<u64>) {
+        self.usage.as_ref().map_or((Vec::new(), None), |usage| usage.lock().read(scope, place, about))
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.now()
     }
 }
 

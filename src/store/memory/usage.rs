@@ -1,22 +1,28 @@
 //! What counters were used, by pages as in Redis, until the process ends.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Bound;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use crate::store::usage::Scope;
 use crate::store::{Key, Recorded};
-use crate::usage::{Added, Page, Totals};
+use crate::usage::page::{Page, PageName};
+use crate::usage::{Added, Time, Totals};
 
-/// What a page takes beside its name, which is there twice, and its tag; and what a record takes.
-const PAGE_BYTES: usize = 200;
+/// What a page takes beside its name, which is there three times, and its tag; and what a record takes.
+const PAGE_BYTES: usize = 300;
 const RECORD_BYTES: usize = 48;
+/// So many pages are looked at for one answer at the most, under the lock.
+const LOOKED_AT: usize = 10_000;
 /// How many pages that have expired leave when a record comes.
 const SWEEP_PER_RECORD: usize = 2;
 
 /// The pages of a store.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
-    pages: BTreeMap<Key, Kept>,
+    pages: HashMap<Key, Kept>,
+    /// In the order in which they came: so whoever reads a part at a time finds its place again.
+    places: BTreeMap<u64, Key>,
+    next_place: u64,
     /// When each leaves, in milliseconds since the epoch.
     ends: BTreeSet<(u64, Key)>,
     bytes: usize,
@@ -27,6 +33,7 @@ struct Kept {
     tag: Option<Arc<str>>,
     records: BTreeMap<u64, Totals>,
     ends_at: u64,
+    place: u64,
 }
 
 impl Pages {
@@ -47,10 +54,11 @@ impl Pages {
         }
         self.bytes += self.needed(&page, recorded, added);
         let ends_at = now.saturating_add(recorded.usage.page_kept_ms());
-        let kept = self.pages.entry(page.clone()).or_insert_with(|| Kept {
-            tag: recorded.tag.clone(),
-            records: BTreeMap::new(),
-            ends_at,
+        let kept = self.pages.entry(page.clone()).or_insert_with(|| {
+            let place = self.next_place;
+            self.next_place += 1;
+            self.places.insert(place, page.clone());
+            Kept { tag: recorded.tag.clone(), records: BTreeMap::new(), ends_at, place }
         });
         kept.records.insert(added.index, Totals::default().with(added));
         self.ends.remove(&(kept.ends_at, page.clone()));
@@ -66,6 +74,7 @@ impl Pages {
             };
             self.ends.remove(&(ends_at, page.clone()));
             if let Some(kept) = self.pages.remove(&page) {
+                self.places.remove(&kept.place);
                 self.bytes -= page_bytes(&page, kept.tag.as_deref()) + kept.records.len() * RECORD_BYTES;
             }
         }
@@ -76,21 +85,34 @@ impl Pages {
         self.bytes
     }
 
-    /// The pages behind the one of this name, in the order of their names, at most so many.
-    pub(super) fn after(&self, name: Option<&str>, most: usize) -> Vec<Page> {
-        let from = name.map_or(Bound::Unbounded, Bound::Excluded);
-        let pages = self.pages.range::<str, _>((from, Bound::Unbounded)).take(most);
-        let page = |(key, kept): (&Key, &Kept)| Page {
+    /// The pages of a scope from this place on, about so many, and the next place where there is one.
+    pub(super) fn read(&self, scope: &Scope<'_>, place: u64, about: usize) -> (Vec<Page>, Option<u64>) {
+        let mut found = Vec::new();
+        for (looked_at, (place, key)) in self.places.range(place..).enumerate() {
+            if found.len() == about || looked_at == LOOKED_AT {
+                return (found, Some(*place));
+            }
+            let is_wanted = PageName::read(key.as_str()).is_some_and(|name| name.may_have(scope.from, scope.to));
+            found.extend(self.pages.get(key).filter(|_| is_wanted).map(|kept| kept.page(key)));
+        }
+        (found, None)
+    }
+}
+
+impl Kept {
+    fn page(&self, key: &Key) -> Page {
+        Page {
             name: key.as_str().to_owned(),
-            tag: kept.tag.as_deref().map(str::to_owned),
-            records: kept.records.iter().map(|(index, totals)| (*index, *totals)).collect(),
-        };
-        pages.map(page).collect()
+            full_tag: self.tag.as_deref().map(str::to_owned),
+            expires: Some(Time(self.ends_at)),
+            records: self.records.iter().map(|(index, totals)| (*index, *totals)).collect(),
+            damaged: 0,
+        }
     }
 }
 
 fn page_bytes(page: &Key, tag: Option<&str>) -> usize {
-    PAGE_BYTES + 2 * page.as_str().len() + tag.map_or(0, str::len)
+    PAGE_BYTES + 3 * page.as_str().len() + tag.map_or(0, str::len)
 }
 
 #[cfg(test)]
@@ -100,6 +122,7 @@ mod tests {
     use super::*;
     use crate::algorithm::{Algorithm, Ask, Limit, Options};
     use crate::store::memory::{GivenClock, MemoryStore};
+    use crate::store::usage::MemoryPages as _;
     use crate::store::{Check, Occasion, Origin, StoreError};
     use crate::usage::{Period, Usage};
 
@@ -120,6 +143,12 @@ mod tests {
         (clock.clone(), MemoryStore::new(clock, most_bytes).keeping_usage())
     }
 
+    const EVERYTHING: Scope<'_> = Scope { domain: None, from: Time(0), to: Time::END };
+
+    fn all(store: &MemoryStore<GivenClock>) -> Vec<Page> {
+        store.pages(&EVERYTHING, 0, usize::MAX).0
+    }
+
     #[test]
     fn records_of_a_day_share_a_page_which_leaves_when_the_last_is_old_enough() {
         let (clock, store) = store(usize::MAX);
@@ -127,19 +156,23 @@ mod tests {
             clock.set(1_000 * DAY + hour * DAY / 24);
             store.decide(&[check("ann"), check("ann")]).unwrap();
         }
-        let pages = store.usage_pages(None, usize::MAX);
+        let pages = all(&store);
         let records: Vec<usize> = pages.iter().map(|page| page.records.len()).collect();
         assert_eq!(records, [24, 6]);
         let twice = Totals { admitted: 2, denied: 0, cost: 2 };
         assert!(pages.iter().flat_map(|page| &page.records).all(|(_, record)| *record == twice));
-        assert_eq!(store.usage_pages(Some(&pages[0].name), 9), pages[1..]);
+        let (first, next) = store.pages(&EVERYTHING, 0, 1);
+        assert_eq!(first, pages[..1]);
+        assert_eq!(store.pages(&EVERYTHING, next.unwrap(), 9), (pages[1..].to_vec(), None));
+        let second_day = Scope { from: Time(1_002 * DAY), ..EVERYTHING };
+        assert_eq!(store.pages(&second_day, 0, 9), (pages[1..].to_vec(), None), "the first is two days older");
         // The last hour of the first day is kept for two days, and the page for a day more.
         clock.set(1_003 * DAY + 23 * DAY / 24 - 1);
         store.decide(&[check("ben")]).unwrap();
-        assert_eq!(store.usage_pages(None, 9).len(), 3);
+        assert_eq!(all(&store).len(), 3);
         clock.set(1_003 * DAY + 23 * DAY / 24);
         store.decide(&[check("ben")]).unwrap();
-        let left: Vec<Page> = store.usage_pages(None, 9);
+        let left = all(&store);
         assert_eq!(left.iter().filter(|page| page.name.contains("ann")).count(), 1, "{left:?}");
     }
 
@@ -159,6 +192,6 @@ mod tests {
         assert_eq!(store.decide(&[peek]).unwrap()[0].unwrap().own.remaining, 1_000_000);
         clock.set(2_000 * DAY);
         store.decide(&[check("user0")]).unwrap();
-        assert_eq!(store.usage_pages(None, 99).len(), users - 1, "two leave for each record that comes");
+        assert_eq!(all(&store).len(), users - 1, "two leave for each record that comes");
     }
 }

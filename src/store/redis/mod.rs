@@ -26,6 +26,7 @@ pub mod script;
 mod slot;
 mod source;
 mod topology;
+mod usage;
 
 use std::borrow::Borrow;
 use std::error::Error;
@@ -39,6 +40,7 @@ pub use cause::Cause;
 pub use config::{OnCall, RedisConfig};
 pub use examination::{Examination, Server, examine};
 pub use replicas::{Reading, RedisReplicas, Replica, ReplicaError, Staleness};
+pub use usage::RedisUsage;
 
 use super::{Check, Store, StoreError, Verdicts};
 use crate::spans::Spans;

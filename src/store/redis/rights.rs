@@ -44,6 +44,8 @@ pub(super) fn grant(access: &Access, key_prefix: &str) -> String {
     }
     // WAIT is for limits that are durable.
     line.push_str("* +evalsha +script|load +info +wait");
+    // To read what has been used.
+    line.push_str(" +scan +hgetall +pttl");
     if access.is_cluster() {
         line.push_str(" +cluster|slots +asking +readonly");
     }
@@ -95,18 +97,23 @@ mod tests {
     #[test]
     fn the_line_names_the_user_its_keys_and_every_command() {
         let grant = |url: &str, prefix| grant(&Access::start(&url.parse().unwrap()).unwrap(), prefix);
-        assert!(grant("redis-cluster://cache", "").contains(" +wait +cluster|slots +asking +readonly +del "));
-        let line = grant("redis://toll:secret@cache/3", "a*[1]:");
         assert!(
-            line.starts_with(r"ACL SETUSER toll ~a\*\[1\]:* +evalsha +script|load +info +wait +select +del +get "),
-            "{line}"
+            grant("redis-cluster://cache", "")
+                .contains(" +wait +scan +hgetall +pttl +cluster|slots +asking +readonly +del ")
         );
+        let line = grant("redis://toll:secret@cache/3", "a*[1]:");
+        let always = "* +evalsha +script|load +info +wait +scan +hgetall +pttl";
+        let begins = [r"ACL SETUSER toll ~a\*\[1\]:", always, " +select +del +get "].concat();
+        assert!(line.starts_with(&begins), "{line}");
         assert!(
             commands().iter().all(|command| line.contains(&format!(" +{}", command.to_ascii_lowercase()))),
             "{line}"
         );
         let line = grant("cache:6379", "");
-        assert!(line.starts_with("ACL SETUSER default ~* +evalsha +script|load +info +wait +del "), "{line}");
+        assert!(
+            line.starts_with("ACL SETUSER default ~* +evalsha +script|load +info +wait +scan +hgetall +pttl +del "),
+            "{line}"
+        );
     }
 
     #[test]

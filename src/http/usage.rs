@@ -1,0 +1,96 @@
+//! `/usage`: what limits were used, some pages of it at a time. Reads only.
+
+use std::sync::Arc;
+
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderMap, Method, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::any;
+use axum::{Json, Router};
+
+use super::admin::{Admin, Refusal, refuse};
+use crate::descriptor::Entry;
+use crate::explain;
+use crate::limiter::Limiter;
+use crate::store::Store;
+use crate::store::usage::{Batch, Scope, UsageReadError};
+use crate::usage::Time;
+use crate::usage::answer::{Answer, Wanted};
+use crate::usage::page::{Owner, Part};
+
+pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
+    Router::new().route("/usage", any(answer)).with_state(admin)
+}
+
+/// `GET /usage?domain=shop&from=2026-11-01&to=2026-12-01&rule=per-user&key=user=ann&cursor=…`; all of it may be left
+/// out.
+async fn answer<S: Store>(
+    State(admin): State<Arc<Admin<S>>>,
+    method: Method,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    admin.admit(&headers)?;
+    if method != Method::GET {
+        return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads"));
+    }
+    let (wanted, cursor) = read(query.as_deref().unwrap_or_default())?;
+    let scope = Scope { domain: wanted.domain.as_deref(), from: wanted.from, to: wanted.to };
+    let Batch { pages, store, now, cursor } = admin.usage().read(&scope, cursor.as_deref()).await?;
+    let limiter = admin.limiter();
+    let mut answer = Answer::new(now, store, cursor);
+    for page in pages {
+        answer.add(page, &wanted, |owner, name| rule(&limiter, owner, name));
+    }
+    Ok(Json(answer).into_response())
+}
+
+/// What the limit of a page is called by the rules in force.
+fn rule<S: Store>(limiter: &Limiter<S>, owner: &Owner, page: &str) -> Option<String> {
+    let entry = |Part { key, value, .. }: &Part| Entry { key: key.clone(), value: value.clone() };
+    let request = explain::request(&owner.domain, vec![owner.parts.iter().map(entry).collect()], None);
+    let behind = |counter: &str| page.strip_prefix(counter).is_some_and(|rest| rest.starts_with('|'));
+    // The counter's penalty has a longer name.
+    limiter.label_of(&limiter.snapshot(), &request, behind)
+}
+
+/// What is asked for, and where to go on.
+fn read(query: &str) -> Result<(Wanted, Option<String>), Refusal> {
+    let (mut wanted, mut cursor) = (Wanted::within(Time(0), Time::END), None);
+    let wrong = |reason: String| refuse(StatusCode::BAD_REQUEST, reason);
+    let time = |value: &str| value.parse::<Time>().map_err(|error| wrong(error.to_string()));
+    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
+        match &*name {
+            "domain" => wanted.domain = Some(value.into_owned()),
+            "rule" => wanted.rule = Some(value.into_owned()),
+            "key" => {
+                let (key, value) = value
+                    .split_once('=')
+                    .ok_or_else(|| wrong("key is an entry: key=user%3Dann is for user=ann".to_owned()))?;
+                wanted.entries.push((key.to_owned(), value.to_owned()));
+            }
+            "from" => wanted.from = time(&value)?,
+            "to" => wanted.to = time(&value)?,
+            "cursor" => cursor = Some(value.into_owned()),
+            _ => return Err(wrong("it takes domain, rule, key, from, to and cursor".to_owned())),
+        }
+    }
+    if wanted.from >= wanted.to {
+        return Err(wrong(format!(
+            "from {} to {} is no time: to is later, and not part of it",
+            wanted.from, wanted.to
+        )));
+    }
+    Ok((wanted, cursor))
+}
+
+impl From<UsageReadError> for Refusal {
+    fn from(error: UsageReadError) -> Refusal {
+        let status = match error {
+            UsageReadError::Cursor => StatusCode::BAD_REQUEST,
+            UsageReadError::Changed => StatusCode::CONFLICT,
+            UsageReadError::Store(_) => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        refuse(status, error)
+    }
+}
