@@ -2,9 +2,10 @@
 --
 -- KEYS[1]  a counter whose state is a string
 -- KEYS[2]  one whose state is a list
+-- KEYS[3]  a hash, as that of replicas
 -- reply    a line for each command that fails: its name, a space, and why
 
-local text, list = KEYS[1], KEYS[2]
+local text, list, hash = KEYS[1], KEYS[2], KEYS[3]
 local failures = {}
 
 local function try(command, ...)
@@ -29,5 +30,10 @@ end
 try('LINDEX', list, 0)
 try('LSET', list, 0, '')
 try('LTRIM', list, 0, 0)
-try('DEL', text, list)
+if try('HSET', hash, 'field', '') then
+  try('PEXPIRE', hash, 1000)
+end
+try('HGETALL', hash)
+try('HDEL', hash, 'field')
+try('DEL', text, list, hash)
 return table.concat(failures)

@@ -21,6 +21,7 @@ mod promote;
 mod redis;
 mod reference;
 mod replay;
+mod replicas;
 mod report;
 mod secrecy;
 mod serve;
@@ -70,6 +71,7 @@ enum Command {
     Counter(counter::Command),
     Top(top::Top),
     Bans(bans::Bans),
+    Replicas(replicas::Replicas),
     Scale(Box<adjustment::Scale>),
     /// Change limits for a while, without an edit of the rules.
     ///
@@ -137,6 +139,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Counter(command) => counter::run(command),
         Command::Top(top) => top::run(top),
         Command::Bans(bans) => bans::run(bans),
+        Command::Replicas(replicas) => replicas::run(replicas),
         Command::Scale(scale) => adjustment::scale(*scale),
         Command::Adjust(adjust) => adjustment::adjust(adjust),
         Command::Adjustments(adjustments) => adjustment::list(adjustments),

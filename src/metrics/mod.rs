@@ -22,7 +22,7 @@ pub use decision_log::DecisionLogMetrics;
 pub use declaration::Metrics;
 pub use page::page;
 pub use reading::{Reading, RuleReading, Times};
-pub use record::Delayed;
+pub use record::{Delayed, ReplicaCounts};
 pub use spans::SpanMetrics;
 pub use tally::Around;
 pub use xds::XdsMetrics;

@@ -72,6 +72,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("steering", &["adjustment", "descriptor", "limiter", "metrics", "rules", "store"]),
+    ("fleet", &["limiter", "metrics", "store", "version"]),
     ("tls", &["files"]),
     ("wire", &["descriptor"]),
     ("version", &[]),
@@ -103,6 +104,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "counters",
             "descriptor",
             "explain",
+            "fleet",
             "grpc",
             "heavy_hitters",
             "limiter",
@@ -111,6 +113,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "steering",
             "store",
             "telemetry",
+            "values",
             "version",
             "wire",
         ],
@@ -144,6 +147,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "console",
             "decision_log",
             "files",
+            "fleet",
             "http",
             "grpc",
             "heavy_hitters",
@@ -172,6 +176,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "decision",
             "descriptor",
             "explain",
+            "fleet",
             "heavy_hitters",
             "limiter",
             "metrics",
@@ -328,7 +333,7 @@ fn every_algorithm_is_one_pair_of_files() {
         - &BTreeSet::from(["mod", "ask", "bucket", "calendar", "limit", "penalty"].map(str::to_owned));
     let lua = &stems("lua", "lua")
         - &BTreeSet::from(
-            ["prelude", "bucket", "decide", "alone", "scattered", "penalty", "rights", "adjustments"]
+            ["prelude", "bucket", "decide", "alone", "scattered", "penalty", "rights", "adjustments", "replicas"]
                 .map(str::to_owned),
         );
     assert_eq!(rust, names);

@@ -9,6 +9,8 @@ mod config;
 mod connection;
 mod diagnosis;
 mod examination;
+mod exchange;
+mod heartbeats;
 mod identity;
 mod inspection;
 mod keeper;
@@ -38,6 +40,7 @@ pub use adjustments::RedisAdjustments;
 pub use cause::Cause;
 pub use config::{OnCall, RedisConfig};
 pub use examination::{Examination, Server, examine};
+pub use heartbeats::RedisHeartbeats;
 pub use replicas::{Reading, RedisReplicas, Replica, ReplicaError, Staleness};
 
 use super::{Check, Store, StoreError, Verdicts};

@@ -18,8 +18,8 @@ static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().
 /// The call that tries them on counters of our own.
 pub(super) fn call(own: &Own) -> Cmd {
     let mut call = cmd("EVALSHA");
-    call.arg(&*SHA1).arg(2);
-    for kind in ["string", "list"] {
+    call.arg(&*SHA1).arg(3);
+    for kind in ["string", "list", "hash"] {
         call.arg(format!("{}|rights:{kind}", own.prefix));
     }
     call
@@ -83,11 +83,12 @@ pub(super) fn missing(reply: &str) -> Result<Option<Rights>, Cause> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{adjustments, heartbeats};
     use super::*;
 
     #[test]
     fn every_command_of_the_scripts_is_tried() {
-        let called = [super::super::source::all().as_str(), super::super::adjustments::SOURCE].concat();
+        let called = [super::super::source::all().as_str(), adjustments::SOURCE, heartbeats::SOURCE].concat();
         let called = called.split("redis.call('").skip(1);
         assert_eq!(commands(), called.filter_map(|rest| rest.split('\'').next()).collect());
     }
