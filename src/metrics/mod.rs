@@ -21,7 +21,7 @@ pub use candidates::{CandidateMetrics, CandidateOutcome};
 pub use decision_log::DecisionLogMetrics;
 pub use declaration::Metrics;
 pub use page::page;
-pub use reading::{Reading, RuleReading, Times};
+pub use reading::{Reading, RuleReading, StoreReading, Times};
 pub use record::{Delayed, ReplicaCounts};
 pub use spans::SpanMetrics;
 pub use tally::Around;

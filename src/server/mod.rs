@@ -29,7 +29,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use crate::console::History;
+use crate::console::{History, RedisHistory};
 use crate::decision_log::DecisionLog;
 use crate::fleet::Fleet;
 use crate::grpc::{Server, Service};
@@ -133,6 +133,7 @@ pub async fn serve(
         exporting,
         events,
         decision_log,
+        redis_history: Arc::default(),
     };
     let metrics = Arc::clone(&parts.metrics);
     let on_answer: OnAnswer = Arc::new(move |error, took| metrics.record_store(error, took));
@@ -153,7 +154,9 @@ pub async fn serve(
                 metrics.set_store_health(health);
             });
             let counted = Arc::clone(&parts.metrics);
-            let config = config.told_to(OnCall::new(move |requests| counted.record_store_call(requests)));
+            let on_call = OnCall::new(move |requests| counted.record_store_call(requests));
+            let history = Arc::clone(&parts.redis_history);
+            let config = config.told_to(on_call.and_of_servers(move |server, vitals| history.take(server, vitals)));
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
             let timed = |store: RedisStore| {
                 let store = Arc::new(store.traced(spans.clone()));
@@ -286,6 +289,7 @@ struct Parts {
     events: Events,
     /// `None` where it is off.
     decision_log: Option<Arc<DecisionLog>>,
+    redis_history: Arc<RedisHistory>,
 }
 
 impl Parts {
@@ -304,6 +308,7 @@ impl Parts {
             exporting,
             events,
             decision_log,
+            redis_history,
         } = self;
         let files = settings.tls.server()?;
         let up = Up {
@@ -401,9 +406,13 @@ impl Parts {
             (Some(_), true) => {
                 let history = Arc::new(History::default());
                 tokio::spawn(Arc::clone(&history).follow(Arc::clone(&metrics)));
+                let redis = settings.store.redis()?;
+                if redis.is_some() {
+                    tokio::spawn(Arc::clone(&redis_history).follow(Arc::clone(&metrics)));
+                }
                 let about = http::About {
                     store: store_name.to_owned(),
-                    redis: settings.store.redis()?,
+                    redis: redis.map(|redis| (redis, redis_history)),
                     shadow_mode: settings.deciding.shadow_mode,
                 };
                 Some(http::Console::new(history, events, about))

@@ -542,6 +542,8 @@ async fn a_caller_in_a_hurry_is_no_reason_to_suspect_redis() {
     let network = Network::to(&redis, |_| Duration::from_millis(300));
     let url = format!("REDIS_URL={}", network.address);
     let tollgate = Tollgate::start(RULES, &[&url, "REDIS_TIMEOUT=30s"]);
+    let is_told = async || redis.command::<bool>("EXISTS {|replicas}|heard").await;
+    wait_until_async("it has told the other replicas of itself", is_told).await;
     redis.forget_calls();
     for _ in 0..10 {
         let mut call = tonic::Request::new(request("shop", &[&[("closed", "ann")]]));

@@ -56,6 +56,9 @@ fn replicas_see_each_other_and_who_has_other_rules() {
     let stranger = start(&url, &["CACHE_KEY_PREFIX=q:"]);
     let [first, second, _] = &services;
     wait_until("each sees all", || services.iter().all(|service| replicas(service).len() == 3));
+    // They are there before their rules are.
+    let (code, text) = asked(first, &["--wait", "60s"]);
+    assert_eq!(code, Some(0), "{text}");
     assert_eq!(replicas(&stranger).len(), 1, "another prefix is another service");
     let told = report(first);
     assert_eq!((&told["rules_differ_ms"], &told["unavailable"]), (&Value::Null, &Value::Null));
@@ -65,7 +68,6 @@ fn replicas_see_each_other_and_who_has_other_rules() {
     assert_eq!((&line["state"], &line["version"]), (&"ready".into(), &env!("CARGO_PKG_VERSION").into()));
     let info = format!("tollgate_rules_info{{version=\"{version}\"}}");
     assert_eq!(first.metric(&info), 1.0, "it is that of the metric");
-    assert_eq!(asked(first, &[]).0, Some(0));
     assert_eq!(asked(first, &["--rules", version]).0, Some(0));
     assert_eq!(asked(first, &["--rules", "another"]).0, Some(1));
 
@@ -96,7 +98,7 @@ fn replicas_see_each_other_and_who_has_other_rules() {
 fn a_replica_that_goes_is_draining_first_and_then_it_is_not_there() {
     let redis = Redis::start();
     let first = start(&redis.url(), &[]);
-    let mut second = start(&redis.url(), &["DRAIN_DELAY=2s"]);
+    let mut second = start(&redis.url(), &["DRAIN_DELAY=8s"]);
     wait_until("both are there", || replicas(&first).len() == 2);
     second.signal("TERM");
     wait_until("it drains", || replicas(&first).iter().any(|line| line["state"] == "draining"));

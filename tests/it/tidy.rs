@@ -45,7 +45,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("spans", &["connect", "telemetry", "version"]),
     ("room", &["algorithm", "decision", "plan", "store"]),
     ("counters", &["adjustment", "algorithm", "decision", "descriptor", "explain", "plan", "rules", "store"]),
-    ("console", &["counters", "descriptor", "metrics", "rules"]),
+    ("console", &["counters", "descriptor", "metrics", "rules", "store"]),
     ("changes", &["algorithm", "counters", "descriptor", "rules", "store"]),
     ("candidates", &["changes", "decision", "descriptor", "metrics", "plan", "rules", "store"]),
     ("explain", &["adjustment", "algorithm", "decision", "descriptor", "plan", "rules", "store"]),

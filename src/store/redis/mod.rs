@@ -38,7 +38,7 @@ use tokio::time::Instant;
 pub use address::{RedisAddress, RedisAddressError, RedisTls, RedisType};
 pub use adjustments::RedisAdjustments;
 pub use cause::Cause;
-pub use config::{OnCall, RedisConfig};
+pub use config::{OnCall, RedisConfig, Vitals};
 pub use examination::{Examination, Server, examine};
 pub use heartbeats::RedisHeartbeats;
 pub use replicas::{Reading, RedisReplicas, Replica, ReplicaError, Staleness};
