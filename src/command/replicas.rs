@@ -24,7 +24,8 @@ const EVERY: Duration = Duration::from_secs(1);
 /// Exits with 0 if all have the same rules, and with 1 otherwise.
 #[derive(Args)]
 pub(super) struct Replicas {
-    /// All must have the rules of this version, which tollgate_rules_info and GET /candidates tell. Unset: all the same.
+    /// All must have the rules of this version, as tollgate_rules_info and GET /candidates have it. Unset: all the
+    /// same.
     #[arg(long, value_name = "VERSION")]
     rules: Option<String>,
 
@@ -71,14 +72,12 @@ impl Replicas {
 /// written into Redis moves no cursor.
 fn table(report: &Report) -> String {
     let mut text = String::new();
-    let id = report.replicas.iter().map(|line| line.id.len()).max().unwrap_or(0).max(7);
     let mut line = |mark: &str, cells: [&str; 7]| {
-        let [name, version, state, rules, since, up, heard] = cells.map(printable);
+        let [version, state, rules, since, up, heard, name] = cells.map(printable);
         // A String takes all that is written to it.
-        let _ =
-            writeln!(text, "{mark} {name:id$}  {version:9}  {state:9}  {rules:12}  {since:>9}  {up:>9}  {heard:>9}",);
+        let _ = writeln!(text, "{mark} {version:9}  {state:9}  {rules:12}  {since:>9}  {up:>9}  {heard:>9}  {name}");
     };
-    line(" ", ["REPLICA", "VERSION", "STATE", "RULES", "FOR", "UP", "HEARD"]);
+    line(" ", ["VERSION", "STATE", "RULES", "FOR", "UP", "HEARD", "REPLICA"]);
     for replica in &report.replicas {
         let Line { id, version, state, rules, rules_age_ms, uptime_ms, heard_ms, differs, .. } = replica;
         let (rules, since) = match rules {
@@ -87,7 +86,7 @@ fn table(report: &Report) -> String {
         };
         let version = if version.is_empty() { "?" } else { version };
         let heard = if replica.is_self { "answers".to_owned() } else { format!("{} ago", age(*heard_ms)) };
-        line(if *differs { "!" } else { " " }, [id, version, state.name(), rules, &since, &age(*uptime_ms), &heard]);
+        line(if *differs { "!" } else { " " }, [version, state.name(), rules, &since, &age(*uptime_ms), &heard, id]);
     }
     if let Some(why) = &report.unavailable {
         let _ = writeln!(text, "the store does not tell of replicas ({}): others may be missing", printable(why));
@@ -115,15 +114,16 @@ mod tests {
         let line = |id: &str, rules: &str, differs: bool| {
             serde_json::json!({
                 "id": id, "is_self": !differs, "version": "0.1.0", "state": "ready", "rules": rules,
-                "rules_age_ms": 61_999, "differs": differs, "candidates": null, "uptime_ms": 3_600_000, "heard_ms": 1_200,
+                "rules_age_ms": 61_999, "differs": differs, "candidates": null, "uptime_ms": 3_600_000,
+                "heard_ms": 1_200,
             })
         };
         let replicas = [line("toll-1", "aaaaaaaaaaaa", false), line("toll-2\u{1b}[2J", "bbbbbbbbbbbb", true)];
         let told = serde_json::json!({"replicas": replicas, "rules_differ_ms": 61_999, "unavailable": null});
         let text = table(&serde_json::from_value(told).unwrap());
         let lines: Vec<&str> = text.lines().collect();
-        assert!(lines[1].starts_with("  toll-1 ") && lines[1].ends_with("  answers"), "{text}");
-        assert!(lines[2].starts_with(r"! toll-2\u{1b}[2J ") && lines[2].ends_with("1s ago"), "{text}");
+        assert!(lines[1].starts_with("  0.1.0 ") && lines[1].ends_with("  answers  toll-1"), "{text}");
+        assert!(lines[2].starts_with("! 0.1.0 ") && lines[2].ends_with(r" 1s ago  toll-2\u{1b}[2J"), "{text}");
         assert_eq!(lines[3], "replicas have different rules, for 61s at least");
     }
 }

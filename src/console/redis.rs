@@ -129,7 +129,8 @@ impl RedisHistory {
         let mut kept = self.kept.lock();
         kept.servers.retain(|_, known| now.saturating_duration_since(known.at) < GONE);
         let before = kept.before.replace((reading.clone(), now));
-        let evicted = kept.evicted.take();
+        let tells = kept.servers.values().any(|known| known.vitals.evicted_keys.is_some());
+        let evicted = kept.evicted.take().or(tells.then_some(0));
         // Of what was before the first reading nobody knows when it was.
         let Some((before, then)) = before else { return };
         let seconds = now.saturating_duration_since(then).as_secs_f64().max(1e-3);

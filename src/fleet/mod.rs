@@ -1,5 +1,5 @@
-//! The replicas that share a store: each says what it is, every [`PERIOD`] and whenever that changes, and hears who else
-//! is there. One call does both, from a task of its own: no decision waits for it, and none depends on it.
+//! The replicas that share a store: each says what it is, every [`PERIOD`] and whenever that changes, and hears who
+//! else is there. One call does both, from a task of its own: no decision waits for it, and none depends on it.
 //!
 //! While the store does not answer, those heard before are listed for as long as if they were silent.
 

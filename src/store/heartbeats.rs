@@ -1,5 +1,5 @@
-//! What each replica says of itself, again and again: in Redis for all of them, so that each knows the others. A replica
-//! that is silent for longer than [`TTL`] is listed no more.
+//! What each replica says of itself, again and again: in Redis for all of them, so that each knows the others. One that
+//! is silent for longer than [`TTL`] is listed no more.
 //!
 //! All ages go by the store's clock: a replica says how long ago something was, never when.
 
