@@ -44,7 +44,8 @@ function ago(ms) {
 }
 function wait(ms) {
   if (ms == null) return '–';
-  return ms < 1000 ? `${ms} ms` : ms < 120000 ? `${count(ms / 1000)} s` : `${count(ms / 60000)} min`;
+  if (ms < 120000) return ms < 1000 ? `${ms} ms` : `${count(ms / 1000)} s`;
+  return ms < 7.2e6 ? `${count(ms / 60000)} min` : `${count(ms / 3.6e6)} h`;
 }
 
 // ---- the service
