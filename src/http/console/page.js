@@ -1,6 +1,7 @@
 // The console. Whatever comes from the service becomes text, never markup.
 
 const TOKEN = 'tollgate-token';
+const UNKNOWN = 'The service does not know this token.';
 const MOST_SECONDS = 900;
 
 const $ = (id) => document.getElementById(id);
@@ -66,7 +67,7 @@ async function ask(path, { method = 'GET', body } = {}) {
   let answer = null;
   try { answer = text ? JSON.parse(text) : null; } catch { answer = { error: text }; }
   if (response.ok || (path === '/json' && response.status === 429)) return answer;
-  if (response.status === 401) leave();
+  if (response.status === 401) leave(UNKNOWN);
   throw new Refused(response.status, answer?.error ?? `${response.status} ${response.statusText}`);
 }
 
@@ -86,7 +87,7 @@ async function watch() {
   const after = [seen.seconds, seen.events].map((told) => told.at(-1)?.number ?? 0);
   try {
     const response = await fetch(`/console/live?after=${after}`, { headers: authorized(), signal: stop.signal });
-    if (response.status === 401) return leave('The service does not know this token.');
+    if (response.status === 401) return leave(UNKNOWN);
     if (!response.ok) throw new Error((await response.json()).error);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let rest = ''; ;) {
