@@ -18,7 +18,7 @@ const PAGES: [(&str, &str); 6] = [
     ("who", "user=ann"),
     ("try", "Its limits"),
     ("steer", "In force"),
-    ("redis", "Waiting or on their way"),
+    ("redis", "A decision in Redis"),
 ];
 
 fn enter(page: &mut Page, service: &Tollgate) {

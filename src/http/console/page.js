@@ -594,6 +594,7 @@ const redis = {
       tile('Clients', count(last.clients)),
       tile('Cores of Redis', count(last.cpu)),
     );
+    if (!steps.length) return this.charts.replaceChildren(el('p', { class: 'soft' }, 'The first ten seconds are not over yet.'));
     const draw = (caption, lines, show) => chart(caption, lines, show, most);
     this.charts.replaceChildren(
       draw('A decision in Redis', [line('p50', 'p50_us'), line('p99', 'p99_us')], time),

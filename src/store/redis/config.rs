@@ -29,8 +29,11 @@ pub struct RedisConfig {
 #[derive(Clone, Default)]
 pub struct OnCall {
     call: Option<Arc<dyn Fn(usize) + Send + Sync>>,
-    vitals: Option<Arc<dyn Fn(&str, Vitals) + Send + Sync>>,
+    vitals: Option<Arc<OnVitals>>,
 }
+
+/// Where a server is, and how.
+type OnVitals = dyn Fn(&str, Vitals) + Send + Sync;
 
 impl OnCall {
     /// This is told of calls.
