@@ -209,6 +209,19 @@ async fn who_is_silent_for_too_long_goes_and_a_clock_that_was_set_back_keeps_nob
     assert_eq!(ids(&beat(&heartbeats, "b").await), ["ahead", "b", "slow"]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_that_is_not_listed_says_so_once_and_sees_the_others() {
+    let redis = Redis::start();
+    let mut fill = cmd("HSET");
+    fill.arg("{|replicas}|heard");
+    // Heard in the future, as after a clock that was set back: so none of them is silent for too long now.
+    (0..MOST).for_each(|number| drop(fill.arg(format!("r{number}")).arg("9999999999999 {}")));
+    fill.exec_async(&mut redis.connection().await).await.unwrap();
+    let service = start(&redis.url(), &[]);
+    assert_eq!(service.must_log("too many replicas share this store")["replicas"], MOST);
+    wait_until("it sees them", || replicas(&service).len() == MOST + 1);
+}
+
 #[tokio::test]
 async fn no_more_are_listed_than_may_be_and_those_who_are_stay() {
     let redis = Redis::start();
