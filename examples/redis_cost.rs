@@ -1,8 +1,8 @@
 //! What a decision costs Redis, and what a counter holds: the last two tables of `docs/algorithms.md`.
 //!
 //! `cargo run --release --example redis_cost -- redis://localhost:6379` asks that Redis, which should have nothing else
-//! to do, and writes counters that expire within minutes. With `sizes` after it only the second table is printed, of
-//! counters that grow with what they hold; it takes a few seconds.
+//! to do and nothing that is of use: pages of records stay. With `sizes` after it only the second table is printed, of
+//! counters that grow with what they hold, which takes a few seconds; with `usage` the tables of `docs/usage.md`.
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
@@ -14,7 +14,8 @@ use deadpool_redis::redis::{Client, cmd, pipe};
 use tollgate::algorithm::{Algorithm, Ask, Caller, Limit, Options, State};
 use tollgate::descriptor::Entry;
 use tollgate::store::redis::script::{self, Group};
-use tollgate::store::{Check, Key, Origin};
+use tollgate::store::{Check, Key, Occasion, Origin, Recorded};
+use tollgate::usage::{Period, Totals, Usage};
 
 /// Enough for every hit that a counter gets here, and few enough that it does not forget them at once.
 const NUMBER: u32 = 1_000;
@@ -42,10 +43,15 @@ async fn main() {
     for load in script::load(false) {
         load.exec_async(&mut redis).await.unwrap();
     }
-    if std::env::args().nth(2).is_none_or(|only| only != "sizes") {
-        by_algorithm(&mut redis).await;
+    match std::env::args().nth(2).as_deref() {
+        Some("sizes") => by_size(&mut redis).await,
+        Some("usage") => by_usage(&mut redis).await,
+        _ => {
+            by_algorithm(&mut redis).await;
+            by_size(&mut redis).await;
+            by_usage(&mut redis).await;
+        }
     }
-    by_size(&mut redis).await;
 }
 
 async fn by_algorithm(redis: &mut MultiplexedConnection) {
@@ -91,6 +97,39 @@ async fn by_size(redis: &mut MultiplexedConnection) {
         let denied_us = cpu_us(redis, &asked(full, 1), 1, SIZED_DECISIONS).await;
         let several_us = cpu_us(redis, &asked(full, size / 2), 1, SIZED_DECISIONS).await;
         println!("| `{algorithm}` | {size} | {allowed_us:.1} µs | {denied_us:.1} µs | {several_us:.1} µs | {bytes} |");
+    }
+}
+
+/// Decisions whose use is recorded beside those whose is not, and what a page of records takes.
+async fn by_usage(redis: &mut MultiplexedConnection) {
+    println!("| | {TOGETHER} in a call | with `usage` | one in a call | with `usage` |\n|---|---|---|---|---|");
+    let usage = Usage::new(Period::Hour, Duration::from_secs(400 * 86_400)).unwrap();
+    let recorded = Some(Recorded { usage, tag: None, occasion: Occasion::Decided });
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::TokenBucket] {
+        let plain = checks(algorithm, NUMBER);
+        let with: Vec<Check> =
+            plain.iter().map(|check| Check { recorded: recorded.clone(), ..check.clone() }).collect();
+        // Now each has its page.
+        cpu_us(redis, &with, TOGETHER, COUNTERS).await;
+        let mut row = format!("| `{algorithm}`");
+        for in_a_call in [TOGETHER, 1] {
+            for checks in [&plain, &with] {
+                write!(row, " | {:.1} µs", cpu_us(redis, checks, in_a_call, DECISIONS).await).unwrap();
+            }
+        }
+        println!("{row} |");
+    }
+    println!("\n| a page of | records | bytes |\n|---|---|---|");
+    let record = Totals { admitted: 1_000, denied: 10, cost: 1_000 }.pack();
+    for period in Period::ALL {
+        let check = check(limit(Algorithm::FixedWindow, NUMBER, PERIOD), "page".to_owned());
+        let page = Check { key: check.key.of_page(period, period.page_ms() * 500), ..check };
+        for index in 0..period.per_page() {
+            let index = period.per_page() * 500 + index;
+            cmd("HSET").arg(page.key.as_str()).arg(index).arg(&record).exec_async(redis).await.unwrap();
+        }
+        cmd("PEXPIRE").arg(page.key.as_str()).arg(600_000).exec_async(redis).await.unwrap();
+        println!("| {period}s | {} | {} |", period.per_page(), memory(redis, &page).await);
     }
 }
 

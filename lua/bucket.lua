@@ -124,8 +124,10 @@ local function bucket(
 
   local empties = leak(missing, fraction)
   local is_empty = missing == 0 and fraction == 0
-  -- A limit that has become slower needs it for longer than was stored.
-  local outlives = hits > 0 and not unseen and not is_empty and time + empties > until_
+  -- A limit that has become slower needs it for longer than was stored; one that begins empty needs it even when it is
+  -- full, because a new one is not.
+  local needed = time + empties + (kept > 0 and 1 or 0)
+  local outlives = hits > 0 and not unseen and not is_empty and needed > until_
   local changed = charged or begins or set_back
   if changed or outlives then
     -- To forget one that begins empty gives nothing away.

@@ -1,10 +1,13 @@
 -- The checks of a request are one group: unless the whole of it passes, nothing is taken; only refunds happen, and
 -- limits that count denials are charged. The twin of src/store/group.rs.
-local CHECK, CHARGE, PENALTY, ANSWER = '<BBBBdddddddd', '<dd', '<dddd', '<Bdddd'
+local CHECK, CHARGE, PENALTY, USAGE, ANSWER = '<BBBBdddddddd', '<dd', '<dddd', '<BBddddI4c0', '<Bdddd'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
 local answers = {}
+
+-- In place of an answer, for a page of records.
+local NOTHING = struct.pack(ANSWER, 0, 0, 0, 0, 0)
 
 -- The counter that was read or written last.
 local last_key
@@ -34,11 +37,22 @@ end
 
 -- What a check takes back, where it does; and where the question goes on.
 local function charge_of(extras, offset)
-  if extras < 4 then
+  if extras % 8 < 4 then
     return nil, offset
   end
   local at, reset_after, next_offset = struct.unpack(CHARGE, asked, offset)
   return {at = at, reset_after = reset_after}, next_offset
+end
+
+-- What is to be recorded of it, where something is; and where the question goes on.
+local function usage_of(extras, offset)
+  if extras < 8 then
+    return nil, offset
+  end
+  local occasion, costs_denied, period, kept, at, cost, tag, next_offset = struct.unpack(USAGE, asked, offset)
+  local usage = {occasion = occasion, costs_denied = costs_denied == 1, period = period, kept = kept}
+  usage.at, usage.cost, usage.tag = at, cost, tag
+  return usage, next_offset
 end
 
 -- Decides one check of a group.
@@ -99,6 +113,10 @@ local function decide_denied(first, offset)
       decide_penalty(pending, KEYS[i], extras, hits, allowed, after, within, ban, extend)
       i, offset = i + 1, behind
     end
+    if extras >= 8 then
+      local _, behind = usage_of(extras, offset)
+      i, offset = i + 1, behind
+    end
   until flags < 8
   return pending
 end
@@ -113,13 +131,20 @@ local function is_elsewhere(err)
 end
 
 -- Of a slot that moves, some versions have every counter until a script comes to its second slot, and none from then
--- on: so where counters lie in several slots each is read once more before any is written. A list is no string, and
--- here.
-local function must_be_here(pending)
+-- on: so where counters lie in several slots each is read once more before any is written. A list or a page is no
+-- string, and here.
+local function must_be_here(pending, records)
   if #ARGV == 1 then
     return
   end
+  local keys = {}
   for key in pairs(pending) do
+    keys[#keys + 1] = key
+  end
+  for _, record in ipairs(records) do
+    keys[#keys + 1] = record.page
+  end
+  for _, key in ipairs(keys) do
     local reply = redis.pcall('GET', key)
     if type(reply) == 'table' and is_elsewhere(reply.err) then
       error(reply.err, 0)
@@ -129,7 +154,7 @@ end
 
 -- Decides the checks of one request, from counter `first` and the check at `offset` on; tells where the next begins.
 local function decide_group(first, offset)
-  local pending = {}
+  local pending, usages = {}, {}
   local refused, quotas, quotas_over, over, taken = false, 0, 0, false, false
   local i, at = first, offset
   repeat
@@ -152,6 +177,14 @@ local function decide_group(first, offset)
       allowed = allowed and unbanned
       i, at = i + 1, behind
     end
+    local usage
+    usage, at = usage_of(extras, at)
+    if usage then
+      usage.page, usage.hits, usage.is_taken_back = KEYS[i], hits, charge ~= nil
+      usages[#usages + 1] = usage
+      answers[i] = NOTHING
+      i = i + 1
+    end
     local role = flags % 4
     if role == 0 then
       refused = refused or not allowed
@@ -166,14 +199,21 @@ local function decide_group(first, offset)
     end
   until flags < 8
 
-  if taken and (refused or (quotas > 0 and quotas_over == quotas)) then
+  local denied = refused or (quotas > 0 and quotas_over == quotas)
+  if taken and denied then
     pending = decide_denied(first, offset)
   end
-  must_be_here(pending)
+  local records = {}
+  for _, usage in ipairs(usages) do
+    last_key = usage.page
+    record(records, usage, denied, now)
+  end
+  must_be_here(pending, records)
   for key, counter in pairs(pending) do
     last_key = key
     write(key, counter.state, counter.ttl, counter.lasting)
   end
+  write_records(records)
   return i, at
 end
 
@@ -215,10 +255,15 @@ repeat
     repeat
       local _, flags, _, extras = struct.unpack('<BBBB', asked, offset)
       answers[i] = undecided
-      i, offset = i + 1, offset + struct.size(CHECK) + (extras >= 4 and struct.size(CHARGE) or 0)
+      i, offset = i + 1, offset + struct.size(CHECK) + (extras % 8 >= 4 and struct.size(CHARGE) or 0)
       if extras % 2 == 1 then
         answers[i] = undecided
         i, offset = i + 1, offset + struct.size(PENALTY)
+      end
+      if extras >= 8 then
+        local _, behind = usage_of(extras, offset)
+        answers[i] = undecided
+        i, offset = i + 1, behind
       end
     until flags < 8
   end

@@ -1,24 +1,29 @@
 -- Decides the requests of a call, one after the other, all at the same time. Each is a group of checks, decided
 -- together.
 --
--- This text, bucket.lua, penalty.lua, the algorithms beside them in the order of Algorithm::ALL, and decide.lua make
--- one script. Defining all of it costs Redis as much as a decision does. So a check that is all of its call has a
--- script of its own: alone.lua, with the algorithm and what that names of this text and of bucket.lua. A paragraph
--- here is a definition that is there or not.
+-- This text, bucket.lua, penalty.lua, the algorithms beside them in the order of Algorithm::ALL, usage.lua, and
+-- decide.lua make one script. Defining all of it costs Redis as much as a decision does. So a check that is all of its
+-- call has a script of its own: alone.lua, with the algorithm and what that names of this text and of bucket.lua. A
+-- paragraph here is a definition that is there or not.
 --
 -- KEYS[i]  the counters, in the order of the checks: that of its limit, and behind it that of its penalty where it has
---          one
+--          one, and the page of its records where its use is kept
 -- ARGV[1]  the checks, one after the other, each packed '<BBBBdddddddd': algorithm (1 is the first); flags (0 enforced,
 --          1 quota, 2 shadow; and 4 if it is of the same rule as the check before, 8 if the next check is of the same
 --          request); count_denied (0 or 1); extras (1 if a penalty follows, and 2 if it is a reset, or 4 if a charge
---          is taken back); hits (negative: refunded or taken back), number, period (ms), and five figures of the
---          algorithm's own; where a charge is taken back, '<dd' at (ms since the epoch), reset_after (ms) of it; and
---          where a penalty follows, '<dddd' after, within (ms), ban (ms), extend (0 or 1)
+--          is taken back, and 8 if its use is kept); hits (negative: refunded or taken back), number, period (ms), and
+--          five figures of the algorithm's own; where a charge is taken back, '<dd' at (ms since the epoch),
+--          reset_after (ms) of it; where a penalty follows, '<dddd' after, within (ms), ban (ms), extend (0 or 1); and
+--          where its use is kept, '<BBddddI4c0' occasion (0: what comes of the check; 1: the request is denied,
+--          whatever that is; 2: one that passed is denied after all; 3: the limit lets pass what it is not asked for),
+--          costs_denied (0 or 1), period (ms), for how long a page is kept (ms); of occasion 2 when it passed (ms since
+--          the epoch) and what it cost, of 3 nothing and the hits; and the length of the counter's tag and that, 0
+--          where its name has it
 -- reply    a string: '<d' the time of all decisions (ms since the epoch); for each counter '<Bdddd': allowed (0 or 1; 2
 --          where its request could not be decided, 3 where that is because this node of a cluster does not have one of
 --          its counters), remaining (negative: a counter that counts denials is so much above its number), reset_after
---          (ms), retry_after (ms; -1: it can never pass), delay (ms); and behind them, if a request could not be
---          decided otherwise, why the last of them
+--          (ms), retry_after (ms; -1: it can never pass), delay (ms), and for a page zeros; and behind them, if a
+--          request could not be decided otherwise, why the last of them
 --
 -- Lua computes in doubles: every number here is whole and below 2^53. Redis prints a number that it is given with 17
 -- digits, so that such a one may be given as it is.

@@ -10,7 +10,9 @@ use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options};
 use crate::decision::{Answer, Decision, Few, Limited, Status};
 use crate::descriptor::{Descriptor, Override, Request, Role};
 use crate::rules::{Allowance, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
-use crate::store::{self, Check, CheckVerdict, Key, Origin, Partly, Penalized, StoreError, Verdicts};
+use crate::store::{
+    self, Check, CheckVerdict, Key, Occasion, Origin, Partly, Penalized, Recorded, StoreError, Verdicts,
+};
 
 pub use names::{CounterKeys, Names};
 
@@ -271,7 +273,13 @@ impl<'a> Plan<'a> {
     /// all the same, because refunds happen, and the answer tells what they say.
     fn charge_denial(&mut self) {
         for Asked { check, .. } in &mut self.asked {
-            if check.ask.taken() > 0 && !check.limit.count_denied() {
+            let takes = check.ask.taken() > 0;
+            if let Some(recorded) = &mut check.recorded
+                && (takes || matches!(recorded.occasion, Occasion::Exempt { hits } if hits > 0))
+            {
+                recorded.occasion = Occasion::Denied;
+            }
+            if takes && !check.limit.count_denied() {
                 check.ask = Ask::Peek;
             }
         }
@@ -280,7 +288,7 @@ impl<'a> Plan<'a> {
     /// Asks every limit of a rule that no other limit replaces.
     fn ask_rule(&mut self, request: &'a Request, index: usize, rule: &'a Rule, matched: &[Option<&Rule>]) {
         for rule_limit in &rule.limits {
-            let LimitConfig { allowance, failure_mode, cost, penalty, lease, durable, give_back, .. } =
+            let LimitConfig { allowance, failure_mode, cost, penalty, lease, durable, usage, give_back, .. } =
                 &*rule_limit.config;
             let Allowance::Limited(limit) = *allowance else { continue };
             if is_replaced(rule_limit.name(), matched) {
@@ -297,9 +305,14 @@ impl<'a> Plan<'a> {
             let (prefix, domain) = (&self.options.key_prefix, &request.domain);
             let own_key = || Key::new(prefix, domain, &descriptor.entries, shared_pattern, &limit, Origin::Rule);
             let of_window = |start_s| Key::of_window(prefix, domain, &descriptor.entries, shared_pattern, start_s);
-            // The names of others have no place for a penalty, whose counter lies in the same slot of a cluster.
-            let window = self.names.window_in(rule, &limit).filter(|_| penalty.is_none());
+            // The names of others have no place for a penalty, or for records, which lie in the same slot of a cluster.
+            let window = self.names.window_in(rule, &limit).filter(|_| penalty.is_none() && usage.is_none());
             let (key, window) = names::name(window, own_key, of_window);
+            let recorded = usage.map(|usage| Recorded {
+                usage,
+                tag: key.long_tag(domain, &descriptor.entries, shared_pattern, &limit),
+                occasion: Occasion::default(),
+            });
             let penalty = penalty.map(|penalty| Penalized { key: key.of_penalty(&penalty), penalty });
             let holder = if limit.algorithm().has_holders() { store::holder(&descriptor.entries) } else { 0 };
             let role = role_of(self.options.role(rule.role), adjusted);
@@ -313,6 +326,7 @@ impl<'a> Plan<'a> {
                 // Others count with us, and know of no lease.
                 lease: lease.filter(|_| window.is_none()),
                 durable: *durable,
+                recorded,
                 ..Check::new(key, limit, descriptor.ask.times(*cost))
             };
             let source = Source::Rule(rule, rule_limit);
@@ -351,6 +365,13 @@ impl<'a> Plan<'a> {
         let Check { ask, limit, .. } = &asked.check;
         let is_for_store = *ask == Ask::Reset || (ask.gives_back() && limit.algorithm().has_holders());
         let answer = match asked.adjusted.passage.map(|adjustment| adjustment.content.effect) {
+            Some(Effect::Pass) if !is_for_store && asked.check.recorded.is_some() => {
+                // It counts nothing, and what passes is recorded.
+                let occasion = Occasion::Exempt { hits: ask.hits() };
+                asked.check.recorded.iter_mut().for_each(|recorded| recorded.occasion = occasion);
+                (asked.role, asked.check.role, asked.check.ask) = (Role::Shadow, Role::Shadow, Ask::Peek);
+                return self.asked.push(asked);
+            }
             Some(Effect::Pass) if !is_for_store => Answer::Exempt,
             Some(Effect::Block) if !is_for_store && !ask.gives_back() => {
                 asked.check.limit = limit.closed();
@@ -389,7 +410,7 @@ impl<'a> Plan<'a> {
     pub fn peek(mut self) -> Plan<'a> {
         let settled = self.settled.iter_mut().map(|settled| &mut settled.asked);
         for Asked { check, .. } in self.asked.iter_mut().chain(settled) {
-            check.ask = Ask::Peek;
+            (check.ask, check.recorded) = (Ask::Peek, None);
         }
         self
     }
@@ -408,7 +429,8 @@ impl<'a> Plan<'a> {
     #[must_use]
     pub fn only(mut self, is_asked: impl Fn(usize) -> bool) -> Plan<'a> {
         for Asked { check, role, .. } in self.asked.iter_mut().filter(|asked| !is_asked(asked.check.descriptor)) {
-            (check.ask, check.role, *role) = (Ask::Peek, Role::Shadow, Role::Shadow);
+            (check.ask, check.recorded) = (Ask::Peek, None);
+            (check.role, *role) = (Role::Shadow, Role::Shadow);
         }
         let others = self.statuses.iter_mut().enumerate().filter(|(descriptor, _)| !is_asked(*descriptor));
         others.filter(|(_, status)| status.is_unknown()).for_each(|(_, status)| *status = Status::NoLimit);
@@ -496,7 +518,7 @@ impl<'a> Plan<'a> {
         if answers.contains(&None) {
             let replicas = self.options.expected_replicas;
             let local = |(Asked { check, .. }, answer): (&Asked<'_>, &Option<Answer>)| {
-                let check = Check { penalty: None, ..check.clone() };
+                let check = Check { penalty: None, recorded: None, ..check.clone() };
                 match answer {
                     None => Check { limit: check.limit.divided_by(replicas), ..check },
                     Some(Answer::FailedOpen | Answer::NotRefunded) => Check { ask: Ask::Peek, ..check },

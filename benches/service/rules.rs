@@ -29,6 +29,7 @@ pub fn limit() -> RuleLimitConfig {
         penalty: None,
         lease: None,
         durable: false,
+        usage: None,
         replaces: Vec::new(),
     };
     RuleLimitConfig { line: None, name: None, config: Arc::new(config) }

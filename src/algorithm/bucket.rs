@@ -167,8 +167,10 @@ pub(super) fn decide(
 
     let empties_ms = leak(missing, fraction);
     let is_empty = missing == 0 && fraction == 0;
-    // A limit that has become slower needs it for longer than was stored.
-    let outlives = hits > 0 && !unseen && !is_empty && time + empties_ms > until;
+    // A limit that has become slower needs it for longer than was stored; one that begins empty needs it even when it
+    // is full, because a new one is not.
+    let needed = time + empties_ms + u64::from(kept_ms > 0);
+    let outlives = hits > 0 && !unseen && !is_empty && needed > until;
     let changed = charged || begins || set_back;
     if changed || outlives {
         // To forget one that begins empty gives nothing away.

@@ -66,7 +66,7 @@ fn words(limit: &RuleLimit) -> String {
 /// What two limits say differently, by the keys of rules.
 fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
     let mut found = Differences::default();
-    let LimitConfig { allowance, failure_mode, cost, give_back, penalty, lease, durable, replaces, said: _ } =
+    let LimitConfig { allowance, failure_mode, cost, give_back, penalty, lease, durable, usage, replaces, said: _ } =
         &*old.limit.config;
     let config = &new.limit.config;
     match (allowance, &config.allowance) {
@@ -85,6 +85,7 @@ fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
     found.add("penalty", given(penalty), given(&config.penalty));
     found.add("lease", given(lease), given(&config.lease));
     found.add("durable", durable, config.durable);
+    found.add("usage", given(usage), given(&config.usage));
     found.add("replaces", Short(&replaces.join(", ")).to_string(), Short(&config.replaces.join(", ")).to_string());
     found.add("shadow_mode", old.rule.role == Role::Shadow, new.rule.role == Role::Shadow);
     found.add("quota_mode", old.rule.role == Role::Quota, new.rule.role == Role::Quota);

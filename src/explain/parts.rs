@@ -73,6 +73,9 @@ pub(super) fn of(rules: &Rules, rule: &Rule, limit: &RuleLimit) -> Vec<Part> {
     if config.durable {
         parts.said("durable", "true".to_owned());
     }
+    if let Some(usage) = &config.usage {
+        parts.said("usage", format!("by the {}, kept for {}", usage.period(), descriptor::length(usage.keep())));
+    }
     if !config.replaces.is_empty() {
         parts.said("replaces", config.replaces.join(", "));
     }

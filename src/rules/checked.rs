@@ -8,6 +8,7 @@ use super::config::Metadata;
 use crate::algorithm::{Algorithm, Limit, Penalty};
 use crate::descriptor::Role;
 use crate::lease::Lease;
+use crate::usage::Usage;
 
 /// A domain, every value checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -119,6 +120,8 @@ pub struct LimitConfig {
     pub lease: Option<Lease>,
     /// It lets pass only what a replica of Redis has heard of.
     pub durable: bool,
+    /// What is kept of its use.
+    pub usage: Option<Usage>,
     /// Limits of these names do not apply to a request that this one applies to.
     pub replaces: Vec<String>,
 }

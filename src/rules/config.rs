@@ -135,6 +135,8 @@ pub struct RawLimit<'a> {
     pub lease: Raw<RawLease<'a>>,
     /// What it takes is held by a replica of Redis, too.
     pub durable: Raw<bool>,
+    /// What is kept of its use.
+    pub usage: Raw<RawUsage<'a>>,
     /// The name of a failure mode.
     pub failure_mode: Raw<Text<'a>>,
     /// A denied request is charged, too.
@@ -146,7 +148,7 @@ impl RawLimit<'_> {
     pub fn given(&self) -> impl Iterator<Item = &'static str> {
         let RawLimit { name, unit, requests_per_unit, unlimited, replaces, period, algorithm, cost, .. } = self;
         let RawLimit { burst, max_delay, initial, segments, weighting, hold, give_back, penalty, lease, .. } = self;
-        let RawLimit { time_zone, durable, failure_mode, count_denied, .. } = self;
+        let RawLimit { time_zone, durable, usage, failure_mode, count_denied, .. } = self;
         let keys = [
             ("name", name.is_missing()),
             ("unit", unit.is_missing()),
@@ -167,6 +169,7 @@ impl RawLimit<'_> {
             ("penalty", penalty.is_missing()),
             ("lease", lease.is_missing()),
             ("durable", durable.is_missing()),
+            ("usage", usage.is_missing()),
             ("failure_mode", failure_mode.is_missing()),
             ("count_denied", count_denied.is_missing()),
         ];
@@ -201,6 +204,15 @@ pub struct RawLease<'a> {
     pub size: Raw<u32>,
     /// The length for which they may be used.
     pub ttl: Raw<Text<'a>>,
+}
+
+/// What is kept of a limit's use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RawUsage<'a> {
+    /// The name of a period.
+    pub by: Raw<Text<'a>>,
+    /// The length for which its records are kept.
+    pub keep: Raw<Text<'a>>,
 }
 
 /// The way from a domain to a field of it: `descriptors[2].rate_limit.unit`.

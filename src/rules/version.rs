@@ -50,9 +50,10 @@ pub(super) fn of(rules: &Rules) -> String {
 
 /// Of what a limit says; who says it does not matter.
 fn hash(config: &LimitConfig) -> blake3::Hash {
-    let LimitConfig { said: _, allowance, failure_mode, cost, give_back, penalty, lease, durable, replaces } = config;
+    let LimitConfig { said: _, allowance, failure_mode, cost, give_back, penalty, lease, durable, usage, replaces } =
+        config;
     let mut text = Text::default();
-    text.add(&(allowance, failure_mode, cost, give_back, penalty, lease, durable, replaces));
+    text.add(&(allowance, failure_mode, cost, give_back, penalty, lease, durable, usage, replaces));
     text.0.finalize()
 }
 

@@ -117,7 +117,8 @@ pub async fn serve(
     let origin = origin(&settings, &metrics, hangups)?;
     let most_bytes = settings.requests.memory_store_size_in_bytes;
     let most_bytes = most_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
-    let memory = Arc::new(MemoryStore::new(SystemClock, most_bytes.unwrap_or_else(memory::default_bytes)));
+    let memory =
+        Arc::new(MemoryStore::new(SystemClock, most_bytes.unwrap_or_else(memory::default_bytes)).keeping_usage());
     tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
     let (store_is_up, seen_store) = watch::channel(redis.is_none());
     let parts = Parts {
@@ -319,6 +320,7 @@ impl Parts {
             statistics: ports.statistics.as_ref().map(TcpListener::local_addr).transpose()?,
             store: store_name.to_owned(),
         };
+        let in_memory = matches!(shared.adjustments, AdjustmentStore::Memory(_));
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter =
             Arc::new(Limiter::new(options::limiter(&settings)?, Arc::clone(&store), memory, Arc::clone(&metrics)));
@@ -337,8 +339,8 @@ impl Parts {
         tokio::spawn(serving.clone().follow_store(store_is_up));
         let fleet = fleet(&limiter, &metrics, shared.heartbeats, serving.health());
         tokio::spawn(meet(Arc::clone(&fleet)));
-        let target =
-            Target { limiter: Arc::clone(&limiter), metrics: Arc::clone(&metrics), serving: serving.clone(), up };
+        let (of_rules, of_metrics) = (Arc::clone(&limiter), Arc::clone(&metrics));
+        let target = Target { limiter: of_rules, metrics: of_metrics, serving: serving.clone(), up, in_memory };
         let first_worker = workers.runtimes().into_iter().next().context("there is one worker at least")?;
         let workers = Arc::new(workers);
         let others = grpc::others(health)?;

@@ -34,6 +34,8 @@ pub(super) struct Target<S> {
     pub(super) metrics: Arc<Metrics>,
     pub(super) serving: Serving,
     pub(super) up: Up,
+    /// Counters, and what they are used, live in this process.
+    pub(super) in_memory: bool,
 }
 
 /// Where the rules come from.
@@ -122,6 +124,7 @@ async fn load_first<S: Store>(loader: Loader, wrong: WrongAtFirst, target: &Targ
             warn_of(&warnings);
             let (limiter, domains) = (Arc::clone(&target.limiter), rules.domains());
             spawn_blocking(move || limiter.put_in_force(rules)).await?;
+            target.warn_of_usage();
             target.serving.loaded(domains).await;
         }
         Err(error) if wrong == WrongAtFirst::Wait => {
@@ -173,6 +176,14 @@ impl<S: Store> Target<S> {
         }
     }
 
+    /// Says so where what is to be billed does not outlive the process.
+    fn warn_of_usage(&self) {
+        let snapshot = self.limiter.snapshot();
+        if self.in_memory && snapshot.rules.limits().any(|(_, limit)| limit.config.usage.is_some()) {
+            tracing::warn!("usage is kept in memory, and is gone when this process ends: set REDIS_URL to keep it");
+        }
+    }
+
     async fn put_in_force(&self, rules: Rules) -> Settled {
         let (count, domains) = (rules.rules().len(), rules.domains());
         // To compare a hundred thousand rules with the old ones takes a while.
@@ -189,6 +200,7 @@ impl<S: Store> Target<S> {
                 return Settled::Kept;
             }
         };
+        self.warn_of_usage();
         self.serving.loaded(domains).await;
         report_changes(&summary, (count, domains));
         tokio::spawn(retire(old));

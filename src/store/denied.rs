@@ -19,7 +19,8 @@
 //!
 //! The cache denies a request if a limit is known to deny it and no other limit counts denied requests: then the store
 //! would charge nothing. So the store is always asked for a limit that counts denials, for one with a penalty until
-//! there is a ban, because a penalty counts denials, too, and for concurrency, whose slots are released at any moment.
+//! there is a ban, because a penalty counts denials, too, for concurrency, whose slots are released at any moment, and
+//! where the use of a counter is kept, because its records have denials, too.
 //! The cache keeps nothing of a counter that a request asks twice: the denial may come of what the same request would
 //! have taken before.
 //!
@@ -171,6 +172,10 @@ impl Denials {
     /// What the store would say, if it is known to deny the request and would charge nothing.
     fn fresh<C: Borrow<Check>>(&self, checks: &[C], now: Instant) -> Option<Verdicts> {
         let cache = self.cache.as_ref()?;
+        // The store records denials of a counter whose use is kept.
+        if checks.iter().any(|check| check.borrow().recorded.is_some()) {
+            return None;
+        }
         let mut votes = Votes::default();
         let mut verdicts = Verdicts::with_capacity(checks.len());
         let (mut all_known, mut rest_ignores) = (true, true);

@@ -9,9 +9,10 @@ use std::borrow::Borrow;
 
 use smallvec::SmallVec;
 
-use super::{Check, CheckVerdict, Key, Verdicts};
+use super::{Check, CheckVerdict, Key, Occasion, Recorded, Verdicts};
 use crate::algorithm::{Ask, Charge, Effect, Event, Outcome, State, Verdict};
 use crate::descriptor::Role;
+use crate::usage::Added;
 
 /// What the checks of a request make of it together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,15 +105,61 @@ pub fn decide<'s, C: Borrow<Check>>(
     (verdicts, group.effects)
 }
 
-/// What takes back what this check was charged by a group that passed, because another store denies the rest of the
-/// request; `None` where it was charged nothing, or counts denials and keeps it.
+/// What these verdicts of `now` add to the records of the checks whose use is kept, by their places.
+pub fn added<C: Borrow<Check>>(checks: &[C], verdicts: &Verdicts, now: u64) -> SmallVec<[(usize, Added); 1]> {
+    let checks = || checks.iter().map(Borrow::borrow);
+    if checks().all(|check| check.recorded.is_none()) {
+        return SmallVec::new();
+    }
+    let mut votes = Votes::default();
+    for (check, verdict) in checks().zip(verdicts) {
+        votes.add(check.role, check, verdict.is_some_and(|verdict| !verdict.allowed()));
+    }
+    let denied = votes.deny();
+    let of_check = |(place, check): (usize, &Check)| {
+        let recorded = check.recorded.as_ref()?;
+        let period = recorded.usage.period();
+        let index = period.index(now);
+        let signed = |hits: u64| i64::try_from(hits).unwrap_or(i64::MAX);
+        let (hits, is_denied) = match (recorded.occasion, check.ask) {
+            (Occasion::Undone { at_ms, cost }, _) => {
+                let added = Added { index: period.index(at_ms), admitted: -1, denied: 1, cost: -signed(cost) };
+                return Some((place, added));
+            }
+            (Occasion::Denied, ask) => (signed(ask.taken()), true),
+            (Occasion::Exempt { hits }, _) => (hits, denied && hits > 0),
+            (Occasion::Decided, Ask::TakeBack(_)) => return None,
+            (Occasion::Decided, ask) => (ask.hits(), denied && ask.taken() > 0),
+        };
+        let added =
+            Added { index, admitted: i64::from(!is_denied && hits > 0), denied: i64::from(is_denied), cost: hits };
+        let added = Added { cost: if is_denied && !check.costs_denied() { 0 } else { hits }, ..added };
+        (is_denied || hits != 0).then_some((place, added))
+    };
+    checks().enumerate().filter_map(of_check).collect()
+}
+
+/// What takes back what this check was charged by a group that passed, and what was recorded of it, because another
+/// store denies the rest of the request; `None` where there is nothing to be taken back.
 pub fn take_back(check: &Check, verdict: &CheckVerdict) -> Option<Check> {
-    if check.limit.count_denied() {
+    let at_ms = verdict.at_ms;
+    // What counts denials keeps its charge. What a ban denies, its limit may have charged in shadow mode.
+    let charge = if check.limit.count_denied() { None } else { Charge::of(check.ask, at_ms, &verdict.own) };
+    let undone = |recorded: &Recorded| {
+        let hits = match recorded.occasion {
+            Occasion::Decided => check.ask.taken(),
+            Occasion::Exempt { hits } => u64::try_from(hits).unwrap_or(0),
+            Occasion::Denied | Occasion::Undone { .. } => 0,
+        };
+        let cost = if check.costs_denied() { 0 } else { hits };
+        (hits > 0).then(|| Recorded { occasion: Occasion::Undone { at_ms, cost }, ..recorded.clone() })
+    };
+    let recorded = check.recorded.as_ref().and_then(undone);
+    if charge.is_none() && recorded.is_none() {
         return None;
     }
-    // What a ban denies, its limit may have charged in shadow mode.
-    let charge = Charge::of(check.ask, verdict.at_ms, &verdict.own)?;
-    Some(Check { ask: Ask::TakeBack(charge), penalty: None, role: Role::Shadow, lease: None, ..check.clone() })
+    let ask = charge.map_or(Ask::Peek, Ask::TakeBack);
+    Some(Check { ask, penalty: None, role: Role::Shadow, lease: None, recorded, ..check.clone() })
 }
 
 /// A group that is being decided.

@@ -1,12 +1,15 @@
 //! Names of counters: `PREFIX{domain|key=value|key=value}|LIMIT`; and those that `envoyproxy/ratelimit` has, where
 //! counters are shared with it.
 
+use std::borrow::Borrow;
 use std::fmt::{self, Write as _};
+use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 use crate::algorithm::{Limit, Penalty};
 use crate::descriptor::Entry;
+use crate::usage::Period;
 
 /// A counter's name: two counters share a name only if they are the same counter, whatever bytes a client sends. The
 /// names of [`Key::of_window`] are another's, and do not promise it among themselves.
@@ -18,7 +21,7 @@ use crate::descriptor::Entry;
 /// stands for all that match a pattern is marked by `~` in place of `=`, and so is the last value of a limit that has
 /// holders, which is no part of the name but names the [`holder`]. A tag that would be long is replaced by its BLAKE3
 /// hash.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(String);
 
 /// Where a counter's limit comes from.
@@ -48,22 +51,7 @@ impl Key {
         name.push_str(prefix);
         name.push('{');
         let tag = name.len();
-        escape(&mut name, domain);
-        for (level, entry) in entries.iter().enumerate() {
-            name.push('|');
-            escape(&mut name, &entry.key);
-            let is_holder = limit.algorithm().has_holders() && level + 1 == entries.len();
-            match shared_pattern(level).or(is_holder.then_some("*")) {
-                Some(pattern) => {
-                    name.push('~');
-                    escape(&mut name, pattern);
-                }
-                None => {
-                    name.push('=');
-                    escape(&mut name, &entry.value);
-                }
-            }
-        }
+        write_tag(&mut name, domain, entries, shared_pattern, limit);
         if name.len() > tag + Self::MAX_TAG {
             let hash = blake3::hash(&name.as_bytes()[tag..]);
             name.truncate(tag);
@@ -77,6 +65,23 @@ impl Key {
         }
         limit.identity(&mut name);
         Key(name)
+    }
+
+    /// The tag of the counter of `limit` for these entries, where its name has but a hash of it.
+    pub fn long_tag<'a>(
+        &self,
+        domain: &str,
+        entries: &[Entry],
+        shared_pattern: impl Fn(usize) -> Option<&'a str>,
+        limit: &Limit,
+    ) -> Option<Arc<str>> {
+        // The prefix has no braces.
+        let (_, tag) = self.0.split_once('{')?;
+        tag.starts_with('|').then(|| {
+            let mut tag = String::new();
+            write_tag(&mut tag, domain, entries, shared_pattern, limit);
+            tag.into()
+        })
     }
 
     /// The counter that `envoyproxy/ratelimit` has for these entries in the window that begins then, in seconds since
@@ -113,6 +118,12 @@ impl Key {
         Key(name)
     }
 
+    /// The page of records that the use of this counter goes onto at this time, in milliseconds since the epoch: it
+    /// lies in the same slot of a cluster.
+    pub fn of_page(&self, period: Period, now_ms: u64) -> Key {
+        Key(format!("{self}|u1:{}:{}", period.ms(), now_ms / period.page_ms()))
+    }
+
     /// The name without the window that it may have at its end: the same for all windows of a counter.
     pub fn without_window(&self) -> &str {
         match self.0.rsplit_once('_') {
@@ -124,6 +135,31 @@ impl Key {
     /// The name as it stands in Redis.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+fn write_tag<'a>(
+    name: &mut String,
+    domain: &str,
+    entries: &[Entry],
+    shared_pattern: impl Fn(usize) -> Option<&'a str>,
+    limit: &Limit,
+) {
+    escape(name, domain);
+    for (level, entry) in entries.iter().enumerate() {
+        name.push('|');
+        escape(name, &entry.key);
+        let is_holder = limit.algorithm().has_holders() && level + 1 == entries.len();
+        match shared_pattern(level).or(is_holder.then_some("*")) {
+            Some(pattern) => {
+                name.push('~');
+                escape(name, pattern);
+            }
+            None => {
+                name.push('=');
+                escape(name, &entry.value);
+            }
+        }
     }
 }
 
@@ -141,6 +177,12 @@ const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'|').add(b'=').add
 
 fn escape(name: &mut String, text: &str) {
     name.extend(utf8_percent_encode(text, ESCAPED));
+}
+
+impl Borrow<str> for Key {
+    fn borrow(&self) -> &str {
+        self.as_str()
+    }
 }
 
 impl fmt::Display for Key {

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use crate::algorithm::{Ask, Caller, Limit, Penalty, Verdict};
 use crate::descriptor::Role;
 use crate::lease::Lease;
+use crate::usage::Usage;
 
 pub use key::{Key, Origin, holder};
 
@@ -49,6 +50,41 @@ pub struct Check {
     pub lease: Option<Lease>,
     /// It is decided only when a replica of the store has heard of it, where the store has replicas.
     pub durable: bool,
+    /// What the store records of it, where its use is kept.
+    pub recorded: Option<Recorded>,
+}
+
+/// What of a check goes into the records of its counter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// What is kept.
+    pub usage: Usage,
+    /// The counter's tag, where its name has but a hash of it.
+    pub tag: Option<Arc<str>>,
+    /// What makes the record.
+    pub occasion: Occasion,
+}
+
+/// What makes a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Occasion {
+    /// The check: what it asks, and what becomes of its request.
+    #[default]
+    Decided,
+    /// The request is denied, whatever the store says.
+    Denied,
+    /// So many hits that the limit is not asked for, because it lets them pass for now; negative ones are refunded.
+    Exempt {
+        /// At most 2^53 of them.
+        hits: i64,
+    },
+    /// A request passed then, at this cost, and is denied after all.
+    Undone {
+        /// When, on the store's clock, in milliseconds since the epoch.
+        at_ms: u64,
+        /// What it cost.
+        cost: u64,
+    },
 }
 
 /// The penalty of a check.
@@ -64,7 +100,8 @@ impl Check {
     /// Asks one counter for nobody in particular; a denial denies the request.
     pub fn new(key: Key, limit: Limit, ask: Ask) -> Check {
         let (caller, role) = (Caller::default(), Role::Enforced);
-        Check { key, limit, penalty: None, ask, caller, role, descriptor: 0, lease: None, durable: false }
+        let (penalty, lease, recorded) = (None, None, None);
+        Check { key, limit, penalty, ask, caller, role, descriptor: 0, lease, durable: false, recorded }
     }
 
     /// The penalty, where it is a matter of this request.
@@ -77,9 +114,16 @@ impl Check {
         1 + usize::from(self.penalized().is_some())
     }
 
+    /// What a denied request would have used, it has: the rule says so itself. A fixed window counts denials of its own
+    /// accord, because others do.
+    pub(crate) fn costs_denied(&self) -> bool {
+        self.limit.options().count_denied == Some(true)
+    }
+
     /// How much work it is at the most, where a small counter is 1.
     pub fn work(&self) -> u64 {
-        self.limit.work() + self.penalized().map_or(0, |penalized| penalized.penalty.work())
+        let penalty = self.penalized().map_or(0, |penalized| penalized.penalty.work());
+        self.limit.work() + penalty + u64::from(self.recorded.is_some())
     }
 }
 

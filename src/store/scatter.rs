@@ -244,7 +244,8 @@ mod tests {
     use crate::algorithm::{Algorithm, Ask, Limit, Options};
     use crate::descriptor::Entry;
     use crate::store::memory::{Clock, MemoryStore};
-    use crate::store::{Key, Origin, Store as _};
+    use crate::store::{Key, Occasion, Origin, Recorded, Store as _};
+    use crate::usage::{Added, Period, Totals, Usage};
 
     /// Stands still unless it is moved.
     #[derive(Clone, Default)]
@@ -281,7 +282,8 @@ mod tests {
     impl Simulated {
         fn new(nodes: usize, yields: bool) -> Arc<Simulated> {
             let clock = Still::default();
-            let nodes = (0..nodes).map(|_| MemoryStore::new(clock.clone(), 1 << 20)).collect();
+            let store = |_| MemoryStore::new(clock.clone(), 1 << 20).keeping_usage();
+            let nodes = (0..nodes).map(store).collect();
             Arc::new(Simulated { clock, nodes, fates: Mutex::default(), yields })
         }
 
@@ -290,6 +292,16 @@ mod tests {
             let check = check(key, limit, Ask::Peek, Role::Enforced);
             let verdicts = self.nodes[self.holder(&check)].check(&[check], Instant::now()).await.unwrap();
             verdicts[0].unwrap().own.remaining
+        }
+    }
+
+    impl Simulated {
+        /// What has been recorded of a counter, on all pages.
+        fn recorded(&self, key: usize, limit: Limit) -> Totals {
+            let check = check(key, limit, Ask::Peek, Role::Enforced);
+            let pages = self.nodes[self.holder(&check)].usage_pages(None, usize::MAX);
+            let own = pages.iter().filter(|page| page.name.starts_with(check.key.as_str()));
+            own.flat_map(|page| &page.records).fold(Totals::default(), |sum, (_, record)| sum.plus(*record))
         }
     }
 
@@ -486,6 +498,61 @@ mod tests {
                         if denied && !broke && !counts_denied && hits > 0 {
                             prop_assert_eq!(taken, 0, "it was denied");
                         }
+                    }
+                }
+                Ok(())
+            })?;
+        }
+
+        /// Whatever breaks, the records say what was charged; and where nothing breaks, how many passed.
+        #[test]
+        fn what_is_recorded_is_what_was_charged(
+            limits in prop::collection::vec(limits(), KEYS),
+            requests in prop::collection::vec((asked(), prop::collection::vec(fate(), 0..6)), 1..40),
+            breaks in any::<bool>(),
+        ) {
+            run(async {
+                let nodes = Simulated::new(3, false);
+                let mut expected = [Totals::default(); KEYS];
+                for (request, fates) in &requests {
+                    if breaks {
+                        nodes.fates.lock().clone_from(fates);
+                    }
+                    let is_take = |ask: &Ask| ask.taken() > 0;
+                    let request: Vec<_> = request.iter().filter(|(_, ask, _)| is_take(ask)).collect();
+                    let usage = Usage::new(Period::Day, Duration::from_secs(86_400)).unwrap();
+                    let recorded = || Some(Recorded { usage, tag: None, occasion: Occasion::Decided });
+                    let to_check = |(key, ask, role): &&(usize, Ask, Role)| Check {
+                        recorded: recorded(),
+                        ..check(*key, limits[*key], *ask, *role)
+                    };
+                    let checks: Vec<Check> = request.iter().map(to_check).collect();
+                    let answer = decide(&nodes, &checks, soon()).await;
+                    sleep(PATIENCE * 2).await;
+                    nodes.fates.lock().clear();
+                    let Ok(verdicts) = answer else { continue };
+                    let denied = is_denied(&checks, &verdicts);
+                    for (key, ask, _) in request {
+                        let costs_denied = limits[*key].options().count_denied == Some(true);
+                        let cost = if denied && !costs_denied { 0 } else { ask.hits() };
+                        let (admitted, denied) = if denied { (0, 1) } else { (1, 0) };
+                        let added = Added { index: 0, admitted, denied, cost };
+                        expected[*key] = expected[*key].with(added);
+                    }
+                }
+                for (key, limit) in limits.iter().enumerate() {
+                    let recorded = nodes.recorded(key, *limit);
+                    if !breaks {
+                        prop_assert_eq!(recorded, expected[key], "of {}", key);
+                    }
+                    let charged = 12 - i64::from(nodes.left(key, *limit).await);
+                    // A limit in shadow mode admits what it cannot charge, and one that counts denials stops at its
+                    // number.
+                    prop_assert!(recorded.cost >= charged, "{} was charged, {} recorded", charged, recorded.cost);
+                    let only_enforced = requests.iter().flat_map(|(request, _)| request)
+                        .all(|(other, _, role)| other != &key || *role == Role::Enforced);
+                    if only_enforced && !limit.count_denied() {
+                        prop_assert_eq!(recorded.cost, charged, "of {}", key);
                     }
                 }
                 Ok(())

@@ -35,9 +35,14 @@ pub enum Period {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
     /// Out of range.
-    #[error("keep must be from one {0} to 3660d: so long is what a counter was used in a {0} kept")]
+    #[error("keep must be at least one {0}, which is what a record is about, and at most 3660d")]
     Keep(Period),
 }
+
+/// The largest number of a record, which has six bytes for it.
+const MAX_COUNT: i64 = (1 << 48) - 1;
+/// The largest cost of a record, and below zero the smallest.
+const MAX_COST: i64 = (1 << 47) - 1;
 
 /// How much a counter was used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,8 +51,32 @@ pub struct Totals {
     pub admitted: u64,
     /// Requests that did not.
     pub denied: u64,
-    /// What they were charged, less what was refunded: hits times the limit's `cost`. Below zero where more was
-    /// refunded than charged.
+    /// The hits of those that passed, times the limit's `cost`, less what was refunded; where the rule says
+    /// `count_denied: true`, of those that did not pass, too. Below zero where more was refunded.
+    pub cost: i64,
+}
+
+/// Records of one counter that lie close together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Page {
+    /// Its name: that of the counter, and which page it is.
+    pub name: String,
+    /// The counter's tag, where its name has but a hash of it.
+    pub tag: Option<String>,
+    /// By the index of their period, in ascending order.
+    pub records: Vec<(u64, Totals)>,
+}
+
+/// What a decision adds to a record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Added {
+    /// In which period, by its index.
+    pub index: u64,
+    /// To [`Totals::admitted`].
+    pub admitted: i64,
+    /// To [`Totals::denied`].
+    pub denied: i64,
+    /// To [`Totals::cost`].
     pub cost: i64,
 }
 
@@ -72,6 +101,13 @@ impl Usage {
     /// How long a record is kept after its period.
     pub fn keep(self) -> Duration {
         self.keep
+    }
+
+    /// How long a page is kept that a record has just been added to, in milliseconds: all that may still come onto it
+    /// is kept for long enough.
+    pub fn page_kept_ms(self) -> u64 {
+        let keep = u64::try_from(self.keep.as_millis()).unwrap_or(u64::MAX);
+        keep.saturating_add(self.period.page_ms())
     }
 }
 
@@ -115,6 +151,11 @@ impl Period {
         }
     }
 
+    /// How long a time a page is about, in milliseconds.
+    pub const fn page_ms(self) -> u64 {
+        self.ms() * self.per_page()
+    }
+
     /// The number of the period that a time lies in, from the epoch on.
     pub const fn index(self, at_ms: u64) -> u64 {
         at_ms / self.ms()
@@ -135,6 +176,94 @@ impl Totals {
             admitted: self.admitted.saturating_add(other.admitted),
             denied: self.denied.saturating_add(other.denied),
             cost: self.cost.saturating_add(other.cost),
+        }
+    }
+
+    /// A record after a decision. It stays within what it has room for.
+    #[must_use]
+    pub fn with(self, added: Added) -> Totals {
+        let count = |count: u64, added: i64| {
+            let count = i64::try_from(count).unwrap_or(MAX_COUNT).saturating_add(added);
+            count.clamp(0, MAX_COUNT).unsigned_abs()
+        };
+        Totals {
+            admitted: count(self.admitted, added.admitted),
+            denied: count(self.denied, added.denied),
+            cost: self.cost.saturating_add(added.cost).clamp(-MAX_COST, MAX_COST),
+        }
+    }
+
+    /// As it lies in Redis: 18 bytes.
+    pub fn pack(self) -> [u8; RECORD] {
+        let mut bytes = [0; RECORD];
+        let numbers = [self.admitted.to_le_bytes(), self.denied.to_le_bytes(), self.cost.to_le_bytes()];
+        for (part, number) in bytes.chunks_exact_mut(NUMBER).zip(&numbers) {
+            part.copy_from_slice(&number[..NUMBER]);
+        }
+        bytes
+    }
+
+    /// The record of these bytes; `None` where it is none.
+    pub fn unpack(bytes: &[u8]) -> Option<Totals> {
+        let bytes: &[u8; RECORD] = bytes.try_into().ok()?;
+        let number = |place: usize| {
+            let part = &bytes[place * NUMBER..(place + 1) * NUMBER];
+            part.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
+        };
+        // The sign is the highest bit of 48.
+        let cost = (number(2) << 16).cast_signed() >> 16;
+        Some(Totals { admitted: number(0), denied: number(1), cost })
+    }
+}
+
+/// Bytes of a number in a record, and of a record.
+const NUMBER: usize = 6;
+const RECORD: usize = 3 * NUMBER;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn a_record_is_read_as_it_was_written(
+            admitted in 0..=MAX_COUNT.unsigned_abs(), denied in 0..=MAX_COUNT.unsigned_abs(),
+            cost in -MAX_COST..=MAX_COST,
+        ) {
+            let totals = Totals { admitted, denied, cost };
+            prop_assert_eq!(Totals::unpack(&totals.pack()), Some(totals));
+        }
+
+        #[test]
+        fn a_record_has_room_for_what_it_becomes(
+            steps in prop::collection::vec([any::<i64>(), any::<i64>(), any::<i64>()], 1..8)
+        ) {
+            let mut totals = Totals::default();
+            for [admitted, denied, cost] in steps {
+                totals = totals.with(Added { index: 0, admitted, denied, cost });
+                prop_assert_eq!(Totals::unpack(&totals.pack()), Some(totals));
+            }
+        }
+    }
+
+    #[test]
+    fn bytes_of_another_length_are_no_record() {
+        for bytes in [&b""[..], b"12", &[0; 17], &[0; 19]] {
+            assert_eq!(Totals::unpack(bytes), None);
+        }
+    }
+
+    #[test]
+    fn a_record_is_kept_for_a_period_at_least_and_for_ten_years_at_most() {
+        let keep = |period, seconds| Usage::new(period, Duration::from_secs(seconds)).map(|usage| usage.keep());
+        for period in Period::ALL {
+            let shortest = period.ms() / 1_000;
+            assert_eq!(keep(period, shortest - 1), Err(UsageError::Keep(period)));
+            assert_eq!(keep(period, shortest), Ok(Duration::from_secs(shortest)));
+            assert_eq!(keep(period, 3_660 * 86_400), Ok(MAX_KEEP));
+            assert_eq!(keep(period, 3_660 * 86_400 + 1), Err(UsageError::Keep(period)));
         }
     }
 }

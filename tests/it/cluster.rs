@@ -14,6 +14,7 @@ use support::cluster::{Cluster, SLOTS};
 use support::redis::Redis;
 use support::tollgate::{Tollgate, command, request};
 use support::{wait_until, wait_until_async};
+use tollgate::usage::Totals;
 use tollgate::wire::RateLimitRequest;
 use tollgate::wire::rate_limit_response::Code;
 
@@ -59,6 +60,62 @@ async fn each_counter_is_where_its_slot_is() {
     for tollgate in &tollgates {
         assert_eq!(tollgate.metric("tollgate_store_up"), 1.0);
     }
+}
+
+/// What has been recorded of this user, on all nodes.
+async fn recorded(cluster: &Cluster, user: &str) -> Totals {
+    let mut sum = Totals::default();
+    for node in &cluster.nodes {
+        let mut connection = node.connection().await;
+        let pattern = format!("{{shop|user={user}}}*|u1:*");
+        let pages: Vec<String> = cmd("KEYS").arg(pattern).query_async(&mut connection).await.unwrap();
+        for page in pages {
+            let records: Vec<Vec<u8>> = cmd("HVALS").arg(page).query_async(&mut connection).await.unwrap();
+            sum = records.iter().fold(sum, |sum, record| sum.plus(Totals::unpack(record).unwrap()));
+        }
+    }
+    sum
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_used_is_recorded_where_its_slot_is_and_taken_back_there() {
+    let cluster = Cluster::start(3, 0).await;
+    let rules = RULES.replace("requests_per_unit: 3,", "requests_per_unit: 3, usage: {by: day, keep: 400d},");
+    let tollgate = start(&cluster, &rules, &[]);
+    let slot = slot_of("ann");
+    let from = (0..3).position(|master| cluster.slots(master).contains(&slot)).unwrap();
+    let to = (from + 1) % 3;
+    let users = users_of("moving", 6, |its| its == slot);
+    let ask = async || pass(&tollgate, users.iter().map(|user| of_user(user))).await;
+    assert_eq!(ask().await, 6);
+    // Redis says TRYAGAIN for two names of which one is not there: what it does not decide it does not record.
+    let decided = AtomicU64::new(0);
+    cluster
+        .move_slot(slot, from, to, async || {
+            for user in &users {
+                let answer = tollgate.ask(of_user(user)).await;
+                decided.fetch_add(u64::from(answer.is_ok()), Ordering::Relaxed);
+            }
+        })
+        .await;
+    let mut admitted = 0;
+    for user in &users {
+        admitted += recorded(&cluster, user).await.admitted;
+    }
+    assert_eq!(admitted, 6 + decided.into_inner());
+    while ask().await > 0 {}
+    assert!(ask().await == 0);
+    for user in &users {
+        let recorded = recorded(&cluster, user).await;
+        assert_eq!((recorded.admitted, recorded.cost), (3, 3), "{user}");
+    }
+
+    // The user's limit is used up: what is charged on another node is taken back, and recorded as denied.
+    let elsewhere = users_of("elsewhere", 1, |its| !cluster.slots(to as u16).contains(&its) && its != slot).remove(0);
+    let both = || request("shop", &[&[("user", &elsewhere)], &[("user", &users[0])]]);
+    assert_eq!(pass(&tollgate, [both(), both()]).await, 0);
+    assert_eq!(recorded(&cluster, &elsewhere).await, Totals { admitted: 0, denied: 2, cost: 0 });
+    assert_eq!(pass(&tollgate, [(); 4].map(|()| of_user(&elsewhere))).await, 3);
 }
 
 fn slot_of(user: &str) -> u16 {

@@ -6,6 +6,7 @@
 mod algorithms;
 mod batching;
 mod between;
+mod billing;
 mod browser;
 mod candidates;
 mod causes;

@@ -3,7 +3,7 @@
 
 use crate::support;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use deadpool_redis::redis::aio::MultiplexedConnection;
@@ -20,7 +20,8 @@ use tollgate::algorithm::{
 use tollgate::descriptor::Role;
 use tollgate::store::memory::Clock;
 use tollgate::store::redis::script::{self, Group, Reply, Scripts};
-use tollgate::store::{Check, CheckVerdict, Key, Origin, Penalized, StoreError, Verdicts, group};
+use tollgate::store::{Check, CheckVerdict, Key, Occasion, Origin, Penalized, Recorded, StoreError, Verdicts, group};
+use tollgate::usage::{Period, Totals, Usage};
 
 const START: u64 = 1_784_000_000_123;
 
@@ -29,8 +30,9 @@ const HOUR_MS: i64 = 60 * 60 * 1000;
 /// One call: how far the clock moves, and for each request in it what is asked of which counter, by whom.
 type Step = (Move, Vec<Vec<Asked>>);
 
-/// A counter, how its limit may have been changed, for whom it is asked, for what, and role.
-type Asked = (usize, Option<Change>, Caller, Wants, Role);
+/// A counter, how its limit may have been changed, for whom it is asked, for what, role, and what makes its record
+/// where its use is kept.
+type Asked = (usize, Option<Change>, Caller, Wants, Role, Occasion);
 
 #[derive(Clone, Debug)]
 enum Wants {
@@ -72,7 +74,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let holder = prop::sample::select(vec![0, 1, MAX_HITS]);
     let change = prop::option::weighted(0.1, any_change());
     let caller = (holder, max_wait_ms()).prop_map(|(holder, max_wait_ms)| Caller { holder, max_wait_ms, window: None });
-    let alone = (0..3_usize, change, caller, wants, role).boxed();
+    let undone = (0..2 * START, 0..=MAX_HITS).prop_map(|(at_ms, cost)| Occasion::Undone { at_ms, cost });
+    let exempt =
+        prop_oneof![-9..9_i64, -(MAX_HITS as i64)..=MAX_HITS as i64].prop_map(|hits| Occasion::Exempt { hits });
+    let occasion = prop_oneof![8 => Just(Occasion::Decided), 1 => Just(Occasion::Denied), 1 => undone, 1 => exempt];
+    let alone = (0..3_usize, change, caller, wants, role, occasion).boxed();
     let request = prop::collection::vec(alone.clone(), 1..5);
     // A check that is all of its call has a script of its own.
     let calls = prop_oneof![
@@ -82,14 +88,20 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec((moves, calls), 1..25)
 }
 
-/// A limit, the penalty behind it, and the window in its counter's name, where it is a fixed one of no calendar.
-type Limited = (Limit, Option<Penalty>, Option<NamedWindow>);
+/// A limit, the penalty behind it, the window in its counter's name, where it is a fixed one of no calendar, and what
+/// is kept of its use, with or without a tag.
+type Limited = (Limit, Option<Penalty>, Option<NamedWindow>, Option<(Usage, bool)>);
+
+fn any_usage() -> impl Strategy<Value = (Usage, bool)> {
+    (prop::sample::select(&Period::ALL[..]), 1..3_660_u64, any::<bool>())
+        .prop_map(|(period, days, tag)| (Usage::new(period, Duration::from_secs(days * 86_400)).unwrap(), tag))
+}
 
 /// The checks of a request. Each descriptor has up to two limits, which share its role and whether it gives back.
 fn checks(limits: &[Limited], charges: &Charges, asked: &[Asked]) -> Vec<Check> {
-    let check = |(i, (counter, change, caller, wants, _)): (usize, &Asked)| {
-        let (descriptor, (.., first, role)) = (i / 2, &asked[i - i % 2]);
-        let (limit, penalty, window) = limits[counter % limits.len()];
+    let check = |(i, (counter, change, caller, wants, _, occasion)): (usize, &Asked)| {
+        let (descriptor, (.., first, role, _)) = (i / 2, &asked[i - i % 2]);
+        let (limit, penalty, window, usage) = limits[counter % limits.len()];
         let is_aligned = limit.algorithm() == Algorithm::FixedWindow && limit.options().time_zone.is_none();
         let window = window.filter(|_| is_aligned);
         let limit = change.as_ref().and_then(|change| change.of(&limit)).unwrap_or(limit);
@@ -110,7 +122,10 @@ fn checks(limits: &[Limited], charges: &Charges, asked: &[Asked]) -> Vec<Check> 
             (_, Wants::Invented(charge)) => (*caller, Ask::TakeBack(*charge)),
             _ => (*caller, ask(-amount.max(1))),
         };
-        Check { penalty, caller: Caller { window, ..caller }, role: *role, descriptor, ..Check::new(key, limit, wants) }
+        let recorded =
+            usage.map(|(usage, tag)| Recorded { usage, tag: tag.then(|| "d|key=value".into()), occasion: *occasion });
+        let caller = Caller { window, ..caller };
+        Check { penalty, caller, role: *role, descriptor, recorded, ..Check::new(key, limit, wants) }
     };
     asked.iter().enumerate().map(check).collect()
 }
@@ -140,6 +155,17 @@ impl Lua {
             load.exec_async(&mut connection).await.unwrap();
         }
         Lua { connection, scripts }
+    }
+
+    /// What a page has: its records, and the tag.
+    async fn page(&mut self, page: &Key) -> Kept {
+        let mut fields: BTreeMap<String, Vec<u8>> =
+            cmd("HGETALL").arg(page.as_str()).query_async(&mut self.connection).await.unwrap();
+        let tag = fields.remove("tag").map(|tag| String::from_utf8(tag).unwrap());
+        let record = |(index, bytes): (String, Vec<u8>)| (index.parse().unwrap(), Totals::unpack(&bytes).unwrap());
+        let ends_at: Option<u64> =
+            cmd("HGET").arg("expiry").arg(page.as_str()).query_async(&mut self.connection).await.unwrap();
+        (fields.into_iter().map(record).collect(), tag, ends_at)
     }
 
     async fn forget(&mut self) {
@@ -200,16 +226,35 @@ fn read<T: FromRedisValue>(value: &Value) -> T {
     from_redis_value(value.clone()).unwrap()
 }
 
+/// The records of a page, its tag, and when it expires.
+type Kept = (BTreeMap<u64, Totals>, Option<String>, Option<u64>);
+
 /// The same in Rust.
 #[derive(Default)]
 struct Twin {
     /// Each with its state, and when it expires.
     counters: HashMap<Key, (State, u64)>,
+    pages: BTreeMap<Key, Kept>,
 }
 
 impl Twin {
     fn state(&self, key: &Key) -> Option<&State> {
         self.counters.get(key).map(|(state, _)| state)
+    }
+
+    /// The process that asks has another clock.
+    fn record(&mut self, checks: &[Check], verdicts: &Verdicts, clocks: Clocks) {
+        for (place, added) in group::added(checks, verdicts, clocks.redis) {
+            let check = &checks[place];
+            let recorded = check.recorded.as_ref().unwrap();
+            let page = self.pages.entry(check.key.of_page(recorded.usage.period(), clocks.process)).or_default();
+            if !page.0.contains_key(&added.index) {
+                page.1 = recorded.tag.as_deref().map(str::to_owned).or(page.1.take());
+                page.2 = Some(clocks.redis + recorded.usage.page_kept_ms());
+            }
+            let record = page.0.entry(added.index).or_default();
+            *record = record.with(added);
+        }
     }
 
     fn decide(&mut self, checks: &[Check], now: u64) -> Verdicts {
@@ -250,7 +295,12 @@ fn rust_and_lua_agree_at_every_step() {
     });
     let limit = prop_oneof![any_limit(), small_limit()];
     let limits = prop::collection::vec(
-        (limit, prop::option::weighted(0.3, any_penalty()), prop::option::weighted(0.5, any_window())),
+        (
+            limit,
+            prop::option::weighted(0.3, any_penalty()),
+            prop::option::weighted(0.5, any_window()),
+            prop::option::weighted(0.3, any_usage()),
+        ),
         1..4,
     );
     // In this range the clock of the process that asks makes no difference to a calendar.
@@ -271,8 +321,16 @@ fn rust_and_lua_agree_at_every_step() {
             let clocks = Clocks { redis: now, process: now.saturating_add_signed(ahead) };
             let (decided, stored) = runtime.block_on(lua.decide(&requests, clocks));
             let verdicts: Verdicts = decided.into_iter().flat_map(Result::unwrap).collect();
-            let twins: Verdicts = requests.iter().flat_map(|checks| rust.decide(checks, now)).collect();
+            let mut twins = Verdicts::new();
+            for checks in &requests {
+                let verdicts = rust.decide(checks, now);
+                rust.record(checks, &verdicts, clocks);
+                twins.extend(verdicts);
+            }
             prop_assert_eq!(&verdicts, &twins, "at {}: {:?}", now, requests);
+            for (name, page) in &rust.pages {
+                prop_assert_eq!(&runtime.block_on(lua.page(name)), page, "at {}: {:?}", now, requests);
+            }
             for (check, verdict) in requests.iter().flatten().zip(verdicts.iter().flatten()) {
                 let charge = Charge::of(check.ask, verdict.at_ms, &verdict.own);
                 charges.extend(charge.map(|charge| (check.key.clone(), check.caller, charge)));

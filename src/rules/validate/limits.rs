@@ -10,8 +10,9 @@ use crate::algorithm::{Algorithm, Initial, Limit, LimitError, LimitErrors, Optio
 use crate::descriptor::Unit;
 use crate::lease::Lease;
 use crate::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, Said, SaidBy};
-use crate::rules::config::{FieldPath, Raw, RawLease, RawLimit, RawPenalty, RawReplaces, Text};
+use crate::rules::config::{FieldPath, Raw, RawLease, RawLimit, RawPenalty, RawReplaces, RawUsage, Text};
 use crate::rules::report::{Severity, nearest, quoted, unknown};
+use crate::usage::{Period, Usage};
 
 /// How long a slot is taken that no stream releases.
 const HOLD: Duration = Duration::from_secs(60);
@@ -80,6 +81,7 @@ impl Tree<'_, '_> {
             penalty: None,
             lease: None,
             durable: raw.durable.get().copied().unwrap_or(false),
+            usage: None,
             replaces,
         };
         match raw.unlimited {
@@ -108,10 +110,11 @@ impl Tree<'_, '_> {
         let lease = raw.lease.get();
         let lease =
             lease.map(|raw_lease| self.lease(raw_lease, path.key("lease"), limit.as_ref(), !raw.penalty.is_missing()));
+        let usage = raw.usage.get().map(|usage| self.usage(usage, path.key("usage"), limit.as_ref(), lease.is_some()));
         // What is there and makes no sense has been reported.
-        let reported = cost.is_none() || penalty == Some(None) || lease == Some(None);
-        let (limit, penalty, lease) = (limit?, penalty.flatten(), lease.flatten());
-        let config = LimitConfig { allowance: Allowance::Limited(limit), penalty, lease, ..common };
+        let reported = cost.is_none() || penalty == Some(None) || lease == Some(None) || usage == Some(None);
+        let (limit, penalty, lease, usage) = (limit?, penalty.flatten(), lease.flatten(), usage.flatten());
+        let config = LimitConfig { allowance: Allowance::Limited(limit), penalty, lease, usage, ..common };
         (!reported).then(|| self.shared(name, config, path))
     }
 
@@ -231,6 +234,44 @@ impl Tree<'_, '_> {
         lease.ok()
     }
 
+    fn usage(
+        &mut self,
+        raw: &RawUsage<'_>,
+        path: FieldPath<'_>,
+        limit: Option<&Limit>,
+        has_lease: bool,
+    ) -> Option<Usage> {
+        let by = self.complaints.required_text(&raw.by, path.key("by")).and_then(|name| {
+            let period = Period::ALL.into_iter().find(|period| period.name() == name);
+            if period.is_none() {
+                let message = unknown("period", name, &Period::ALL.map(Period::name));
+                self.complaints.error(path.key("by"), message);
+            }
+            period
+        });
+        let keep = path.key("keep");
+        self.complaints.required(&raw.keep, keep, "how long a record is kept, such as 400d");
+        let keep_for = self.length(&raw.keep, keep);
+        if has_lease {
+            let message = "what is taken in advance is in no record when it is used: remove usage or lease";
+            self.complaints.error(path, message);
+            return None;
+        }
+        if let Some(limit) = limit.filter(|limit| limit.algorithm().has_holders()) {
+            let message = format!(
+                "{} limits what is in progress, and counts nothing up: remove it, or choose another algorithm",
+                limit.algorithm()
+            );
+            self.complaints.error(path, message);
+            return None;
+        }
+        let usage = Usage::new(by?, keep_for?);
+        if let Err(error) = &usage {
+            self.complaints.error(keep, error.to_string());
+        }
+        usage.ok()
+    }
+
     fn replaces(&mut self, list: &[Raw<RawReplaces<'_>>], path: FieldPath<'_>, own: &str) -> Vec<String> {
         let mut names = Vec::new();
         for (index, raw) in list.iter().enumerate() {
@@ -261,8 +302,13 @@ impl Tree<'_, '_> {
         if !raw.period.is_missing() {
             self.complaints.error(path.key("period"), "an unlimited rule has no period: remove one of the two");
         }
+        if !raw.usage.is_missing() {
+            let message = "an unlimited rule counts nothing, so there is no use to be kept: limit it to what never \
+                           comes, or remove it";
+            self.complaints.error(path.key("usage"), message);
+        }
         // Every other key is about counting.
-        let elsewhere = ["name", "replaces", "unlimited", "unit", "period"];
+        let elsewhere = ["name", "replaces", "unlimited", "unit", "period", "usage"];
         for key in raw.given().filter(|key| !elsewhere.contains(key)) {
             self.complaints.warn(path.key(key), "does nothing: an unlimited rule counts nothing");
         }

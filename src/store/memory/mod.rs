@@ -12,6 +12,7 @@
 
 mod available;
 mod shard;
+mod usage;
 
 use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
@@ -27,7 +28,9 @@ use tokio::time::Instant;
 
 use super::{Check, CheckVerdict, Key, Store, StoreError, Verdicts, group};
 use crate::algorithm::{Effect, Outcome, State};
+use crate::usage::{Added, Page};
 use shard::{COUNTER_BYTES, Name, PAGE_BYTES, Shard, Swept};
+use usage::Pages;
 
 /// Enough that cores seldom meet at one.
 const SHARDS: usize = 256;
@@ -90,6 +93,8 @@ pub struct MemoryStore<C = SystemClock> {
     bytes: AtomicUsize,
     /// How many counters there are.
     counters: AtomicUsize,
+    /// What they were used, where that is kept.
+    usage: Option<Mutex<Pages>>,
 }
 
 /// What a decision or a sweep does to the sums.
@@ -127,7 +132,14 @@ impl<C: Clock> MemoryStore<C> {
             part.copy_from_slice(&random.hash_one(half).to_le_bytes());
         }
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        MemoryStore { shards, hash_key, clock, most_bytes, bytes: AtomicUsize::new(0), counters: AtomicUsize::new(0) }
+        let (bytes, counters) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        MemoryStore { shards, hash_key, clock, most_bytes, bytes, counters, usage: None }
+    }
+
+    /// The same that also keeps what counters are used, within the same bytes.
+    #[must_use]
+    pub fn keeping_usage(self) -> Self {
+        MemoryStore { usage: Some(Mutex::default()), ..self }
     }
 
     /// Decides at once; see [`Store::check`].
@@ -137,6 +149,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn decide<K: Borrow<Check>>(&self, checks: &[K]) -> Result<Verdicts, StoreError> {
         if let [check] = checks
             && check.borrow().counters() == 1
+            && (check.borrow().recorded.is_none() || self.usage.is_none())
         {
             return Ok(smallvec![Some(self.decide_alone(check.borrow())?)]);
         }
@@ -160,7 +173,8 @@ impl<C: Clock> MemoryStore<C> {
             shard.find(names[i]).map(|place| &shard.at(place).state)
         };
         let (verdicts, effects) = group::decide(checks, now, state);
-        let has_room = effects.iter().all(|(i, effect)| self.has_room(effect, state(*i)));
+        let has_room = effects.iter().all(|(i, effect)| self.has_room(effect, state(*i)))
+            && self.record(checks, &verdicts, now, &mut sums);
         if has_room {
             for (i, effect) in effects {
                 locked[place(&names[i])].apply(names[i], effect, now, &mut sums);
@@ -192,6 +206,37 @@ impl<C: Clock> MemoryStore<C> {
         } else {
             Err(StoreError::Full)
         }
+    }
+
+    /// Adds to the records of the checks what these verdicts mean for them. `false`: there is no room for that, and
+    /// nothing is added.
+    fn record<K: Borrow<Check>>(&self, checks: &[K], verdicts: &Verdicts, now: u64, sums: &mut Sums) -> bool {
+        let Some(usage) = &self.usage else { return true };
+        let added = group::added(checks, verdicts, now);
+        if added.is_empty() {
+            return true;
+        }
+        let mut pages = usage.lock();
+        let of_check = |(place, added): &(usize, Added)| {
+            let check: &Check = checks[*place].borrow();
+            let recorded = check.recorded.as_ref()?;
+            Some((check.key.of_page(recorded.usage.period(), now), recorded, *added))
+        };
+        let records: Vec<_> = added.iter().filter_map(of_check).collect();
+        let needed: usize = records.iter().map(|(page, recorded, added)| pages.needed(page, recorded, *added)).sum();
+        if needed > 0 && self.bytes.load(Ordering::Relaxed) + needed > self.most_bytes {
+            return false;
+        }
+        let before = pages.bytes();
+        records.into_iter().for_each(|(page, recorded, added)| pages.add(page, recorded, added, now));
+        sums.grown += pages.bytes();
+        sums.shrunk += before;
+        true
+    }
+
+    /// What counters were used: the pages behind this name, in the order of their names, at most so many.
+    pub fn usage_pages(&self, after: Option<&str>, most: usize) -> Vec<Page> {
+        self.usage.as_ref().map_or(Vec::new(), |usage| usage.lock().after(after, most))
     }
 
     /// There is room for what a counter becomes, or it needs no more than it has.
@@ -239,6 +284,14 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     async fn sweep_shard(&self, shard: usize) {
+        if let Some(usage) = &self.usage {
+            let mut pages = usage.lock();
+            let before = pages.bytes();
+            pages.sweep(SWEEP_AT_ONCE, self.clock.now());
+            let sums = Sums { grown: pages.bytes(), shrunk: before, ..Sums::default() };
+            drop(pages);
+            self.count(&sums);
+        }
         loop {
             let now = self.clock.now();
             let swept = self.shards[shard].lock().sweep(SWEEP_AT_ONCE, now);

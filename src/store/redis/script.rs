@@ -10,10 +10,10 @@ pub use super::source::Scripts;
 use crate::algorithm::{Algorithm, Ask, FIGURES, MAX_HITS, Verdict};
 use crate::descriptor::Role;
 use crate::store::memory::{Clock, SystemClock};
-use crate::store::{Check, CheckVerdict, StoreError, Verdicts, group};
+use crate::store::{Check, CheckVerdict, Key, Occasion, Recorded, StoreError, Verdicts, group};
 
-/// Bytes that ask one check, and more than ask for its penalty or say what it takes back: four flags, and hits, number,
-/// period and the algorithm's own figures as doubles.
+/// Bytes that ask one check, and more than ask for its penalty, say what it takes back, or what to record: four flags,
+/// and hits, number, period and the algorithm's own figures as doubles.
 const QUESTION: usize = 4 + (3 + FIGURES) * 8;
 /// Bytes in the reply before the counters: the time of all decisions, as a double.
 pub const TIME: usize = 8;
@@ -41,11 +41,20 @@ pub struct Group {
     bytes: Vec<u8>,
     /// Where each key ends.
     keys: SmallVec<[usize; 4]>,
-    /// For each check, whether a penalty follows.
-    penalties: SmallVec<[bool; 4]>,
+    /// For each check, what else has a name.
+    beside: SmallVec<[Beside; 4]>,
     /// The algorithm of the check that is all of it, where nothing but that is to be done.
     alone: Option<Algorithm>,
     slots: Slots,
+}
+
+/// What of a check has a name beside its counter.
+#[derive(Clone, Copy)]
+struct Beside {
+    /// The counter of its penalty.
+    penalty: bool,
+    /// The page of its records.
+    page: bool,
 }
 
 impl Group {
@@ -59,24 +68,33 @@ impl Group {
         let keys_and_questions = group::keys(checks).map(|key| key.as_str().len() + QUESTION);
         let size = keys_and_questions.sum();
         let (mut bytes, mut keys) = (Vec::with_capacity(size), SmallVec::new());
-        for key in group::keys(checks) {
+        let mut beside = SmallVec::with_capacity(checks.len());
+        let mut name = |key: &Key| {
             bytes.extend_from_slice(key.as_str().as_bytes());
             keys.push(bytes.len());
+        };
+        for check in checks.iter().map(Borrow::borrow) {
+            name(&check.key);
+            let penalty = check.penalized();
+            penalty.iter().for_each(|penalized| name(&penalized.key));
+            let page = check.recorded.as_ref().map(|recorded| recorded.usage.period());
+            page.iter().for_each(|period| name(&check.key.of_page(*period, clock.now())));
+            beside.push(Beside { penalty: penalty.is_some(), page: page.is_some() });
         }
-        let mut penalties = SmallVec::with_capacity(checks.len());
         for (i, check) in checks.iter().map(Borrow::borrow).enumerate() {
             let joined = i > 0 && checks[i - 1].borrow().descriptor == check.descriptor;
             question(&mut bytes, check, (joined, i + 1 < checks.len()), clock);
-            penalties.push(check.penalized().is_some());
         }
         let alone = match checks {
-            // The script for a check alone knows no resets, and takes nothing back: both are rare.
-            [check] => Some(check.borrow())
-                .filter(|check| check.counters() == 1 && !matches!(check.ask, Ask::Reset | Ask::TakeBack(_))),
+            // The script for a check alone knows no resets, takes nothing back, and keeps no records.
+            [check] => Some(check.borrow()).filter(|check| {
+                let is_rare = matches!(check.ask, Ask::Reset | Ask::TakeBack(_));
+                check.counters() == 1 && check.recorded.is_none() && !is_rare
+            }),
             _ => None,
         };
         let alone = alone.map(|check| check.limit.algorithm());
-        Group { bytes, keys, penalties, alone, slots: Slots::None }
+        Group { bytes, keys, beside, alone, slots: Slots::None }
     }
 
     /// The same, whose counters lie there.
@@ -87,10 +105,10 @@ impl Group {
 
     /// How many checks there are.
     pub fn checks(&self) -> usize {
-        self.penalties.len()
+        self.beside.len()
     }
 
-    /// How many counters they ask.
+    /// How many counters they ask, pages of records among them.
     pub fn counters(&self) -> usize {
         self.keys.len()
     }
@@ -108,12 +126,15 @@ impl Group {
     fn verdicts(&self, at_ms: u64, answers: &[[u8; ANSWER]]) -> Result<Verdicts, StoreError> {
         let mut answers = answers.iter();
         let mut next = || verdict(answers.next().ok_or(StoreError::Answer)?);
-        let check = |penalty: &bool| {
+        let check = |beside: &Beside| {
             let own = next()?;
-            let ban = if *penalty { Some(next()?) } else { None };
+            let ban = if beside.penalty { Some(next()?) } else { None };
+            if beside.page {
+                next()?;
+            }
             Ok(Some(CheckVerdict { own, ban, is_known: false, at_ms }))
         };
-        self.penalties.iter().map(check).collect()
+        self.beside.iter().map(check).collect()
     }
 }
 
@@ -169,7 +190,8 @@ fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, b
         Ask::TakeBack(_) => 4,
         Ask::Take(_) | Ask::Peek | Ask::Refund(_) => 0,
     };
-    let extras = u8::from(penalty.is_some()) + extra;
+    let recorded = check.recorded.as_ref();
+    let extras = u8::from(penalty.is_some()) + extra + if recorded.is_some() { 8 } else { 0 };
     questions.extend([limit.algorithm() as u8 + 1, flags, u8::from(limit.count_denied()), extras]);
     // Every one of them is whole and at most 2^53, so that nothing is rounded.
     let figures = limit.figures(*caller, || clock.now()).map(|figure| figure as f64);
@@ -180,6 +202,26 @@ fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, b
     for value in values.into_iter().chain(figures).chain(more) {
         questions.extend(value.to_le_bytes());
     }
+    recorded.iter().for_each(|recorded| record(questions, recorded, check.costs_denied()));
+}
+
+/// What is to be recorded, as `lua/prelude.lua` unpacks it.
+fn record(questions: &mut Vec<u8>, Recorded { usage, tag, occasion }: &Recorded, costs_denied: bool) {
+    let (occasion, at_ms, cost) = match *occasion {
+        Occasion::Decided => (0, 0, 0.0),
+        Occasion::Denied => (1, 0, 0.0),
+        Occasion::Undone { at_ms, cost } => (2, at_ms, cost as f64),
+        Occasion::Exempt { hits } => (3, 0, hits as f64),
+    };
+    questions.extend([occasion, u8::from(costs_denied)]);
+    for value in [usage.period().ms() as f64, usage.page_kept_ms() as f64, at_ms as f64, cost] {
+        questions.extend(value.to_le_bytes());
+    }
+    let tag = tag.as_deref().unwrap_or_default();
+    // A request is far smaller than that.
+    let bytes = u32::try_from(tag.len()).unwrap_or(u32::MAX);
+    questions.extend(bytes.to_le_bytes());
+    questions.extend_from_slice(tag.as_bytes());
 }
 
 /// What the script says to all the groups of a call.

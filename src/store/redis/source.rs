@@ -10,6 +10,7 @@ use crate::algorithm::{Algorithm, penalty};
 
 const PRELUDE: &str = include_str!("../../../lua/prelude.lua");
 const BUCKET: &str = include_str!("../../../lua/bucket.lua");
+const USAGE: &str = include_str!("../../../lua/usage.lua");
 const DECIDE: &str = include_str!("../../../lua/decide.lua");
 const ALONE: &str = include_str!("../../../lua/alone.lua");
 const SCATTERED: &str = include_str!("../../../lua/scattered.lua");
@@ -73,12 +74,12 @@ impl Scripts {
     }
 }
 
-/// The prelude, what the buckets share, the penalty, every algorithm in the order of [`Algorithm::ALL`], and what
-/// decides a group.
+/// The prelude, what the buckets share, the penalty, every algorithm in the order of [`Algorithm::ALL`], what records
+/// their use, and what decides a group.
 pub(super) fn all() -> String {
     let mut parts = vec![PRELUDE, BUCKET, penalty::LUA];
     parts.extend(Algorithm::ALL.iter().map(|algorithm| algorithm.lua()));
-    parts.push(DECIDE);
+    parts.extend([USAGE, DECIDE]);
     parts.join("\n")
 }
 

@@ -11,6 +11,9 @@ use crate::support::envoy::Envoy;
 use crate::support::redis::Redis;
 use crate::support::tollgate::{self, BINARY, Tollgate};
 
+/// A busy machine does not answer in the time that suits a page's reader.
+const PATIENCE: (&str, &str) = ("REDIS_TIMEOUT", "20s");
+
 /// The project's folder as a reader has it, and what the page has started so far.
 pub struct Terminal {
     folder: TempDir,
@@ -89,7 +92,7 @@ impl Terminal {
         }
         let [(_, grpc), (_, http)] = ports;
         let mut command = tollgate::command();
-        command.args(arguments).current_dir(self.folder.path());
+        command.args(arguments).current_dir(self.folder.path()).env(PATIENCE.0, PATIENCE.1);
         let others: Vec<&str> = others.iter().map(String::as_str).collect();
         let tollgate = Tollgate::start_by(command, &others);
         self.take(grpc, tollgate.grpc_port);
@@ -121,6 +124,7 @@ impl Terminal {
         let mut shell = Command::new("timeout");
         shell.args(["60", "bash", "-c", &format!("{{ {}\n}} 2>&1", self.with_real_ports(command))]);
         shell.env_clear().env("PATH", path).current_dir(self.folder.path()).stdin(Stdio::null());
+        shell.env(PATIENCE.0, PATIENCE.1);
         shell.envs(self.exported.iter().filter_map(|setting| setting.split_once('=')));
         if let Some(port) = self.ports.get(&8081) {
             shell.env("GRPC_PORT", port.to_string());

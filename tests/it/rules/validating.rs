@@ -6,7 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
 use serde_json::{Map, Value, json};
 use tollgate::rules::config::{
-    FieldPath, Raw, RawDefaults, RawDescriptor, RawDomain, RawLease, RawLimit, RawPenalty, RawReplaces,
+    FieldPath, Raw, RawDefaults, RawDescriptor, RawDomain, RawLease, RawLimit, RawPenalty, RawReplaces, RawUsage,
 };
 use tollgate::rules::report::{Position, Problem, Report};
 use tollgate::rules::validate::{Origin, Part, Validation};
@@ -235,6 +235,10 @@ fn raw_limit(of: &Map<String, Value>) -> RawLimit<'_> {
         lease: given(of, "lease", |value| {
             let of = value.as_object().unwrap();
             RawLease { size: number(of, "size"), ttl: words(of, "ttl") }
+        }),
+        usage: given(of, "usage", |value| {
+            let of = value.as_object().unwrap();
+            RawUsage { by: words(of, "by"), keep: words(of, "keep") }
         }),
         failure_mode: words(of, "failure_mode"),
         count_denied: flag(of, "count_denied"),

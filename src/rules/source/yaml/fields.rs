@@ -13,7 +13,7 @@ use crate::rules::config::{FieldPath, Raw, Text};
 use crate::rules::report::{Position, Problem, Report, Severity, escaped, quoted};
 
 /// As many keys as the longest section has; a test sees to it.
-const MAX_KEYS: usize = 21;
+const MAX_KEYS: usize = 22;
 
 /// Blanks that are no blanks, and what has no width at all: they come by copying from elsewhere.
 const INVISIBLE: [char; 8] =

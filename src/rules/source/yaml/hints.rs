@@ -1,7 +1,7 @@
 //! What is said of a key that means nothing where it stands: a misspelling, a key of another place, or the word that
 //! another rate limiter has for what is meant.
 
-use super::keys::{DESCRIPTOR, Key, LEASE, PENALTY, ROOT, SECTIONS, Section};
+use super::keys::{DESCRIPTOR, Key, LEASE, PENALTY, ROOT, SECTIONS, Section, USAGE};
 use crate::descriptor::Unit;
 use crate::rules::report::{Severity, nearest, quoted, unknown};
 
@@ -35,12 +35,14 @@ static HINTS: &[Hint] = &[
     ),
     hint_within(&[&ROOT], &["namespace", "service", "services", "app", "application"], "write domain"),
     hint_within(&[&ROOT], &["version"], "remove it: rules have no version"),
-    // Parts of a penalty and of a lease.
+    // Parts of a penalty, of a lease, and of what is kept of a limit's use.
     hint_within(&[&PENALTY], &["threshold", "count", "max", "maxretry", "denials", "limit", "times"], "write after"),
     hint_within(&[&PENALTY], &["window", "interval", "period", "findtime", "seconds"], "write within"),
     hint_within(&[&PENALTY], &["duration", "bantime", "banduration", "blockduration", "ttl"], "write ban"),
     hint_within(&[&LEASE], &["count", "hits", "tokens", "amount", "batch", "number"], "write size"),
     hint_within(&[&LEASE], &["duration", "period", "seconds", "expires", "expiry", "window"], "write ttl"),
+    hint_within(&[&USAGE], &["every", "period", "per", "unit", "interval", "granularity", "bucket"], "write by"),
+    hint_within(&[&USAGE], &["retain", "retention", "ttl", "days", "duration", "expires", "expiry"], "write keep"),
     // What is matched.
     hint_within(
         &[&ROOT, &DESCRIPTOR],

@@ -3,6 +3,7 @@
 
 use crate::algorithm::{Algorithm, Initial, Weighting};
 use crate::rules::checked::FailureMode;
+use crate::usage::Period;
 
 /// A mapping of the file, and the keys that mean something in it.
 #[derive(Debug)]
@@ -218,6 +219,11 @@ pub(super) static RATE_LIMIT: Section = Section {
             Without it, false.",
         ),
         key(
+            "usage",
+            Takes::One(&USAGE),
+            "What each counter was used is kept, by minute, hour or day, so that it can be billed.",
+        ),
+        key(
             "failure_mode",
             Takes::Choice(failure_modes),
             "What it answers while the store is unavailable: open lets \
@@ -253,7 +259,17 @@ pub(super) static LEASE: Section = Section {
     ],
 };
 
-pub(super) static SECTIONS: [&Section; 7] = [&ROOT, &DEFAULTS, &DESCRIPTOR, &RATE_LIMIT, &REPLACES, &PENALTY, &LEASE];
+pub(super) static USAGE: Section = Section {
+    name: "usage",
+    about: "What is kept of a limit's use.",
+    keys: &[
+        key("by", Takes::Choice(periods), "How long a time one record is about."),
+        key("keep", Takes::Length, "How long it is kept after that, up to 3660d."),
+    ],
+};
+
+pub(super) static SECTIONS: [&Section; 8] =
+    [&ROOT, &DEFAULTS, &DESCRIPTOR, &RATE_LIMIT, &REPLACES, &PENALTY, &LEASE, &USAGE];
 
 impl Section {
     /// The place of a key in it.
@@ -284,6 +300,10 @@ fn failure_modes() -> Vec<&'static str> {
 
 fn initials() -> Vec<&'static str> {
     Initial::ALL.map(Initial::name).to_vec()
+}
+
+fn periods() -> Vec<&'static str> {
+    Period::ALL.map(Period::name).to_vec()
 }
 
 fn weightings() -> Vec<&'static str> {

@@ -8,7 +8,8 @@ use super::keys::{self, Section};
 use super::metadata;
 use super::place::Place;
 use crate::rules::config::{
-    FieldPath, List, Raw, RawDefaults, RawDescriptor, RawDomain, RawLease, RawLimit, RawPenalty, RawReplaces, Text,
+    FieldPath, List, Raw, RawDefaults, RawDescriptor, RawDomain, RawLease, RawLimit, RawPenalty, RawReplaces, RawUsage,
+    Text,
 };
 use crate::rules::report::Report;
 use crate::rules::validate::MAX_LEVELS;
@@ -104,6 +105,7 @@ fn limit<'n>(file: &mut File<'_>, spot: Option<Spot<'n, '_>>) -> Raw<RawLimit<'n
         penalty: section(file, fields.get("penalty"), &keys::PENALTY, penalty),
         lease: section(file, fields.get("lease"), &keys::LEASE, lease),
         durable: flag(file, fields, "durable"),
+        usage: section(file, fields.get("usage"), &keys::USAGE, usage),
         failure_mode: text(file, fields, "failure_mode"),
         count_denied: flag(file, fields, "count_denied"),
     })
@@ -120,6 +122,10 @@ fn penalty<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawPenalty<'n> {
 
 fn lease<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawLease<'n> {
     RawLease { size: required_number(file, fields, "size"), ttl: required_length(file, fields, "ttl") }
+}
+
+fn usage<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>) -> RawUsage<'n> {
+    RawUsage { by: required_text(file, fields, "by"), keep: required_length(file, fields, "keep") }
 }
 
 fn text<'n>(file: &mut File<'_>, fields: &Fields<'n, '_>, key: &'static str) -> Raw<Text<'n>> {

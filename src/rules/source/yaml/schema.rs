@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value, json};
 
-use super::keys::{DESCRIPTOR, Key, LEASE, PENALTY, RATE_LIMIT, ROOT, SECTIONS, Section, Takes};
+use super::keys::{DESCRIPTOR, Key, LEASE, PENALTY, RATE_LIMIT, ROOT, SECTIONS, Section, Takes, USAGE};
 use crate::algorithm::Algorithm;
 use crate::descriptor::Unit;
 use crate::rules::validate::HOLDER_KEY;
@@ -48,6 +48,8 @@ fn object(section: &'static Section) -> Value {
         required = vec!["after", "within", "ban"];
     } else if std::ptr::eq(section, &LEASE) {
         required = vec!["size", "ttl"];
+    } else if std::ptr::eq(section, &USAGE) {
+        required = vec!["by", "keep"];
     }
     if !required.is_empty() {
         // A key that says nothing is as good as none.
@@ -154,8 +156,10 @@ fn of_a_limit() -> Vec<Value> {
         not_both("time_zone", "period"),
         json!({"anyOf": has_length}),
         not_both("penalty", "lease"),
+        not_both("usage", "lease"),
+        json!({"if": said("usage"), "then": {"not": {"anyOf": holders()}}}),
         json!({"properties": {"cost": {"not": {"const": 0}}}}),
-        json!({"if": unlimited, "then": {"not": said("period")}}),
+        json!({"if": unlimited, "then": {"not": {"anyOf": [said("period"), said("usage")]}}}),
     ];
     let options = Algorithm::ALL.iter().flat_map(|algorithm| algorithm.options()).copied();
     let options: std::collections::BTreeSet<&str> = options.chain(["hold", "unit", "period"]).collect();

@@ -1,0 +1,3 @@
+//! Usage that can be billed: what a counter was used is in its records, whatever breaks.
+
+mod writing;
