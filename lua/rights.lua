@@ -2,10 +2,10 @@
 --
 -- KEYS[1]  a counter whose state is a string
 -- KEYS[2]  one whose state is a list
--- KEYS[3]  a page of records
+-- KEYS[3]  a hash: a page of records, or what replicas say of themselves
 -- reply    a line for each command that fails: its name, a space, and why
 
-local text, list, page = KEYS[1], KEYS[2], KEYS[3]
+local text, list, hash = KEYS[1], KEYS[2], KEYS[3]
 local failures = {}
 
 local function try(command, ...)
@@ -30,9 +30,11 @@ end
 try('LINDEX', list, 0)
 try('LSET', list, 0, '')
 try('LTRIM', list, 0, 0)
-if try('HSET', page, 0, '') then
-  try('PEXPIRE', page, 1000)
+if try('HSET', hash, 0, '') then
+  try('PEXPIRE', hash, 1000)
 end
-try('HGET', page, 0)
-try('DEL', text, list, page)
+try('HGET', hash, 0)
+try('HGETALL', hash)
+try('HDEL', hash, 0)
+try('DEL', text, list, hash)
 return table.concat(failures)

@@ -50,6 +50,7 @@ pub mod decision_log;
 pub mod heavy_hitters;
 pub mod limiter;
 pub mod steering;
+pub mod fleet;
 pub mod grpc;
 pub mod wire;
 pub mod version;

@@ -188,6 +188,11 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Whether its rules have been put in force; a process begins without any.
+    pub fn is_in_force(&self) -> bool {
+        self.in_force
+    }
+
     /// What is changed about the rules, if anything is.
     pub fn adjustments(&self) -> Option<&Adjustments> {
         self.adjustments.as_deref()

@@ -18,6 +18,7 @@ mod tally;
 mod trial;
 
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,6 +43,8 @@ pub use report::{Example, Report, RuleReport};
 const TICK: Duration = Duration::from_millis(50);
 /// How often the log says what differs.
 const TELL: Duration = Duration::from_secs(60);
+/// So long after a panic it goes on.
+const RETRY: Duration = Duration::from_secs(1);
 /// The most that queued requests take, in bytes.
 const MOST_QUEUED_BYTES: usize = 4 << 20;
 
@@ -222,6 +225,12 @@ impl Candidates {
         }
     }
 
+    /// The version of the candidates that are compared now. Waits for no comparison.
+    pub fn version(&self) -> Option<String> {
+        let sampling = self.sampling.load();
+        sampling.as_ref().map(|sampling| (*sampling.candidates).as_ref().version().to_owned())
+    }
+
     /// What is known so far.
     pub fn report(&self) -> Report {
         let state = self.state.lock();
@@ -234,10 +243,17 @@ fn follow(candidates: &Weak<Candidates>) {
     loop {
         thread::sleep(TICK);
         let Some(candidates) = candidates.upgrade() else { return };
-        candidates.evaluate();
-        if told.elapsed() >= TELL {
-            told = Instant::now();
-            candidates.tell();
+        let done = catch_unwind(AssertUnwindSafe(|| {
+            candidates.evaluate();
+            if told.elapsed() >= TELL {
+                told = Instant::now();
+                candidates.tell();
+            }
+        }));
+        if done.is_err() {
+            // What it was about has left the queue.
+            tracing::error!(retry = ?RETRY, "a panic while candidates are compared");
+            thread::sleep(RETRY);
         }
     }
 }

@@ -15,6 +15,7 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::descriptor;
+use crate::fleet::Report;
 use crate::heavy_hitters::Top;
 use crate::probe::{self, Found};
 use crate::usage::answer::{Answer, Wanted};
@@ -48,9 +49,8 @@ impl Administered {
     /// # Errors
     /// As those of [`AdminPort::get`], and where the service tells none.
     pub(super) async fn top(&self, query: &[(&str, &str)]) -> anyhow::Result<Top> {
-        let port = self.port();
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
-        match port.get(&format!("/top?{query}")).await? {
+        match self.port().get(&format!("/top?{query}")).await? {
             Some(answer) => Ok(answer),
             None => bail!("{} tells no keys: start the service with ADMIN_API=true and TOP_KEYS=true", self.address),
         }
@@ -89,6 +89,17 @@ impl Administered {
             if cursor.is_none() {
                 return Ok(statement);
             }
+        }
+    }
+
+    /// The replicas that share the service's store.
+    ///
+    /// # Errors
+    /// As those of [`AdminPort::get`], and where the service tells of none.
+    pub(super) async fn replicas(&self) -> anyhow::Result<Report> {
+        match self.port().get("/replicas").await? {
+            Some(report) => Ok(report),
+            None => bail!("{} tells of no replicas: start the service with ADMIN_API=true", self.address),
         }
     }
 

@@ -21,6 +21,7 @@ mod promote;
 mod redis;
 mod reference;
 mod replay;
+mod replicas;
 mod report;
 mod secrecy;
 mod serve;
@@ -71,6 +72,7 @@ enum Command {
     Counter(counter::Command),
     Top(top::Top),
     Bans(bans::Bans),
+    Replicas(replicas::Replicas),
     Usage(Box<usage::Usage>),
     Scale(Box<adjustment::Scale>),
     /// Change limits for a while, without an edit of the rules.
@@ -139,6 +141,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Counter(command) => counter::run(command),
         Command::Top(top) => top::run(top),
         Command::Bans(bans) => bans::run(bans),
+        Command::Replicas(replicas) => replicas::run(replicas),
         Command::Usage(usage) => usage::run(*usage),
         Command::Scale(scale) => adjustment::scale(*scale),
         Command::Adjust(adjust) => adjustment::adjust(adjust),

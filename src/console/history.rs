@@ -142,7 +142,8 @@ impl History {
     }
 }
 
-fn now_ms() -> u64 {
+/// As this machine has it, in milliseconds since the epoch.
+pub(super) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
 }
 

@@ -3,6 +3,8 @@
 
 mod history;
 mod listing;
+mod redis;
 
 pub use history::{History, Second, StoreNow};
 pub use listing::{LimitLine, Listing, Wanted};
+pub use redis::{RedisHistory, RedisPast, RedisStep};

@@ -3,8 +3,12 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use super::Rotation;
+
+/// While lines keep coming, it looks so often whether another program has moved the file.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Lines are appended to the newest file.
 pub(super) struct RotatedFile {
@@ -18,6 +22,8 @@ struct Newest {
     identity: Identity,
     /// Where the last whole line ends.
     bytes: u64,
+    /// When it was last known to be the one of its name.
+    looked: Instant,
 }
 
 /// Its device and its number there; nothing where the system does not tell.
@@ -26,25 +32,28 @@ type Identity = Option<(u64, u64)>;
 impl RotatedFile {
     /// Opens the newest, or makes it.
     pub(super) fn open(rotation: Rotation) -> io::Result<RotatedFile> {
-        let newest = Some(Newest::open(&rotation)?);
+        let newest = Some(Newest::open(&rotation, Instant::now())?);
         Ok(RotatedFile { rotation, newest })
     }
 
-    /// Appends the lines of a request. Before the last for now, another program may have moved the file: then they go
-    /// into a new one.
-    pub(super) fn write(&mut self, lines: &[u8], is_last: bool) -> io::Result<()> {
-        let is_moved = |newest: &Newest| {
-            let there = fs::metadata(&self.rotation.path);
-            is_last && there.map_or(true, |there| identity(&there) != newest.identity)
+    /// Appends the lines of a request. Another program may have moved the file: then they go into a new one. It looks
+    /// for that before the last lines for now, and every [`LOOK`].
+    pub(super) fn write(&mut self, lines: &[u8], is_last: bool, now: Instant) -> io::Result<()> {
+        let is_there = |newest: &mut Newest| {
+            if !is_last && now.saturating_duration_since(newest.looked) < LOOK {
+                return true;
+            }
+            newest.looked = now;
+            fs::metadata(&self.rotation.path).is_ok_and(|there| identity(&there) == newest.identity)
         };
-        let mut newest = match self.newest.take().filter(|newest| !is_moved(newest)) {
+        let mut newest = match self.newest.take_if(|newest| is_there(newest)) {
             Some(newest) => newest,
-            None => Newest::open(&self.rotation)?,
+            None => Newest::open(&self.rotation, now)?,
         };
         if newest.bytes > 0 && newest.bytes + lines.len() as u64 > self.rotation.bytes {
             drop(newest);
             self.rotate()?;
-            newest = Newest::open(&self.rotation)?;
+            newest = Newest::open(&self.rotation, now)?;
         }
         newest.append(lines)?;
         self.newest = Some(newest);
@@ -74,7 +83,7 @@ impl RotatedFile {
 }
 
 impl Newest {
-    fn open(rotation: &Rotation) -> io::Result<Newest> {
+    fn open(rotation: &Rotation, now: Instant) -> io::Result<Newest> {
         let mut options = OpenOptions::new();
         options.create(true).append(true);
         #[cfg(unix)]
@@ -85,7 +94,7 @@ impl Newest {
         }
         let file = options.open(&rotation.path)?;
         let metadata = file.metadata()?;
-        Ok(Newest { file, identity: identity(&metadata), bytes: metadata.len() })
+        Ok(Newest { file, identity: identity(&metadata), bytes: metadata.len(), looked: now })
     }
 
     /// Half a line does not stay: who reads the file would stumble over it.
@@ -140,7 +149,7 @@ mod tests {
                 if number % 7 == 6 {
                     file = RotatedFile::open(rotation.clone()).unwrap();
                 }
-                file.write(line.as_bytes(), number % 3 == 0).unwrap();
+                file.write(line.as_bytes(), number % 3 == 0, Instant::now()).unwrap();
             }
             let names = names(folder.path());
             prop_assert!(names.len() as u32 <= kept + 1, "{:?}", names);
@@ -160,13 +169,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("decisions");
         let mut file = RotatedFile::open(Rotation { path: path.clone(), bytes: 1_000, kept: 1 }).unwrap();
-        file.write(b"one\n", true).unwrap();
+        file.write(b"one\n", true, Instant::now()).unwrap();
         fs::rename(&path, folder.path().join("moved")).unwrap();
-        file.write(b"two\n", true).unwrap();
+        file.write(b"two\n", true, Instant::now()).unwrap();
         fs::remove_file(&path).unwrap();
-        file.write(b"three\n", true).unwrap();
+        file.write(b"three\n", true, Instant::now()).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "three\n");
         assert_eq!(fs::read_to_string(folder.path().join("moved")).unwrap(), "one\n");
+    }
+
+    #[test]
+    fn while_lines_keep_coming_a_moved_file_is_noticed_within_a_second() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("decisions");
+        let mut file = RotatedFile::open(Rotation { path: path.clone(), bytes: 1_000, kept: 1 }).unwrap();
+        let begin = Instant::now();
+        fs::rename(&path, folder.path().join("moved")).unwrap();
+        for (millis, line) in [(0, "one\n"), (900, "two\n"), (1_100, "three\n"), (1_200, "four\n")] {
+            file.write(line.as_bytes(), false, begin + Duration::from_millis(millis)).unwrap();
+        }
+        assert_eq!(fs::read_to_string(folder.path().join("moved")).unwrap(), "one\ntwo\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "three\nfour\n");
     }
 
     #[cfg(target_os = "linux")]
@@ -175,7 +198,7 @@ mod tests {
         let rotation = Rotation { path: "/dev/full".into(), bytes: 1_000, kept: 0 };
         let mut file = RotatedFile::open(rotation).unwrap();
         for _ in 0..3 {
-            assert_eq!(file.write(b"one\n", true).unwrap_err().kind(), io::ErrorKind::StorageFull);
+            assert_eq!(file.write(b"one\n", true, Instant::now()).unwrap_err().kind(), io::ErrorKind::StorageFull);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, Receiver, Sender};
@@ -130,7 +130,7 @@ impl Thread {
         let written = match &mut self.output {
             // Standard output keeps back what ends with no newline alone.
             Output::Stdout(stdout) => stdout.write_all(lines),
-            Output::File(file) => file.write(lines, is_last),
+            Output::File(file) => file.write(lines, is_last, Instant::now()),
         };
         let Err(error) = written else { return Fate::Written };
         let _within = self.runtime.as_ref().map(Handle::enter);

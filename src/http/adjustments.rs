@@ -8,13 +8,14 @@ use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Json, Router};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::admin::{Admin, Refusal, refuse};
 use super::json::whole;
 use crate::adjustment::{Id, Written};
 use crate::steering::{By, SteeringError};
 use crate::store::Store;
+use crate::values::Values;
 
 /// More than any adjustment has.
 const MOST_BYTES: usize = 16 * 1024;
@@ -33,7 +34,11 @@ async fn all<S: Store>(
     let role = admin.admit(&headers)?;
     role.may(&method)?;
     match method {
-        Method::GET => Ok(Json(admin.steering().list()).into_response()),
+        Method::GET => {
+            let list = serde_json::to_value(admin.steering().list())
+                .map_err(|error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error))?;
+            Ok(Json(showing(admin.values(role), list)).into_response())
+        }
         Method::POST => {
             let written = written(&whole(body, (MOST_BYTES, "an adjustment")).await?)?;
             let shown = admin.steering().begin(&written, role.name()).await?;
@@ -64,6 +69,16 @@ async fn one<S: Store>(
     let id = Id::parse(&id).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "no adjustment has such an id"))?;
     admin.steering().end(&id, By { who: &who, why: &why, role: role.name() }).await?;
     Ok(Json(json!({ "ended": id.as_str() })).into_response())
+}
+
+/// The same list with the values of descriptors as they are to be shown.
+fn showing(values: &Values, mut list: Value) -> Value {
+    let entries = list.as_array_mut().into_iter().flatten().filter_map(|one| one.get_mut("entries")?.as_array_mut());
+    for entry in entries.flatten().filter_map(Value::as_object_mut) {
+        let Some(Value::String(value)) = entry.remove("value") else { continue };
+        entry.extend(values.shown(&value).map(|shown| ("value".to_owned(), Value::from(&*shown))));
+    }
+    list
 }
 
 fn written(body: &Bytes) -> Result<Written, Refusal> {

@@ -12,12 +12,14 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use super::{adjustments, candidates, counters, explain, top, usage};
+use super::{adjustments, candidates, counters, explain, replicas, top, usage};
 use crate::descriptor::{Entry, Override};
+use crate::fleet::Fleet;
 use crate::limiter::Limiter;
 use crate::steering::Steering;
 use crate::store::Store;
 use crate::store::usage::UsageStore;
+use crate::values::Values;
 
 /// Between the entries of two descriptors stands this one, without a value.
 const SEPARATOR: &str = "+";
@@ -65,9 +67,12 @@ impl AdminRole {
 pub struct Admin<S> {
     limiter: Arc<Limiter<S>>,
     steering: Arc<Steering<S>>,
+    fleet: Arc<Fleet<S>>,
     runtime: Handle,
     tokens: AdminTokens,
     store_timeout: Duration,
+    /// How values are shown to who may only read.
+    reader_values: Values,
     /// To explain is work for the processor: one at a time, and what else the process does goes on.
     explaining: Semaphore,
     /// What limits were used.
@@ -79,19 +84,48 @@ impl<S> Admin<S> {
     /// the thread that takes connections. A client may what its token says. The store answers within the timeout.
     pub fn new(
         (limiter, runtime): (Arc<Limiter<S>>, Handle),
-        (steering, usage): (Arc<Steering<S>>, UsageStore),
+        (steering, fleet): (Arc<Steering<S>>, Arc<Fleet<S>>),
+        usage: UsageStore,
         tokens: AdminTokens,
         store_timeout: Duration,
     ) -> Admin<S> {
-        Admin { limiter, steering, usage, runtime, tokens, store_timeout, explaining: Semaphore::new(1) }
+        Admin {
+            limiter,
+            steering,
+            fleet,
+            usage,
+            runtime,
+            tokens,
+            store_timeout,
+            reader_values: Values::Plain,
+            explaining: Semaphore::new(1),
+        }
+    }
+
+    /// The same, which shows values so to clients that may only read.
+    #[must_use]
+    pub fn showing(self, reader_values: Values) -> Admin<S> {
+        Admin { reader_values, ..self }
     }
 
     pub(super) fn usage(&self) -> &UsageStore {
         &self.usage
     }
 
+    /// How values are shown to a client of this role. Who steers sees what is steered.
+    pub(super) fn values(&self, role: AdminRole) -> &Values {
+        match role {
+            AdminRole::Admin => &Values::Plain,
+            AdminRole::Reader => &self.reader_values,
+        }
+    }
+
     pub(super) fn steering(&self) -> &Steering<S> {
         &self.steering
+    }
+
+    pub(super) fn fleet(&self) -> &Fleet<S> {
+        &self.fleet
     }
 
     pub(super) fn limiter(&self) -> Arc<Limiter<S>> {
@@ -129,11 +163,9 @@ impl<S> Admin<S> {
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
-    let router = router.merge(candidates::router(Arc::clone(&admin)));
-    router
-        .merge(adjustments::router(Arc::clone(&admin)))
-        .merge(usage::router(Arc::clone(&admin)))
-        .merge(top::router(admin))
+    let router = router.merge(candidates::router(Arc::clone(&admin))).merge(replicas::router(Arc::clone(&admin)));
+    let router = router.merge(usage::router(Arc::clone(&admin)));
+    router.merge(adjustments::router(Arc::clone(&admin))).merge(top::router(admin))
 }
 
 /// Why a client gets no answer.

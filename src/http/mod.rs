@@ -13,6 +13,7 @@ mod explain;
 mod health;
 mod json;
 mod metrics;
+mod replicas;
 mod top;
 mod usage;
 

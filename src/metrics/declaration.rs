@@ -8,6 +8,7 @@ use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, Int
 
 use super::by_rule::ByRule;
 use super::observed::Observed;
+use super::record::ReplicaCounts;
 use super::reference::Values;
 use super::striped::Striped;
 use super::tally::OfRule;
@@ -129,6 +130,8 @@ pub struct Metrics {
     pub(super) rules_refused: AtomicBool,
     /// By effect.
     pub(super) adjustments: IntGaugeVec,
+    /// By whose rules they decide.
+    pub(super) replicas: IntGaugeVec,
     pub(super) tls_handshakes: Known<&'static str, 11>,
     /// By what they show.
     pub(super) tls_unverified: Known<&'static str, 2>,
@@ -262,6 +265,15 @@ impl Metrics {
         let adjustments = IntGaugeVec::new(adjustments, &["effect"])?;
         registry.register(Box::new(adjustments.clone()))?;
         Effect::NAMES.iter().for_each(|effect| adjustments.with_label_values(&[*effect]).set(0));
+        let replicas = Opts::new(
+            "replicas",
+            "Replicas that share the store and were heard of in the last 15 seconds, this one among them: those that \
+             decide by the same rules as this one, by other rules, or by rules that cannot be compared, because the \
+             replica has none yet or is of another release.",
+        );
+        let replicas = IntGaugeVec::new(replicas, &["rules"])?;
+        registry.register(Box::new(replicas.clone()))?;
+        ReplicaCounts::default().each().iter().for_each(|(rules, _)| replicas.with_label_values(&[*rules]).set(0));
         let store_up = Gauge::new(
             "store_up",
             "1 while the store can be asked; 0 while it is known to be down and is not. Of a Redis Cluster, the share \
@@ -356,6 +368,7 @@ impl Metrics {
             rules_refused: AtomicBool::new(false),
             loads: Known(["success", "error"].map(|result| (result, loads.with_label_values(&[result])))),
             adjustments,
+            replicas,
             tls_handshakes: Known(
                 HandshakeError::OUTCOMES.map(|outcome| (outcome, tls_handshakes.with_label_values(&[outcome]))),
             ),

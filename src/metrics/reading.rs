@@ -36,6 +36,21 @@ pub struct Reading {
     pub store_cause: Option<String>,
 }
 
+/// What tells how the store is asked, all since the start.
+#[derive(Clone, Debug, Default)]
+pub struct StoreReading {
+    /// How long it took, its queue included.
+    pub times: Times,
+    /// All of that together, in seconds.
+    pub seconds: f64,
+    /// How many calls went to Redis.
+    pub calls: u64,
+    /// How many requests travelled in them.
+    pub requests: u64,
+    /// How often it could not decide, by the kind of error.
+    pub errors: Vec<(&'static str, u64)>,
+}
+
 /// How many times were at most so long: seconds, and how many of all, in rising order.
 #[derive(Clone, Debug, Default)]
 pub struct Times(Vec<(f64, u64)>);
@@ -77,6 +92,19 @@ impl Metrics {
             store: Times::of(&self.store_seconds.histogram()),
             store_up: self.store_up.get(),
             store_cause: causes.iter().find(|cause| down(cause)).map(|(cause, _)| (*cause).to_owned()),
+        }
+    }
+
+    /// As of now.
+    pub fn store_reading(&self) -> StoreReading {
+        let (times, calls) = (self.store_seconds.histogram(), self.store_call_requests.histogram());
+        StoreReading {
+            times: Times::of(&times),
+            seconds: times.get_sample_sum(),
+            calls: calls.get_sample_count(),
+            // Whole numbers have been added up.
+            requests: calls.get_sample_sum() as u64,
+            errors: self.store_errors.0.iter().map(|(kind, count)| (*kind, count.get())).collect(),
         }
     }
 

@@ -258,6 +258,13 @@ impl Metrics {
         counts.iter().for_each(|(name, count)| self.adjustments.with_label_values(&[*name]).set(*count));
     }
 
+    /// So many replicas are there.
+    pub fn set_replicas(&self, counts: ReplicaCounts) {
+        for (rules, number) in counts.each() {
+            self.replicas.with_label_values(&[rules]).set(i64::try_from(number).unwrap_or(i64::MAX));
+        }
+    }
+
     /// New rules are in force: the series of rules that are gone go too.
     pub fn record_load(&self, new: &Rules) {
         self.loads.inc("success");
@@ -299,6 +306,24 @@ impl Metrics {
     pub fn set_certificate(&self, role: &str, until: SystemTime) {
         let seconds = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         self.tls_expiry.with_label_values(&[role]).set(i64::try_from(seconds).unwrap_or(i64::MAX));
+    }
+}
+
+/// How many replicas there are, by what their rules are to those of this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaCounts {
+    /// The same; this one is among them.
+    pub same: usize,
+    /// Others.
+    pub other: usize,
+    /// Nobody can tell.
+    pub unknown: usize,
+}
+
+impl ReplicaCounts {
+    /// Each, by its name in metrics.
+    pub(super) fn each(self) -> [(&'static str, usize); 3] {
+        [("same", self.same), ("other", self.other), ("unknown", self.unknown)]
     }
 }
 

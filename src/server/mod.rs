@@ -29,8 +29,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use crate::console::History;
+use crate::console::{History, RedisHistory};
 use crate::decision_log::DecisionLog;
+use crate::fleet::Fleet;
 use crate::grpc::{Server, Service};
 use crate::http::{self, Admin, JsonApi, Port};
 use crate::limiter::Limiter;
@@ -44,9 +45,10 @@ use crate::steering::Steering;
 use crate::store::Store;
 use crate::store::adjustments::{AdjustmentStore, MemoryAdjustments};
 use crate::store::denied::{Denials, DeniedCache};
+use crate::store::heartbeats::{HeartbeatStore, ReplicaState};
 use crate::store::lease::Leases;
 use crate::store::memory::{self, MemoryStore, SystemClock};
-use crate::store::redis::{Health, OnCall, RedisAdjustments, RedisStore, RedisUsage};
+use crate::store::redis::{Health, OnCall, RedisAdjustments, RedisConfig, RedisHeartbeats, RedisStore, RedisUsage};
 use crate::store::timed::{OnAnswer, Timed};
 use crate::store::usage::{MemoryPages, UsageStore};
 use crate::telemetry::Events;
@@ -66,8 +68,8 @@ use workers::Workers;
 /// So many people may look at the debug port at once; the oldest goes for a new one.
 const DEBUG_CONNECTIONS: usize = 8;
 
-/// So many connections to Redis read adjustments.
-const ADJUSTMENT_CONNECTIONS: usize = 1;
+/// So many connections to Redis are for what replicas share: adjustments, and who is there.
+const SHARED_CONNECTIONS: usize = 2;
 
 /// How long the collector has for the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(5);
@@ -97,7 +99,7 @@ pub async fn serve(
     let redis = settings.store.redis()?;
     let threads = options::worker_threads(&settings);
     let ports =
-        Ports::open(&settings, threads, redis.as_ref().map_or(0, |redis| redis.connections + ADJUSTMENT_CONNECTIONS))
+        Ports::open(&settings, threads, redis.as_ref().map_or(0, |redis| redis.connections + SHARED_CONNECTIONS))
             .await?;
     let workers = Workers::start(threads).context("cannot start the threads that answer calls")?;
 
@@ -133,6 +135,7 @@ pub async fn serve(
         exporting,
         events,
         decision_log,
+        redis_history: Arc::default(),
     };
     let metrics = Arc::clone(&parts.metrics);
     let on_answer: OnAnswer = Arc::new(move |error, took| metrics.record_store(error, took));
@@ -141,11 +144,11 @@ pub async fn serve(
             parts.metrics.set_store_health(Health::Up);
             let store = Arc::new(Timed::new(Arc::clone(&parts.memory), on_answer).traced(spans));
             let stores = vec![store; parts.workers.runtimes().len()];
-            parts.run(stores, AdjustmentStore::Memory(MemoryAdjustments::default()), "memory").await
+            parts.run(stores, Shared::in_memory(), "memory").await
         }
         Some(config) => {
             let (name, queue) = (config.to_string(), config.queue);
-            let adjustments = AdjustmentStore::Redis(Box::new(RedisAdjustments::new(config.clone())?));
+            let shared = Shared::in_redis(&config)?;
             let metrics = Arc::clone(&parts.metrics);
             let on_change = Box::new(move |health| {
                 // Of a cluster a part decides what it can.
@@ -153,7 +156,9 @@ pub async fn serve(
                 metrics.set_store_health(health);
             });
             let counted = Arc::clone(&parts.metrics);
-            let config = config.told_to(OnCall::new(move |requests| counted.record_store_call(requests)));
+            let on_call = OnCall::new(move |requests| counted.record_store_call(requests));
+            let history = Arc::clone(&parts.redis_history);
+            let config = config.told_to(on_call.and_of_servers(move |server, vitals| history.take(server, vitals)));
             let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
             let timed = |store: RedisStore| {
                 let store = Arc::new(store.traced(spans.clone()));
@@ -168,7 +173,7 @@ pub async fn serve(
             // to other requests.
             let metrics = Arc::clone(&parts.metrics);
             let stores = Leases::around(stores, queue, Box::new(move |event| metrics.record_lease(event)));
-            parts.run(stores.into_iter().map(Arc::new).collect(), adjustments, &name).await
+            parts.run(stores.into_iter().map(Arc::new).collect(), shared, &name).await
         }
     }
 }
@@ -204,6 +209,60 @@ async fn keep<S: Store>(steering: Arc<Steering<S>>) {
     match supervise(panicked, task).await {}
 }
 
+/// Tells the other replicas of this one, and hears of them, for ever.
+async fn meet<S: Store>(fleet: Arc<Fleet<S>>) {
+    let panicked = |error: &JoinError| tracing::error!(%error, retry = ?RETRY, "a panic while replicas are heard");
+    let task = || {
+        let fleet = Arc::clone(&fleet);
+        async move { match fleet.keep().await {} }
+    };
+    match supervise(panicked, task).await {}
+}
+
+/// This process among those that share its store.
+fn fleet<S: Store>(
+    limiter: &Arc<Limiter<S>>,
+    metrics: &Arc<Metrics>,
+    heartbeats: HeartbeatStore,
+    health: watch::Receiver<http::Health>,
+) -> Arc<Fleet<S>> {
+    let state = move || match *health.borrow() {
+        http::Health::Serving => ReplicaState::Ready,
+        http::Health::Draining => ReplicaState::Draining,
+        _ => ReplicaState::NotReady,
+    };
+    Arc::new(Fleet::new(&host_name(), (Arc::clone(limiter), Arc::clone(metrics)), heartbeats, state))
+}
+
+/// What this machine is called; empty where nobody knows.
+fn host_name() -> String {
+    #[cfg(unix)]
+    let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    #[cfg(not(unix))]
+    let name = std::env::var("COMPUTERNAME").ok();
+    name.unwrap_or_default()
+}
+
+/// Where what all replicas share is kept.
+struct Shared {
+    adjustments: AdjustmentStore,
+    heartbeats: HeartbeatStore,
+}
+
+impl Shared {
+    fn in_memory() -> Shared {
+        let adjustments = AdjustmentStore::Memory(MemoryAdjustments::default());
+        Shared { adjustments, heartbeats: HeartbeatStore::Memory }
+    }
+
+    fn in_redis(config: &RedisConfig) -> anyhow::Result<Shared> {
+        Ok(Shared {
+            adjustments: AdjustmentStore::Redis(Box::new(RedisAdjustments::new(config.clone())?)),
+            heartbeats: HeartbeatStore::Redis(Box::new(RedisHeartbeats::new(config.clone())?)),
+        })
+    }
+}
+
 /// Keeps the memory store free of expired counters, and reports how many there are.
 async fn tend(memory: Arc<MemoryStore>, metrics: Arc<Metrics>) {
     let count = async {
@@ -232,16 +291,12 @@ struct Parts {
     events: Events,
     /// `None` where it is off.
     decision_log: Option<Arc<DecisionLog>>,
+    redis_history: Arc<RedisHistory>,
 }
 
 impl Parts {
     /// Each worker has a store of its own; all lead to the same counters.
-    async fn run<S: Store>(
-        self,
-        stores: Vec<Arc<S>>,
-        adjustments: AdjustmentStore,
-        store_name: &str,
-    ) -> anyhow::Result<()> {
+    async fn run<S: Store>(self, stores: Vec<Arc<S>>, shared: Shared, store_name: &str) -> anyhow::Result<()> {
         let Parts {
             settings,
             mut signals,
@@ -255,6 +310,7 @@ impl Parts {
             exporting,
             events,
             decision_log,
+            redis_history,
         } = self;
         let files = settings.tls.server()?;
         let up = Up {
@@ -266,14 +322,14 @@ impl Parts {
             store: store_name.to_owned(),
         };
         let pages: Arc<dyn MemoryPages> = Arc::clone(&memory) as _;
-        let in_memory = matches!(adjustments, AdjustmentStore::Memory(_));
+        let in_memory = matches!(shared.adjustments, AdjustmentStore::Memory(_));
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter =
             Arc::new(Limiter::new(options::limiter(&settings)?, Arc::clone(&store), memory, Arc::clone(&metrics)));
         if let Some(heavy_hitters) = limiter.heavy_hitters() {
             tokio::spawn(Arc::clone(heavy_hitters).tend());
         }
-        let steering = Arc::new(Steering::new(Arc::clone(&limiter), Arc::clone(&metrics), adjustments));
+        let steering = Arc::new(Steering::new(Arc::clone(&limiter), Arc::clone(&metrics), shared.adjustments));
         // Before the first decision; where the store does not answer, it is asked again.
         let _ = steering.read().await;
         tokio::spawn(keep(Arc::clone(&steering)));
@@ -283,6 +339,8 @@ impl Parts {
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving::new(reporter, options::wants(&settings)).await;
         tokio::spawn(serving.clone().follow_store(store_is_up));
+        let fleet = fleet(&limiter, &metrics, shared.heartbeats, serving.health());
+        tokio::spawn(meet(Arc::clone(&fleet)));
         let (of_rules, of_metrics) = (Arc::clone(&limiter), Arc::clone(&metrics));
         let target = Target { limiter: of_rules, metrics: of_metrics, serving: serving.clone(), up, in_memory };
         let first_worker = workers.runtimes().into_iter().next().context("there is one worker at least")?;
@@ -320,8 +378,9 @@ impl Parts {
                     Some(redis) => UsageStore::Redis(Box::new(RedisUsage::new(redis)?)),
                     None => UsageStore::Memory(pages),
                 };
-                let limiter = (Arc::clone(&limiter), first_worker);
-                Some(Admin::new(limiter, (steering, usage), tokens, settings.store.redis_timeout))
+                let (limiter, shared) = ((Arc::clone(&limiter), first_worker), (steering, Arc::clone(&fleet)));
+                let admin = Admin::new(limiter, shared, usage, tokens, settings.store.redis_timeout);
+                Some(admin.showing(settings.decisions.reader_values()?))
             }
         };
         if let Some(port) = ports.debug {
@@ -353,9 +412,13 @@ impl Parts {
             (Some(_), true) => {
                 let history = Arc::new(History::default());
                 tokio::spawn(Arc::clone(&history).follow(Arc::clone(&metrics)));
+                let redis = settings.store.redis()?;
+                if redis.is_some() {
+                    tokio::spawn(Arc::clone(&redis_history).follow(Arc::clone(&metrics)));
+                }
                 let about = http::About {
                     store: store_name.to_owned(),
-                    redis: settings.store.redis()?,
+                    redis: redis.map(|redis| (redis, redis_history)),
                     shadow_mode: settings.deciding.shadow_mode,
                 };
                 Some(http::Console::new(history, events, about))
@@ -387,6 +450,7 @@ impl Parts {
         let running = Running { settings, serving, rules, grpc, http, stop, workers, limiter, store };
         let drained = async {
             let answered = running.drain().await;
+            fleet.leave().await;
             if let Some(exporting) = exporting {
                 exporting.end(LAST_SPANS).await;
             }

@@ -51,7 +51,8 @@ pub struct DecisionSettings {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "true")]
     pub top_keys: bool,
 
-    /// How they show the values of descriptors: as they are, hashed by VALUES_KEY, or not at all.
+    /// How they show the values of descriptors, and /adjustments to who sends ADMIN_READ_TOKEN: as they are, hashed by
+    /// VALUES_KEY, or not at all.
     #[arg(long, env = "TOP_KEYS_VALUES", value_name = "HOW", default_value = "plain", ignore_case = true,
         help_heading = "Decisions", value_parser = named(&Shown::ALL, Shown::name))]
     pub top_keys_values: Shown,
@@ -105,7 +106,15 @@ impl DecisionSettings {
     /// # Errors
     /// Where values are hashed by no key.
     pub fn heavy_hitters(&self) -> Result<Option<Values>, SettingsError> {
-        self.top_keys.then(|| self.values("TOP_KEYS_VALUES", self.top_keys_values)).transpose()
+        self.top_keys.then(|| self.reader_values()).transpose()
+    }
+
+    /// How values are shown to who may only read.
+    ///
+    /// # Errors
+    /// Where they are hashed by no key.
+    pub fn reader_values(&self) -> Result<Values, SettingsError> {
+        self.values("TOP_KEYS_VALUES", self.top_keys_values)
     }
 
     /// The settings that do nothing beside the others, and why.
@@ -114,16 +123,14 @@ impl DecisionSettings {
         const OF_FILE: [&str; 2] = ["DECISION_LOG_FILE_BYTES", "DECISION_LOG_FILES"];
         let is_off = self.decision_log == LogPlace::Off;
         let is_file = matches!(self.decision_log, LogPlace::File(_));
-        let hashes = !is_off && self.decision_log_values == Shown::Hashed
-            || self.top_keys && self.top_keys_values == Shown::Hashed;
+        let hashes = !is_off && self.decision_log_values == Shown::Hashed || self.top_keys_values == Shown::Hashed;
         let idle = |is_idle: bool, names: &'static [&'static str], why: &'static str| {
             names.iter().filter(move |_| is_idle).map(move |name| (*name, why))
         };
         let of_log = idle(is_off, &OF_LOG, "DECISION_LOG is off");
         let of_file = idle(!is_file, &OF_FILE, "DECISION_LOG is no file");
-        let of_top = idle(!self.top_keys, &["TOP_KEYS_VALUES"], "TOP_KEYS is off");
         let of_key = idle(!hashes, &["VALUES_KEY", "VALUES_KEY_FILE"], "nothing is hashed");
-        of_log.chain(of_file).chain(of_top).chain(of_key).collect()
+        of_log.chain(of_file).chain(of_key).collect()
     }
 
     fn values(&self, setting: &'static str, shown: Shown) -> Result<Values, SettingsError> {

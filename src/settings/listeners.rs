@@ -60,7 +60,8 @@ pub struct ListenerSettings {
     pub debug_port: Option<u16>,
 
     /// Show and reset counters over HTTP, at /counters, explain requests, at /explain, tell the heaviest keys, at /top,
-    /// and list and change adjustments, at /adjustments, for clients that know ADMIN_TOKEN.
+    /// and who shares the store, at /replicas, and list and change adjustments, at /adjustments, for clients that know
+    /// ADMIN_TOKEN.
     #[arg(long, env = "ADMIN_API", help_heading = "Listeners", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub admin_api: bool,

@@ -3,6 +3,7 @@
 pub mod adjustments;
 pub mod denied;
 pub mod group;
+pub mod heartbeats;
 mod key;
 pub mod lease;
 pub mod memory;

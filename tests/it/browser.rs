@@ -3,7 +3,7 @@
 //!
 //! TOLLGATE_SCREENSHOTS=1 replaces the pictures in docs/console.
 
-use crate::console::{TOKEN, ask, start};
+use crate::console::{RULES, TOKEN, ask, start};
 use crate::support::chromium::Page;
 use crate::support::redis::Redis;
 use crate::support::tollgate::Tollgate;
@@ -13,12 +13,12 @@ const AXE: &str = "target/tools/bin/axe.min.js";
 
 /// Their names, and what each says once it is there.
 const PAGES: [(&str, &str); 6] = [
-    ("now", "The last lines of the log"),
+    ("now", "Replicas that share the store"),
     ("rules", "per-user"),
     ("who", "user=ann"),
     ("try", "Its limits"),
     ("steer", "In force"),
-    ("redis", "Its servers"),
+    ("redis", "A decision in Redis"),
 ];
 
 fn enter(page: &mut Page, service: &Tollgate) {
@@ -122,6 +122,24 @@ fn the_banner_names_what_is_open_while_redis_is_away() {
     must_be_accessible(&mut page, "the banner");
     redis.restart();
     page.wait_for("!document.body.innerText.includes('The store is down')");
+}
+
+#[test]
+#[ignore = "needs Chromium: make e2e"]
+fn replicas_are_listed_and_a_banner_tells_that_their_rules_differ() {
+    let redis = Redis::start();
+    let url = format!("REDIS_URL={}", redis.url());
+    let (service, other) = (start(&[&url]), start(&[&url]));
+    let mut page = Page::open((1200, 800));
+    enter(&mut page, &service);
+    page.wait_for_text("Replicas that share the store: 2");
+    other.change_rules(&RULES.replace("requests_per_unit: 5", "requests_per_unit: 6"));
+    page.wait_for_text("not those of most");
+    page.wait_for_text("Replicas of one release have different rules");
+    must_be_accessible(&mut page, "replicas that differ");
+    other.change_rules(RULES);
+    page.wait_for("!document.body.innerText.includes('Replicas of one release have different rules')");
+    must_be_good(&page, &service);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -469,4 +470,38 @@ async fn a_service_follows_what_is_promoted() {
     wait_until("nothing differs", || report(&service)["changes"].as_array().unwrap().is_empty());
     assert_eq!(ask(&service, 5).await, 2);
     tokio::time::timeout(Duration::from_secs(60), async { newly_denied(&service, 0) }).await.unwrap();
+}
+
+/// Rules that cannot be read for a while.
+struct Fragile {
+    rules: Rules,
+    breaks: AtomicBool,
+    broken: AtomicU32,
+}
+
+impl AsRef<Rules> for Fragile {
+    fn as_ref(&self) -> &Rules {
+        if self.breaks.load(Ordering::Relaxed) {
+            self.broken.fetch_add(1, Ordering::Relaxed);
+            panic!("for the test");
+        }
+        &self.rules
+    }
+}
+
+#[test]
+fn a_panic_costs_what_was_queued_and_not_the_comparison() {
+    let tried = Tried::new(1.0, 32 << 20);
+    let (rules_in_force, breaks) = (rules(&shop(Algorithm::FixedWindow, 100)), AtomicBool::new(false));
+    let fragile = Arc::new(Fragile { rules: rules_in_force, breaks, broken: AtomicU32::new(0) });
+    tried.candidates.put_in_force(Arc::clone(&fragile) as _);
+    tried.candidates.settle(Ok(rules(&shop(Algorithm::FixedWindow, 10))));
+    let offer = |user: &str| of_user(user, 1).iter().for_each(|event| tried.candidates.offer(&event.request));
+    offer("ann");
+    fragile.breaks.store(true, Ordering::Relaxed);
+    tried.candidates.follow().unwrap();
+    wait_until("it has panicked", || fragile.broken.load(Ordering::Relaxed) > 0);
+    fragile.breaks.store(false, Ordering::Relaxed);
+    offer("bob");
+    wait_until("it goes on", || tried.candidates.report().compared == 1);
 }

@@ -106,7 +106,7 @@ fn anybody_may_have_the_page_and_nobody_else_may_use_it() {
 #[test]
 fn what_it_shows_needs_the_token_and_is_on_no_other_port() {
     let service = start(&["DEBUG_PORT=0"]);
-    for path in ["/console/live", "/rules", "/redis"] {
+    for path in ["/console/live", "/rules", "/redis", "/redis/history"] {
         for token in ["", "another token of some length"] {
             let (status, said) = service.admin("GET", path, token);
             assert_eq!(
@@ -126,7 +126,7 @@ fn what_it_shows_needs_the_token_and_is_on_no_other_port() {
 #[test]
 fn without_the_administrators_there_is_none_and_a_setting_turns_it_off() {
     for service in [Tollgate::start(RULES, &[]), start(&["CONSOLE=false"])] {
-        for path in ["/console", "/console/page.js", "/console/live", "/rules", "/redis"] {
+        for path in ["/console", "/console/page.js", "/console/live", "/rules", "/redis", "/redis/history"] {
             assert_eq!(service.get(path).0, 404, "{path}");
         }
     }
@@ -230,6 +230,34 @@ fn redis_is_looked_at_as_the_command_looks_at_it() {
     assert_eq!(found["servers"][0]["runs_scripts"], true);
     let (status, said) = start(&[]).admin("GET", "/redis", TOKEN);
     assert!(status == 404 && said["error"].as_str().unwrap().contains("set REDIS_URL"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn how_redis_has_been_is_kept_and_who_looks_at_it_asks_redis_for_nothing() {
+    let redis = Redis::start();
+    let service = start(&[&format!("REDIS_URL={}", redis.url()), "REDIS_TIMEOUT=20s"]);
+    let damaged = "tollgate_store_errors_total{kind=\"counter\"}";
+    (0..20).for_each(|number| ask(&service, "user", &format!("u{number}")));
+    ask(&service, "login", "ann");
+    for name in redis.command::<Vec<String>>("KEYS *login*").await {
+        redis.command::<()>(&format!("DEL {name}")).await;
+        redis.command::<()>(&format!("LPUSH {name} x")).await;
+    }
+    ask(&service, "login", "ann");
+    assert_eq!(service.metric(damaged), 1.0);
+    let past = || service.admin("GET", "/redis/history", TOKEN);
+    let steps = || past().1["steps"].as_array().unwrap().clone();
+    wait_until("a step is over", || steps().iter().any(|step| step["calls"].as_f64() > Some(0.0)));
+    let (status, told) = past();
+    assert_eq!((status, &told["step_ms"], &told["most"]), (200, &10_000.into(), &90.into()));
+    let step = steps().into_iter().find(|step| step["calls"].as_f64() > Some(0.0)).unwrap();
+    assert_eq!((&step["requests_per_call"], &step["errors"]), (&1.0.into(), &serde_json::json!({"counter": 1})));
+    assert!(step["memory"].as_u64() > Some(0) && step["clients"].as_u64() > Some(0), "{step}");
+    assert!(step["p50_us"].is_u64() && step["in_flight"].as_f64() > Some(0.0) && step["evicted"] == 0, "{step}");
+    let before = redis.calls_of("info");
+    (0..50).for_each(|_| drop(past()));
+    assert!(redis.calls_of("info") - before <= 5, "its own, and those that come anyway");
+    assert_eq!(start(&[]).admin("GET", "/redis/history", TOKEN).0, 404);
 }
 
 #[test]

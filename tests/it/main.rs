@@ -28,6 +28,7 @@ mod durable;
 mod dynamic_metadata;
 mod envoy;
 mod explain;
+mod fleet;
 mod faults;
 mod floods;
 mod fuzzing;

@@ -10,6 +10,7 @@ use support::tollgate::request;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tollgate::algorithm::Verdict;
+use tollgate::fleet::Fleet;
 use tollgate::grpc::{self, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
 use tollgate::http::{self, Admin, AdminTokens, Health, Port};
 use tollgate::limiter::{Limiter, LimiterOptions, Overload};
@@ -19,6 +20,7 @@ use tollgate::server::port::{Listener, Port as GrpcPort};
 use tollgate::server::workers::Workers;
 use tollgate::steering::Steering;
 use tollgate::store::adjustments::{AdjustmentStore, MemoryAdjustments};
+use tollgate::store::heartbeats::{HeartbeatStore, ReplicaState};
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::usage::UsageStore;
 use tollgate::store::{Check, CheckVerdict, Store, StoreError, Verdicts};
@@ -134,9 +136,11 @@ async fn what_an_admin_asks_a_worker_does() {
     let limiter = Arc::new(limiter);
     let adjustments = AdjustmentStore::Memory(MemoryAdjustments::default());
     let steering = Arc::new(Steering::new(Arc::clone(&limiter), Arc::clone(&metrics), adjustments));
+    let (parts, alone) = ((Arc::clone(&limiter), Arc::clone(&metrics)), HeartbeatStore::Memory);
+    let fleet = Arc::new(Fleet::new("a", parts, alone, || ReplicaState::Ready));
     let tokens = AdminTokens { admin: Some(TOKEN.to_owned()), reader: None };
     let usage = UsageStore::Memory(Arc::<MemoryStore>::default());
-    let admin = Some(Admin::new((limiter, runtime), (steering, usage), tokens, support::SOON));
+    let admin = Some(Admin::new((limiter, runtime), (steering, fleet), usage, tokens, support::SOON));
     let router = http::router(Port {
         health: tokio::sync::watch::channel(Health::Serving).1,
         metrics,

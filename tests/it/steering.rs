@@ -243,6 +243,30 @@ async fn the_admin_port_changes_what_one_key_a_rule_or_everything_gets() {
     assert!(tollgate.passes("shop", &[("quiet", "x")]).await);
 }
 
+#[test]
+fn who_may_only_read_sees_values_as_the_setting_has_them_and_who_steers_as_they_are() {
+    let hash = {
+        let key = blake3::hash(b"a key of sixteen");
+        blake3::keyed_hash(key.as_bytes(), b"crimson").to_hex()[..32].to_owned()
+    };
+    for (settings, shown) in [
+        (&[][..], user("crimson")),
+        (&["TOP_KEYS_VALUES=hidden"], json!([{"key": "user"}])),
+        (&["TOP_KEYS_VALUES=hashed", "VALUES_KEY=a key of sixteen", "TOP_KEYS=false"], user(&hash)),
+    ] {
+        let tollgate = start(settings);
+        begin(&tollgate, json!({"id": "no", "effect": "block", "domain": "shop", "entries": user("crimson")}));
+        begin(&tollgate, json!({"id": "all", "effect": "scale", "share": "50%", "domain": "shop"}));
+        let (_, list) = tollgate.admin("GET", "/adjustments", READ_TOKEN);
+        assert_eq!(
+            (&list[0]["entries"], &list[0]["effect"], &list[1]["share"]),
+            (&shown, &"block".into(), &"50%".into())
+        );
+        assert_eq!(tollgate.admin("GET", "/adjustments", TOKEN).1[0]["entries"], user("crimson"));
+        assert!(!format!("{:?}", tollgate.logs()).contains("does nothing"));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn who_may_read_changes_nothing_and_what_is_wrong_is_told() {
     let tollgate = start(&[]);

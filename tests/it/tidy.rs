@@ -45,7 +45,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("spans", &["connect", "telemetry", "version"]),
     ("room", &["algorithm", "decision", "plan", "store"]),
     ("counters", &["adjustment", "algorithm", "decision", "descriptor", "explain", "plan", "rules", "store"]),
-    ("console", &["counters", "descriptor", "metrics", "rules"]),
+    ("console", &["counters", "descriptor", "metrics", "rules", "store"]),
     ("changes", &["algorithm", "counters", "descriptor", "rules", "store"]),
     ("candidates", &["changes", "decision", "descriptor", "metrics", "plan", "rules", "store"]),
     ("explain", &["adjustment", "algorithm", "decision", "descriptor", "plan", "rules", "store"]),
@@ -72,6 +72,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
         ],
     ),
     ("steering", &["adjustment", "descriptor", "limiter", "metrics", "rules", "store"]),
+    ("fleet", &["limiter", "metrics", "store", "version"]),
     ("tls", &["files"]),
     ("wire", &["descriptor"]),
     ("version", &[]),
@@ -103,6 +104,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "counters",
             "descriptor",
             "explain",
+            "fleet",
             "grpc",
             "heavy_hitters",
             "limiter",
@@ -112,6 +114,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "store",
             "telemetry",
             "usage",
+            "values",
             "version",
             "wire",
         ],
@@ -145,6 +148,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "console",
             "decision_log",
             "files",
+            "fleet",
             "http",
             "grpc",
             "heavy_hitters",
@@ -173,6 +177,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
             "decision",
             "descriptor",
             "explain",
+            "fleet",
             "heavy_hitters",
             "limiter",
             "metrics",
@@ -330,8 +335,19 @@ fn every_algorithm_is_one_pair_of_files() {
         - &BTreeSet::from(["mod", "ask", "bucket", "calendar", "limit", "penalty"].map(str::to_owned));
     let lua = &stems("lua", "lua")
         - &BTreeSet::from(
-            ["prelude", "bucket", "decide", "alone", "scattered", "penalty", "usage", "rights", "adjustments"]
-                .map(str::to_owned),
+            [
+                "prelude",
+                "bucket",
+                "decide",
+                "alone",
+                "scattered",
+                "penalty",
+                "usage",
+                "rights",
+                "adjustments",
+                "replicas",
+            ]
+            .map(str::to_owned),
         );
     assert_eq!(rust, names);
     assert_eq!(lua, names);

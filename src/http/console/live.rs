@@ -36,6 +36,8 @@ struct Tick<'a> {
     shadow_mode: bool,
     /// So many are in force.
     adjustments: usize,
+    /// For so long, at least, replicas have had different rules; `null`: they have the same.
+    rules_differ_ms: Option<u64>,
     seconds: Vec<Second>,
     events: Vec<telemetry::Event>,
 }
@@ -101,6 +103,7 @@ fn tick<S: Store>(shown: &Shown<S>, role: AdminRole, seconds: Vec<Second>, event
         domains: snapshot.rules.domains(),
         shadow_mode: about.shadow_mode,
         adjustments: shown.admin.steering().count(),
+        rules_differ_ms: shown.admin.fleet().report().rules_differ_ms,
         seconds,
         events,
     }

@@ -24,7 +24,7 @@ use tokio::task::spawn_blocking;
 use super::Health;
 use super::admin::{Admin, Refusal, refuse};
 use super::metrics::takes_gzip;
-use crate::console::{History, Listing, Wanted};
+use crate::console::{History, Listing, RedisHistory, Wanted};
 use crate::metrics::Metrics;
 use crate::rules::FailureMode;
 use crate::store::Store;
@@ -66,8 +66,8 @@ pub struct Console {
 pub struct About {
     /// The store, as the log calls it.
     pub store: String,
-    /// Where counters live. `None`: in memory.
-    pub redis: Option<RedisConfig>,
+    /// Where counters live, and how that has been. `None`: in memory.
+    pub redis: Option<(RedisConfig, Arc<RedisHistory>)>,
     /// No request is denied.
     pub shadow_mode: bool,
 }
@@ -101,6 +101,7 @@ pub(super) fn router<S: Store>(
         .route("/console/live", get(live::<S>))
         .route("/rules", get(rules::<S>))
         .route("/redis", get(redis::<S>))
+        .route("/redis/history", get(redis_history::<S>))
         .with_state(shown);
     FILES.into_iter().fold(router, |router, (path, kind, text)| {
         let small = compressed(text);
@@ -182,12 +183,25 @@ fn wanted(query: &str) -> Result<Wanted, Refusal> {
 /// `GET /redis`: what `tollgate check --redis` says.
 async fn redis<S: Store>(State(shown): State<Arc<Shown<S>>>, headers: HeaderMap) -> Result<Response, Refusal> {
     shown.admin.admit(&headers)?;
-    let Some(config) = shown.console.about.redis.clone() else {
-        return Err(refuse(StatusCode::NOT_FOUND, "counters live in the memory of this process: set REDIS_URL"));
-    };
+    let (config, _) = shown.redis()?;
     let _turn = shown.looking.acquire().await.map_err(failed)?;
-    let found = examine(config).await.map_err(|error| refuse(StatusCode::SERVICE_UNAVAILABLE, error))?;
+    let found = examine(config.clone()).await.map_err(|error| refuse(StatusCode::SERVICE_UNAVAILABLE, error))?;
     Ok((HEADERS, Json(found.to_json())).into_response())
+}
+
+/// `GET /redis/history`: how it has been for the last fifteen minutes.
+async fn redis_history<S: Store>(State(shown): State<Arc<Shown<S>>>, headers: HeaderMap) -> Result<Response, Refusal> {
+    shown.admin.admit(&headers)?;
+    let (_, history) = shown.redis()?;
+    Ok((HEADERS, Json(history.past())).into_response())
+}
+
+impl<S> Shown<S> {
+    /// Where counters live, and how that has been.
+    fn redis(&self) -> Result<&(RedisConfig, Arc<RedisHistory>), Refusal> {
+        let in_memory = || refuse(StatusCode::NOT_FOUND, "counters live in the memory of this process: set REDIS_URL");
+        self.console.about.redis.as_ref().ok_or_else(in_memory)
+    }
 }
 
 fn failed(error: impl std::error::Error) -> Refusal {

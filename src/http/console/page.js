@@ -1,6 +1,7 @@
 // The console. Whatever comes from the service becomes text, never markup.
 
 const TOKEN = 'tollgate-token';
+const UNKNOWN = 'The service does not know this token.';
 const MOST_SECONDS = 900;
 
 const $ = (id) => document.getElementById(id);
@@ -32,6 +33,11 @@ function time(us) {
   if (us == null) return '–';
   return us < 1000 ? `${count(us)} µs` : us < 1e6 ? `${count(us / 1000)} ms` : `${count(us / 1e6)} s`;
 }
+function bytes(value) {
+  if (value == null) return '–';
+  const power = Math.min(4, Math.floor(Math.log2(Math.max(1, value)) / 10));
+  return `${count(value / 1024 ** power)} ${['B', 'KiB', 'MiB', 'GiB', 'TiB'][power]}`;
+}
 function ago(ms) {
   const seconds = Math.max(0, Math.round((Date.now() - ms) / 1000));
   if (seconds < 120) return `${seconds} s`;
@@ -39,7 +45,8 @@ function ago(ms) {
 }
 function wait(ms) {
   if (ms == null) return '–';
-  return ms < 1000 ? `${ms} ms` : ms < 120000 ? `${count(ms / 1000)} s` : `${count(ms / 60000)} min`;
+  if (ms < 120000) return ms < 1000 ? `${ms} ms` : `${count(ms / 1000)} s`;
+  return ms < 7.2e6 ? `${count(ms / 60000)} min` : `${count(ms / 3.6e6)} h`;
 }
 
 // ---- the service
@@ -60,7 +67,7 @@ async function ask(path, { method = 'GET', body } = {}) {
   let answer = null;
   try { answer = text ? JSON.parse(text) : null; } catch { answer = { error: text }; }
   if (response.ok || (path === '/json' && response.status === 429)) return answer;
-  if (response.status === 401) leave();
+  if (response.status === 401) leave(UNKNOWN);
   throw new Refused(response.status, answer?.error ?? `${response.status} ${response.statusText}`);
 }
 
@@ -80,7 +87,7 @@ async function watch() {
   const after = [seen.seconds, seen.events].map((told) => told.at(-1)?.number ?? 0);
   try {
     const response = await fetch(`/console/live?after=${after}`, { headers: authorized(), signal: stop.signal });
-    if (response.status === 401) return leave('The service does not know this token.');
+    if (response.status === 401) return leave(UNKNOWN);
     if (!response.ok) throw new Error((await response.json()).error);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let rest = ''; ;) {
@@ -136,6 +143,8 @@ async function warn(tick) {
     const why = seen.events.findLast((event) => event.level === 'ERROR' && /^(changed|the) rules are refused/.test(event.text));
     lines.push(['bad', why ? `${clock(why.at_ms)}: ${why.text}` : 'Changed rules are refused, the old ones stay in force: the log says why.']);
   }
+  // A roll-out takes a while.
+  if (tick.rules_differ_ms > 10000) lines.push(['warn', 'Replicas of one release have different rules, and none has changed for a while: Now lists them.']);
   if (tick.shadow_mode) lines.push(['warn', 'SHADOW_MODE: no request is denied.']);
   if (tick.adjustments) lines.push(['warn', `Adjustments in force: ${tick.adjustments}; Steer lists them.`]);
   const text = JSON.stringify(lines);
@@ -158,12 +167,12 @@ function table(caption, heads, rows, empty = 'Nothing yet.') {
       el('tbody', {}, rows.map((row) => el('tr', {}, row.map(cell))))));
 }
 
-// Lines over the last fifteen minutes, all to one scale.
-function chart(caption, lines, show) {
+// Lines over the last fifteen minutes, all to one scale; so many values are the whole time.
+function chart(caption, lines, show, whole = MOST_SECONDS) {
   const most = Math.max(1e-9, ...lines.flatMap((line) => line.values.filter((value) => value != null)));
-  const picture = svg('svg', { viewBox: `0 0 ${MOST_SECONDS} 100`, preserveAspectRatio: 'none', role: 'img', 'aria-label': `${caption}; at most ${show(most)}` });
+  const picture = svg('svg', { viewBox: `0 0 ${whole} 100`, preserveAspectRatio: 'none', role: 'img', 'aria-label': `${caption}; at most ${show(most)}` });
   lines.forEach((line, at) => {
-    const from = MOST_SECONDS - line.values.length;
+    const from = whole - line.values.length;
     const points = line.values.map((value, x) => `${from + x},${98 - ((value ?? 0) / most) * 94}`).join(' ');
     picture.append(svg('polyline', { points, class: `c${at + 1}` }));
   });
@@ -207,7 +216,24 @@ const now = {
     this.tiles = el('dl', { class: 'tiles' });
     this.charts = el('div', { class: 'charts' });
     this.events = el('div');
-    return [el('h2', {}, 'Now'), this.tiles, el('h2', {}, 'The last fifteen minutes'), this.charts, el('h2', {}, 'Events'), this.events];
+    this.replicas = el('div');
+    return [el('h2', {}, 'Now'), this.tiles, el('h2', {}, 'The last fifteen minutes'), this.charts, el('h2', {}, 'Replicas'), this.replicas, el('h2', {}, 'Events'), this.events];
+  },
+  show() { return every(3000, () => this.load()); },
+  async load() {
+    const told = await tried(this.replicas, () => ask('/replicas'));
+    if (!told) return;
+    const differ = told.rules_differ_ms == null ? '' : `; their rules have differed for ${wait(told.rules_differ_ms)} at least`;
+    this.replicas.replaceChildren(
+      told.unavailable ? el('p', { class: 'bad' }, `The store does not tell of replicas (${told.unavailable}): others may be missing.`) : '',
+      table(`Replicas that share the store: ${count(told.replicas.length)}${differ}`,
+        ['Replica', 'Version', 'State', 'Rules', '#For', 'Candidates', '#Up', '#Heard'], told.replicas.map((one) => [
+          [el('code', {}, one.id), one.is_self ? ', this one' : ''], one.version || 'unknown',
+          el('span', { class: { ready: 'good', draining: 'warn' }[one.state] ?? 'bad' }, one.state.replace('_', ' ')),
+          one.rules ? [el('code', {}, one.rules), one.differs ? el('span', { class: 'bad' }, ', not those of most') : ''] : 'none yet',
+          one.rules ? wait(one.rules_age_ms) : '–', one.candidates ? el('code', {}, one.candidates) : '–', wait(one.uptime_ms),
+          one.is_self ? '–' : `${wait(one.heard_ms)} ago`,
+        ])));
   },
   tick() {
     const last = seen.seconds.at(-1);
@@ -544,9 +570,43 @@ const redis = {
   title: 'Redis',
   make() {
     this.result = el('div', { 'aria-live': 'polite' }, el('p', { class: 'soft' }, 'Looking …'));
-    return [el('h2', {}, 'Where counters live'), this.result];
+    this.tiles = el('dl', { class: 'tiles' });
+    this.charts = el('div', { class: 'charts' });
+    return [el('h2', {}, 'Where counters live'), this.result, el('h2', {}, 'The last fifteen minutes, as this replica knows them'), this.tiles, this.charts];
   },
-  show() { return every(10000, () => this.load()); },
+  show() { return every(10000, () => Promise.all([this.load(), this.loadPast()])); },
+  async loadPast() {
+    const past = await tried(this.charts, () => ask('/redis/history'));
+    if (!past) return this.tiles.replaceChildren();
+    const { steps, most, maxmemory } = past;
+    const last = steps.at(-1) ?? {};
+    const line = (name, key) => ({ name, values: steps.map((step) => step[key]) });
+    const all = (kind) => steps.reduce((sum, step) => sum + (step.errors[kind] ?? 0), 0);
+    const kinds = [...new Set(steps.flatMap((step) => Object.keys(step.errors)))].sort();
+    const evicted = steps.reduce((sum, step) => sum + (step.evicted ?? 0), 0);
+    this.tiles.replaceChildren(
+      tile('Calls a second', count(last.calls)),
+      tile('Requests a call', count(last.requests_per_call)),
+      tile('Waiting or on their way', count(last.in_flight)),
+      tile('Damaged counters met', count(all('counter')), all('counter') ? 'bad' : null),
+      tile('Keys evicted', last.evicted == null && !evicted ? '–' : count(evicted), evicted ? 'bad' : null),
+      tile('Memory', last.memory == null ? '–' : maxmemory ? `${bytes(last.memory)} of ${bytes(maxmemory)}` : bytes(last.memory)),
+      tile('Clients', count(last.clients)),
+      tile('Cores of Redis', count(last.cpu)),
+    );
+    if (!steps.length) return this.charts.replaceChildren(el('p', { class: 'soft' }, 'The first ten seconds are not over yet.'));
+    const draw = (caption, lines, show) => chart(caption, lines, show, most);
+    this.charts.replaceChildren(
+      draw('A decision in Redis', [line('p50', 'p50_us'), line('p99', 'p99_us')], time),
+      draw('Requests a call', [line('requests', 'requests_per_call')], count),
+      draw('Waiting or on their way', [line('requests', 'in_flight')], count),
+      draw('A second', [line('calls of this replica', 'calls'), line('commands of Redis', 'commands')], count),
+      draw('Memory', [line('used', 'memory')], bytes),
+      draw('Keys evicted in ten seconds', [line('keys', 'evicted')], count),
+      kinds.length ? draw('Not decided in ten seconds', kinds.slice(0, 3).map((kind) => ({ name: kind, values: steps.map((step) => step.errors[kind] ?? 0) })), count) : '',
+      kinds.length ? table('Not decided in these fifteen minutes, by why', ['Kind', '#Decisions'], kinds.map((kind) => [kind, count(all(kind))])) : '',
+    );
+  },
   async load() {
     const found = await tried(this.result, () => ask('/redis'));
     if (!found) return;

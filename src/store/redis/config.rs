@@ -25,21 +25,56 @@ pub struct RedisConfig {
     pub on_call: OnCall,
 }
 
-/// Is told of each call to Redis how many requests travel in it; by default nobody is.
+/// Is told of each call to Redis how many requests travel in it, and how its servers are; by default nobody is.
 #[derive(Clone, Default)]
-pub struct OnCall(Option<Arc<dyn Fn(usize) + Send + Sync>>);
+pub struct OnCall {
+    call: Option<Arc<dyn Fn(usize) + Send + Sync>>,
+    vitals: Option<Arc<OnVitals>>,
+}
+
+/// Where a server is, and how.
+type OnVitals = dyn Fn(&str, Vitals) + Send + Sync;
 
 impl OnCall {
-    /// This is told.
+    /// This is told of calls.
     pub fn new(told: impl Fn(usize) + Send + Sync + 'static) -> OnCall {
-        OnCall(Some(Arc::new(told)))
+        OnCall { call: Some(Arc::new(told)), vitals: None }
+    }
+
+    /// And this of servers: where each is, and how. What they are asked anyway tells it, every ten seconds or so.
+    #[must_use]
+    pub fn and_of_servers(self, told: impl Fn(&str, Vitals) + Send + Sync + 'static) -> OnCall {
+        OnCall { vitals: Some(Arc::new(told)), ..self }
     }
 
     pub(super) fn tell(&self, requests: usize) {
-        if let Some(told) = &self.0 {
+        if let Some(told) = &self.call {
             told(requests);
         }
     }
+
+    pub(super) fn tell_of(&self, server: &str, vitals: Vitals) {
+        if let Some(told) = &self.vitals {
+            told(server, vitals);
+        }
+    }
+}
+
+/// How a server of Redis is, as it says itself (`INFO`); `None` where it does not.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Vitals {
+    /// What its data takes, in bytes.
+    pub used_memory: Option<u64>,
+    /// What that may be; 0: there is no bound.
+    pub maxmemory: Option<u64>,
+    /// So many keys it has evicted since it started.
+    pub evicted_keys: Option<u64>,
+    /// So many clients are connected.
+    pub clients: Option<u64>,
+    /// So many commands it did in the last second, those of scripts not counted.
+    pub commands_per_second: Option<u64>,
+    /// The processor time that it has used since it started, in seconds.
+    pub cpu_seconds: Option<f64>,
 }
 
 impl RedisConfig {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::RangeInclusive;
 
+use super::Vitals;
 use super::cause::{Cause, Rights};
 
 /// The oldest Redis that has what the script needs (`SET … KEEPTTL`).
@@ -71,6 +72,19 @@ impl<'i> Identity<'i> {
     pub(super) fn concerns(&self, asked: RangeInclusive<u64>) -> Vec<Concern> {
         let concerns = [self.eviction(), self.writable_replica(), self.writes_alone(), self.clock(asked)];
         concerns.into_iter().flatten().collect()
+    }
+
+    /// How it is.
+    pub(super) fn vitals(&self) -> Vitals {
+        let seconds = |field| self.get(field)?.parse::<f64>().ok();
+        Vitals {
+            used_memory: self.number("used_memory"),
+            maxmemory: self.number("maxmemory"),
+            evicted_keys: self.number("evicted_keys"),
+            clients: self.number("connected_clients"),
+            commands_per_second: self.number("instantaneous_ops_per_sec"),
+            cpu_seconds: seconds("used_cpu_user").zip(seconds("used_cpu_sys")).map(|(user, system)| user + system),
+        }
     }
 
     fn is_cluster(&self) -> bool {

@@ -108,7 +108,9 @@ impl Inspection {
         let asked_at = now_ms();
         if let Ok(info) = connection.send(cmd("INFO")).wait(self.config.timeout).await {
             let info = String::from_utf8_lossy(&info);
-            self.tell(&self.concerns, Identity::read(&info).concerns(asked_at..=now_ms()));
+            let identity = Identity::read(&info);
+            self.tell(&self.concerns, identity.concerns(asked_at..=now_ms()));
+            self.config.on_call.tell_of(&connection.place().to_string(), identity.vitals());
         }
     }
 
@@ -135,6 +137,7 @@ impl Inspection {
             return Err(Fault::Refused(cause));
         }
         *self.looked.lock() = Some(Instant::now());
+        self.config.on_call.tell_of(&connection.place().to_string(), identity.vitals());
         self.tell(&self.concerns, identity.concerns(asked_at..=now_ms()));
         Ok(())
     }

@@ -19,7 +19,7 @@ static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().
 pub(super) fn call(own: &Own) -> Cmd {
     let mut call = cmd("EVALSHA");
     call.arg(&*SHA1).arg(3);
-    for kind in ["string", "list", "page"] {
+    for kind in ["string", "list", "hash"] {
         call.arg(format!("{}|rights:{kind}", own.prefix));
     }
     call
@@ -85,11 +85,12 @@ pub(super) fn missing(reply: &str) -> Result<Option<Rights>, Cause> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{adjustments, heartbeats};
     use super::*;
 
     #[test]
     fn every_command_of_the_scripts_is_tried() {
-        let called = [super::super::source::all().as_str(), super::super::adjustments::SOURCE].concat();
+        let called = [super::super::source::all().as_str(), adjustments::SOURCE, heartbeats::SOURCE].concat();
         let called = called.split("redis.call('").skip(1);
         assert_eq!(commands(), called.filter_map(|rest| rest.split('\'').next()).collect());
     }

@@ -254,9 +254,9 @@ descriptors:
 ";
     let memory = Tollgate::start(rules, &["ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}")]);
     memory.must_log("usage is kept in memory, and is gone when this process ends");
+    let mut client = memory.client().await;
     for user in 0..1_200 {
-        let user = format!("user{user}");
-        assert!(memory.passes("shop", &[("user", &user)]).await);
+        client.should_rate_limit(tollgate::request("shop", &[&[("user", &format!("user{user}"))]])).await.unwrap();
     }
     // More pages than one answer has.
     let rows = printed(usage(&memory, &["--open", "--json"]));

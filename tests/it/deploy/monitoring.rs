@@ -152,7 +152,8 @@ fn each_alert_has_its_section_and_its_case() {
 }
 
 /// Metrics that a quiet service does not have, or has no data of: a query of them may answer nothing.
-const QUIET: [(&str, &str); 9] = [
+const QUIET: [(&str, &str); 10] = [
+    ("tollgate_candidate_", "without candidate rules"),
     ("tollgate_tls_certificate_expiry_timestamp_seconds", "without TLS"),
     ("tollgate_xds_", "without a management server"),
     ("tollgate_spans_total", "without tracing"),

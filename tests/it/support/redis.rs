@@ -161,9 +161,17 @@ impl Redis {
         client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
     }
 
-    /// How often the script has been called.
+    /// How often scripts have been called, heartbeats and what failed aside: those of replicas come by themselves.
     pub fn script_calls(&self) -> u32 {
-        self.calls_of("evalsha")
+        let mut connection = Client::open(self.url()).unwrap().get_connection().unwrap();
+        let stats: String = deadpool_redis::redis::cmd("INFO").arg("commandstats").query(&mut connection).unwrap();
+        let number = |command: &str, field: &str| {
+            let stats = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")))?;
+            let number = stats.split(',').find_map(|stat| stat.strip_prefix(field)?.strip_prefix('='))?;
+            Some(number.parse::<u32>().unwrap())
+        };
+        let number = |command, field| number(command, field).unwrap_or(0);
+        number("evalsha", "calls") - number("evalsha", "failed_calls") - number("hgetall", "calls")
     }
 
     /// How often this command has been called, with its subcommand (`script|load`) or, where Redis before 7.0 counts

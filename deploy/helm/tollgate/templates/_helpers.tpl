@@ -35,6 +35,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if ne (int $sources) 1 }}
 {{- fail "name one source of rules: rules.files, rules.existingConfigMap or rules.managementServer" }}
 {{- end }}
+{{- if and .Values.candidates.files .Values.candidates.existingConfigMap }}
+{{- fail "name one source of candidates: candidates.files or candidates.existingConfigMap" }}
+{{- end }}
+{{- $log := .Values.decisionLog }}
+{{- $hashed := or (and (ne $log.to "off") (eq $log.values "hashed")) (eq .Values.topKeys.values "hashed") }}
+{{- if and $hashed (not .Values.valuesKey.secret) }}
+{{- fail "values are hashed by a key: set valuesKey.secret" }}
+{{- end }}
 {{- if and (not .Values.redis.url) (or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1)) }}
 {{- fail "without redis.url each replica counts for itself: set it, or replicaCount: 1" }}
 {{- end }}
@@ -84,14 +92,33 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .secret }}{{ $_ := set $all "GRPC_CLIENT_TLS_CACERT" (printf "/etc/tollgate/client-ca/%s" .key) }}{{ end }}
 {{- end }}
 {{- end }}
-{{- if .Values.admin.secret }}{{ $_ := set $all "ADMIN_API" true }}{{ end }}
+{{- if or .Values.admin.secret .Values.admin.reader.secret }}
+{{- $_ := set $all "ADMIN_API" true }}
+{{- $_ := set $all "CONSOLE" .Values.admin.console }}
+{{- end }}
+{{- if or .Values.candidates.files .Values.candidates.existingConfigMap }}
+{{- $_ := set $all "CANDIDATE_RULES" "/etc/tollgate/candidates" }}
+{{- $_ := set $all "CANDIDATE_SAMPLE" .Values.candidates.sample }}
+{{- end }}
+{{- with .Values.decisionLog }}
+{{- if ne .to "off" }}
+{{- $_ := set $all "DECISION_LOG" .to }}
+{{- $_ := set $all "DECISION_LOG_SAMPLE" .sample }}
+{{- $_ := set $all "DECISION_LOG_VALUES" .values }}
+{{- end }}
+{{- end }}
+{{- if not .Values.topKeys.enabled }}{{ $_ := set $all "TOP_KEYS" false }}{{ end }}
+{{- if ne .Values.topKeys.values "plain" }}{{ $_ := set $all "TOP_KEYS_VALUES" .Values.topKeys.values }}{{ end }}
 {{- toYaml (merge (deepCopy .Values.settings) $all) }}
 {{- end }}
 
 {{/* Secrets that only a variable can bring. */}}
 {{- define "tollgate.secretEnv" -}}
 {{- $redis := .Values.redis }}
-{{- $all := dict "REDIS_SENTINEL_AUTH" $redis.sentinelAuth "REDIS_PERSECOND_AUTH" $redis.perSecond.auth "ADMIN_TOKEN" .Values.admin }}
+{{- $all := dict "REDIS_SENTINEL_AUTH" $redis.sentinelAuth "REDIS_PERSECOND_AUTH" $redis.perSecond.auth }}
+{{- $_ := set $all "ADMIN_TOKEN" .Values.admin }}
+{{- $_ := set $all "ADMIN_READ_TOKEN" .Values.admin.reader }}
+{{- $_ := set $all "VALUES_KEY" .Values.valuesKey }}
 {{- range $name, $from := $all }}
 {{- if $from.secret }}
 - name: {{ $name }}
@@ -112,6 +139,12 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if not .Values.rules.managementServer }}
 - name: rules
   configMap: { name: {{ .Values.rules.existingConfigMap | default (printf "%s-rules" (include "tollgate.name" .)) | quote }} }
+{{- end }}
+{{- with .Values.candidates }}
+{{- if or .files .existingConfigMap }}
+- name: candidates
+  configMap: { name: {{ .existingConfigMap | default (printf "%s-candidates" (include "tollgate.name" $)) | quote }} }
+{{- end }}
 {{- end }}
 {{- range $name, $secret := $secrets }}
 {{- if $secret }}
