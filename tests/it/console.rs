@@ -83,7 +83,7 @@ impl Iterator for Live {
 #[test]
 fn anybody_may_have_the_page_and_nobody_else_may_use_it() {
     let service = start(&[]);
-    for path in ["/console", "/console/page.js", "/console/page.css"] {
+    for path in ["/console", "/console/page.js", "/console/parts.js", "/console/page.css"] {
         let head = head(service.http_port, path);
         assert!(head.starts_with("http/1.1 200"), "{path}: {head}");
         for said in [

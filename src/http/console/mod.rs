@@ -32,11 +32,17 @@ use crate::store::redis::{RedisConfig, examine};
 use crate::telemetry::Events;
 
 /// What the page is made of: its path, its type, and what is there.
-const FILES: [(&str, &str, &str); 3] = [
+const FILES: &[(&str, &str, &str)] = &[
     ("/console", "text/html; charset=utf-8", include_str!("page.html")),
     ("/console/page.css", "text/css; charset=utf-8", include_str!("page.css")),
-    ("/console/page.js", "text/javascript; charset=utf-8", include_str!("page.js")),
+    ("/console/page.js", SCRIPT, include_str!("page.js")),
+    ("/console/parts.js", SCRIPT, include_str!("parts.js")),
+    ("/console/service.js", SCRIPT, include_str!("service.js")),
+    ("/console/entries.js", SCRIPT, include_str!("entries.js")),
+    ("/console/try.js", SCRIPT, include_str!("try.js")),
 ];
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// With each of them.
 const HEADERS: [(&str, &str); 6] = [
@@ -102,7 +108,7 @@ pub(super) fn router<S: Store>(
         .route("/rules", get(rules::<S>))
         .route("/redis", get(redis::<S>))
         .with_state(shown);
-    FILES.into_iter().fold(router, |router, (path, kind, text)| {
+    FILES.iter().fold(router, |router, &(path, kind, text)| {
         let small = compressed(text);
         let file = async move |headers: HeaderMap| {
             let kind = [(header::CONTENT_TYPE, kind), (header::VARY, "accept-encoding")];
@@ -216,9 +222,12 @@ mod tests {
         for inline in ["<script>", "<style", " style=", " onclick=", " onload=", "javascript:"] {
             assert!(!page.contains(inline), "{inline}");
         }
-        let (.., script) = FILES[2];
-        for unsafe_call in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"] {
-            assert!(!script.contains(unsafe_call), "{unsafe_call}");
+        for (path, _, script) in FILES.iter().filter(|(_, kind, _)| *kind == SCRIPT) {
+            for unsafe_call in
+                ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"]
+            {
+                assert!(!script.contains(unsafe_call), "{path}: {unsafe_call}");
+            }
         }
     }
 }
