@@ -61,7 +61,7 @@ impl Findings {
             let given = set(name)?;
             Some(format!("{given} ({}) {remark}", given.origin))
         });
-        let decisions = settings.decisions.without_effect();
+        let decisions = settings.decisions.without_effect(&settings.candidates.files);
         let decisions = decisions.iter().filter_map(|(name, why)| {
             let given = set(name)?;
             Some(format!("{given} ({}) does nothing: {why}", given.origin))

@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use super::{adjustments, candidates, counters, explain, top};
+use super::{adjustments, candidates, counters, explain, top, what_if};
 use crate::descriptor::{Entry, Override};
 use crate::limiter::Limiter;
 use crate::steering::Steering;
@@ -122,7 +122,7 @@ impl<S> Admin<S> {
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
-    let router = router.merge(candidates::router(Arc::clone(&admin)));
+    let router = router.merge(candidates::router(Arc::clone(&admin))).merge(what_if::router(Arc::clone(&admin)));
     router.merge(adjustments::router(Arc::clone(&admin))).merge(top::router(admin))
 }
 

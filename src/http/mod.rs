@@ -14,6 +14,7 @@ mod health;
 mod json;
 mod metrics;
 mod top;
+mod what_if;
 
 use std::sync::Arc;
 

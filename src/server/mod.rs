@@ -263,6 +263,7 @@ impl Parts {
             statistics: ports.statistics.as_ref().map(TcpListener::local_addr).transpose()?,
             store: store_name.to_owned(),
         };
+        let (grpc_address, grpc_tls) = (up.grpc.to_string(), files.is_some());
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter =
             Arc::new(Limiter::new(options::limiter(&settings)?, Arc::clone(&store), memory, Arc::clone(&metrics)));
@@ -275,6 +276,10 @@ impl Parts {
         tokio::spawn(keep(Arc::clone(&steering)));
         if let Some(candidates) = candidates::start(&settings, &metrics)? {
             limiter.try_out(candidates);
+        }
+        if let Some(what_if) = options::what_if(&settings)? {
+            what_if.follow().context("cannot start the thread that keeps requests to be replayed")?;
+            limiter.keep_for(what_if);
         }
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving::new(reporter, options::wants(&settings)).await;
@@ -345,6 +350,8 @@ impl Parts {
                     store: store_name.to_owned(),
                     redis: settings.store.redis()?,
                     shadow_mode: settings.deciding.shadow_mode,
+                    grpc: grpc_address,
+                    grpc_tls,
                 };
                 Some(http::Console::new(history, events, about))
             }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{ArgAction, Args};
 
-use super::{MIN_TOKEN, SettingsError, named, share, switch, whole};
+use super::{CandidateFiles, MIN_TOKEN, SettingsError, named, share, switch, whole};
 use crate::decision_log::{Destination, Options, Rotation};
 use crate::values::{Shown, Values};
 
@@ -51,10 +51,23 @@ pub struct DecisionSettings {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "true")]
     pub top_keys: bool,
 
-    /// How they show the values of descriptors: as they are, hashed by VALUES_KEY, or not at all.
+    /// How they show the values of descriptors: as they are, hashed by VALUES_KEY, or not at all. So do the examples of
+    /// candidate rules, and what is kept by WHAT_IF_REQUESTS.
     #[arg(long, env = "TOP_KEYS_VALUES", value_name = "HOW", default_value = "plain", ignore_case = true,
         help_heading = "Decisions", value_parser = named(&Shown::ALL, Shown::name))]
     pub top_keys_values: Shown,
+
+    /// Keep so many of the last requests in memory, 8 MiB at most, to tell at /what-if and in the console what another
+    /// number would do with them. 0 keeps none.
+    #[arg(long, env = "WHAT_IF_REQUESTS", value_name = "NUMBER", default_value = "0", help_heading = "Decisions",
+        value_parser = whole::<u32>(0..=10_000_000))]
+    pub what_if_requests: u32,
+
+    /// The share of keys whose requests are kept, from 0 to 1. A key is wholly in it or not at all, on every replica
+    /// alike.
+    #[arg(long, env = "WHAT_IF_SAMPLE", value_name = "SHARE", default_value = "0.1", help_heading = "Decisions",
+        value_parser = share)]
+    pub what_if_sample: f64,
 
     /// What values are hashed by, of at least 16 characters: who does not know it cannot try values until one has the
     /// same hash.
@@ -105,25 +118,45 @@ impl DecisionSettings {
     /// # Errors
     /// Where values are hashed by no key.
     pub fn heavy_hitters(&self) -> Result<Option<Values>, SettingsError> {
-        self.top_keys.then(|| self.values("TOP_KEYS_VALUES", self.top_keys_values)).transpose()
+        self.top_keys.then(|| self.keys_values()).transpose()
+    }
+
+    /// How keys show values wherever people see them.
+    ///
+    /// # Errors
+    /// Where values are hashed by no key.
+    pub fn keys_values(&self) -> Result<Values, SettingsError> {
+        self.values("TOP_KEYS_VALUES", self.top_keys_values)
+    }
+
+    /// Somebody is shown keys.
+    fn shows_keys(&self, candidates: &CandidateFiles) -> bool {
+        self.top_keys || self.what_if_requests > 0 || candidates.sources().is_some()
+    }
+
+    /// What is wrong with them beside candidate rules.
+    pub fn errors(&self, candidates: &CandidateFiles) -> Option<SettingsError> {
+        let of_keys = || if self.shows_keys(candidates) { self.keys_values().err() } else { None };
+        self.decision_log().err().or_else(of_keys)
     }
 
     /// The settings that do nothing beside the others, and why.
-    pub fn without_effect(&self) -> Vec<(&'static str, &'static str)> {
+    pub fn without_effect(&self, candidates: &CandidateFiles) -> Vec<(&'static str, &'static str)> {
         const OF_LOG: [&str; 3] = ["DECISION_LOG_SAMPLE", "DECISION_LOG_VALUES", "DECISION_LOG_LINES_PER_SECOND"];
         const OF_FILE: [&str; 2] = ["DECISION_LOG_FILE_BYTES", "DECISION_LOG_FILES"];
         let is_off = self.decision_log == LogPlace::Off;
         let is_file = matches!(self.decision_log, LogPlace::File(_));
         let hashes = !is_off && self.decision_log_values == Shown::Hashed
-            || self.top_keys && self.top_keys_values == Shown::Hashed;
+            || self.shows_keys(candidates) && self.top_keys_values == Shown::Hashed;
         let idle = |is_idle: bool, names: &'static [&'static str], why: &'static str| {
             names.iter().filter(move |_| is_idle).map(move |name| (*name, why))
         };
         let of_log = idle(is_off, &OF_LOG, "DECISION_LOG is off");
         let of_file = idle(!is_file, &OF_FILE, "DECISION_LOG is no file");
-        let of_top = idle(!self.top_keys, &["TOP_KEYS_VALUES"], "TOP_KEYS is off");
+        let of_top = idle(!self.shows_keys(candidates), &["TOP_KEYS_VALUES"], "TOP_KEYS is off");
+        let of_what_if = idle(self.what_if_requests == 0, &["WHAT_IF_SAMPLE"], "WHAT_IF_REQUESTS is 0");
         let of_key = idle(!hashes, &["VALUES_KEY", "VALUES_KEY_FILE"], "nothing is hashed");
-        of_log.chain(of_file).chain(of_top).chain(of_key).collect()
+        of_log.chain(of_file).chain(of_top).chain(of_what_if).chain(of_key).collect()
     }
 
     fn values(&self, setting: &'static str, shown: Shown) -> Result<Values, SettingsError> {

@@ -69,5 +69,6 @@ mod twins;
 mod unix;
 mod upgrades;
 mod usage;
+mod what_if;
 mod wrong_port;
 mod xds;

@@ -5,6 +5,8 @@ import { $, MOST_SECONDS, ago, chart, clock, count, el, every, field, table, til
 import { REFUSED, TOKEN, ask, authorized, may, query, seen } from './service.js';
 import { descriptor, given } from './entries.js';
 import { attempt } from './try.js';
+import { candidates } from './candidates.js';
+import { whatIf } from './what-if.js';
 
 // ---- what the service tells every second
 
@@ -342,7 +344,7 @@ const redis = {
 
 // ---- the frame
 
-const PAGES = { now, rules, who, try: attempt, steer, redis };
+const PAGES = { now, rules, who, try: attempt, candidates, 'what-if': whatIf, steer, redis };
 let shown = null;
 let hide = null;
 

@@ -95,3 +95,27 @@ export function every(ms, action) {
   run();
   return () => { clearTimeout(timer); timer = null; };
 }
+
+// A text to take elsewhere. Where a page may not write to the clipboard, it is marked.
+export function copyable(text, what) {
+  const pre = el('pre', { tabindex: 0 }, text);
+  const button = el('button', { type: 'button', 'aria-label': `Copy ${what}`, click: async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = 'Copied';
+    } catch {
+      getSelection().selectAllChildren(pre);
+      button.textContent = 'Marked: copy it';
+    }
+  } }, 'Copy');
+  return el('div', { class: 'copyable' }, pre, button);
+}
+
+// A part of a whole, drawn.
+export function bar(part) {
+  const picture = svg('svg', { viewBox: '0 0 100 10', preserveAspectRatio: 'none', 'aria-hidden': 'true', class: 'bar' });
+  picture.append(svg('rect', { x: 0, y: 0, width: part * 100, height: 10 }));
+  return picture;
+}
+
+export const percent = (part, whole) => (whole ? `${number.format((part * 100) / whole)} %` : '–');
