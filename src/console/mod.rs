@@ -1,5 +1,6 @@
-//! What the console shows beside what there is without it: the last fifteen minutes, second by second, a list of
-//! the rules with what has been counted of each, and what may stand next in a descriptor. Closed, it costs a reading of the metrics a second.
+//! What the console shows beside what there is without it: the last fifteen minutes, second by second, a list of the
+//! rules with what has been counted of each, and what may stand next in a descriptor. Closed, it costs a reading of the
+//! metrics a second.
 
 mod completion;
 mod history;

@@ -202,7 +202,7 @@ fn of_user(user: &str, times: u64) -> Vec<Event> {
 
 #[test]
 fn the_log_has_limits_that_requests_bring_along_and_no_hidden_value() {
-    let mut events = of_user("zaphod", 2);
+    let mut events = of_user("zaphod", 3);
     events[0].request.descriptors[0].limit = Override::new(7, Unit::Minute, 1);
     let text = shop(Algorithm::FixedWindow, 3, 1_000);
     assert_eq!(Scene::new(&text, options()).see(&events).logged(), events);

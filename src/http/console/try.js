@@ -23,7 +23,7 @@ function actions(all) {
 export const attempt = {
   title: 'Try',
   make() {
-    this.grpc = null;
+    this.service = null;
     this.domain = el('input', { input: () => this.complete(), required: true, list: 'domains', autocomplete: 'off', spellcheck: 'false' });
     this.domains = el('datalist', { id: 'domains' });
     this.entries = el('textarea', { input: () => this.complete(), required: true, spellcheck: 'false', placeholder: 'user=ann\nbetween two descriptors a line with +' });
@@ -61,7 +61,6 @@ export const attempt = {
     const before = lines.filter((line) => line.indexOf('=') > 0).map((line) => ({ key: line.slice(0, line.indexOf('=')), value: line.slice(line.indexOf('=') + 1) }));
     const told = await ask(`/console/entries?${query([['domain', domain], ['begin', begin], ['entries', JSON.stringify(before)]])}`).catch(() => null);
     if (!told || domain !== this.domain.value || text !== this.entries.value) return;
-    this.grpc = told;
     const take = (next) => {
       const kept = begin ? text.slice(0, text.length - begin.length) : text.replace(/([^\n])$/, '$1\n');
       this.entries.value = `${kept}${next.key}=${next.value ?? ''}`;
@@ -72,9 +71,10 @@ export const attempt = {
       ...(told.more || told.next.length > 12 ? [el('span', { class: 'soft' }, 'and others')] : []));
   },
   // Lines that ask the same from elsewhere.
-  copy(all) {
+  async copy(all) {
+    this.service ??= await ask('/console/entries').catch(() => null);
     const request = JSON.stringify({ domain: this.domain.value, descriptors: all.map((entries) => ({ entries })) });
-    const { grpc = '', grpc_tls: tls } = this.grpc ?? {};
+    const { grpc = '', grpc_tls: tls } = this.service ?? {};
     const flags = `${tls ? '-cacert FILE' : '-plaintext'}${grpc.startsWith('unix:') ? ' -unix' : ''}`;
     const address = grpc.startsWith('unix:') ? quoted(grpc.slice(5)) : `${location.hostname}:${grpc.split(':').at(-1) || 8081}`;
     this.copies.replaceChildren(

@@ -132,16 +132,16 @@ export const whatIf = {
       ...(limit.period_ms === present.period_ms ? [] : [UNITS.some(([, length]) => length === limit.period_ms) ? `unit: ${unit(limit.period_ms)}` : `period: ${unit(limit.period_ms)}`]),
       ...(limit.algorithm === present.algorithm ? [] : [`algorithm: ${limit.algorithm}`])];
     const differs = limit.number !== present.number || lines.length > 1;
-    this.said.textContent = `${then.limit} denies ${percent(then.denied, then.decisions)} of the requests and ${keys(then)} keys; now it is ${percent(now.denied, now.decisions)} and ${keys(now)}.`;
+    this.said.textContent = `${then.limit} denies ${percent(then.denied, then.decisions)} of the requests and ${keys(then)} keys; now it is ${percent(now.denied, now.decisions)} and ${keys(now)} keys.`;
     this.result.replaceChildren(
       el('dl', { class: 'tiles' },
         tile(`Requests denied now, ${now.limit}`, part(now)), tile(`Requests denied then, ${then.limit}`, part(then), then.denied > now.denied ? 'warn' : null),
         tile('Keys denied now', keys(now)), tile('Keys denied then', keys(then), then.keys_denied > now.keys_denied ? 'warn' : null)),
-      short ? el('p', { class: 'warn' }, 'The requests that are kept came within less than a period of the limit: it would deny more.') : '',
+      short ? el('p', { class: 'warn' }, 'The requests that are kept came within less than a period of the limit: in a whole one it may deny more.') : '',
       differs ? el('div', {}, el('p', {}, 'To have it so, write into the rules', now.file ? [', at ', el('code', {}, `${now.file}${now.line ? `:${now.line}` : ''}`)] : '', ':'), copyable(lines.join('\n'), 'the lines')) : '',
       table('Whom it would deny most', ['Key', '#Asked', '#Denied now', '#Denied then'],
         then.most_denied.map((key) => [el('code', {}, key.key), count(key.decisions), before.has(key.key) ? count(before.get(key.key)) : now.most_denied.length < 25 ? 0 : '–', count(key.denied)]), 'It would deny nobody.'),
-      table(`How much each key asks for at most, per ${unit(limit.period_ms)}`, ['#Up to', '#Keys', '#Share', '', 'Over the number'],
+      table(`How much each key asks for at most, per ${unit(limit.period_ms)}`, ['#Up to', '#Keys', '#Share', 'Spread', 'Over the number'],
         peaks.map((one, at) => [count(one.hits), count(one.keys), percent(one.keys, all), bar(one.keys / most), el('span', { class: beyond(one, at) === 'no' ? null : 'warn' }, beyond(one, at))])),
     );
   },
@@ -155,7 +155,7 @@ export const whatIf = {
     this.found.replaceChildren(
       el('p', {}, found.number == null ? 'Every number that was tried denies more.'
         : [el('b', {}, `${count(found.number)} ${found.per}`), ` is the least that denies at most ${found.percent} % of the ${found.of}. `, el('button', { type: 'button', click: () => take(found.number) }, `Take ${count(found.number)}`)]),
-      table('What each number denies that was tried, without other limits of the same requests', ['#Number', '#Keys', '#of all', '#Requests', '#of all', ''],
+      table('What each number denies that was tried, without other limits of the same requests', ['#Number', '#Keys', '#of all', '#Requests', '#of all', 'Share of requests'],
         found.curve.map((point) => [count(point.number), count(point.keys_denied), percent(point.keys_denied, found.keys), count(point.requests_denied), percent(point.requests_denied, found.requests), bar(point.requests_denied / Math.max(1, found.requests))])));
   },
 };
