@@ -18,8 +18,9 @@ use crate::store::StoreError;
 /// A replay takes no longer.
 pub(super) const LONGEST: Duration = Duration::from_secs(10);
 
-/// What the counters of a replay may take, in bytes.
-const MOST_BYTES: usize = 12 << 20;
+/// What the counters of a replay may take, in bytes, and those of a search again. With the ring, what waits for it, and
+/// a copy of its list, that is below 32 MiB.
+const MOST_BYTES: usize = 7 << 20;
 
 /// So many rules are told at most, and so many keys of one.
 const MOST_RULES: usize = 500;
