@@ -39,7 +39,7 @@ const TICK: Duration = Duration::from_millis(50);
 /// So long after a panic it goes on.
 const RETRY: Duration = Duration::from_secs(1);
 /// The most that waiting requests take, in bytes.
-const MOST_WAITING_BYTES: usize = 1 << 20;
+const MOST_WAITING_BYTES: usize = 2 << 20;
 /// The most that the ring takes, in bytes.
 const MOST_RING_BYTES: usize = 8 << 20;
 

@@ -10,7 +10,7 @@ use super::ring::Event;
 use super::{Question, WhatIf, WhatIfError};
 use crate::algorithm::{Algorithm, Limit, LimitErrors, Options};
 use crate::descriptor::Request;
-use crate::replay::{Goal, LimitReport, Peaks, Point, Read, Report, Run, Search, Suggestion, Trying, UpTo};
+use crate::replay::{LimitReport, Peaks, Point, Read, Report, Run, Search, Suggestion, Trying, UpTo};
 use crate::rules::{Allowance, Rule, RuleLimit, Rules};
 use crate::sample::Sampling;
 use crate::store::StoreError;
@@ -18,9 +18,9 @@ use crate::store::StoreError;
 /// A replay takes no longer.
 pub(super) const LONGEST: Duration = Duration::from_secs(10);
 
-/// What the counters of a replay may take, in bytes, and those of a search again. With the ring, what waits for it, and
-/// a copy of its list, that is below 32 MiB.
-const MOST_BYTES: usize = 7 << 20;
+/// What the counters of a replay may take, in bytes. With the ring, what waits for it, and a copy of its list, that is
+/// below 32 MiB.
+const MOST_BYTES: usize = 12 << 20;
 
 /// So many rules are told at most, and so many keys of one.
 const MOST_RULES: usize = 500;
@@ -181,15 +181,14 @@ impl WhatIf {
             let limit = limit.map(|limit| (of_rule.id, limit));
             let mut run = Run::trying(rules, plan, self.trying(limit));
             scene.each(|at_ms, request| run.decide_at(at_ms, request).map(drop))?;
-            let told = run.told_by((rule, of_rule), MOST_KEYS);
-            let suggestion = match question.goal {
-                Some(goal) if limit.is_some() => self.suggest(scene, (goal, &run, of_rule.id))?,
-                _ => None,
-            };
-            Ok::<_, Trouble>((told, suggestion))
+            let search = question.goal.filter(|_| limit.is_some());
+            let search = search.map(|goal| Search::of(goal, &run, |limit| limit.id == of_rule.id));
+            // The counters of the run go before those of the search come.
+            Ok::<_, Trouble>((run.told_by((rule, of_rule), MOST_KEYS), search))
         };
         let (now, _) = told_by(None)?;
-        let (then, suggestion) = told_by(Some(tried))?;
+        let (then, search) = told_by(Some(tried))?;
+        let suggestion = search.map(|search| self.suggest(scene, search)).transpose()?.flatten();
         let mut peaks = Peaks::new(rules, plan, (of_rule.id, tried.period_ms()));
         scene.each(|at_ms, request| {
             peaks.add(at_ms, request);
@@ -209,8 +208,7 @@ impl WhatIf {
     }
 
     /// The number that denies no more than somebody wants, of all processes together.
-    fn suggest(&self, scene: &Scene, (goal, run, id): (Goal, &Run<'_>, usize)) -> Result<Option<Suggestion>, Trouble> {
-        let mut search = Search::of(goal, run, |limit| limit.id == id);
+    fn suggest(&self, scene: &Scene, mut search: Search<'_>) -> Result<Option<Suggestion>, Trouble> {
         while !search.is_done() {
             scene.each(|at_ms, request| search.decide_at(at_ms, request))?;
             search.narrow();
