@@ -60,7 +60,7 @@ pub(super) fn candidates(settings: &Settings, sources: &Sources) -> Result<Candi
         replicas: replicas(settings)?,
         sample: settings.candidates.candidate_sample,
         most_bytes: settings.candidates.candidate_store_size_in_bytes as usize,
-        values: settings.decisions.keys_values()?,
+        values: settings.decisions.reader_values()?,
     })
 }
 
@@ -79,7 +79,7 @@ pub(super) fn what_if(settings: &Settings) -> Result<Option<Arc<WhatIf>>, Settin
             sample: settings.decisions.what_if_sample,
             plan: plan(settings),
             replicas: replicas(settings)?,
-            values: settings.decisions.keys_values()?,
+            values: settings.decisions.reader_values()?,
         })
     };
     (requests > 0).then(|| Ok(Arc::new(WhatIf::new(options()?, SystemClock)))).transpose()

@@ -118,14 +118,14 @@ impl DecisionSettings {
     /// # Errors
     /// Where values are hashed by no key.
     pub fn heavy_hitters(&self) -> Result<Option<Values>, SettingsError> {
-        self.top_keys.then(|| self.keys_values()).transpose()
+        self.top_keys.then(|| self.reader_values()).transpose()
     }
 
-    /// How keys show values wherever people see them.
+    /// How values are shown to people.
     ///
     /// # Errors
     /// Where values are hashed by no key.
-    pub fn keys_values(&self) -> Result<Values, SettingsError> {
+    pub fn reader_values(&self) -> Result<Values, SettingsError> {
         self.values("TOP_KEYS_VALUES", self.top_keys_values)
     }
 
@@ -136,7 +136,7 @@ impl DecisionSettings {
 
     /// What is wrong with them beside candidate rules.
     pub fn errors(&self, candidates: &CandidateFiles) -> Option<SettingsError> {
-        let of_keys = || if self.shows_keys(candidates) { self.keys_values().err() } else { None };
+        let of_keys = || if self.shows_keys(candidates) { self.reader_values().err() } else { None };
         self.decision_log().err().or_else(of_keys)
     }
 

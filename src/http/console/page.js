@@ -8,6 +8,8 @@ import { attempt } from './try.js';
 import { candidates } from './candidates.js';
 import { whatIf } from './what-if.js';
 
+const UNKNOWN = 'The service does not know this token.';
+
 // ---- what the service tells every second
 
 let watching = null;
@@ -18,7 +20,7 @@ async function watch() {
   const after = [seen.seconds, seen.events].map((told) => told.at(-1)?.number ?? 0);
   try {
     const response = await fetch(`/console/live?after=${after}`, { headers: authorized(), signal: stop.signal });
-    if (response.status === 401) return leave('The service does not know this token.');
+    if (response.status === 401) return leave(UNKNOWN);
     if (!response.ok) throw new Error((await response.json()).error);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let rest = ''; ;) {
@@ -390,7 +392,7 @@ function leave(reason = '') {
   input.focus();
 }
 
-addEventListener(REFUSED, () => leave());
+addEventListener(REFUSED, () => leave(UNKNOWN));
 addEventListener('hashchange', () => sessionStorage.getItem(TOKEN) && go());
 addEventListener('keydown', (event) => {
   if (event.key !== '/' || /INPUT|TEXTAREA|SELECT/.test(document.activeElement?.tagName)) return;

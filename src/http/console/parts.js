@@ -38,7 +38,8 @@ export function ago(ms) {
 }
 export function wait(ms) {
   if (ms == null) return '–';
-  return ms < 1000 ? `${ms} ms` : ms < 120000 ? `${count(ms / 1000)} s` : `${count(ms / 60000)} min`;
+  if (ms < 120000) return ms < 1000 ? `${ms} ms` : `${count(ms / 1000)} s`;
+  return ms < 7.2e6 ? `${count(ms / 60000)} min` : `${count(ms / 3.6e6)} h`;
 }
 
 // ---- parts of pages
@@ -55,12 +56,12 @@ export function table(caption, heads, rows, empty = 'Nothing yet.') {
       el('tbody', {}, rows.map((row) => el('tr', {}, row.map(cell))))));
 }
 
-// Lines over the last fifteen minutes, all to one scale.
-export function chart(caption, lines, show) {
+// Lines over the last fifteen minutes, all to one scale; so many values are the whole time.
+export function chart(caption, lines, show, whole = MOST_SECONDS) {
   const most = Math.max(1e-9, ...lines.flatMap((line) => line.values.filter((value) => value != null)));
-  const picture = svg('svg', { viewBox: `0 0 ${MOST_SECONDS} 100`, preserveAspectRatio: 'none', role: 'img', 'aria-label': `${caption}; at most ${show(most)}` });
+  const picture = svg('svg', { viewBox: `0 0 ${whole} 100`, preserveAspectRatio: 'none', role: 'img', 'aria-label': `${caption}; at most ${show(most)}` });
   lines.forEach((line, at) => {
-    const from = MOST_SECONDS - line.values.length;
+    const from = whole - line.values.length;
     const points = line.values.map((value, x) => `${from + x},${98 - ((value ?? 0) / most) * 94}`).join(' ');
     picture.append(svg('polyline', { points, class: `c${at + 1}` }));
   });
