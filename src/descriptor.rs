@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::algorithm::{Ask, Limit, MAX_PERIOD, TimeZone};
 
 /// One call: a domain, and descriptors that must all pass.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
     /// The namespace of the rules.
     pub domain: String,
@@ -30,7 +30,7 @@ impl fmt::Display for Request {
 }
 
 /// One thing to count, from the general to the particular.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Descriptor {
     /// Its path down the tree of rules.
     pub entries: Vec<Entry>,
@@ -51,7 +51,7 @@ pub struct Entry {
 }
 
 /// A client's own limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Override {
     /// Hits in a period.
     pub number: u32,

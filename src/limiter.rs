@@ -28,6 +28,7 @@ use crate::rules::{Budget, Rules};
 use crate::store::memory::{Clock, MemoryStore, SystemClock};
 use crate::store::{self, Check, Store, StoreError, Verdicts, group};
 use crate::telemetry::{self, Admitted};
+use crate::what_if::WhatIf;
 use outage::Outage;
 
 /// How long the store has to refund what a delayed request has taken whose caller went away.
@@ -87,6 +88,8 @@ struct Common {
     unknown_domains: telemetry::ThrottleByName,
     /// Mostly there are none.
     candidates: OnceLock<Arc<Candidates>>,
+    /// The same holds for this.
+    what_if: OnceLock<Arc<WhatIf>>,
 }
 
 /// When to come back who is denied while the store is unavailable.
@@ -233,6 +236,7 @@ impl<S: Store> Limiter<S> {
             outage: Outage::default(),
             unknown_domains: telemetry::ThrottleByName::default(),
             candidates: OnceLock::new(),
+            what_if: OnceLock::new(),
         };
         let in_force = Arc::new(InForce::default());
         common.in_force.lock().push(Arc::clone(&in_force));
@@ -267,6 +271,17 @@ impl<S: Store> Limiter<S> {
         self.common.candidates.get()
     }
 
+    /// Keeps some of what any worker decides, to be replayed. Only the first one does, and it is named before rules are
+    /// put in force.
+    pub fn keep_for(&self, what_if: Arc<WhatIf>) {
+        self.common.what_if.get_or_init(|| what_if);
+    }
+
+    /// What is kept to be replayed, where anything is.
+    pub fn what_if(&self) -> Option<&Arc<WhatIf>> {
+        self.common.what_if.get()
+    }
+
     /// Answers as where there is no rule, instead of failing calls until there are some.
     pub fn serve_without_rules(&self) {
         self.exchange(Rules::default());
@@ -292,6 +307,9 @@ impl<S: Store> Limiter<S> {
         });
         if let Some(candidates) = self.candidates() {
             candidates.put_in_force(Arc::clone(&new) as _);
+        }
+        if let Some(what_if) = self.what_if() {
+            what_if.put_in_force(Arc::clone(&new) as _);
         }
         (old, new)
     }
@@ -469,6 +487,9 @@ impl<S: Store> Limiter<S> {
         }
         if let Some(candidates) = self.candidates() {
             candidates.offer(request);
+        }
+        if let Some(what_if) = self.what_if() {
+            what_if.offer(request);
         }
         Ok((decision, delay))
     }

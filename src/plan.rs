@@ -437,6 +437,17 @@ impl<'a> Plan<'a> {
         self
     }
 
+    /// The same plan where rules have other limits: what this makes of one.
+    #[must_use]
+    pub fn with_limits(mut self, other: impl Fn(&RuleLimit, &Limit) -> Limit) -> Plan<'a> {
+        for Asked { check, source, .. } in &mut self.asked {
+            if let Source::Rule(_, rule_limit) = *source {
+                check.limit = other(rule_limit, &check.limit);
+            }
+        }
+        self
+    }
+
     /// Whether the answer may be to delay the request.
     pub fn may_delay(&self) -> bool {
         let takes = self.asked.iter().filter(|asked| asked.check.ask.taken() > 0);

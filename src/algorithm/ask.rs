@@ -9,7 +9,7 @@ pub const MAX_HITS: u64 = 1 << 53;
 
 /// What a request wants of a counter. No number has a meaning of its own: a reset is a reset, and no client can ask for
 /// one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Ask {
     /// So many hits, from 1 to 2^53.
     Take(u64),
@@ -27,7 +27,7 @@ pub enum Ask {
 }
 
 /// What a request was charged, as far as it must be known to be taken back.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Charge {
     /// The hits that were taken, from 1 to 2^53.
     pub hits: u64,

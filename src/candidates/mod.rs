@@ -1,8 +1,7 @@
 //! Candidate rules beside those in force: what they would decide otherwise, found on live traffic.
 //!
 //! ```text
-//! worker ─▶ sampling     picks keys by their hash: a key is wholly in or wholly out, on every replica alike
-//!           queue        takes a copy of the request, bounded in bytes; at the bound it is dropped, and counted
+//! worker ─▶ sample       picks keys by their hash, on every replica alike, and takes copies of their requests
 //! thread ─▶ trial        decides it twice, by the rules in force and by the candidates, on one clock
 //!           tally        counts by rule what differs, and keeps the last examples
 //! people ◀─ report       for `GET /candidates`
@@ -13,7 +12,6 @@
 //! counter of the service is touched.
 
 mod report;
-mod sampling;
 mod tally;
 mod trial;
 
@@ -23,7 +21,6 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 
 use crate::changes::Summary;
@@ -32,8 +29,9 @@ use crate::metrics::CandidateMetrics;
 use crate::plan::{CounterKeys, PlanOptions};
 use crate::rules::Rules;
 use crate::rules::report::RulesError;
+use crate::sample::{Queue, Sampling, Share, Shared, Waiting};
 use crate::store::memory::Clock;
-use sampling::{Sampling, Share};
+use crate::values::Values;
 use tally::Tally;
 use trial::{Room, Trial};
 
@@ -48,9 +46,6 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The most that queued requests take, in bytes.
 const MOST_QUEUED_BYTES: usize = 4 << 20;
 
-/// Rules that others hold, too.
-pub type Shared = Arc<dyn AsRef<Rules> + Send + Sync>;
-
 /// What holds for every trial.
 #[derive(Clone, Debug)]
 pub struct CandidateOptions {
@@ -64,27 +59,17 @@ pub struct CandidateOptions {
     pub sample: f64,
     /// The most that the counters of both sets of rules may take, in bytes.
     pub most_bytes: usize,
+    /// How examples show the values of descriptors.
+    pub values: Values,
 }
 
 /// Candidate rules, and what is known of them.
 pub struct Candidates {
     options: CandidateOptions,
-    clock: Box<dyn Clock>,
     metrics: CandidateMetrics,
-    /// `None` where there is nothing to compare.
-    sampling: ArcSwapOption<Sampling>,
-    queue: Mutex<Queue>,
+    /// Of the rules in force and the candidates, in this order.
+    queue: Queue<2>,
     state: Mutex<State>,
-}
-
-/// Requests that wait for the thread.
-#[derive(Default)]
-struct Queue {
-    /// When each came, in milliseconds since the Unix epoch.
-    requests: Vec<(u64, Request)>,
-    bytes: usize,
-    /// There was no room for so many.
-    dropped: u64,
 }
 
 #[derive(Default)]
@@ -104,34 +89,15 @@ impl Candidates {
         let plan = PlanOptions { shadow_mode: false, counter_keys: CounterKeys::default(), ..options.plan };
         Candidates {
             options: CandidateOptions { plan, ..options },
-            clock: Box::new(clock),
             metrics,
-            sampling: ArcSwapOption::empty(),
-            queue: Mutex::default(),
+            queue: Queue::new(clock, MOST_QUEUED_BYTES),
             state: Mutex::default(),
         }
     }
 
     /// Takes a copy of a request that has been decided, where its keys are in the sample.
     pub fn offer(&self, request: &Request) {
-        let sampling = self.sampling.load();
-        let Some(sampling) = &*sampling else { return };
-        if !(0..request.descriptors.len()).any(|descriptor| sampling.picks(request, descriptor)) {
-            return;
-        }
-        let bytes = bytes(request);
-        let is_room = |queue: &Queue| queue.bytes + bytes <= MOST_QUEUED_BYTES;
-        let copy = is_room(&self.queue.lock()).then(|| request.clone());
-        let mut queue = self.queue.lock();
-        match copy.filter(|_| is_room(&queue)) {
-            Some(copy) => {
-                queue.bytes += bytes;
-                // Under the lock, so that they are in the order of time.
-                let at_ms = self.clock.now();
-                queue.requests.push((at_ms, copy));
-            }
-            None => queue.dropped += 1,
-        }
+        self.queue.offer(request);
     }
 
     /// These rules are in force now. A trial goes on where they say the same as before, and else begins anew.
@@ -142,8 +108,9 @@ impl Candidates {
         state.in_force = Some(Arc::clone(&rules));
         match &mut state.trial {
             Some(trial) if is_same => {
-                trial.sampling = Arc::new(trial.sampling.with_in_force(rules));
-                self.sampling.store(Some(Arc::clone(&trial.sampling)));
+                let [_, candidates] = trial.sampling.rules();
+                trial.sampling = Arc::new(trial.sampling.with_rules([rules, Arc::clone(candidates)]));
+                self.queue.sample(Arc::clone(&trial.sampling));
             }
             _ => self.begin(&mut state),
         }
@@ -172,16 +139,16 @@ impl Candidates {
         let (rules, domains) = ((**candidates).as_ref().rules().len(), (**candidates).as_ref().domains());
         tracing::info!(rules, domains, "candidate rules are compared with those in force: {}", summary.totals);
         let share = Share::new(self.options.sample);
-        let sampling = Arc::new(Sampling::new(share, Arc::clone(in_force), Arc::clone(candidates)));
+        let sampling = Arc::new(Sampling::new(share, [Arc::clone(in_force), Arc::clone(candidates)]));
         self.metrics.begin(share.as_ratio());
-        self.sampling.store(Some(Arc::clone(&sampling)));
-        state.trial = Some(Trial::new(sampling, &self.options, summary, self.clock.now()));
+        self.queue.sample(Arc::clone(&sampling));
+        state.trial = Some(Trial::new(sampling, &self.options, summary, self.queue.now()));
         state.told = (0, 0);
     }
 
     /// Decides what is queued by both sets of rules.
     pub fn evaluate(&self) {
-        let Queue { requests, dropped, .. } = std::mem::take(&mut *self.queue.lock());
+        let Waiting { requests, dropped, .. } = self.queue.take();
         self.metrics.record_dropped(dropped);
         let mut state = self.state.lock();
         let Some(trial) = &mut state.trial else { return };
@@ -196,7 +163,7 @@ impl Candidates {
                         "no room for the counters of candidate rules: they begin anew with half of the sample"
                     );
                     self.metrics.set_sample(sample);
-                    self.sampling.store(Some(Arc::clone(&trial.sampling)));
+                    self.queue.sample(Arc::clone(&trial.sampling));
                 }
             }
         }
@@ -227,8 +194,8 @@ impl Candidates {
 
     /// The version of the candidates that are compared now. Waits for no comparison.
     pub fn version(&self) -> Option<String> {
-        let sampling = self.sampling.load();
-        sampling.as_ref().map(|sampling| (*sampling.candidates).as_ref().version().to_owned())
+        let sampling = self.queue.sampling();
+        sampling.map(|sampling| (*sampling.rules()[1]).as_ref().version().to_owned())
     }
 
     /// What is known so far.
@@ -256,11 +223,4 @@ fn follow(candidates: &Weak<Candidates>) {
             thread::sleep(RETRY);
         }
     }
-}
-
-/// About what a request takes.
-fn bytes(request: &Request) -> usize {
-    let entries = request.descriptors.iter().flat_map(|descriptor| &descriptor.entries);
-    let of_entries: usize = entries.map(|entry| size_of_val(entry) + entry.key.len() + entry.value.len()).sum();
-    size_of::<(u64, Request)>() + request.domain.len() + size_of_val(&*request.descriptors) + of_entries
 }

@@ -40,6 +40,8 @@ pub struct Report {
     pub rules: Vec<RuleReport>,
     /// There are so many more.
     pub more_rules: usize,
+    /// There may be more keys that are decided otherwise than are told apart.
+    pub more_keys: bool,
 }
 
 /// What is known of a rule, of either set.
@@ -55,11 +57,15 @@ pub struct RuleReport {
     pub newly_denied: u64,
     /// Requests that it denies in force, and that the candidates let pass.
     pub newly_allowed: u64,
+    /// Of how many keys requests are newly denied.
+    pub keys_newly_denied: u64,
+    /// Of how many they are newly allowed.
+    pub keys_newly_allowed: u64,
     /// The last requests that differ, of different keys.
     pub examples: Vec<Example>,
 }
 
-/// A request that is decided otherwise. It holds what clients send.
+/// A request that is decided otherwise. It holds what clients send, as far as values are shown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Example {
     /// When it came last.
@@ -84,6 +90,7 @@ impl Report {
             changes: Vec::new(),
             rules: Vec::new(),
             more_rules: 0,
+            more_keys: false,
         };
         let Some(Trial { sampling, summary, begin_ms, tally, .. }) = trial else { return none };
         let all =
@@ -92,7 +99,7 @@ impl Report {
         let differing = |of: &RuleTally| of.newly_denied + of.newly_allowed;
         all.sort_by_key(|(domain, rule, of)| (Reverse(differing(of)), *domain, *rule));
         Report {
-            version: Some((*sampling.candidates).as_ref().version().to_owned()),
+            version: Some((*sampling.rules()[1]).as_ref().version().to_owned()),
             since: Some(time(*begin_ms)),
             sample_now: sampling.share().as_ratio(),
             compared: tally.compared,
@@ -100,6 +107,7 @@ impl Report {
             newly_allowed: tally.newly_allowed,
             changed: summary.totals.to_string(),
             changes: summary.to_string().lines().map(str::to_owned).collect(),
+            more_keys: tally.has_more_keys(),
             more_rules: all.len().saturating_sub(MOST_RULES),
             rules: all.into_iter().take(MOST_RULES).map(RuleReport::new).collect(),
             ..none
@@ -109,7 +117,7 @@ impl Report {
 
 impl RuleReport {
     fn new((domain, rule, tally): (&str, &str, &RuleTally)) -> RuleReport {
-        let RuleTally { agreed, newly_denied, newly_allowed, examples } = tally;
+        let RuleTally { agreed, newly_denied, newly_allowed, keys_newly_denied, keys_newly_allowed, examples } = tally;
         let example = |(at_ms, asked): &(u64, String)| Example { at: time(*at_ms), asked: asked.clone() };
         RuleReport {
             domain: domain.to_string(),
@@ -117,6 +125,8 @@ impl RuleReport {
             agreed: *agreed,
             newly_denied: *newly_denied,
             newly_allowed: *newly_allowed,
+            keys_newly_denied: *keys_newly_denied,
+            keys_newly_allowed: *keys_newly_allowed,
             examples: examples.iter().map(example).collect(),
         }
     }

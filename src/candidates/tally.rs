@@ -1,17 +1,23 @@
 //! What has come of the requests that were compared.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::hash_map::RandomState;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt::Write as _;
+use std::hash::BuildHasher as _;
 
-use super::sampling::Picked;
 use crate::decision::{Decision, Limited};
 use crate::descriptor::{Request, Role};
 use crate::metrics::{CandidateMetrics, CandidateOutcome};
+use crate::sample::Picked;
+use crate::values::Values;
 
 /// Examples are kept of so many rules at most, and so many of each.
 const RULES_WITH_EXAMPLES: usize = 256;
 const EXAMPLES: usize = 5;
 /// An example has so many bytes at most, and a few more where a letter would be cut.
 const EXAMPLE_BYTES: usize = 256;
+/// So many keys are told apart that are decided otherwise, of all rules together.
+const MOST_KEYS: usize = 1 << 16;
 
 /// Stands for a rule where a request is denied because the rules do not know its domain or a descriptor.
 const UNKNOWN: &str = "(unknown)";
@@ -25,6 +31,10 @@ pub(super) struct Tally {
     /// By domain and rule. There are as many as both sets of rules have.
     pub(super) rules: HashMap<Box<str>, HashMap<Box<str>, RuleTally>>,
     with_examples: usize,
+    values: Values,
+    /// Keys that are decided otherwise, each by its hash with the rule and how.
+    keys: HashSet<u64>,
+    hasher: RandomState,
 }
 
 /// The counts of a rule.
@@ -33,6 +43,9 @@ pub(super) struct RuleTally {
     pub(super) agreed: u64,
     pub(super) newly_denied: u64,
     pub(super) newly_allowed: u64,
+    /// Of how many keys, at least.
+    pub(super) keys_newly_denied: u64,
+    pub(super) keys_newly_allowed: u64,
     /// The last of different keys: when, and what was asked.
     pub(super) examples: VecDeque<(u64, String)>,
 }
@@ -55,8 +68,8 @@ impl Compared<'_, '_> {
         }
     }
 
-    /// The rules that it counts for, each once: those that deny it, or all where both sets say the same.
-    fn rules(&self) -> Vec<(&str, &str)> {
+    /// The limits that it counts for: those that deny it, or all where both sets say the same.
+    fn limits(&self) -> impl Iterator<Item = &Limited<'_>> {
         let (outcome, old, new) = (self.outcome(), &self.old.limits[..], &self.new.limits[..]);
         let (old, new) = match outcome {
             CandidateOutcome::Agreed => (old, new),
@@ -64,14 +77,19 @@ impl Compared<'_, '_> {
             CandidateOutcome::NewlyAllowed => (old, &[][..]),
         };
         let denies = |limited: &Limited<'_>| limited.over() && limited.role() != Role::Shadow;
-        let counts = |limited: &&Limited<'_>| {
+        let counts = move |limited: &&Limited<'_>| {
             self.picked[limited.asked.check.descriptor] && (outcome == CandidateOutcome::Agreed || denies(limited))
         };
-        let sources = old.iter().chain(new).filter(counts).map(|limited| limited.asked.source);
+        old.iter().chain(new).filter(counts)
+    }
+
+    /// Their rules, each once.
+    fn rules(&self) -> Vec<(&str, &str)> {
+        let sources = self.limits().map(|limited| limited.asked.source);
         let mut rules: Vec<(&str, &str)> = sources.map(|source| (source.domain(), source.label())).collect();
         rules.sort_unstable();
         rules.dedup();
-        if rules.is_empty() && outcome != CandidateOutcome::Agreed {
+        if rules.is_empty() && self.outcome() != CandidateOutcome::Agreed {
             rules.push(("", UNKNOWN));
         }
         rules
@@ -79,6 +97,16 @@ impl Compared<'_, '_> {
 }
 
 impl Tally {
+    /// Examples show values like this.
+    pub(super) fn new(values: Values) -> Tally {
+        Tally { values, ..Tally::default() }
+    }
+
+    /// There may be more keys than are told apart.
+    pub(super) fn has_more_keys(&self) -> bool {
+        self.keys.len() >= MOST_KEYS
+    }
+
     pub(super) fn add(&mut self, compared: &Compared<'_, '_>, metrics: &CandidateMetrics) {
         let outcome = compared.outcome();
         self.compared += 1;
@@ -90,6 +118,23 @@ impl Tally {
         for (domain, rule) in compared.rules() {
             metrics.record((domain, rule), outcome);
             self.add_to((domain, rule), outcome, compared);
+        }
+        if outcome != CandidateOutcome::Agreed {
+            compared.limits().for_each(|limited| self.add_key(limited, outcome));
+        }
+    }
+
+    fn add_key(&mut self, limited: &Limited<'_>, outcome: CandidateOutcome) {
+        let is_denied = outcome == CandidateOutcome::NewlyDenied;
+        let (domain, rule) = (limited.asked.source.domain(), limited.asked.source.label());
+        let hash = self.hasher.hash_one((is_denied, domain, rule, limited.asked.check.key.as_str()));
+        if self.has_more_keys() || !self.keys.insert(hash) {
+            return;
+        }
+        let Some(tally) = self.rules.get_mut(domain).and_then(|rules| rules.get_mut(rule)) else { return };
+        match is_denied {
+            true => tally.keys_newly_denied += 1,
+            false => tally.keys_newly_allowed += 1,
         }
     }
 
@@ -107,7 +152,7 @@ impl Tally {
         let is_first = tally.examples.is_empty();
         if !is_first || self.with_examples < RULES_WITH_EXAMPLES {
             self.with_examples += usize::from(is_first);
-            tally.keep(compared.at_ms, example(compared.request));
+            tally.keep(compared.at_ms, example(compared.request, &self.values));
         }
     }
 }
@@ -123,8 +168,20 @@ impl RuleTally {
     }
 }
 
-fn example(request: &Request) -> String {
-    let mut text = request.to_string();
+/// As people write a request, its values as far as they are shown: `user=ann + path`.
+fn example(request: &Request, values: &Values) -> String {
+    let mut text = String::new();
+    for (place, descriptor) in request.descriptors.iter().enumerate() {
+        text.push_str(if place == 0 { "" } else { " + " });
+        for (level, (key, value)) in values.of_entries(&descriptor.entries).enumerate() {
+            text.push_str(if level == 0 { "" } else { " " });
+            // Writing to a text never fails.
+            let _ = match value {
+                Some(value) => write!(text, "{key}={value}"),
+                None => write!(text, "{key}"),
+            };
+        }
+    }
     if let Some(end) = (EXAMPLE_BYTES..text.len()).find(|at| text.is_char_boundary(*at)) {
         text.truncate(end);
         text.push_str("...");

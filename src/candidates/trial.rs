@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::CandidateOptions;
-use super::sampling::{Picked, Sampling};
 use super::tally::{Compared, Tally};
 use crate::changes::Summary;
 use crate::decision::Decision;
@@ -11,6 +10,7 @@ use crate::descriptor::Request;
 use crate::metrics::CandidateMetrics;
 use crate::plan::{MAX_WORK, Names, Plan, PlanOptions};
 use crate::rules::Rules;
+use crate::sample::{Picked, Sampling};
 use crate::store::memory::{GivenClock, MemoryStore};
 use crate::store::{Check, StoreError, Verdicts};
 
@@ -20,7 +20,7 @@ const MOST_EIGHTHS: usize = 7;
 
 /// What is compared, and what has come of it.
 pub(super) struct Trial {
-    pub(super) sampling: Arc<Sampling>,
+    pub(super) sampling: Arc<Sampling<2>>,
     pub(super) summary: Summary,
     pub(super) begin_ms: u64,
     pub(super) tally: Tally,
@@ -54,13 +54,18 @@ impl Counters {
 }
 
 impl Trial {
-    pub(super) fn new(sampling: Arc<Sampling>, options: &CandidateOptions, summary: Summary, begin_ms: u64) -> Trial {
+    pub(super) fn new(
+        sampling: Arc<Sampling<2>>,
+        options: &CandidateOptions,
+        summary: Summary,
+        begin_ms: u64,
+    ) -> Trial {
         let most_bytes = options.most_bytes / 2;
         Trial {
             sampling,
             summary,
             begin_ms,
-            tally: Tally::default(),
+            tally: Tally::new(options.values.clone()),
             plan: options.plan.clone(),
             replicas: options.replicas,
             most_bytes,
@@ -87,8 +92,8 @@ impl Trial {
         }
         clock.set(at_ms);
         let sampling = Arc::clone(&self.sampling);
-        let both = [&sampling.in_force, &sampling.candidates];
-        let [old, new] = both.map(|rules| plan(&self.plan, (**rules).as_ref(), request, &picked));
+        let [old, new] =
+            sampling.rules().each_ref().map(|rules| plan(&self.plan, (**rules).as_ref(), request, &picked));
         // The service calls such a request invalid.
         if old.work().max(new.work()) > MAX_WORK {
             return Room::Enough;

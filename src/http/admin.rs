@@ -12,7 +12,7 @@ use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use super::{adjustments, candidates, counters, explain, replicas, top, usage};
+use super::{adjustments, candidates, counters, explain, replicas, top, usage, what_if};
 use crate::descriptor::{Entry, Override};
 use crate::fleet::Fleet;
 use crate::limiter::Limiter;
@@ -164,7 +164,7 @@ impl<S> Admin<S> {
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
     let router = router.merge(candidates::router(Arc::clone(&admin))).merge(replicas::router(Arc::clone(&admin)));
-    let router = router.merge(usage::router(Arc::clone(&admin)));
+    let router = router.merge(usage::router(Arc::clone(&admin))).merge(what_if::router(Arc::clone(&admin)));
     router.merge(adjustments::router(Arc::clone(&admin))).merge(top::router(admin))
 }
 

@@ -16,6 +16,7 @@ mod metrics;
 mod replicas;
 mod top;
 mod usage;
+mod what_if;
 
 use std::sync::Arc;
 

@@ -9,6 +9,7 @@
 //!        run          decides each request as the service would, and counts what comes of it
 //!        comparison   what another set of rules decides otherwise
 //!        suggestion   tries other numbers, to find the one that denies no more than somebody wants
+//!        peaks        how much each key asks for at most within a period
 //! report ◀─ report    for people, or as JSON
 //! ```
 //!
@@ -21,6 +22,7 @@ mod format;
 mod lines;
 mod mapping;
 mod order;
+mod peaks;
 mod report;
 mod run;
 mod source;
@@ -36,8 +38,9 @@ pub use comparison::Comparison;
 pub use format::{Format, FormatError};
 pub use lines::Log;
 pub use mapping::{MappingError, MappingOptions};
-pub use report::Report;
-pub use run::{Judged, Run};
+pub use peaks::{Peaks, UpTo};
+pub use report::{KeyReport, LimitReport, Point, Report, Suggestion};
+pub use run::{Judged, Run, Trying};
 pub use source::{Read, ReadError, Reading, Requests};
 pub use suggestion::{Goal, GoalError, GoalOf, Search};
 

@@ -11,7 +11,7 @@ use super::source::Read;
 use super::suggestion::{Denied, Found, Goal, Search, Target};
 use super::tally::Tally;
 use crate::descriptor::{self, Role};
-use crate::rules::{Allowance, Place, Rule, RuleLimit, Rules};
+use crate::rules::{Place, Rule, RuleLimit, Rules};
 
 /// So many of the keys that a limit denies most are told.
 const MOST_DENIED: usize = 5;
@@ -200,7 +200,8 @@ impl Report {
     pub fn new(log: Read, run: &Run<'_>) -> Report {
         let limits: Vec<_> = run.rules.limits().map(|(rule, limit)| (rule, limit, &run.tallies[limit.id])).collect();
         let reached = limits.iter().filter(|(.., tally)| tally.decisions > 0);
-        let reached: Vec<_> = reached.map(|(rule, limit, tally)| LimitReport::new(run, rule, limit, tally)).collect();
+        let reached: Vec<_> =
+            reached.map(|(rule, limit, tally)| LimitReport::new(run, (*rule, *limit), tally, MOST_DENIED)).collect();
         Report {
             log,
             requests: run.totals.requests,
@@ -239,18 +240,31 @@ impl Report {
     /// The same with the numbers that a search has found.
     #[must_use]
     pub fn suggesting(mut self, search: &Search<'_>) -> Report {
-        let limits: Vec<_> = search.rules.limits().collect();
-        let targets = search.targets.iter();
-        self.suggestions = targets.map(|target| Suggestion::new(search.goal, limits[target.id], target)).collect();
+        self.suggestions = search.suggestions();
         self
     }
 }
 
+impl Run<'_> {
+    /// What a limit of its rules has said, with so many of the keys that it denied most.
+    pub fn told_by(&self, limit: (&Rule, &RuleLimit), most_keys: usize) -> LimitReport {
+        LimitReport::new(self, limit, &self.tallies[limit.1.id], most_keys)
+    }
+}
+
+impl Search<'_> {
+    /// What it has found, by limit.
+    pub fn suggestions(&self) -> Vec<Suggestion> {
+        let limits: Vec<_> = self.rules.limits().collect();
+        self.targets.iter().map(|target| Suggestion::new(self.goal, limits[target.id], target)).collect()
+    }
+}
+
 impl LimitReport {
-    fn new(run: &Run<'_>, rule: &Rule, limit: &RuleLimit, tally: &Tally) -> LimitReport {
-        let (words, has_holders) = match limit.config.allowance {
-            Allowance::Unlimited => (String::new(), false),
-            Allowance::Limited(limit) => {
+    fn new(run: &Run<'_>, (rule, limit): (&Rule, &RuleLimit), tally: &Tally, most: usize) -> LimitReport {
+        let (words, has_holders) = match run.limit(limit) {
+            None => (String::new(), false),
+            Some((_, limit)) => {
                 let words = format!("{} {}", limit.number(), descriptor::per_of(&limit));
                 (words, limit.algorithm().has_holders())
             }
@@ -258,7 +272,7 @@ impl LimitReport {
         let place = Place { line: limit.line, ..rule.place };
         let (keys, keys_denied) = tally.keys();
         let worst = tally.worst_minute;
-        let most_denied = tally.most_denied(MOST_DENIED).into_iter().map(|(name, key)| KeyReport {
+        let most_denied = tally.most_denied(most).into_iter().map(|(name, key)| KeyReport {
             key: name.to_owned(),
             decisions: key.decisions,
             denied: key.denied,

@@ -4,18 +4,58 @@ use smallvec::SmallVec;
 
 use super::Event;
 use super::tally::{Decided, Room, Tally};
+use crate::algorithm::Limit;
 use crate::decision::{Decision, Limited};
-use crate::descriptor::{Request, Role};
+use crate::descriptor::{Entry, Request, Role};
 use crate::plan::{MAX_WORK, Plan, PlanOptions, Source};
-use crate::rules::Rules;
+use crate::rules::{Allowance, RuleLimit, Rules};
 use crate::store::StoreError;
 use crate::store::memory::{self, GivenClock, MemoryStore};
+use crate::values::Values;
+
+/// What a run has otherwise than the rules, and how it tells of it.
+#[derive(Clone, Debug)]
+pub struct Trying {
+    /// Another limit in place of the one of this id, on its counters.
+    pub limit: Option<(usize, Limit)>,
+    /// Each limit is divided among so many processes, of which the log is of one.
+    pub replicas: u32,
+    /// How keys show the values of descriptors.
+    pub values: Values,
+    /// What counters may take, in bytes.
+    pub most_bytes: usize,
+}
+
+impl Default for Trying {
+    /// Nothing, and all that there is room for.
+    fn default() -> Self {
+        Trying { limit: None, replicas: 1, values: Values::Plain, most_bytes: memory::default_bytes() }
+    }
+}
+
+impl Trying {
+    /// The limit that is tried, of all processes together.
+    pub(super) fn whole(&self, id: usize, limit: &Limit) -> Limit {
+        self.limit.filter(|(other, _)| *other == id).map_or(*limit, |(_, other)| other)
+    }
+
+    /// The same, this process's part of it.
+    pub(super) fn part(&self, id: usize, limit: &Limit) -> Limit {
+        let whole = self.whole(id, limit);
+        if self.replicas > 1 { whole.divided_by(self.replicas) } else { whole }
+    }
+
+    fn is_as_the_rules(&self) -> bool {
+        self.limit.is_none() && self.replicas <= 1
+    }
+}
 
 /// Rules on a log.
 #[derive(Debug)]
 pub struct Run<'r> {
     pub(super) rules: &'r Rules,
     pub(super) options: &'r PlanOptions,
+    pub(super) trying: Trying,
     /// The time of the event that is being decided.
     clock: GivenClock,
     store: MemoryStore<GivenClock>,
@@ -53,10 +93,15 @@ pub struct Judged {
 impl<'r> Run<'r> {
     /// Begins with empty counters.
     pub fn new(rules: &'r Rules, options: &'r PlanOptions) -> Run<'r> {
+        Run::trying(rules, options, Trying::default())
+    }
+
+    /// The same where something is otherwise than the rules say.
+    pub fn trying(rules: &'r Rules, options: &'r PlanOptions, trying: Trying) -> Run<'r> {
         let clock = GivenClock::default();
-        let store = MemoryStore::new(clock.clone(), memory::default_bytes());
+        let store = MemoryStore::new(clock.clone(), trying.most_bytes);
         let tallies = rules.limits().map(|_| Tally::default()).collect();
-        Run { rules, options, clock, store, tallies, room: Room::default(), totals: Totals::default() }
+        Run { rules, options, trying, clock, store, tallies, room: Room::default(), totals: Totals::default() }
     }
 
     /// Decides the next request. Events come in the order of time.
@@ -64,20 +109,36 @@ impl<'r> Run<'r> {
     /// # Errors
     /// Where there is no memory for its counters.
     pub fn decide(&mut self, event: &Event) -> Result<Judged, StoreError> {
-        let Event { at_ms, request } = event;
-        self.clock.set(*at_ms);
-        let first = self.totals.between_ms.map_or(*at_ms, |(first, _)| first);
-        self.totals.between_ms = Some((first, *at_ms));
+        self.decide_at(event.at_ms, &event.request)
+    }
+
+    /// The same of a request that came at this time, in milliseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// See [`Run::decide`].
+    pub fn decide_at(&mut self, at_ms: u64, request: &Request) -> Result<Judged, StoreError> {
+        self.clock.set(at_ms);
+        let first = self.totals.between_ms.map_or(at_ms, |(first, _)| first);
+        self.totals.between_ms = Some((first, at_ms));
         self.totals.requests += 1;
-        let plan = plan(self.options, self.rules, event);
+        let mut plan = plan(self.options, self.rules, at_ms, request);
+        if !self.trying.is_as_the_rules() {
+            plan = plan.with_limits(|of_rule, limit| self.trying.part(of_rule.id, limit));
+        }
         if plan.work() > MAX_WORK {
             self.totals.invalid += 1;
             return Ok(Judged::default());
         }
         let verdicts = if plan.asked().is_empty() { Default::default() } else { self.store.decide(plan.asked())? };
         let decision = plan.conclude(&verdicts);
-        let over = self.count(&decision, *at_ms, request);
+        let over = self.count(&decision, at_ms, request);
         Ok(Judged { is_denied: decision.over_limit, over })
+    }
+
+    /// A limit as it is tried, and how it would be without other processes; `None` where it counts nothing.
+    pub(super) fn limit(&self, of_rule: &RuleLimit) -> Option<(Limit, Limit)> {
+        let Allowance::Limited(limit) = of_rule.config.allowance else { return None };
+        Some((self.trying.part(of_rule.id, &limit), self.trying.whole(of_rule.id, &limit)))
     }
 
     /// Counts a decision, and tells which limits are over and not in shadow mode.
@@ -92,7 +153,8 @@ impl<'r> Run<'r> {
             let Source::Rule(_, limit) = limited.asked.source else { continue };
             let (check, is_denied) = (&limited.asked.check, limited.over());
             let decided = Decided { at_ms, key: &check.key, hits: check.ask.taken(), is_denied };
-            self.tallies[limit.id].add(decided, &mut self.room, || name(limited, request).into());
+            let values = &self.trying.values;
+            self.tallies[limit.id].add(decided, &mut self.room, || name(limited, request, values).into());
             if is_denied && limited.role() != Role::Shadow {
                 over.push(limit.id);
             }
@@ -102,18 +164,22 @@ impl<'r> Run<'r> {
 }
 
 /// What a request asks. No log says when a stream ends, so that a limit of what is in progress is peeked at alone.
-pub(super) fn plan<'a>(options: &'a PlanOptions, rules: &'a Rules, event: &'a Event) -> Plan<'a> {
-    let names = options.counter_keys.names(|| event.at_ms);
-    Plan::new(options, rules, &event.request, names).without_holders()
+pub(super) fn plan<'a>(options: &'a PlanOptions, rules: &'a Rules, at_ms: u64, request: &'a Request) -> Plan<'a> {
+    let names = options.counter_keys.names(|| at_ms);
+    Plan::new(options, rules, request, names).without_holders()
 }
 
-/// What people call the key that a limit counts: its descriptor's entries, a pattern where values share a counter.
-pub(super) fn name(limited: &Limited<'_>, request: &Request) -> String {
+/// What people call the key that a limit counts: its descriptor's entries, a pattern where values share a counter, and
+/// of each value what is shown.
+pub(super) fn name(limited: &Limited<'_>, request: &Request, values: &Values) -> String {
     let shared = |level| match limited.asked.source {
         Source::Rule(rule, _) => rule.shared_pattern(level),
         Source::Override(_) => None,
     };
     let entries = request.descriptors[limited.asked.check.descriptor].entries.iter().enumerate();
-    let entries = entries.map(|(level, entry)| format!("{}={}", entry.key, shared(level).unwrap_or(&entry.value)));
-    entries.collect::<Vec<_>>().join(" ")
+    let entry = |(level, entry): (usize, &Entry)| match values.shown(shared(level).unwrap_or(&entry.value)) {
+        Some(value) => format!("{}={value}", entry.key),
+        None => entry.key.clone(),
+    };
+    entries.map(entry).collect::<Vec<_>>().join(" ")
 }

@@ -15,9 +15,10 @@ use super::Event;
 use super::run::{self, Run};
 use super::tally::{KeyHash, Room};
 use crate::algorithm::Limit;
+use crate::descriptor::Request;
 use crate::plan::{MAX_WORK, PlanOptions, Source};
-use crate::rules::{Allowance, Rules};
-use crate::store::memory::{self, GivenClock, MemoryStore};
+use crate::rules::{RuleLimit, Rules};
+use crate::store::memory::{GivenClock, MemoryStore};
 use crate::store::{Check, StoreError};
 
 /// So many numbers are tried in a pass: each is a bit in [`Target::denied_by`].
@@ -78,6 +79,7 @@ pub struct Search<'r> {
     pub(super) goal: Goal,
     pub(super) rules: &'r Rules,
     options: &'r PlanOptions,
+    most_bytes: usize,
     pub(super) targets: Vec<Target>,
     /// The target of each limit, by its id.
     by_limit: HashMap<usize, usize>,
@@ -137,10 +139,14 @@ pub(super) struct Denied {
 impl<'r> Search<'r> {
     /// For the limits that a run has reached, or only those of this name.
     pub fn new(goal: Goal, run: &Run<'r>, name: Option<&str>) -> Search<'r> {
+        Search::of(goal, run, |limit| name.is_none_or(|name| name == &*limit.label))
+    }
+
+    /// For those of the limits that a run has reached that are wanted.
+    pub fn of(goal: Goal, run: &Run<'r>, is_wanted: impl Fn(&RuleLimit) -> bool) -> Search<'r> {
         let rules = run.rules;
-        let reached = rules.limits().filter(|(_, limit)| name.is_none_or(|name| name == &*limit.label));
-        let targets = reached.filter_map(|(_, rule_limit)| {
-            let Allowance::Limited(limit) = rule_limit.config.allowance else { return None };
+        let targets = rules.limits().filter(|(_, limit)| is_wanted(limit)).filter_map(|(_, rule_limit)| {
+            let (limit, _) = run.limit(rule_limit)?;
             let tally = &run.tallies[rule_limit.id];
             let is_replayed = tally.decisions > 0 && !limit.algorithm().has_holders();
             let high = u32::try_from(tally.most_hits()).unwrap_or(u32::MAX);
@@ -161,8 +167,9 @@ impl<'r> Search<'r> {
         let targets: Vec<_> = targets.collect();
         let by_limit = targets.iter().enumerate().map(|(index, target)| (target.id, index)).collect();
         let (clock, room) = (GivenClock::default(), Room::default());
-        let mut search =
-            Search { goal, rules, options: run.options, targets, by_limit, clock, stores: Vec::new(), room };
+        let (options, most_bytes) = (run.options, run.trying.most_bytes);
+        let stores = Vec::new();
+        let mut search = Search { goal, rules, options, most_bytes, targets, by_limit, clock, stores, room };
         search.empty_stores();
         search
     }
@@ -177,8 +184,16 @@ impl<'r> Search<'r> {
     /// # Errors
     /// Where there is no memory for its counters.
     pub fn decide(&mut self, event: &Event) -> Result<(), StoreError> {
-        self.clock.set(event.at_ms);
-        let plan = run::plan(self.options, self.rules, event);
+        self.decide_at(event.at_ms, &event.request)
+    }
+
+    /// The same of a request that came at this time, in milliseconds since the Unix epoch.
+    ///
+    /// # Errors
+    /// See [`Search::decide`].
+    pub fn decide_at(&mut self, at_ms: u64, request: &Request) -> Result<(), StoreError> {
+        self.clock.set(at_ms);
+        let plan = run::plan(self.options, self.rules, at_ms, request);
         if plan.work() > MAX_WORK {
             return Ok(());
         }
@@ -204,7 +219,7 @@ impl<'r> Search<'r> {
     }
 
     fn empty_stores(&mut self) {
-        let store = |_| MemoryStore::new(self.clock.clone(), memory::default_bytes() / TRIED);
+        let store = |_| MemoryStore::new(self.clock.clone(), self.most_bytes / TRIED);
         self.stores = (0..TRIED).map(store).collect();
     }
 }

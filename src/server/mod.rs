@@ -323,6 +323,7 @@ impl Parts {
         };
         let pages: Arc<dyn MemoryPages> = Arc::clone(&memory) as _;
         let in_memory = matches!(shared.adjustments, AdjustmentStore::Memory(_));
+        let (grpc_address, grpc_tls) = (up.grpc.to_string(), files.is_some());
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter =
             Arc::new(Limiter::new(options::limiter(&settings)?, Arc::clone(&store), memory, Arc::clone(&metrics)));
@@ -335,6 +336,10 @@ impl Parts {
         tokio::spawn(keep(Arc::clone(&steering)));
         if let Some(candidates) = candidates::start(&settings, &metrics)? {
             limiter.try_out(candidates);
+        }
+        if let Some(what_if) = options::what_if(&settings)? {
+            what_if.follow().context("cannot start the thread that keeps requests to be replayed")?;
+            limiter.keep_for(what_if);
         }
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving::new(reporter, options::wants(&settings)).await;
@@ -420,6 +425,8 @@ impl Parts {
                     store: store_name.to_owned(),
                     redis: redis.map(|redis| (redis, redis_history)),
                     shadow_mode: settings.deciding.shadow_mode,
+                    grpc: grpc_address,
+                    grpc_tls,
                 };
                 Some(http::Console::new(history, events, about))
             }

@@ -12,6 +12,8 @@ use crate::limiter::LimiterOptions;
 use crate::plan::PlanOptions;
 use crate::rules::load::Sources;
 use crate::settings::{Settings, SettingsError};
+use crate::store::memory::SystemClock;
+use crate::what_if::{WhatIf, WhatIfOptions};
 
 pub(super) fn worker_threads(settings: &Settings) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -52,15 +54,35 @@ fn plan(settings: &Settings) -> PlanOptions {
 }
 
 pub(super) fn candidates(settings: &Settings, sources: &Sources) -> Result<CandidateOptions, SettingsError> {
-    // In memory each process admits all of a limit.
-    let is_shared = settings.store.redis()?.is_some();
     Ok(CandidateOptions {
         files: sources.paths.iter().map(|path| path.display().to_string()).collect(),
         plan: plan(settings),
-        replicas: if is_shared { settings.deciding.expected_replicas } else { 1 },
+        replicas: replicas(settings)?,
         sample: settings.candidates.candidate_sample,
         most_bytes: settings.candidates.candidate_store_size_in_bytes as usize,
+        values: settings.decisions.reader_values()?,
     })
+}
+
+/// Among so many processes a limit is divided that each compares for itself.
+fn replicas(settings: &Settings) -> Result<u32, SettingsError> {
+    // In memory each process admits all of a limit.
+    Ok(if settings.store.redis()?.is_some() { settings.deciding.expected_replicas } else { 1 })
+}
+
+/// What is kept to be replayed; `None`: nothing is.
+pub(super) fn what_if(settings: &Settings) -> Result<Option<Arc<WhatIf>>, SettingsError> {
+    let requests = settings.decisions.what_if_requests as usize;
+    let options = || {
+        Ok(WhatIfOptions {
+            requests,
+            sample: settings.decisions.what_if_sample,
+            plan: plan(settings),
+            replicas: replicas(settings)?,
+            values: settings.decisions.reader_values()?,
+        })
+    };
+    (requests > 0).then(|| Ok(Arc::new(WhatIf::new(options()?, SystemClock)))).transpose()
 }
 
 pub(super) fn connection(settings: &Settings) -> ConnectionOptions {

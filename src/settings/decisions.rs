@@ -52,10 +52,22 @@ pub struct DecisionSettings {
     pub top_keys: bool,
 
     /// How they show the values of descriptors, and /adjustments to who sends ADMIN_READ_TOKEN: as they are, hashed by
-    /// VALUES_KEY, or not at all.
+    /// VALUES_KEY, or not at all. So do the examples of candidate rules, and what is kept by WHAT_IF_REQUESTS.
     #[arg(long, env = "TOP_KEYS_VALUES", value_name = "HOW", default_value = "plain", ignore_case = true,
         help_heading = "Decisions", value_parser = named(&Shown::ALL, Shown::name))]
     pub top_keys_values: Shown,
+
+    /// Keep so many of the last requests in memory, 8 MiB at most, to tell at /what-if and in the console what another
+    /// number would do with them. 0 keeps none.
+    #[arg(long, env = "WHAT_IF_REQUESTS", value_name = "NUMBER", default_value = "0", help_heading = "Decisions",
+        value_parser = whole::<u32>(0..=10_000_000))]
+    pub what_if_requests: u32,
+
+    /// The share of keys whose requests are kept, from 0 to 1. A key is wholly in it or not at all, on every replica
+    /// alike.
+    #[arg(long, env = "WHAT_IF_SAMPLE", value_name = "SHARE", default_value = "0.1", help_heading = "Decisions",
+        value_parser = share)]
+    pub what_if_sample: f64,
 
     /// What values are hashed by, of at least 16 characters: who does not know it cannot try values until one has the
     /// same hash.
@@ -109,12 +121,17 @@ impl DecisionSettings {
         self.top_keys.then(|| self.reader_values()).transpose()
     }
 
-    /// How values are shown to who may only read.
+    /// How values are shown to people, and those of adjustments to who may only read.
     ///
     /// # Errors
     /// Where they are hashed by no key.
     pub fn reader_values(&self) -> Result<Values, SettingsError> {
         self.values("TOP_KEYS_VALUES", self.top_keys_values)
+    }
+
+    /// What is wrong with them.
+    pub fn errors(&self) -> Option<SettingsError> {
+        self.decision_log().err().or_else(|| self.reader_values().err())
     }
 
     /// The settings that do nothing beside the others, and why.
@@ -129,8 +146,9 @@ impl DecisionSettings {
         };
         let of_log = idle(is_off, &OF_LOG, "DECISION_LOG is off");
         let of_file = idle(!is_file, &OF_FILE, "DECISION_LOG is no file");
+        let of_what_if = idle(self.what_if_requests == 0, &["WHAT_IF_SAMPLE"], "WHAT_IF_REQUESTS is 0");
         let of_key = idle(!hashes, &["VALUES_KEY", "VALUES_KEY_FILE"], "nothing is hashed");
-        of_log.chain(of_file).chain(of_key).collect()
+        of_log.chain(of_file).chain(of_what_if).chain(of_key).collect()
     }
 
     fn values(&self, setting: &'static str, shown: Shown) -> Result<Values, SettingsError> {

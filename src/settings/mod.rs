@@ -258,7 +258,7 @@ impl Settings {
             self.tracing.exporting().and_then(|_| self.tracing.tls()).err(),
             self.statistics.prometheus().and_then(|_| self.statistics.exposition().err()),
             self.statistics.statsd(environment).err(),
-            self.decisions.decision_log().and_then(|_| self.decisions.heavy_hitters()).err(),
+            self.decisions.errors(),
         ];
         found.into_iter().flatten().chain(self.answers.wrong_headers()).collect()
     }

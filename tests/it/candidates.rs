@@ -25,6 +25,7 @@ use tollgate::replay::{Event, Run};
 use tollgate::rules::Rules;
 use tollgate::rules::load::{self, LoadOptions, NamedText, Sources};
 use tollgate::store::memory::{GivenClock, MemoryStore};
+use tollgate::values::Values;
 
 use super::console::TOKEN;
 
@@ -96,9 +97,13 @@ struct Tried {
 
 impl Tried {
     fn new(sample: f64, most_bytes: usize) -> Tried {
+        Tried::showing(Values::Plain, sample, most_bytes)
+    }
+
+    fn showing(values: Values, sample: f64, most_bytes: usize) -> Tried {
         let (clock, metrics) = (GivenClock::default(), Metrics::new(0.8).unwrap());
         let plan = PlanOptions { shadow_mode: true, ..PlanOptions::default() };
-        let options = CandidateOptions { files: vec!["next".into()], plan, replicas: 1, sample, most_bytes };
+        let options = CandidateOptions { files: vec!["next".into()], plan, replicas: 1, sample, most_bytes, values };
         let counted = metrics.candidates().unwrap();
         Tried { candidates: Arc::new(Candidates::new(options, clock.clone(), counted)), clock, metrics }
     }
@@ -231,6 +236,7 @@ fn what_differs_is_counted_by_rule_with_the_last_of_different_keys() {
     let [of_users] = &report.rules[..] else { panic!("{report:?}") };
     assert_eq!((&*of_users.domain, &*of_users.rule), ("shop", "per-user"));
     assert_eq!((of_users.agreed, of_users.newly_denied), (21, 7));
+    assert_eq!((of_users.keys_newly_denied, of_users.keys_newly_allowed, report.more_keys), (7, 0, false));
     let asked: Vec<&str> = of_users.examples.iter().map(|example| &*example.asked).collect();
     assert_eq!(asked, ["user=u2", "user=u3", "user=u4", "user=u5", "user=u6"]);
     assert_eq!(report.changes.len(), 1, "{report:?}");
@@ -248,6 +254,27 @@ fn what_differs_is_counted_by_rule_with_the_last_of_different_keys() {
 }
 
 #[test]
+fn a_key_counts_once_however_often_it_is_decided_otherwise() {
+    let tried = Tried::of(&shop(Algorithm::FixedWindow, 1), &shop(Algorithm::FixedWindow, 9), 1.0);
+    let report = tried.see(&of_user("ann", 9));
+    let [of_users] = &report.rules[..] else { panic!("{report:?}") };
+    assert_eq!((of_users.newly_allowed, of_users.keys_newly_allowed, of_users.keys_newly_denied), (8, 1, 0));
+}
+
+#[test]
+fn examples_show_values_as_other_keys_are_shown() {
+    let told = |values| {
+        let tried = Tried::showing(values, 1.0, 32 << 20);
+        tried.candidates.put_in_force(Arc::new(rules(&shop(Algorithm::FixedWindow, 3))));
+        tried.candidates.settle(Ok(rules(&shop(Algorithm::FixedWindow, 2))));
+        let report = serde_json::to_string(&tried.see(&of_user("zaphod", 3))).unwrap();
+        assert!(report.contains("\"asked\":\"user"), "{report}");
+        report.contains("zaphod")
+    };
+    assert_eq!([Values::Plain, Values::hashed("a key of sixteen"), Values::Hidden].map(told), [true, false, false]);
+}
+
+#[test]
 fn a_replica_compares_its_part_of_a_limit() {
     let tried = |replicas| {
         let (clock, metrics) = (GivenClock::default(), Metrics::new(0.8).unwrap().candidates().unwrap());
@@ -257,6 +284,7 @@ fn a_replica_compares_its_part_of_a_limit() {
             replicas,
             sample: 1.0,
             most_bytes: 32 << 20,
+            values: Values::Plain,
         };
         let candidates = Candidates::new(options, clock, metrics);
         candidates.put_in_force(Arc::new(rules(&shop(Algorithm::FixedWindow, 100))));

@@ -83,7 +83,7 @@ impl Iterator for Live {
 #[test]
 fn anybody_may_have_the_page_and_nobody_else_may_use_it() {
     let service = start(&[]);
-    for path in ["/console", "/console/page.js", "/console/page.css"] {
+    for path in ["/console", "/console/page.js", "/console/parts.js", "/console/page.css"] {
         let head = head(service.http_port, path);
         assert!(head.starts_with("http/1.1 200"), "{path}: {head}");
         for said in [
@@ -106,7 +106,7 @@ fn anybody_may_have_the_page_and_nobody_else_may_use_it() {
 #[test]
 fn what_it_shows_needs_the_token_and_is_on_no_other_port() {
     let service = start(&["DEBUG_PORT=0"]);
-    for path in ["/console/live", "/rules", "/redis", "/redis/history"] {
+    for path in ["/console/live", "/console/entries", "/rules", "/redis", "/redis/history"] {
         for token in ["", "another token of some length"] {
             let (status, said) = service.admin("GET", path, token);
             assert_eq!(
@@ -126,7 +126,8 @@ fn what_it_shows_needs_the_token_and_is_on_no_other_port() {
 #[test]
 fn without_the_administrators_there_is_none_and_a_setting_turns_it_off() {
     for service in [Tollgate::start(RULES, &[]), start(&["CONSOLE=false"])] {
-        for path in ["/console", "/console/page.js", "/console/live", "/rules", "/redis", "/redis/history"] {
+        let paths = ["/console/page.js", "/console/live", "/console/entries", "/rules", "/redis", "/redis/history"];
+        for path in ["/console"].into_iter().chain(paths) {
             assert_eq!(service.get(path).0, 404, "{path}");
         }
     }
@@ -219,6 +220,21 @@ fn rules_are_listed_with_where_they_stand_and_what_they_have_counted() {
         let (status, said) = service.admin("GET", &format!("/rules{query}"), TOKEN);
         assert!(status == 400 && said["error"].as_str().unwrap().contains(right), "{query}: {said}");
     }
+}
+
+#[test]
+fn what_may_stand_next_in_a_descriptor_is_told_with_where_grpc_listens() {
+    let service = start(&[]);
+    let next = |query: &str| service.admin("GET", &format!("/console/entries{query}"), TOKEN);
+    let (status, told) = next("?domain=shop&begin=us");
+    let user = serde_json::json!([{ "key": "user", "value": null }]);
+    assert_eq!((status, &told["next"], &told["more"]), (200, &user, &false.into()));
+    assert_eq!((&told["grpc"], &told["grpc_tls"]), (&format!("127.0.0.1:{}", service.grpc_port).into(), &false.into()));
+    let (_, told) = next("?domain=shop&entries=%5B%7B%22key%22%3A%22user%22%2C%22value%22%3A%22ann%22%7D%5D");
+    assert_eq!(told["next"], serde_json::json!([]), "there is no other level");
+    assert_eq!(next("?entries=user").0, 400);
+    let (status, said) = next("?rule=x");
+    assert!(status == 400 && said["error"].as_str().unwrap().contains("write domain, entries or begin"), "{said}");
 }
 
 #[test]

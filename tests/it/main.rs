@@ -71,5 +71,6 @@ mod twins;
 mod unix;
 mod upgrades;
 mod usage;
+mod what_if;
 mod wrong_port;
 mod xds;

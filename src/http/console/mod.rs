@@ -7,6 +7,7 @@
 
 mod live;
 
+use std::fmt::Display;
 use std::io::Write as _;
 use std::sync::Arc;
 
@@ -18,13 +19,15 @@ use axum::routing::get;
 use axum::{Json, Router};
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use serde::Serialize;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::spawn_blocking;
 
 use super::Health;
 use super::admin::{Admin, Refusal, refuse};
 use super::metrics::takes_gzip;
-use crate::console::{History, Listing, RedisHistory, Wanted};
+use crate::console::{Completion, History, Listing, RedisHistory, Wanted};
+use crate::descriptor::Entry;
 use crate::metrics::Metrics;
 use crate::rules::FailureMode;
 use crate::store::Store;
@@ -32,11 +35,19 @@ use crate::store::redis::{RedisConfig, examine};
 use crate::telemetry::Events;
 
 /// What the page is made of: its path, its type, and what is there.
-const FILES: [(&str, &str, &str); 3] = [
+const FILES: &[(&str, &str, &str)] = &[
     ("/console", "text/html; charset=utf-8", include_str!("page.html")),
     ("/console/page.css", "text/css; charset=utf-8", include_str!("page.css")),
-    ("/console/page.js", "text/javascript; charset=utf-8", include_str!("page.js")),
+    ("/console/page.js", SCRIPT, include_str!("page.js")),
+    ("/console/parts.js", SCRIPT, include_str!("parts.js")),
+    ("/console/service.js", SCRIPT, include_str!("service.js")),
+    ("/console/entries.js", SCRIPT, include_str!("entries.js")),
+    ("/console/try.js", SCRIPT, include_str!("try.js")),
+    ("/console/candidates.js", SCRIPT, include_str!("candidates.js")),
+    ("/console/what-if.js", SCRIPT, include_str!("what-if.js")),
 ];
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
 
 /// With each of them.
 const HEADERS: [(&str, &str); 6] = [
@@ -70,6 +81,10 @@ pub struct About {
     pub redis: Option<(RedisConfig, Arc<RedisHistory>)>,
     /// No request is denied.
     pub shadow_mode: bool,
+    /// Where gRPC listens: `host:port`, or `unix:` and a path.
+    pub grpc: String,
+    /// It speaks TLS.
+    pub grpc_tls: bool,
 }
 
 impl Console {
@@ -99,11 +114,12 @@ pub(super) fn router<S: Store>(
     let shown = Arc::new(Shown { admin, console, metrics, health, watchers, looking });
     let router = Router::new()
         .route("/console/live", get(live::<S>))
+        .route("/console/entries", get(entries::<S>))
         .route("/rules", get(rules::<S>))
         .route("/redis", get(redis::<S>))
         .route("/redis/history", get(redis_history::<S>))
         .with_state(shown);
-    FILES.into_iter().fold(router, |router, (path, kind, text)| {
+    FILES.iter().fold(router, |router, &(path, kind, text)| {
         let small = compressed(text);
         let file = async move |headers: HeaderMap| {
             let kind = [(header::CONTENT_TYPE, kind), (header::VARY, "accept-encoding")];
@@ -180,6 +196,40 @@ fn wanted(query: &str) -> Result<Wanted, Refusal> {
     Ok(wanted)
 }
 
+/// What may stand next in a descriptor, and where gRPC listens.
+#[derive(Serialize)]
+struct Next<'a> {
+    #[serde(flatten)]
+    completion: Completion,
+    grpc: &'a str,
+    grpc_tls: bool,
+}
+
+/// `GET /console/entries?domain=shop&entries=[{"key":"user","value":"ann"}]&begin=pa`; each may be left out.
+async fn entries<S: Store>(
+    State(shown): State<Arc<Shown<S>>>,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    shown.admin.admit(&headers)?;
+    let (mut domain, mut before, mut begin) = (String::new(), Vec::<Entry>::new(), String::new());
+    for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
+        let wrong = |right: &dyn Display| refuse(StatusCode::BAD_REQUEST, format!("{key}={value}: {right}"));
+        match &*key {
+            "domain" => domain = value.into_owned(),
+            "begin" => begin = value.into_owned(),
+            "entries" => before = serde_json::from_str(&value).map_err(|error| wrong(&error))?,
+            _ => return Err(wrong(&"write domain, entries or begin")),
+        }
+    }
+    let _turn = shown.looking.acquire().await.map_err(failed)?;
+    let snapshot = shown.admin.limiter().snapshot();
+    let completion = spawn_blocking(move || Completion::new(&snapshot.rules, &domain, (&before, &begin)));
+    let completion = completion.await.map_err(failed)?;
+    let About { grpc, grpc_tls, .. } = &shown.console.about;
+    Ok((HEADERS, Json(Next { completion, grpc, grpc_tls: *grpc_tls })).into_response())
+}
+
 /// `GET /redis`: what `tollgate check --redis` says.
 async fn redis<S: Store>(State(shown): State<Arc<Shown<S>>>, headers: HeaderMap) -> Result<Response, Refusal> {
     shown.admin.admit(&headers)?;
@@ -230,9 +280,12 @@ mod tests {
         for inline in ["<script>", "<style", " style=", " onclick=", " onload=", "javascript:"] {
             assert!(!page.contains(inline), "{inline}");
         }
-        let (.., script) = FILES[2];
-        for unsafe_call in ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"] {
-            assert!(!script.contains(unsafe_call), "{unsafe_call}");
+        for (path, _, script) in FILES.iter().filter(|(_, kind, _)| *kind == SCRIPT) {
+            for unsafe_call in
+                ["innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "new Function"]
+            {
+                assert!(!script.contains(unsafe_call), "{path}: {unsafe_call}");
+            }
         }
     }
 }

@@ -1,84 +1,17 @@
-// The console. Whatever comes from the service becomes text, never markup.
+// The console: what is told every second, the pages, and the frame around them. Whatever comes from the service becomes
+// text, never markup.
 
-const TOKEN = 'tollgate-token';
+import { $, MOST_SECONDS, ago, bytes, chart, clock, count, el, every, field, table, tile, time, tried, wait } from './parts.js';
+import { REFUSED, TOKEN, ask, authorized, may, query, seen } from './service.js';
+import { descriptor, given } from './entries.js';
+import { attempt } from './try.js';
+import { candidates } from './candidates.js';
+import { whatIf } from './what-if.js';
+
 const UNKNOWN = 'The service does not know this token.';
-const MOST_SECONDS = 900;
-
-const $ = (id) => document.getElementById(id);
-
-// An element; attributes that are functions listen, `null` children are left out.
-function el(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) {
-    if (typeof value === 'function') element.addEventListener(key, value);
-    else if (value === true) element.setAttribute(key, '');
-    else if (value !== false && value != null) element.setAttribute(key, value);
-  }
-  element.append(...children.flat().filter((child) => child != null));
-  return element;
-}
-
-const svg = (name, attributes) => {
-  const element = document.createElementNS('http://www.w3.org/2000/svg', name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  return element;
-};
-
-// ---- figures
-
-const number = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
-const count = (value) => (value == null ? '–' : number.format(value));
-const clock = (ms) => new Date(ms).toLocaleTimeString();
-function time(us) {
-  if (us == null) return '–';
-  return us < 1000 ? `${count(us)} µs` : us < 1e6 ? `${count(us / 1000)} ms` : `${count(us / 1e6)} s`;
-}
-function bytes(value) {
-  if (value == null) return '–';
-  const power = Math.min(4, Math.floor(Math.log2(Math.max(1, value)) / 10));
-  return `${count(value / 1024 ** power)} ${['B', 'KiB', 'MiB', 'GiB', 'TiB'][power]}`;
-}
-function ago(ms) {
-  const seconds = Math.max(0, Math.round((Date.now() - ms) / 1000));
-  if (seconds < 120) return `${seconds} s`;
-  return seconds < 7200 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`;
-}
-function wait(ms) {
-  if (ms == null) return '–';
-  if (ms < 120000) return ms < 1000 ? `${ms} ms` : `${count(ms / 1000)} s`;
-  return ms < 7.2e6 ? `${count(ms / 60000)} min` : `${count(ms / 3.6e6)} h`;
-}
-
-// ---- the service
-
-class Refused extends Error {
-  constructor(status, message) {
-    super(message);
-    this.status = status;
-  }
-}
-
-const authorized = (headers = {}) => ({ ...headers, authorization: `Bearer ${sessionStorage.getItem(TOKEN)}` });
-
-async function ask(path, { method = 'GET', body } = {}) {
-  const headers = authorized(body ? { 'content-type': 'application/json' } : {});
-  const response = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
-  const text = await response.text();
-  let answer = null;
-  try { answer = text ? JSON.parse(text) : null; } catch { answer = { error: text }; }
-  if (response.ok || (path === '/json' && response.status === 429)) return answer;
-  if (response.status === 401) leave(UNKNOWN);
-  throw new Refused(response.status, answer?.error ?? `${response.status} ${response.statusText}`);
-}
-
-// Whether the token is one that changes things.
-const may = () => seen.tick?.role === 'admin';
-
-const query = (pairs) => new URLSearchParams(pairs.filter(([, value]) => value !== '' && value != null)).toString();
 
 // ---- what the service tells every second
 
-const seen = { tick: null, seconds: [], events: [] };
 let watching = null;
 
 async function watch() {
@@ -151,61 +84,6 @@ async function warn(tick) {
   if ($('banners').dataset.text === text) return;
   $('banners').dataset.text = text;
   $('banners').replaceChildren(...lines.map(([kind, line]) => el('p', { class: `banner ${kind}` }, line)));
-}
-
-// ---- parts of pages
-
-function table(caption, heads, rows, empty = 'Nothing yet.') {
-  if (!rows.length) return el('p', { class: 'soft' }, empty);
-  const head = (one) => el('th', { scope: 'col', class: one.startsWith('#') ? 'n' : null }, one.replace('#', ''));
-  const cell = (one, at) => {
-    const kind = heads[at].startsWith('#') ? 'n' : null;
-    return el('td', { class: kind }, ...[one ?? '–'].flat());
-  };
-  return el('div', { class: 'scroll', tabindex: 0, role: 'region', 'aria-label': caption },
-    el('table', {}, el('caption', {}, caption), el('thead', {}, el('tr', {}, heads.map(head))),
-      el('tbody', {}, rows.map((row) => el('tr', {}, row.map(cell))))));
-}
-
-// Lines over the last fifteen minutes, all to one scale; so many values are the whole time.
-function chart(caption, lines, show, whole = MOST_SECONDS) {
-  const most = Math.max(1e-9, ...lines.flatMap((line) => line.values.filter((value) => value != null)));
-  const picture = svg('svg', { viewBox: `0 0 ${whole} 100`, preserveAspectRatio: 'none', role: 'img', 'aria-label': `${caption}; at most ${show(most)}` });
-  lines.forEach((line, at) => {
-    const from = whole - line.values.length;
-    const points = line.values.map((value, x) => `${from + x},${98 - ((value ?? 0) / most) * 94}`).join(' ');
-    picture.append(svg('polyline', { points, class: `c${at + 1}` }));
-  });
-  const names = lines.flatMap((line, at) => [at ? ', ' : ' ', el('b', { class: `c${at + 1}` }, line.name)]);
-  return el('figure', {}, el('figcaption', {}, `${caption}, at most ${show(most)}:`, ...names), picture);
-}
-
-const tile = (name, value, kind) => el('div', {}, el('dt', {}, name), el('dd', { class: kind }, value));
-
-function field(label, input) {
-  return el('label', {}, label, input);
-}
-
-// Says what went wrong where it went wrong.
-async function tried(place, action) {
-  try {
-    return await action();
-  } catch (error) {
-    place.replaceChildren(el('p', { class: 'bad', role: 'alert' }, error.message));
-    return null;
-  }
-}
-
-// Asks again and again while its page is shown.
-function every(ms, action) {
-  let timer = null;
-  const run = async () => {
-    await action();
-    if (timer !== null) timer = setTimeout(run, ms);
-  };
-  timer = 0;
-  run();
-  return () => { clearTimeout(timer); timer = null; };
 }
 
 // ---- Now
@@ -313,114 +191,6 @@ const rules = {
     this.back.disabled = this.offset === 0;
     this.more.disabled = this.offset + listing.limits.length >= listing.total;
     this.place.textContent = listing.total ? `${count(this.offset + 1)} to ${count(this.offset + listing.limits.length)}` : '';
-  },
-};
-
-// ---- Try
-
-// What people write, an entry a line, as the service takes it. Values that hold line breaks stand in JSON.
-function descriptors(text) {
-  if (text.trim().startsWith('[')) {
-    const given = JSON.parse(text);
-    return Array.isArray(given[0]) ? given : [given];
-  }
-  const found = [[]];
-  for (const line of text.split('\n').map((one) => one.trimStart()).filter(Boolean)) {
-    const at = line.indexOf('=');
-    if (line.trim() === '+') found.push([]);
-    else if (at < 1) throw new Error(`${line} is not an entry: write key=value, for example user=ann`);
-    else found.at(-1).push({ key: line.slice(0, at), value: line.slice(at + 1) });
-  }
-  if (found.some((entries) => !entries.length)) throw new Error('Write entries, for example user=ann; between two descriptors stands a line with +.');
-  return found;
-}
-
-// One descriptor, of which the service only takes one here.
-function descriptor(text) {
-  const [entries, ...others] = descriptors(text);
-  if (others.length) throw new Error('Write the entries of one descriptor.');
-  return entries;
-}
-
-// The same the other way round.
-function lines(entries) {
-  const plain = entries.every(({ key, value }) => !/[\n\r]|^[\s[+]/.test(key + value) && !/[=]/.test(key) && !/^\s/.test(key));
-  return plain ? entries.map(({ key, value }) => `${key}=${value}`).join('\n') : JSON.stringify(entries);
-}
-
-const given = (query) => (query.get('entries') ? lines(JSON.parse(query.get('entries'))) : '');
-
-const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
-
-const attempt = {
-  title: 'Try',
-  make() {
-    this.domain = el('input', { required: true, list: 'domains', autocomplete: 'off', spellcheck: 'false' });
-    this.domains = el('datalist', { id: 'domains' });
-    this.entries = el('textarea', { required: true, spellcheck: 'false', placeholder: 'user=ann\nbetween two descriptors a line with +' });
-    this.times = el('input', { type: 'number', min: 1, max: 100, value: 10 });
-    this.result = el('div', { 'aria-live': 'polite' });
-    return [el('h2', {}, 'Try a request'),
-      el('form', { submit: (event) => { event.preventDefault(); this.explain(); } },
-        field('Domain', this.domain), this.domains, field('Entries of the descriptor, one a line', this.entries),
-        el('button', {}, 'Explain: counts nothing'), field('Requests', this.times),
-        el('button', { type: 'button', class: 'bad', click: () => this.send() }, 'Send them: counts')),
-      this.result];
-  },
-  async show(asked) {
-    this.domain.value = asked.get('domain') ?? '';
-    this.entries.value = given(asked);
-    const listing = await tried(this.result, () => ask('/rules?limit=0'));
-    this.domains.replaceChildren(...(listing?.domains ?? []).map((line) => el('option', { value: line.domain })));
-    if (this.entries.value) this.explain();
-  },
-  async explain() {
-    const told = await tried(this.result, () => {
-      const pairs = [['domain', this.domain.value]];
-      descriptors(this.entries.value).forEach((entries, at) => {
-        if (at) pairs.push(['+', '']);
-        entries.forEach(({ key, value }) => pairs.push([key, value]));
-      });
-      return ask(`/explain?${new URLSearchParams(pairs)}`);
-    });
-    if (!told) return;
-    const place = (at) => (at ? el('code', { class: 'soft' }, ` ${at.file}${at.line ? `:${at.line}` : ''}`) : null);
-    const words = descriptors(this.entries.value).map((entries) => entries.map(({ key, value }) => quoted(`${key}=${value}`)).join(' ')).join(' + ');
-    const kinds = { pass: 'good', deny: 'bad', fail: 'bad', unknown: 'warn' };
-    this.result.replaceChildren(
-      el('h3', {}, 'It would ', el('span', { class: kinds[told.answer] }, told.answer === 'unknown' ? 'get nobody knows what' : told.answer)), el('p', {}, told.because),
-      ...told.descriptors.flatMap((descriptor) => [
-        el('h3', { class: 'mono' }, descriptor.entries.join(' ')),
-        el('ul', { class: 'plain' },
-          descriptor.matched.map((matched) => el('li', {}, el('code', {}, matched.entry), ' matches ', el('code', {}, matched.node), place(matched.at))),
-          descriptor.missed.slice(0, 3).map((missed) => el('li', { class: 'warn' }, missed.words, place(missed.at)))),
-        descriptor.limits.length ? table('Its limits', ['Limit', 'Says', '#Remaining', 'Fresh after', 'Counter'],
-          descriptor.limits.map((limit) => [
-            [limit.name, el('br'), place(limit.at) ?? ''],
-            limit.parts.map((part) => el('div', {}, `${part.key}: ${part.value} `, el('span', { class: 'soft' }, part.setting ?? (part.from === 'limit' ? '' : part.from.replace('_', ' '))))),
-            limit.state ? `${count(limit.state.remaining)} of ${count(limit.state.capacity)}` : (limit.no_state ?? '–'),
-            limit.state ? [wait(limit.state.reset_after_ms), limit.state.banned_ms ? el('span', { class: 'bad' }, `, banned for ${wait(limit.state.banned_ms)}`) : ''] : '–',
-            limit.counter ? el('code', {}, limit.counter) : (limit.replaced_by ? `replaced by ${limit.replaced_by}` : '–'),
-          ])) : null,
-      ]),
-      el('h3', {}, 'The same in a terminal'), el('pre', { tabindex: 0 }, `tollgate explain --address ${location.origin} --domain ${quoted(this.domain.value)} ${words}`),
-    );
-  },
-  async send() {
-    const times = Math.min(100, Math.max(1, Number(this.times.value) || 1));
-    const rows = await tried(this.result, async () => {
-      const body = { domain: this.domain.value, descriptors: descriptors(this.entries.value).map((entries) => ({ entries })) };
-      const answers = [];
-      for (let turn = 1; turn <= times; turn += 1) {
-        const answer = await ask('/json', { method: 'POST', body });
-        const first = answer.statuses?.find((status) => status.code === answer.overallCode) ?? answer.statuses?.[0];
-        const passed = answer.overallCode === 'OK';
-        answers.push([turn, el('span', { class: passed ? 'good' : 'bad' }, passed ? 'passed' : 'denied'), first?.currentLimit?.name || '–',
-          first?.limitRemaining ?? (first?.currentLimit ? 0 : '–'), first?.durationUntilReset ?? '–']);
-      }
-      return answers;
-    });
-    if (rows) this.result.replaceChildren(table(`${times} requests, each of which has counted`, ['#Request', 'Answer', 'Limit', '#Remaining', 'Reset'], rows));
   },
 };
 
@@ -629,7 +399,7 @@ const redis = {
 
 // ---- the frame
 
-const PAGES = { now, rules, who, try: attempt, steer, redis };
+const PAGES = { now, rules, who, try: attempt, candidates, 'what-if': whatIf, steer, redis };
 let shown = null;
 let hide = null;
 
@@ -675,6 +445,7 @@ function leave(reason = '') {
   input.focus();
 }
 
+addEventListener(REFUSED, () => leave(UNKNOWN));
 addEventListener('hashchange', () => sessionStorage.getItem(TOKEN) && go());
 addEventListener('keydown', (event) => {
   if (event.key !== '/' || /INPUT|TEXTAREA|SELECT/.test(document.activeElement?.tagName)) return;

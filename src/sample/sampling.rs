@@ -1,7 +1,6 @@
-//! Which keys are compared.
+//! Which keys are in a sample.
 
 use std::hash::Hasher as _;
-use std::sync::Arc;
 
 use siphasher::sip::SipHasher13;
 use smallvec::SmallVec;
@@ -12,7 +11,8 @@ use crate::rules::{Allowance, Rule, Rules};
 
 /// A share of all keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Share {
+pub enum Share {
+    /// Every key.
     All,
     /// Those whose hash is below.
     Below(u64),
@@ -20,11 +20,12 @@ pub(super) enum Share {
 
 impl Share {
     /// From 0 to 1.
-    pub(super) fn new(ratio: f64) -> Share {
+    pub fn new(ratio: f64) -> Share {
         if ratio >= 1.0 { Share::All } else { Share::Below((ratio * u64::MAX as f64) as u64) }
     }
 
-    pub(super) fn as_ratio(self) -> f64 {
+    /// The same as a number from 0 to 1.
+    pub fn as_ratio(self) -> f64 {
         match self {
             Share::All => 1.0,
             Share::Below(bound) => bound as f64 / u64::MAX as f64,
@@ -32,7 +33,8 @@ impl Share {
     }
 
     /// Each key that is in it is in the whole, too.
-    pub(super) fn half(self) -> Share {
+    #[must_use]
+    pub fn half(self) -> Share {
         match self {
             Share::All => Share::Below(u64::MAX / 2),
             Share::Below(bound) => Share::Below(bound / 2),
@@ -42,51 +44,66 @@ impl Share {
 
 /// Picks the descriptors of requests whose counters are in the sample.
 ///
-/// What is hashed is the descriptor without the values that share a counter by either set of rules, so that a counter
-/// sees all of its requests or none. Only where rules with and without such values count in one counter of the other
-/// set it may see a part of them.
-pub(super) struct Sampling {
+/// What is hashed is the descriptor without the values that share a counter by any of so many sets of rules, so that a
+/// counter sees all of its requests or none. Only where rules with and without such values count in one counter of
+/// another set it may see a part of them.
+pub struct Sampling<const N: usize> {
     share: Share,
-    pub(super) in_force: Shared,
-    pub(super) candidates: Shared,
+    rules: [Shared; N],
     /// Some values share a counter.
     shares: bool,
 }
 
 /// For each descriptor of a request, whether it is in the sample.
-pub(super) type Picked = SmallVec<[bool; 8]>;
+pub type Picked = SmallVec<[bool; 8]>;
 
-impl Sampling {
-    pub(super) fn new(share: Share, in_force: Shared, candidates: Shared) -> Sampling {
-        let shares = [&in_force, &candidates].into_iter().any(|rules| (**rules).as_ref().rules().iter().any(shares));
-        Sampling { share, in_force, candidates, shares }
+impl<const N: usize> Sampling<N> {
+    /// So many of the keys that these rules count.
+    pub fn new(share: Share, rules: [Shared; N]) -> Sampling<N> {
+        let shares = rules.iter().any(|rules| (**rules).as_ref().rules().iter().any(shares));
+        Sampling { share, rules, shares }
     }
 
-    pub(super) fn share(&self) -> Share {
+    /// How many of them.
+    pub fn share(&self) -> Share {
         self.share
     }
 
-    /// The same with rules in force that say the same.
-    pub(super) fn with_in_force(&self, in_force: Shared) -> Sampling {
-        Sampling { share: self.share, in_force, candidates: Arc::clone(&self.candidates), shares: self.shares }
+    /// By these rules.
+    pub fn rules(&self) -> &[Shared; N] {
+        &self.rules
+    }
+
+    /// Some values share a counter: by other rules other keys may be in the sample.
+    pub fn has_shared_counters(&self) -> bool {
+        self.shares
+    }
+
+    /// The same with rules that say the same.
+    #[must_use]
+    pub fn with_rules(&self, rules: [Shared; N]) -> Sampling<N> {
+        Sampling { share: self.share, rules, shares: self.shares }
     }
 
     /// Half of it.
-    pub(super) fn half(&self) -> Sampling {
-        let (in_force, candidates) = (Arc::clone(&self.in_force), Arc::clone(&self.candidates));
-        Sampling { share: self.share.half(), in_force, candidates, shares: self.shares }
+    #[must_use]
+    pub fn half(&self) -> Sampling<N> {
+        Sampling { share: self.share.half(), rules: self.rules.clone(), shares: self.shares }
     }
 
-    pub(super) fn picked(&self, request: &Request) -> Picked {
+    /// For each descriptor of a request, whether it is in the sample.
+    pub fn picked(&self, request: &Request) -> Picked {
         (0..request.descriptors.len()).map(|descriptor| self.picks(request, descriptor)).collect()
     }
 
     /// Whether this one of its descriptors is in the sample.
-    pub(super) fn picks(&self, request: &Request, descriptor: usize) -> bool {
+    pub fn picks(&self, request: &Request, descriptor: usize) -> bool {
         let Share::Below(bound) = self.share else { return true };
         let (domain, entries) = (&*request.domain, &*request.descriptors[descriptor].entries);
-        let both = [&self.in_force, &self.candidates];
-        let rules = both.map(|rules| if self.shares { find((**rules).as_ref(), domain, entries) } else { None });
+        let mut rules: SmallVec<[&Rule; 2]> = SmallVec::new();
+        if self.shares {
+            rules.extend(self.rules.iter().filter_map(|rules| find((**rules).as_ref(), domain, entries)));
+        }
         // The same on every replica: nobody gains anything by a name that is in the sample, or is not.
         let mut hasher = SipHasher13::new();
         let mut add = |text: &str| {
@@ -96,8 +113,8 @@ impl Sampling {
         add(domain);
         for (level, entry) in entries.iter().enumerate() {
             add(&entry.key);
-            let is_shared = |rule: &Rule| rule.shared_pattern(level).is_some() || names_holder(rule, level);
-            if !rules.iter().flatten().any(|rule| is_shared(rule)) {
+            let is_shared = |rule: &&Rule| rule.shared_pattern(level).is_some() || names_holder(rule, level);
+            if !rules.iter().any(is_shared) {
                 add(&entry.value);
             }
         }

@@ -1,0 +1,32 @@
+// What the service is asked, and what it has told.
+
+export const TOKEN = 'tollgate-token';
+// What a window hears when the service does not know the token.
+export const REFUSED = 'tollgate-refused';
+
+export class Refused extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+export const authorized = (headers = {}) => ({ ...headers, authorization: `Bearer ${sessionStorage.getItem(TOKEN)}` });
+
+export async function ask(path, { method = 'GET', body } = {}) {
+  const headers = authorized(body ? { 'content-type': 'application/json' } : {});
+  const response = await fetch(path, { method, headers, body: body && JSON.stringify(body) });
+  const text = await response.text();
+  let answer = null;
+  try { answer = text ? JSON.parse(text) : null; } catch { answer = { error: text }; }
+  if (response.ok || (path === '/json' && response.status === 429)) return answer;
+  if (response.status === 401) dispatchEvent(new Event(REFUSED));
+  throw new Refused(response.status, answer?.error ?? `${response.status} ${response.statusText}`);
+}
+
+// Whether the token is one that changes things.
+export const may = () => seen.tick?.role === 'admin';
+
+export const query = (pairs) => new URLSearchParams(pairs.filter(([, value]) => value !== '' && value != null)).toString();
+
+export const seen = { tick: null, seconds: [], events: [] };

@@ -1,0 +1,104 @@
+//! `/what-if`: what another number would do with what clients have asked. Reads only: rules change where they are
+//! written.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use futures_util::stream;
+use tokio::sync::Semaphore;
+use tokio::task::spawn_blocking;
+
+use super::admin::{Admin, Refusal, refuse};
+use crate::algorithm::Algorithm;
+use crate::store::Store;
+use crate::what_if::{Question, WhatIf, WhatIfError};
+
+/// What both paths have at hand.
+struct Asked<S> {
+    admin: Arc<Admin<S>>,
+    /// A replay takes a core for a while: one at a time.
+    replaying: Semaphore,
+}
+
+pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
+    let asked = Arc::new(Asked { admin, replaying: Semaphore::new(1) });
+    Router::new().route("/what-if", get(answer::<S>)).route("/what-if/log", get(log::<S>)).with_state(asked)
+}
+
+impl<S: Store> Asked<S> {
+    fn what_if(&self, headers: &HeaderMap) -> Result<Arc<WhatIf>, Refusal> {
+        self.admin.admit(headers)?;
+        let none = || refuse(StatusCode::NOT_FOUND, "no requests are kept to be replayed: set WHAT_IF_REQUESTS");
+        self.admin.limiter().what_if().cloned().ok_or_else(none)
+    }
+}
+
+/// `GET /what-if?domain=shop&rule=per-user&number=7&algorithm=token_bucket&period_ms=60000&suggest=…`: without a rule
+/// the rules that can be asked about; else all but these two may be left out.
+async fn answer<S: Store>(
+    State(asked): State<Arc<Asked<S>>>,
+    headers: HeaderMap,
+    RawQuery(query): RawQuery,
+) -> Result<Response, Refusal> {
+    let what_if = asked.what_if(&headers)?;
+    let question = question(query.as_deref().unwrap_or_default())?;
+    let _turn = asked.replaying.acquire().await.map_err(failed)?;
+    let told = spawn_blocking(move || match question {
+        Some(question) => what_if.ask(&question).map(|told| Json(told).into_response()),
+        None => what_if.overview().map(|told| Json(told).into_response()),
+    });
+    told.await.map_err(failed)?.map_err(|error| {
+        let status = match &error {
+            WhatIfError::NoLimit(..) => StatusCode::NOT_FOUND,
+            WhatIfError::Limit(_) | WhatIfError::Concurrency => StatusCode::BAD_REQUEST,
+            WhatIfError::NoRules | WhatIfError::NoRoom | WhatIfError::TooLong => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        refuse(status, error)
+    })
+}
+
+/// `GET /what-if/log`: the requests that are kept, as lines that `tollgate replay` reads.
+async fn log<S: Store>(State(asked): State<Arc<Asked<S>>>, headers: HeaderMap) -> Result<Response, Refusal> {
+    let lines = asked.what_if(&headers)?.log().map(Ok::<_, Infallible>);
+    let kind = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
+    Ok((kind, Body::from_stream(stream::iter(lines))).into_response())
+}
+
+/// What a query asks; `None` where it names no rule.
+fn question(query: &str) -> Result<Option<Question>, Refusal> {
+    if query.is_empty() {
+        return Ok(None);
+    }
+    let mut question = Question::default();
+    for (key, value) in form_urlencoded::parse(query.as_bytes()) {
+        let wrong = |right: &dyn std::fmt::Display| {
+            refuse(StatusCode::BAD_REQUEST, format!("{key}={value} in the query of /what-if: {right}"))
+        };
+        match &*key {
+            "domain" => question.domain = value.into_owned(),
+            "rule" => question.rule = value.into_owned(),
+            "number" => question.number = Some(value.parse().map_err(|_| wrong(&"write a whole number"))?),
+            "period_ms" => question.period_ms = Some(value.parse().map_err(|_| wrong(&"write milliseconds"))?),
+            "algorithm" => {
+                let algorithm = Algorithm::ALL.iter().find(|algorithm| algorithm.name() == value);
+                question.algorithm = Some(*algorithm.ok_or_else(|| wrong(&"no algorithm is called so"))?);
+            }
+            "suggest" => question.goal = Some(value.parse().map_err(|error| wrong(&error))?),
+            _ => return Err(wrong(&"write domain, rule, number, algorithm, period_ms or suggest")),
+        }
+    }
+    match question.domain.is_empty() || question.rule.is_empty() {
+        true => Err(refuse(StatusCode::BAD_REQUEST, "say which limit: domain and rule, its name in metrics")),
+        false => Ok(Some(question)),
+    }
+}
+
+fn failed(error: impl std::error::Error) -> Refusal {
+    refuse(StatusCode::INTERNAL_SERVER_ERROR, error)
+}

@@ -1,0 +1,392 @@
+//! What if: what another number would do with what clients have asked is what a replay of rules with it says.
+
+use crate::support;
+
+use std::collections::{HashMap, HashSet};
+use std::io::Cursor;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use proptest::prelude::*;
+use serde_json::Value;
+use support::tollgate::{Tollgate, command};
+use support::wait_until;
+use tollgate::algorithm::{Algorithm, Ask};
+use tollgate::descriptor::{Descriptor, Entry, Override, Request, Unit};
+use tollgate::plan::PlanOptions;
+use tollgate::replay::{Event, MappingOptions, Reading, Report, Requests, Run};
+use tollgate::rules::Rules;
+use tollgate::rules::load::{self, LoadOptions, NamedText, Sources};
+use tollgate::store::memory::GivenClock;
+use tollgate::values::Values;
+use tollgate::what_if::{Question, Trial, WhatIf, WhatIfError, WhatIfOptions};
+
+use crate::console::{TOKEN, ask, start};
+
+/// Some time in 2026.
+const BEGIN_MS: u64 = 1_767_323_045_000;
+
+fn rules(text: &str) -> Rules {
+    let text = NamedText { name: "rules.yaml".into(), bytes: text.as_bytes().to_vec() };
+    load::check(&Sources { paths: Vec::new() }, &[text], &LoadOptions::default()).unwrap().rules
+}
+
+/// Users and paths have a limit each.
+fn shop(algorithm: Algorithm, number: u32, period_ms: u64) -> String {
+    let algorithm = algorithm.name();
+    format!(
+        "{{domain: shop, descriptors: [
+           {{key: user, rate_limit: {{name: per-user, period: {period_ms}ms, requests_per_unit: {number},
+             algorithm: {algorithm}}}}},
+           {{key: path, rate_limit: {{name: paths, unit: minute, requests_per_unit: 3}}}}]}}"
+    )
+}
+
+fn descriptor(key: &str, value: String, hits: u64) -> Descriptor {
+    Descriptor { entries: vec![Entry { key: key.into(), value }], ask: Ask::Take(hits), limit: None }
+}
+
+fn of(descriptors: Vec<Descriptor>) -> Request {
+    Request { domain: "shop".into(), descriptors }
+}
+
+/// Requests of users, some with a path beside, and how long after the one before.
+fn events() -> impl Strategy<Value = Vec<Event>> {
+    let paths = prop::sample::select(vec!["/a", "/b"]);
+    let one = (0..900_u64, 0..12_usize, 0..12_usize, 1..3_u64, prop::option::of(paths));
+    prop::collection::vec(one, 1..120).prop_map(|steps| {
+        let mut at_ms = BEGIN_MS;
+        let event = |(step, one, other, hits, path): (u64, usize, usize, u64, Option<&str>)| {
+            at_ms += step;
+            let user = descriptor("user", format!("u{}", one.min(other)), hits);
+            let path = path.map(|path| descriptor("path", path.to_owned(), 1));
+            Event { at_ms, request: of([Some(user), path].into_iter().flatten().collect()) }
+        };
+        steps.into_iter().map(event).collect()
+    })
+}
+
+fn algorithm() -> impl Strategy<Value = Algorithm> {
+    let all: Vec<Algorithm> = Algorithm::ALL.iter().copied().filter(|algorithm| !algorithm.has_holders()).collect();
+    prop::sample::select(all)
+}
+
+/// What is kept, on a clock that the test sets.
+struct Scene {
+    what_if: WhatIf,
+    clock: GivenClock,
+}
+
+fn options() -> WhatIfOptions {
+    let plan = PlanOptions { shadow_mode: true, ..PlanOptions::default() };
+    WhatIfOptions { requests: 100_000, sample: 1.0, plan, replicas: 1, values: Values::Plain }
+}
+
+impl Scene {
+    fn new(text: &str, options: WhatIfOptions) -> Scene {
+        let clock = GivenClock::default();
+        let what_if = WhatIf::new(options, clock.clone());
+        what_if.put_in_force(Arc::new(rules(text)));
+        Scene { what_if, clock }
+    }
+
+    fn see(self, events: &[Event]) -> Scene {
+        for Event { at_ms, request } in events {
+            self.clock.set(*at_ms);
+            self.what_if.offer(request);
+            self.what_if.keep();
+        }
+        self
+    }
+
+    /// The requests, as `tollgate replay` reads them.
+    fn logged(&self) -> Vec<Event> {
+        let log = self.what_if.log().collect::<String>();
+        let (mapping, domain) = (MappingOptions::default(), None);
+        let reading = Reading { format: None, mapping, domain, window_ms: 0, is_strict: true };
+        let mut requests = Requests::new(vec![(PathBuf::from("log"), Box::new(Cursor::new(log)))], &reading).unwrap();
+        std::iter::from_fn(|| requests.next_event().unwrap()).collect()
+    }
+}
+
+fn question(number: u32) -> Question {
+    Question { domain: "shop".into(), rule: "per-user".into(), number: Some(number), ..Question::default() }
+}
+
+/// Decisions, denials, keys, keys that are denied: of the limit of users, by a replay of these rules.
+fn replayed(text: &str, events: &[Event]) -> (u64, u64, u64, u64) {
+    let (rules, options) = (rules(text), PlanOptions::default());
+    let mut run = Run::new(&rules, &options);
+    events.iter().for_each(|event| drop(run.decide(event).unwrap()));
+    let limits = Report::new(Default::default(), &run).limits;
+    let limit = limits.iter().find(|limit| limit.rule == "per-user").unwrap();
+    (limit.decisions, limit.denied, limit.keys, limit.keys_denied)
+}
+
+fn then(trial: &Trial) -> (u64, u64, u64, u64) {
+    (trial.then.decisions, trial.then.denied, trial.then.keys, trial.then.keys_denied)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Also where the request's other limit denies it.
+    #[test]
+    fn another_limit_does_what_a_replay_of_rules_with_it_says(
+        events in events(), old in algorithm(), new in algorithm(), number in 1..8_u32, period_ms in 1..20_000_u64,
+    ) {
+        let scene = Scene::new(&shop(old, 4, 5_000), options()).see(&events);
+        let asked = Question { algorithm: Some(new), period_ms: Some(period_ms), ..question(number) };
+        let trial = scene.what_if.ask(&asked).unwrap();
+        prop_assert_eq!(then(&trial), replayed(&shop(new, number, period_ms), &events));
+        let now = (trial.now.decisions, trial.now.denied, trial.now.keys, trial.now.keys_denied);
+        prop_assert_eq!(now, replayed(&shop(old, 4, 5_000), &events));
+        prop_assert_eq!((trial.in_force.number, trial.in_force.algorithm), (4, old.name()));
+        let peaks: u64 = trial.peaks.iter().map(|up_to| up_to.keys).sum();
+        prop_assert_eq!(peaks, trial.then.keys);
+    }
+
+    #[test]
+    fn the_number_that_is_found_denies_no_more_and_the_one_before_does(
+        events in events(), algorithm in algorithm(), percent in 0..60_u32,
+    ) {
+        // Of users alone: a search leaves other limits out.
+        let events: Vec<Event> = events.into_iter().map(|mut event| {
+            event.request.descriptors.truncate(1);
+            event
+        }).collect();
+        let scene = Scene::new(&shop(algorithm, 3, 5_000), options()).see(&events);
+        let goal = format!("deny at most {percent} % of requests").parse().unwrap();
+        let trial = scene.what_if.ask(&Question { goal: Some(goal), ..question(3) }).unwrap();
+        let Some(number) = trial.suggestion.unwrap().number else { return Ok(()) };
+        let share = |number| {
+            let trial = scene.what_if.ask(&question(number)).unwrap();
+            trial.then.denied * 100 <= u64::from(percent) * trial.then.decisions
+        };
+        prop_assert!(share(number) && (number == 1 || !share(number - 1)), "{}", number);
+    }
+
+    #[test]
+    fn of_a_key_every_request_is_kept_or_none(events in events()) {
+        let half = WhatIfOptions { sample: 0.5, ..options() };
+        let logged = Scene::new(&shop(Algorithm::FixedWindow, 3, 1_000), half).see(&events).logged();
+        let counted = |events: &[Event]| {
+            let mut counted: HashMap<Descriptor, usize> = HashMap::new();
+            let descriptors = events.iter().flat_map(|event| &event.request.descriptors);
+            descriptors.for_each(|descriptor| {
+                let key = Descriptor { ask: Ask::Peek, ..descriptor.clone() };
+                *counted.entry(key).or_default() += 1;
+            });
+            counted
+        };
+        let all = counted(&events);
+        prop_assert!(counted(&logged).iter().all(|(key, times)| all[key] == *times));
+    }
+
+    #[test]
+    fn the_log_has_the_requests_as_they_were(events in events()) {
+        // A log joins what comes at one time only where a name says that it is one request.
+        let mut events = events;
+        for (place, event) in events.iter_mut().enumerate() {
+            event.at_ms = BEGIN_MS + place as u64;
+        }
+        let scene = Scene::new(&shop(Algorithm::FixedWindow, 3, 1_000), options()).see(&events);
+        prop_assert_eq!(scene.logged(), events);
+    }
+}
+
+fn of_user(user: &str, times: u64) -> Vec<Event> {
+    let request = of(vec![descriptor("user", user.to_owned(), 1)]);
+    (0..times).map(|ms| Event { at_ms: BEGIN_MS + ms, request: request.clone() }).collect()
+}
+
+#[test]
+fn the_log_has_limits_that_requests_bring_along_and_no_hidden_value() {
+    let mut events = of_user("zaphod", 3);
+    events[0].request.descriptors[0].limit = Override::new(7, Unit::Minute, 1);
+    let text = shop(Algorithm::FixedWindow, 3, 1_000);
+    assert_eq!(Scene::new(&text, options()).see(&events).logged(), events);
+    for values in [Values::Hidden, Values::hashed("a key of sixteen")] {
+        let scene = Scene::new(&text, WhatIfOptions { values, ..options() }).see(&events);
+        let trial = serde_json::to_string(&scene.what_if.ask(&question(1)).unwrap()).unwrap();
+        let log = scene.what_if.log().collect::<String>();
+        assert!(!trial.contains("zaphod") && !log.contains("zaphod"), "{trial} {log}");
+        assert!(trial.contains("\"key\":\"user"), "{trial}");
+    }
+}
+
+#[test]
+fn the_last_requests_are_kept_and_no_more_than_were_wanted() {
+    let few = WhatIfOptions { requests: 10, ..options() };
+    let scene = Scene::new(&shop(Algorithm::FixedWindow, 3, 60_000), few).see(&of_user("ann", 25));
+    let overview = scene.what_if.overview().unwrap();
+    assert_eq!((overview.kept.requests, overview.rules.len(), overview.rules[0].denied), (10, 1, 7));
+    assert_eq!(scene.logged(), of_user("ann", 25)[15..]);
+}
+
+#[test]
+fn what_waits_is_bounded_and_what_is_dropped_is_told() {
+    let scene = Scene::new(&shop(Algorithm::FixedWindow, 3, 60_000), options());
+    let large = of_user(&"x".repeat(60_000), 1);
+    (0..100).for_each(|_| scene.what_if.offer(&large[0].request));
+    let kept = scene.what_if.overview().unwrap().kept;
+    assert!((20..50).contains(&kept.requests) && kept.requests as u64 + kept.dropped == 100, "{kept:?}");
+}
+
+#[test]
+fn a_replica_replays_its_part_of_a_limit_and_finds_numbers_of_all() {
+    let events = of_user("ann", 8);
+    let of = |replicas| {
+        let options = WhatIfOptions { replicas, ..options() };
+        let scene = Scene::new(&shop(Algorithm::FixedWindow, 100, 60_000), options).see(&events);
+        let goal = "deny at most 0 % of users".parse().unwrap();
+        let trial = scene.what_if.ask(&Question { goal: Some(goal), ..question(10) }).unwrap();
+        let suggestion = trial.suggestion.unwrap();
+        let peak = trial.peaks.iter().find(|up_to| up_to.keys > 0).unwrap().hits;
+        (trial.then.denied, &*trial.then.limit == "10 per minute", suggestion.number, suggestion.present, peak)
+    };
+    assert_eq!(of(1), (0, true, Some(8), 10, 10));
+    assert_eq!(of(2), (3, true, Some(16), 10, 20));
+}
+
+#[test]
+fn where_counters_have_no_room_fewer_keys_are_replayed() {
+    let text = shop(Algorithm::SlidingLog, 3, 600_000);
+    let scene = Scene::new(&text, options());
+    for user in 0..20_000 {
+        let event = &of_user(&format!("u{user}"), 1)[0];
+        scene.clock.set(event.at_ms + user);
+        scene.what_if.offer(&event.request);
+        if user % 100 == 0 {
+            scene.what_if.keep();
+        }
+    }
+    let all = scene.what_if.ask(&question(3)).unwrap();
+    assert_eq!((all.kept.sample_now, all.then.keys), (1.0, all.kept.requests as u64));
+    let goal = "deny at most 1 % of users".parse().unwrap();
+    let some = scene.what_if.ask(&Question { goal: Some(goal), ..question(3) }).unwrap();
+    assert!(some.kept.sample_now < 0.6 && some.kept.sample_now > 0.1, "{:?}", some.kept);
+    assert!(some.then.keys > 1_000 && some.then.keys < all.then.keys * 6 / 10, "{}", some.then.keys);
+    assert_eq!(some.suggestion.unwrap().number, Some(1));
+}
+
+#[test]
+fn by_rules_that_count_other_values_together_it_begins_anew_and_else_it_goes_on() {
+    let shared = "{domain: shop, descriptors: [{key: user, value: 'a*', share_threshold: true,
+        rate_limit: {name: per-user, unit: minute, requests_per_unit: 3}}]}";
+    let plain = shop(Algorithm::FixedWindow, 3, 60_000);
+    let scene = Scene::new(&plain, options()).see(&of_user("ann", 5));
+    let kept = |text: &str| {
+        scene.what_if.put_in_force(Arc::new(rules(text)));
+        scene.what_if.overview().unwrap().kept.requests
+    };
+    assert_eq!(kept(&shop(Algorithm::FixedWindow, 4, 60_000)), 5);
+    assert_eq!(kept(shared), 0);
+}
+
+#[test]
+fn what_cannot_be_replayed_says_why() {
+    let text = "{domain: shop, descriptors: [
+        {key: user, rate_limit: {name: per-user, unit: minute, requests_per_unit: 3}},
+        {key: path, rate_limit: {name: free, unlimited: true}},
+        {key: route, descriptors: [{key: stream, rate_limit:
+          {name: streams, hold: 1m, requests_per_unit: 3, algorithm: concurrency}}]}]}";
+    let scene = Scene::new(text, options()).see(&of_user("ann", 1));
+    let asked = |rule: &str, other: Question| {
+        scene.what_if.ask(&Question { rule: rule.into(), ..other }).unwrap_err().to_string()
+    };
+    assert_eq!(asked("nobody", question(1)), "the rules in force have no limit nobody in the domain shop");
+    assert_eq!(asked("free", question(1)), "the rules in force have no limit free in the domain shop");
+    let streams = "a limit of concurrency cannot be replayed: no request says when a stream ends";
+    assert_eq!(asked("streams", question(1)), streams);
+    let concurrency = Question { algorithm: Some(Algorithm::Concurrency), ..question(1) };
+    assert_eq!(asked("per-user", concurrency), streams);
+    let log = Question { algorithm: Some(Algorithm::SlidingLog), ..question(u32::MAX) };
+    assert!(asked("per-user", log).starts_with("a sliding log keeps every hit"), "told by the algorithm");
+    let none = WhatIf::new(options(), GivenClock::default());
+    assert!(matches!(none.overview(), Err(WhatIfError::NoRules)));
+}
+
+fn told(service: &Tollgate, query: &str) -> Value {
+    let (status, told) = service.admin("GET", &format!("/what-if{query}"), TOKEN);
+    assert_eq!(status, 200, "{told}");
+    told
+}
+
+#[test]
+fn a_service_tells_whom_another_number_would_deny() {
+    let service = start(&["WHAT_IF_REQUESTS=1000", "WHAT_IF_SAMPLE=1"]);
+    for _ in 0..5 {
+        ask(&service, "user", "ann");
+    }
+    ask(&service, "user", "bob");
+    wait_until("they are kept", || told(&service, "")["requests"] == 6);
+    let line = &told(&service, "")["rules"][0];
+    assert_eq!((&line["rule"], &line["decisions"], &line["denied"]), (&"per-user".into(), &6.into(), &3.into()));
+    let query = "?domain=shop&rule=per-user&number=4&suggest=deny+at+most+0+%25+of+users";
+    let trial = told(&service, query);
+    assert_eq!((&trial["now"]["denied"], &trial["then"]["denied"]), (&3.into(), &1.into()));
+    let most = serde_json::json!([{ "key": "user=ann", "decisions": 5, "denied": 1 }]);
+    assert_eq!((&trial["then"]["keys"], &trial["then"]["most_denied"]), (&2.into(), &most));
+    assert_eq!(trial["suggestion"]["number"], 5);
+    assert_eq!(
+        trial["peaks"],
+        serde_json::json!([{"hits": 1, "keys": 1}, {"hits": 2, "keys": 0}, {"hits": 5, "keys": 1}])
+    );
+    // Nothing of it counts.
+    let (_, counters) = service.admin("GET", "/counters?domain=shop&user=bob", TOKEN);
+    assert_eq!(counters[0]["remaining"], 1);
+
+    let headers = [("authorization", &*format!("Bearer {TOKEN}"))];
+    let (_, log) = service.send("GET", "/what-if/log", &headers, b"");
+    let lines: Vec<&str> = log.lines().filter(|line| line.starts_with('{')).collect();
+    assert_eq!(lines.len(), 6, "{log}");
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("requests.log"), lines.join("\n")).unwrap();
+    let rules = service.rules.path().join("rules.yaml");
+    let mut replay = command();
+    replay.args(["replay", "--json", "--rules"]).arg(rules).arg(folder.path().join("requests.log"));
+    let output = replay.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&report["requests"], &report["denied"]), (&6.into(), &3.into()));
+}
+
+#[test]
+fn it_is_off_unless_it_is_wanted_and_needs_a_token() {
+    let without = start(&[]);
+    for path in ["/what-if", "/what-if/log"] {
+        let (status, said) = without.admin("GET", path, TOKEN);
+        assert!(status == 404 && said["error"].as_str().unwrap().contains("set WHAT_IF_REQUESTS"), "{said}");
+    }
+    let service = start(&["WHAT_IF_REQUESTS=10", "ADMIN_READ_TOKEN=another token of some length"]);
+    for path in ["/what-if", "/what-if/log"] {
+        assert_eq!(service.admin("GET", path, "").0, 401);
+        assert_eq!(service.admin("POST", path, TOKEN).0, 405);
+    }
+    assert_eq!(service.admin("GET", "/what-if", "another token of some length").0, 200);
+    for (query, status, right) in [
+        ("?rule=per-user", 400, "say which limit"),
+        ("?domain=shop&rule=nobody", 404, "no limit nobody"),
+        ("?domain=shop&rule=per-user&number=many", 400, "write a whole number"),
+        ("?domain=shop&rule=per-user&number=-1", 400, "write a whole number"),
+        ("?domain=shop&rule=per-user&period_ms=0", 400, "a period is a whole number of milliseconds"),
+        ("?domain=shop&rule=per-user&algorithm=gcra", 400, "no algorithm is called so"),
+        ("?domain=shop&rule=per-user&suggest=less", 400, "deny at most"),
+        ("?domain=shop&rule=per-user&colour=red", 400, "write domain, rule"),
+    ] {
+        let (told, said) = service.admin("GET", &format!("/what-if{query}"), TOKEN);
+        assert!(told == status && said["error"].as_str().unwrap().contains(right), "{query}: {told} {said}");
+    }
+}
+
+#[test]
+fn keys_are_told_apart_by_name_up_to_a_bound() {
+    let events: Vec<Event> = (0..60).flat_map(|user| of_user(&format!("u{user:02}"), 2)).collect();
+    let text = shop(Algorithm::SlidingLog, 3, 60_000);
+    let mut sorted = events.clone();
+    sorted.sort_by_key(|event| event.at_ms);
+    let trial = Scene::new(&text, options()).see(&sorted).what_if.ask(&question(1)).unwrap();
+    let names: HashSet<&str> = trial.then.most_denied.iter().map(|key| &*key.key).collect();
+    assert_eq!((names.len(), trial.then.keys_denied), (25, 60));
+}
