@@ -225,16 +225,19 @@ impl<C: Clock> MemoryStore<C> {
             Some((check.key.of_page(recorded.usage.period(), now), recorded, *added))
         };
         let records: Vec<_> = added.iter().filter_map(of_check).collect();
-        let needed: usize = records.iter().map(|(page, recorded, added)| pages.needed(page, recorded, *added)).sum();
-        // And for a counter, which is new where the first record is.
-        if needed > 0 && self.bytes.load(Ordering::Relaxed) + needed + COUNTER_BYTES > self.most_bytes {
-            return false;
-        }
         let before = pages.bytes();
-        records.into_iter().for_each(|(page, recorded, added)| pages.add(page, recorded, added, now));
+        pages.sweep(SWEEP_PER_CHECK, now);
+        let needed: usize = records.iter().map(|(page, recorded, added)| pages.needed(page, recorded, *added)).sum();
+        // What another thread has done to the pages may not be in the sum yet.
+        let others = self.bytes.load(Ordering::Relaxed).saturating_sub(before);
+        // And for a counter, which is new where the first record is.
+        let has_room = needed == 0 || others + pages.bytes() + needed + COUNTER_BYTES <= self.most_bytes;
+        if has_room {
+            records.into_iter().for_each(|(page, recorded, added)| pages.add(page, recorded, added, now));
+        }
         sums.grown += pages.bytes();
         sums.shrunk += before;
-        true
+        has_room
     }
 
     /// There is room for what a counter becomes, or it needs no more than it has.

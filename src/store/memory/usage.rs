@@ -13,8 +13,6 @@ const PAGE_BYTES: usize = 300;
 const RECORD_BYTES: usize = 48;
 /// So many pages are looked at for one answer at the most, under the lock.
 const LOOKED_AT: usize = 10_000;
-/// How many pages that have expired leave when a record comes.
-const SWEEP_PER_RECORD: usize = 2;
 
 /// The pages of a store.
 #[derive(Debug, Default)]
@@ -47,7 +45,6 @@ impl Pages {
     }
 
     pub(super) fn add(&mut self, page: Key, recorded: &Recorded, added: Added, now: u64) {
-        self.sweep(SWEEP_PER_RECORD, now);
         if let Some(record) = self.pages.get_mut(&page).and_then(|kept| kept.records.get_mut(&added.index)) {
             *record = record.with(added);
             return;
@@ -192,6 +189,6 @@ mod tests {
         assert_eq!(store.decide(&[peek]).unwrap()[0].unwrap().own.remaining, 1_000_000);
         clock.set(2_000 * DAY);
         store.decide(&[check("user0")]).unwrap();
-        assert_eq!(all(&store).len(), users - 1, "two leave for each record that comes");
+        assert_eq!(all(&store).len(), users - 1, "two leave for each request that comes");
     }
 }

@@ -252,7 +252,8 @@ descriptors:
   - key: user
     rate_limit: {unit: year, requests_per_unit: 5, usage: {by: hour, keep: 400d}}
 ";
-    let memory = Tollgate::start(rules, &["ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}")]);
+    let token = format!("ADMIN_READ_TOKEN={READER}");
+    let memory = Tollgate::start(rules, &["ADMIN_API=true", &token]);
     memory.must_log("usage is kept in memory, and is gone when this process ends");
     let mut client = memory.client().await;
     for user in 0..1_200 {
