@@ -209,11 +209,12 @@ local function decide_group(first, offset)
     record(records, usage, denied, now)
   end
   must_be_here(pending, records)
+  -- First of all what not every user may do: where it fails, nothing is charged.
+  write_records(records)
   for key, counter in pairs(pending) do
     last_key = key
     write(key, counter.state, counter.ttl, counter.lasting)
   end
-  write_records(records)
   return i, at
 end
 

@@ -17,8 +17,8 @@
 --          where its use is kept, '<BBddddI4c0' occasion (0: what comes of the check; 1: the request is denied,
 --          whatever that is; 2: one that passed is denied after all; 3: the limit lets pass what it is not asked for),
 --          costs_denied (0 or 1), period (ms), for how long a page is kept (ms); of occasion 2 when it passed (ms since
---          the epoch) and what it cost, of 3 nothing and the hits; and the length of the counter's tag and that, 0
---          where its name has it
+--          the epoch) and what it cost, of 1 and 3 nothing and the hits; and the length of the counter's tag and that,
+--          0 where its name has it
 -- reply    a string: '<d' the time of all decisions (ms since the epoch); for each counter '<Bdddd': allowed (0 or 1; 2
 --          where its request could not be decided, 3 where that is because this node of a cluster does not have one of
 --          its counters), remaining (negative: a counter that counts denials is so much above its number), reset_after

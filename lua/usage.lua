@@ -1,19 +1,19 @@
 -- What counters were used, so that it can be billed. The twin of src/usage/mod.rs and of `added` in src/store/group.rs.
--- A page is a hash. In it are records: the index of a period -> '<I6I6i6' admitted, denied, cost; and where the
+-- A page is a hash. In it are records: the index of a period -> '<i6I6i6' admitted, denied, cost; and where the
 --          counter's name has but a hash of its tag, `tag` -> that tag
 -- A usage is what a check asks to be recorded: {page, hits, is_taken_back, occasion, costs_denied, period, kept, at,
 --          cost, tag}
 
-local RECORD = '<I6I6i6'
-local MAX_USES, MAX_COST = 281474976710655, 140737488355327
+local RECORD = '<i6I6i6'
+local MAX_DENIED, MAX_SIGNED = 281474976710655, 140737488355327
 
 -- What a usage adds: at what time, to admitted, denied and cost; or nothing.
 local function added(usage, denied, now)
-  local hits = usage.occasion == 3 and usage.cost or usage.hits
+  local hits = (usage.occasion == 1 or usage.occasion == 3) and usage.cost or usage.hits
   if usage.occasion == 2 then
     return usage.at, -1, 1, -usage.cost
   elseif usage.occasion == 1 or (hits > 0 and denied) then
-    return now, 0, 1, usage.costs_denied and math.max(hits, 0) or 0
+    return now, 0, 1, usage.costs_denied and hits or 0
   elseif hits > 0 then
     return now, 1, 0, hits
   elseif hits < 0 and (usage.occasion == 3 or not usage.is_taken_back) then
@@ -42,9 +42,9 @@ local function record(records, usage, denied, now)
     end
     records[#records + 1] = found
   end
-  found[1] = math.min(math.max(found[1] + admitted, 0), MAX_USES)
-  found[2] = math.min(math.max(found[2] + over, 0), MAX_USES)
-  found[3] = math.min(math.max(found[3] + cost, -MAX_COST), MAX_COST)
+  found[1] = math.min(math.max(found[1] + admitted, -MAX_SIGNED), MAX_SIGNED)
+  found[2] = math.min(found[2] + over, MAX_DENIED)
+  found[3] = math.min(math.max(found[3] + cost, -MAX_SIGNED), MAX_SIGNED)
 end
 
 local function write_records(records)
@@ -55,7 +55,8 @@ local function write_records(records)
     else
       redis.call('HSET', record.page, record.index, packed)
     end
-    if record.is_new then
+    -- A rule that keeps records for less does not shorten what is promised for others.
+    if record.is_new and redis.call('PTTL', record.page) < record.kept then
       redis.call('PEXPIRE', record.page, record.kept)
     end
   end

@@ -9,7 +9,7 @@ use crate::algorithm::{Ask, Caller, Verdict};
 use crate::descriptor::Role;
 use crate::plan::Asked;
 use crate::rules::Rule;
-use crate::store::group::Votes;
+use crate::store::group::{self, Votes};
 use crate::store::{Check, CheckVerdict};
 
 /// The whole answer.
@@ -262,17 +262,25 @@ impl<'a> Decision<'a> {
         })
     }
 
-    /// What refunds all that the request has taken, but of limits that count denials. Among `replicas` processes local
-    /// decisions are divided.
+    /// What refunds all that the request has taken, but of limits that count denials, and records that it did not pass.
+    /// Among `replicas` processes local decisions are divided.
     pub fn refund(&self, replicas: u32) -> Refund {
         let mut refund = Refund::default();
-        for Limited { asked, answer } in self.limits.iter().filter(|limited| !limited.over()) {
+        for limited in &self.limits {
+            let Limited { asked, answer } = limited;
             let check = &asked.check;
-            let Ask::Take(hits) = check.ask else { continue };
-            if check.limit.count_denied() {
+            let ask = match check.ask {
+                Ask::Take(hits) if !limited.over() && !check.limit.count_denied() => Ask::Refund(hits),
+                _ => Ask::Peek,
+            };
+            let recorded = match answer {
+                Answer::Store(verdict) => group::undone(check, verdict.at_ms),
+                _ => None,
+            };
+            if ask == Ask::Peek && recorded.is_none() {
                 continue;
             }
-            let check = Check { ask: Ask::Refund(hits), role: Role::Shadow, lease: None, ..check.clone() };
+            let check = Check { ask, role: Role::Shadow, lease: None, recorded, ..check.clone() };
             match answer {
                 Answer::Store(_) => refund.to_store.push(check),
                 Answer::Local(_) => refund.to_memory.push(Check { limit: check.limit.divided_by(replicas), ..check }),

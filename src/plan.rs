@@ -273,13 +273,15 @@ impl<'a> Plan<'a> {
     /// all the same, because refunds happen, and the answer tells what they say.
     fn charge_denial(&mut self) {
         for Asked { check, .. } in &mut self.asked {
-            let takes = check.ask.taken() > 0;
-            if let Some(recorded) = &mut check.recorded
-                && (takes || matches!(recorded.occasion, Occasion::Exempt { hits } if hits > 0))
-            {
-                recorded.occasion = Occasion::Denied;
+            let hits = check.ask.taken();
+            if let Some(recorded) = &mut check.recorded {
+                recorded.occasion = match recorded.occasion {
+                    Occasion::Decided if hits > 0 => Occasion::Denied { hits },
+                    Occasion::Exempt { hits: exempt @ 1.. } => Occasion::Denied { hits: exempt.unsigned_abs() },
+                    occasion => occasion,
+                };
             }
-            if takes && !check.limit.count_denied() {
+            if hits > 0 && !check.limit.count_denied() {
                 check.ask = Ask::Peek;
             }
         }

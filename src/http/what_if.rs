@@ -22,12 +22,18 @@ use crate::what_if::{Question, WhatIf, WhatIfError};
 /// What both paths have at hand.
 struct Asked<S> {
     admin: Arc<Admin<S>>,
-    /// A replay takes a core for a while: one at a time.
-    replaying: Semaphore,
+    /// A replay takes a core for a while: one at a time, whether who asked still waits or has gone.
+    replaying: Arc<Semaphore>,
+    /// A log that is being read holds all requests of the moment when it was asked for.
+    reading: Arc<Semaphore>,
 }
 
+/// So many logs may be read at once.
+const READERS: usize = 2;
+
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
-    let asked = Arc::new(Asked { admin, replaying: Semaphore::new(1) });
+    let [replaying, reading] = [1, READERS].map(|permits| Arc::new(Semaphore::new(permits)));
+    let asked = Arc::new(Asked { admin, replaying, reading });
     Router::new().route("/what-if", get(answer::<S>)).route("/what-if/log", get(log::<S>)).with_state(asked)
 }
 
@@ -48,10 +54,13 @@ async fn answer<S: Store>(
 ) -> Result<Response, Refusal> {
     let what_if = asked.what_if(&headers)?;
     let question = question(query.as_deref().unwrap_or_default())?;
-    let _turn = asked.replaying.acquire().await.map_err(failed)?;
-    let told = spawn_blocking(move || match question {
-        Some(question) => what_if.ask(&question).map(|told| Json(told).into_response()),
-        None => what_if.overview().map(|told| Json(told).into_response()),
+    let turn = Arc::clone(&asked.replaying).acquire_owned().await.map_err(failed)?;
+    let told = spawn_blocking(move || {
+        let _turn = turn;
+        match question {
+            Some(question) => what_if.ask(&question).map(|told| Json(told).into_response()),
+            None => what_if.overview().map(|told| Json(told).into_response()),
+        }
     });
     told.await.map_err(failed)?.map_err(|error| {
         let status = match &error {
@@ -65,7 +74,14 @@ async fn answer<S: Store>(
 
 /// `GET /what-if/log`: the requests that are kept, as lines that `tollgate replay` reads.
 async fn log<S: Store>(State(asked): State<Arc<Asked<S>>>, headers: HeaderMap) -> Result<Response, Refusal> {
-    let lines = asked.what_if(&headers)?.log().map(Ok::<_, Infallible>);
+    let what_if = asked.what_if(&headers)?;
+    let Ok(turn) = Arc::clone(&asked.reading).try_acquire_owned() else {
+        return Err(refuse(StatusCode::TOO_MANY_REQUESTS, format!("{READERS} read the log already: ask again later")));
+    };
+    let lines = what_if.log().map(move |lines| {
+        let _turn = &turn;
+        Ok::<_, Infallible>(lines)
+    });
     let kind = [(header::CONTENT_TYPE, "application/x-ndjson"), (header::CACHE_CONTROL, "no-store")];
     Ok((kind, Body::from_stream(stream::iter(lines))).into_response())
 }

@@ -60,8 +60,8 @@ pub struct ListenerSettings {
     pub debug_port: Option<u16>,
 
     /// Show and reset counters over HTTP, at /counters, explain requests, at /explain, tell the heaviest keys, at /top,
-    /// and who shares the store, at /replicas, and list and change adjustments, at /adjustments, for clients that know
-    /// ADMIN_TOKEN.
+    /// what was used, at /usage, and who shares the store, at /replicas, compare candidate rules and other numbers, at
+    /// /candidates and /what-if, and list and change adjustments, at /adjustments, for clients that know ADMIN_TOKEN.
     #[arg(long, env = "ADMIN_API", help_heading = "Listeners", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub admin_api: bool,
@@ -70,8 +70,8 @@ pub struct ListenerSettings {
     #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
     pub admin_token: Option<String>,
 
-    /// What clients send that may read all of that and change nothing. Unset: there are none. Without ADMIN_TOKEN,
-    /// nobody changes anything over HTTP.
+    /// What clients send that may read all of that and change nothing; /usage shows them values as they are. Unset: there
+    /// are none. Without ADMIN_TOKEN, nobody changes anything over HTTP.
     #[arg(long, env = "ADMIN_READ_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
     pub admin_read_token: Option<String>,
 

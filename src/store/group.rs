@@ -126,7 +126,7 @@ pub fn added<C: Borrow<Check>>(checks: &[C], verdicts: &Verdicts, now: u64) -> S
                 let added = Added { index: period.index(at_ms), admitted: -1, denied: 1, cost: -signed(cost) };
                 return Some((place, added));
             }
-            (Occasion::Denied, ask) => (signed(ask.taken()), true),
+            (Occasion::Denied { hits }, _) => (signed(hits), true),
             (Occasion::Exempt { hits }, _) => (hits, denied && hits > 0),
             (Occasion::Decided, Ask::TakeBack(_)) => return None,
             (Occasion::Decided, ask) => (ask.hits(), denied && ask.taken() > 0),
@@ -145,21 +145,25 @@ pub fn take_back(check: &Check, verdict: &CheckVerdict) -> Option<Check> {
     let at_ms = verdict.at_ms;
     // What counts denials keeps its charge. What a ban denies, its limit may have charged in shadow mode.
     let charge = if check.limit.count_denied() { None } else { Charge::of(check.ask, at_ms, &verdict.own) };
-    let undone = |recorded: &Recorded| {
-        let hits = match recorded.occasion {
-            Occasion::Decided => check.ask.taken(),
-            Occasion::Exempt { hits } => u64::try_from(hits).unwrap_or(0),
-            Occasion::Denied | Occasion::Undone { .. } => 0,
-        };
-        let cost = if check.costs_denied() { 0 } else { hits };
-        (hits > 0).then(|| Recorded { occasion: Occasion::Undone { at_ms, cost }, ..recorded.clone() })
-    };
-    let recorded = check.recorded.as_ref().and_then(undone);
+    let recorded = undone(check, at_ms);
     if charge.is_none() && recorded.is_none() {
         return None;
     }
     let ask = charge.map_or(Ask::Peek, Ask::TakeBack);
     Some(Check { ask, penalty: None, role: Role::Shadow, lease: None, recorded, ..check.clone() })
+}
+
+/// What is to be recorded of this check where its request, which passed then on the store's clock, is denied after all;
+/// `None` where nothing has been recorded of it, or that it is denied.
+pub fn undone(check: &Check, at_ms: u64) -> Option<Recorded> {
+    let recorded = check.recorded.as_ref()?;
+    let hits = match recorded.occasion {
+        Occasion::Decided => check.ask.taken(),
+        Occasion::Exempt { hits } => u64::try_from(hits).unwrap_or(0),
+        Occasion::Denied { .. } | Occasion::Undone { .. } => 0,
+    };
+    let cost = if check.costs_denied() { 0 } else { hits };
+    (hits > 0).then(|| Recorded { occasion: Occasion::Undone { at_ms, cost }, ..recorded.clone() })
 }
 
 /// A group that is being decided.

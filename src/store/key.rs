@@ -37,6 +37,9 @@ pub enum Origin {
 impl Key {
     /// The longest tag that is written out.
     const MAX_TAG: usize = 180;
+    /// The longest that is kept beside its hash: clients choose what is in it, and it is kept for as long as what they
+    /// are billed by.
+    const MAX_LONG_TAG: usize = 1_024;
 
     /// The counter of `limit` for these entries. `shared_pattern` is, for each level, the pattern that stands for
     /// the value. The prefix has no braces: the first ones of a name are the tag's.
@@ -68,7 +71,8 @@ impl Key {
         Key(name)
     }
 
-    /// The tag of the counter of `limit` for these entries, where its name has but a hash of it.
+    /// The tag of the counter of `limit` for these entries, where its name has but a hash of it; `None` also where that
+    /// is too long to be kept.
     pub fn long_tag<'a>(
         &self,
         domain: &str,
@@ -78,11 +82,12 @@ impl Key {
     ) -> Option<Arc<str>> {
         // The prefix has no braces.
         let (_, tag) = self.0.split_once('{')?;
-        tag.starts_with('|').then(|| {
-            let mut tag = String::new();
-            write_tag(&mut tag, domain, entries, shared_pattern, limit);
-            tag.into()
-        })
+        if !tag.starts_with('|') {
+            return None;
+        }
+        let mut tag = String::new();
+        write_tag(&mut tag, domain, entries, shared_pattern, limit);
+        (tag.len() <= Self::MAX_LONG_TAG).then(|| tag.into())
     }
 
     /// The counter that `envoyproxy/ratelimit` has for these entries in the window that begins then, in seconds since

@@ -72,8 +72,11 @@ pub enum Occasion {
     /// The check: what it asks, and what becomes of its request.
     #[default]
     Decided,
-    /// The request is denied, whatever the store says.
-    Denied,
+    /// The request, which has asked for so many hits, is denied, whatever the store says.
+    Denied {
+        /// From 1 to 2^53.
+        hits: u64,
+    },
     /// So many hits that the limit is not asked for, because it lets them pass for now; negative ones are refunded.
     Exempt {
         /// At most 2^53 of them.

@@ -49,16 +49,17 @@ pub enum UsageError {
     Keep(Period),
 }
 
-/// The largest number of a record, which has six bytes for it.
-const MAX_COUNT: i64 = (1 << 48) - 1;
-/// The largest cost of a record, and below zero the smallest.
-const MAX_COST: i64 = (1 << 47) - 1;
+/// The most that a record has denied: it has six bytes for each number.
+const MAX_DENIED: i64 = (1 << 48) - 1;
+/// The largest of the others, and below zero the smallest: they have a sign.
+const MAX_SIGNED: i64 = (1 << 47) - 1;
 
 /// How much a counter was used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Totals {
-    /// Requests that passed.
-    pub admitted: u64,
+    /// Requests that passed. Below zero only in a part of a record: one that is denied after all may be taken back on
+    /// another page than the one that it was added to.
+    pub admitted: i64,
     /// Requests that did not.
     pub denied: u64,
     /// The hits of those that passed, times the limit's `cost`, less what was refunded; where the rule says
@@ -186,14 +187,12 @@ impl Totals {
     /// A record after a decision. It stays within what it has room for.
     #[must_use]
     pub fn with(self, added: Added) -> Totals {
-        let count = |count: u64, added: i64| {
-            let count = i64::try_from(count).unwrap_or(MAX_COUNT).saturating_add(added);
-            count.clamp(0, MAX_COUNT).unsigned_abs()
-        };
+        let signed = |sum: i64, added: i64| sum.saturating_add(added).clamp(-MAX_SIGNED, MAX_SIGNED);
+        let denied = i64::try_from(self.denied).unwrap_or(MAX_DENIED).saturating_add(added.denied);
         Totals {
-            admitted: count(self.admitted, added.admitted),
-            denied: count(self.denied, added.denied),
-            cost: self.cost.saturating_add(added.cost).clamp(-MAX_COST, MAX_COST),
+            admitted: signed(self.admitted, added.admitted),
+            denied: denied.clamp(0, MAX_DENIED).unsigned_abs(),
+            cost: signed(self.cost, added.cost),
         }
     }
 
@@ -215,8 +214,8 @@ impl Totals {
             part.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte))
         };
         // The sign is the highest bit of 48.
-        let cost = (number(2) << 16).cast_signed() >> 16;
-        Some(Totals { admitted: number(0), denied: number(1), cost })
+        let signed = |place| (number(place) << 16).cast_signed() >> 16;
+        Some(Totals { admitted: signed(0), denied: number(1), cost: signed(2) })
     }
 }
 
@@ -233,8 +232,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_record_is_read_as_it_was_written(
-            admitted in 0..=MAX_COUNT.unsigned_abs(), denied in 0..=MAX_COUNT.unsigned_abs(),
-            cost in -MAX_COST..=MAX_COST,
+            admitted in -MAX_SIGNED..=MAX_SIGNED, denied in 0..=MAX_DENIED.unsigned_abs(),
+            cost in -MAX_SIGNED..=MAX_SIGNED,
         ) {
             let totals = Totals { admitted, denied, cost };
             prop_assert_eq!(Totals::unpack(&totals.pack()), Some(totals));

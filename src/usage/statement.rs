@@ -152,7 +152,9 @@ impl Statement {
                 continue;
             }
             let (begins, ends, span) = self.span(period, start);
-            let is_open = ends.min(self.options.to).plus(self.options.closed_after_ms) > now;
+            // What the record itself is about is over no sooner.
+            let over = ends.min(self.options.to).max(start.plus(period.ms()));
+            let is_open = over.plus(self.options.closed_after_ms) > now;
             if is_open && !self.options.open {
                 self.left_out += 1;
                 continue;
@@ -224,18 +226,18 @@ mod tests {
     const HOUR: u64 = 3_600_000;
 
     /// A page of this name: the numbers of periods, and how many were admitted in each.
-    type Told<'t> = (&'t str, Period, &'t [(u64, u64)]);
+    type Told<'t> = (&'t str, Period, &'t [(u64, i64)]);
 
     /// The hour, the span, whose it is, how many were admitted, and whether it is open.
-    type Shown = (u64, &'static str, String, u64, bool);
+    type Shown = (u64, &'static str, String, i64, bool);
 
     fn answer(store: &str, pages: &[Told<'_>]) -> Answer {
         let page = |(name, period, records): &Told<'_>| {
             let read = PageName::read(name).unwrap();
             let owner = read.owner(None).unwrap();
-            let record = |(index, admitted): &(u64, u64)| Record {
+            let record = |(index, admitted): &(u64, i64)| Record {
                 start: Time(index * period.ms()),
-                totals: Totals { admitted: *admitted, denied: 1, cost: *admitted as i64 },
+                totals: Totals { admitted: *admitted, denied: 1, cost: *admitted },
             };
             CounterPage {
                 page: (*name).to_owned(),
@@ -312,5 +314,10 @@ mod tests {
         // A month that is asked for up to a time is over with that time.
         let (told, _) = rows(Options { to: Time(227 * HOUR), ..options(By::Month) }, &all);
         assert_eq!((told[0].3, told[0].4), (1, false));
+        // And a record of a day that goes on is not.
+        let today = [answer("main", &[(BOB, Period::Day, &[(9, 4)])])];
+        for by in [By::Kept, By::Total] {
+            assert_eq!(rows(Options { to: Time(227 * HOUR), ..options(by) }, &today), (Vec::new(), 1));
+        }
     }
 }

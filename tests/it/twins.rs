@@ -77,7 +77,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let undone = (0..2 * START, 0..=MAX_HITS).prop_map(|(at_ms, cost)| Occasion::Undone { at_ms, cost });
     let exempt =
         prop_oneof![-9..9_i64, -(MAX_HITS as i64)..=MAX_HITS as i64].prop_map(|hits| Occasion::Exempt { hits });
-    let occasion = prop_oneof![8 => Just(Occasion::Decided), 1 => Just(Occasion::Denied), 1 => undone, 1 => exempt];
+    let refused = (1..=MAX_HITS).prop_map(|hits| Occasion::Denied { hits });
+    let occasion = prop_oneof![8 => Just(Occasion::Decided), 1 => refused, 1 => undone, 1 => exempt];
     let alone = (0..3_usize, change, caller, wants, role, occasion).boxed();
     let request = prop::collection::vec(alone.clone(), 1..5);
     // A check that is all of its call has a script of its own.
@@ -250,7 +251,7 @@ impl Twin {
             let page = self.pages.entry(check.key.of_page(recorded.usage.period(), clocks.process)).or_default();
             if !page.0.contains_key(&added.index) {
                 page.1 = recorded.tag.as_deref().map(str::to_owned).or(page.1.take());
-                page.2 = Some(clocks.redis + recorded.usage.page_kept_ms());
+                page.2 = page.2.max(Some(clocks.redis + recorded.usage.page_kept_ms()));
             }
             let record = page.0.entry(added.index).or_default();
             *record = record.with(added);

@@ -25,7 +25,7 @@ export function descriptor(text) {
 }
 
 // The same the other way round.
-export function lines(entries) {
+function lines(entries) {
   const plain = entries.every(({ key, value }) => !/[\n\r]|^[\s[+]/.test(key + value) && !/[=]/.test(key) && !/^\s/.test(key));
   return plain ? entries.map(({ key, value }) => `${key}=${value}`).join('\n') : JSON.stringify(entries);
 }

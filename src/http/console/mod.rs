@@ -102,7 +102,7 @@ struct Shown<S> {
     health: watch::Receiver<Health>,
     watchers: Arc<Semaphore>,
     /// To look at Redis opens connections, and to list rules is work for the processor: one at a time.
-    looking: Semaphore,
+    looking: Arc<Semaphore>,
 }
 
 pub(super) fn router<S: Store>(
@@ -110,7 +110,7 @@ pub(super) fn router<S: Store>(
     console: Console,
     (metrics, health): (Arc<Metrics>, watch::Receiver<Health>),
 ) -> Router {
-    let (watchers, looking) = (Arc::new(Semaphore::new(WATCHERS)), Semaphore::new(1));
+    let (watchers, looking) = (Arc::new(Semaphore::new(WATCHERS)), Arc::new(Semaphore::new(1)));
     let shown = Arc::new(Shown { admin, console, metrics, health, watchers, looking });
     let router = Router::new()
         .route("/console/live", get(live::<S>))
@@ -163,9 +163,14 @@ async fn rules<S: Store>(
 ) -> Result<Response, Refusal> {
     shown.admin.admit(&headers)?;
     let wanted = wanted(&query.unwrap_or_default())?;
-    let _turn = shown.looking.acquire().await.map_err(failed)?;
+    // Who has asked may go away: the work goes on.
+    let turn = Arc::clone(&shown.looking).acquire_owned().await.map_err(failed)?;
     let (snapshot, metrics) = (shown.admin.limiter().snapshot(), Arc::clone(&shown.metrics));
-    let listing = spawn_blocking(move || Listing::new(&snapshot.rules, &metrics, &wanted)).await.map_err(failed)?;
+    let listing = spawn_blocking(move || {
+        let _turn = turn;
+        Listing::new(&snapshot.rules, &metrics, &wanted)
+    });
+    let listing = listing.await.map_err(failed)?;
     Ok((HEADERS, Json(listing)).into_response())
 }
 
@@ -222,9 +227,12 @@ async fn entries<S: Store>(
             _ => return Err(wrong(&"write domain, entries or begin")),
         }
     }
-    let _turn = shown.looking.acquire().await.map_err(failed)?;
+    let turn = Arc::clone(&shown.looking).acquire_owned().await.map_err(failed)?;
     let snapshot = shown.admin.limiter().snapshot();
-    let completion = spawn_blocking(move || Completion::new(&snapshot.rules, &domain, (&before, &begin)));
+    let completion = spawn_blocking(move || {
+        let _turn = turn;
+        Completion::new(&snapshot.rules, &domain, (&before, &begin))
+    });
     let completion = completion.await.map_err(failed)?;
     let About { grpc, grpc_tls, .. } = &shown.console.about;
     Ok((HEADERS, Json(Next { completion, grpc, grpc_tls: *grpc_tls })).into_response())

@@ -342,9 +342,10 @@ const redis = {
     this.result = el('div', { 'aria-live': 'polite' }, el('p', { class: 'soft' }, 'Looking …'));
     this.tiles = el('dl', { class: 'tiles' });
     this.charts = el('div', { class: 'charts' });
-    return [el('h2', {}, 'Where counters live'), this.result, el('h2', {}, 'The last fifteen minutes, as this replica knows them'), this.tiles, this.charts];
+    this.past = el('div', { hidden: true }, el('h2', {}, 'The last fifteen minutes, as this replica knows them'), this.tiles, this.charts);
+    return [el('h2', {}, 'Where counters live'), this.result, this.past];
   },
-  show() { return every(10000, () => Promise.all([this.load(), this.loadPast()])); },
+  show() { return every(10000, async () => { if (await this.load()) await this.loadPast(); }); },
   async loadPast() {
     const past = await tried(this.charts, () => ask('/redis/history'));
     if (!past) return this.tiles.replaceChildren();
@@ -377,9 +378,18 @@ const redis = {
       kinds.length ? table('Not decided in these fifteen minutes, by why', ['Kind', '#Decisions'], kinds.map((kind) => [kind, count(all(kind))])) : '',
     );
   },
+  // Whether there is a Redis, which may not answer.
   async load() {
-    const found = await tried(this.result, () => ask('/redis'));
-    if (!found) return;
+    const found = await tried(this.result, () => ask('/redis').catch((error) => {
+      if (error.status !== 404) throw error;
+      return { none: error.message };
+    }));
+    this.past.hidden = Boolean(found?.none);
+    if (found?.none) {
+      if (this.result.textContent !== found.none) this.result.replaceChildren(el('p', { class: 'soft' }, found.none));
+      return false;
+    }
+    if (!found) return true;
     const concerns = (one) => [...one.errors.map((line) => el('li', { class: 'bad' }, line)), ...one.warnings.map((line) => el('li', { class: 'warn' }, line))];
     const section = (one, title) => [
       el('h3', {}, `${title}: ${one.redis}, ${one.kind}`),
@@ -394,6 +404,7 @@ const redis = {
         ])),
     ];
     this.result.replaceChildren(...section(found, 'Counters'), ...(found.per_second ? section(found.per_second, 'Limits of seconds') : []));
+    return true;
   },
 };
 

@@ -16,7 +16,7 @@ export function el(name, attributes = {}, ...children) {
   return element;
 }
 
-export const svg = (name, attributes) => {
+const svg = (name, attributes) => {
   const element = document.createElementNS('http://www.w3.org/2000/svg', name);
   for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
   return element;
@@ -24,7 +24,7 @@ export const svg = (name, attributes) => {
 
 // ---- figures
 
-export const number = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
+const number = new Intl.NumberFormat(undefined, { maximumFractionDigits: 1 });
 export const count = (value) => (value == null ? '–' : number.format(value));
 export const clock = (ms) => new Date(ms).toLocaleTimeString();
 export function time(us) {

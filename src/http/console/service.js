@@ -4,7 +4,7 @@ export const TOKEN = 'tollgate-token';
 // What a window hears when the service does not know the token.
 export const REFUSED = 'tollgate-refused';
 
-export class Refused extends Error {
+class Refused extends Error {
   constructor(status, message) {
     super(message);
     this.status = status;

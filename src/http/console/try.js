@@ -55,20 +55,29 @@ export const attempt = {
     const { value: domain } = this.domain;
     const text = this.entries.value;
     if (text.trim().startsWith('[')) { this.next.replaceChildren(); return; }
-    // The last line is not finished as long as it has no value.
-    const lines = text.slice(text.lastIndexOf('\n+') + 1).replace(/^\+\n?/, '').split('\n');
-    const begin = lines.at(-1).includes('=') ? '' : lines.pop().trimStart();
+    const lines = text.slice(text.lastIndexOf('\n+') + 1).replace(/^\+\n?/, '').split('\n').map((line) => line.trimStart());
+    const last = lines.at(-1);
     const before = lines.filter((line) => line.indexOf('=') > 0).map((line) => ({ key: line.slice(0, line.indexOf('=')), value: line.slice(line.indexOf('=') + 1) }));
-    const told = await ask(`/console/entries?${query([['domain', domain], ['begin', begin], ['entries', JSON.stringify(before)]])}`).catch(() => null);
-    if (!told || domain !== this.domain.value || text !== this.entries.value) return;
-    const take = (next) => {
-      const kept = begin ? text.slice(0, text.length - begin.length) : text.replace(/([^\n])$/, '$1\n');
-      this.entries.value = `${kept}${next.key}=${next.value ?? ''}`;
+    const next = (begin, entries) => ask(`/console/entries?${query([['domain', domain], ['begin', begin], ['entries', JSON.stringify(entries)]])}`).catch(() => null);
+    // A last line that has a value may be finished, or go on.
+    const [begun, behind] = await Promise.all(last.indexOf('=') > 0
+      ? [next(last, before.slice(0, -1)), next('', before)]
+      : [next(last, before), { next: [], more: false }]);
+    if (!begun || !behind || domain !== this.domain.value || text !== this.entries.value) return;
+    const words = ({ key, value }) => `${key}=${value ?? ''}`;
+    // What has been written since stays.
+    const take = (entry, goesOn) => {
+      const { value } = this.entries;
+      const line = value.slice(value.lastIndexOf('\n') + 1).trimStart();
+      const completes = words(entry).startsWith(line) && (goesOn || !line.includes('='));
+      this.entries.value = `${completes ? value.slice(0, value.length - line.length) : `${value}\n`}${words(entry)}`;
       this.entries.focus();
       this.complete();
     };
-    this.next.replaceChildren(...told.next.slice(0, 12).map((next) => el('button', { type: 'button', click: () => take(next) }, next.value == null ? `${next.key}=…` : `${next.key}=${next.value}`)),
-      ...(told.more || told.next.length > 12 ? [el('span', { class: 'soft' }, 'and others')] : []));
+    const offers = (entries, goesOn) => entries.slice(0, 12).map((entry) => el('button', { type: 'button', click: () => take(entry, goesOn) }, entry.value == null ? `${entry.key}=…` : words(entry)));
+    const longer = begun.next.filter((entry) => words(entry) !== last);
+    this.next.replaceChildren(...offers(longer, true), ...offers(behind.next, false),
+      ...(begun.more || behind.more || longer.length > 12 || behind.next.length > 12 ? [el('span', { class: 'soft' }, 'and others')] : []));
   },
   // Lines that ask the same from elsewhere.
   async copy(all) {

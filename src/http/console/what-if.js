@@ -65,11 +65,12 @@ export const whatIf = {
   kept(told) {
     const notes = [];
     if (told.sample_now < told.sample) notes.push(`the counters of all keys have no room: ${count(told.sample_now * 100)} % of all keys are replayed`);
-    if (told.replicas > 1) notes.push(`this is one of ${told.replicas} replicas: it sees its part of each key's requests, and replays its part of each limit`);
+    if (told.replicas > 1) notes.push(`this is counted as one of ${told.replicas} replicas, as EXPECTED_REPLICAS says: it sees its part of each key's requests, and replays its part of each limit; the answer is true only if so many share the traffic`);
     if (told.dropped) notes.push(`${count(told.dropped)} requests could not be kept`);
     if (told.more_rules) notes.push(`${count(told.more_rules)} more limits have been asked`);
     const span = told.first ? `, which came within ${wait(Date.parse(told.last) - Date.parse(told.first))} up to ${new Date(told.last).toLocaleTimeString()}` : '';
     return el('div', {}, el('p', {}, `Replayed by the real algorithms: the last ${count(told.requests)} requests of ${count(told.sample * 100)} % of all keys${span}. Counters begin empty. Nothing is counted, and nobody is denied.`),
+      told.replicas > 1 ? '' : el('p', { class: 'soft' }, 'Counted as if this were the only replica: EXPECTED_REPLICAS is 1, or counters live in memory.'),
       notes.length ? el('ul', { class: 'plain' }, notes.map((note) => el('li', { class: 'warn' }, note))) : '');
   },
   choose() {
@@ -90,6 +91,8 @@ export const whatIf = {
     this.timer = setTimeout(() => this.try(), 200);
   },
   slide() {
+    // Nothing has answered yet.
+    if (!this.most) return;
     this.slider.value = Math.round((STEPS * Math.log(Number(this.number.value) + 1)) / Math.log(this.most + 1));
   },
   wanted(more = []) {
@@ -124,6 +127,12 @@ export const whatIf = {
     const part = (told) => `${percent(told.denied, told.decisions)} (${count(told.denied)} of ${count(told.decisions)})`;
     const keys = (told) => `${count(told.keys_denied)} of ${count(told.keys)}`;
     const before = new Map(now.most_denied.map((key) => [key.key, key.denied]));
+    // Keys whose values are hidden are shown alike: which is which nobody knows.
+    const alike = [now, then].flatMap((told) => told.most_denied.map((one) => one.key).filter((key, at, keys) => keys.indexOf(key) < at));
+    const deniedNow = ({ key }) => {
+      if (alike.includes(key)) return '–';
+      return before.has(key) ? count(before.get(key)) : now.most_denied.length < 25 ? 0 : '–';
+    };
     const all = peaks.reduce((sum, one) => sum + one.keys, 0);
     const most = Math.max(1, ...peaks.map((one) => one.keys));
     const beyond = (one, at) => (one.hits <= limit.number ? 'no' : (peaks[at - 1]?.hits ?? 0) >= limit.number ? 'yes' : 'some');
@@ -140,7 +149,7 @@ export const whatIf = {
       short ? el('p', { class: 'warn' }, 'The requests that are kept came within less than a period of the limit: in a whole one it may deny more.') : '',
       differs ? el('div', {}, el('p', {}, 'To have it so, write into the rules', now.file ? [', at ', el('code', {}, `${now.file}${now.line ? `:${now.line}` : ''}`)] : '', ':'), copyable(lines.join('\n'), 'the lines')) : '',
       table('Whom it would deny most', ['Key', '#Asked', '#Denied now', '#Denied then'],
-        then.most_denied.map((key) => [el('code', {}, key.key), count(key.decisions), before.has(key.key) ? count(before.get(key.key)) : now.most_denied.length < 25 ? 0 : '–', count(key.denied)]), 'It would deny nobody.'),
+        then.most_denied.map((key) => [el('code', {}, key.key), count(key.decisions), deniedNow(key), count(key.denied)]), 'It would deny nobody.'),
       table(`How much each key asks for at most, per ${unit(limit.period_ms)}`, ['#Up to', '#Keys', '#Share', 'Spread', 'Over the number'],
         peaks.map((one, at) => [count(one.hits), count(one.keys), percent(one.keys, all), bar(one.keys / most), el('span', { class: beyond(one, at) === 'no' ? null : 'warn' }, beyond(one, at))])),
     );

@@ -45,7 +45,7 @@ pub(super) fn grant(access: &Access, key_prefix: &str) -> String {
     // WAIT is for limits that are durable.
     line.push_str("* +evalsha +script|load +info +wait");
     // To read what has been used.
-    line.push_str(" +scan +hgetall +pttl");
+    line.push_str(" +scan");
     if access.is_cluster() {
         line.push_str(" +cluster|slots +asking +readonly");
     }
@@ -98,12 +98,9 @@ mod tests {
     #[test]
     fn the_line_names_the_user_its_keys_and_every_command() {
         let grant = |url: &str, prefix| grant(&Access::start(&url.parse().unwrap()).unwrap(), prefix);
-        assert!(
-            grant("redis-cluster://cache", "")
-                .contains(" +wait +scan +hgetall +pttl +cluster|slots +asking +readonly +del ")
-        );
+        assert!(grant("redis-cluster://cache", "").contains(" +wait +scan +cluster|slots +asking +readonly +del "));
         let line = grant("redis://toll:secret@cache/3", "a*[1]:");
-        let always = "* +evalsha +script|load +info +wait +scan +hgetall +pttl";
+        let always = "* +evalsha +script|load +info +wait +scan";
         let begins = [r"ACL SETUSER toll ~a\*\[1\]:", always, " +select +del +get "].concat();
         assert!(line.starts_with(&begins), "{line}");
         assert!(
@@ -111,10 +108,7 @@ mod tests {
             "{line}"
         );
         let line = grant("cache:6379", "");
-        assert!(
-            line.starts_with("ACL SETUSER default ~* +evalsha +script|load +info +wait +scan +hgetall +pttl +del "),
-            "{line}"
-        );
+        assert!(line.starts_with("ACL SETUSER default ~* +evalsha +script|load +info +wait +scan +del "), "{line}");
     }
 
     #[test]

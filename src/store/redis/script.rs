@@ -209,7 +209,7 @@ fn question(questions: &mut Vec<u8>, check: &Check, (joined, followed): (bool, b
 fn record(questions: &mut Vec<u8>, Recorded { usage, tag, occasion }: &Recorded, costs_denied: bool) {
     let (occasion, at_ms, cost) = match *occasion {
         Occasion::Decided => (0, 0, 0.0),
-        Occasion::Denied => (1, 0, 0.0),
+        Occasion::Denied { hits } => (1, 0, hits as f64),
         Occasion::Undone { at_ms, cost } => (2, at_ms, cost as f64),
         Occasion::Exempt { hits } => (3, 0, hits as f64),
     };

@@ -205,15 +205,13 @@ impl Source {
         };
         let dialed = dialer.connect(self.config.timeout).await.map_err(Fault::Connect)?;
         let connection = Connection::new(dialed, 0);
-        // Who may not ask, or is not told, cannot see that the server is another one.
-        let server = match connection.send(cmd("INFO")).wait(self.config.timeout).await {
-            Ok(info) => {
-                let info = String::from_utf8_lossy(&info);
-                hash(Identity::read(&info).get("run_id").unwrap_or_default())
-            }
-            Err(Fault::Refused(_) | Fault::Answer) => hash(""),
+        let run_id = match connection.send(cmd("INFO")).wait(self.config.timeout).await {
+            Ok(info) => Identity::read(&String::from_utf8_lossy(&info)).get("run_id").map(hash),
+            Err(Fault::Refused(_) | Fault::Answer) => None,
             Err(fault) => return Err(fault),
         };
+        // Who may not ask, or is not told, cannot see whether another connection leads to the same server.
+        let server = run_id.unwrap_or_else(|| fastrand::u64(1..));
         Ok(Link { connection, place: node.place.clone(), server })
     }
 

@@ -51,7 +51,7 @@ pub struct Closed {
     /// How many records there were: one for each counter and period.
     pub records: u64,
     /// The sum of what they have.
-    pub admitted: u64,
+    pub admitted: i64,
     /// The same.
     pub denied: u64,
     /// The same.

@@ -441,7 +441,9 @@ impl Closed {
             return Stored::Agrees;
         }
         let may_be_gone = self.kept_until.is_some_and(|kept| kept <= now);
-        if may_be_gone && found.records < self.records {
+        // What is left is a part of what was there.
+        let is_part = found.admitted <= self.admitted && found.denied <= self.denied;
+        if may_be_gone && found.records < self.records && is_part {
             return Stored::Expired(found.records);
         }
         let mut words = Vec::new();

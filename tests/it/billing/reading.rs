@@ -55,7 +55,7 @@ fn days_ago(days: u64) -> u64 {
     TODAY.get_or_init(|| now_ms() / DAY * DAY) - days * DAY
 }
 
-/// As the script writes it: `struct.pack('<I6I6i6', …)`.
+/// As the script writes it: `struct.pack('<i6I6i6', …)`.
 fn record(admitted: u64, denied: u64, cost: i64) -> Vec<u8> {
     [admitted.to_le_bytes(), denied.to_le_bytes(), cost.to_le_bytes()]
         .iter()
@@ -421,7 +421,7 @@ async fn a_user_of_redis_with_the_rights_that_are_named_reads_and_without_is_tol
     redis.command::<()>("ACL SETUSER default -scan").await;
     let (status, said) = service.admin("GET", "/usage", READER);
     let said = said["error"].as_str().unwrap();
-    assert!(status == 503 && said.contains("+scan +hgetall +pttl"), "{status} {said}");
+    assert!(status == 503 && said.contains("+scan "), "{status} {said}");
     let grant = said.split("needs: ").nth(1).unwrap();
     redis.command::<()>("ACL SETUSER default -@all +acl|setuser +ping +hello +client").await;
     redis.command::<()>(grant).await;
@@ -717,7 +717,7 @@ fn ledger() -> (Vec<String>, [PublicKey; 1]) {
         let owner = Owner { domain: domain.to_owned(), parts: Vec::new() };
         let name = format!("{{{domain}}}|fw1:60000");
         let counter = Arc::new(Counter { name, owner, limit: "fw1:60000".to_owned(), rule: None });
-        let totals = Totals { admitted: day, denied: 1, cost: -1 };
+        let totals = Totals { admitted: day.cast_signed(), denied: 1, cost: -1 };
         Row { start: Time(day * DAY + HOUR), span: "hour", counter, totals, is_open: false, expires: None }
     };
     let rows: Vec<Row> = (10..20).flat_map(|day| [row("shop", day), row("mall", day + 1)]).collect();
@@ -796,7 +796,7 @@ fn a_reply_of_redis_has_the_types_that_are_read() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let packed: Reply = runtime.block_on(async {
         let mut eval = cmd("EVAL");
-        eval.arg("return struct.pack('<I6I6i6', 1099511627776, 2, -3)").arg(0);
+        eval.arg("return struct.pack('<i6I6i6', 1099511627776, 2, -3)").arg(0);
         eval.query_async(&mut redis.connection().await).await.unwrap()
     });
     let bytes = record(1 << 40, 2, -3);

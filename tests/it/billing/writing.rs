@@ -24,6 +24,9 @@ descriptors:
   - key: shadow
     shadow_mode: true
     rate_limit: {unit: year, requests_per_unit: 1, usage: {by: minute, keep: 1d}}
+  - key: waits
+    rate_limit:
+      {algorithm: leaky_bucket, period: 1h, requests_per_unit: 60, max_delay: 60s, usage: {by: hour, keep: 400d}}
   - key: never
     rate_limit: {unit: year, requests_per_unit: 0}
   - key: load
@@ -58,7 +61,7 @@ async fn recorded(redis: &Redis, prefix: &str) -> Totals {
     sum
 }
 
-fn totals(admitted: u64, denied: u64, cost: i64) -> Totals {
+fn totals(admitted: i64, denied: u64, cost: i64) -> Totals {
     Totals { admitted, denied, cost }
 }
 
@@ -93,6 +96,55 @@ async fn a_record_has_what_passed_what_did_not_and_what_it_cost() {
         assert!(ask(hits("shadow", "ann", 2)).await);
     }
     assert_eq!(recorded(&redis, "{shop|shadow=ann}").await, totals(3, 0, 6));
+}
+
+/// And so is the limit in shadow mode beside it, which is over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_leaves_while_waiting_has_not_passed() {
+    let redis = Redis::start();
+    let tollgate = start(&redis, &[]);
+    let both = || request("shop", &[&[("waits", "ann")], &[("shadow", "ann")]]);
+    tollgate.ask(both()).await.unwrap();
+    let mut client = tollgate.client().await;
+    let waiting = tokio::time::timeout(Duration::from_secs(2), client.should_rate_limit(both()));
+    assert!(waiting.await.is_err(), "it is delayed for a minute");
+    for key in ["waits", "shadow"] {
+        wait_until_async("it is taken back", async || {
+            recorded(&redis, &format!("{{shop|{key}=ann}}")).await == totals(1, 1, 1)
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_stays_for_as_long_as_any_rule_has_promised() {
+    let redis = Redis::start();
+    let tollgate = start(&redis, &[]);
+    tollgate.ask(hits("user", "ann", 1)).await.unwrap();
+    let mut connection = redis.connection().await;
+    let pages: Vec<String> = cmd("KEYS").arg("*|u1:*").query_async(&mut connection).await.unwrap();
+    // As if another hour had been recorded by a rule that keeps it for longer, and this one not yet.
+    cmd("PERSIST").arg(&pages[0]).exec_async(&mut connection).await.unwrap();
+    cmd("PEXPIRE").arg(&pages[0]).arg(900_u64 * 86_400_000).exec_async(&mut connection).await.unwrap();
+    let fields: Vec<String> = cmd("HKEYS").arg(&pages[0]).query_async(&mut connection).await.unwrap();
+    cmd("HSET").arg(&pages[0]).arg("1").arg(&[0_u8; 18][..]).exec_async(&mut connection).await.unwrap();
+    cmd("HDEL").arg(&pages[0]).arg(fields).exec_async(&mut connection).await.unwrap();
+    tollgate.ask(hits("user", "ann", 1)).await.unwrap();
+    let left_ms: u64 = cmd("PTTL").arg(&pages[0]).query_async(&mut connection).await.unwrap();
+    assert!(left_ms > 800 * 86_400_000, "{left_ms}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_user_of_redis_that_may_not_record_charges_nothing() {
+    let redis = Redis::start();
+    let tollgate = start(&redis, &["FAILURE_MODE=error"]);
+    tollgate.ask(hits("user", "ann", 1)).await.unwrap();
+    redis.command::<()>("ACL SETUSER default -hset").await;
+    assert!(tollgate.ask(hits("user", "ann", 1)).await.is_err());
+    redis.command::<()>("ACL SETUSER default +hset").await;
+    wait_until_async("it is decided again", async || tollgate.ask(hits("user", "ann", 0)).await.is_ok()).await;
+    let answer = tollgate.ask(hits("user", "ann", 1)).await.unwrap();
+    assert_eq!(answer.statuses[0].limit_remaining, 1, "two have been charged, at 2 each");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -182,7 +234,7 @@ async fn whatever_breaks_the_records_say_what_was_charged() {
         let charged = u32::from_le_bytes(counter().await.unwrap()[8..12].try_into().unwrap());
         let recorded = recorded(&redis, "{shop|load=ann}").await;
         assert_eq!(recorded.cost, i64::from(charged), "in round {round}");
-        assert_eq!(recorded, totals(u64::from(charged / 3), 0, i64::from(charged)));
+        assert_eq!(recorded, totals(i64::from(charged / 3), 0, i64::from(charged)));
         assert!(charged > 0 && u64::from(charged) <= 3 * asked as u64, "{charged} of {asked}");
     }
 }

@@ -19,6 +19,9 @@ local redis = {
         assert(option == 'KEEPTTL' and real.call('EXISTS', key) == 1, 'a counter is written without a TTL')
       end
       return real.call('SET', key, value)
+    elseif command == 'PTTL' then
+      local ends_at = real.call('HGET', 'expiry', ...)
+      return ends_at and ends_at - real.call('GET', 'clock') or -1
     elseif command == 'PEXPIRE' then
       expire(...)
     else
