@@ -70,8 +70,8 @@ pub struct ListenerSettings {
     #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
     pub admin_token: Option<String>,
 
-    /// What clients send that may read all of that and change nothing; /usage shows them values as they are. Unset: there
-    /// are none. Without ADMIN_TOKEN, nobody changes anything over HTTP.
+    /// What clients send that may read all of that and change nothing; /usage shows them values as they are. Unset:
+    /// there are none. Without ADMIN_TOKEN, nobody changes anything over HTTP.
     #[arg(long, env = "ADMIN_READ_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
     pub admin_read_token: Option<String>,
 

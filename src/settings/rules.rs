@@ -102,8 +102,8 @@ pub struct Deciding {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub healthy_with_at_least_one_config_loaded: bool,
 
-    /// How many replicas share the traffic: failure mode local gives each its part of a limit, and so do candidate rules
-    /// and /what-if, whose answers are true only if so many do.
+    /// How many replicas share the traffic: failure mode local gives each its part of a limit, and so do candidate
+    /// rules and /what-if, whose answers are true only if so many do.
     #[arg(long, env = "EXPECTED_REPLICAS", value_name = "NUMBER", default_value = "1", help_heading = "Rules",
         value_parser = whole(1..=u32::MAX))]
     pub expected_replicas: u32,
