@@ -3,7 +3,8 @@
 use crate::support;
 
 use std::collections::{HashMap, HashSet};
-use std::io::Cursor;
+use std::io::{Cursor, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -350,6 +351,32 @@ fn a_service_tells_whom_another_number_would_deny() {
     assert!(output.status.success(), "{output:?}");
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["requests"], &report["denied"]), (&6.into(), &3.into()));
+}
+
+/// A log that nobody reads on keeps the requests of the moment when it was asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_logs_are_begun_than_may_be_read_at_once() {
+    let service = start(&["WHAT_IF_REQUESTS=100000", "WHAT_IF_SAMPLE=1"]);
+    // Far more than the buffers of a connection hold.
+    let mut client = service.client().await;
+    let value = "x".repeat(400);
+    let mut request = support::tollgate::request("shop", &[&[("user", &value)]]);
+    request.descriptors = vec![request.descriptors[0].clone(); 20];
+    for _ in 0..1_000 {
+        client.should_rate_limit(request.clone()).await.unwrap();
+    }
+    let status = || service.send("GET", "/what-if/log", &[("authorization", &*format!("Bearer {TOKEN}"))], b"").0;
+    let begin = || {
+        let mut reader = TcpStream::connect(("127.0.0.1", service.http_port)).unwrap();
+        write!(reader, "GET /what-if/log HTTP/1.1\r\nhost: here\r\nauthorization: Bearer {TOKEN}\r\n\r\n").unwrap();
+        // It has begun, and stops there.
+        reader.read_exact(&mut [0; 100]).unwrap();
+        reader
+    };
+    let readers = [begin(), begin()];
+    assert_eq!(status(), 429);
+    drop(readers);
+    wait_until("the next may begin", || status() == 200);
 }
 
 #[test]
