@@ -1,5 +1,5 @@
 # Tollgate's image: the one static binary, run by nobody in particular. No shell, no libc, no base image that would have to be
-# pinned and kept up to date; no certificates and no list of users, since nothing in it asks for them.
+# pinned and kept up to date; no list of users, since nothing in it asks for one; the public authorities for TLS are in the binary.
 #
 #   make image                             builds the binaries and, with buildah or podman, both kinds of machine in one list
 #   docker build --tag tollgate .          in an unpacked release, where the binary is: needs no toolchain

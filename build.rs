@@ -1,5 +1,5 @@
-//! Compiles `proto/` into Rust, keeps the descriptors of what is served for gRPC reflection, and notes what is built:
-//! from which commit, for which target.
+//! Compiles `proto/` into Rust, stores the descriptors of the served protocol for gRPC reflection, and records the
+//! commit and the target of the build.
 
 #[path = "build/commit.rs"]
 mod commit;
@@ -12,7 +12,7 @@ use protox::prost::Message as _;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
-    // What is served, for reflection; and with it what is asked of others.
+    // Reflection shows only the served protocol; code is also generated for the protocols of other servers.
     let served = ["envoy/service/ratelimit/v3/rls.proto"];
     let asked = ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
     let out = PathBuf::from(env::var("OUT_DIR")?);
@@ -28,14 +28,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// What TOLLGATE_COMMIT says, for those who build where there is no git, or else git.
+/// Returns the commit: from TOLLGATE_COMMIT, for builds without git, or else from git.
 fn commit() -> Result<String, env::VarError> {
     println!("cargo::rerun-if-env-changed=TOLLGATE_COMMIT");
     match env::var("TOLLGATE_COMMIT") {
         Ok(told) if !told.is_empty() => return Ok(told),
         _ => {}
     }
-    // Who develops would wait for everything to be compiled anew after each commit.
+    // In development, a new commit would force everything to be compiled again.
     if env::var("PROFILE")? == "debug" {
         return Ok("unknown: a debug build".to_owned());
     }

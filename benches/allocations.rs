@@ -11,7 +11,7 @@ use tokio::runtime::Builder;
 use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
-use tollgate::rules::load::{LoadOptions, Sources, load};
+use tollgate::sources::files::load::{LoadOptions, Sources, load};
 use tollgate::store::memory::MemoryStore;
 use tollgate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use tollgate::wire::{
@@ -51,6 +51,7 @@ fn decide() -> impl RateLimitService {
         decided_by_header: None,
         dynamic_metadata: false,
         store_timeout: Duration::from_secs(1),
+        request_ids: false,
     };
     Service::new(Arc::new(limiter), metrics, options)
 }

@@ -14,15 +14,15 @@ use std::time::Duration;
 use divan::{AllocProfiler, Bencher};
 use futures_util::FutureExt as _;
 use prost::Message as _;
-use tollgate::adjustment::{Adjustment, Content, Effect, Id, InForce, Target};
-use tollgate::algorithm::{Algorithm, Ask, Caller, Limit, Options};
-use tollgate::descriptor::{Descriptor, Entry, Request, Role};
-use tollgate::plan::{Names, Plan, PlanOptions};
+use tollgate::engine::adjustment::{Adjustment, Content, Effect, Id, InForce, Target};
+use tollgate::engine::algorithm::{Algorithm, Ask, Caller, Limit, Options};
+use tollgate::engine::check::{Check, Key, Origin};
+use tollgate::engine::descriptor::{Descriptor, Entry, Request, Role};
+use tollgate::engine::plan::{Names, Plan, PlanOptions};
+use tollgate::engine::rules::{DescriptorConfig, RuleConfig};
 use tollgate::replay::{Event, Run};
-use tollgate::rules::{DescriptorConfig, RuleConfig};
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::redis::script::{self, Group};
-use tollgate::store::{Check, Key, Origin};
+use tollgate::store::redis::decide::script::{self, Group};
 use tollgate::wire::rate_limit_response::rate_limit::Unit;
 use tollgate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
@@ -159,7 +159,7 @@ fn replay(bencher: Bencher<'_, '_>, users: usize) {
     let options = PlanOptions::default();
     let event = |user| {
         let descriptor = Descriptor { entries: entries(user), ask: Ask::Take(1), limit: None };
-        Event { at_ms: 0, request: Request { domain: "bench".to_owned(), descriptors: vec![descriptor] } }
+        Event::new(0, Request { domain: "bench".to_owned(), descriptors: vec![descriptor] })
     };
     let mut events: Vec<Event> = (0..users).map(event).collect();
     let mut run = Run::new(&rules, &options);

@@ -1,17 +1,17 @@
-//! Which commit a build is made from: what `tollgate --version` tells.
+//! Finds the commit that a build is made from, for `tollgate --version`.
 
 use std::path::Path;
 use std::process::Command;
 
-/// What the binary is made of; a page or a test that has changed makes no other binary.
+/// The sources of the binary. A changed page or test does not change the binary.
 pub const SOURCES: [&str; 7] = ["Cargo.lock", "Cargo.toml", "build", "build.rs", "lua", "proto", "src"];
 
-/// What is told where nobody can know.
+/// The text if git cannot tell the commit.
 pub const WITHOUT_GIT: &str = "unknown: built without git";
 
-/// The commit of the sources in a folder, in words where there is none, or where they have changed since.
+/// Returns the commit of the sources in a folder, or a text if there is none or the sources have changed since.
 pub fn commit(folder: &Path) -> String {
-    // Sources unpacked somewhere in a repository of others are not of its commit.
+    // Sources unpacked inside an unrelated repository do not belong to its commit.
     if git(folder, &["ls-files", "--error-unmatch", "build.rs"]).is_none() {
         return WITHOUT_GIT.to_owned();
     }
@@ -23,7 +23,7 @@ pub fn commit(folder: &Path) -> String {
     }
 }
 
-/// The files that change whenever the folder is at another commit.
+/// Returns the files that change whenever another commit is checked out.
 pub fn heads(folder: &Path) -> Vec<String> {
     let path = |file| git(folder, &["rev-parse", "--git-path", file]);
     ["HEAD", "logs/HEAD", "packed-refs"]
@@ -33,7 +33,7 @@ pub fn heads(folder: &Path) -> Vec<String> {
         .collect()
 }
 
-/// What git prints, where there is a git and it agrees.
+/// Returns the output of git, or `None` if git is missing or fails.
 fn git(folder: &Path, arguments: &[&str]) -> Option<String> {
     let output = Command::new("git").arg("-C").arg(folder).args(arguments).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

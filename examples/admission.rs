@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use tollgate::algorithm::{Algorithm, Ask, Caller, Limit, Options, Outcome, Weighting};
+use tollgate::engine::algorithm::{Algorithm, Ask, Caller, Limit, Options, Outcome, Weighting};
 
 /// The limit: so many in a period of so many milliseconds.
 const NUMBER: u32 = 100;

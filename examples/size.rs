@@ -17,10 +17,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use tollgate::algorithm::{Algorithm, Ask, Limit, Options};
-use tollgate::descriptor::Entry;
+use tollgate::engine::algorithm::{Algorithm, Ask, Limit, Options};
+use tollgate::engine::check::{Check, Key, Origin};
+use tollgate::engine::descriptor::Entry;
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::{Check, Key, Origin};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -95,7 +95,7 @@ fn of_rules(count: usize) -> String {
 }
 
 /// Nanoseconds for a look-up, the names of the users among them made before.
-fn find_ns(rules: &tollgate::rules::Rules, users: impl Iterator<Item = usize>) -> f64 {
+fn find_ns(rules: &tollgate::engine::rules::Rules, users: impl Iterator<Item = usize>) -> f64 {
     let domain = rules.domain("bench").unwrap();
     let users: Vec<Vec<Entry>> = users.map(rules::entries).collect();
     let start = Instant::now();

@@ -1,7 +1,7 @@
--- Decides a check that is all of its call: the short way of decide.lua, with the same arguments and the same reply.
--- Redis runs every definition in every call. So only those that the algorithm needs are made, within the function that
--- may fail, where they cost least; src/store/redis/source.rs puts them in their place. What decide.lua looks up by the
--- number of an algorithm is `algorithm` and `open` here.
+-- Decides a call of a single check: the fast path of decide.lua, with the same arguments and the same reply. Redis runs
+-- every definition in every call, so src/store/redis/decide/source.rs inserts only those that the algorithm needs, at
+-- the cheapest place: inside the protected function. decide.lua finds them by the algorithm's number; here they have
+-- the names `algorithm` and `open`.
 local ok, reply = pcall(function(key, asked)
   -- DEFINITIONS
   local clock = redis.call('TIME')
@@ -9,12 +9,15 @@ local ok, reply = pcall(function(key, asked)
   local _, _, count_denied, _, hits, number, period,
     figure1, figure2, figure3, figure4, figure5 = struct.unpack('<BBBBdddddddd', asked)
   local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = algorithm(
-    open and open(key) or redis.call('GET', key), hits, false, number, period, count_denied == 1, now, nil,
+    open and open(key) or ask('GET', key), hits, false, number, period, count_denied == 1, now, nil,
     figure1, figure2, figure3, figure4, figure5)
   if state then
     write(key, state, ttl, lasting)
+  elseif damaged and hits ~= 0 then
+    redis.call('DEL', key)
   end
-  return struct.pack('<dBdddd', now, allowed and 1 or 0, remaining, reset_after, retry_after, delay or 0)
+  local flags = (allowed and 1 or 0) + (damaged and 4 or 0)
+  return struct.pack('<dBdddd', now, flags, remaining, reset_after, retry_after, delay or 0)
 end, KEYS[1], ARGV[1])
 
 if ok then

@@ -1,17 +1,17 @@
--- What the two buckets have in common: hits fill it, the number leaks per period, evenly and without end; what does not
--- fit into the burst may wait for max_delay. A bucket begins full, or empty where it is to be `kept` for so long when
--- it is full. The twin of src/algorithm/bucket.rs.
--- state: '<dddd' at (ms since the epoch), missing (whole hits; more than the burst waits, or is debt), fraction (in
--- 1/period of a hit), until (ms since the epoch; from then on it is as fresh); and where a charge was taken back, '<d'
--- when the last was (ms since the epoch)
+-- The common part of the two bucket algorithms: hits fill the bucket, and `number` hits leak out per period, evenly and
+-- without end. Hits beyond the burst may be delayed by up to max_delay. A bucket starts full, or empty if `kept` (how
+-- long a full one is then kept) is not 0. The twin of src/engine/algorithm/bucket.rs.
+-- state: '<dddd' at (ms since the epoch), missing (whole hits; those above the burst wait, or are debt), fraction (in
+-- 1/period of a hit), until (expiry, ms since the epoch; from then on equivalent to a new bucket); then, if a charge
+-- was taken back, '<d' the time of the last take-back (ms since the epoch)
 
--- How many hits leak in so many milliseconds, up to those of a refill, and what fraction of one in 1/period.
+-- Returns the hits that leak in `ms`, up to a whole refill, and the fraction in units of 1/period of a hit.
 local function leaked_in(ms, number, period)
   local hits, fraction = mul_div(ms % period, number, period)
   return hits + math.floor(ms / period) * number, fraction
 end
 
--- So many hits and this fraction less, at least none.
+-- Subtracts whole hits and a fraction from an amount, down to 0.
 local function less_by(from, from_fraction, hits, fraction, period)
   if from < hits or (from == hits and from_fraction < fraction) then
     return 0, 0
@@ -21,10 +21,19 @@ local function less_by(from, from_fraction, hits, fraction, period)
   return from - hits - 1, from_fraction + period - fraction
 end
 
+local function is_sound_bucket(state, period)
+  if #state ~= 32 and #state ~= 40 then
+    return false
+  end
+  local at, missing, fraction, until_ = struct.unpack('<dddd', state)
+  return is_whole(at) and is_whole(missing) and is_whole(fraction) and fraction < period and is_whole(until_)
+    and (#state == 32 or is_whole((struct.unpack('<d', state, 33))))
+end
+
 local function bucket(
   state, hits, denied, number, period, count_denied, now, charge, burst, deepest, refill, max_delay, kept)
   local most = count_denied and deepest + number or deepest
-  -- How long so many hits and the fraction take to leak.
+  -- Time in which this many hits and the fraction leak.
   local function leak(hits, fraction)
     if hits == 0 and fraction == 0 then
       return 0
@@ -41,6 +50,10 @@ local function bucket(
   local unseen = true
   local at
   local stored_missing, stored_fraction
+  local too_far = false
+  if state and not is_sound_bucket(state, period) then
+    state, damaged = nil, true
+  end
   if state then
     at, missing, fraction, until_ = struct.unpack('<dddd', state)
     stored_missing, stored_fraction = missing, fraction
@@ -51,6 +64,10 @@ local function bucket(
   end
   if not unseen then
     time, set_back = steady(now, at, period)
+    -- The expiry is further ahead than this limit ever sets: from a slower limit before a rule change, or damaged.
+    local farthest = time + refill + kept + REMEMBERED
+    too_far = until_ > farthest
+    until_ = math.min(until_, farthest)
     if missing >= most then
       missing, fraction = most, 0
     end
@@ -67,24 +84,24 @@ local function bucket(
     missing, fraction = 0, 0
   end
 
-  -- What leaks while a request is delayed.
+  -- Hits that leak while a request is delayed.
   local queue, part = mul_div(max_delay, number, period)
   local capacity = burst + queue
-  -- Negative where there is debt.
+  -- Negative in debt.
   local room = capacity - missing - (fraction > part and 1 or 0)
   local allowed = hits < 0 or (not denied and hits <= room)
   local begins = unseen and kept > 0 and hits > 0
-  -- Of a number of 0 nothing is kept, not even denials.
+  -- A limit with the number 0 stores nothing, not even denials.
   local charged = hits ~= 0 and number > 0 and (allowed or count_denied)
   local retry_after = allowed and 0 or NEVER
   if charge then
     local left, left_part = 0, 0
-    -- When the charge was, a clock that was set back cannot tell.
+    -- After a clock reset the time of the charge is unknown.
     if number > 0 and not unseen and not set_back and charge.at <= time then
-      -- The level of the charge, which was rounded up to a millisecond.
+      -- The bucket's level right after the charge. The verdict rounded its time up to a millisecond.
       local empties = math.min(math.max(charge.at + charge.reset_after - kept - time, 0), refill)
       local elapsed = time - charge.at
-      -- One that begins empty tells of its level only as long as nothing was taken back.
+      -- If buckets start empty, the level is known only until the first take-back.
       local is_level_known = charge.at > taken_back and (kept == 0 or taken_back == 0)
       if is_level_known then
         left, left_part = leaked_in(math.max(empties - 1, 0), number, period)
@@ -95,7 +112,7 @@ local function bucket(
         left, left_part = leaked_in(elapsed, number, period)
         left, left_part = less_by(-hits, 0, left, left_part, period)
       end
-      -- Behind it nobody waits.
+      -- No request waits behind the last charge.
       local level, level_part = leaked_in(empties, number, period)
       local is_last = is_level_known and (missing < level or (missing == level and fraction <= level_part))
       if (missing > burst or (missing == burst and fraction > 0)) and not is_last then
@@ -124,13 +141,13 @@ local function bucket(
 
   local empties = leak(missing, fraction)
   local is_empty = missing == 0 and fraction == 0
-  -- A limit that has become slower needs it for longer than was stored; one that begins empty needs it even when it is
-  -- full, because a new one is not.
+  -- A limit that became slower must keep its counter longer than was stored. A bucket that starts empty must be kept
+  -- even when it is full, because a new one is not.
   local needed = time + empties + (kept > 0 and 1 or 0)
-  local outlives = hits > 0 and not unseen and not is_empty and needed > until_
+  local outlives = hits > 0 and not unseen and (too_far or (not is_empty and needed > until_))
   local changed = charged or begins or set_back
   if changed or outlives then
-    -- To forget one that begins empty gives nothing away.
+    -- Forgetting a bucket that starts empty cannot allow extra hits.
     local owed = kept > 0 and 0 or missing + (fraction > 0 and 1 or 0)
     local least = taken_back > 0 and not set_back and until_ or 0
     until_ = math.max(time + math.max(empties + kept, math.min(REMEMBERED, owed * period)), least)
@@ -155,7 +172,7 @@ local function bucket(
   if changed then
     stored = struct.pack('<dddd', time, missing, fraction, until_)
   elseif outlives then
-    -- What is missing may be more than the present limit cares for, and another may care.
+    -- A larger amount than the present limit can use may matter to another limit, so it is stored unchanged.
     stored = struct.pack('<dddd', at, stored_missing, stored_fraction, until_)
   end
   if stored and taken_back > 0 then

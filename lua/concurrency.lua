@@ -1,13 +1,13 @@
--- Concurrency: no more than the number in progress at once; a slot is released by its holder, or expires after the
--- period; a denied take swallows its own release. The twin of src/algorithm/concurrency.rs. There may be thousands of
--- slots, so that they stay packed: none is unpacked in vain.
--- state: '<I4I4' used (the hits of all slots), how many slots there are, then for each slot, the newest last, '<ddI4'
--- holder, at (ms since the epoch), hits; and then the same for each holder that was denied
-algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, count_denied, now, charge, holder)
+-- Concurrency: at most `number` requests in progress at once. A slot is released by its holder, or expires after the
+-- period. A denied take absorbs its own release. The twin of src/engine/algorithm/concurrency.rs. A counter may have
+-- thousands of slots, so they stay packed, and are unpacked only as needed.
+-- state: '<I4I4' used (the hits of all slots), number of slots, then '<ddI4' for each slot, the newest last: holder, at
+-- (ms since the epoch), hits; then the same for each holder with denied takes
+local function decide_slots(state, hits, by_others, number, period, count_denied, now, charge, holder)
   local layout, size = '<ddI4', 20
-  -- So long, and so many, denied takes are remembered.
+  -- How long, and how many, denied takes are remembered.
   local DENIED, MAX_DENIED = 10000, 100
-  -- Time is cut to milliseconds: one more, lest a slot be free before it was held for the whole of the period.
+  -- Times are truncated to milliseconds, so a slot is kept one millisecond longer to cover the whole period.
   local held = period + 1
   local remembered = math.min(DENIED, period) + 1
   local time = now
@@ -16,12 +16,28 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
   local slots, denied = '', ''
   local mark = struct.pack('<d', holder)
 
+  local function assert_sound(is_sound)
+    if not is_sound then
+      error(DAMAGED, 0)
+    end
+  end
   local function newest_of(list)
     if #list == 0 then
       return 0
     end
     local _, at = struct.unpack(layout, list, #list - size + 1)
+    assert_sound(is_whole(at))
     return at
+  end
+  -- Returns the hits of all entries of a list. Their times must be in order.
+  local function sum_of(list)
+    local sum, before = 0, 0
+    for from = 1, #list, size do
+      local _, at, one_hits = struct.unpack(layout, list, from)
+      assert_sound(is_whole(at) and at >= before and one_hits > 0)
+      sum, before = sum + one_hits, at
+    end
+    return sum
   end
   local function moved_back(list, back)
     local moved = {}
@@ -31,12 +47,13 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
     end
     return table.concat(moved)
   end
-  -- What is not older than `most`, and the hits of the rest.
+  -- Returns the entries no older than `most`, and the hits of the others.
   local function without_old(list, most)
     local over, gone = 0, 0
     while over < #list do
       local _, at, one_hits = struct.unpack(layout, list, over + 1)
       if at + most > time then
+        assert_sound(at <= time)
         break
       end
       over = over + size
@@ -44,10 +61,10 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
     end
     return string.sub(list, over + 1), gone
   end
-  -- Where this holder stands in a list, from one place on.
+  -- Returns the position of a holder in a list, from one position on.
   local function find(list, its_mark, from)
     local at = string.find(list, its_mark, from, true)
-    -- The same bytes may stand across others.
+    -- The same bytes may also occur across entries.
     while at and at % size ~= 1 do
       at = string.find(list, its_mark, at + 1, true)
     end
@@ -55,24 +72,32 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
   end
 
   if state then
+    assert_sound(#state >= 8 and (#state - 8) % size == 0)
     local stored, count = struct.unpack('<I4I4', state)
+    assert_sound(count * size <= #state - 8)
     used = stored
     slots, denied = string.sub(state, 9, 8 + count * size), string.sub(state, 9 + count * size)
     local newest = math.max(newest_of(slots), newest_of(denied))
     time, set_back = steady(now, newest, period)
+    if hits > 0 and math.floor(newest / period) ~= math.floor(now / period) then
+      -- All entries are checked once in a period, so damage persists no longer than that.
+      assert_sound(sum_of(slots) == used)
+      sum_of(denied)
+    end
     if set_back then
-      -- All of them are as old as the old clock left them.
+      -- Moves all times by the clock's step, so each entry keeps its age.
       slots, denied = moved_back(slots, newest - now), moved_back(denied, newest - now)
     end
     local gone
     slots, gone = without_old(slots, held)
     used = used - gone
+    assert_sound(used >= 0 and (used > 0 or #slots == 0) and (used == 0 or #slots > 0))
     denied = without_old(denied, remembered)
   end
 
   local allowed = hits < 0 or (not by_others and used + hits <= number)
   local changed = set_back
-  -- What the holder is denied, now or after all.
+  -- Hits that the holder is denied, by this decision or by a take-back.
   local refused = 0
   if hits > 0 and allowed then
     slots = slots .. struct.pack(layout, holder, time, hits)
@@ -81,8 +106,8 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
   elseif hits > 0 then
     refused = hits
   elseif hits < 0 then
-    -- Removes up to so many hits of those with a mark, the newest first, and tells how many there were. The list is
-    -- made once: to copy it for each of them takes seconds.
+    -- Removes up to `owed` hits of the entries with a mark, the newest first, and returns how many were removed. The
+    -- list is built only once, because copying it for each entry takes seconds.
     local function release(list, its_mark, owed)
       local own = {}
       local from = find(list, its_mark, 1)
@@ -111,14 +136,16 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
       return table.concat(parts), released
     end
     if charge and not set_back then
-      -- Only the slot of that time. Which that is now, a clock that was set back cannot tell.
+      -- Only from the slot taken at that time. After a clock reset that slot is unknown.
       slots, refused = release(slots, struct.pack('<dd', holder, charge.at), -hits)
       used = used - refused
+      assert_sound(used >= 0)
     elseif not charge then
       local swallowed, released
       denied, swallowed = release(denied, mark, -hits)
       slots, released = release(slots, mark, -hits - swallowed)
       used = used - released
+      assert_sound(used >= 0)
       changed = changed or swallowed > 0 or released > 0
     end
   end
@@ -132,7 +159,7 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
     end
     denied = denied .. struct.pack(layout, holder, time, math.min(all, MAX_COUNT))
     if #denied > MAX_DENIED * size then
-      -- Mostly the oldest has no slot. Where it has, to search all slots for each of the others takes seconds.
+      -- The oldest usually has no slot. If it has one, searching all slots for each of the others would take seconds.
       local has_slot = {}
       local from = 1
       if find(slots, string.sub(denied, 1, 8), 1) then
@@ -148,6 +175,7 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
     changed = true
   end
 
+  assert_sound(newest_of(slots) <= time and newest_of(denied) <= time)
   local free = #slots > 0 and newest_of(slots) + held - now or 0
   local forgotten = #denied > 0 and newest_of(denied) + remembered - now or 0
   local reset_after = math.max(free, forgotten)
@@ -156,7 +184,9 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
     local younger = used
     local from = 1
     repeat
+      assert_sound(from <= #slots)
       local _, at, slot_hits = struct.unpack(layout, slots, from)
+      assert_sound(is_whole(at) and at <= time)
       younger = younger - slot_hits
       from = from + size
       retry_after = at + held - now
@@ -164,4 +194,11 @@ algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, c
   end
   local packed = changed and struct.pack('<I4I4', used, #slots / size) .. slots .. denied
   return packed, reset_after, allowed, math.max(number - used, 0), reset_after, retry_after
+end
+
+algorithms[#algorithms + 1] = function(state, hits, by_others, number, period, count_denied, now, charge, holder)
+  local function decide(state)
+    return decide_slots(state, hits, by_others, number, period, count_denied, now, charge, holder)
+  end
+  return decide_mended(decide, state, nil)
 end

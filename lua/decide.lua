@@ -1,15 +1,15 @@
--- The checks of a request are one group: unless the whole of it passes, nothing is taken; only refunds happen, and
--- limits that count denials are charged. The twin of src/store/group.rs.
+-- The checks of a request are decided as a group: if any check denies the request, no hits are taken; refunds still
+-- happen, and limits that count denials are charged. The twin of src/engine/check/group.rs.
 local CHECK, CHARGE, PENALTY, USAGE, ANSWER = '<BBBBdddddddd', '<dd', '<dddd', '<BBddddI4c0', '<Bdddd'
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local asked = ARGV[1]
 local answers = {}
 
--- In place of an answer, for a page of records.
+-- The answer for a usage page.
 local NOTHING = struct.pack(ANSWER, 0, 0, 0, 0, 0)
 
--- The counter that was read or written last.
+-- The counter that was last read or written.
 local last_key
 
 local function read(key, algorithm)
@@ -18,24 +18,26 @@ local function read(key, algorithm)
   if open then
     return open(key)
   end
-  return redis.call('GET', key)
+  return ask('GET', key)
 end
 
 local function answer(i, allowed, remaining, reset_after, retry_after, delay)
-  answers[i] = struct.pack(ANSWER, allowed and 1 or 0, remaining, reset_after, retry_after, delay or 0)
+  local flags = (allowed and 1 or 0) + (damaged and 4 or 0)
+  damaged = false
+  answers[i] = struct.pack(ANSWER, flags, remaining, reset_after, retry_after, delay or 0)
 end
 
--- What the counter will be after the checks before it.
+-- Returns a counter's state after the preceding checks.
 local function pending_state(pending, key, algorithm)
   local found = pending[key]
   if not found then
     return read(key, algorithm), nil
   end
-  -- A list that is forgotten is there, and empty.
+  -- A forgotten list still exists and is empty.
   return (found.ttl > 0 or lists[algorithm]) and found.state or nil, found
 end
 
--- What a check takes back, where it does; and where the question goes on.
+-- Returns the charge that a check takes back, if any, and the offset of the next part.
 local function charge_of(extras, offset)
   if extras % 8 < 4 then
     return nil, offset
@@ -44,7 +46,7 @@ local function charge_of(extras, offset)
   return {at = at, reset_after = reset_after}, next_offset
 end
 
--- What is to be recorded of it, where something is; and where the question goes on.
+-- Returns the usage to record, if any, and the offset of the next part.
 local function usage_of(extras, offset)
   if extras < 8 then
     return nil, offset
@@ -59,40 +61,45 @@ end
 local function decide(
   pending, key, extras, denied, hits, algorithm, count_denied, number, period, charge,
   figure1, figure2, figure3, figure4, figure5)
-  local old, found = pending_state(pending, key, algorithm)
+  local old, found
   if extras % 4 >= 2 then
-    if lists[algorithm] then
-      old.first = old.stop
-    end
+    -- A reset deletes the key without reading it, whatever its content.
+    old = lists[algorithm] and list_of(key, 0) or nil
     pending[key] = {state = old, ttl = 0}
-    old = lists[algorithm] and old or nil
+  else
+    old, found = pending_state(pending, key, algorithm)
   end
   local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[algorithm](
     old, hits, denied, number, period, count_denied == 1, now, charge, figure1, figure2, figure3, figure4, figure5)
   if state then
     pending[key] = {state = state, ttl = ttl, lasting = lasting and (not found or found.lasting)}
+  elseif damaged and hits ~= 0 then
+    pending[key] = {state = lists[algorithm] and list_of(key, 0), ttl = 0}
   end
   return allowed, remaining, reset_after, retry_after, delay
 end
 
--- Decides the penalty behind a check whose limit has said this.
+-- Decides the penalty of a check, given the result of its limit.
 local function decide_penalty(pending, key, extras, hits, allowed, after, within, ban, extend)
-  local old = pending_state(pending, key)
+  local old
   if extras % 4 >= 2 then
     pending[key] = {ttl = 0}
-    old = nil
+  else
+    old = pending_state(pending, key)
   end
   local event = hits > 0 and (allowed and 1 or 2) or 0
   local state, ttl, unbanned, remaining, reset_after, retry_after =
     penalize(old, event, now, after, within, ban, extend)
   if state then
     pending[key] = {state = state, ttl = ttl}
+  elseif damaged and event > 0 then
+    pending[key] = {ttl = 0}
   end
   return unbanned, remaining, reset_after, retry_after
 end
 
--- Decides a denied request anew, where something of it was taken: gives what its counters will be, and answers anew
--- what remains of each.
+-- Decides a denied request again if hits were taken for it. Returns its counters' states, and updates the remaining
+-- hits in their answers.
 local function decide_denied(first, offset)
   local pending = {}
   local i = first
@@ -102,7 +109,7 @@ local function decide_denied(first, offset)
     local charge
     charge, next_offset = charge_of(extras, next_offset)
     local allowed, _, _, retry_after, delay = struct.unpack(ANSWER, answers[i])
-    allowed = allowed == 1
+    allowed = allowed % 4 == 1
     local _, remaining, reset_after = decide(
       pending, KEYS[i], extras, true, hits, algorithm, count_denied, number, period, charge,
       figure1, figure2, figure3, figure4, figure5)
@@ -111,6 +118,8 @@ local function decide_denied(first, offset)
     if extras % 2 == 1 then
       local after, within, ban, extend, behind = struct.unpack(PENALTY, asked, offset)
       decide_penalty(pending, KEYS[i], extras, hits, allowed, after, within, ban, extend)
+      -- The damage is already part of the answer.
+      damaged = false
       i, offset = i + 1, behind
     end
     if extras >= 8 then
@@ -121,8 +130,8 @@ local function decide_denied(first, offset)
   return pending
 end
 
--- A node of a cluster does not have the counter: that it says when the counter is read, so that nothing is written.
--- Versions differ in how they say it.
+-- Returns whether the error means that this cluster node does not have a counter. Redis reports this when the counter
+-- is read, before anything is written. The text depends on its version.
 local function is_elsewhere(err)
   local text = string.lower(err)
   return string.find(text, 'attempted to access a non local key', 1, true)
@@ -130,9 +139,9 @@ local function is_elsewhere(err)
     or string.find(text, 'while the cluster is down', 1, true)
 end
 
--- Of a slot that moves, some versions have every counter until a script comes to its second slot, and none from then
--- on: so where counters lie in several slots each is read once more before any is written. A list or a page is no
--- string, and here.
+-- Reads all counters again before any is written, if they are in several slots of a cluster. While a slot moves, some
+-- versions of Redis allow access to all its counters until a script uses a second slot, and to none of them afterwards.
+-- An error because a list or a page is not a string shows that it is here.
 local function must_be_here(pending, records)
   if #ARGV == 1 then
     return
@@ -152,7 +161,8 @@ local function must_be_here(pending, records)
   end
 end
 
--- Decides the checks of one request, from counter `first` and the check at `offset` on; tells where the next begins.
+-- Decides the checks of one request, starting with counter `first` and the check at `offset`; returns where the next
+-- request begins.
 local function decide_group(first, offset)
   local pending, usages = {}, {}
   local refused, quotas, quotas_over, over, taken = false, 0, 0, false, false
@@ -180,7 +190,7 @@ local function decide_group(first, offset)
     local usage
     usage, at = usage_of(extras, at)
     if usage then
-      usage.page, usage.hits, usage.is_taken_back = KEYS[i], hits, charge ~= nil
+      usage.place, usage.page, usage.hits, usage.is_taken_back = i, KEYS[i], hits, charge ~= nil
       usages[#usages + 1] = usage
       answers[i] = NOTHING
       i = i + 1
@@ -189,7 +199,7 @@ local function decide_group(first, offset)
     if role == 0 then
       refused = refused or not allowed
     elseif role == 1 and hits >= 0 then
-      -- A refund needs no quota. A rule is over if any of its checks is.
+      -- A refund does not depend on a quota. A rule is over its limit if any of its checks is.
       if flags % 8 < 4 then
         quotas, over = quotas + 1, false
       end
@@ -207,9 +217,12 @@ local function decide_group(first, offset)
   for _, usage in ipairs(usages) do
     last_key = usage.page
     record(records, usage, denied, now)
+    if damaged then
+      answer(usage.place, false, 0, 0, 0)
+    end
   end
   must_be_here(pending, records)
-  -- First of all what not every user may do: where it fails, nothing is charged.
+  -- Usage records first: not every Redis user may write them, and if this fails, nothing is charged.
   write_records(records)
   for key, counter in pairs(pending) do
     last_key = key
@@ -224,13 +237,15 @@ local function decide_all()
     local algorithm, flags, count_denied, extras, hits, number, period,
       figure1, figure2, figure3, figure4, figure5, next_offset = struct.unpack(CHECK, asked, offset)
     if flags < 8 and extras == 0 then
-      -- One check alone, as in most requests: it decides for itself what it charges.
+      -- The fast path for most requests: a single check, which decides alone what it charges.
       local key = KEYS[i]
       local state, ttl, allowed, remaining, reset_after, retry_after, lasting, delay = algorithms[algorithm](
         read(key, algorithm), hits, false, number, period, count_denied == 1, now, nil,
         figure1, figure2, figure3, figure4, figure5)
       if state then
         write(key, state, ttl, lasting)
+      elseif damaged and hits ~= 0 then
+        redis.call('DEL', key)
       end
       answer(i, allowed, remaining, reset_after, retry_after, delay)
       i, offset = i + 1, next_offset
@@ -240,12 +255,13 @@ local function decide_all()
   end
 end
 
--- A counter that Redis cannot read or write fails the request that asks for it, and no other.
+-- If Redis cannot read or write a counter, only the request that uses it fails.
 local UNDECIDED, ELSEWHERE = struct.pack(ANSWER, 2, 0, 0, NEVER, 0), struct.pack(ANSWER, 3, 0, 0, NEVER, 0)
 local failure = ''
 repeat
   local ok, err = pcall(decide_all)
   if not ok then
+    damaged = false
     err = type(err) == 'table' and err.err or err
     local undecided = UNDECIDED
     if is_elsewhere(err) then

@@ -1,24 +1,24 @@
--- Fixed window: one count for each window aligned to the clock, or to a calendar. The twin of
--- src/algorithm/fixed_window.rs.
--- state: '<dI4' window (ms since the epoch), count; and where the counter's name has the window, the count in digits,
---        as INCRBY leaves it
--- figure1: the window in the counter's name ends after so many ms; 0: there is none
--- figure2: such a counter expires after so many ms
--- figure2 to figure5: of a calendar, where four windows begin (ms since the epoch): the one before that of the process
---        that asks, by its clock, that one, and the two behind it; figure5 0: there is no calendar
+-- Fixed window: one count for each window. Windows are aligned with the clock or with a calendar. The twin of
+-- src/engine/algorithm/fixed_window.rs.
+-- state: '<dI4' window (ms since the epoch), count; if the counter's name contains the window, the count in digits, as
+--        INCRBY stores it
+-- figure1: time until the window in the counter's name ends (ms); 0 if the name contains none
+-- figure2: TTL of such a counter (ms)
+-- figure2 to figure5: for a calendar, the starts of four windows (ms since the epoch) by the clock of the instance that
+--        asks: the previous window, the present one, and the next two; figure5 is 0 without a calendar
 
--- A number that others may have written, within what is counted here.
-local function named_count(state)
-  if not string.find(state, '^-?%d+$') then
-    error('the value is not an integer', 0)
+-- Returns whether the state is valid: a number, which other programs may have written, or a window's start and count.
+local function is_sound(state, is_named)
+  if is_named then
+    return string.find(state, '^-?%d+$')
   end
-  return add(tonumber(state), 0)
+  return #state == 12 and is_whole((struct.unpack('<d', state)))
 end
 
 -- STANDS_STILL_MS of the twin.
 local STANDS_STILL = 3600000
 
--- Where the window of a time begins and ends.
+-- Returns the start and the end of the window that contains `time`.
 local function window_at(time, period, before, first, second, last)
   if last == 0 then
     local start = time - time % period
@@ -41,8 +41,12 @@ algorithms[#algorithms + 1] = function(
   local count = 0
   local set_back = false
   local lasting = false
+  if state and not is_sound(state, left > 0) then
+    state, damaged = nil, true
+  end
   if state and left > 0 then
-    count = named_count(state)
+    -- Limited to the range of counts.
+    count = add(tonumber(state), 0)
   elseif state then
     local before, counted = struct.unpack('<dI4', state)
     local time
@@ -60,7 +64,7 @@ algorithms[#algorithms + 1] = function(
   end
 
   local allowed = hits < 0 or (not denied and count + hits <= number)
-  -- What another window was charged has left with it.
+  -- A charge of another window is no longer in the count.
   local is_past = charge and left == 0 and (charge.at < start or charge.at >= stop)
   local charged = hits ~= 0 and not is_past and (allowed or count_denied)
   if charged then

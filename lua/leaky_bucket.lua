@@ -1,3 +1,3 @@
--- Leaky bucket: the number leaks per period, and what does not pass at once waits for its turn, up to max_delay.
--- The twin of src/algorithm/leaky_bucket.rs.
+-- Leaky bucket: `number` hits leak out per period; hits beyond the burst are delayed, by up to max_delay. The twin of
+-- src/engine/algorithm/leaky_bucket.rs.
 algorithms[#algorithms + 1] = bucket

@@ -1,29 +1,45 @@
--- Penalty: a client that a limit denies `after` times within a while is banned for a while. The twin of
--- src/algorithm/penalty.rs. It is asked behind its limit; event: 0 (the request only peeked), 1 (the limit let it
--- pass), 2 (it denied it).
--- state: '<dd' since (ms since the epoch when a ban began; 0 where there is none), until (from then on it is as fresh),
--- then 'd' for each denial, the newest last
+-- Penalty: bans a client for a time after a limit denied it `after` times within a period. The twin of
+-- src/engine/algorithm/penalty.rs. It runs after its limit. event: 0 (the request was a peek), 1 (the limit allowed
+-- it), 2 (the limit denied it).
+-- state: '<dd' since (start of the ban, ms since the epoch; 0 if there is none), until (expiry; from then on equivalent
+-- to a new counter), then 'd' for each denial, the newest last
+-- Unpacks a state; nil if it is damaged. The times of denials must be in order, and a ban must have none.
+local function unpack_penalty(state)
+  if #state % 8 ~= 0 or #state < 16 or #state > 16 + 8 * 1000 then
+    return nil
+  end
+  local stored = {struct.unpack('<' .. string.rep('d', #state / 8), state)}
+  -- The last value is the position where unpacking ended.
+  stored[#stored] = nil
+  for i = 1, #stored do
+    if not is_whole(stored[i]) or (i > 2 and stored[1] > 0) or (i > 3 and stored[i] < stored[i - 1]) then
+      return nil
+    end
+  end
+  return stored
+end
+
 local function penalize(state, event, now, after, within, ban, extend)
-  -- Time is cut to milliseconds: one more, lest a denial be forgotten before the whole of the period has passed.
+  -- Times are truncated to milliseconds, so a denial is kept one millisecond longer to cover the whole period.
   local held = within + 1
   local time = now
   local set_back = false
   local since = 0
   local until_ = 0
   local denials = {}
-  local stored = state and {struct.unpack('<' .. string.rep('d', #state / 8), state)}
+  local stored = state and unpack_penalty(state)
+  damaged = damaged or (state and not stored) or false
   if stored and now < stored[2] then
-    -- The last value is where unpacking ended.
-    local newest = #stored > 3 and stored[#stored - 1] or stored[1]
+    local newest = #stored > 2 and stored[#stored] or stored[1]
     time, set_back = steady(now, newest, within)
     local clock = set_back and newest or time
     until_ = stored[2]
     if stored[1] + ban > clock then
       since = stored[1]
     end
-    for i = 3, #stored - 1 do
+    for i = 3, #stored do
       if stored[i] + held > clock then
-        -- How long ago it was, a clock that was set back cannot tell: it is as if it were now.
+        -- After a clock reset the age of the events is unknown, so they are dated now.
         denials[#denials + 1] = set_back and time or stored[i]
       end
     end
@@ -35,7 +51,7 @@ local function penalize(state, event, now, after, within, ban, extend)
   local banned = since > 0
   local denied = event == 2 and not banned
   local extended = event > 0 and banned and extend == 1
-  -- A ban that has become longer needs it for longer than was stored.
+  -- A ban that a rule change made longer must be kept longer than was stored.
   local outlives = event > 0 and banned and since + ban > until_
   if extended then
     since = time

@@ -1,46 +1,83 @@
--- Decides the requests of a call, one after the other, all at the same time. Each is a group of checks, decided
+-- Decides the requests of a call in order, all at the same time. Each request is a group of checks that are decided
 -- together.
 --
--- This text, bucket.lua, penalty.lua, the algorithms beside them in the order of Algorithm::ALL, usage.lua, and
--- decide.lua make one script. Defining all of it costs Redis as much as a decision does. So a check that is all of its
--- call has a script of its own: alone.lua, with the algorithm and what that names of this text and of bucket.lua. A
--- paragraph here is a definition that is there or not.
+-- The script consists of this file, bucket.lua, penalty.lua, the algorithms in the order of Algorithm::ALL, usage.lua,
+-- and decide.lua. Running all these definitions costs Redis as much as a decision does. So a call with a single check
+-- has a separate script: alone.lua, with the algorithm and the definitions that it uses from this file and from
+-- bucket.lua. Each paragraph of these two files is one definition, which is included or left out as a whole.
 --
--- KEYS[i]  the counters, in the order of the checks: that of its limit, and behind it that of its penalty where it has
---          one, and the page of its records where its use is kept
--- ARGV[1]  the checks, one after the other, each packed '<BBBBdddddddd': algorithm (1 is the first); flags (0 enforced,
---          1 quota, 2 shadow; and 4 if it is of the same rule as the check before, 8 if the next check is of the same
---          request); count_denied (0 or 1); extras (1 if a penalty follows, and 2 if it is a reset, or 4 if a charge
---          is taken back, and 8 if its use is kept); hits (negative: refunded or taken back), number, period (ms), and
---          five figures of the algorithm's own; where a charge is taken back, '<dd' at (ms since the epoch),
---          reset_after (ms) of it; where a penalty follows, '<dddd' after, within (ms), ban (ms), extend (0 or 1); and
---          where its use is kept, '<BBddddI4c0' occasion (0: what comes of the check; 1: the request is denied,
---          whatever that is; 2: one that passed is denied after all; 3: the limit lets pass what it is not asked for),
---          costs_denied (0 or 1), period (ms), for how long a page is kept (ms); of occasion 2 when it passed (ms since
---          the epoch) and what it cost, of 1 and 3 nothing and the hits; and the length of the counter's tag and that,
---          0 where its name has it
+-- KEYS[i]  the counters in the order of the checks: the counter of the limit, then that of its penalty if it has one,
+--          then the page of usage records if the limit keeps usage
+-- ARGV[1]  the checks in order, each packed as '<BBBBdddddddd': algorithm (1 is the first); flags (0 enforced, 1 quota,
+--          2 shadow; plus 4 if the check is for the same rule as the previous one, plus 8 if the next check belongs to
+--          the same request); count_denied (0 or 1); extras (1 if a penalty follows, plus 2 for a reset, or 4 to take a
+--          charge back, plus 8 to record usage); hits (negative: refunded or taken back), number, period (ms), and five
+--          algorithm-specific figures. To take a charge back, then '<dd': its at (ms since the epoch) and reset_after
+--          (ms). For a penalty, then '<dddd': after, within (ms), ban (ms), extend (0 or 1). To record usage, then
+--          '<BBddddI4c0': occasion (0: the result of the check; 1: the request is denied in any case; 2: a request that
+--          passed is denied after all; 3: the limit is not asked and lets the request pass), costs_denied (0 or 1),
+--          period (ms), TTL of the page (ms); for occasion 2 the time when the request passed (ms since the epoch) and
+--          its cost, for 1 and 3 zero and the hits; and the length and text of the counter's tag, with length 0 if the
+--          counter's name contains the tag
 -- reply    a string: '<d' the time of all decisions (ms since the epoch); for each counter '<Bdddd': allowed (0 or 1; 2
---          where its request could not be decided, 3 where that is because this node of a cluster does not have one of
---          its counters), remaining (negative: a counter that counts denials is so much above its number), reset_after
---          (ms), retry_after (ms; -1: it can never pass), delay (ms), and for a page zeros; and behind them, if a
---          request could not be decided otherwise, why the last of them
+--          if its request could not be decided, 3 if that is because this cluster node does not have one of its
+--          counters; plus 4 if the counter was damaged and was decided as a new one), remaining (negative: by how much
+--          a counter that counts denials exceeds its number), reset_after (ms), retry_after (ms; -1: never), delay
+--          (ms); for a page zeros; then, if a request could not be decided for another reason, the error of the last
+--          such request
 --
--- Lua computes in doubles: every number here is whole and below 2^53. Redis prints a number that it is given with 17
--- digits, so that such a one may be given as it is.
+-- Lua computes in doubles: all numbers here are whole and below 2^53. Redis formats number arguments with 17 digits, so
+-- such numbers can be passed as they are.
 
 local NEVER = -1
 local MAX_COUNT = 4294967295
--- REMEMBERED_MS of src/algorithm/mod.rs.
+-- REMEMBERED_MS of src/engine/algorithm/mod.rs.
 local REMEMBERED = 3600000
 
+-- Whether the counter decided last was damaged: its key has another type, or a state that no decision writes. Such a
+-- counter is decided as a new one, and the next take or refund replaces it.
+local damaged = false
+
+-- The error for damage that is found during a decision.
+local DAMAGED = 'the counter is damaged'
+
+local function is_whole(number)
+  return number >= 0 and number < 9007199254740992 and number % 1 == 0
+end
+
+-- Runs a command that reads a counter; returns nil if the key has another type.
+local function ask(...)
+  local reply = redis.pcall(...)
+  if type(reply) ~= 'table' or not reply.err then
+    return reply
+  end
+  if not string.find(reply.err, 'WRONGTYPE', 1, true) then
+    error(reply.err, 0)
+  end
+  damaged = true
+end
+
+-- Decides on a state. If the decision finds the state damaged, it is repeated on the fresh state.
+local function decide_mended(decide, state, fresh)
+  local ok, after, ttl, allowed, remaining, reset_after, retry_after = pcall(decide, state)
+  if not ok then
+    if after ~= DAMAGED then
+      error(after, 0)
+    end
+    damaged = true
+    return decide(fresh)
+  end
+  return after, ttl, allowed, remaining, reset_after, retry_after
+end
+
 -- function(state, hits, denied, number, period, count_denied, now, charge, figure, figure, figure, figure, figure)
---   denied: another limit of the request denies it, so that nothing is taken
---   charge: what is taken back, {at, reset_after}, where it is no refund; or nil
---   -> state (false: unchanged), ttl (ms; 0: as a fresh one it need not be kept), allowed, remaining, reset_after,
---      retry_after, lasting (it expires when it did before; or nothing), delay (or nothing)
+--   denied: another limit denies the request, so no hits are taken
+--   charge: the charge to take back, {at, reset_after}; nil for anything else, including a refund
+--   -> state (false: unchanged), ttl (ms; 0: equivalent to a new counter, delete it), allowed, remaining, reset_after,
+--      retry_after, lasting (true: keep the present TTL; optional), delay (optional)
 local algorithms = {}
 
--- Of the algorithms whose state is a list, what opens it; of the others it is a string, or nil.
+-- For algorithms with a list as state, the function that opens it. The state of other algorithms is a string or nil.
 local lists = {}
 
 local function list_get(list, place)
@@ -65,14 +102,17 @@ local function list_write(list, ttl)
   redis.call('PEXPIRE', list.key, ttl)
 end
 
--- A list in Redis as a check will have left it: what stands at the places from `first` to before `stop`, which are
--- those that it had when it was opened. Nothing is written before `write`.
-local function open_list(key)
-  local stored = redis.call('LLEN', key)
+-- A list in Redis as it is after a check: items at the positions from `first` to before `stop`, numbered as in the
+-- stored list. Nothing is written before `write`, which replaces the whole list if `stored` is 0.
+local function list_of(key, stored)
   return {key = key, stored = stored, first = 0, stop = stored, set = {}, write = list_write}
 end
 
--- Each write sets the TTL, or leaves it as it is where the counter expires when it did before.
+local function open_list(key)
+  return list_of(key, ask('LLEN', key) or 0)
+end
+
+-- Writes a counter. Each write sets the TTL, unless `lasting` keeps the present one.
 local function write(key, state, ttl, lasting)
   if lasting then
     redis.call('SET', key, state, 'KEEPTTL')
@@ -85,8 +125,8 @@ local function write(key, state, ttl, lasting)
   end
 end
 
--- What a counter's clock reads at `now`, when it last read `at`; and whether it was set back.
--- A clock that stepped back stands still until it has caught up, unless that is more than `most` away.
+-- Returns the time of a counter's own clock at `now`, given its previous time `at`, and whether the clock was reset. If
+-- the clock stepped back, the counter's clock pauses until it catches up, unless that takes more than `most`.
 local function steady(now, at, most)
   if at <= now then
     return now, false
@@ -97,8 +137,8 @@ local function steady(now, at, most)
   end
 end
 
--- a * b / c as whole quotient and remainder, exact where a and c are below 2^35 and b is below 2^34: b is taken in two
--- parts.
+-- Returns the whole quotient and the remainder of a * b / c; exact if a and c are below 2^35 and b is below 2^34. It
+-- splits b into two parts.
 local function mul_div(a, b, c)
   local low = b % 65536
   local high = (b - low) / 65536
@@ -109,7 +149,7 @@ local function mul_div(a, b, c)
   return quotient * 65536 + more, sum - more * c
 end
 
--- A counter after `hits` more, at most 2^32-1; after negative hits, at least 0.
+-- Returns the count after adding `hits`, kept within 0 and 2^32-1.
 local function add(count, hits)
   return math.min(math.max(count + hits, 0), MAX_COUNT)
 end

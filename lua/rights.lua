@@ -1,9 +1,9 @@
--- Tries each command that decisions need, on counters that are no request's.
+-- Tries each command that decisions need, on counters that no request uses.
 --
--- KEYS[1]  a counter whose state is a string
--- KEYS[2]  one whose state is a list
--- KEYS[3]  a hash: a page of records, or what replicas say of themselves
--- reply    a line for each command that fails: its name, a space, and why
+-- KEYS[1]  a counter with a string as state
+-- KEYS[2]  a counter with a list as state
+-- KEYS[3]  a hash, as for a usage page or for the instances of the fleet
+-- reply    a line for each command that failed: its name, a space, and the error
 
 local text, list, hash = KEYS[1], KEYS[2], KEYS[3]
 local failures = {}
@@ -23,7 +23,7 @@ if try('SET', text, '', 'PX', 1000) then
   try('SET', text, '', 'KEEPTTL')
 end
 try('LLEN', list)
--- Nothing stays for longer than a second, whatever else this user may not do.
+-- Sets a TTL first, so nothing remains for more than a second even if other commands are forbidden.
 if try('PEXPIRE', list, 1000) and try('RPUSH', list, '', '') then
   try('PEXPIRE', list, 1000)
 end

@@ -1,5 +1,5 @@
--- Before the text for any call, where its counters lie in several slots of a Redis Cluster: no call may name keys of
--- several slots as such, so that they come as arguments.
+-- Precedes the script if a call's counters are in several slots of a Redis Cluster. KEYS must be in one slot, so the
+-- names of the counters are passed as arguments.
 --
 -- ARGV[1]  the checks
 -- ARGV[i]  the counters, from 2 on

@@ -1,24 +1,42 @@
--- Sliding log: every admitted hit with its time; exact in both directions. The twin of src/algorithm/sliding_log.rs.
--- state: a list, see open_list in prelude.lua; each item is '<ddI4' at (ms since the epoch), sum (of all hits up to
--- these), hits
+-- Sliding log: stores every admitted hit with its time; exact in both directions. The twin of
+-- src/engine/algorithm/sliding_log.rs.
+-- state: a list, see open_list in prelude.lua; each item is '<ddI4' at (ms since the epoch), sum (of all hits up to and
+-- including these), hits
 lists[#algorithms + 1] = open_list
-algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_denied, now, charge)
+local function decide_log(log, hits, denied, number, period, count_denied, now, charge)
   local layout = '<ddI4'
   local MAX_BEHIND = 100
+  -- The most hits in a log: twice the largest number, if denials count.
+  local MAX_HITS = 200000
   local most = count_denied and 2 * number or number
-  -- Time is cut to milliseconds: one more, lest a hit be forgotten before the whole of the period has passed.
+  -- Times are truncated to milliseconds, so a hit is kept one millisecond longer to cover the whole period.
   local held = period + 1
   local time = now
   local set_back = false
 
+  -- Time and sum of the newest entry, which no other entry may exceed.
+  local newest, newest_sum = math.huge, math.huge
   local function get(place)
-    return struct.unpack(layout, list_get(log, place))
+    local item = list_get(log, place)
+    if log.set[place] then
+      return struct.unpack(layout, item)
+    end
+    if not item or #item ~= 20 then
+      error(DAMAGED, 0)
+    end
+    local at, sum, entry_hits = struct.unpack(layout, item)
+    local is_entry = is_whole(at) and at <= newest and is_whole(sum) and sum <= newest_sum
+    if not is_entry or entry_hits == 0 or entry_hits > sum then
+      error(DAMAGED, 0)
+    end
+    return at, sum, entry_hits
   end
   local function set(place, at, sum, hits)
     log.set[place] = struct.pack(layout, at, sum, hits)
   end
-  -- The first place from `from` on where an entry is younger than `at` (-1: of any age) and of a sum of at least `sum`;
-  -- or the end. It is mostly near to `from`: so the stride begins with one place, and doubles.
+  -- Returns the first position from `from` on with an entry younger than `at` (-1: of any age) and with a sum of at
+  -- least `sum`; or the end. The position is usually close to `from`, so the search starts with a step of one and
+  -- doubles it.
   local function search(from, at, sum)
     local function holds(place)
       local entry_at, entry_sum = get(place)
@@ -42,11 +60,11 @@ algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_
     return from
   end
 
-  -- The running sums behind the newest entry, and before the oldest that counts.
+  -- The running sums up to the newest entry, and up to the oldest entry that counts.
   local total, base = 0, 0
   local oldest = log.first
   if log.stop > log.first then
-    local newest, newest_sum = get(log.stop - 1)
+    newest, newest_sum = get(log.stop - 1)
     time, set_back = steady(now, newest, period)
     total = newest_sum
     local clock = set_back and newest or time
@@ -54,12 +72,15 @@ algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_
     if oldest < log.stop then
       local _, sum, entry_hits = get(oldest)
       base = sum - entry_hits
+      if total - base > MAX_HITS then
+        error(DAMAGED, 0)
+      end
     else
-      -- The sums begin anew with every empty log.
+      -- The sums restart when a log is empty.
       total = 0
     end
     if set_back then
-      -- How old each hit is, the new clock cannot tell: all are as young as can be.
+      -- After a clock reset the age of each hit is unknown, so all of them are dated now.
       oldest = log.stop - 1
       log.first = oldest
       set(oldest, time, total, total - base)
@@ -67,10 +88,10 @@ algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_
   end
 
   local allowed = hits < 0 or (not denied and total - base + hits <= number)
-  -- Of a number of 0 nothing is kept, not even denials.
+  -- A limit with the number 0 stores nothing, not even denials.
   local charged = hits ~= 0 and (allowed or (count_denied and number > 0))
   if charge then
-    -- From the entry that it was put in and no other. Which that is now, a clock that was set back cannot tell.
+    -- Only from the entry of the charge. After a clock reset that entry is unknown.
     local nearest = math.max(oldest, log.stop - MAX_BEHIND - 1)
     local place = search(nearest, charge.at - 1, 0)
     local at, sum, put
@@ -99,8 +120,8 @@ algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_
     total = total + added
     log.first = oldest
     if log.stop > oldest then
-      local newest, _, newest_hits = get(log.stop - 1)
-      if newest == time then
+      local at, _, newest_hits = get(log.stop - 1)
+      if at == time then
         log.stop = log.stop - 1
         added = added + newest_hits
       end
@@ -108,7 +129,7 @@ algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_
     set(log.stop, time, total, added)
     log.stop = log.stop + 1
     if total - base > most then
-      -- The oldest of them leave first, so that nothing is kept that can make no difference.
+      -- Drops the oldest hits. Only hits that affect decisions are kept.
       base = total - most
       oldest = search(oldest, -1, base + 1)
       local at, sum = get(oldest)
@@ -116,7 +137,7 @@ algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_
       set(oldest, at, sum, sum - base)
     end
   elseif charged then
-    -- Refunds take the newest hits first: a refund right after its charge leaves no trace.
+    -- Refunds remove the newest hits first, so a refund right after its charge leaves no trace.
     local left = math.max(total + hits, base)
     log.first = oldest
     if left == base then
@@ -134,10 +155,17 @@ algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_
   local reset_after = used > 0 and get(log.stop - 1) + held - now or 0
   local retry_after = allowed and 0 or NEVER
   if not allowed and not denied and hits <= number then
-    -- So many of the oldest hits have to leave.
+    -- Number of the oldest hits that must expire first.
     local leaving = used + hits - number
     retry_after = get(search(oldest, -1, base + leaving)) + held - now
   end
   local changed = charged or set_back
   return changed and log, reset_after, allowed, math.max(number - used, 0), reset_after, retry_after
+end
+
+algorithms[#algorithms + 1] = function(log, hits, denied, number, period, count_denied, now, charge)
+  local function decide(log)
+    return decide_log(log, hits, denied, number, period, count_denied, now, charge)
+  end
+  return decide_mended(decide, log, list_of(log.key, 0))
 end

@@ -1,12 +1,36 @@
--- Sliding window: a period cut into segments, each with a count; the segment that is partly left counts in full
--- (strict), or for the part of it that is not left yet (linear). The twin of src/algorithm/sliding_window.rs.
+-- Sliding window: a period cut into segments with one count each. The oldest segment, which the window covers only in
+-- part, counts in full (strict) or for the part that is covered (linear). The twin of
+-- src/engine/algorithm/sliding_window.rs.
 -- state: '<dd' index (of the newest segment, counted from the epoch), sum (of all counts), then 'I4' a count for the
 -- newest segment and each of the `segments` before it
-algorithms[#algorithms + 1] = function(
+
+-- Returns whether a state has the right layout. The sum is compared with the counts once in a period, so a wrong sum
+-- persists no longer than that.
+local function is_sound(state, index, segments)
+  if #state ~= 20 + 4 * segments then
+    return false
+  end
+  local stored, sum, newest = struct.unpack('<ddI4', state)
+  if not is_whole(stored) or not is_whole(sum) or sum < newest then
+    return false
+  end
+  if math.floor(stored / segments) == math.floor(index / segments) or index - stored > segments then
+    return true
+  end
+  for place = 17, #state, 4 do
+    sum = sum - struct.unpack('<I4', state, place)
+  end
+  return sum == 0
+end
+
+local function sliding_window(
   state, hits, denied, number, period, count_denied, now, charge, segment, segments, linear)
   local index = math.floor(now / segment)
+  if state and not is_sound(state, index, segments) then
+    state, damaged = nil, true
+  end
   if hits >= 0 and linear == 0 and not denied then
-    -- The short way, of most requests: what matters of the counts is mostly their sum.
+    -- The fast path for most requests: usually only the sum of the counts matters.
     local stored, sum, newest = -math.huge, 0, 0
     if state then
       stored, sum, newest = struct.unpack('<ddI4', state)
@@ -19,6 +43,11 @@ algorithms[#algorithms + 1] = function(
         sum = sum - struct.unpack('<I4', state, place)
       end
       newest = 0
+    end
+    if sum < 0 then
+      damaged = true
+      return sliding_window(
+        nil, hits, denied, number, period, count_denied, now, charge, segment, segments, linear)
     end
     local allowed = sum + hits <= number
     if left >= 0 and allowed and hits > 0 then
@@ -35,8 +64,8 @@ algorithms[#algorithms + 1] = function(
       local reset_after = (index + segments + 1) * segment - now
       return state, reset_after, true, number - sum, reset_after, 0, newest > 0
     elseif left >= 0 and (hits == 0 or not count_denied) then
-      -- Nothing is charged. A count is gone when its segment lies wholly outside the window: the newest tells when all
-      -- are.
+      -- Nothing is charged. A count expires when its segment lies completely outside the window; when the newest count
+      -- expires, all have.
       local function gone(age)
         return (index + segments + 1 - age) * segment - now
       end
@@ -51,16 +80,22 @@ algorithms[#algorithms + 1] = function(
       local reset_after = newest > 0 and gone(age) or 0
       local retry_after = allowed and 0 or NEVER
       if newest + hits > number and hits <= number then
-        -- All the others may go, and the newest leaves no room.
+        -- Even if all other counts expire, the newest leaves no room.
         retry_after = reset_after
       elseif not allowed and hits <= number then
-        -- The oldest go first, until what is left leaves room.
+        -- The oldest counts expire first, until the rest leaves room.
         age = segments + 1
         local younger = sum
         repeat
           age = age - 1
           younger = younger - count(age)
-        until younger + hits <= number
+        until younger + hits <= number or age <= left
+        if younger + hits > number then
+          -- The stored sum exceeds the counts.
+          damaged = true
+          return sliding_window(
+            nil, hits, denied, number, period, count_denied, now, charge, segment, segments, linear)
+        end
         retry_after = gone(age)
       end
       return false, 0, allowed, math.max(number - sum, 0), reset_after, retry_after
@@ -82,11 +117,11 @@ algorithms[#algorithms + 1] = function(
     counts[age + 1] = age >= left and stored[age - left + 3] or 0
   end
   if set_back then
-    -- How much of the oldest is left, the new clock cannot tell: it counts as one younger.
+    -- After a clock reset it is unknown how much of the oldest segment is covered, so its hits move to the next one.
     counts[oldest - 1] = add(counts[oldest - 1], counts[oldest])
     counts[oldest] = 0
   end
-  -- What a count weighs that is as old as can be, now.
+  -- The present weight of the oldest segment's count.
   local into = math.max(now - index * segment, 0)
   local function weigh(count)
     if linear == 0 then
@@ -106,7 +141,7 @@ algorithms[#algorithms + 1] = function(
   local allowed = hits < 0 or (not denied and used() + hits <= number)
   local charged = hits ~= 0 and (allowed or count_denied)
   if charge then
-    -- From the segment that it was put in and no other. Which that is now, a clock that was set back cannot tell.
+    -- Only from the segment of the charge. After a clock reset that segment is unknown.
     local age = index - math.floor(charge.at / segment)
     charged = not set_back and age >= 0 and age <= segments
     if charged then
@@ -115,7 +150,7 @@ algorithms[#algorithms + 1] = function(
   elseif charged and hits > 0 then
     counts[1] = add(counts[1], hits)
   elseif charged then
-    -- Refunds take the newest hits first: a refund right after its charge leaves no trace.
+    -- Refunds remove the newest hits first, so a refund right after its charge leaves no trace.
     local owed = hits
     for i = 1, oldest do
       local kept = add(counts[i], owed)
@@ -135,11 +170,11 @@ algorithms[#algorithms + 1] = function(
     local count = counts[age + 1]
     if count > 0 then
       younger = younger - count
-      -- A count of this age is gone when its segment lies wholly outside the window.
+      -- A count of this age expires when its segment lies completely outside the window.
       reset_after = (index + segments + 1 - age) * segment - now
       local slack = number - hits - younger
       if retry_after == NEVER and not denied and slack >= 0 then
-        -- With linear weighting it weighs no more than the slack so long before.
+        -- With linear weighting, already this much earlier the count weighs no more than the slack.
         local early = linear == 0 and 0 or mul_div(segment, slack, count)
         retry_after = reset_after - early
       end
@@ -149,3 +184,4 @@ algorithms[#algorithms + 1] = function(
   return changed and struct.pack(layout, index, sum, unpack(counts)),
     reset_after, allowed, math.max(number - used(), 0), reset_after, retry_after
 end
+algorithms[#algorithms + 1] = sliding_window

@@ -1,3 +1,3 @@
--- Token bucket: refilled with the number per period, up to the burst; it starts full or empty. The twin of
--- src/algorithm/token_bucket.rs.
+-- Token bucket: refilled with `number` tokens per period, up to the burst; it starts full or empty. The twin of
+-- src/engine/algorithm/token_bucket.rs.
 algorithms[#algorithms + 1] = bucket

@@ -1,13 +1,13 @@
--- What counters were used, so that it can be billed. The twin of src/usage/mod.rs and of `added` in src/store/group.rs.
--- A page is a hash. In it are records: the index of a period -> '<i6I6i6' admitted, denied, cost; and where the
---          counter's name has but a hash of its tag, `tag` -> that tag
--- A usage is what a check asks to be recorded: {page, hits, is_taken_back, occasion, costs_denied, period, kept, at,
+-- Usage of counters, for billing. The twin of src/engine/usage/mod.rs, and of `added` in src/engine/check/group.rs.
+-- A page is a hash of records: the index of a period -> '<i6I6i6' admitted, denied, cost. If the counter's name
+--          contains only a hash of its tag, the page also has `tag` -> that tag.
+-- A usage is a check's request for a record: {page, hits, is_taken_back, occasion, costs_denied, period, kept, at,
 --          cost, tag}
 
 local RECORD = '<i6I6i6'
 local MAX_DENIED, MAX_SIGNED = 281474976710655, 140737488355327
 
--- What a usage adds: at what time, to admitted, denied and cost; or nothing.
+-- Returns what a usage adds: the time, and the amounts for admitted, denied and cost; or nothing.
 local function added(usage, denied, now)
   local hits = (usage.occasion == 1 or usage.occasion == 3) and usage.cost or usage.hits
   if usage.occasion == 2 then
@@ -21,13 +21,52 @@ local function added(usage, denied, now)
   end
 end
 
--- Adds a usage to the records of its request as they will be; a page may come several times. Nothing is written yet.
+-- Returns the total cost of all records on a page, with pending changes.
+local function charged_on(records, page)
+  local sum, pending = 0, {}
+  for _, record in ipairs(records) do
+    if record.page == page then
+      sum = sum + record[3]
+      pending[string.format('%.0f', record.index)] = true
+    end
+  end
+  local stored = ask('HGETALL', page) or {}
+  for place = 1, #stored, 2 do
+    local index, packed = stored[place], stored[place + 1]
+    if not pending[index] and index ~= 'tag' and #packed == struct.size(RECORD) then
+      local _, _, cost = struct.unpack(RECORD, packed)
+      sum = sum + cost
+    end
+  end
+  return sum
+end
+
+-- Returns the page to write: the page in KEYS, which follows the clock of the instance, or the page by Redis's clock if
+-- the two are more than a page apart.
+local PER_PAGE = {[60000] = 60, [3600000] = 24, [86400000] = 32}
+local function near_page(page, period, now)
+  local name, number = string.match(page, '^(.*:)(%d+)$')
+  local own = math.floor(now / (period * PER_PAGE[period]))
+  if math.abs(own - tonumber(number)) <= 1 then
+    return page
+  end
+  return name .. string.format('%.0f', own)
+end
+
+-- Adds a usage to the pending records of its request. Several usages may be on one page. Nothing is written yet.
 local function record(records, usage, denied, now)
   local time, admitted, over, cost = added(usage, denied, now)
   if not time then
     return
   end
-  local page, index = usage.page, math.floor(time / usage.period)
+  local page, index = near_page(usage.page, usage.period, now), math.floor(time / usage.period)
+  if admitted == 0 and over == 0 and cost < 0 then
+    -- A refund cannot exceed the charges.
+    cost = math.max(cost, -math.max(charged_on(records, page), 0))
+    if cost == 0 then
+      return
+    end
+  end
   local found
   for _, other in ipairs(records) do
     if other.page == page and other.index == index then
@@ -35,9 +74,12 @@ local function record(records, usage, denied, now)
     end
   end
   if not found then
-    local stored = redis.call('HGET', page, index)
-    found = {page = page, index = index, is_new = not stored, tag = usage.tag, kept = usage.kept, 0, 0, 0}
-    if stored then
+    local stored = ask('HGET', page, index)
+    found = {page = page, index = index, is_new = not stored, is_replaced = damaged, tag = usage.tag, kept = usage.kept}
+    found[1], found[2], found[3] = 0, 0, 0
+    if stored and #stored ~= struct.size(RECORD) then
+      damaged = true
+    elseif stored then
       found[1], found[2], found[3] = struct.unpack(RECORD, stored)
     end
     records[#records + 1] = found
@@ -50,12 +92,15 @@ end
 local function write_records(records)
   for _, record in ipairs(records) do
     local packed = struct.pack(RECORD, record[1], record[2], record[3])
+    if record.is_replaced then
+      redis.call('DEL', record.page)
+    end
     if record.is_new and record.tag ~= '' then
       redis.call('HSET', record.page, record.index, packed, 'tag', record.tag)
     else
       redis.call('HSET', record.page, record.index, packed)
     end
-    -- A rule that keeps records for less does not shorten what is promised for others.
+    -- The page's TTL must not shrink: another rule may have promised to keep its records longer.
     if record.is_new and redis.call('PTTL', record.page) < record.kept then
       redis.call('PEXPIRE', record.page, record.kept)
     end

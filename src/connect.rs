@@ -1,5 +1,4 @@
-//! Connections to the servers that this process is a client of: TCP that notices a silent end, and TLS where it is
-//! asked for.
+//! Connections to the servers that this process is a client of: TCP that detects a dead peer, and optional TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -15,31 +14,31 @@ use tokio::net::TcpStream;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 
-/// The longest that it takes to be connected, name and TLS included.
+/// Timeout of connecting, including name lookup and TLS.
 pub const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A machine that is gone answers no probe of TCP: the connection ends 45 seconds after its last word.
+/// A machine that is gone answers no TCP probes, so the connection ends 45 seconds after its last data.
 const PROBE_AFTER: Duration = Duration::from_secs(20);
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const PROBES: u32 = 5;
 
-/// What bytes come and go by.
+/// A connection as a stream of bytes.
 pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<C: AsyncRead + AsyncWrite + Send + Unpin> Connection for C {}
 
-/// What a pool of connections wants to know of one: nothing that changes how it is used.
+/// Tells a connection pool that the connection has no special properties.
 impl pooled::Connection for Box<dyn Connection> {
     fn connected(&self) -> pooled::Connected {
         pooled::Connected::new()
     }
 }
 
-/// Makes a connection a secure one.
+/// Adds TLS to a connection.
 pub type Handshake = Arc<dyn Fn(TcpStream) -> BoxFuture<'static, io::Result<Box<dyn Connection>>> + Send + Sync>;
 
-/// Connects to the host and port of a URL. Its scheme does not matter but for the port that it stands for: with a
-/// handshake TLS is spoken, and without one not.
+/// Connects to the host and port of a URL. The scheme only sets the default port: TLS is used if there is a handshake,
+/// and not without one.
 #[derive(Clone)]
 pub struct Connector {
     tcp: HttpConnector,
@@ -47,7 +46,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// One with this handshake, or with none.
+    /// Creates a connector with an optional handshake.
     pub fn new(handshake: Option<Handshake>) -> Connector {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -83,19 +82,19 @@ impl Service<Uri> for Connector {
     }
 }
 
-/// An error with those that it comes from, each once and but for the outermost.
+/// Joins an error's causes, each once, without the outermost error.
 pub fn causes(error: &dyn std::error::Error) -> String {
     let mut all: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {
         let text = error.to_string();
-        // Many repeat the words of their cause.
+        // Many errors repeat the text of their cause.
         if !all.iter().any(|known| known.contains(&text)) {
             all.push(text);
         }
         next = error.source();
     }
-    // The outermost says that there is no connection: tonic's "transport error", hyper's "tcp connect error".
+    // The outermost error only says that the connection failed: tonic's "transport error", hyper's "tcp connect error".
     let rest = if all.len() > 1 { &all[1..] } else { &all[..] };
     rest.join(": ")
 }

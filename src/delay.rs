@@ -1,9 +1,9 @@
 //! Delayed requests: those that are admitted, but not before their release time, by a `leaky_bucket` with `max_delay`.
 //!
-//! The store has decided the release time of each, so nothing here keeps an order, and all replicas together release
-//! first come, first served. A delayed request costs a timer and a permit, and no thread. Permits are bounded. A
-//! request takes one before the store is asked: a request without a permit is never charged for a delay that it cannot
-//! have.
+//! The store has decided the release time of each, so nothing here keeps an order, and the whole fleet releases
+//! requests in the order of their arrival. A delayed request costs a timer and a permit, but no thread. The number of
+//! permits is bounded. A request takes a permit before the store is asked, so a request without a permit is never
+//! charged for a delay that it cannot have.
 
 use std::sync::Arc;
 
@@ -21,37 +21,37 @@ pub struct DelayQueue {
     reports: Throttle,
 }
 
-/// The right to be delayed.
+/// The permission to delay a request.
 pub struct Permit {
     permit: OwnedSemaphorePermit,
     closed: watch::Receiver<bool>,
     metrics: Arc<Metrics>,
 }
 
-/// The delay of one request. Dropped before the release time, it counts as cancelled: the caller has gone away.
+/// The delay of one request. If it is dropped before the release time, it counts as cancelled by the caller.
 pub struct Delay {
     release_time: Instant,
     closed: watch::Receiver<bool>,
     metrics: Arc<Metrics>,
-    /// What to do when the delay is cancelled.
+    /// Called when the delay is cancelled.
     on_cancel: Option<Box<dyn FnOnce() + Send>>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl DelayQueue {
-    /// A queue of so many permits.
+    /// Creates a queue with this number of permits.
     pub fn new(permits: usize, metrics: Arc<Metrics>) -> DelayQueue {
         let permits = Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
         DelayQueue { permits, closed: watch::Sender::new(false), metrics, reports: Throttle::default() }
     }
 
-    /// Takes a permit; `None` where all are taken.
+    /// Takes a permit, or returns `None` if all are taken.
     pub fn try_acquire(&self) -> Option<Permit> {
         let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
         Some(Permit { permit, closed: self.closed.subscribe(), metrics: Arc::clone(&self.metrics) })
     }
 
-    /// Reports a request that was denied and had no permit to be delayed instead.
+    /// Reports a request that was denied because no permit was free to delay it.
     pub fn report_no_permit(&self) {
         self.metrics.record_delayed(Delayed::NoPermit);
         self.reports.log((), || {
@@ -64,7 +64,7 @@ impl DelayQueue {
         });
     }
 
-    /// Logs what has been kept back.
+    /// Writes the log line held by the throttle.
     pub(crate) fn flush_log(&self) {
         self.reports.flush();
     }
@@ -76,7 +76,7 @@ impl DelayQueue {
 }
 
 impl Permit {
-    /// Delays a request until its release time. `on_cancel` runs if the caller goes away before.
+    /// Delays a request until its release time. `on_cancel` runs if the caller cancels it first.
     pub fn delay_until(self, release_time: Instant, on_cancel: impl FnOnce() + Send + 'static) -> Delay {
         let Permit { permit, closed, metrics } = self;
         metrics.add_delayed(1);
@@ -85,11 +85,11 @@ impl Permit {
 }
 
 impl Delay {
-    /// Waits for the release time: never less, and as much more as the timer is late, a millisecond or two.
+    /// Waits for the release time: never less, and a millisecond or two longer if the timer is late.
     pub async fn wait(mut self) {
         let outcome = tokio::select! {
             () = tokio::time::sleep_until(self.release_time) => Delayed::Passed,
-            // An error means that the queue is gone: so is the service.
+            // An error means that the queue is gone, and the service with it.
             _ = self.closed.wait_for(|closed| *closed) => Delayed::Released,
         };
         self.on_cancel = None;
@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// A queue, and how many of its delays were cancelled.
+    /// A queue, and the number of its delays that were cancelled.
     struct Scene {
         queue: DelayQueue,
         cancelled: Arc<AtomicUsize>,
@@ -157,7 +157,7 @@ mod tests {
             start.elapsed().as_millis()
         };
         let (late, early, past) = tokio::join!(left(late), left(early), left(past));
-        // The timer counts whole milliseconds.
+        // The timer has a resolution of one millisecond.
         assert!((30..=31).contains(&late) && (10..=11).contains(&early) && past <= 1, "{past}, {early}, {late}");
         assert_eq!(scene.cancelled(), 0);
         assert!(scene.shows("tollgate_delayed_requests 0"));

@@ -1,21 +1,22 @@
-//! Files that change while the process runs: rules, certificates.
+//! Watching files that change while the process runs: rules, certificates.
 //!
-//! It polls the files' metadata a few times a second. That one mechanism sees an edit in place, a rename, a
-//! deletion, a folder made anew and the symlink swap of a Kubernetes ConfigMap or Secret, on every file system. inotify
-//! does not: it follows the file and not the name, loses a folder that is replaced, sees nothing on most network file
-//! systems, and would need a case for each of these. A few dozen `stat` calls cost next to nothing.
+//! The files' metadata is polled a few times a second. This single mechanism notices an edit in place, a rename, a
+//! deletion, a recreated folder, and the symlink swap of a Kubernetes ConfigMap or Secret, on every file system.
+//! inotify does not: it follows the file rather than the name, loses a folder that is replaced, misses changes on most
+//! network file systems, and would need code for each of these cases. A few dozen `stat` calls cost next to nothing.
 //!
-//! What it cannot see is a change that leaves a file's length, inode and both of its times as they were: one within the
-//! same tick of the file system's clock (some milliseconds) as the change before.
+//! Polling misses a change that keeps a file's length, inode and both of its times: one within the same tick of the
+//! file system's clock (some milliseconds) as the change before.
 
 use std::fs;
+use std::io;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// How often files are looked at.
+/// Interval of the polls.
 pub const INTERVAL: Duration = Duration::from_millis(250);
 
-/// What changes when a file's content does.
+/// Metadata that changes when a file's content does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     length: u64,
@@ -24,14 +25,14 @@ pub struct Stamp {
 }
 
 impl Stamp {
-    /// Of the file that the path leads to in the end; `None`: there is none.
+    /// Reads the stamp of the file that the path leads to after symlinks. Returns `None` if there is none.
     pub fn of(path: &Path) -> Option<Stamp> {
         let metadata = fs::metadata(path).ok()?;
         Some(Stamp { length: metadata.len(), modified: metadata.modified().ok(), identity: Identity::of(&metadata) })
     }
 }
 
-/// Which file it is, and when anything about it last changed.
+/// Identifies a file and the last change to its content or metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     #[cfg(unix)]
@@ -51,23 +52,43 @@ impl Identity {
     }
 }
 
-/// Distinguishes a change that is complete from one that is going on: a change counts once two polls in a row agree on
-/// it, so a file that is being written is left alone until it is done.
+/// Rejects a path to a pipe or a socket before it is opened. Opening a pipe blocks until a process opens its other end,
+/// which may never happen; a signal does not interrupt it.
+///
+/// # Errors
+/// If the path leads to a pipe or a socket. A missing file is no error.
+pub fn refuse_pipe(path: &Path) -> io::Result<()> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt as _;
+        let kind = fs::metadata(path).map(|metadata| metadata.file_type());
+        if kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket()) {
+            let reason = "it is a pipe or a socket: name a plain file";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+    Ok(())
+}
+
+/// Separates complete changes from those in progress: a change counts once two consecutive polls agree on it, so a file
+/// is not read while it is being written.
 #[derive(Debug)]
 pub struct Debounce<T> {
-    /// What was last acted upon.
+    /// The state last acted upon.
     acted: T,
-    /// What was found last.
+    /// The state found last.
     last: T,
 }
 
 impl<T: Clone + PartialEq> Debounce<T> {
-    /// One that has acted upon this.
+    /// Starts with a state that has been acted upon.
     pub fn after(seen: T) -> Debounce<T> {
         Debounce { acted: seen.clone(), last: seen }
     }
 
-    /// Whether something new was found for the second time in a row.
+    /// Returns whether a new state was found for the second time in a row.
     pub fn settled(&mut self, found: T) -> bool {
         let settled = found == self.last && found != self.acted;
         if settled {
@@ -78,7 +99,7 @@ impl<T: Clone + PartialEq> Debounce<T> {
     }
 }
 
-/// Does work with files where it holds up no request.
+/// Runs blocking work with files on a thread where it delays no request.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(result) => result,

@@ -1,4 +1,5 @@
-//! What there is at an address where no gRPC could be spoken: looked at by asking, as HTTP/1 and as TLS do.
+//! Finds out what is listening at an address where a gRPC connection failed, by sending the first bytes of HTTP/2,
+//! HTTP/1 and TLS.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -7,39 +8,39 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 
-/// What is there.
+/// The result of a probe.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
     /// The name has no address.
     UnknownHost,
     /// The port is closed.
     Nobody,
-    /// No connection comes about.
+    /// The connection fails.
     Unreachable(String),
-    /// HTTP/1.
+    /// An HTTP/1 server.
     Http,
-    /// As gRPC does.
+    /// An HTTP/2 server, as gRPC needs.
     Http2,
-    /// A secure something.
+    /// A TLS server.
     Tls,
-    /// Redis, or what speaks like it.
+    /// Redis, or a server with its protocol.
     Redis,
-    /// It says something else, the beginning of which this is.
+    /// Another protocol, with the first line of its answer.
     Other(String),
-    /// It takes a connection, and nothing comes.
+    /// A server that accepts the connection and sends nothing.
     Silent,
-    /// It takes a connection, and closes it.
+    /// A server that accepts the connection and closes it.
     Closes,
 }
 
-/// How a client of HTTP/2 begins (RFC 9113, section 3.4), with empty SETTINGS.
+/// The connection preface of HTTP/2 (RFC 9113, section 3.4), with empty SETTINGS.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Not of HTTP/1.1, which has a `Host:`: Redis takes that for an attack.
+/// HTTP/1.0 rather than 1.1, as Redis takes the header `Host:` for an attack.
 const HTTP: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
-/// The beginning of TLS 1.2 (RFC 5246, section 7.4.1.2) with two suites and no extensions. Whoever speaks any TLS says
-/// something to it in TLS, be it that this will not do.
+/// A ClientHello of TLS 1.2 (RFC 5246, section 7.4.1.2) with two cipher suites and no extensions. A server of any TLS
+/// version answers it in TLS, at least with an alert.
 const CLIENT_HELLO: &[u8] = &[
     22, 3, 1, 0, 47, // a handshake of 47 bytes
     1, 0, 0, 43, 3, 3, // a ClientHello of 43
@@ -49,7 +50,7 @@ const CLIENT_HELLO: &[u8] = &[
     1, 0, // no compression
 ];
 
-/// Looks, for so long with each question.
+/// Probes the address, with this deadline for each attempt.
 pub async fn probe(address: &str, deadline: Duration) -> Found {
     if !matches!(timeout(deadline, lookup_host(address)).await, Ok(Ok(_))) {
         return Found::UnknownHost;
@@ -62,7 +63,7 @@ pub async fn probe(address: &str, deadline: Duration) -> Found {
             Err(error) => return Found::Unreachable(error.to_string()),
         };
         match told(said.as_deref()) {
-            // Many that speak TLS answer what is not TLS in HTTP, or by closing, or not at all.
+            // Many TLS servers answer plain text with HTTP, by closing the connection, or not at all.
             Found::Http => found = Found::Http,
             Found::Closes if found == Found::Silent => found = Found::Closes,
             Found::Closes | Found::Silent => {}
@@ -73,7 +74,8 @@ pub async fn probe(address: &str, deadline: Duration) -> Found {
     found
 }
 
-/// What is said first to these words: `None` if nothing is in time, and nothing at all if the connection is closed.
+/// Sends these bytes, and returns the first bytes of the answer: `None` if nothing arrives in time, and no bytes if the
+/// connection is closed.
 async fn ask(address: &str, words: &[u8], deadline: Duration) -> io::Result<Option<Vec<u8>>> {
     let connected = timeout(deadline, TcpStream::connect(address)).await;
     let mut connection = connected.map_err(|_| io::Error::new(ErrorKind::TimedOut, "it does not answer"))??;
@@ -84,7 +86,7 @@ async fn ask(address: &str, words: &[u8], deadline: Duration) -> io::Result<Opti
     };
     match timeout(deadline, asked).await {
         Ok(length) => {
-            // Reset or closed, it is the same.
+            // A reset counts as closed.
             said.truncate(length.unwrap_or(0));
             Ok(Some(said))
         }
@@ -93,7 +95,7 @@ async fn ask(address: &str, words: &[u8], deadline: Duration) -> io::Result<Opti
 }
 
 fn told(said: Option<&[u8]>) -> Found {
-    /// A frame of SETTINGS (RFC 9113, section 6.5), which comes first, on no stream.
+    /// Recognizes a SETTINGS frame (RFC 9113, section 6.5) on stream 0, which a server sends first.
     fn is_settings(said: &[u8]) -> bool {
         matches!(said, [0, _, _, 4, 0, 0, 0, 0, 0, ..])
     }
@@ -101,7 +103,7 @@ fn told(said: Option<&[u8]>) -> Found {
         None => Found::Silent,
         Some([]) => Found::Closes,
         Some(said) if is_settings(said) => Found::Http2,
-        // A record of an alert or of a handshake.
+        // A TLS record with an alert or a handshake.
         Some([21 | 22, 3, ..]) => Found::Tls,
         Some(said) if said.starts_with(b"HTTP/") => Found::Http,
         Some(said) if [&b"-ERR"[..], b"-NOAUTH", b"-DENIED", b"-LOADING"].iter().any(|word| said.starts_with(word)) => {

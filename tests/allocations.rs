@@ -8,22 +8,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tollgate::algorithm::{Algorithm, Ask, Limit, Options};
-use tollgate::descriptor::{self, Descriptor, Request};
+use tollgate::engine::algorithm::{Algorithm, Ask, Limit, Options};
+use tollgate::engine::check::{Check, Key, Origin};
+use tollgate::engine::descriptor::{self, Descriptor, Request};
+use tollgate::engine::plan::{Names, Plan, PlanOptions};
+use tollgate::engine::rules::Rules;
 use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions};
-use tollgate::heavy_hitters::{HeavyHitters, Places, RULE_BYTES, SEATS};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::{Around, Metrics};
-use tollgate::plan::{Names, Plan, PlanOptions};
-use tollgate::rules::Rules;
-use tollgate::rules::load::{self, LoadOptions, Sources};
+use tollgate::observe::Observers;
+use tollgate::observe::heavy_hitters::{HeavyHitters, Places, RULE_BYTES, SEATS};
+use tollgate::observe::redaction::Values;
+use tollgate::sources::files::load::{self, LoadOptions, Sources};
 use tollgate::spans::{
     self, Collector, Compression, Decider, Exporting, Propagators, Protocol, Queue, Resource, Sampling, Spans,
 };
+use tollgate::store::Store as _;
 use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::{Check, Key, Origin, Store as _};
-use tollgate::values::Values;
 use tollgate::wire::rate_limit_descriptor::Entry;
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitService};
@@ -58,6 +60,7 @@ fn service_with(options: LimiterOptions) -> Service<MemoryStore> {
         decided_by_header: None,
         dynamic_metadata: false,
         store_timeout: Duration::from_secs(1),
+        request_ids: false,
     };
     Service::new(Arc::new(limiter), metrics, options)
 }
@@ -126,8 +129,10 @@ fn a_call_that_is_not_sampled_allocates_as_often_as_one_without_tracing() {
 
 #[test]
 fn a_key_that_has_a_count_is_counted_without_asking_the_allocator() {
-    let heavy_hitters = Some(Arc::new(HeavyHitters::new(Values::Plain)));
-    let options = LimiterOptions { heavy_hitters, ..LimiterOptions::default() };
+    let heavy_hitters = Arc::new(HeavyHitters::new(Values::Plain, 0.8));
+    let mut observers = Observers::default();
+    observers.add(heavy_hitters);
+    let options = LimiterOptions { observers, ..LimiterOptions::default() };
     assert_eq!(allocations_of(service_with(options), 1), allocations(1));
 }
 
@@ -143,7 +148,7 @@ fn the_heaviest_keys_of_a_rule_take_at_most_64_kib_whatever_clients_send() {
     };
     let limit = Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(60), Options::default()).unwrap();
     let verdicts = store.decide(&[check("one for all", limit)]).unwrap();
-    let heavy_hitters = HeavyHitters::new(Values::Plain);
+    let heavy_hitters = HeavyHitters::new(Values::Plain, 0.8);
     let places = Places::new(&rules);
     let record = |key| {
         let request = request(key);

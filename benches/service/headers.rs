@@ -1,7 +1,7 @@
 //! Envoy Gateway's policies: each header that a rule matches is a level of the tree, and an entry of the request.
 
-use tollgate::descriptor::{Entry, Role};
-use tollgate::rules::{DescriptorConfig, RuleConfig, Rules};
+use tollgate::engine::descriptor::{Entry, Role};
+use tollgate::engine::rules::{DescriptorConfig, RuleConfig, Rules};
 
 use super::rules::{descriptor, domain, limit};
 

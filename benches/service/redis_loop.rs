@@ -5,8 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::{Cmd, Script, cmd};
-use tollgate::store::Check;
-use tollgate::store::redis::script::{self, Group};
+use tollgate::engine::check::Check;
+use tollgate::store::redis::decide::script::{self, Group};
 
 use crate::load::Latencies;
 use crate::support::redis::Redis;

@@ -5,10 +5,12 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tollgate::algorithm::{Algorithm, Ask, Limit, Options};
-use tollgate::descriptor::Entry;
-use tollgate::store::redis::{OnCall, RedisConfig, RedisStore};
-use tollgate::store::{Check, Key, Origin, Store as _};
+use tollgate::engine::algorithm::{Algorithm, Ask, Limit, Options};
+use tollgate::engine::check::{Check, Key, Origin};
+use tollgate::engine::descriptor::Entry;
+use tollgate::store::Store as _;
+use tollgate::store::redis::RedisStore;
+use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 
 use crate::bare::Bare;
 use crate::cluster;

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::algorithm::{Algorithm, Limit, Options};
-use tollgate::descriptor::{Entry, Role};
-use tollgate::rules::{
+use tollgate::engine::algorithm::{Algorithm, Limit, Options};
+use tollgate::engine::descriptor::{Entry, Role};
+use tollgate::engine::rules::options::RuleOptions;
+use tollgate::engine::rules::{
     Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, LimitConfig, Place, RuleConfig, RuleLimitConfig,
     Rules, Said,
 };
@@ -24,12 +25,7 @@ pub fn limit() -> RuleLimitConfig {
         said: Said::default(),
         allowance: Allowance::Limited(limit.expect("there is such a limit")),
         failure_mode: FailureMode::Open,
-        cost: 1,
-        give_back: true,
-        penalty: None,
-        lease: None,
-        durable: false,
-        usage: None,
+        options: RuleOptions::default(),
         replaces: Vec::new(),
     };
     RuleLimitConfig { line: None, name: None, config: Arc::new(config) }

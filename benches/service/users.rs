@@ -4,15 +4,16 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::decision_log::{DecisionLog, Destination, Options};
+use tollgate::engine::rules::Rules;
 use tollgate::grpc::{Headers, RequestLimits, Service, ServiceOptions};
-use tollgate::heavy_hitters::HeavyHitters;
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
-use tollgate::rules::Rules;
-use tollgate::rules::load::{self, LoadOptions, Sources};
+use tollgate::observe::Observing;
+use tollgate::observe::decision_log::{DecisionLog, Destination, Options};
+use tollgate::observe::heavy_hitters::HeavyHitters;
+use tollgate::observe::redaction::Values;
+use tollgate::sources::files::load::{self, LoadOptions, Sources};
 use tollgate::store::memory::MemoryStore;
-use tollgate::values::Values;
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, rate_limit_descriptor};
 
 use super::Told;
@@ -29,8 +30,18 @@ const REQUESTS: usize = 1 << 17;
 
 /// On the memory store; what is within its limit has no line in the log.
 pub fn service(told: Told) -> Service<MemoryStore> {
-    let heavy_hitters = matches!(told, Told::HeaviestKeys).then(|| Arc::new(HeavyHitters::new(Values::Plain)));
-    let options = LimiterOptions { heavy_hitters, ..LimiterOptions::default() };
+    let decision_log = matches!(told, Told::DecisionLog).then(|| {
+        let options = Options {
+            destination: Destination::Stdout,
+            sample: 0.0,
+            values: Values::Plain,
+            lines_per_second: NonZeroU32::MIN,
+        };
+        Arc::new(DecisionLog::start(options, "bench".to_owned(), Arc::new(|_| {})).expect("the system gives a thread"))
+    });
+    let heavy_hitters = matches!(told, Told::HeaviestKeys).then(|| Arc::new(HeavyHitters::new(Values::Plain, 0.8)));
+    let observing = Observing { heavy_hitters, decision_log, ..Observing::default() };
+    let options = LimiterOptions { observers: observing.observers(), ..LimiterOptions::default() };
     let metrics = Arc::new(Metrics::new(0.8).expect("every metric has a name of its own"));
     let limiter = Limiter::new(options, Arc::default(), Arc::<MemoryStore>::default(), Arc::clone(&metrics));
     limiter.put_in_force(rules());
@@ -40,17 +51,9 @@ pub fn service(told: Told) -> Service<MemoryStore> {
         decided_by_header: None,
         dynamic_metadata: false,
         store_timeout: Duration::from_secs(1),
+        request_ids: matches!(told, Told::DecisionLog),
     };
-    let log = matches!(told, Told::DecisionLog).then(|| {
-        let options = Options {
-            destination: Destination::Stdout,
-            sample: 0.0,
-            values: Values::Plain,
-            lines_per_second: NonZeroU32::MIN,
-        };
-        Arc::new(DecisionLog::start(options, Arc::new(|_| {})).expect("the system gives a thread"))
-    });
-    Service::new(Arc::new(limiter), metrics, options).logged(log)
+    Service::new(Arc::new(limiter), metrics, options)
 }
 
 fn rules() -> Rules {

@@ -1,5 +1,5 @@
-//! Reads the command line and the environment through clap. Clap stops at the first wrong value, and calls it by its
-//! flag: here each value is put to clap by itself, so that all mistakes are told together, each by the name that was
+//! Reads the command line and the environment through clap. Clap stops at the first wrong value, and names its flag.
+//! Here clap reads each value by itself, which finds all mistakes. Each is reported by the flag or variable that was
 //! used.
 
 use std::collections::BTreeSet;
@@ -12,25 +12,25 @@ use clap::{Arg, ArgMatches, Command};
 
 use crate::settings::{Environment, Given, Mistake, Origin};
 
-/// What was read.
+/// Result of reading the arguments.
 pub(super) struct Read {
-    /// What is right, as clap has it.
+    /// Valid arguments, as clap returns them.
     pub matches: ArgMatches,
-    /// What was given, in the order of the help, mistakes among it.
+    /// All given values in the order of the help, including the mistakes.
     pub given: Vec<Given>,
-    /// What is wrong.
+    /// Mistakes found.
     pub mistakes: Vec<Mistake>,
     /// The variables that the command reads.
     pub variables: BTreeSet<String>,
 }
 
-/// So many flags that there are not are told at most.
+/// Most unknown flags reported.
 const UNKNOWN: usize = 5;
 
-/// Reads the words of a command line, and the variables that its command has.
+/// Reads the words of a command line, and the variables of its command.
 ///
 /// # Errors
-/// Where the words make no command, such as a flag that there is not, or ask for help: what clap says to that.
+/// Returns clap's message if the words make no command, or if they ask for help.
 pub(super) fn read(command: &Command, words: Vec<OsString>, environment: &Environment) -> Result<Read, clap::Error> {
     let is_empty = |name: &OsStr| environment.has_empty(&name.to_string_lossy());
     let without_empty = |arg: Arg| if arg.get_env().is_some_and(is_empty) { arg.env(Resettable::Reset) } else { arg };
@@ -38,7 +38,7 @@ pub(super) fn read(command: &Command, words: Vec<OsString>, environment: &Enviro
     let (all, unknown) = without_unknown(&lenient, words, UNKNOWN)?;
     let asked = Asked::new(command, &all);
     let given = asked.given();
-    // Every value is that of a flag from here on, wherever it came from.
+    // From here on every value is that of a flag, wherever it came from.
     let command = each_arg(command, &|arg| arg.env(Resettable::Reset));
     let words = asked.words(&given);
     let (matches, mistakes) = match command.clone().try_get_matches_from(&words) {
@@ -52,10 +52,10 @@ pub(super) fn read(command: &Command, words: Vec<OsString>, environment: &Enviro
     Ok(Read { matches, mistakes, variables: asked.variables(), given })
 }
 
-/// Reads a command line, without the flags that there are not: so what else is wrong is found, too.
+/// Reads a command line without its unknown flags, to find its other mistakes as well.
 ///
 /// # Errors
-/// Where it makes no command also without them: what clap says to it as it stands.
+/// Returns clap's message about the whole command line if it makes no command without them either.
 fn without_unknown(
     command: &Command,
     words: Vec<OsString>,
@@ -73,13 +73,13 @@ fn without_unknown(
     };
     let is_value = |next: &OsString| !next.to_string_lossy().starts_with('-');
     let may_have_value = words.get(at + 1).is_some_and(is_value) && !words[at].to_string_lossy().contains('=');
-    // What follows can be its value, and a secret.
+    // The next word may be the flag's value, and a secret.
     let read = if may_have_value { less(2).or_else(|_| less(1)) } else { less(1) };
     let Ok((matches, others)) = read else { return Err(error) };
     Ok((matches, [mistake].into_iter().chain(others).collect()))
 }
 
-/// The flag that clap does not know, and which of the words it is.
+/// Returns the index of the flag that clap does not know, and the mistake.
 fn unknown_flag(error: &clap::Error, words: &[OsString]) -> Option<(usize, Mistake)> {
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else { return None };
     if error.kind() != ErrorKind::UnknownArgument || !flag.starts_with('-') {
@@ -94,7 +94,7 @@ fn unknown_flag(error: &clap::Error, words: &[OsString]) -> Option<(usize, Mista
     Some((words.iter().position(is_it)?, Mistake { given: None, reason }))
 }
 
-/// Puts each value to clap by itself: what it takes, and what it does not.
+/// Lets clap read each value by itself. Returns the valid values and the mistakes.
 fn judge(command: &Command, words: &[OsString], given: &[Given]) -> (Vec<Given>, Vec<Mistake>) {
     let (mut good, mut mistakes) = (Vec::new(), Vec::new());
     for one in given {
@@ -107,7 +107,7 @@ fn judge(command: &Command, words: &[OsString], given: &[Given]) -> (Vec<Given>,
     (good, mistakes)
 }
 
-/// The command that was asked for, and what clap found of its arguments.
+/// The given command, and what clap found of its arguments.
 struct Asked<'a> {
     path: Vec<OsString>,
     command: &'a Command,
@@ -126,13 +126,13 @@ impl<'a> Asked<'a> {
         asked
     }
 
-    /// Those that the command reads.
+    /// Returns the variables that the command reads.
     fn variables(&self) -> BTreeSet<String> {
         let variables = self.command.get_arguments().filter_map(Arg::get_env);
         variables.map(|name| name.to_string_lossy().into_owned()).collect()
     }
 
-    /// The values that somebody gave to a flag, or to its variable.
+    /// Returns the values given to flags or to their variables.
     fn given(&self) -> Vec<Given> {
         let of_arg = |arg: &Arg| {
             let origin = self.origin(arg)?;
@@ -144,7 +144,7 @@ impl<'a> Asked<'a> {
         self.command.get_arguments().filter_map(of_arg).collect()
     }
 
-    /// The same command in other words: all that has no value of a flag as it was, and of those only `given`.
+    /// Rewrites the command line: keeps all words that are no values of flags, and of the values only `given`.
     fn words(&self, given: &[Given]) -> Vec<OsString> {
         let mut words = self.path.clone();
         for Given { flag, values, .. } in given {
@@ -176,12 +176,12 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// Changes the arguments of a command and of all below it.
-fn each_arg(command: &Command, change: &dyn Fn(Arg) -> Arg) -> Command {
+/// Changes the arguments of a command and of all its subcommands.
+pub(super) fn each_arg(command: &Command, change: &dyn Fn(Arg) -> Arg) -> Command {
     command.clone().mut_args(change).mut_subcommands(|command| each_arg(&command, change))
 }
 
-/// The same with any value at all.
+/// Makes the argument accept any value.
 fn unread(arg: Arg) -> Arg {
     if !arg.get_action().takes_values() {
         return arg;
@@ -190,7 +190,7 @@ fn unread(arg: Arg) -> Arg {
     arg.value_parser(Unread { shown })
 }
 
-/// Takes a value as it stands; the help is as before.
+/// A parser that accepts every value as it is, with the help of the original.
 #[derive(Clone)]
 struct Unread {
     shown: Vec<PossibleValue>,
@@ -208,7 +208,7 @@ impl TypedValueParser for Unread {
     }
 }
 
-/// Why clap refuses a value, without the flag and the value, and what it would take.
+/// Returns why clap rejects a value, without the flag and the value, and the values that it accepts.
 fn reason(error: &clap::Error) -> String {
     let strings = |kind| match error.get(kind) {
         Some(ContextValue::String(one)) => vec![one.clone()],
@@ -222,7 +222,7 @@ fn reason(error: &clap::Error) -> String {
     let near = near.first().map(|near| format!("did you mean {near}?"));
     let known: Vec<_> = [why, takes, near].into_iter().flatten().collect();
     match known.is_empty() {
-        // In clap's own words, which begin with what it is.
+        // Clap's own message, which begins with the problem.
         true => error.to_string().lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
         false => known.join("; "),
     }

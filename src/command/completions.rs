@@ -1,4 +1,4 @@
-//! `tollgate completions`: a script by which a shell completes the command.
+//! `tollgate completions`: a script with which a shell completes the command.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -8,7 +8,7 @@ use clap_complete::Shell;
 
 #[derive(Args)]
 pub(super) struct Completions {
-    /// The shell that is to complete.
+    /// The shell to write the script for.
     shell: Shell,
 }
 

@@ -1,23 +1,23 @@
-//! `tollgate check --env`: what the service would take from the environment as it is, and from where.
+//! `tollgate check --env`: the settings that the service would take from the current environment, and their origins.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use anyhow::bail;
-use clap::{Args as _, Command, CommandFactory as _, FromArgMatches as _};
+use anyhow::{Context as _, bail};
+use clap::{Command, FromArgMatches as _};
 use serde_json::json;
 
+use super::arguments;
 use super::arguments::Read;
 use super::findings::Findings;
-use super::report::Format;
-use super::{Cli, arguments};
+use crate::command::rules::report::Format;
 use crate::settings::{Environment, Given, Origin, Settings};
 
 /// A setting as it would be in force.
 struct InForce {
     heading: String,
     variable: String,
-    /// `None`: it is not set, and has no default.
+    /// `None` if it is unset and has no default.
     value: Option<String>,
     origin: Option<Origin>,
 }
@@ -28,30 +28,33 @@ impl InForce {
     }
 }
 
-pub(super) fn run(format: Format, environment: &Environment) -> anyhow::Result<ExitCode> {
-    let read = read(environment)?;
-    let super::Command::Serve(settings) = Cli::from_arg_matches(&read.matches)?.command else {
-        bail!("these words are those of `tollgate serve`");
-    };
+pub(super) fn run(cli: &Command, format: Format, environment: &Environment) -> anyhow::Result<ExitCode> {
+    let (settings, read) = read(cli, environment)?;
     let findings = Findings::new(read, &settings.errors(environment), environment).of_service(&settings, environment);
-    let all = in_force(&findings.given);
+    let all = in_force(cli, &findings.given);
+    let notes = notes(&settings, &findings);
     match format {
-        Format::Text => print_text(&all, &findings),
-        Format::Json => print_json(&all, &findings),
+        Format::Text => print_text(&all, &findings, &notes),
+        Format::Json => print_json(&all, &findings, &notes),
         Format::Github | Format::Sarif => bail!("--env has no place in a file to point at: use --format text or json"),
     }
     Ok(if findings.mistakes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What the service would read, started without arguments.
-pub(super) fn read(environment: &Environment) -> Result<Read, clap::Error> {
+/// Reads the settings as the service does when it is started without arguments.
+///
+/// # Errors
+/// If a value cannot be read.
+pub(super) fn read(cli: &Command, environment: &Environment) -> anyhow::Result<(Settings, Read)> {
     let words = ["tollgate", "serve"].map(OsString::from).to_vec();
-    arguments::read(&Cli::command(), words, environment)
+    let read = arguments::read(cli, words, environment)?;
+    let serve = read.matches.subcommand_matches("serve").context("`serve` is the command that was read")?;
+    Ok((Settings::from_arg_matches(serve)?, read))
 }
 
-/// All settings, in the order of their page.
-fn in_force(given: &[Given]) -> Vec<InForce> {
-    let declared = Settings::augment_args(Command::new("tollgate"));
+/// Returns all settings, in the order of their page.
+fn in_force(cli: &Command, given: &[Given]) -> Vec<InForce> {
+    let declared = cli.find_subcommand("serve").into_iter().flat_map(Command::get_arguments);
     let of_arg = |arg: &clap::Arg| {
         let variable = arg.get_env()?.to_string_lossy().into_owned();
         let given = given.iter().find(|given| given.variable.as_deref() == Some(&variable));
@@ -66,13 +69,23 @@ fn in_force(given: &[Given]) -> Vec<InForce> {
             variable,
         })
     };
-    declared.get_arguments().filter_map(of_arg).collect()
+    declared.filter_map(of_arg).collect()
 }
 
-fn print_text(all: &[InForce], findings: &Findings) {
+/// Returns notes on defaults that depend on the name of the program, and so not on the environment alone.
+fn notes(settings: &Settings, findings: &Findings) -> Vec<&'static str> {
+    const FAILURE_MODE: &str = "FAILURE_MODE is not set. While Redis is unavailable, requests pass if the service is \
+                                started as `tollgate`; calls fail, as in envoyproxy/ratelimit, if it is started as \
+                                `ratelimit`, and Envoy's failure_mode_deny decides. Set it to choose.";
+    let is_given = findings.given.iter().any(|given| given.is_one_of(&["FAILURE_MODE"]));
+    let may_fail = !matches!(settings.store.redis(), Ok(None));
+    if is_given || !may_fail { Vec::new() } else { vec![FAILURE_MODE] }
+}
+
+fn print_text(all: &[InForce], findings: &Findings, notes: &[&str]) {
     let width = |text: fn(&InForce) -> usize| all.iter().map(text).max().unwrap_or_default();
     let name = width(|setting| setting.variable.len());
-    // A long value pushes its own origin aside, and no other.
+    // A long value shifts only its own origin.
     let value = width(|setting| setting.value.as_ref().map_or(0, String::len)).min(40);
     let mut heading = "";
     for setting in all {
@@ -85,6 +98,7 @@ fn print_text(all: &[InForce], findings: &Findings) {
         println!("  {variable:name$}  {:value$}  {}", shown.as_deref().unwrap_or("unset"), setting.origin());
     }
     println!();
+    notes.iter().for_each(|note| println!("note: {note}"));
     findings.warnings.iter().for_each(|warning| println!("warning: {warning}"));
     findings.mistakes.iter().for_each(|mistake| println!("error: {mistake}"));
     let (errors, warnings) = (findings.mistakes.len(), findings.warnings.len());
@@ -92,10 +106,10 @@ fn print_text(all: &[InForce], findings: &Findings) {
     println!("{set} of {} settings are set; errors: {errors}, warnings: {warnings}", all.len());
 }
 
-fn print_json(all: &[InForce], findings: &Findings) {
+fn print_json(all: &[InForce], findings: &Findings, notes: &[&str]) {
     let setting =
         |setting: &InForce| json!({ "setting": setting.variable, "value": setting.value, "origin": setting.origin() });
     let settings: Vec<_> = all.iter().map(setting).collect();
     let Findings { warnings, mistakes, .. } = findings;
-    println!("{:#}", json!({ "settings": settings, "warnings": warnings, "errors": mistakes }));
+    println!("{:#}", json!({ "settings": settings, "notes": notes, "warnings": warnings, "errors": mistakes }));
 }

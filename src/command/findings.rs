@@ -1,16 +1,16 @@
-//! What there is to say of the settings before a command does anything: all at once, and only what concerns it.
+//! Remarks on the settings before a command runs: all at once, and only those about settings that the command reads.
 
 use std::collections::BTreeSet;
 
 use super::arguments::Read;
-use crate::plan::CounterKeys;
+use crate::engine::plan::CounterKeys;
 use crate::settings::{
     self, Backend, ConfigType, Environment, Given, KeyNames, Misspelt, Mistake, RedisTlsSettings, Settings,
     SettingsError, Unsupported,
 };
-use crate::store::redis::RedisAddress;
+use crate::store::redis::topology::address::RedisAddress;
 
-/// What was given, and what of it has no effect or cannot be.
+/// Given values, with their warnings and mistakes.
 pub(super) struct Findings {
     pub given: Vec<Given>,
     pub warnings: Vec<String>,
@@ -18,12 +18,12 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// `errors` are those of settings that clap could read.
+    /// Collects the findings. `errors` are those of settings that clap could read.
     pub fn new(read: Read, errors: &[SettingsError], environment: &Environment) -> Findings {
         Findings::of_errors(read, &errors.iter().collect::<Vec<_>>(), environment)
     }
 
-    /// The same of errors that somebody else keeps.
+    /// Collects the findings of borrowed errors.
     pub fn of_errors(read: Read, errors: &[&SettingsError], environment: &Environment) -> Findings {
         let Read { given, mistakes, variables, .. } = read;
         let errors = errors.iter().map(|error| Mistake::of(error, &given));
@@ -36,7 +36,7 @@ impl Findings {
         Findings { given, warnings, mistakes }
     }
 
-    /// Adds what the service's settings say between them.
+    /// Adds conflicts between the service's settings.
     pub fn of_service(mut self, settings: &Settings, environment: &Environment) -> Findings {
         let set = |name| self.given.iter().find(|given| given.variable.as_deref() == Some(name));
         let redis = set("REDIS_URL").filter(|_| settings.store.backend_type == Some(Backend::Memory));
@@ -66,15 +66,21 @@ impl Findings {
             let given = set(name)?;
             Some(format!("{given} ({}) does nothing: {why}", given.origin))
         });
+        let tolerated = self.given.iter().filter_map(|given| {
+            let remark = settings::tolerated(given.variable.as_deref()?, &given.value())?;
+            Some(format!("{given} ({}) {remark}", given.origin))
+        });
+        let tolerated: Vec<_> = tolerated.collect();
         let elsewhere = self.rules_elsewhere(settings);
         let elsewhere = elsewhere.into_iter().chain(self.of_redis(settings)).chain(decisions);
         let elsewhere: Vec<_> = elsewhere.collect();
-        let warnings = redis.into_iter().chain(replicas).chain(idle).chain(names).chain(elsewhere).chain(traces);
+        let warnings =
+            redis.into_iter().chain(replicas).chain(idle).chain(names).chain(elsewhere).chain(tolerated).chain(traces);
         self.warnings.extend(warnings);
         self
     }
 
-    /// What says how Redis is reached, and it is reached in another way.
+    /// Returns warnings about settings of a connection to Redis that is made in another way.
     fn of_redis(&self, settings: &Settings) -> Vec<String> {
         let Ok(Some(redis)) = settings.store.redis() else { return Vec::new() };
         let second = redis.per_second.as_ref().map(|second| &second.address);
@@ -96,10 +102,10 @@ impl Findings {
         idle.collect()
     }
 
-    /// What names a place of rules, and they come from another.
+    /// Returns warnings about settings of a source of rules that is not in use.
     fn rules_elsewhere(&self, settings: &Settings) -> Vec<String> {
         let is_of_server = |name: &str| name.starts_with("CONFIG_GRPC_XDS_") || name.starts_with("XDS_CLIENT_");
-        // Drivers of envoyproxy/ratelimit set its folders in any case.
+        // Deployments of envoyproxy/ratelimit set its folders in any case, so those cause no warning.
         let is_of_files = |name: &str| name == "RULES";
         let (kind, is_idle): (_, &dyn Fn(&str) -> bool) = match settings.rules.config_type {
             ConfigType::File => ("FILE", &is_of_server),
@@ -109,7 +115,7 @@ impl Findings {
         idle.map(|given| format!("{given} does nothing: CONFIG_TYPE is {kind}")).collect()
     }
 
-    /// What the names of counters do not do that somebody may expect of them.
+    /// Returns warnings about settings of counter names that have no effect with these names.
     fn of_names(&self, settings: &Settings) -> Vec<String> {
         let set = |name| self.given.iter().find(|given| given.variable.as_deref() == Some(name));
         let (keys, jitter) = (set("COUNTER_KEYS"), set("EXPIRATION_JITTER_MAX_SECONDS"));
@@ -135,14 +141,14 @@ impl Findings {
         keys.into_iter().chain(jitter).collect()
     }
 
-    /// Adds words that mean nothing to the service.
+    /// Adds words that the service ignores.
     pub fn without_effect(mut self, ignored: &[String]) -> Findings {
         self.warnings
             .extend(ignored.iter().map(|word| format!("{word} (command line) does nothing: no such argument")));
         self
     }
 
-    /// Says it on standard error. `false`: there is a mistake.
+    /// Prints the findings on standard error. Returns `false` if there is a mistake.
     #[must_use]
     pub fn tell(&self) -> bool {
         self.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));

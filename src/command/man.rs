@@ -11,12 +11,12 @@ use crate::version;
 
 #[derive(Args)]
 pub(super) struct Man {
-    /// A folder for the pages of all commands. Unset: the page of tollgate itself goes to standard output.
+    /// Folder for the pages of all commands. Unset: print the page of tollgate itself.
     folder: Option<PathBuf>,
 }
 
 pub(super) fn run(man: &Man, tollgate: clap::Command) -> anyhow::Result<ExitCode> {
-    // One manual for all targets: a release makes it once.
+    // All targets share one manual, which a release builds once.
     let mut tollgate = tollgate.version(version::VERSION).disable_help_subcommand(true);
     if let Some(folder) = &man.folder {
         let refused = || format!("cannot write the pages to {}", folder.display());

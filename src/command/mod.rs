@@ -1,48 +1,36 @@
-//! What the command line does: a file for each command.
+//! The command line. `ask` holds the commands that call the gRPC port, `live` those that call the HTTP port, `redis`
+//! those that work on Redis without a service, and `rules` those that work on files.
 
-mod admin_port;
-mod adjustment;
-mod answer;
 mod arguments;
 mod ask;
-mod bans;
-mod check;
-mod client;
 mod completions;
-mod connector;
-mod counter;
 mod environment;
-mod explain;
 mod findings;
-mod health;
+mod live;
 mod man;
+mod output;
 mod page;
-mod promote;
 mod redis;
 mod reference;
-mod replay;
-mod replicas;
-mod report;
-mod secrecy;
+mod rules;
 mod serve;
-mod top;
-mod usage;
 
 use std::ffi::OsString;
-use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use anyhow::Context as _;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
+use self::ask::{explain, health};
 use self::findings::Findings;
+use self::live::{bans, top};
+use self::output::print;
+use self::redis::{adjustment, counter, fleet, usage};
 use self::reference::Translated;
+use self::rules::{check, promote, replay};
+use crate::engine::printable::printable_lines;
 use crate::metrics;
 use crate::settings::{self, Environment, Settings, SettingsError};
 use crate::version;
-
-/// The exit code where no limit applies to a request.
-const NOTHING_APPLIES: u8 = 3;
 
 /// A rate-limit service for Envoy: exact limits, decided in Redis or in memory.
 #[derive(Parser)]
@@ -57,7 +45,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Answer Envoy by the rules (this is the default).
+    /// Answer Envoy by the rules (the default command).
     ///
     /// Exits with 0 after SIGTERM or SIGINT, and with 1 if it cannot serve.
     Serve(Box<Settings>),
@@ -67,25 +55,25 @@ enum Command {
     Replay(Box<replay::Replay>),
     Promote(promote::Promote),
     Health(health::Health),
-    /// Show counters in Redis, or reset them.
+    /// Show or reset counters in Redis.
     #[command(subcommand)]
     Counter(counter::Command),
     Top(top::Top),
     Bans(bans::Bans),
-    Replicas(replicas::Replicas),
+    Replicas(fleet::Replicas),
     Usage(Box<usage::Usage>),
     Scale(Box<adjustment::Scale>),
-    /// Change limits for a while, without an edit of the rules.
+    /// Change limits for a while, without editing the rules.
     ///
-    /// For all replicas within a second, through Redis: `tollgate adjustments` lists what holds. Each exits with 0 if
-    /// it is done, and with 1 otherwise.
+    /// Takes effect on all instances within a second, through Redis. `tollgate adjustments` lists the adjustments in
+    /// force. Each command exits with 0 on success, and with 1 if not.
     #[command(subcommand)]
     Adjust(adjustment::Adjust),
     #[command(visible_alias = "overrides")]
     Adjustments(adjustment::Adjustments),
-    /// Print the JSON Schema of rules files, by which editors complete and check them.
+    /// Print the JSON Schema of rules files, with which editors complete and check them.
     ///
-    /// An editor with yaml-language-server takes it from a comment in the file's first line:
+    /// An editor with yaml-language-server reads it if the file's first line is this comment:
     /// # yaml-language-server: $schema=PATH
     Schema,
     /// Print the reference page of all settings, in Markdown.
@@ -95,31 +83,33 @@ enum Command {
     /// Print the reference page of the command line, in Markdown.
     #[command(name = "command-line", hide = true)]
     Reference,
-    /// Print a script that lets a shell complete this command.
+    /// Print a script with which a shell completes this command.
     Completions(completions::Completions),
     /// Print the manual page, or write the pages of all commands into a folder.
     Man(man::Man),
 }
 
-/// Does what the arguments and the environment say; what goes wrong is on standard error.
+/// Runs the command of these arguments in the environment of the process. Prints errors on standard error.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let environment = Environment::of_process();
-    let Translated { words, ignored } = reference::translate(arguments.into_iter().collect(), &Cli::command());
+    let words: Vec<OsString> = arguments.into_iter().collect();
+    let cli = reference::with_defaults(Cli::command(), &words);
+    let Translated { words, ignored } = reference::translate(words, &cli);
     let words = with_default_command(words);
-    let read = arguments::read(&Cli::command(), words, &environment)
+    let read = arguments::read(&cli, words, &environment)
         .and_then(|read| Ok((Cli::from_arg_matches(&read.matches)?.command, read)));
     let (command, read) = match read {
         Ok(read) => read,
         Err(error) => {
-            // Not clap's own exit: its 2 means "limited" here.
+            // Clap's own exit would use 2, which means "limited" here.
             let _ = error.print();
             return if error.use_stderr() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
         }
     };
     if let Command::Check(check) = &command {
         match check {
-            _ if check.env => return told(environment::run(check.format, &environment)),
-            _ if check.redis => return told(redis::run(check, &environment)),
+            _ if check.env => return told(environment::run(&cli, check.format, &environment)),
+            _ if check.redis => return told(redis::check::run(&cli, check, &environment)),
             _ => {}
         }
     }
@@ -141,12 +131,12 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Counter(command) => counter::run(command),
         Command::Top(top) => top::run(top),
         Command::Bans(bans) => bans::run(bans),
-        Command::Replicas(replicas) => replicas::run(replicas),
+        Command::Replicas(replicas) => fleet::run(replicas),
         Command::Usage(usage) => usage::run(*usage),
         Command::Scale(scale) => adjustment::scale(*scale),
         Command::Adjust(adjust) => adjustment::adjust(adjust),
         Command::Adjustments(adjustments) => adjustment::list(adjustments),
-        Command::Schema => print(&format!("{:#}\n", crate::rules::schema())),
+        Command::Schema => print(&format!("{:#}\n", crate::sources::files::schema())),
         Command::Settings => print(&settings::page()),
         Command::Metrics => metrics::page().map_err(Into::into).and_then(|page| print(&page)),
         Command::Reference => print(&page::page(&Cli::command())),
@@ -156,29 +146,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     told(done)
 }
 
-/// Prints all that a command has to say. It succeeds, too, where the reader has seen enough, as `head` has.
-///
-/// # Errors
-/// Where standard output cannot be written otherwise.
-fn print(text: &str) -> anyhow::Result<ExitCode> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(error).context("standard output cannot be written")
-        }
-        _ => Ok(ExitCode::SUCCESS),
-    }
-}
-
 fn told(done: anyhow::Result<ExitCode>) -> ExitCode {
     done.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        eprintln!("error: {}", printable_lines(&format!("{error:#}")));
         ExitCode::FAILURE
     })
 }
 
 impl Command {
-    /// What is wrong with settings that can be read.
+    /// Returns the errors in settings that clap could read.
     fn errors(&self, environment: &Environment) -> Vec<SettingsError> {
         match self {
             Command::Serve(settings) => settings.errors(environment),
@@ -192,7 +168,7 @@ impl Command {
     }
 }
 
-/// `tollgate --rules x` means `tollgate serve --rules x`.
+/// Inserts the default command: `tollgate --rules x` means `tollgate serve --rules x`.
 fn with_default_command(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let first = arguments.get(1).and_then(|argument| argument.to_str());
     let serves = match first {

@@ -6,7 +6,7 @@ use clap::{Arg, Args as _, Command};
 
 use crate::settings::Settings;
 
-/// The page, in Markdown, from what the command line parses.
+/// Returns the page in Markdown, from clap's declarations.
 pub(super) fn page(tollgate: &Command) -> String {
     let mut page = String::from(
         "# Command line\n\n\
@@ -25,7 +25,7 @@ pub(super) fn page(tollgate: &Command) -> String {
     page
 }
 
-/// The commands that do something, by their whole names.
+/// Returns the commands without subcommands, with their whole names.
 fn commands<'c>(before: &str, command: &'c Command) -> Vec<(String, &'c Command)> {
     let name = format!("{before}{}", command.get_name());
     let shown: Vec<_> = command.get_subcommands().filter(|command| !command.is_hide_set()).collect();
@@ -67,7 +67,7 @@ fn variable(arg: &Arg) -> String {
     arg.get_env().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// What the settings page has.
+/// Returns whether the argument is on the settings page.
 fn is_setting(arg: &Arg) -> bool {
     let settings = Settings::augment_args(Command::new("tollgate"));
     arg.get_env().is_some() && settings.get_arguments().any(|setting| setting.get_env() == arg.get_env())
@@ -77,7 +77,7 @@ fn takes_a_value(arg: &Arg) -> bool {
     arg.get_action().takes_values()
 }
 
-/// `-d`, `--domain DOMAIN`, or `KEY=VALUE...`.
+/// Returns the spelling: `-d`, `--domain DOMAIN`, or `KEY=VALUE...`.
 fn spelling(arg: &Arg) -> String {
     let value = match arg.get_value_names() {
         Some([name, ..]) if takes_a_value(arg) => name.to_string(),
@@ -105,7 +105,7 @@ fn choices(arg: &Arg) -> String {
     }
 }
 
-/// Help ends with a full stop where it is one paragraph's last, and clap takes that away.
+/// Returns the help with a full stop, which clap removes from help of a single paragraph.
 fn sentence(text: Option<&clap::builder::StyledStr>) -> String {
     let mut text = text.map(ToString::to_string).unwrap_or_default().trim().to_owned();
     if !text.is_empty() && !text.ends_with('.') {

@@ -1,26 +1,29 @@
-//! The programs in the image of `envoyproxy/ratelimit`, and the flags of its tools: a Deployment or a script that calls
-//! them works as it is.
+//! The programs in the image of `envoyproxy/ratelimit`, and the flags of its tools. A Deployment or a script that calls
+//! them works unchanged.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use clap::{Arg, Command};
 
-/// A command line in this command's words.
+use super::arguments::each_arg;
+use crate::engine::rules::FailureMode;
+
+/// A command line in the words of `tollgate`.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Translated {
     pub words: Vec<OsString>,
-    /// What had to be left out: the service there takes any arguments and reads none, and a tool has a flag that is
-    /// nothing here.
+    /// Words left out: that service accepts any arguments and reads none, and one flag of a tool has no counterpart
+    /// here.
     pub ignored: Vec<String>,
 }
 
-/// What the image there calls a program, and the command that does the same here.
+/// Name of a program in that image, and the command that replaces it.
 const PROGRAMS: &[(&str, &str)] =
     &[(SERVICE, "serve"), ("ratelimit_client", "ask"), ("ratelimit_config_check", "check")];
 const SERVICE: &str = "ratelimit";
 
-/// Go's flags have one dash, or two, and a value behind `=` or in the next word.
+/// A flag of a tool. Go's flags have one dash or two, and their value follows `=` or is the next word.
 struct Flag {
     command: &'static str,
     name: &'static str,
@@ -28,15 +31,15 @@ struct Flag {
 }
 
 enum Takes {
-    /// A value, which becomes that of a flag here.
+    /// A value, which becomes the value of this flag.
     Value(&'static str),
-    /// Nothing, or `=true`.
+    /// No value, or `=true`.
     Switch(&'static str),
-    /// What has no flag here.
+    /// A value that becomes an argument without a flag.
     Path,
-    /// `k=v,k=v`, once for each descriptor.
+    /// `k=v,k=v`, given once for each descriptor.
     Descriptor,
-    /// A value that nothing here reads.
+    /// A value that is ignored.
     Unread,
 }
 
@@ -53,10 +56,27 @@ const FLAGS: &[Flag] = &[
     Flag { command: "check", name: "merge_domain_configs", takes: Takes::Switch("--merge-domain-config") },
 ];
 
-/// Puts what was written for a program there into words of `command`. All else stays as it is.
+/// Gives `command` the defaults of the program that the first word names. `envoyproxy/ratelimit` fails a call that it
+/// cannot decide, so a gateway that fails closed must stay closed when the image is replaced.
+pub(super) fn with_defaults(command: Command, words: &[OsString]) -> Command {
+    if program(words).is_none_or(|(name, _)| *name != SERVICE) {
+        return command;
+    }
+    each_arg(&command, &|arg| match arg.get_id() == "failure_mode" {
+        true => arg.default_value(FailureMode::Error.name()),
+        false => arg,
+    })
+}
+
+/// Returns the program in the image of `envoyproxy/ratelimit` that the first word names.
+fn program(words: &[OsString]) -> Option<&'static (&'static str, &'static str)> {
+    let name = words.first().and_then(|word| Path::new(word).file_name()).and_then(OsStr::to_str);
+    PROGRAMS.iter().find(|(known, _)| Some(*known) == name)
+}
+
+/// Translates the arguments of a program in that image into words of `command`. Other arguments stay as they are.
 pub(super) fn translate(words: Vec<OsString>, command: &Command) -> Translated {
-    let program = words.first().and_then(|word| Path::new(word).file_name()).and_then(OsStr::to_str);
-    let program = PROGRAMS.iter().find(|(name, _)| Some(*name) == program);
+    let program = program(&words);
     let named = words.get(1).and_then(|word| word.to_str()).and_then(|word| command.find_subcommand(word));
     let asks_version = words.get(1).is_some_and(|word| word == "-V" || word == "--version");
     match (program, named) {
@@ -72,7 +92,7 @@ pub(super) fn translate(words: Vec<OsString>, command: &Command) -> Translated {
     }
 }
 
-/// The words of `serve` that it knows.
+/// Returns the words that `serve` knows.
 fn known_alone(words: Vec<OsString>, command: &Command) -> Translated {
     let serve = command.find_subcommand("serve");
     let args: Vec<&Arg> = serve.into_iter().flat_map(Command::get_arguments).collect();
@@ -87,7 +107,7 @@ fn known_alone(words: Vec<OsString>, command: &Command) -> Translated {
             Some(_) if text.contains('=') => known.push(word),
             Some(arg) => {
                 known.push(word);
-                // A switch may stand alone: what follows then is the next flag.
+                // A switch may have no value: the next word is then another flag.
                 let takes_value = arg.get_action().takes_values();
                 let needs_value = arg.get_num_args().map_or(takes_value, |number| number.min_values() > 0);
                 known.extend(needs_value.then(|| words.next()).flatten());
@@ -99,7 +119,7 @@ fn known_alone(words: Vec<OsString>, command: &Command) -> Translated {
     Translated { words: known, ignored }
 }
 
-/// With this command's flags in the place of those there.
+/// Replaces the flags of those programs by those of `command`.
 fn with_flags(words: Vec<OsString>, command: &str) -> Translated {
     let mut words = words.into_iter();
     let mut translated: Vec<OsString> = Vec::new();
@@ -133,7 +153,7 @@ fn with_flags(words: Vec<OsString>, command: &str) -> Translated {
     Translated { words: translated, ignored }
 }
 
-/// The flag that a word is, and its value where that stands in the same word.
+/// Returns the flag that a word names, and its value if it is in the same word.
 fn flag(word: &OsStr, command: &str) -> Option<(&'static Flag, Option<String>)> {
     let text = word.to_str()?.strip_prefix('-')?;
     let text = text.strip_prefix('-').unwrap_or(text);
@@ -212,7 +232,7 @@ mod tests {
             ),
             ("tollgate check --config_dir=/rules", "tollgate check /rules"),
             ("tollgate check -merge_domain_configs=false r", "tollgate check --merge-domain-config=false r"),
-            // Elsewhere they mean nothing, and clap says so.
+            // Other commands do not have these flags, and clap reports them.
             ("tollgate health -domain shop", "tollgate health -domain shop"),
             ("tollgate --rules a", "tollgate --rules a"),
         ] {

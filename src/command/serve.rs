@@ -1,4 +1,4 @@
-//! `tollgate serve`: answers Envoy until a signal ends it.
+//! `tollgate serve`: answers Envoy until a signal stops it.
 
 use std::process::ExitCode;
 
@@ -7,7 +7,7 @@ use crate::server;
 use crate::settings::{Given, Settings};
 use crate::telemetry::{self, Logs};
 
-/// Says why it cannot serve in the log, which waits for no reader.
+/// Runs the service. Logs why it cannot serve; logging does not wait for a reader.
 pub(super) fn run(settings: Settings, findings: &Findings) -> ExitCode {
     let logs = telemetry::init(&settings.logs.log_level, settings.logs.log_format);
     tell(findings);
@@ -23,11 +23,11 @@ pub(super) fn run(settings: Settings, findings: &Findings) -> ExitCode {
     }
 }
 
-/// The threads that answer calls are the server's own; this one starts and ends them.
+/// Runs the server on this thread. The server starts its own threads for calls.
 fn run_to_the_end(settings: Settings, logs: &Logs) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(serve(settings, logs));
-    // A load that is going on, or a disk that does not answer, holds up no end.
+    // A load in progress, or a disk that does not answer, must not delay the end.
     runtime.shutdown_background();
     done
 }

@@ -1,5 +1,5 @@
-//! A call, from its headers to the service that answers it. Nearly every call is for the rate limit service, so that
-//! stands right behind hyper; what is asked now and then, health and reflection, goes through tonic's router.
+//! A call, from its headers to the service that answers it. Nearly every call is for the rate limit service, so hyper
+//! passes it to that service directly; the rare calls for health and reflection go through tonic's router.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -17,12 +17,13 @@ use tonic::server::NamedService;
 use tonic::service::Routes;
 
 use super::Service;
-use super::message::{self, Counted};
+use super::message;
 use super::session::Session;
+use super::unsent::{self, Counted};
 use crate::store::Store;
 use crate::wire::RateLimitServiceServer;
 
-/// The calls of one connection.
+/// Answers the calls of one connection.
 pub(super) struct Calls<S> {
     pub(super) service: RateLimitServiceServer<Service<S>>,
     pub(super) others: Routes,
@@ -31,39 +32,53 @@ pub(super) struct Calls<S> {
 }
 
 impl<S: Store> Calls<S> {
-    /// The answer to one.
+    /// Answers a call.
     pub(super) async fn answer(
         self: Arc<Self>,
         request: http::Request<Incoming>,
-    ) -> Result<http::Response<Body>, Infallible> {
+    ) -> Result<http::Response<Counted<Body>>, Infallible> {
+        let response = self.respond(request).await;
+        Ok(response.map(|body| Counted::new(body, &self.session.unsent)))
+    }
+
+    async fn respond(&self, request: http::Request<Incoming>) -> http::Response<Body> {
         if let Some(status) = refusal(&request) {
-            // A client that is still sending would meet a stream that has ended.
+            // Receives the rest first: a client that is still sending would find its stream closed.
             let _ = message::receive(request, &self.session, self.max_message_bytes).await;
-            return Ok(refused(status));
+            return refused(status);
         }
         if !is_for(<RateLimitServiceServer<Service<S>>>::NAME, &request) {
-            return Ok(Box::pin(self.other(request)).await.unwrap_or_else(Status::into_http));
+            return Box::pin(self.other(request)).await.unwrap_or_else(Status::into_http);
         }
         match message::receive(request, &self.session, self.max_message_bytes).await {
+            // The client does not read the answers it has, so decide no more for it.
+            Ok(_) if self.session.unsent.is_full() => unsent::over_budget().into_http(),
             Ok(request) => {
                 let _deciding = self.session.decide();
-                self.service.clone().call(request).await
+                let Ok(response) = self.service.clone().call(request).await;
+                response
             }
-            Err(status) => Ok(status.into_http()),
+            Err(status) => status.into_http(),
         }
     }
 
-    /// The answer to a call for health or reflection. When the process drains it ends, whether its client is done or
-    /// not.
+    /// Answers a call for health or reflection. The answer ends when the process drains, even if its client has not
+    /// finished.
     async fn other(&self, request: http::Request<Incoming>) -> Result<http::Response<Body>, Status> {
+        if self.session.unsent.is_full() {
+            return Err(unsent::over_budget());
+        }
         let mut others = self.others.clone();
         let answer = if is_stream(&request) {
             let (mut parts, body) = request.into_parts();
             let headers = message::detach(&mut parts);
-            let body = Counted::new(body, headers, &self.session)?;
+            let body = message::Counted::new(body, headers, &self.session)?;
             others.call(http::Request::from_parts(parts, body))
         } else {
-            others.call(message::receive(request, &self.session, self.max_message_bytes).await?)
+            let request = message::receive(request, &self.session, self.max_message_bytes).await?;
+            // The call counts as activity when it begins, but not while its answer lasts.
+            drop(self.session.decide());
+            others.call(request)
         };
         tokio::select! {
             biased;
@@ -76,7 +91,7 @@ impl<S: Store> Calls<S> {
     }
 }
 
-/// The status for what is no call of gRPC: its method, or the type of its content.
+/// Returns the status for a request that is not gRPC, by its method or content type.
 fn refusal<B>(request: &http::Request<B>) -> Option<StatusCode> {
     if request.method() != Method::POST {
         return Some(StatusCode::METHOD_NOT_ALLOWED);
@@ -91,7 +106,7 @@ fn refusal<B>(request: &http::Request<B>) -> Option<StatusCode> {
 }
 
 fn refused(status: StatusCode) -> http::Response<Body> {
-    // For people: gRPC's clients look at nothing but the status.
+    // The text is for people; gRPC clients read only the status.
     let reason = match status {
         StatusCode::METHOD_NOT_ALLOWED => "gRPC is called by POST\n",
         _ => "gRPC has content of the type application/grpc\n",
@@ -105,18 +120,18 @@ fn refused(status: StatusCode) -> http::Response<Body> {
     response
 }
 
-/// A call's path is `/service/method`.
+/// Returns whether a call is for this service. Its path is `/service/method`.
 fn is_for<B>(service: &str, request: &http::Request<B>) -> bool {
     let path = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(service));
     path.is_some_and(|method| method.starts_with('/'))
 }
 
-/// Reflection takes any number of messages in a call; all else takes one.
+/// Returns whether a call may have any number of messages. Only reflection does.
 fn is_stream<B>(request: &http::Request<B>) -> bool {
     request.uri().path().starts_with("/grpc.reflection.")
 }
 
-/// An answer that ends when the process drains, if not before.
+/// An answer that ends when the process drains, if not earlier.
 struct UntilDrained {
     body: Body,
     drained: Pin<Box<dyn Future<Output = ()> + Send>>,

@@ -1,10 +1,11 @@
-//! HTTP/2 over one connection. The rate limit service stands right behind hyper; tonic's own server would put a router
-//! and half a dozen layers in front, a tenth of the whole cost of a call.
+//! HTTP/2 over one connection. hyper passes calls to the rate limit service directly; tonic's server would add a router
+//! and half a dozen layers, a tenth of the whole cost of a call.
 //!
-//! A connection is any pair of streams of bytes. What one client can make it take has a bound: its calls, its
-//! half-received and unread bytes, its headers, and the time to begin, to send a message, and to live.
+//! A connection is any two-way stream of bytes. The resources that one client can take are bounded: its calls, its
+//! half-received and unread bytes, its headers, and the time to begin, to send a message, and to stay connected.
 
-use std::pin::pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,62 +17,65 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tonic::service::Routes;
 
+use super::Service;
+use super::activity::Activity;
 use super::calls::Calls;
 use super::executor::{self, CallExecutor, Handle};
+use super::preface;
 use super::preface::NotHttp2;
 use super::session::Session;
-use super::{Service, preface};
 use crate::store::Store;
 use crate::wire::RateLimitServiceServer;
 
-/// A client that has been silent so long is asked whether it is there, and has so long to say so.
+/// Silence after which a client is pinged, and the time limit for its answer.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
 
 /// A client answers a GOAWAY at once. After this time the connection waits for it only while its requests are decided.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// So many calls may be given up before they are begun: a proxy gives up all that is late in one go, and the 20 that
-/// hyper bears by default would cost it the connection, just when there is most to do. More than these do not come in
-/// one poll, whose last read may go beyond it by a frame: a call that is given up has a frame for its headers, and one
-/// of four bytes.
+/// Number of calls that a client may cancel before they begin. A proxy cancels all late calls at once, and hyper's
+/// default of 20 would end its connection just when the load is highest. One poll cannot read more than these: its last
+/// read may exceed the budget by one frame, and a cancelled call takes one frame for its headers and one of four bytes.
 const GIVEN_UP: usize = (executor::BYTES + MAX_FRAME) / (FRAME_HEADER + FRAME_HEADER + 4);
 const MAX_FRAME: usize = 16 * 1024;
 const FRAME_HEADER: usize = 9;
 
-/// What a client may send of one call before it is read, HTTP/2's own default, and of all calls: what is read makes
-/// room for more.
+/// Bytes that a client may send before they are read: of one call, the default of HTTP/2, and of all calls together.
+/// Reading them makes room for more.
 const STREAM_WINDOW: u32 = 65_535;
 const CONNECTION_WINDOW: u32 = 256 * 1024;
-/// So much of an answer waits for a client that does not read it; another message is made when it does.
+/// Bytes of an answer that wait for a slow reader; the next message is produced once the client reads them.
 const MAX_UNSENT: usize = 64 * 1024;
-/// What a connection's half-received messages may take together, unless one message may be larger.
+/// Bytes of a connection's half-received messages together, unless a single message may be larger.
 const HALF_RECEIVED: usize = 1024 * 1024;
+/// Room for the headers of the call with the largest message, and for its last frame, which may exceed the message.
+const BESIDE_THE_LARGEST: usize = 64 * 1024;
 
-/// What holds for every connection.
+/// Options of all connections.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnectionOptions {
-    /// After this a client is asked to connect anew.
+    /// The age at which a client is asked to connect again, give or take a tenth; `Duration::MAX` for never.
     pub max_age: Duration,
-    /// And so much later the connection is closed, whatever is on its way.
+    /// The time after that at which the connection is closed, even if calls are unanswered; `Duration::MAX` for never.
     pub max_age_grace: Duration,
-    /// The largest message that is read.
+    /// Largest request message.
     pub max_message_bytes: usize,
-    /// How many calls it has at once: what a client costs that asks and does not listen.
+    /// Largest number of concurrent calls. Bounds the cost of a client that calls and does not read the answers.
     pub max_concurrent_streams: u32,
 }
 
-/// A connection that has begun as HTTP/2 does.
+/// A connection with its preface already received.
 pub struct Begun<C>(C);
 
-/// Waits until a connection begins, for ten seconds at most.
+/// Waits for the preface of a connection, for at most ten seconds.
 ///
 /// # Errors
-/// Where it does not, or not as HTTP/2 does.
+/// If the client does not send it.
 pub async fn begin<C: AsyncRead + Unpin>(mut connection: C) -> Result<Begun<C>, NotHttp2> {
     preface::take(&mut connection).await.map(|()| Begun(connection))
 }
 
-/// Serves connections, all of one worker.
+/// Serves the connections of one worker.
 pub struct Server<S> {
     service: RateLimitServiceServer<Service<S>>,
     others: Routes,
@@ -79,21 +83,30 @@ pub struct Server<S> {
 }
 
 impl<S: Store> Server<S> {
-    /// Calls for the rate limit service go to `service`, all else to `others`.
+    /// Creates a server. Calls for the rate limit service go to `service`, all others to `others`.
     pub fn new(service: Service<S>, others: Routes, options: ConnectionOptions) -> Server<S> {
         let service = RateLimitServiceServer::new(service).max_decoding_message_size(options.max_message_bytes);
         Server { service, others, options }
     }
 
-    /// Serves a connection to its end. One that is old takes no new calls, and ends when those it has are answered.
-    /// When `stop` comes it waits for no more than the requests that are being decided.
+    /// Serves a connection until it ends, and records its use in `activity`. An old connection accepts no new calls,
+    /// and ends when its calls are answered. When `stop` completes, or the client leaves an answer unread for too long,
+    /// only the requests being decided are awaited.
     pub async fn serve(
         &self,
         Begun(connection): Begun<impl AsyncRead + AsyncWrite + Send + Unpin + 'static>,
+        activity: Arc<Activity>,
         stop: impl Future<Output = ()>,
     ) {
+        let half_received = HALF_RECEIVED.max(self.options.max_message_bytes + BESIDE_THE_LARGEST);
+        let session = Session::new(half_received, activity);
+        let stop = async {
+            tokio::select! {
+                () = stop => {}
+                () = session.unsent.overdue() => tracing::debug!("a client does not read its answers"),
+            }
+        };
         let mut stop = pin!(stop.fuse());
-        let session = Session::new(HALF_RECEIVED.max(self.options.max_message_bytes));
         let calls = Arc::new(Calls {
             service: self.service.clone(),
             others: self.others.clone(),
@@ -105,21 +118,23 @@ impl<S: Store> Server<S> {
         let answer = service_fn(move |request| Arc::clone(&calls).answer(request));
         let mut serving = pin!(self.http(executor.handle()).serve_connection(connection, answer));
         tokio::select! {
-            // An error is a client that broke off.
-            _ = executor.drive(serving.as_mut()) => return,
-            () = tokio::time::sleep(self.options.max_age) => {}
+            // Polled before the others, since polling it determines whether answers are unsent.
+            biased;
+            () = drive(&mut executor, serving.as_mut(), &session) => return,
+            () = tokio::time::sleep(spread(self.options.max_age, fastrand::f64())) => {}
             () = &mut stop => {}
         }
         serving.as_mut().graceful_shutdown();
         let _ = tokio::time::timeout(self.options.max_age_grace, async {
             if !stop.is_terminated() {
                 tokio::select! {
-                    _ = executor.drive(serving.as_mut()) => return,
+                    biased;
+                    () = drive(&mut executor, serving.as_mut(), &session) => return,
                     () = stop => {}
                 }
             }
             session.drain();
-            while tokio::time::timeout(FAREWELL, executor.drive(serving.as_mut())).await.is_err()
+            while tokio::time::timeout(FAREWELL, drive(&mut executor, serving.as_mut(), &session)).await.is_err()
                 && session.is_deciding()
             {}
         })
@@ -138,5 +153,35 @@ impl<S: Store> Server<S> {
             .max_send_buf_size(MAX_UNSENT)
             .auto_date_header(false);
         http
+    }
+}
+
+/// Polls a connection and its calls until it ends. Its error is ignored: the client disconnected.
+async fn drive<C: Future>(executor: &mut CallExecutor, connection: Pin<&mut C>, session: &Session) {
+    let mut driven = pin!(executor.drive(connection));
+    poll_fn(|cx| {
+        let polled = driven.as_mut().poll(cx);
+        session.polled();
+        polled.map(drop)
+    })
+    .await;
+}
+
+/// Returns the age, made up to a tenth shorter or longer by `chance`, a number from 0 to 1. It keeps connections that
+/// begin together, such as those of a rollout, from ending together.
+fn spread(age: Duration, chance: f64) -> Duration {
+    let spread = age.as_secs_f64() * (0.9 + 0.2 * chance);
+    Duration::try_from_secs_f64(spread).unwrap_or(Duration::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_spread_by_a_tenth_and_never_stays_never() {
+        let hour = Duration::from_secs(3600);
+        assert_eq!([0.0, 0.5, 1.0].map(|chance| spread(hour, chance).as_secs()), [3240, 3600, 3960]);
+        assert!(spread(Duration::MAX, 0.0) > hour * 24 * 366 * 100);
     }
 }

@@ -1,30 +1,31 @@
-//! From the wire to the domain, refusing what is not valid; and back.
+//! Converts requests from the wire, rejecting invalid ones, and decisions to answers.
 
 use std::time::Duration;
 
-use super::{ServiceOptions, headers};
-use crate::algorithm::{Algorithm, Ask};
-use crate::decision::{Decision, Limited, Status, most_pressing};
-use crate::descriptor::{Descriptor, Entry, Override, Request, Unit};
+use super::ServiceOptions;
+use super::headers;
+use crate::engine::algorithm::{Algorithm, Ask};
+use crate::engine::decision::{Decision, Limited, Status, most_pressing};
+use crate::engine::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use crate::wire::rate_limit_descriptor::RateLimitOverride;
 use crate::wire::rate_limit_response::rate_limit::Unit as WireUnit;
 use crate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};
 
-/// The largest request that is answered.
+/// Limits on the size of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RequestLimits {
-    /// Descriptors in a request.
+    /// Largest number of descriptors in a request.
     pub descriptors: usize,
-    /// Entries in a descriptor.
+    /// Largest number of entries in a descriptor.
     pub entries: usize,
-    /// Bytes in the domain or a key.
+    /// Largest number of bytes in the domain or a key.
     pub key_bytes: usize,
-    /// Bytes in a value.
+    /// Largest number of bytes in a value.
     pub value_bytes: usize,
 }
 
-/// Why a request is not valid, and where.
+/// An error in a request, with its location.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum InvalidRequest {
     #[error("rate limit domain must not be empty")]
@@ -56,7 +57,7 @@ pub(super) fn request(request: RateLimitRequest, limits: &RequestLimits) -> Resu
     }
     at_most(limits.key_bytes, domain.len(), "bytes", "MAX_KEY_BYTES", || "domain".into())?;
     at_most(limits.descriptors, descriptors.len(), "descriptors", "MAX_DESCRIPTORS", || "the request".into())?;
-    // On the request, unlike on a descriptor, 0 and unset are the same.
+    // For a request, unlike for a descriptor, 0 and unset mean the same.
     let hits = u64::from(hits_addend.max(1));
     let descriptors = descriptors
         .into_iter()
@@ -112,7 +113,8 @@ fn at_most(
     Err(InvalidRequest::TooLarge { what: what(), size, unit, most, setting })
 }
 
-/// An override's unit. Its enum has no week; the response's has, and `envoyproxy/ratelimit` takes that number for one.
+/// Converts an override's unit. The request's enum has no week; the response's has, and `envoyproxy/ratelimit` accepts
+/// its number here.
 fn unit(number: i32) -> Option<Unit> {
     WireUnit::try_from(number).ok()?.known()
 }
@@ -134,15 +136,16 @@ pub(super) fn response(
     }
 }
 
-/// `retry_after`: the seconds until the whole request passes, where it is denied and that is known.
+/// Returns the status of a descriptor. `retry_after` is the number of seconds until the whole request passes, if it is
+/// denied and the time is known.
 ///
-/// The protocol has no word for a figure that nobody knows. So where none of a descriptor's limits has been counted and
-/// none denies, its status carries no limit at all: Envoy would make headers of it that tell of 0 remaining hits.
+/// The protocol cannot express an unknown number. If none of a descriptor's limits has been counted and none denies,
+/// its status has no limit at all: Envoy would turn zeros into headers with 0 remaining hits.
 fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>) -> DescriptorStatus {
     let mut answer = DescriptorStatus { code: Code::Ok.into(), ..DescriptorStatus::default() };
     match status {
         Status::NoLimit => {}
-        // No limit is named, and no time: to wait helps nobody.
+        // Without a limit or a time: waiting would not help.
         Status::Unknown => answer.code = Code::OverLimit.into(),
         Status::Unlimited(_) => answer.limit_remaining = u32::MAX,
         Status::Limited(range) => {
@@ -153,8 +156,8 @@ fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>
             if let Some(limited) = pressing.filter(|limited| limited.verdict().is_some() || over) {
                 answer.current_limit = Some(current_limit(limited));
                 answer.limit_remaining = limited.remaining().unwrap_or(0);
-                // Whole seconds, as `envoyproxy/ratelimit` answers: Envoy's own headers cut fractions off.
-                // Of a fixed window it is the end of the window, whatever other limits say, as there, too.
+                // Whole seconds, as in `envoyproxy/ratelimit`: Envoy's own headers cut off fractions. For a fixed
+                // window it is the end of the window, regardless of other limits, also as there.
                 let is_fixed = limited.asked.check.limit.algorithm() == Algorithm::FixedWindow;
                 let until_reset = || until_reset(limited);
                 let seconds = match over {
@@ -172,7 +175,8 @@ fn status(status: &Status<'_>, decision: &Decision<'_>, retry_after: Option<u64>
     answer
 }
 
-/// The seconds until this limit by itself lets the request pass; where it never does, until its counter is fresh.
+/// Returns the seconds until this limit alone allows the request, or, if it never does, until its counter is as good as
+/// new.
 fn until_passed(limited: &Limited<'_>) -> Option<u64> {
     limited.retry_after_ms().map(whole_seconds).or_else(|| until_reset(limited))
 }
@@ -196,7 +200,7 @@ fn code(over_limit: bool) -> Code {
     if over_limit { Code::OverLimit } else { Code::Ok }
 }
 
-/// Milliseconds as seconds, rounded up.
+/// Converts milliseconds to seconds, rounded up.
 pub(super) fn whole_seconds(ms: u64) -> u64 {
     Duration::from_millis(ms).as_secs() + u64::from(!ms.is_multiple_of(1000))
 }

@@ -1,35 +1,50 @@
-//! What of a decision goes into an answer's dynamic metadata.
+//! The details of a decision in an answer's dynamic metadata.
 
 use std::fmt::Write as _;
 
-use crate::decision::{Decision, Limited, Status};
-use crate::descriptor::Role;
+use crate::engine::decision::{Decision, Limited, Status};
+use crate::engine::descriptor::Role;
 use crate::wire::details::{DescriptorDetails, Details, LimitDetails};
 
-/// How much of it a caller wants.
+/// Amount of detail that a caller wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Detail {
-    /// By what it was decided, where that is not the store.
+    /// The cause of the decision, unless it is the store.
     Unusual,
     /// Every limit of every descriptor.
     Full,
 }
 
-/// What a decision does not say itself.
+/// Maximum number of descriptors, and of limits, in an answer with details. The details of a limit take some 300 bytes,
+/// ten times a small descriptor: without a bound an answer can be hundreds of times as large as its request.
+const MOST: usize = 100;
+
+/// Returns why the details of this decision are left out, or `None` if it gets them.
+pub(super) fn left_out(decision: &Decision<'_>) -> Option<String> {
+    let (descriptors, limits) = (decision.statuses.len(), decision.limits.len());
+    (descriptors > MOST || limits > MOST).then(|| {
+        format!(
+            "details cover at most {MOST} descriptors and {MOST} limits; this request has {descriptors} and {limits}"
+        )
+    })
+}
+
+/// Details that the decision itself does not contain.
 pub(super) struct Beside {
-    /// For each descriptor that reaches no rule, why.
+    /// For each descriptor without a rule, the reason.
     pub(super) missed: Vec<Option<String>>,
-    /// For each limit that is used up, when one more hit passes; empty where nobody has asked.
+    /// For each limit that is used up, the time until one more hit passes; empty if not requested.
     pub(super) next_after_ms: Vec<Option<u64>>,
 }
 
-/// The dynamic metadata of a decision that the store has not made, or that the rules have denied; `None` of any other.
+/// Returns the dynamic metadata of a decision that was not made by the store, or that the rules or an adjustment have
+/// settled; `None` for any other.
 pub(super) fn of_unusual(decision: &Decision<'_>) -> Option<prost_types::Struct> {
     let is_unusual = decision.is_without_store() || decision.denies_unknown() || decision.is_settled_by_adjustment();
     is_unusual.then(|| Details { decided_by: decided_by(decision), ..Details::default() }.to_metadata())
 }
 
-/// The names of where a decision comes from.
+/// Joins the names of the causes of a decision.
 pub(super) fn decided_by(decision: &Decision<'_>) -> String {
     let mut names = String::new();
     for decided_by in decision.decided_by() {
@@ -38,7 +53,18 @@ pub(super) fn decided_by(decision: &Decision<'_>) -> String {
     names
 }
 
-/// The dynamic metadata that tell all of a decision.
+/// Returns the dynamic metadata of a decision with too many descriptors or limits for details.
+pub(super) fn without_descriptors(decision: &Decision<'_>, left_out: String) -> prost_types::Struct {
+    let details = Details {
+        decided_by: decided_by(decision),
+        next_passes: Some(decision.next_passes()),
+        left_out: Some(left_out),
+        ..Details::default()
+    };
+    details.to_metadata()
+}
+
+/// Returns the dynamic metadata with all details of a decision.
 pub(super) fn full(decision: &Decision<'_>, beside: Beside) -> prost_types::Struct {
     let Beside { missed, next_after_ms } = beside;
     let waits = next_after_ms.into_iter().chain(std::iter::repeat(None));

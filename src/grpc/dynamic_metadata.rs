@@ -1,5 +1,5 @@
-//! The dynamic metadata that `envoyproxy/ratelimit` sends, too: what was asked, and what the rules say of what passes.
-//! Envoy hands them to the filters behind and to its access log.
+//! Dynamic metadata as `envoyproxy/ratelimit` sends it: the request, and the metadata of the rules that its descriptors
+//! pass. Envoy passes them to its later filters and its access log.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -8,18 +8,19 @@ use std::fmt::Write as _;
 use prost_types::value::Kind;
 use prost_types::{Struct, Value};
 
-use crate::decision::{Decision, Status};
-use crate::plan::Source;
-use crate::rules::Rule;
-use crate::rules::config::Metadata;
+use crate::engine::asked::Source;
+use crate::engine::decision::{Decision, Status};
+use crate::engine::rules::Rule;
+use crate::engine::rules::config::Metadata;
+use crate::wire::details;
 use crate::wire::rate_limit_descriptor::RateLimitOverride;
 use crate::wire::rate_limit_response::rate_limit::Unit;
 use crate::wire::rate_limit_response::{Code, DescriptorStatus};
-use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, details};
+use crate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
 
 type Fields = BTreeMap<String, Value>;
 
-/// What was asked, as it came.
+/// Returns the request as received.
 pub(super) fn asked(request: &RateLimitRequest) -> Struct {
     let RateLimitRequest { domain, descriptors, hits_addend } = request;
     let descriptors: Vec<Value> = descriptors.iter().map(descriptor).collect();
@@ -42,7 +43,7 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
         fields.insert("limit".to_owned(), Value::from(limit_text(limit)));
     }
     if let Some(hits) = hits_addend {
-        // Whole up to 2^53, and no request has more.
+        // Exact up to 2^53, and no request has more hits.
         fields.insert("hitsAddend".to_owned(), Value::from(*hits as f64));
     }
     if *is_negative_hits {
@@ -51,23 +52,23 @@ fn descriptor(descriptor: &RateLimitDescriptor) -> Value {
     Value::from(fields)
 }
 
-/// The text form of the message, always the same: `requests_per_unit:5 unit:HOUR`.
+/// Writes the protobuf text form of the message, always with the same spacing: `requests_per_unit:5 unit:HOUR`.
 fn limit_text(limit: &RateLimitOverride) -> String {
     let RateLimitOverride { requests_per_unit, unit, unit_multiplier } = limit;
-    // The names of the answer's enum are those of the request's, and it has a week.
+    // The response's enum has the same names as the request's, and also a week.
     let unit = Unit::try_from(*unit).map_or_else(|_| unit.to_string(), |unit| unit.as_str_name().to_owned());
     let mut text = match requests_per_unit {
         0 => format!("unit:{unit}"),
         number => format!("requests_per_unit:{number} unit:{unit}"),
     };
     if let Some(multiplier) = unit_multiplier {
-        // A text takes what is written to it.
+        // Writing to a string cannot fail.
         let _ = write!(text, " unit_multiplier:{{value:{multiplier}}}");
     }
     text
 }
 
-/// Adds to an answer what was asked, what the rules say of the descriptors that pass, and which these are.
+/// Adds to an answer the request, the metadata of the rules of descriptors that pass, and which descriptors these are.
 pub(super) fn add(response: &mut RateLimitResponse, asked: Struct, decision: &Decision<'_>) {
     let passes = |status: &DescriptorStatus| status.code() == Code::Ok;
     let passed = decision.statuses.iter().zip(&response.statuses).filter(|(_, status)| passes(status));
@@ -83,7 +84,7 @@ pub(super) fn add(response: &mut RateLimitResponse, asked: Struct, decision: &De
     details::tell_passed(said, response.statuses.iter().map(passes));
 }
 
-/// The rule that a descriptor has reached. One that says that nothing is limited has its say, too.
+/// Returns the rule that a descriptor matches. The metadata of unlimited rules count, too.
 fn rule<'a>(status: &Status<'a>, decision: &Decision<'a>) -> Option<&'a Rule> {
     match status {
         Status::NoLimit | Status::Unknown => None,
@@ -95,7 +96,7 @@ fn rule<'a>(status: &Status<'a>, decision: &Decision<'a>) -> Option<&'a Rule> {
     }
 }
 
-/// Adds what is not there yet: of two values the first counts, and mappings are merged key by key.
+/// Merges metadata: mappings key by key, and of two other values the first wins.
 fn merge(into: &mut Fields, from: &Metadata) {
     for (key, json) in from {
         match into.entry(key.clone()) {

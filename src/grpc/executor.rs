@@ -1,17 +1,16 @@
-//! A connection's own executor. It polls the connection and its calls in one task, and gives every poll a budget of
-//! bytes to read: some of what has come is read, the calls in it are begun, their answers go out together, and then
-//! other connections have their turn.
+//! The executor of one connection. It polls the connection and its calls in one task, and gives every poll a budget of
+//! bytes to read: it reads some of the available bytes, begins the calls in them, sends their answers together, and
+//! then lets other connections run.
 //!
-//! Left alone, hyper reads all that there is, on every connection, and spawns a task for each call before any of them
-//! is answered. Under more load than can be answered that is up to a megabyte for each connection, thousands of calls:
-//! they need hundreds of megabytes, have left every cache when they run, every caller waits for all of them, and the
-//! backlog feeds itself.
+//! Without it, hyper reads all available bytes on every connection, and spawns a task for each call before any of them
+//! is answered. Under overload that is up to a megabyte for each connection, thousands of calls: they need hundreds of
+//! megabytes and have left every cache when they run, every caller waits for all of them, and the backlog feeds itself.
 //!
-//! The calls are `futures_util`'s `FuturesUnordered`. An executor of our own that used its wakers again saved 1 % of a
-//! request's instructions (callgrind: 46,704 for 47,275 with counters in memory, 50,237 for 50,771 with Redis, 32 calls
-//! in flight) and 3 % of its time on the processor (4.76 for 4.92 us in memory, means of six runs that differ by as
-//! much among themselves): too little to keep it. `futures-buffered` saves what ours did, 1 % and 3 %: too little for
-//! one more dependency.
+//! The calls are in a `FuturesUnordered` of `futures_util`. A custom executor that reused its wakers saved 1 % of a
+//! request's instructions (callgrind: 46,704 instead of 47,275 with counters in memory, 50,237 instead of 50,771 with
+//! Redis, 32 calls in flight) and 3 % of its processor time (4.76 instead of 4.92 us in memory, means of six runs that
+//! differ among themselves by as much): too little to keep it. `futures-buffered` saves the same, 1 % and 3 %: too
+//! little for one more dependency.
 
 use std::future::poll_fn;
 use std::io;
@@ -29,10 +28,10 @@ use parking_lot::Mutex;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::task::coop::unconstrained;
 
-/// So many bytes are read in a poll, and once up to what a buffer takes: about a hundred calls.
+/// Bytes read in a poll, about a hundred calls. The last read may exceed this by up to the size of a buffer.
 pub(super) const BYTES: usize = 16 * 1024;
 
-/// Polls one connection and its calls. Calls that have not ended when it is dropped are given up.
+/// Polls one connection and its calls. Dropping it cancels the calls that have not ended.
 #[derive(Default)]
 pub(super) struct CallExecutor {
     shared: Arc<Shared>,
@@ -41,15 +40,15 @@ pub(super) struct CallExecutor {
 
 #[derive(Default)]
 struct Shared {
-    /// How many bytes may yet be read in this poll.
+    /// Bytes that may still be read in this poll.
     budget: AtomicUsize,
-    /// Calls that hyper has handed over and that are not begun.
+    /// Calls from hyper that have not begun.
     new: Mutex<Vec<Call>>,
 }
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where hyper hands over its calls.
+/// The executor that hyper gives its calls to.
 #[derive(Clone)]
 pub(super) struct Handle(Arc<Shared>);
 
@@ -58,25 +57,25 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, call: F) {
-        // A panic costs the call and not the connection, as it would in a task; the hook has logged it.
+        // A panic ends only the call, not the connection, just as in a task; the hook has logged it.
         self.0.new.lock().push(Box::pin(AssertUnwindSafe(call).catch_unwind().map(drop)));
     }
 }
 
 impl CallExecutor {
-    /// For hyper.
+    /// Returns the handle for hyper.
     pub(super) fn handle(&self) -> Handle {
         Handle(Arc::clone(&self.shared))
     }
 
-    /// A connection that is read within the budget. These bytes have been read of it already.
+    /// Wraps a connection to read it within the budget. `begun` holds the bytes already read from it.
     pub(super) fn budgeted<C>(&self, connection: C, begun: &'static [u8]) -> Budgeted<C> {
         Budgeted { connection, begun, shared: Arc::clone(&self.shared) }
     }
 
-    /// Polls what hyper makes of the connection until it ends.
+    /// Polls hyper's future of the connection until it ends.
     pub(super) async fn drive<C: Future>(&mut self, mut connection: Pin<&mut C>) -> C::Output {
-        // Each poll has a bound of its own; tokio's would have most of a hundred calls polled in vain.
+        // Each poll has its own bound; tokio's budget would waste most polls of a hundred calls.
         unconstrained(poll_fn(|cx| self.poll(connection.as_mut(), cx))).await
     }
 
@@ -90,7 +89,7 @@ impl CallExecutor {
                 return polled;
             }
             self.calls.extend(new);
-            // Once more, for the answers to go out together.
+            // Polls once more to send the answers together.
         }
     }
 }
@@ -98,7 +97,7 @@ impl CallExecutor {
 /// A connection that is read within the budget of a poll.
 pub(super) struct Budgeted<C> {
     connection: C,
-    /// What comes before anything else.
+    /// Bytes that come before those of the connection.
     begun: &'static [u8],
     shared: Arc<Shared>,
 }
@@ -177,7 +176,7 @@ mod tests {
         assert!(polled >= 3, "{polled} polls");
     }
 
-    /// What hyper would be: hands these calls over, and then waits until all is done.
+    /// Acts as hyper: passes on these calls, and then waits until all is done.
     async fn drive(executor: &mut CallExecutor, calls: Vec<Call>, done: impl Fn() -> bool) {
         let (handle, mut calls) = (executor.handle(), Some(calls));
         let connection = poll_fn(|_| {
@@ -193,7 +192,7 @@ mod tests {
         let answer = || -> Call {
             let answered = Arc::clone(&answered);
             Box::pin(async move {
-                // Takes of tokio's budget for a task, and is ready.
+                // Uses some of tokio's budget for a task, and is ready.
                 let (send, receive) = oneshot::channel();
                 send.send(()).unwrap();
                 receive.await.unwrap();
@@ -223,7 +222,7 @@ mod tests {
         let calls = waiting.into_iter().map(wait).collect();
         let wake = tokio::spawn(async move {
             tokio::task::yield_now().await;
-            // From another task, and the last of them first.
+            // Wakes them from another task, the last one first.
             wake.into_iter().rev().for_each(|wake| wake.send(()).unwrap());
         });
         drive(&mut executor, calls, || polls.load(Ordering::Relaxed) == 6).await;

@@ -1,27 +1,27 @@
-//! The headers that describe its limit to a client; Envoy adds them to its response.
+//! Headers with the limit of a client; Envoy adds them to its response.
 
 use super::convert::whole_seconds;
 use super::details;
-use crate::decision::{self, Decision, Limited};
-use crate::descriptor::Role;
+use crate::engine::decision::{self, Decision, Limited};
+use crate::engine::descriptor::Role;
 use crate::wire::HeaderValue;
 
-/// Which headers an answer carries.
+/// The headers of an answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Headers {
-    /// None.
+    /// No headers.
     #[default]
     Off,
-    /// One for each figure, under these names, and `Retry-After`.
+    /// One header per value, under these names, and `Retry-After`.
     Separate(HeaderNames),
     /// `RateLimit-Policy` and `RateLimit` of draft-ietf-httpapi-ratelimit-headers, and `Retry-After`.
     Ietf,
 }
 
-/// How the settings choose among [`Headers`].
+/// The choice of [`Headers`] in the settings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HeaderFormat {
-    /// Three headers, one for each figure.
+    /// Three headers, one per value.
     #[default]
     Separate,
     /// The two structured fields of the IETF draft.
@@ -29,10 +29,10 @@ pub enum HeaderFormat {
 }
 
 impl HeaderFormat {
-    /// Both.
+    /// Both formats.
     pub const ALL: [HeaderFormat; 2] = [HeaderFormat::Separate, HeaderFormat::Ietf];
 
-    /// The name in settings.
+    /// Returns the name in settings.
     pub const fn name(self) -> &'static str {
         match self {
             HeaderFormat::Separate => "separate",
@@ -41,21 +41,21 @@ impl HeaderFormat {
     }
 }
 
-/// The names of separate headers.
+/// Names of the separate headers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderNames {
-    /// Of the limit's number.
+    /// Header with the limit's number.
     pub limit: String,
-    /// Of what remains.
+    /// Header with the remaining hits.
     pub remaining: String,
-    /// Of the seconds until nothing is used any more.
+    /// Header with the seconds until the counter is as good as new.
     pub reset: String,
 }
 
-/// The headers for a decision; none where no limit applies.
+/// Returns the headers for a decision; empty if no limit applies.
 pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue> {
     let Some(limited) = reported(decision) else { return Vec::new() };
-    // A bucket may hold more than the number: what remains is then shown against that.
+    // A bucket may hold more hits than the limit's number, so its capacity is shown.
     let (limit, remaining) = (&limited.asked.check.limit, limited.remaining());
     let reset = limited.reset_after_ms().map(whole_seconds);
     let mut values = match headers {
@@ -68,7 +68,7 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
         }
         Headers::Ietf => {
             let name = quoted(limited.asked.source.label());
-            // A day, a month and a year are not always as long.
+            // Days, months and years of a calendar vary in length.
             let window = limit.window().filter(|_| limit.options().time_zone.is_none());
             let window = window.map(|_| format!(";w={}", whole_seconds(limit.period_ms()))).unwrap_or_default();
             let reset = reset.map(|reset| format!(";t={reset}")).unwrap_or_default();
@@ -81,19 +81,20 @@ pub(super) fn of(decision: &Decision<'_>, headers: &Headers) -> Vec<HeaderValue>
     values
 }
 
-/// Under this name, by what a request was decided; `None` where no limit applies and it passes.
+/// Returns a header of this name with the cause of the decision, or `None` if no limit applies and the request passes.
 pub(super) fn decided_by(decision: &Decision<'_>, name: &str) -> Option<HeaderValue> {
     (!decision.limits.is_empty() || decision.denies_unknown()).then(|| header(name, details::decided_by(decision)))
 }
 
-/// The limit to report: of the last descriptor that is over, or else the first with the least remaining.
+/// Picks the limit to report: the most pressing of the last descriptor that is over its limit, or else the one with the
+/// least remaining.
 fn reported<'d, 'a>(decision: &'d Decision<'a>) -> Option<&'d Limited<'a>> {
     let pressing = || decision.limited().filter_map(decision::most_pressing);
     let over = pressing().filter(|limited| limited.shown_over() && limited.role() != Role::Quota).last();
     over.or_else(|| pressing().min_by_key(|limited| decision::least_first(limited)))
 }
 
-/// The seconds after which a denied request may pass; `None` where it passes now, or where that is unknown.
+/// Returns the seconds until a denied request may pass, or `None` if it passes now or the time is not known.
 pub(super) fn retry_after(decision: &Decision<'_>) -> Option<u64> {
     decision.retry_after_ms().map(whole_seconds)
 }
@@ -102,7 +103,7 @@ fn header(key: &str, value: String) -> HeaderValue {
     HeaderValue { key: key.to_owned(), value, raw_value: Vec::new() }
 }
 
-/// A string of a structured field (RFC 9651): printable ASCII in quotes.
+/// Writes a string of a structured field (RFC 9651): printable ASCII in quotes.
 fn quoted(name: &str) -> String {
     let mut text = String::from('"');
     for char in name.chars() {

@@ -1,5 +1,5 @@
-//! A call's message is received whole before anything is done for it: nothing is reserved that its length only
-//! promises, what is half-received is counted against its connection's budget, and it has to be whole in time.
+//! Receives the message of a call completely before any other work: a declared length reserves no memory, half-received
+//! bytes count against the connection's budget, and the message must be complete within a deadline.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -15,19 +15,19 @@ use tonic::codegen::http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use super::session::{Held, Session};
 
-/// How long a client may take from a call's headers to its end.
+/// Longest time from a call's headers to the end of its message.
 const MESSAGE_TIME: Duration = Duration::from_secs(10);
-/// And how long yet once the process drains.
+/// Longest time to wait for the rest of a message once the process drains.
 const DRAIN_TIME: Duration = Duration::from_secs(1);
-/// What a header takes beside its name and its value: its place in a map.
+/// Memory of a header beyond its name and its value: its entry in a map.
 const HEADER_OVERHEAD: usize = 128;
-/// gRPC's prefix of a message: a flag, and its length.
+/// Length of gRPC's prefix of a message: a flag and the message's length.
 const PREFIX: usize = 5;
 
-/// The request with all of its body, or as much of it as a message of `max_message_bytes` has.
+/// Returns the request with its complete body, or the part that a message of `max_message_bytes` can have.
 ///
 /// # Errors
-/// Where it does not come, not in time, or not within the connection's budget.
+/// If the body breaks off, is late, or exceeds the connection's budget.
 pub(super) async fn receive(
     request: http::Request<Incoming>,
     session: &Arc<Session>,
@@ -38,13 +38,24 @@ pub(super) async fn receive(
         Message { body, most: max_message_bytes.saturating_add(PREFIX), frame: Bytes::new(), kept: Vec::new() };
     let bytes = match poll_fn(|cx| Poll::Ready(message.poll(cx))).await {
         Poll::Ready(received) => received?,
-        // What a late message needs is set aside for none that is there.
+        // Boxed, to spare a message that is already complete the larger state.
         Poll::Pending => Box::pin(wait(&mut parts, message, session)).await?,
     };
-    Ok(http::Request::from_parts(parts, Full::new(bytes)))
+    match declared_length(&bytes) {
+        Some(length) if length > max_message_bytes => Err(Status::resource_exhausted(format!(
+            "the request has {length} bytes, more than the {max_message_bytes} that MAX_MESSAGE_BYTES allows"
+        ))),
+        _ => Ok(http::Request::from_parts(parts, Full::new(bytes))),
+    }
 }
 
-/// The rest of a message of which something has not come yet.
+/// Returns the length that the prefix of a message declares, or `None` if the prefix is cut off.
+fn declared_length(bytes: &[u8]) -> Option<usize> {
+    let length = bytes.get(1..PREFIX)?.try_into().ok()?;
+    usize::try_from(u32::from_be_bytes(length)).ok()
+}
+
+/// Receives the rest of a message that is not complete yet.
 async fn wait(parts: &mut http::request::Parts, mut message: Message, session: &Arc<Session>) -> Result<Bytes, Status> {
     let mut held = session.held();
     let headers = detach(parts);
@@ -69,7 +80,7 @@ async fn wait(parts: &mut http::request::Parts, mut message: Message, session: &
     }
 }
 
-/// What a call is answered that the end of the process ends.
+/// Returns the status of a call that ends because the process does.
 pub(super) fn draining() -> Status {
     Status::unavailable("the service is shutting down")
 }
@@ -78,13 +89,13 @@ fn over_budget() -> Status {
     Status::resource_exhausted("too much of this connection's requests is half-received")
 }
 
-/// A message as it comes.
+/// A message being received.
 struct Message {
     body: Incoming,
     most: usize,
-    /// The first frame. It shares its memory with what else was read from the connection at the time.
+    /// The first frame. It shares memory with whatever else was read from the connection at that time.
     frame: Bytes,
-    /// All frames, in memory of their own, where there is more than one or the next has not come.
+    /// All frames, copied, if there is more than one or the next has not arrived.
     kept: Vec<u8>,
 }
 
@@ -95,7 +106,7 @@ impl Message {
                 None => break,
                 Some(Err(error)) => return Poll::Ready(Err(Status::cancelled(error.to_string()))),
                 Some(Ok(frame)) => {
-                    // Trailers say nothing.
+                    // Trailers are ignored.
                     if let Ok(data) = frame.into_data() {
                         self.push(data);
                     }
@@ -114,19 +125,29 @@ impl Message {
             self.frame = data;
         } else {
             self.keep();
-            self.kept.extend_from_slice(&data);
+            self.append(&data);
         }
     }
 
-    /// Lets go of what is shared, and returns how much memory the message takes.
+    /// Copies the shared frame, and returns how much memory the message takes.
     fn keep(&mut self) -> usize {
         let frame = std::mem::take(&mut self.frame);
-        self.kept.extend_from_slice(&frame);
+        self.append(&frame);
         self.kept.capacity()
+    }
+
+    /// Grows by doubling like a vector, but not beyond the largest message, because that must fit into the budget, too.
+    fn append(&mut self, data: &[u8]) {
+        let needed = self.kept.len() + data.len();
+        if needed > self.kept.capacity() {
+            let capacity = needed.next_power_of_two().min(self.most).max(needed);
+            self.kept.reserve_exact(capacity - self.kept.len());
+        }
+        self.kept.extend_from_slice(data);
     }
 }
 
-/// Puts the headers into memory of their own, and returns how much. As they come, each keeps all that was read from the
+/// Copies the headers, and returns their size. As received, each header keeps everything alive that was read from the
 /// connection with it.
 pub(super) fn detach(parts: &mut http::request::Parts) -> usize {
     let mut bytes = parts.uri.path().len();
@@ -135,21 +156,21 @@ pub(super) fn detach(parts: &mut http::request::Parts) -> usize {
         bytes += name.as_str().len() + value.len() + HEADER_OVERHEAD;
         let name = HeaderName::from_bytes(name.as_str().as_bytes());
         let copied = HeaderValue::from_bytes(value.as_bytes());
-        // What was valid stays so.
+        // Valid headers remain valid when copied.
         if let (Ok(name), Ok(mut copied)) = (name, copied) {
             copied.set_sensitive(value.is_sensitive());
             detached.append(name, copied);
         }
     }
     parts.headers = detached;
-    // A path is all that is asked of it.
+    // Only the path is needed.
     if let Ok(uri) = http::Uri::try_from(parts.uri.path().to_owned()) {
         parts.uri = uri;
     }
     bytes
 }
 
-/// A body that is read as it comes, of a call that has any number of messages. All of it counts against the
+/// A body that is read as it arrives, for a call with any number of messages. All its bytes count against the
 /// connection's budget until the call ends.
 pub(super) struct Counted {
     body: Incoming,
@@ -158,7 +179,7 @@ pub(super) struct Counted {
 
 impl Counted {
     /// # Errors
-    /// `RESOURCE_EXHAUSTED`: the budget has no room for the call's headers.
+    /// `RESOURCE_EXHAUSTED` if the budget has no room for the call's headers.
     pub(super) fn new(body: Incoming, headers: usize, session: &Arc<Session>) -> Result<Counted, Status> {
         let mut held = session.held();
         if held.grow_by(headers) { Ok(Counted { body, held }) } else { Err(over_budget()) }

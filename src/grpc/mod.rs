@@ -1,5 +1,6 @@
-//! Envoy's rate limit service: a call comes in, the limiter decides, the answer goes out.
+//! Envoy's rate limit service: receives calls, asks the limiter, and sends the answers.
 
+mod activity;
 mod connection;
 mod convert;
 mod details;
@@ -11,6 +12,7 @@ mod message;
 mod preface;
 mod request_id;
 mod session;
+mod unsent;
 
 use std::fmt::{self, Display};
 use std::sync::Arc;
@@ -20,6 +22,7 @@ use tokio::time::Instant;
 use tonic::codegen::http::{HeaderMap, HeaderName};
 use tonic::{Request, Response, Status};
 
+pub use activity::Activity;
 pub use connection::{Begun, ConnectionOptions, Server, begin};
 pub use convert::RequestLimits;
 pub use headers::{HeaderFormat, HeaderNames, Headers};
@@ -27,105 +30,100 @@ pub use preface::NotHttp2;
 
 use self::details::{Beside, Detail};
 use self::request_id::RequestId;
-use crate::algorithm::Ask;
-use crate::decision::{DecidedBy, Decision, Limited};
-use crate::decision_log::DecisionLog;
 use crate::delay::Delay;
-use crate::descriptor::{self, Role};
-use crate::explain;
-use crate::limiter::{Deadlines, DecideError, Limiter, Snapshot};
+use crate::engine::algorithm::Ask;
+use crate::engine::decision::{DecidedBy, Decision, Limited};
+use crate::engine::descriptor::{self, Role};
+use crate::engine::explain;
+use crate::inspect::next_pass;
+use crate::limiter::{Call, Deadlines, DecideError, Limiter, Snapshot};
 use crate::metrics::Metrics;
 use crate::spans::{Span, Spans};
 use crate::store::Store;
 use crate::wire::details::REQUEST_KEY;
 use crate::wire::{RateLimitRequest, RateLimitResponse, RateLimitService};
 
-/// The most that is kept back of a delayed caller's timeout.
+/// Largest part of a delayed caller's timeout that is reserved for the answer.
 const MAX_ANSWER_TIME: Duration = Duration::from_millis(100);
 
-/// The service.
+/// The rate limit service.
 pub struct Service<S> {
     limiter: Arc<Limiter<S>>,
     metrics: Arc<Metrics>,
     spans: Spans,
-    decision_log: Option<Arc<DecisionLog>>,
     options: ServiceOptions,
 }
 
-/// What holds for every call.
+/// Options of all calls.
 #[derive(Clone, Debug)]
 pub struct ServiceOptions {
-    /// The largest request.
+    /// Limits on the size of requests.
     pub limits: RequestLimits,
-    /// The headers that Envoy shall add to its response.
+    /// The headers that Envoy adds to its response.
     pub headers: Headers,
-    /// The name of one more, which says by what a request was decided; `None`: there is none.
+    /// Name of a header with the cause of the decision, if it is wanted.
     pub decided_by_header: Option<String>,
-    /// Answers have dynamic metadata: what was asked, and what the rules say of what passes.
+    /// Whether answers have dynamic metadata: the request, and the metadata of the rules that its descriptors pass.
     pub dynamic_metadata: bool,
-    /// The longest that a call waits for the store.
+    /// Longest time that a call waits for the store.
     pub store_timeout: Duration,
+    /// Whether observers log the callers' request IDs; if not, the IDs are not read.
+    pub request_ids: bool,
 }
 
 impl<S> Service<S> {
-    /// A service that asks `limiter`.
+    /// Creates a service that asks `limiter`.
     pub fn new(limiter: Arc<Limiter<S>>, metrics: Arc<Metrics>, options: ServiceOptions) -> Self {
-        Service { limiter, metrics, spans: Spans::default(), decision_log: None, options }
+        Service { limiter, metrics, spans: Spans::default(), options }
     }
 
-    /// The same service, whose calls have these spans.
+    /// Adds spans to the service's calls.
     #[must_use]
     pub fn traced(self, spans: Spans) -> Self {
         Service { spans, ..self }
     }
 
-    /// The same service, whose decisions are logged here.
-    #[must_use]
-    pub fn logged(self, decision_log: Option<Arc<DecisionLog>>) -> Self {
-        Service { decision_log, ..self }
-    }
-
-    /// Who calls with these headers.
+    /// Reads the properties of the caller from a call's headers.
     pub fn caller(&self, headers: &HeaderMap) -> Caller {
         static DETAILS: HeaderName = HeaderName::from_static(REQUEST_KEY);
         let detail = if headers.contains_key(&DETAILS) { Detail::Full } else { Detail::Unusual };
-        // Nobody else asks for it.
-        let request_id = self.decision_log.as_ref().and_then(|_| RequestId::of(headers));
+        // Used only by observers that log it.
+        let request_id = self.options.request_ids.then(|| RequestId::of(headers)).flatten();
         Caller { timeout: timeout(headers), detail, span: self.spans.call(headers), request_id }
     }
 }
 
-/// What a caller says of a call beside its request.
+/// The properties of a call that its headers give.
 #[derive(Debug)]
 pub struct Caller {
-    /// The time that it gives the call; `None`: as long as it takes.
+    /// The caller's timeout, or `None` if it has none.
     timeout: Option<Duration>,
     detail: Detail,
-    /// Of the call, where it is sampled.
+    /// The span of the call if it is sampled.
     span: Option<Span>,
-    /// What it calls the request, where that is logged.
+    /// The caller's ID of the request if it is logged.
     request_id: Option<RequestId>,
 }
 
-/// Why a call has no answer.
+/// Reasons for a call to fail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The request can have none.
+    /// The request is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// Envoy's `failure_mode_deny` decides, as where nobody answers.
+    /// The service cannot decide; Envoy's `failure_mode_deny` applies, as if the service were down.
     #[error("{0}")]
     Unavailable(String),
-    /// There is no room for it.
+    /// Too many calls wait already.
     #[error("{0}")]
     Overloaded(String),
-    /// The caller waits no longer.
+    /// The caller's deadline has passed.
     #[error("{0}")]
     DeadlineExceeded(String),
 }
 
 impl CallError {
-    /// In one word, as spans have it.
+    /// Returns the kind of error, for spans.
     fn kind(&self) -> &'static str {
         match self {
             CallError::Invalid(_) => "invalid",
@@ -156,7 +154,8 @@ impl<S: Store> RateLimitService for Service<S> {
 }
 
 impl<S: Store> Service<S> {
-    /// Answers a call, at its release time where it is delayed. What it has taken is refunded if it is dropped before.
+    /// Answers a call, at its release time if it is delayed. If the future is dropped earlier, the request's hits are
+    /// refunded.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -165,13 +164,13 @@ impl<S: Store> Service<S> {
         let deadlines = self.deadlines(start, caller.timeout);
         let answer = match &caller.span {
             None => self.answer(request, deadlines, &caller).await,
-            // Boxed: the future of a call that is not sampled need not be as large.
+            // Boxed, to keep the future of a call that is not sampled small.
             Some(span) => Box::pin(span.run(self.traced_answer(request, deadlines, (&caller, span)))).await,
         };
         let took = start.elapsed();
         self.metrics.record_call(took);
         let (response, delay) = answer?;
-        // Too late for the store, it is too late for a failure mode.
+        // If it is too late for the store's answer, it is too late for a failure mode's answer.
         if caller.timeout.is_some_and(|timeout| timeout < took) {
             let error = CallError::DeadlineExceeded("the deadline is over".to_owned());
             caller.span.iter().for_each(|span| span.fail(error.kind()));
@@ -185,7 +184,7 @@ impl<S: Store> Service<S> {
 }
 
 impl<S: Store> Service<S> {
-    /// A quarter of the caller's timeout is kept back, for our answer to arrive in time.
+    /// Reserves a quarter of the caller's timeout for the answer to arrive in time.
     fn deadlines(&self, start: Instant, timeout: Option<Duration>) -> Deadlines {
         let store_timeout = self.options.store_timeout;
         match timeout {
@@ -197,7 +196,7 @@ impl<S: Store> Service<S> {
         }
     }
 
-    /// The answer to a call that is sampled.
+    /// Answers a sampled call.
     async fn traced_answer(
         &self,
         request: RateLimitRequest,
@@ -213,7 +212,7 @@ impl<S: Store> Service<S> {
         answer
     }
 
-    /// The answer, and its delay.
+    /// Returns the answer and its delay.
     async fn answer(
         &self,
         request: RateLimitRequest,
@@ -227,35 +226,32 @@ impl<S: Store> Service<S> {
             CallError::Invalid(invalid.to_string())
         })?;
         let snapshot = self.limiter.snapshot();
-        let (decision, delay) =
-            self.limiter.decide(&snapshot, &request, deadlines).await.map_err(|error| match error {
-                DecideError::NoRules | DecideError::Undecided { .. } => CallError::Unavailable(error.to_string()),
-                DecideError::GiveBack { .. } => {
-                    self.metrics.record_invalid();
-                    CallError::Invalid(error.to_string())
-                }
-                DecideError::Overloaded => CallError::Overloaded(error.to_string()),
-                DecideError::DeadlineExceeded => {
-                    self.metrics.record_deadline_exceeded();
-                    CallError::DeadlineExceeded(error.to_string())
-                }
-                DecideError::TooMuchWork(_) => {
-                    self.metrics.record_invalid();
-                    CallError::Invalid(error.to_string())
-                }
-            })?;
+        let request_id = caller.request_id.as_ref().map(|request_id| request_id as &(dyn Display + Sync));
+        let call = Call { deadlines, request_id };
+        let (decision, delay) = self.limiter.decide(&snapshot, &request, call).await.map_err(|error| match error {
+            DecideError::NoRules | DecideError::Undecided { .. } => CallError::Unavailable(error.to_string()),
+            DecideError::GiveBack { .. } => {
+                self.metrics.record_invalid();
+                CallError::Invalid(error.to_string())
+            }
+            DecideError::Overloaded => CallError::Overloaded(error.to_string()),
+            DecideError::DeadlineExceeded => {
+                self.metrics.record_deadline_exceeded();
+                CallError::DeadlineExceeded(error.to_string())
+            }
+            DecideError::TooMuchWork(_) => {
+                self.metrics.record_invalid();
+                CallError::Invalid(error.to_string())
+            }
+        })?;
         tracing::debug!(?request, over_limit = decision.over_limit, over = ?Over(&decision.limits), "decided");
-        if let Some(decision_log) = &self.decision_log {
-            let request_id = caller.request_id.as_ref().map(|request_id| request_id as &dyn Display);
-            decision_log.record(&request, &decision, request_id);
-        }
         if let Some(span) = &caller.span {
             span.set("tollgate.decision", if decision.over_limit { "over_limit" } else { "ok" });
             span.set_words("tollgate.decided_by", decision.decided_by().into_iter().map(DecidedBy::name));
         }
         let metadata = match caller.detail {
             Detail::Unusual => details::of_unusual(&decision),
-            // Boxed: the future of a request that wants no details need not be as large.
+            // Boxed, to keep the future of a request without details small.
             Detail::Full => Some(Box::pin(self.details(&decision, (&snapshot, &request), deadlines.store)).await),
         };
         let mut response = convert::response(&decision, &self.options, metadata);
@@ -265,23 +261,26 @@ impl<S: Store> Service<S> {
         Ok((response, delay))
     }
 
-    /// All that there is to say of a decision.
+    /// Collects the details of a decision, unless there are too many.
     async fn details(
         &self,
         decision: &Decision<'_>,
         (snapshot, request): (&Snapshot, &descriptor::Request),
         deadline: Instant,
     ) -> prost_types::Struct {
+        if let Some(left_out) = details::left_out(decision) {
+            return details::without_descriptors(decision, left_out);
+        }
         let is_peek = request.descriptors.iter().all(|descriptor| descriptor.ask == Ask::Peek);
         let next_after_ms = match is_peek && decision.rooms().contains(&false) {
-            true => self.limiter.next_after_ms(decision, deadline).await,
+            true => next_pass::next_after_ms(decision, self.limiter.store(), deadline).await,
             false => Vec::new(),
         };
         details::full(decision, Beside { missed: explain::missed(&snapshot.rules, request), next_after_ms })
     }
 }
 
-/// The limits that a request is over, by their names, for the log.
+/// Formats the limits that a request is over by their names, for the log.
 struct Over<'d>(&'d [Limited<'d>]);
 
 impl fmt::Debug for Over<'_> {
@@ -296,14 +295,14 @@ impl fmt::Debug for Over<'_> {
 }
 
 impl Caller {
-    /// The same caller, which gives the call so much time at most.
+    /// Limits the caller's timeout to at most `most`.
     #[must_use]
     pub fn within(self, most: Duration) -> Caller {
         Caller { timeout: Some(self.timeout.map_or(most, |timeout| timeout.min(most))), ..self }
     }
 }
 
-/// The time that the caller gives the call: gRPC's `grpc-timeout`, up to eight digits and a unit.
+/// Parses the caller's timeout: gRPC's `grpc-timeout`, of up to eight digits and a unit.
 fn timeout(headers: &HeaderMap) -> Option<Duration> {
     static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
     let text = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;

@@ -1,6 +1,6 @@
-//! The beginning of HTTP/2. A client that does not send it is let go: before it has come, hyper neither asks whether
-//! the client is there nor ends, so that silence, or a word and then silence, would use up connections and the time of
-//! a shutdown.
+//! The preface of HTTP/2. A client that does not send it in time is disconnected: until it arrives, hyper sends no
+//! keepalive pings and cannot shut down, so clients that send nothing, or only a part, would use up connections and
+//! delay a shutdown.
 
 use std::io;
 use std::time::Duration;
@@ -8,29 +8,29 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
-/// What a client sends first (RFC 9113, section 3.4).
+/// The bytes that a client sends first (RFC 9113, section 3.4).
 pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// How long a client may take to send it.
+/// Longest time for a client to send the preface.
 const PREFACE_TIME: Duration = Duration::from_secs(10);
 
-/// What the first record of TLS begins with (RFC 8446, section 5.1): it is of a handshake.
+/// First byte of a TLS record with a handshake (RFC 8446, section 5.1).
 const TLS: u8 = 22;
 
-/// A connection that does not begin as HTTP/2 does.
+/// A connection that does not begin with the preface of HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotHttp2 {
-    /// It begins as TLS does.
+    /// It begins with a TLS handshake.
     Tls,
-    /// The client sent something else, or went, or took too long.
+    /// The client sent something else, closed the connection, or took too long.
     Other,
 }
 
-/// Takes the preface off the connection.
+/// Reads the preface from the connection.
 pub(super) async fn take(connection: &mut (impl AsyncRead + Unpin)) -> Result<(), NotHttp2> {
     let begun = tokio::time::timeout(PREFACE_TIME, begins_with_preface(connection)).await;
     let begun = begun.unwrap_or(Ok(Err(NotHttp2::Other))).unwrap_or(Err(NotHttp2::Other));
     if begun.is_err() {
-        // What has come and is not read would make of the end a reset, which tells a client less.
+        // Closing with unread data would reset the connection, and hide the reason from the client.
         let _ = connection.read(&mut [0; 1024]).now_or_never();
     }
     begun
@@ -56,7 +56,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether a client that sends these pieces, and then waits, is served; and after how long that is known.
+    /// Sends these pieces and then waits. Returns whether the client is accepted, and after how long.
     async fn taken(pieces: &[&[u8]]) -> (Result<(), NotHttp2>, Duration) {
         let (mut client, mut server) = tokio::io::duplex(64);
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! What a caller calls a request: by `x-request-id` of its call, or else by its trace.
+//! The caller's ID of a request: from the header `x-request-id`, or else the ID of its trace.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use tonic::codegen::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::spans;
 
-/// The longest that is shown.
+/// Largest number of characters shown.
 const SHOWN: usize = 128;
 
-/// The name of a request. It costs little unless it is shown.
+/// The ID of a request, formatted only when it is shown.
 #[derive(Debug)]
 pub(super) enum RequestId {
     Header(HeaderValue),
@@ -18,7 +18,7 @@ pub(super) enum RequestId {
 }
 
 impl RequestId {
-    /// Of a call with these headers, where they say it.
+    /// Reads the ID from the headers of a call, if they have one.
     pub(super) fn of(headers: &HeaderMap) -> Option<RequestId> {
         static X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
         let header = headers.get(&X_REQUEST_ID).cloned().map(RequestId::Header);

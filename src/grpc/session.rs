@@ -1,64 +1,74 @@
-//! What the calls of one connection share: a budget of half-received bytes, how many of them are being decided, and
-//! whether the process drains.
+//! State shared by the calls of one connection: the budgets of half-received requests and of unsent answers, the number
+//! of calls being decided, and whether the process drains.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::watch;
 
-/// One connection, as its calls see it.
+use super::activity::{ActiveCall, Activity};
+use super::unsent::Unsent;
+
+/// The shared state.
 #[derive(Debug)]
 pub(super) struct Session {
-    /// How many bytes may be half-received.
+    /// Largest number of half-received bytes.
     budget: usize,
-    /// How many are.
+    /// Present number of half-received bytes.
     held: AtomicUsize,
-    deciding: AtomicUsize,
+    /// Answers that the client has not received.
+    pub(super) unsent: Arc<Unsent>,
+    activity: Arc<Activity>,
     draining: watch::Sender<bool>,
 }
 
 impl Session {
-    pub(super) fn new(budget: usize) -> Arc<Session> {
+    pub(super) fn new(budget: usize, activity: Arc<Activity>) -> Arc<Session> {
         Arc::new(Session {
             budget,
             held: AtomicUsize::new(0),
-            deciding: AtomicUsize::new(0),
+            unsent: Arc::default(),
+            activity,
             draining: watch::Sender::new(false),
         })
     }
 
-    /// An account of half-received bytes, with none in it.
+    /// Starts an account of half-received bytes.
     pub(super) fn held(self: &Arc<Self>) -> Held {
         Held { session: Arc::clone(self), bytes: 0 }
     }
 
-    /// Counts a request as being decided for as long as this is kept.
-    pub(super) fn decide(self: &Arc<Self>) -> Deciding {
-        self.deciding.fetch_add(1, Ordering::Relaxed);
-        Deciding(Arc::clone(self))
+    /// Counts a request as being decided until the returned value is dropped.
+    pub(super) fn decide(&self) -> ActiveCall {
+        self.activity.begin_call()
     }
 
-    /// Whether requests are being decided.
+    /// Returns whether any request is being decided.
     pub(super) fn is_deciding(&self) -> bool {
-        self.deciding.load(Ordering::Relaxed) > 0
+        self.activity.has_calls()
     }
 
-    /// From now on all calls but those that are being decided have to end.
+    /// Updates the activity. Call it after polling the connection and its calls.
+    pub(super) fn polled(&self) {
+        self.activity.polled();
+    }
+
+    /// Ends all calls, except those being decided.
     pub(super) fn drain(&self) {
         self.draining.send_replace(true);
     }
 
-    /// Waits until that is so.
+    /// Waits until the process drains.
     pub(super) fn drained(&self) -> impl Future<Output = ()> + Send + use<> {
         let mut draining = self.draining.subscribe();
         async move {
-            // An error means that the connection is gone: its calls go with it.
+            // An error means that the connection is gone, and its calls with it.
             let _ = draining.wait_for(|draining| *draining).await;
         }
     }
 }
 
-/// The bytes that one call holds of the connection's budget.
+/// The bytes of the connection's budget that one call holds.
 #[derive(Debug)]
 pub(super) struct Held {
     session: Arc<Session>,
@@ -66,7 +76,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    /// Holds so many in all, at least as many as before. `false`: the budget has no room for them.
+    /// Raises the number of bytes held to `bytes`. Returns `false` if the budget has no room for them.
     pub(super) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         let before = self.session.held.fetch_add(more, Ordering::Relaxed);
@@ -74,7 +84,7 @@ impl Held {
         before.saturating_add(more) <= self.session.budget
     }
 
-    /// Holds so many more.
+    /// Holds this many more bytes. Returns `false` if the budget has no room for them.
     pub(super) fn grow_by(&mut self, bytes: usize) -> bool {
         self.grow_to(self.bytes.saturating_add(bytes))
     }
@@ -86,16 +96,6 @@ impl Drop for Held {
     }
 }
 
-/// A request that is being decided.
-#[derive(Debug)]
-pub(super) struct Deciding(Arc<Session>);
-
-impl Drop for Deciding {
-    fn drop(&mut self) {
-        self.0.deciding.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_shared_and_what_is_dropped_is_given_back() {
-        let session = Session::new(100);
+        let session = Session::new(100, Activity::new());
         let (mut one, mut other) = (session.held(), session.held());
         assert!(one.grow_to(60) && one.grow_to(50), "it shrinks not, and costs nothing");
         assert!(other.grow_by(40) && !other.grow_by(1));
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn draining_ends_all_that_wait_for_it_early_or_late() {
-        let session = Session::new(0);
+        let session = Session::new(0, Activity::new());
         let mut early = Box::pin(session.drained());
         assert!((&mut early).now_or_never().is_none());
         session.drain();

@@ -1,4 +1,4 @@
-//! `/adjustments`: what is changed about limits for a while.
+//! `/adjustments`: temporary changes to limits.
 
 use std::sync::Arc;
 
@@ -12,19 +12,19 @@ use serde_json::{Value, json};
 
 use super::admin::{Admin, Refusal, refuse};
 use super::json::whole;
-use crate::adjustment::{Id, Written};
-use crate::steering::{By, SteeringError};
+use crate::engine::adjustment::{Id, Written};
+use crate::observe::redaction::Values;
+use crate::shared::adjusting::{By, SteeringError};
 use crate::store::Store;
-use crate::values::Values;
 
-/// More than any adjustment has.
+/// Largest body of a request in bytes. No adjustment is longer.
 const MOST_BYTES: usize = 16 * 1024;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     Router::new().route("/adjustments", any(all)).route("/adjustments/{id}", any(one)).with_state(admin)
 }
 
-/// `GET /adjustments` lists those in force; `POST` begins one.
+/// Handles `/adjustments`: `GET` lists the adjustments in force, `POST` starts one.
 async fn all<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
@@ -48,7 +48,7 @@ async fn all<S: Store>(
     }
 }
 
-/// `DELETE /adjustments/ID?who=ann&why=over` ends one.
+/// Handles `/adjustments/ID`: `DELETE ?who=ann&why=over` ends the adjustment.
 async fn one<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     Path(id): Path<String>,
@@ -71,7 +71,7 @@ async fn one<S: Store>(
     Ok(Json(json!({ "ended": id.as_str() })).into_response())
 }
 
-/// The same list with the values of descriptors as they are to be shown.
+/// Returns the list with the values of descriptors shown as `values` says.
 fn showing(values: &Values, mut list: Value) -> Value {
     let entries = list.as_array_mut().into_iter().flatten().filter_map(|one| one.get_mut("entries")?.as_array_mut());
     for entry in entries.flatten().filter_map(Value::as_object_mut) {
@@ -96,7 +96,9 @@ impl From<SteeringError> for Refusal {
             SteeringError::Mistakes(_) => StatusCode::BAD_REQUEST,
             SteeringError::Unmatched(_) | SteeringError::Unknown(_) => StatusCode::NOT_FOUND,
             SteeringError::Taken(_) | SteeringError::Full => StatusCode::CONFLICT,
-            SteeringError::Unreached(_) | SteeringError::Store { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            SteeringError::NoRules | SteeringError::Unreached(_) | SteeringError::Store { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
         };
         refuse(status, error)
     }

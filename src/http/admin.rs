@@ -1,42 +1,51 @@
-//! What clients with the ADMIN_TOKEN may do, and those with the ADMIN_READ_TOKEN.
+//! Permissions of clients that send the ADMIN_TOKEN or the ADMIN_READ_TOKEN.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use serde_json::json;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
-use super::{adjustments, candidates, counters, explain, replicas, top, usage, what_if};
-use crate::descriptor::{Entry, Override};
-use crate::fleet::Fleet;
+use super::adjustments;
+use super::candidates;
+use super::counters;
+use super::explain;
+use super::fleet;
+use super::top;
+use super::usage;
+use super::what_if;
+use crate::engine::descriptor::{Entry, Override};
 use crate::limiter::Limiter;
-use crate::steering::Steering;
+use crate::observe::Observing;
+use crate::observe::redaction::Values;
+use crate::shared::adjusting::Steering;
+use crate::shared::fleet::Fleet;
+use crate::shared::usage::UsageStore;
 use crate::store::Store;
-use crate::store::usage::UsageStore;
-use crate::values::Values;
 
-/// Between the entries of two descriptors stands this one, without a value.
+/// Entry without a value that separates two descriptors in a query.
 const SEPARATOR: &str = "+";
 
-/// Behind the domain: the limit that the request brings along.
+/// Parameter after the domain: the limit that the request brings along.
 const LIMIT: &str = "@limit";
 
-/// The tokens of those who may do something; without one of a role, nobody has it.
+/// Tokens of the roles. A role without a token is closed to everyone.
 #[derive(Clone, Debug, Default)]
 pub struct AdminTokens {
-    /// Of those who may do everything.
+    /// Token that permits everything.
     pub admin: Option<String>,
-    /// Of those who may only read.
+    /// Token that permits reading only.
     pub reader: Option<String>,
 }
 
-/// What a client may do, by its token.
+/// Permissions of a client, by its token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AdminRole {
     Admin,
@@ -44,7 +53,7 @@ pub(super) enum AdminRole {
 }
 
 impl AdminRole {
-    /// The name in the log.
+    /// Returns the name of the role in the log.
     pub(super) const fn name(self) -> &'static str {
         match self {
             AdminRole::Admin => "admin",
@@ -52,7 +61,7 @@ impl AdminRole {
         }
     }
 
-    /// Refuses a client that may only read, where the method is one that changes something.
+    /// Refuses a client that may only read if the method changes something.
     pub(super) fn may(self, method: &Method) -> Result<(), Refusal> {
         match self {
             AdminRole::Reader if !method.is_safe() => {
@@ -63,7 +72,7 @@ impl AdminRole {
     }
 }
 
-/// What an administrator works on, and who is one.
+/// Shared state of the administrators' paths, and the tokens that open them.
 pub struct Admin<S> {
     limiter: Arc<Limiter<S>>,
     steering: Arc<Steering<S>>,
@@ -71,17 +80,18 @@ pub struct Admin<S> {
     runtime: Handle,
     tokens: AdminTokens,
     store_timeout: Duration,
-    /// How values are shown to who may only read.
+    /// How values are shown to clients that may only read.
     reader_values: Values,
-    /// To explain is work for the processor: one at a time, and what else the process does goes on.
+    /// Admits one explanation at a time: explaining takes CPU time that the rest of the process needs.
     explaining: Semaphore,
-    /// What limits were used.
+    /// Recorded usage of limits.
     usage: UsageStore,
+    observing: Observing,
 }
 
 impl<S> Admin<S> {
-    /// `limiter` is a worker's, with its way to the counters, and does its work on that worker's `runtime` and not on
-    /// the thread that takes connections. A client may what its token says. The store answers within the timeout.
+    /// Creates the state. `limiter` is a worker's, with its connection to the counters. Its work runs on that worker's
+    /// `runtime` and not on the thread that accepts connections. `store_timeout` bounds the wait for the store.
     pub fn new(
         (limiter, runtime): (Arc<Limiter<S>>, Handle),
         (steering, fleet): (Arc<Steering<S>>, Arc<Fleet<S>>),
@@ -99,20 +109,31 @@ impl<S> Admin<S> {
             store_timeout,
             reader_values: Values::Plain,
             explaining: Semaphore::new(1),
+            observing: Observing::default(),
         }
     }
 
-    /// The same, which shows values so to clients that may only read.
+    /// Shows values as `reader_values` says to clients that may only read.
     #[must_use]
     pub fn showing(self, reader_values: Values) -> Admin<S> {
         Admin { reader_values, ..self }
+    }
+
+    /// Shows the findings of these observers.
+    #[must_use]
+    pub fn observing(self, observing: Observing) -> Admin<S> {
+        Admin { observing, ..self }
+    }
+
+    pub(super) fn observed(&self) -> &Observing {
+        &self.observing
     }
 
     pub(super) fn usage(&self) -> &UsageStore {
         &self.usage
     }
 
-    /// How values are shown to a client of this role. Who steers sees what is steered.
+    /// Returns how values are shown to a client of this role. Clients that may adjust limits see plain values.
     pub(super) fn values(&self, role: AdminRole) -> &Values {
         match role {
             AdminRole::Admin => &Values::Plain,
@@ -144,8 +165,8 @@ impl<S> Admin<S> {
         &self.explaining
     }
 
-    /// What a client may do. Refuses one without a token. Compares hashes, so that the time it takes reveals nothing of
-    /// a token.
+    /// Returns the role of the client. Refuses a client without a valid token. Compares hashes: the response time then
+    /// reveals nothing about a token.
     pub(super) fn admit(&self, headers: &HeaderMap) -> Result<AdminRole, Refusal> {
         let given = headers.get(header::AUTHORIZATION).map_or(&[][..], |value| value.as_bytes());
         let given = blake3::hash(given);
@@ -163,12 +184,17 @@ impl<S> Admin<S> {
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
-    let router = router.merge(candidates::router(Arc::clone(&admin))).merge(replicas::router(Arc::clone(&admin)));
+    let router = router.merge(candidates::router(Arc::clone(&admin))).merge(fleet::router(Arc::clone(&admin)));
     let router = router.merge(usage::router(Arc::clone(&admin))).merge(what_if::router(Arc::clone(&admin)));
-    router.merge(adjustments::router(Arc::clone(&admin))).merge(top::router(admin))
+    let router = router.merge(adjustments::router(Arc::clone(&admin))).merge(top::router(admin));
+    // Answers contain user names: no proxy or browser may cache them.
+    router.layer(map_response(async |mut response: Response| {
+        response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }))
 }
 
-/// Why a client gets no answer.
+/// An error answer: the status and the reason.
 pub(super) struct Refusal(StatusCode, String);
 
 pub(super) fn refuse(status: StatusCode, reason: impl ToString) -> Refusal {
@@ -182,13 +208,13 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// What an administrator asks about.
+/// A request of an administrator about descriptors.
 pub(super) struct Question {
     pub(super) method: Method,
     pub(super) domain: String,
-    /// At least one, of at least one entry each.
+    /// At least one descriptor, each with at least one entry.
     pub(super) descriptors: Vec<Vec<Entry>>,
-    /// A limit that the request brings along.
+    /// Limit that the request brings along.
     pub(super) limit: Option<Override>,
 }
 
@@ -201,8 +227,8 @@ impl<S: Store> FromRequestParts<Arc<Admin<S>>> for Question {
     }
 }
 
-/// The domain and the descriptors of a query, in its order: `domain=shop&user=ann`; after `%2B=` another descriptor.
-/// Behind the domain may stand a limit: `@limit=5/minute`.
+/// Parses the domain and the descriptors of a query, in its order: `domain=shop&user=ann`. `%2B=` starts another
+/// descriptor. A limit may follow the domain: `@limit=5/minute`.
 fn question(method: Method, query: &str) -> Result<Question, Refusal> {
     let mut pairs = form_urlencoded::parse(query.as_bytes()).peekable();
     let domain = pairs.next().filter(|(first, _)| first == "domain").map(|(_, domain)| domain.into_owned());

@@ -1,5 +1,5 @@
-//! `/candidates`: what candidate rules decide otherwise. Reads only: to promote them is a matter of files, and of who
-//! may write them; see `tollgate promote`.
+//! `/candidates`: decisions that candidate rules would change. Read-only: promoting candidates means writing files, and
+//! needs the permission to write them; see `tollgate promote`.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use axum::{Json, Router};
 use tokio::task::spawn_blocking;
 
 use super::admin::{Admin, Refusal, refuse};
-use crate::candidates::Report;
+use crate::observe::candidates::Report;
 use crate::store::Store;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     Router::new().route("/candidates", get(report::<S>)).with_state(admin)
 }
 
-/// `GET /candidates`
+/// Handles `GET /candidates`.
 async fn report<S: Store>(State(admin): State<Arc<Admin<S>>>, headers: HeaderMap) -> Result<Json<Report>, Refusal> {
     admin.admit(&headers)?;
-    let Some(candidates) = admin.limiter().candidates().cloned() else {
+    let Some(candidates) = admin.observed().candidates.clone() else {
         return Err(refuse(StatusCode::NOT_FOUND, "there are no candidate rules: set CANDIDATE_RULES"));
     };
     let told = spawn_blocking(move || candidates.report()).await;

@@ -1,5 +1,5 @@
-//! The connections of the HTTP port. There are only so many at once, and none lasts: a client that sends half a
-//! request, sends none, or does not read the answer is closed, so that others get in.
+//! The connections of the HTTP port. Their number and their age are limited. A client is disconnected if it sends only
+//! half a request, sends none, or does not read the answer. This leaves room for others.
 
 use std::io;
 use std::pin::pin;
@@ -18,21 +18,21 @@ use tokio::time::{sleep, timeout};
 
 use crate::telemetry::Throttle;
 
-/// The head of a request must have come so long after the connection or the request before.
+/// Time within which the head of a request must arrive, from the start of the connection or the previous request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest head in bytes.
 const HEADER_BYTES: usize = 16 * 1024;
-/// A connection takes no more requests when it is that old, and is closed after the grace.
+/// Age at which a connection takes no more requests. It is closed after [`GRACE`].
 const MAX_AGE: Duration = Duration::from_secs(60);
-/// For what is being answered then: 30 MB of metrics over a slow line.
+/// Time to finish the answer in progress: 30 MB of metrics over a slow line.
 const GRACE: Duration = Duration::from_secs(30);
-/// The same when the port closes.
+/// [`GRACE`] when the port closes.
 const STOP_GRACE: Duration = Duration::from_secs(2);
-/// How long to wait where the system gives no more descriptors.
+/// Pause before the next accept when the system has no more file descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Answers requests until `stop`, and then for two seconds at most those that are on their way. Where all permits are
-/// taken, a new connection closes the oldest: a client that asks and goes is served, however many stay.
+/// Answers requests until `stop`, then finishes the requests in progress within two seconds. If all permits are taken,
+/// a new connection closes the oldest one: clients that leave after their answer are served, however many others stay.
 pub async fn serve(listener: TcpListener, router: Router, permits: Arc<Semaphore>, stop: impl Future<Output = ()>) {
     let (stopping, stopped) = watch::channel(false);
     let mut connections = Connections::default();
@@ -62,11 +62,11 @@ pub async fn serve(listener: TcpListener, router: Router, permits: Arc<Semaphore
     while connections.tasks.join_next().await.is_some() {}
 }
 
-/// Those that there are.
+/// The open connections.
 #[derive(Default)]
 struct Connections {
     tasks: JoinSet<()>,
-    /// The oldest first.
+    /// Oldest first.
     by_age: IndexMap<task::Id, AbortHandle>,
 }
 
@@ -76,7 +76,7 @@ impl Connections {
         self.by_age.insert(handle.id(), handle);
     }
 
-    /// The next connection, with what allows it to be there.
+    /// Accepts the next connection and takes a permit for it.
     async fn take(
         &mut self,
         listener: &TcpListener,
@@ -92,7 +92,7 @@ impl Connections {
         {
             oldest.abort();
         }
-        // An error would mean that the semaphore is closed, which bounds nothing then.
+        // An error means that the semaphore is closed; then it limits nothing.
         Ok((stream, Arc::clone(permits).acquire_owned().await.ok()))
     }
 }
@@ -102,7 +102,7 @@ async fn answer(stream: TcpStream, router: Router, mut stopped: watch::Receiver<
     server.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HEADER_BYTES);
     let mut connection = pin!(server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
     let grace = tokio::select! {
-        // What has gone wrong concerns the client, which knows.
+        // Errors concern only the client, which sees them.
         _ = connection.as_mut() => return,
         () = sleep(MAX_AGE) => GRACE,
         _ = stopped.wait_for(|stopped| *stopped) => STOP_GRACE,
@@ -110,7 +110,7 @@ async fn answer(stream: TcpStream, router: Router, mut stopped: watch::Receiver<
     connection.as_mut().graceful_shutdown();
     tokio::select! {
         _ = timeout(grace, connection.as_mut()) => {}
-        // While it is old already.
+        // The port may also close during the grace of an old connection.
         () = async { let _ = stopped.wait_for(|stopped| *stopped).await; sleep(STOP_GRACE).await } => {}
     }
 }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n";
-    /// What no socket's buffers hold.
+    /// Number of bytes that exceeds all socket buffers.
     const LARGE: usize = 64 * 1024 * 1024;
 
     struct Scene {
@@ -160,7 +160,7 @@ mod tests {
     /// Reads to the end of the connection.
     async fn heard(mut client: TcpStream) -> Vec<u8> {
         let mut heard = Vec::new();
-        // A connection that is closed by a reset is closed, too.
+        // A connection that is reset counts as closed.
         let _ = client.read_to_end(&mut heard).await;
         heard
     }

@@ -1,4 +1,4 @@
-//! `/counters`: looking at counters and resetting them by hand.
+//! `/counters`: reading and resetting counters by hand.
 
 use std::sync::Arc;
 
@@ -9,14 +9,15 @@ use axum::routing::any;
 use axum::{Json, Router};
 
 use super::admin::{Admin, Question, Refusal, refuse};
-use crate::counters::{Action, CounterError, CounterOf};
+use crate::inspect::running;
+use crate::inspect::{Action, CounterError, CounterOf};
 use crate::store::Store;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     Router::new().route("/counters", any(act)).with_state(admin)
 }
 
-/// `GET /counters?domain=shop&user=ann` reads the counters of `(user=ann)`; `DELETE` resets them.
+/// Handles `GET /counters?domain=shop&user=ann`, which reads the counters of `(user=ann)`; `DELETE` resets them.
 async fn act<S: Store>(State(admin): State<Arc<Admin<S>>>, question: Question) -> Result<Response, Refusal> {
     let action = match question.method {
         Method::GET => Action::Get,
@@ -29,7 +30,8 @@ async fn act<S: Store>(State(admin): State<Arc<Admin<S>>>, question: Question) -
     };
     let descriptor = CounterOf { domain, entries, limit };
     let (limiter, timeout) = (admin.limiter(), admin.store_timeout());
-    let acted = admin.runtime().spawn(async move { limiter.counters(action, descriptor, timeout).await }).await;
+    let acted =
+        admin.runtime().spawn(async move { running::counters(&limiter, action, descriptor, timeout).await }).await;
     match acted {
         Ok(Ok(counters)) => Ok(Json(counters).into_response()),
         Ok(Err(error)) => {
@@ -40,7 +42,7 @@ async fn act<S: Store>(State(admin): State<Arc<Admin<S>>>, question: Question) -
                     StatusCode::SERVICE_UNAVAILABLE
                 }
             };
-            // What the store says tells what to do.
+            // The store's own message says what to do.
             match error {
                 CounterError::Store(cause) => Err(refuse(status, format!("the store is unavailable: {cause}"))),
                 error => Err(refuse(status, error)),

@@ -1,5 +1,5 @@
-//! The debug port: what is in force and what has been counted, for people. Whoever reaches it sees how far each client
-//! may go, so it is a port of its own, which is closed unless a setting opens it.
+//! The debug port: the rules in force and the counts of metrics, for people. Anyone who can reach it sees how far each
+//! client may go. So it is a separate port, which is closed unless a setting opens it.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -11,21 +11,21 @@ use axum::routing::any;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use crate::descriptor::{Role, Unit, length};
+use crate::engine::descriptor::{Role, Unit, length};
+use crate::engine::rules::{Allowance, Rule, RuleLimit, Rules};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
-use crate::rules::{Allowance, Rule, RuleLimit, Rules};
 use crate::store::Store;
 
-/// What there is, in order.
+/// The paths of the port, in the order listed.
 const PATHS: &[(&str, &str)] = &[
     ("/", "this list"),
     ("/rlconfig", "the limits in force, a line for each, in the order of the rules"),
     ("/stats", "what has been counted, a line for each series"),
 ];
 
-/// The paths of the debug port. One text is made at a time, on a thread that answers nothing else: a million rules are
-/// a hundred megabytes.
+/// Returns the paths of the debug port. One text is rendered at a time, on a thread that answers nothing else: a
+/// million rules are a hundred megabytes.
 pub fn debug_router<S: Store>(limiter: Arc<Limiter<S>>, metrics: Arc<Metrics>) -> Router {
     let turns = Arc::new(Semaphore::new(1));
     let (list, count) = (Arc::clone(&turns), turns);
@@ -52,7 +52,7 @@ async fn text(turns: &Semaphore, make: impl FnOnce() -> Result<String, String> +
     }
 }
 
-/// What a scraper gets, without what is said about it.
+/// Returns the metrics page without its comment lines.
 fn samples(page: &[u8]) -> String {
     let page = String::from_utf8_lossy(page);
     page.lines().filter(|line| !line.starts_with('#')).fold(String::with_capacity(page.len()), |mut text, line| {
@@ -62,7 +62,8 @@ fn samples(page: &[u8]) -> String {
     })
 }
 
-/// A line for each limit, as `envoyproxy/ratelimit` has it; what that has no word for stands at its end.
+/// Returns a line for each limit in the format of `envoyproxy/ratelimit`. Features that this format lacks are at the
+/// end of the line.
 fn lines(rules: &Rules) -> String {
     let mut text = String::new();
     for (rule, limit) in rules.limits() {
@@ -88,7 +89,7 @@ fn line(text: &mut String, rule: &Rule, limit: &RuleLimit) {
         }
     };
     let (shadow, quota) = (rule.role == Role::Shadow, rule.role == Role::Quota);
-    // A text takes what is written to it.
+    // Writing to a `String` cannot fail.
     let _ = writeln!(
         text,
         "{}: unit={} requests_per_unit={number}, shadow_mode: {shadow}, quota_mode: {quota}{beside}",
@@ -97,7 +98,7 @@ fn line(text: &mut String, rule: &Rule, limit: &RuleLimit) {
     );
 }
 
-/// `domain.key_value.key`: of its path, what stands in place of `|` and `=`.
+/// Returns `domain.key_value.key`: the path with `.` in place of `|` and `_` in place of `=`.
 fn name(rule: &Rule) -> String {
     let levels = rule.path.split('|').map(|level| level.replacen('=', "_", 1));
     levels.fold(rule.domain.to_string(), |name, level| name + "." + &level).escape_debug().to_string()

@@ -1,8 +1,8 @@
-//! `/explain`: why a request is limited, or is not. Reads only.
+//! `/explain`: why a request is limited or not. Read-only.
 //!
-//! It needs the token, as `/counters` does: rules tell a client how far it may go and what others may, and counters who
-//! uses what. One door is easier to watch than two that show different things; who has the files at hand needs no
-//! service: `tollgate explain --rules`.
+//! It needs a token, as `/counters` does: rules show how far each client may go, and counters show the use of each. One
+//! permission for both is easier to watch than two. People who have the rules files need no service: `tollgate explain
+//! --rules`.
 
 use std::sync::Arc;
 
@@ -14,14 +14,15 @@ use axum::{Json, Router};
 use tokio::task::spawn_blocking;
 
 use super::admin::{Admin, Question, Refusal, refuse};
-use crate::explain;
+use crate::engine::explain;
+use crate::inspect::running;
 use crate::store::Store;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     Router::new().route("/explain", any(answer)).with_state(admin)
 }
 
-/// `GET /explain?domain=shop&user=ann`; the entries of another descriptor of the same request follow `&%2B=`.
+/// Handles `GET /explain?domain=shop&user=ann`; `&%2B=` starts another descriptor of the same request.
 async fn answer<S: Store>(State(admin): State<Arc<Admin<S>>>, question: Question) -> Result<Response, Refusal> {
     let Question { method, domain, descriptors, limit } = question;
     if method != Method::GET {
@@ -32,12 +33,12 @@ async fn answer<S: Store>(State(admin): State<Arc<Admin<S>>>, question: Question
     let _turn = admin.explaining().acquire().await.map_err(|error| failed(&error))?;
     let (limiter, snapshot) = (admin.limiter(), admin.limiter().snapshot());
     let explained = spawn_blocking(move || {
-        let explanation = limiter.explain(&snapshot, &request);
+        let explanation = running::explain(&limiter, &snapshot, &request);
         (explanation, snapshot, request)
     });
     let (explanation, snapshot, request) = explained.await.map_err(|error| failed(&error))?;
     let (limiter, timeout) = (admin.limiter(), admin.store_timeout());
-    let answered = async move { limiter.add_state(explanation, (&snapshot, &request), timeout).await };
+    let answered = async move { running::add_state(&limiter, explanation, (&snapshot, &request), timeout).await };
     let explanation = admin.runtime().spawn(answered).await.map_err(|error| failed(&error))?;
     Ok(Json(explanation).into_response())
 }

@@ -7,32 +7,32 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use tokio::sync::watch;
 
-/// Whether this process answers requests by rules.
+/// State of the process: whether it answers requests by rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
     /// Not yet: the first rules are being loaded.
     Loading {
-        /// So much of them has been read.
+        /// Bytes read so far.
         bytes_read: u64,
-        /// So much there is; 0 as long as nobody knows.
+        /// Bytes in all; 0 while unknown.
         bytes: u64,
     },
     /// Not yet: no rules have come from the management server.
     Waiting,
-    /// Not yet: the first rules are wrong, and the process waits for right ones.
+    /// Not yet: the first rules are invalid, and the process waits for valid ones.
     Refused,
-    /// No: the rules have no domain, and a setting wants one.
+    /// No: the rules have no domain, and a setting requires one.
     NoDomains,
-    /// No: the store is unavailable, and a setting wants it.
+    /// No: the store is unavailable, and a setting requires it.
     NoStore,
-    /// It does.
+    /// Yes.
     Serving,
     /// Not for long: the process is shutting down.
     Draining,
 }
 
 impl Default for Health {
-    /// As a process begins.
+    /// Returns the state of a process that starts.
     fn default() -> Health {
         Health::Loading { bytes_read: 0, bytes: 0 }
     }
@@ -50,7 +50,7 @@ async fn healthcheck(State(health): State<watch::Receiver<Health>>) -> Response 
 }
 
 impl Health {
-    /// Why it does not answer requests by rules; `None` where it does.
+    /// Returns why the process does not answer requests by rules; `None` if it does.
     pub(super) fn reason(self) -> Option<String> {
         let reason = match self {
             Health::Serving => return None,

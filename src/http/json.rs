@@ -1,19 +1,22 @@
-//! `/json`: the rate limit service for clients that speak no gRPC. A request and its answer are what they are on the
-//! gRPC port, as JSON; a worker decides it, by the same checks.
+//! `/json`: the rate limit service for clients without gRPC. A request and its answer are the messages of the gRPC port
+//! as JSON. A worker decides it, with the same checks.
 
 use std::error::Error;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
+use axum::{BoxError, Router};
+use futures_util::StreamExt as _;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::json;
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -24,24 +27,30 @@ use crate::wire::json::Mapping;
 use crate::wire::rate_limit_response::Code;
 use crate::wire::{RateLimitRequest, RateLimitResponse};
 
-/// A request must have come so long after its head.
+/// Time within which a body must arrive after its head.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// And has its answer so long after that: what would be delayed for longer is denied.
+/// Longest time for an answer. A request that would be delayed for longer is denied.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Answers requests that are JSON.
+/// The handler of JSON requests.
 pub struct JsonApi<S> {
     service: Arc<Service<S>>,
     runtime: Handle,
     max_bytes: usize,
+    /// One permit for each byte of requests that are still being received.
+    room: Arc<Semaphore>,
     mapping: Mapping,
 }
 
+/// Bytes that half-received requests may have together, unless the limit of a single request is higher.
+const HALF_RECEIVED: usize = 16 * 1024 * 1024;
+
 impl<S: Store> JsonApi<S> {
-    /// `service` is a worker's, with its way to the counters, and does its work on that worker's `runtime`. A request
-    /// has so many bytes at most.
+    /// Creates the handler. `service` is a worker's, with its connection to the counters. Its work runs on that
+    /// worker's `runtime`. A request has at most `max_bytes`.
     pub fn new(service: Service<S>, runtime: Handle, max_bytes: usize, mapping: Mapping) -> JsonApi<S> {
-        JsonApi { service: Arc::new(service), runtime, max_bytes, mapping }
+        let room = Arc::new(Semaphore::new(HALF_RECEIVED.max(max_bytes)));
+        JsonApi { service: Arc::new(service), runtime, max_bytes, room, mapping }
     }
 
     fn read(&self, body: &Bytes) -> Result<RateLimitRequest, Refusal> {
@@ -55,7 +64,7 @@ impl<S: Store> JsonApi<S> {
         })
     }
 
-    /// The worker's answer. Where the client goes away, the worker stops.
+    /// Returns the worker's answer. If the client leaves, the worker stops.
     async fn answer(&self, request: RateLimitRequest, caller: Caller) -> Result<RateLimitResponse, Refusal> {
         let service = Arc::clone(&self.service);
         let mut deciding = JoinSet::new();
@@ -63,20 +72,42 @@ impl<S: Store> JsonApi<S> {
         match deciding.join_next().await {
             Some(Ok(answer)) => answer.map_err(refusal),
             Some(Err(error)) => Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, error)),
-            // It holds one.
+            // The set holds one task.
             None => Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, "nobody has decided")),
         }
     }
 }
 
-/// All of a body that has so many bytes at most, which something allows.
+/// Error: half-received requests have reached the bytes that they may have together.
+#[derive(Debug, thiserror::Error)]
+#[error("too many requests are half-received: try again")]
+struct NoRoom;
+
+/// Makes each byte of the body hold a permit until the body is dropped. If there are no permits left, the body ends
+/// with [`NoRoom`].
+fn counted(body: Body, room: &Arc<Semaphore>) -> Body {
+    let (room, mut held) = (Arc::clone(room), None::<OwnedSemaphorePermit>);
+    Body::from_stream(body.into_data_stream().map(move |chunk| {
+        let chunk = chunk.map_err(BoxError::from)?;
+        let bytes = u32::try_from(chunk.len()).map_err(|_| NoRoom)?;
+        let more = Arc::clone(&room).try_acquire_many_owned(bytes).map_err(|_| NoRoom)?;
+        match &mut held {
+            Some(held) => held.merge(more),
+            None => held = Some(more),
+        }
+        Ok::<_, BoxError>(chunk)
+    }))
+}
+
+/// Reads a whole body of at most `max_bytes`; `allowed_by` names the setting in the error.
 pub(super) async fn whole(body: Body, (max_bytes, allowed_by): (usize, &str)) -> Result<Bytes, Refusal> {
     match timeout(BODY_TIMEOUT, Limited::new(body, max_bytes).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if is_too_long(&*error) => {
+        Ok(Err(error)) if is_caused_by::<LengthLimitError>(&*error) => {
             let reason = format!("the request has more than the {max_bytes} bytes that {allowed_by} allows");
             Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, reason))
         }
+        Ok(Err(error)) if is_caused_by::<NoRoom>(&*error) => Err(refuse(StatusCode::SERVICE_UNAVAILABLE, NoRoom)),
         Ok(Err(error)) => Err(refuse(StatusCode::BAD_REQUEST, error)),
         Err(_) => {
             let reason = format!("the request has not come within {BODY_TIMEOUT:?}");
@@ -85,11 +116,11 @@ pub(super) async fn whole(body: Body, (max_bytes, allowed_by): (usize, &str)) ->
     }
 }
 
-fn is_too_long(error: &(dyn Error + 'static)) -> bool {
-    error.is::<LengthLimitError>() || error.source().is_some_and(is_too_long)
+fn is_caused_by<E: Error + 'static>(error: &(dyn Error + 'static)) -> bool {
+    error.is::<E>() || error.source().is_some_and(is_caused_by::<E>)
 }
 
-/// 429 is for what is over its limit, and for nothing else.
+/// Returns the error as HTTP. Only requests over the limit get status 429.
 fn refusal(error: CallError) -> Refusal {
     let status = match &error {
         CallError::Invalid(_) => StatusCode::BAD_REQUEST,
@@ -99,16 +130,26 @@ fn refusal(error: CallError) -> Refusal {
     refuse(status, error)
 }
 
-/// Refuses what a page of another site has made a browser send: whoever looks at it may reach a port that its maker
-/// does not. Clients other than browsers send no origin.
+/// Refuses requests that a page of another site has made a browser send: the browser may reach a port that the page's
+/// author cannot. Only a page at an IP address or at localhost can belong to this site. A page at any other name may
+/// come from another server, because its author can have the name resolve to this address (DNS rebinding). Clients
+/// other than browsers send no origin.
 fn from_elsewhere(headers: &HeaderMap) -> Result<(), Refusal> {
     let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let site = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
-    match site.is_some() && site == text(header::HOST) {
-        true => Ok(()),
-        false => Err(refuse(StatusCode::FORBIDDEN, "a page of another site has sent this, by its Origin")),
+    match site {
+        Some(site) if text(header::HOST) == Some(site) && is_local(site) => Ok(()),
+        _ => Err(refuse(StatusCode::FORBIDDEN, "a page of another site has sent this, by its Origin")),
     }
+}
+
+/// Returns whether a host, with its port, is an IP address or localhost, which no DNS server controls.
+fn is_local(host: &str) -> bool {
+    let port = host.rfind(':').filter(|colon| !host[*colon..].contains(']'));
+    let name = &host[..port.unwrap_or(host.len())];
+    let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    address.parse::<IpAddr>().is_ok() || name.eq_ignore_ascii_case("localhost")
 }
 
 pub(super) fn router<S: Store>(api: JsonApi<S>) -> Router {
@@ -121,6 +162,7 @@ async fn decide<S: Store>(
     body: Body,
 ) -> Result<Response, Refusal> {
     from_elsewhere(&headers)?;
+    let body = counted(body, &api.room);
     let request = api.read(&whole(body, (api.max_bytes, "MAX_MESSAGE_BYTES")).await?)?;
     let response = api.answer(request, api.service.caller(&headers).within(ANSWER_TIMEOUT)).await?;
     let status = match response.overall_code() {
@@ -136,11 +178,11 @@ async fn decide<S: Store>(
 mod tests {
     use std::io;
 
-    use futures_util::stream::{self, StreamExt as _};
+    use futures_util::stream;
 
     use super::*;
 
-    /// The status of a body of these chunks, which has ten bytes at most.
+    /// Returns the status of a body of these chunks with a limit of ten bytes.
     async fn refused(chunks: impl stream::Stream<Item = io::Result<&'static str>> + Send + 'static) -> StatusCode {
         whole(Body::from_stream(chunks), (10, "a test")).await.err().unwrap().into_response().status()
     }
@@ -154,5 +196,37 @@ mod tests {
         let half = stream::iter([Ok("hello")]);
         assert_eq!(refused(half.chain(stream::pending())).await, StatusCode::REQUEST_TIMEOUT);
         assert_eq!(refused(stream::iter([Ok("a"), Err(io::Error::other("gone"))])).await, StatusCode::BAD_REQUEST);
+    }
+
+    #[test]
+    fn a_page_is_of_this_site_only_at_an_address_or_at_localhost() {
+        let answered = |origin: &str, host: &str| {
+            let headers = [(header::ORIGIN, origin), (header::HOST, host)];
+            let headers = headers.map(|(name, value)| (name, value.parse().unwrap()));
+            from_elsewhere(&HeaderMap::from_iter(headers)).is_ok()
+        };
+        for host in ["127.0.0.1:8080", "10.1.2.3", "[::1]:8080", "[fd00::1]", "localhost:8080", "LocalHost"] {
+            assert!(answered(&format!("http://{host}"), host), "{host}");
+        }
+        for host in ["evil.com", "evil.com:8080", "127.0.0.1.evil.com", "localhost.evil.com:80", "[evil]:80", ""] {
+            assert!(!answered(&format!("http://{host}"), host), "{host}");
+        }
+        assert!(!answered("http://10.1.2.3", "10.1.2.4") && !answered("null", "10.1.2.3"));
+        assert!(from_elsewhere(&HeaderMap::new()).is_ok(), "no browser");
+    }
+
+    #[tokio::test]
+    async fn half_received_bodies_share_a_bound_and_give_it_back() {
+        let room = Arc::new(Semaphore::new(8));
+        let body = |chunks: &'static [&'static str]| {
+            counted(Body::from_stream(stream::iter(chunks.iter().map(|chunk| Ok::<_, io::Error>(*chunk)))), &room)
+        };
+        let mut half = body(&["hello"]).into_data_stream();
+        assert_eq!(half.next().await.unwrap().unwrap(), "hello");
+        let refused = whole(body(&["hello"]), (10, "a test")).await.err().unwrap();
+        assert_eq!(refused.into_response().status(), StatusCode::SERVICE_UNAVAILABLE);
+        drop(half);
+        assert_eq!(whole(body(&["hello", "you"]), (10, "a test")).await.ok().unwrap(), "helloyou");
+        assert_eq!(room.available_permits(), 8);
     }
 }

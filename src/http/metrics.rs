@@ -1,6 +1,6 @@
-//! `/metrics`, for Prometheus. A hundred thousand rules make a text of tens of megabytes, which takes a while: it is
-//! made on a thread that answers nothing else, one at a time, and a client that asks within a second of it gets the
-//! same.
+//! `/metrics`, for Prometheus. A hundred thousand rules make a text of tens of megabytes, which takes a while. It is
+//! rendered on a thread that answers nothing else, one text at a time. Clients that ask within a second of it share the
+//! text.
 
 use std::io::{self, Write as _};
 use std::sync::Arc;
@@ -20,16 +20,16 @@ use tokio::time::{Instant, sleep};
 
 use crate::metrics::Metrics;
 
-/// For so long a large text is shared, and kept.
+/// Time for which a large text is shared and kept.
 const SHARED: Duration = Duration::from_secs(1);
-/// A text below so many bytes is made in some milliseconds: everybody gets one of their own, which is of this moment,
-/// and as it is.
+/// Size in bytes from which a text is shared. A smaller text takes a few milliseconds, so each client gets a current
+/// one, uncompressed.
 const LARGE: usize = 256 * 1024;
 
-/// What makes the text, and the last that it has made.
+/// The function that renders the text, and the last large text.
 struct Scrapes {
     render: Arc<Render>,
-    /// The task that makes the next has the lock until it is made, also if no client waits for it any more.
+    /// The task that renders the next text holds the lock until it is done, even if no client waits for it any more.
     last: Arc<Mutex<Option<Scrape>>>,
 }
 
@@ -38,12 +38,12 @@ type Render = dyn Fn() -> Result<Vec<u8>, String> + Send + Sync;
 /// A large text.
 struct Scrape {
     plain: Bytes,
-    /// Where somebody has asked for it.
+    /// Compressed text, if a client has asked for it.
     gzip: Option<Bytes>,
     made: Instant,
 }
 
-/// What a client gets.
+/// An answer.
 enum Text {
     Plain(Bytes),
     Gzip(Bytes),
@@ -53,7 +53,7 @@ pub(super) fn router(metrics: Arc<Metrics>) -> Router {
     route("/metrics", move || metrics.render())
 }
 
-/// The port of its own that shows what `envoyproxy/ratelimit` counts, too, at this path.
+/// Returns the paths of the statistics port, which also shows the metrics of `envoyproxy/ratelimit`, at this path.
 pub fn statistics_router(path: &str, metrics: Arc<Metrics>) -> Router {
     route(path, move || metrics.render_with_statistics())
 }
@@ -64,7 +64,7 @@ fn route<E: ToString>(path: &str, render: impl Fn() -> Result<Vec<u8>, E> + Send
     Router::new().route(path, any(scrape))
 }
 
-/// A client that takes it with any weight but zero has a reason to name it.
+/// Returns whether the client accepts gzip. Any weight but zero counts: a client names gzip for a reason.
 pub(super) fn takes_gzip(headers: &HeaderMap) -> bool {
     let lists = headers.get_all(header::ACCEPT_ENCODING).into_iter().filter_map(|list| list.to_str().ok());
     lists.flat_map(|list| list.split(',')).any(|coding| {
@@ -117,7 +117,7 @@ impl Scrape {
         self.made.elapsed() < SHARED
     }
 
-    /// The text, where it is there and new.
+    /// Returns the text if it is rendered and still shared.
     fn text(&self, takes_gzip: bool) -> Option<Text> {
         let text = if takes_gzip { self.gzip.clone().map(Text::Gzip) } else { Some(Text::Plain(self.plain.clone())) };
         text.filter(|_| self.is_new())
@@ -135,7 +135,7 @@ impl Scrape {
     }
 }
 
-/// Lets a text go that is not shared any more.
+/// Drops a text that is no longer shared.
 async fn forget(last: Arc<Mutex<Option<Scrape>>>) {
     sleep(SHARED).await;
     last.lock().await.take_if(|scrape| !scrape.is_new());
@@ -152,7 +152,7 @@ mod tests {
 
     use super::*;
 
-    /// Makes texts of so many bytes, and counts how often.
+    /// Returns scrapes whose text has this many bytes, and the number of renderings.
     fn scrapes(bytes: usize) -> (Scrapes, Arc<AtomicUsize>) {
         let (made, making) = (Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
         let count = Arc::clone(&made);
@@ -169,7 +169,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_large_text_is_made_once_for_all_clients_within_a_second() {
         let (scrapes, made) = scrapes(LARGE);
-        // Some go away before they have it.
+        // Some clients leave before they have it.
         for _ in 0..3 {
             assert!(timeout(Duration::ZERO, scrapes.text(false)).await.is_err());
         }
@@ -188,7 +188,7 @@ mod tests {
         wait_for_nobody(&scrapes).await;
     }
 
-    /// Nothing is kept.
+    /// Waits until no text is kept.
     async fn wait_for_nobody(scrapes: &Scrapes) {
         while scrapes.last.lock().await.is_some() {
             tokio::task::yield_now().await;

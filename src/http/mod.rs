@@ -1,19 +1,18 @@
 //! The HTTP port: health for orchestrators, metrics for Prometheus, answers for clients without gRPC, and counters and
-//! explanations for administrators. Each has a router of its own; this one is of the whole port. The debug port is
-//! another one.
+//! explanations for administrators. Each has its own router, and [`router`] joins them. The debug port is separate.
 
 mod adjustments;
 mod admin;
 mod candidates;
 mod connections;
-mod console;
+pub mod console;
 mod counters;
 mod debug;
 mod explain;
+mod fleet;
 mod health;
 mod json;
 mod metrics;
-mod replicas;
 mod top;
 mod usage;
 mod what_if;
@@ -34,21 +33,21 @@ pub use health::Health;
 pub use json::JsonApi;
 pub use metrics::statistics_router;
 
-/// What the port shows.
+/// The parts of the HTTP port.
 pub struct Port<S> {
     /// Whether the process answers requests by rules.
     pub health: watch::Receiver<Health>,
-    /// What it counts.
+    /// The metrics to show.
     pub metrics: Arc<Metrics>,
-    /// What answers requests in JSON. `None`: nobody does.
+    /// Handler of JSON requests. `None` if they are not answered.
     pub json: Option<JsonApi<S>>,
-    /// What administrators may do. `None`: there are none.
+    /// Shared state of the administrators' paths. `None` if there are no administrators.
     pub admin: Option<Admin<S>>,
-    /// What shows all of it to people who administrate. `None`: nothing does.
+    /// The console. `None` if it is off.
     pub console: Option<Console>,
 }
 
-/// The paths of the port.
+/// Returns the paths of the port.
 pub fn router<S: Store>(port: Port<S>) -> Router {
     let mut router = health::router(port.health.clone()).merge(metrics::router(Arc::clone(&port.metrics)));
     if let Some(json) = port.json {

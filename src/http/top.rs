@@ -1,4 +1,4 @@
-//! `/top`: who uses most of which limit. Reads only.
+//! `/top`: the keys with the most hits of each limit. Read-only.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,25 +11,26 @@ use axum::{Json, Router};
 use tokio::task::spawn_blocking;
 
 use super::admin::{Admin, Refusal, refuse};
-use crate::counters::{Action, Counter, CounterOf};
-use crate::heavy_hitters::{By, HeavyKey, Query};
+use crate::inspect::running;
+use crate::inspect::{Action, Counter, CounterOf};
 use crate::limiter::Limiter;
+use crate::observe::heavy_hitters::{By, HeavyKey, Query};
 use crate::store::Store;
 
-/// So many keys, unless the query says otherwise.
+/// Default number of keys.
 const KEYS: usize = 25;
 
-/// The most that a query may ask for.
+/// Most keys that a query may ask for.
 const MOST_KEYS: usize = 1_000;
 
-/// The most whose counters are read.
+/// Most keys whose counters are read.
 const MOST_COUNTERS: usize = 100;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     Router::new().route("/top", any(answer)).with_state(admin)
 }
 
-/// `GET /top?domain=shop&rule=per-user&by=denied&n=10&remaining=true`; all of it may be left out.
+/// Handles `GET /top?domain=shop&rule=per-user&by=denied&n=10&remaining=true`; each parameter is optional.
 async fn answer<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
@@ -42,11 +43,11 @@ async fn answer<S: Store>(
     }
     let (query, reads_counters) = read(query.as_deref().unwrap_or_default())?;
     let limiter = admin.limiter();
-    let Some(heavy_hitters) = limiter.heavy_hitters().map(Arc::clone) else {
+    let Some(heavy_hitters) = admin.observed().heavy_hitters.clone() else {
         return Err(refuse(StatusCode::NOT_FOUND, "nobody counts the heaviest keys: set TOP_KEYS=true"));
     };
     let failed = |error: &dyn std::error::Error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error);
-    // Names of thousands of keys are copied.
+    // This copies the names of thousands of keys.
     let mut top = spawn_blocking(move || heavy_hitters.top(&query)).await.map_err(|error| failed(&error))?;
     if reads_counters {
         let timeout = admin.store_timeout();
@@ -61,7 +62,7 @@ async fn answer<S: Store>(
     Ok(Json(top).into_response())
 }
 
-/// What is asked for, and whether counters are read.
+/// Parses the query and whether to read counters.
 fn read(query: &str) -> Result<(Query, bool), Refusal> {
     let (mut read, mut reads_counters) = (Query { most: KEYS, ..Query::default() }, false);
     let wrong = |reason: String| refuse(StatusCode::BAD_REQUEST, reason);
@@ -85,12 +86,12 @@ fn read(query: &str) -> Result<(Query, bool), Refusal> {
     Ok((read, reads_counters))
 }
 
-/// Says what the counter of a key says now, if the store answers. A limit that requests bring along is theirs: nobody
-/// knows its number here.
+/// Adds the current value of the key's counter if the store answers. Limits that requests bring along are left out:
+/// their numbers are unknown here.
 async fn add_counter<S: Store>(limiter: &Limiter<S>, key: &mut HeavyKey, timeout: Duration) {
     let Some(entries) = key.entries.clone() else { return };
     let descriptor = CounterOf { domain: key.domain.clone(), entries, limit: None };
-    let counters = limiter.counters(Action::Get, descriptor, timeout).await.unwrap_or_default();
+    let counters = running::counters(limiter, Action::Get, descriptor, timeout).await.unwrap_or_default();
     if let Some(Counter { remaining, capacity, banned_ms, .. }) = counters.into_iter().find(|of| of.rule == key.label) {
         (key.remaining, key.capacity, key.banned_ms) = (Some(remaining), Some(capacity), banned_ms);
     }

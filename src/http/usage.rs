@@ -1,4 +1,4 @@
-//! `/usage`: what limits were used, some pages of it at a time. Reads only.
+//! `/usage`: the recorded usage of limits, a few pages at a time. Read-only.
 
 use std::sync::Arc;
 
@@ -9,28 +9,36 @@ use axum::routing::any;
 use axum::{Json, Router};
 
 use super::admin::{Admin, Refusal, refuse};
-use crate::descriptor::Entry;
-use crate::explain;
+use crate::engine::descriptor::Entry;
+use crate::engine::explain;
+use crate::engine::usage::Time;
+use crate::engine::usage::page::{Owner, Part};
+use crate::inspect::running;
+use crate::ledger::answer::{Answer, Wanted};
 use crate::limiter::Limiter;
+use crate::observe::redaction::Values;
+use crate::shared::usage::{Batch, Scope, UsageReadError};
 use crate::store::Store;
-use crate::store::usage::{Batch, Scope, UsageReadError};
-use crate::usage::Time;
-use crate::usage::answer::{Answer, Wanted};
-use crate::usage::page::{Owner, Part};
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     Router::new().route("/usage", any(answer)).with_state(admin)
 }
 
-/// `GET /usage?domain=shop&from=2026-11-01&to=2026-12-01&rule=per-user&key=user=ann&cursor=…`; all of it may be left
-/// out.
+/// Handles `GET /usage?domain=shop&from=2026-11-01&to=2026-12-01&rule=per-user&key=user=ann&cursor=…`; each parameter
+/// is optional.
 async fn answer<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
     headers: HeaderMap,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    admin.admit(&headers)?;
+    let role = admin.admit(&headers)?;
+    if !matches!(admin.values(role), Values::Plain) {
+        return Err(refuse(
+            StatusCode::FORBIDDEN,
+            "usage has the values of clients, which TOP_KEYS_VALUES does not show to this token: use the ADMIN_TOKEN",
+        ));
+    }
     if method != Method::GET {
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads"));
     }
@@ -45,16 +53,16 @@ async fn answer<S: Store>(
     Ok(Json(answer).into_response())
 }
 
-/// What the limit of a page is called by the rules in force.
+/// Returns the name of the limit of a page by the rules in force.
 fn rule<S: Store>(limiter: &Limiter<S>, owner: &Owner, page: &str) -> Option<String> {
     let entry = |Part { key, value, .. }: &Part| Entry { key: key.clone(), value: value.clone() };
     let request = explain::request(&owner.domain, vec![owner.parts.iter().map(entry).collect()], None);
     let behind = |counter: &str| page.strip_prefix(counter).is_some_and(|rest| rest.starts_with('|'));
-    // The counter's penalty has a longer name.
-    limiter.label_of(&limiter.snapshot(), &request, behind)
+    // The counter of the penalty has a longer name.
+    running::label_of(limiter, &limiter.snapshot(), &request, behind)
 }
 
-/// What is asked for, and where to go on.
+/// Parses the filter of a query and the position to continue from.
 fn read(query: &str) -> Result<(Wanted, Option<String>), Refusal> {
     let (mut wanted, mut cursor) = (Wanted::within(Time(0), Time::END), None);
     let wrong = |reason: String| refuse(StatusCode::BAD_REQUEST, reason);

@@ -1,5 +1,4 @@
-//! `/what-if`: what another number would do with what clients have asked. Reads only: rules change where they are
-//! written.
+//! `/what-if`: the effect of another number on recorded requests. Read-only: rules change in their files.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,20 +14,20 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
 use super::admin::{Admin, Refusal, refuse};
-use crate::algorithm::Algorithm;
+use crate::engine::algorithm::Algorithm;
+use crate::observe::what_if::{Question, WhatIf, WhatIfError};
 use crate::store::Store;
-use crate::what_if::{Question, WhatIf, WhatIfError};
 
-/// What both paths have at hand.
+/// Shared state of both paths.
 struct Asked<S> {
     admin: Arc<Admin<S>>,
-    /// A replay takes a core for a while: one at a time, whether who asked still waits or has gone.
+    /// Admits one replay at a time, even after its client has left: a replay takes a core for a while.
     replaying: Arc<Semaphore>,
-    /// A log that is being read holds all requests of the moment when it was asked for.
+    /// Limits readers of the log: a log that is being read keeps all requests of the moment when it was requested.
     reading: Arc<Semaphore>,
 }
 
-/// So many logs may be read at once.
+/// Most logs that may be read at once.
 const READERS: usize = 2;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
@@ -41,12 +40,12 @@ impl<S: Store> Asked<S> {
     fn what_if(&self, headers: &HeaderMap) -> Result<Arc<WhatIf>, Refusal> {
         self.admin.admit(headers)?;
         let none = || refuse(StatusCode::NOT_FOUND, "no requests are kept to be replayed: set WHAT_IF_REQUESTS");
-        self.admin.limiter().what_if().cloned().ok_or_else(none)
+        self.admin.observed().what_if.clone().ok_or_else(none)
     }
 }
 
-/// `GET /what-if?domain=shop&rule=per-user&number=7&algorithm=token_bucket&period_ms=60000&suggest=…`: without a rule
-/// the rules that can be asked about; else all but these two may be left out.
+/// Handles `GET /what-if?domain=shop&rule=per-user&number=7&algorithm=token_bucket&period_ms=60000&suggest=…`. Without
+/// a rule it lists the rules to ask about. With one, all parameters but the domain and the rule are optional.
 async fn answer<S: Store>(
     State(asked): State<Arc<Asked<S>>>,
     headers: HeaderMap,
@@ -72,7 +71,7 @@ async fn answer<S: Store>(
     })
 }
 
-/// `GET /what-if/log`: the requests that are kept, as lines that `tollgate replay` reads.
+/// Handles `GET /what-if/log`: the recorded requests, as lines that `tollgate replay` reads.
 async fn log<S: Store>(State(asked): State<Arc<Asked<S>>>, headers: HeaderMap) -> Result<Response, Refusal> {
     let what_if = asked.what_if(&headers)?;
     let Ok(turn) = Arc::clone(&asked.reading).try_acquire_owned() else {
@@ -86,7 +85,7 @@ async fn log<S: Store>(State(asked): State<Arc<Asked<S>>>, headers: HeaderMap) -
     Ok((kind, Body::from_stream(stream::iter(lines))).into_response())
 }
 
-/// What a query asks; `None` where it names no rule.
+/// Parses the question of a query; `None` if it names no rule.
 fn question(query: &str) -> Result<Option<Question>, Refusal> {
     if query.is_empty() {
         return Ok(None);

@@ -1,20 +1,20 @@
-//! What the log tells of an outage: which failure modes answered, for which rules, and how often. One line at once, and
-//! then one every ten seconds at most, which tells of all that has been answered since.
+//! Log lines about an outage: which failure modes answered, for which rules, and how often. Logs one line at once, and
+//! then one every ten seconds at most, which covers all answers since the last.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::decision::DecidedBy;
-use crate::plan::Source;
-use crate::store::StoreError;
+use crate::engine::asked::Source;
+use crate::engine::check::StoreError;
+use crate::engine::decision::DecidedBy;
 use crate::telemetry::Throttle;
 
-/// A line names so many rules at most.
+/// Largest number of rules named in a line.
 const NAMED: usize = 10;
 
-/// The answers without the store, until they are told.
+/// The answers given without the store, until they are logged.
 #[derive(Default)]
 pub(super) struct Outage {
     answers: Arc<Mutex<Answers>>,
@@ -23,10 +23,10 @@ pub(super) struct Outage {
 
 #[derive(Default)]
 struct Answers {
-    /// Why, the last time.
+    /// The latest error.
     error: Option<StoreError>,
     named: Vec<Answered>,
-    /// So many answers of other rules.
+    /// Number of answers of other rules.
     others: u64,
 }
 
@@ -38,7 +38,7 @@ struct Answered {
 }
 
 impl Outage {
-    /// A request was answered without the store, because of this: by what, for each limit.
+    /// Notes a request answered without the store because of this error, with the cause of each limit's answer.
     pub(super) fn note<'a>(&self, error: &StoreError, answers: impl IntoIterator<Item = (Source<'a>, DecidedBy)>) {
         {
             let mut noted = self.answers.lock();
@@ -60,7 +60,7 @@ impl Outage {
         });
     }
 
-    /// Logs what has been kept back.
+    /// Writes the log line held by the throttle.
     pub(super) fn flush_log(&self) {
         self.throttle.flush();
     }
@@ -80,7 +80,7 @@ impl Answers {
         }
     }
 
-    /// `shop/per-user: 12 by failure_mode_open; …`.
+    /// Formats the answers, like `shop/per-user: 12 by failure_mode_open; …`.
     fn text(&self) -> String {
         let mut text = String::new();
         for Answered { domain, rule, decided_by, times } in &self.named {

@@ -1,6 +1,6 @@
-//! What is counted of each rule. There can be a hundred thousand of them, so one that is never asked costs nothing at a
-//! scrape, and one that has not been asked for an hour is left out until it is asked again; it goes on from where it
-//! was.
+//! Counters of each rule. There can be a hundred thousand rules, so a rule that no request has matched costs nothing at
+//! a scrape, and one that no request has matched for an hour is left out until one does again. Its counters then
+//! continue from their last values.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,70 +10,71 @@ use std::time::{Duration, Instant};
 use parking_lot::{Mutex, RwLock};
 use prometheus::proto::{Counter, LabelPair, Metric, MetricFamily, MetricType};
 
-use super::declaration::{NAMESPACE, OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_RULES};
-use super::reference::{Departed, Places, Stat, StatPath};
+use super::declaration::{OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_RULES};
+use super::names::{Departed, Places, Stat, StatPath};
+use super::namespace::NAMESPACE;
 use super::tally::{OfRule, Tally};
-use crate::decision::{DecidedBy, Limited};
-use crate::plan::{OVERRIDE, Source};
-use crate::rules::{Rule, RuleLimit, Rules};
+use crate::engine::asked::{OVERRIDE, Source};
+use crate::engine::decision::{DecidedBy, Limited};
+use crate::engine::rules::{Rule, RuleLimit, Rules};
 
-/// The series of a rule are left out when it has not been asked for so long.
+/// The series of a rule are left out after it has not been used for this long.
 const QUIET: Duration = Duration::from_secs(60 * 60);
 
-/// The counters of all rules that have been asked, over all snapshots: a rule that is loaded anew goes on counting.
+/// The counters of all rules used so far, across snapshots: a rule that is loaded again continues its counters.
 #[derive(Debug)]
 pub(super) struct ByRule {
     known: RwLock<ByName>,
-    /// Those of rules that are gone, until all of it has been pushed.
+    /// Counters of removed rules, kept until everything in them has been pushed.
     gone: Mutex<Vec<Arc<RuleCounters>>>,
     pub(super) is_pushed: AtomicBool,
-    /// Where Prometheus is shown them.
+    /// Where removed counters are kept for Prometheus.
     pub(super) departed: Option<Arc<Departed>>,
     start: Instant,
 }
 
-/// By domain and rule.
+/// Counters by domain and by rule.
 type ByName = HashMap<Box<str>, HashMap<Box<str>, Arc<RuleCounters>>>;
 
-/// The counters of one rule's limit.
+/// The counters of one limit of a rule.
 #[derive(Debug)]
 pub(super) struct RuleCounters {
     pub(super) tally: Tally,
-    /// What all limits of the rule say, where this is the first of several.
+    /// Counts the combined verdict of all the rule's limits; set for the first of several.
     together: OnceLock<Box<Tally>>,
-    /// The answers without the store, in the order of [`DecidedBy::WITHOUT_STORE`].
+    /// Answers given without the store, in the order of [`DecidedBy::WITHOUT_STORE`].
     without_store: [AtomicU64; DecidedBy::WITHOUT_STORE.len()],
     domain: Box<str>,
     rule: Box<str>,
-    /// Where `envoyproxy/ratelimit` counts it; `None` where that depends on requests.
+    /// Where `envoyproxy/ratelimit` counts the rule; `None` if that depends on the request.
     place: Mutex<Option<Arc<Place>>>,
-    /// Some of its snapshots had one.
+    /// Whether the rule had a penalty in any of its snapshots.
     has_penalty: AtomicBool,
-    /// Since the last scrape.
+    /// Whether the rule has been used since the last scrape.
     asked: AtomicBool,
-    /// The last scrape that found it asked, in milliseconds from the start.
+    /// The last scrape that found the rule used, in milliseconds since the start.
     last_asked_ms: AtomicU64,
 }
 
-/// Where `envoyproxy/ratelimit` counts a rule.
+/// The path under which `envoyproxy/ratelimit` counts a rule.
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) path: StatPath,
     limits: Limits,
     places: Option<Places>,
-    /// What the rule had counted before it was there.
+    /// The rule's counts when it moved to this path.
     before: [u64; Stat::NUMBER],
 }
 
-/// How many limits a rule has.
+/// The number of a rule's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Limits {
     One,
-    /// What they say together is counted once, by the counters of the first.
+    /// Their combined verdict is counted once, by the counters of the first limit.
     Several,
 }
 
-/// A rule, and where it stood.
+/// A rule's counters at a path.
 pub(super) struct AtPlace {
     pub(super) place: Arc<Place>,
     counters: Arc<RuleCounters>,
@@ -81,7 +82,7 @@ pub(super) struct AtPlace {
 }
 
 impl AtPlace {
-    /// What it has counted there.
+    /// Returns the rule's count at this path.
     pub(super) fn stat(&self, stat: Stat) -> u64 {
         self.place.stat(self.counters.at_path(&self.place), stat)
     }
@@ -92,7 +93,7 @@ impl Place {
         tally.stat(stat).saturating_sub(self.before[stat as usize])
     }
 
-    /// The rule leaves it.
+    /// Removes the rule from the path.
     fn leave(&self, departed: Option<&Arc<Departed>>, tally: &Tally) {
         if let (Some(departed), Some(places)) = (departed, &self.places) {
             departed.leave(places, Stat::ALL.map(|stat| self.stat(tally, stat)), 0);
@@ -100,16 +101,17 @@ impl Place {
     }
 }
 
-/// The counters of every limit of one snapshot, in the order of their ids; found when a limit is first used.
+/// The counters of every limit of one snapshot, in the order of the limits' IDs, each looked up when its limit is first
+/// used.
 #[derive(Debug, Default)]
 pub struct RuleMetrics {
     limits: Box<[OnceLock<Arc<RuleCounters>>]>,
-    /// Of what clients bring along, in the order of the domains' ids.
+    /// Counters of the limits that clients send in requests, in the order of the domains' IDs.
     overrides: Box<[OnceLock<Arc<RuleCounters>>]>,
 }
 
 impl RuleMetrics {
-    /// None found yet.
+    /// Creates an empty table for these rules.
     pub fn new(rules: &Rules) -> RuleMetrics {
         RuleMetrics {
             limits: rules.limits().map(|_| OnceLock::new()).collect(),
@@ -131,7 +133,7 @@ impl Default for ByRule {
 }
 
 impl ByRule {
-    /// The counters of a limit of this snapshot.
+    /// Returns the counters of a limit of this snapshot.
     pub(super) fn of<'r>(&self, rules: &'r RuleMetrics, source: Source<'_>) -> &'r RuleCounters {
         match source {
             Source::Rule(rule, limit) => self.of_limit(rules, rule, limit),
@@ -139,7 +141,7 @@ impl ByRule {
         }
     }
 
-    /// The counters of what all limits of a rule say.
+    /// Returns the counters that hold the combined verdict of all limits of a rule.
     pub(super) fn of_all<'r>(&self, rules: &'r RuleMetrics, rule: &Rule) -> Option<&'r RuleCounters> {
         rule.limits.first().map(|first| self.of_limit(rules, rule, first))
     }
@@ -147,7 +149,7 @@ impl ByRule {
     fn of_limit<'r>(&self, rules: &'r RuleMetrics, rule: &Rule, limit: &RuleLimit) -> &'r RuleCounters {
         rules.limits[limit.id].get_or_init(|| {
             let counters = self.find(&rule.domain, &limit.label);
-            counters.has_penalty.fetch_or(limit.config.penalty.is_some(), Ordering::Relaxed);
+            counters.has_penalty.fetch_or(limit.config.options.penalty.is_some(), Ordering::Relaxed);
             let limits = match &*rule.limits {
                 _ if rule.has_values() => None,
                 [_] => Some(Limits::One),
@@ -159,7 +161,7 @@ impl ByRule {
         })
     }
 
-    /// The counters of a rule that has been asked.
+    /// Returns the counters of a rule if it has been used.
     pub(super) fn known(&self, domain: &str, rule: &str) -> Option<Arc<RuleCounters>> {
         self.known.read().get(domain).and_then(|rules| rules.get(rule)).map(Arc::clone)
     }
@@ -172,7 +174,7 @@ impl ByRule {
         })
     }
 
-    /// From now on it is counted there.
+    /// Counts the rule at this path from now on.
     fn stand_at(&self, counters: &RuleCounters, at: Option<(Limits, StatPath)>) {
         let is_there = |place: &Option<Arc<Place>>| match (place, &at) {
             (Some(place), Some((limits, path))) => place.limits == *limits && place.path == *path,
@@ -181,7 +183,7 @@ impl ByRule {
         if is_there(&counters.place.lock()) {
             return;
         }
-        // No scrape sees it at two places.
+        // The write lock keeps a scrape from seeing the rule at two paths.
         let known = self.known.write();
         let mut place = counters.place.lock();
         if is_there(&place) {
@@ -195,7 +197,7 @@ impl ByRule {
         *place = at.map(|(limits, path)| {
             let tally = counters.tally(limits);
             if before.is_none_or(|before| before.limits != limits) {
-                // What there was so far has been pushed elsewhere.
+                // The counts so far have been pushed under the previous path.
                 Stat::ALL.iter().for_each(|stat| tally.note_pushed(*stat, tally.unpushed(*stat)));
             }
             let places = departed.map(|departed| departed.places(&path));
@@ -207,12 +209,12 @@ impl ByRule {
         drop(known);
     }
 
-    /// Forgets rules that are not among these. A few at a time, because requests under the new rules look for theirs
-    /// meanwhile.
+    /// Removes the counters of rules that are not in `new`, a few at a time, because requests under the new rules look
+    /// up their counters at the same time.
     pub(super) fn keep(&self, new: &Rules) {
         const AT_ONCE: usize = 64;
 
-        // Of a million rules few may have been asked.
+        // Few of a million rules may have been used.
         let all = self.all();
         let mut gone: HashSet<(&str, &str)> = all.iter().map(|counters| (&*counters.domain, &*counters.rule)).collect();
         let limits = new.limits().map(|(rule, limit)| (&*rule.domain, &*limit.label));
@@ -242,18 +244,18 @@ impl ByRule {
         self.known.read().values().flat_map(HashMap::values).map(Arc::clone).collect()
     }
 
-    /// Those that may have something to push.
+    /// Returns the counters that may have an increase to push.
     pub(super) fn to_push(&self) -> Vec<Arc<RuleCounters>> {
         let gone = self.gone.lock().clone();
         self.all().into_iter().chain(gone).filter(|counters| counters.has_unpushed()).collect()
     }
 
-    /// Lets those go that are gone and have nothing to push, now or when requests that are on their way are answered.
+    /// Drops the counters of removed rules that have nothing to push and that no request in flight still uses.
     pub(super) fn forget_pushed(&self) {
         self.gone.lock().retain(|counters| Arc::strong_count(counters) > 1 || counters.has_unpushed());
     }
 
-    /// Those that `envoyproxy/ratelimit` counts at a place, and what `then` says before another leaves.
+    /// Returns the rules that have a path, and the result of `then`, which runs before any of them can leave its path.
     pub(super) fn paths<T>(&self, now: Duration, then: impl FnOnce() -> T) -> (Vec<AtPlace>, T) {
         let known = self.known.read();
         let all = known.values().flat_map(HashMap::values);
@@ -264,13 +266,13 @@ impl ByRule {
         (all.filter_map(at_place).collect(), then())
     }
 
-    /// Since the start.
+    /// Returns the time since the start.
     pub(super) fn now(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// The families of all rules that are not quiet, in the order of their names. Each is made when it is its turn:
-    /// together they take ten times the memory of the text that is made of them.
+    /// Returns the families of all rules that are not quiet, in the order of their names. Each family is built when it
+    /// is reached: together they would take ten times the memory of the resulting text.
     pub(super) fn families(&self) -> impl Iterator<Item = MetricFamily> {
         let recent = self.recent(self.now());
         let (requests, without_store) = (family_of_requests(&recent), family_without_store(&recent));
@@ -278,7 +280,7 @@ impl ByRule {
         requests.into_iter().chain(families).chain(without_store)
     }
 
-    /// Those asked not too long before `now`, which counts from the start.
+    /// Returns the counters used recently enough before `now`, which counts from the start.
     fn recent(&self, now: Duration) -> Vec<Arc<RuleCounters>> {
         let mut recent = self.all();
         recent.retain(|counters| counters.quiet_for(now) < QUIET);
@@ -302,12 +304,12 @@ impl RuleCounters {
         }
     }
 
-    /// Where `envoyproxy/ratelimit` counts it.
+    /// Returns where `envoyproxy/ratelimit` counts the rule.
     pub(super) fn place(&self) -> Option<Arc<Place>> {
         self.place.lock().clone()
     }
 
-    /// What is counted at its place.
+    /// Returns the tally that is counted at this path.
     pub(super) fn at_path(&self, place: &Place) -> &Tally {
         self.tally(place.limits)
     }
@@ -319,7 +321,7 @@ impl RuleCounters {
         }
     }
 
-    /// So many answers were given without the store.
+    /// Returns the number of answers given without the store.
     pub(super) fn without_store(&self) -> u64 {
         self.without_store.iter().map(|count| count.load(Ordering::Relaxed)).sum()
     }
@@ -328,25 +330,31 @@ impl RuleCounters {
         self.place().is_some_and(|place| self.at_path(&place).has_unpushed())
     }
 
-    /// Counts what all limits of the rule say.
+    /// Counts the combined verdict of all limits of the rule.
     pub(super) fn count_together(&self, count: impl FnOnce(&Tally)) {
         count(self.tally(Limits::Several));
         self.note_asked();
     }
 
-    /// Counts so many hits of a call that failed.
+    /// Counts the hits of a call that failed.
     pub(super) fn record_undecided(&self, hits: u64) {
         self.tally.record_undecided(hits);
         self.note_asked();
     }
 
-    /// Counts what a limit says of so many hits.
+    /// Counts a limit's verdict on a request of `hits` hits.
     pub(super) fn record(&self, limited: &Limited<'_>, hits: u64, near_limit_ratio: f32) {
         self.tally.record(limited, hits, near_limit_ratio);
         self.note_asked();
     }
 
-    /// Counts an answer without the store.
+    /// Counts hits that a request has asked to be refunded.
+    pub(super) fn record_refund(&self, hits: u64) {
+        self.tally.add(OfRule::Refunded, hits);
+        self.note_asked();
+    }
+
+    /// Counts an answer given without the store.
     pub(super) fn add_without_store(&self, decided_by: DecidedBy) {
         if let Some(place) = DecidedBy::WITHOUT_STORE.iter().position(|known| *known == decided_by) {
             self.without_store[place].fetch_add(1, Ordering::Relaxed);
@@ -355,7 +363,7 @@ impl RuleCounters {
     }
 
     fn note_asked(&self) {
-        // Mostly it is set already, and then nothing is written.
+        // The flag is usually set already; then nothing is written.
         if !self.asked.load(Ordering::Relaxed) {
             self.asked.store(true, Ordering::Relaxed);
         }
@@ -370,7 +378,7 @@ impl RuleCounters {
     }
 }
 
-/// `None` where no rule has such a series.
+/// Builds the family of one quantity, or `None` if no rule has such a series.
 fn family((of_rule, name, help): (OfRule, &str, &str), rules: &[Arc<RuleCounters>]) -> Option<MetricFamily> {
     let count = |rule: &Arc<RuleCounters>| rule.tally.get(of_rule);
     let has = |rule: &&Arc<RuleCounters>| match of_rule {
@@ -393,7 +401,7 @@ fn family_of_requests(rules: &[Arc<RuleCounters>]) -> Option<MetricFamily> {
     of_metrics(name, help, metrics.collect())
 }
 
-/// `None` where the store has always been there.
+/// Builds the family of failure mode answers, or `None` if the store has always been available.
 fn family_without_store(rules: &[Arc<RuleCounters>]) -> Option<MetricFamily> {
     let (name, help) = OF_RULES_WITHOUT_STORE;
     let metrics = rules.iter().flat_map(|rule| {
@@ -418,7 +426,7 @@ fn of_metrics(name: &str, help: &str, metrics: Vec<Metric>) -> Option<MetricFami
     Some(family)
 }
 
-/// Of a rule, with one more label where there is one.
+/// Builds a rule's metric, with an additional label if there is one.
 fn metric(rule: &RuleCounters, more: Option<(&str, &str)>, count: u64) -> Metric {
     let label = |name: &str, value: &str| {
         let mut label = LabelPair::default();
@@ -439,6 +447,7 @@ fn metric(rule: &RuleCounters, more: Option<(&str, &str)>, count: u64) -> Metric
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::declaration::ELSEWHERE;
 
     fn names(by_rule: &ByRule, minutes: u64) -> Vec<String> {
         let recent = by_rule.recent(Duration::from_secs(60 * minutes));
@@ -469,7 +478,9 @@ mod tests {
     #[test]
     fn what_is_declared_stands_where_it_is_counted() {
         let requests = OUTCOMES.iter().map(|(of_rule, _)| *of_rule as usize);
-        let places: Vec<usize> = requests.chain(OF_RULES.iter().map(|(of_rule, ..)| *of_rule as usize)).collect();
+        let of_rules = OF_RULES.iter().map(|(of_rule, ..)| *of_rule as usize);
+        let elsewhere = ELSEWHERE.iter().map(|of_rule| *of_rule as usize);
+        let places: Vec<usize> = requests.chain(of_rules).chain(elsewhere).collect();
         assert_eq!(places, (0..OfRule::NUMBER).collect::<Vec<_>>());
         let names: HashSet<&str> = OF_RULES.iter().map(|(_, name, _)| *name).collect();
         assert_eq!(names.len(), OF_RULES.len());

@@ -1,13 +1,13 @@
-//! What there is to count of candidate rules, where there are any.
+//! Metrics of candidate rules.
 
 use prometheus::{Gauge, IntCounter, IntCounterVec, Opts};
 
 use super::declaration::{Metrics, REQUESTS_OF_CANDIDATES};
 
-/// How two sets of rules decide a request.
+/// Comparison of two sets of rules on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CandidateOutcome {
-    /// Both alike.
+    /// Both decide alike.
     Agreed,
     /// Only the candidates deny it.
     NewlyDenied,
@@ -16,11 +16,11 @@ pub enum CandidateOutcome {
 }
 
 impl CandidateOutcome {
-    /// Every one.
+    /// All outcomes.
     pub const ALL: [CandidateOutcome; 3] =
         [CandidateOutcome::Agreed, CandidateOutcome::NewlyDenied, CandidateOutcome::NewlyAllowed];
 
-    /// The value of the label.
+    /// Returns the value of the label.
     pub const fn name(self) -> &'static str {
         match self {
             CandidateOutcome::Agreed => "agreed",
@@ -30,7 +30,7 @@ impl CandidateOutcome {
     }
 }
 
-/// Of the candidate rules.
+/// Metrics of the candidate rules.
 #[derive(Debug)]
 pub struct CandidateMetrics {
     requests: IntCounterVec,
@@ -39,10 +39,10 @@ pub struct CandidateMetrics {
 }
 
 impl Metrics {
-    /// From now on they tell of candidate rules, too.
+    /// Registers the metrics of candidate rules.
     ///
     /// # Errors
-    /// Where they do already.
+    /// If they are already registered.
     pub fn candidates(&self) -> prometheus::Result<CandidateMetrics> {
         let (name, help) = REQUESTS_OF_CANDIDATES;
         let requests = IntCounterVec::new(Opts::new(name, help), &["domain", "rule", "outcome"])?;
@@ -63,23 +63,23 @@ impl Metrics {
 }
 
 impl CandidateMetrics {
-    /// A trial begins, on this share of keys: what was counted was of other rules.
+    /// Resets the counts, which belong to other rules, and records the share of keys that the new trial samples.
     pub fn begin(&self, sample: f64) {
         self.requests.reset();
         self.set_sample(sample);
     }
 
-    /// On this share of keys.
+    /// Records the share of keys in the sample.
     pub fn set_sample(&self, sample: f64) {
         self.sample.set(sample);
     }
 
-    /// A request has come out so, for this domain and rule.
+    /// Counts a request's outcome for this domain and rule.
     pub fn record(&self, (domain, rule): (&str, &str), outcome: CandidateOutcome) {
         self.requests.with_label_values(&[domain, rule, outcome.name()]).inc();
     }
 
-    /// So many were not compared.
+    /// Counts requests that were not compared.
     pub fn record_dropped(&self, requests: u64) {
         self.dropped.inc_by(requests);
     }

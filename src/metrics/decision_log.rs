@@ -1,19 +1,19 @@
-//! What there is to count of the lines of the decision log, where it is written.
+//! Metrics of the decision log's lines.
 
 use prometheus::{IntCounterVec, Opts};
 
 use super::declaration::{Known, Metrics};
-use crate::decision_log::Fate;
+use crate::observe::decision_log::Fate;
 
-/// Of all lines.
+/// Counters of lines by fate.
 #[derive(Debug)]
 pub struct DecisionLogMetrics(Known<Fate, { Fate::ALL.len() }>);
 
 impl Metrics {
-    /// From now on they tell of the decision log, too.
+    /// Registers the metrics of the decision log.
     ///
     /// # Errors
-    /// Where they do already.
+    /// If they are already registered.
     pub fn decision_log(&self) -> prometheus::Result<DecisionLogMetrics> {
         let options = Opts::new(
             "decision_log_lines_total",
@@ -27,7 +27,7 @@ impl Metrics {
 }
 
 impl DecisionLogMetrics {
-    /// This has become of a line.
+    /// Counts a line that had this fate.
     pub fn record(&self, fate: Fate) {
         self.0.inc(fate);
     }

@@ -1,4 +1,4 @@
-//! Every metric, once, with its name and its meaning.
+//! Declarations of all metrics, with their names and meanings.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -7,35 +7,26 @@ use std::sync::atomic::AtomicBool;
 use prometheus::{Gauge, Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry};
 
 use super::by_rule::ByRule;
+use super::by_value::Values;
+use super::namespace::{NAMESPACE, SECONDS};
 use super::observed::Observed;
 use super::record::ReplicaCounts;
-use super::reference::Values;
 use super::striped::Striped;
 use super::tally::OfRule;
-use crate::adjustment::Effect;
-use crate::decision::DecidedBy;
-use crate::store::StoreError;
-use crate::store::redis::Health;
+use crate::engine::adjustment::Effect;
+use crate::engine::check::StoreError;
+use crate::engine::decision::DecidedBy;
+use crate::store::health::Health;
 use crate::tls::HandshakeError;
 use crate::version;
 
-/// In front of every name.
-pub(super) const NAMESPACE: &str = "tollgate";
-
-/// Upper bounds in seconds: from what memory takes to the longest timeouts of clients. Those that Prometheus
-/// has by default are among them, because dashboards for `envoyproxy/ratelimit` expect them.
-pub(super) const SECONDS: [f64; 19] = [
-    0.00001, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
-    5.0, 10.0,
-];
-
-/// Upper bounds of waits in seconds: from the shortest that is worth a wait to a day.
+/// Bounds of waits in seconds: from the shortest wait worth reporting to a day.
 const WAITS: [f64; 14] = [0.01, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0, 21_600.0, 86_400.0];
 
-/// Upper bounds of how many requests travel in one call, 32 at most.
+/// Bounds of the number of requests carried in one call, which is at most 32.
 const REQUESTS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
 
-/// The requests of each rule, with the labels `domain`, `rule` and `outcome`.
+/// Name and help of the requests of each rule, with the labels `domain`, `rule` and `outcome`.
 pub(super) const REQUESTS_OF_RULES: (&str, &str) = (
     "rule_requests_total",
     "Requests that asked the rule, once for each of their descriptors: within its limit; over it, or banned; the same \
@@ -43,7 +34,7 @@ pub(super) const REQUESTS_OF_RULES: (&str, &str) = (
      nobody was asked or the call failed. The series of the last two begin with their first.",
 );
 
-/// And what an outcome is called there.
+/// Values of the label `outcome`.
 pub(super) const OUTCOMES: [(OfRule, &str); 4] = [
     (OfRule::WithinLimitRequests, "within_limit"),
     (OfRule::OverLimitRequests, "over_limit"),
@@ -51,8 +42,11 @@ pub(super) const OUTCOMES: [(OfRule, &str); 4] = [
     (OfRule::UndecidedRequests, "undecided"),
 ];
 
-/// The names and meanings of what else each rule has, with the labels `domain` and `rule`.
-pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER - OUTCOMES.len()] = [
+/// Counts that only the statistics of `envoyproxy/ratelimit` show.
+pub(super) const ELSEWHERE: [OfRule; 1] = [OfRule::Refunded];
+
+/// Names and help of each rule's other metrics, with the labels `domain` and `rule`.
+pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER - OUTCOMES.len() - ELSEWHERE.len()] = [
     (
         OfRule::Hits,
         "hits_total",
@@ -76,7 +70,7 @@ pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER - OUTCOMES.len(
     ),
 ];
 
-/// The requests on which candidate rules are compared, with the labels `domain`, `rule` and `outcome`.
+/// Name and help of the requests on which candidate rules are compared, with the labels `domain`, `rule` and `outcome`.
 pub(super) const REQUESTS_OF_CANDIDATES: (&str, &str) = (
     "candidate_requests_total",
     "Requests in the sample that asked the rule, by how the rules in force and the candidates decide them: alike, or \
@@ -86,29 +80,30 @@ pub(super) const REQUESTS_OF_CANDIDATES: (&str, &str) = (
 const FAILURE_ANSWERS: &str = "Limits answered while the store was unavailable: by a denial that was known, or by \
                                their failure mode; and refunds that it has not confirmed.";
 
-/// What each rule has of them, with the labels `domain`, `rule` and `decided_by`.
+/// Name and help of each rule's failure mode answers, with the labels `domain`, `rule` and `decided_by`.
 pub(super) const OF_RULES_WITHOUT_STORE: (&str, &str) =
     ("rule_failure_mode_answers_total", "The same of each rule; a series begins with its first answer.");
 
-/// What the process counts.
+/// The metrics of the process.
 #[derive(Debug)]
 pub struct Metrics {
     pub(super) registry: Registry,
-    /// What is usual for every process: no name of it is ours.
+    /// The usual metrics of a process, with names without a prefix.
     pub(super) of_process: Registry,
     pub(super) near_limit_ratio: f32,
     pub(super) requests: Outcomes,
     pub(super) calls_without_store: Striped<IntCounter>,
     pub(super) request_seconds: Striped<Histogram>,
     pub(super) descriptors: Matches,
-    /// By what of them is unknown.
+    /// By whether the domain or the rule is unknown.
     pub(super) unknown_denied: Known<&'static str, 2>,
     pub(super) only_shadow: IntCounter,
     pub(super) by_rule: ByRule,
-    /// Where somebody exports it.
+    /// Set if the statistics by value are exported.
     pub(super) values: Option<Arc<Values>>,
     pub(super) store_seconds: Striped<Histogram>,
     pub(super) store_errors: Known<&'static str, 8>,
+    pub(super) damaged_counters: IntCounter,
     pub(super) denied_cache_hits: Striped<IntCounter>,
     pub(super) lease_decisions: Striped<IntCounter>,
     pub(super) leased_hits: IntCounter,
@@ -126,25 +121,25 @@ pub struct Metrics {
     pub(super) rules_info: IntGaugeVec,
     pub(super) domains_loaded: IntGauge,
     pub(super) loads: Known<&'static str, 2>,
-    /// The last rules were refused.
+    /// Whether the latest rules were rejected.
     pub(super) rules_refused: AtomicBool,
     /// By effect.
     pub(super) adjustments: IntGaugeVec,
-    /// By whose rules they decide.
+    /// By whether their rules are the same as ours.
     pub(super) replicas: IntGaugeVec,
     pub(super) tls_handshakes: Known<&'static str, 11>,
-    /// By what they show.
+    /// By the state of the client's certificate.
     pub(super) tls_unverified: Known<&'static str, 2>,
     pub(super) tls_reloads: Known<&'static str, 2>,
-    /// There are none without TLS.
+    /// Has no series without TLS.
     pub(super) tls_expiry: IntGaugeVec,
 }
 
-/// The counters of a label whose values are known from the start.
+/// Counters of a label with values known from the start.
 #[derive(Debug)]
 pub(super) struct Known<K, const N: usize>(pub(super) [(K, IntCounter); N]);
 
-/// Processor time, memory and descriptors, where the system tells them.
+/// Processor time, memory and file descriptors, if the system reports them.
 fn of_process() -> prometheus::Result<Registry> {
     let registry = Registry::new();
     #[cfg(target_os = "linux")]
@@ -152,7 +147,7 @@ fn of_process() -> prometheus::Result<Registry> {
     Ok(registry)
 }
 
-/// How a call ended.
+/// Counters of calls by outcome.
 #[derive(Debug)]
 pub(super) struct Outcomes {
     pub(super) ok: Striped<IntCounter>,
@@ -164,7 +159,7 @@ pub(super) struct Outcomes {
     pub(super) deadline_exceeded: Striped<IntCounter>,
 }
 
-/// How many of each.
+/// Counters of delayed requests by outcome.
 #[derive(Debug)]
 pub(super) struct DelayedOutcomes {
     pub(super) passed: IntCounter,
@@ -173,7 +168,7 @@ pub(super) struct DelayedOutcomes {
     pub(super) released: IntCounter,
 }
 
-/// What was found for a descriptor.
+/// Counters of descriptors by what was found for them.
 #[derive(Debug)]
 pub(super) struct Matches {
     pub(super) limited: Striped<IntCounter>,
@@ -183,10 +178,10 @@ pub(super) struct Matches {
 }
 
 impl Metrics {
-    /// All at zero. A hit is near its limit beyond this share of it.
+    /// Creates all metrics at zero. A hit is near its limit beyond the share `near_limit_ratio` of it.
     ///
     /// # Errors
-    /// Where two metrics have the same name.
+    /// If two metrics have the same name.
     pub fn new(near_limit_ratio: f64) -> prometheus::Result<Metrics> {
         let registry = Registry::new_custom(Some(NAMESPACE.into()), None)?;
         let counter = |name: &str, help: &str| -> prometheus::Result<IntCounter> {
@@ -330,6 +325,10 @@ impl Metrics {
                 "lease_decisions_total",
                 "Requests decided by a lease, without asking the store.",
             ))?,
+            damaged_counters: counter(
+                "damaged_counters_total",
+                "Counters and records of usage in Redis that were damaged, and were decided or written as fresh ones.",
+            )?,
             leased_hits: counter("leased_hits_total", "Hits that leases took from the store in advance.")?,
             unused_leased_hits: counter(
                 "unused_leased_hits_total",
@@ -384,10 +383,10 @@ impl Metrics {
         Ok(metrics)
     }
 
-    /// The same, which count apart what rules tell apart by values of requests: so many paths of them at most.
+    /// Adds separate counts by values of requests, for rules that ask for them, with at most `most` paths.
     ///
     /// # Errors
-    /// Where they do already.
+    /// If they are already registered.
     pub fn with_values(mut self, most: NonZeroUsize) -> prometheus::Result<Metrics> {
         let values = Arc::new(Values::new(most));
         let evicted = Arc::clone(&values);
@@ -400,10 +399,10 @@ impl Metrics {
         Ok(self)
     }
 
-    /// From now on they report how many log lines are lost, which `lost` counts.
+    /// Adds the number of lost log lines, read through `lost`.
     ///
     /// # Errors
-    /// Where they do already.
+    /// If it is already registered.
     pub fn observe_lost_log_lines(&self, lost: impl Fn() -> u64 + Send + Sync + 'static) -> prometheus::Result<()> {
         let options =
             Opts::new("log_lines_lost_total", "Log lines that were dropped because standard error takes none.");

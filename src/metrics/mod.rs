@@ -1,10 +1,15 @@
-//! What the process counts: every metric is declared once, with its meaning. Labels come from rules and settings, which
-//! are few; never from requests. `reference` shows the same under other names.
+//! The metrics of the process. Each metric is declared once, with its meaning. Labels come from rules and settings,
+//! which are few, and never from requests. `reference` exposes the same values under the names of
+//! `envoyproxy/ratelimit`.
 
+pub mod statsd;
 mod by_rule;
+mod by_value;
 mod candidates;
 mod decision_log;
 mod declaration;
+mod names;
+mod namespace;
 mod observed;
 mod page;
 mod prometheus_text;

@@ -1,21 +1,21 @@
-//! A counter that is kept elsewhere: it is read whenever it is asked for.
+//! A counter that is kept elsewhere and read at each scrape.
 
 use std::fmt;
 
 use prometheus::core::{Collector, Desc, Describer as _};
 use prometheus::proto::{Counter, Metric, MetricFamily, MetricType};
 
-/// What `read` says, which never falls.
+/// A counter with its value read through `read`, which must never fall.
 pub(super) struct Observed<F> {
     desc: Desc,
     read: F,
 }
 
 impl<F: Fn() -> u64 + Send + Sync> Observed<F> {
-    /// A counter of this name and meaning.
+    /// Creates a counter with this name and help.
     ///
     /// # Errors
-    /// Where Prometheus does not allow the name.
+    /// If Prometheus does not allow the name.
     pub(super) fn new(options: &prometheus::Opts, read: F) -> prometheus::Result<Observed<F>> {
         Ok(Observed { desc: options.describe()?, read })
     }

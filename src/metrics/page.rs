@@ -9,16 +9,17 @@ use prometheus::proto::{LabelPair, MetricFamily, MetricType};
 
 use super::candidates::CandidateOutcome;
 use super::declaration::{
-    Metrics, NAMESPACE, OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_CANDIDATES, REQUESTS_OF_RULES,
+    Metrics, OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_CANDIDATES, REQUESTS_OF_RULES,
 };
-use crate::decision::DecidedBy;
-use crate::rules::Rules;
+use super::namespace::NAMESPACE;
+use crate::engine::decision::DecidedBy;
+use crate::engine::rules::Rules;
 use crate::tls::Held;
 
-/// The page, in Markdown, from the declaration.
+/// Writes the page in Markdown from the metrics' declarations.
 ///
 /// # Errors
-/// Where two metrics have the same name.
+/// If two metrics have the same name.
 pub fn page() -> prometheus::Result<String> {
     let metrics = Metrics::new(0.0)?;
     let metrics = metrics.with_values(NonZeroUsize::MIN)?;
@@ -75,10 +76,10 @@ pub fn page() -> prometheus::Result<String> {
     Ok(page)
 }
 
-/// What stands behind the metrics of Tollgate's own.
+/// The part of the page that follows Tollgate's own metrics.
 const REFERENCE: &str = include_str!("reference/page.md");
 
-/// Its labels, and the values of those that have several.
+/// Lists the labels of a metric, with the values of labels that have several.
 fn labels(family: &MetricFamily) -> String {
     let mut values: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for label in family.get_metric().iter().flat_map(|metric| metric.get_label()) {

@@ -1,14 +1,14 @@
-//! The metrics for Prometheus.
+//! The metrics in Prometheus' text format.
 
 use prometheus::{Encoder as _, TextEncoder};
 
 use super::declaration::Metrics;
 
 impl Metrics {
-    /// All of them in Prometheus' text format.
+    /// Writes all metrics in Prometheus' text format.
     ///
     /// # Errors
-    /// Where a metric cannot be written.
+    /// If a metric cannot be written.
     pub fn render(&self) -> prometheus::Result<Vec<u8>> {
         let mut text = Vec::new();
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;

@@ -1,4 +1,5 @@
-//! What has been counted so far, for who looks at the process itself and at no scraper: the console.
+//! Current values of the metrics, for the console, which reads them from the process directly rather than from a
+//! scraper.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -9,75 +10,78 @@ use serde::Serialize;
 use super::by_rule::RuleCounters;
 use super::declaration::Metrics;
 use super::tally::OfRule;
-use crate::store::redis::Health;
+use crate::store::health::Health;
 
-/// All that is counted of requests, each in one.
+/// Outcomes of a rule's requests; each request is counted under exactly one of them.
 const REQUESTS: [OfRule; 4] =
     [OfRule::WithinLimitRequests, OfRule::OverLimitRequests, OfRule::ShadowRequests, OfRule::UndecidedRequests];
 
-/// What tells how the service is.
+/// Metrics that show the state of the service.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    /// Requests that passed.
+    /// Requests allowed.
     pub passed: u64,
-    /// Requests that were denied.
+    /// Requests denied.
     pub denied: u64,
-    /// Calls that failed, or were refused.
+    /// Calls that failed or were rejected.
     pub failed: u64,
-    /// Answers that limits gave without the store.
+    /// Answers of limits given without the store.
     pub without_store: u64,
-    /// How long calls took.
+    /// Durations of calls.
     pub calls: Times,
-    /// How long the store took.
+    /// Durations of calls to the store.
     pub store: Times,
-    /// The share of the store that can be asked: 1 is all of it.
+    /// The share of the store that is available; 1 is all of it.
     pub store_up: f64,
-    /// Why that is not all.
+    /// Why the store is not fully available.
     pub store_cause: Option<String>,
 }
 
-/// What tells how the store is asked, all since the start.
+/// Metrics of the store since the process started.
 #[derive(Clone, Debug, Default)]
 pub struct StoreReading {
-    /// How long it took, its queue included.
+    /// Durations of calls, including the time in the queue.
     pub times: Times,
-    /// All of that together, in seconds.
+    /// Sum of the durations, in seconds.
     pub seconds: f64,
-    /// How many calls went to Redis.
+    /// Number of calls to Redis.
     pub calls: u64,
-    /// How many requests travelled in them.
+    /// Number of requests carried in those calls.
     pub requests: u64,
-    /// How often it could not decide, by the kind of error.
+    /// Number of requests the store could not decide, by kind of error.
     pub errors: Vec<(&'static str, u64)>,
+    /// Counters that were damaged.
+    pub damaged: u64,
 }
 
-/// How many times were at most so long: seconds, and how many of all, in rising order.
+/// A cumulative histogram of durations: upper bounds in seconds in rising order, each with the number of durations up
+/// to it.
 #[derive(Clone, Debug, Default)]
 pub struct Times(Vec<(f64, u64)>);
 
-/// What has been counted of a rule's limit.
+/// Counters of one rule's limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RuleReading {
-    /// Requests that asked it.
+    /// Requests that the limit was checked for.
     pub requests: u64,
-    /// Those of them over the limit.
+    /// Requests over the limit.
     pub over_limit_requests: u64,
-    /// Their hits.
+    /// Hits of all requests.
     pub hits: u64,
     /// Hits over the limit.
     pub over_limit: u64,
     /// Hits within the limit and near it.
     pub near_limit: u64,
-    /// Hits over the limit that passed, because the rule is in shadow mode.
+    /// Hits over the limit that were allowed because the rule is in shadow mode.
     pub shadow: u64,
-    /// Hits of who is banned.
+    /// Hits of banned keys.
     pub banned: u64,
-    /// Answers without the store.
+    /// Answers given without the store.
     pub without_store: u64,
 }
 
 impl Metrics {
-    /// As of now.
+    /// Reads the current values.
     pub fn reading(&self) -> Reading {
         let requests = &self.requests;
         let failed = [&requests.invalid, &requests.unavailable, &requests.no_rules, &requests.overloaded];
@@ -95,25 +99,26 @@ impl Metrics {
         }
     }
 
-    /// As of now.
+    /// Reads the current values of the store's metrics.
     pub fn store_reading(&self) -> StoreReading {
         let (times, calls) = (self.store_seconds.histogram(), self.store_call_requests.histogram());
         StoreReading {
             times: Times::of(&times),
             seconds: times.get_sample_sum(),
             calls: calls.get_sample_count(),
-            // Whole numbers have been added up.
+            // The sum is exact: only whole numbers were observed.
             requests: calls.get_sample_sum() as u64,
             errors: self.store_errors.0.iter().map(|(kind, count)| (*kind, count.get())).collect(),
+            damaged: self.damaged_counters.get(),
         }
     }
 
-    /// The last rules were refused, so that older ones are in force, or none.
+    /// Returns whether the latest rules were rejected, so that older ones or none are in force.
     pub fn are_rules_refused(&self) -> bool {
         self.rules_refused.load(Ordering::Relaxed)
     }
 
-    /// Of a rule's limit, as it is called; `None` where no request has asked it.
+    /// Returns the counters of a rule's limit by its label, or `None` if no request has been checked against it.
     pub fn reading_of(&self, domain: &str, rule: &str) -> Option<RuleReading> {
         self.by_rule.known(domain, rule).map(|counters| RuleReading::of(&counters))
     }
@@ -141,8 +146,8 @@ impl Times {
         Times(histogram.get_bucket().iter().map(bucket).collect())
     }
 
-    /// A quantile of those since `before`, as Prometheus tells it: evenly spread within what one bucket holds. `None`
-    /// where there are none, or it is longer than is told apart.
+    /// Estimates a quantile of the durations since `before` as Prometheus does, assuming that durations are spread
+    /// evenly within a bucket. Returns `None` if there were none, or if the quantile is above the last bound.
     pub fn quantile_since(&self, before: &Times, quantile: f64) -> Option<Duration> {
         let counted = |at: usize| before.0.get(at).map_or(0, |(_, count)| *count);
         let since: Vec<(f64, u64)> =

@@ -1,48 +1,51 @@
-//! What happens to a request, and what is counted then.
+//! Recording of requests: each event of a request, and the metrics it changes.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use super::by_rule::RuleMetrics;
 use super::declaration::{Known, Matches, Metrics};
-use super::reference::StatPath;
-use super::tally::{Around, Tally, decisive};
-use crate::adjustment::Effect;
-use crate::decision::{DecidedBy, Decision, Limited, Status};
-use crate::descriptor::{Descriptor, Request};
-use crate::plan::{Asked, OVERRIDE, Source, Undecided};
-use crate::rules::Rules;
-use crate::store::StoreError;
+use super::names::StatPath;
+use super::tally::{Around, OfRule, Tally, decisive};
+use crate::engine::adjustment::Effect;
+use crate::engine::algorithm::Ask;
+use crate::engine::asked::{Asked, OVERRIDE, Source};
+use crate::engine::check::StoreError;
+use crate::engine::decision::{DecidedBy, Decision, Limited, Status};
+use crate::engine::descriptor::{Descriptor, Request};
+use crate::engine::plan::Undecided;
+use crate::engine::rules::Rules;
+use crate::store::health::Health;
 use crate::store::lease::LeaseEvent;
-use crate::store::redis::Health;
 
-/// One descriptor of a request adds so many hits at most. It can ask for 2^53, beyond which Prometheus cannot tell one
-/// from none: what a thousand others have asked for would not be seen any more.
+/// Largest number of hits counted for one descriptor of a request. A request can ask for 2^53 hits; beyond that number,
+/// Prometheus' floating-point values no longer change when one is added, which would hide the hits of all other
+/// requests.
 const MAX_HITS: u64 = u32::MAX as u64;
 
-/// What a statsd server knows unknown domains by that made way before it got them.
+/// The name under which a statsd server sees unknown domains that were evicted before they were pushed.
 const OTHERS: &str = "(others)";
 
-/// What became of a request that was to be delayed.
+/// The end of a delayed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delayed {
     /// Its release time came.
     Passed,
-    /// Its caller went away before.
+    /// Its caller cancelled it first.
     Cancelled,
-    /// All permits were taken: where it would have been delayed, it was denied.
+    /// No permit was free, so the request was denied instead of delayed.
     NoPermit,
-    /// The process ended before its release time: it passed.
+    /// The process ended before the release time, and the request passed.
     Released,
 }
 
 impl Metrics {
-    /// A call has been answered, or refused.
+    /// Records a call that was answered or rejected.
     pub fn record_call(&self, took: Duration) {
         self.request_seconds.mine().observe(took.as_secs_f64());
     }
 
-    /// A request was decided.
+    /// Records the decision on a request.
     pub fn record(&self, rules: &RuleMetrics, request: &Request, decision: &Decision<'_>) {
         if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.mine().inc();
         if decision.only_shadow {
@@ -67,8 +70,10 @@ impl Metrics {
             if self.values.is_some()
                 && let Some(limited) = decisive(limits, self.near_limit_ratio)
             {
-                let record = |tally: &Tally, hits| tally.record(limited, hits, self.near_limit_ratio);
-                self.record_at_path(rules, request, &limited.asked, record);
+                self.record_at_path(rules, request, &limited.asked, |tally, hits| match hits {
+                    Hits::Taken(hits) => tally.record(limited, hits, self.near_limit_ratio),
+                    Hits::Refunded(hits) => tally.add(OfRule::Refunded, hits),
+                });
             }
         }
         if let Some(values) = &self.values
@@ -81,7 +86,7 @@ impl Metrics {
         }
     }
 
-    /// Where so many hits are by what a limit says; `None` where nobody knows.
+    /// Returns how many of the hits are near the limit and over it, or `None` if the limit is undecided.
     pub fn around(&self, limited: &Limited<'_>, hits: u64) -> Option<Around> {
         Some(Around::of_limit(limited, limited.verdict()?, hits, self.near_limit_ratio))
     }
@@ -96,20 +101,23 @@ impl Metrics {
         if decided_by.is_without_store() {
             self.record_without_store(rules, source, decided_by);
         }
-        if let Some(hits) = hits(&limited.asked) {
-            self.by_rule.of(rules, source).record(limited, hits, self.near_limit_ratio);
+        let counters = self.by_rule.of(rules, source);
+        match Hits::of(&limited.asked) {
+            Hits::Taken(hits) => counters.record(limited, hits, self.near_limit_ratio),
+            Hits::Refunded(hits) => counters.record_refund(hits),
         }
     }
 
-    /// Counts a descriptor where `envoyproxy/ratelimit` does. What one limit of a rule says is counted there anyway.
+    /// Counts a descriptor under the path that `envoyproxy/ratelimit` uses. A rule with a single limit and a fixed path
+    /// needs nothing here, as its own counters serve for that path.
     fn record_at_path(
         &self,
         rules: &RuleMetrics,
         request: &Request,
         asked: &Asked<'_>,
-        record: impl FnOnce(&Tally, u64),
+        record: impl FnOnce(&Tally, Hits),
     ) {
-        let (Some(values), Some(hits)) = (&self.values, hits(asked)) else { return };
+        let (Some(values), hits) = (&self.values, Hits::of(asked)) else { return };
         let Some(Descriptor { entries, .. }) = request.descriptors.get(asked.check.descriptor) else { return };
         match asked.source {
             Source::Rule(rule, _) if rule.has_values() => {
@@ -135,12 +143,16 @@ impl Metrics {
     fn record_undecided(&self, rules: &RuleMetrics, request: &Request, asked: &[Asked<'_>]) {
         for limits in asked.chunk_by(|one, next| one.check.descriptor == next.check.descriptor) {
             for asked in limits {
-                if let Some(hits) = hits(asked) {
+                if let Hits::Taken(hits) = Hits::of(asked) {
                     self.by_rule.of(rules, asked.source).record_undecided(hits);
                 }
             }
             if let Some(first) = limits.first() {
-                self.record_at_path(rules, request, first, Tally::record_undecided);
+                self.record_at_path(rules, request, first, |tally, hits| {
+                    if let Hits::Taken(hits) = hits {
+                        tally.record_undecided(hits);
+                    }
+                });
             }
         }
     }
@@ -150,57 +162,62 @@ impl Metrics {
         self.by_rule.of(rules, source).add_without_store(decided_by);
     }
 
-    /// A call was refused because the request is not valid.
+    /// Records a call rejected because its request is invalid.
     pub fn record_invalid(&self) {
         self.requests.invalid.mine().inc();
     }
 
-    /// The store could not decide a call, whatever becomes of it.
+    /// Records a call that the store could not decide, regardless of the answer.
     pub fn record_call_without_store(&self) {
         self.calls_without_store.mine().inc();
     }
 
-    /// A call failed because the store could not decide and a limit wants it so.
+    /// Records a call that failed because the store could not decide and a limit's failure mode is `error`.
     pub fn record_unavailable(&self, rules: &RuleMetrics, request: &Request, undecided: &Undecided<'_>) {
         self.requests.unavailable.mine().inc();
         self.record_undecided(rules, request, &undecided.asked);
         self.record_without_store(rules, undecided.source, DecidedBy::FailureModeError);
     }
 
-    /// A call failed because no rules are in force yet.
+    /// Records a call that failed because no rules are in force yet.
     pub fn record_no_rules(&self) {
         self.requests.no_rules.mine().inc();
     }
 
-    /// A call failed because too many wait for the store.
+    /// Records a call that failed because too many calls wait for the store.
     pub fn record_overloaded(&self, rules: &RuleMetrics, request: &Request, asked: &[Asked<'_>]) {
         self.requests.overloaded.mine().inc();
         self.record_undecided(rules, request, asked);
     }
 
-    /// A call failed because its deadline was over before the store was asked.
+    /// Records a call that passed its deadline before the store was asked.
     pub fn record_deadline_exceeded(&self) {
         self.requests.deadline_exceeded.mine().inc();
     }
 
-    /// The store itself was asked, unless it turned out that it could not be.
+    /// Records the duration of a call to the store, except if the store turned out to be unavailable or overloaded.
     pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
         if !matches!(error, Some(StoreError::Down(_) | StoreError::Overloaded)) {
             self.store_seconds.mine().observe(took.as_secs_f64());
         }
     }
 
-    /// A decision could not be had.
+    /// Records that the store could not decide.
     pub fn record_store_error(&self, error: &StoreError) {
         self.store_errors.inc(error.kind());
     }
 
-    /// So many requests more are delayed, or fewer.
+    /// Records the number of damaged counters found in the store.
+    pub fn record_damaged_counters(&self, counters: usize) {
+        self.damaged_counters.inc_by(counters as u64);
+    }
+
+    /// Changes the number of delayed requests by `requests`, which may be negative.
     pub fn add_delayed(&self, requests: i64) {
         self.delayed_requests.add(requests);
     }
 
-    /// A request is no longer delayed, or could not be.
+    /// Records the end of a delayed request, or that no permit was free.
     pub fn record_delayed(&self, delayed: Delayed) {
         match delayed {
             Delayed::Passed => &self.delayed.passed,
@@ -211,12 +228,12 @@ impl Metrics {
         .inc();
     }
 
-    /// A request was denied because the store was known to deny it.
+    /// Records a request denied from the cache of denials.
     pub fn record_denied_cache_hit(&self) {
         self.denied_cache_hits.mine().inc();
     }
 
-    /// This has happened to a lease.
+    /// Records an event of a lease.
     pub fn record_lease(&self, event: LeaseEvent) {
         match event {
             LeaseEvent::Decided => self.lease_decisions.mine().inc(),
@@ -225,12 +242,12 @@ impl Metrics {
         }
     }
 
-    /// So many requests have travelled in one call to the store.
+    /// Records the number of requests carried in one call to the store.
     pub fn record_store_call(&self, requests: usize) {
         self.store_call_requests.mine().observe(requests as f64);
     }
 
-    /// The store is so.
+    /// Records the health of the store.
     pub fn set_store_health(&self, health: Health) {
         let (up, down) = match health {
             Health::Up => (1.0, None),
@@ -243,13 +260,13 @@ impl Metrics {
         }
     }
 
-    /// So many counters are in memory, and take so much.
+    /// Records the number of counters in memory and their size.
     pub fn set_memory(&self, counters: usize, bytes: usize) {
         self.memory_counters.set(i64::try_from(counters).unwrap_or(i64::MAX));
         self.memory_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
     }
 
-    /// Adjustments of these effects are in force, one for each, and no others.
+    /// Replaces the numbers of adjustments in force. `effects` has one item for each adjustment.
     pub fn set_adjustments(&self, effects: impl IntoIterator<Item = &'static str>) {
         let mut counts = Effect::NAMES.map(|name| (name, 0));
         for effect in effects {
@@ -258,14 +275,14 @@ impl Metrics {
         counts.iter().for_each(|(name, count)| self.adjustments.with_label_values(&[*name]).set(*count));
     }
 
-    /// So many replicas are there.
+    /// Records the number of instances in the fleet.
     pub fn set_replicas(&self, counts: ReplicaCounts) {
         for (rules, number) in counts.each() {
             self.replicas.with_label_values(&[rules]).set(i64::try_from(number).unwrap_or(i64::MAX));
         }
     }
 
-    /// New rules are in force: the series of rules that are gone go too.
+    /// Records that new rules are in force, and removes the series of rules that are gone.
     pub fn record_load(&self, new: &Rules) {
         self.loads.inc("success");
         self.rules_refused.store(false, Ordering::Relaxed);
@@ -276,60 +293,73 @@ impl Metrics {
         self.by_rule.keep(new);
     }
 
-    /// Rules were refused.
+    /// Records that rules were rejected.
     pub fn record_load_error(&self) {
         self.loads.inc("error");
         self.rules_refused.store(true, Ordering::Relaxed);
     }
 
-    /// A TLS handshake has ended so, one of [`HandshakeError::OUTCOMES`](crate::tls::HandshakeError::OUTCOMES).
+    /// Records the outcome of a TLS handshake, one of
+    /// [`HandshakeError::OUTCOMES`](crate::tls::HandshakeError::OUTCOMES).
     pub fn record_handshake(&self, outcome: &'static str) {
         self.tls_handshakes.inc(outcome);
     }
 
-    /// A client got in without a certificate, or with a wrong one.
+    /// Records a client admitted without a certificate or with a wrong one.
     pub fn record_unverified_client(&self, certificate: &'static str) {
         self.tls_unverified.inc(certificate);
     }
 
-    /// Certificates were exchanged.
+    /// Records that certificates were replaced.
     pub fn record_tls_reload(&self) {
         self.tls_reloads.inc("success");
     }
 
-    /// New certificates were refused.
+    /// Records that new certificates were rejected.
     pub fn record_tls_reload_error(&self) {
         self.tls_reloads.inc("error");
     }
 
-    /// The certificate for this, such as `server`, ends then.
+    /// Records the expiry of the certificate with this role, such as `server`.
     pub fn set_certificate(&self, role: &str, until: SystemTime) {
         let seconds = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
         self.tls_expiry.with_label_values(&[role]).set(i64::try_from(seconds).unwrap_or(i64::MAX));
     }
 }
 
-/// How many replicas there are, by what their rules are to those of this one.
+/// Numbers of instances in the fleet, by whether they have the same rules as this one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaCounts {
-    /// The same; this one is among them.
+    /// Instances with the same rules, including this one.
     pub same: usize,
-    /// Others.
+    /// Instances with other rules.
     pub other: usize,
-    /// Nobody can tell.
+    /// Instances with rules that are not known.
     pub unknown: usize,
 }
 
 impl ReplicaCounts {
-    /// Each, by its name in metrics.
+    /// Returns each number with its name in metrics.
     pub(super) fn each(self) -> [(&'static str, usize); 3] {
         [("same", self.same), ("other", self.other), ("unknown", self.unknown)]
     }
 }
 
-/// So many hits count; `None`: what is refunded has been counted when it was taken.
-fn hits(Asked { check, .. }: &Asked<'_>) -> Option<u64> {
-    (!check.ask.is_refund()).then(|| check.ask.taken().min(MAX_HITS))
+/// The hits of a request that a limit counts.
+#[derive(Clone, Copy, Debug)]
+enum Hits {
+    Taken(u64),
+    /// Counted apart: they were counted as hits when they were taken.
+    Refunded(u64),
+}
+
+impl Hits {
+    fn of(Asked { check, .. }: &Asked<'_>) -> Hits {
+        match check.ask {
+            Ask::Refund(hits) => Hits::Refunded(hits.min(MAX_HITS)),
+            ask => Hits::Taken(ask.taken().min(MAX_HITS)),
+        }
+    }
 }
 
 impl<K: PartialEq, const N: usize> Known<K, N> {
@@ -351,13 +381,13 @@ impl<K: PartialEq, const N: usize> Known<K, N> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::Ask;
-    use crate::descriptor::{Entry, Override, Unit};
-    use crate::plan::{Names, Plan, PlanOptions, WithoutStore};
-    use crate::rules::{Defaults, DomainConfig};
-    use crate::store::Check;
+    use crate::engine::algorithm::Ask;
+    use crate::engine::check::Check;
+    use crate::engine::descriptor::{Entry, Override, Unit};
+    use crate::engine::plan::{Names, Plan, PlanOptions, WithoutStore};
+    use crate::engine::rules::{Defaults, DomainConfig};
 
-    /// The rules of a domain that has none of its own.
+    /// Returns the rules of a domain without any rule.
     fn rules(domain: &str) -> Rules {
         Rules::new(vec![DomainConfig {
             name: domain.into(),
@@ -367,7 +397,7 @@ mod tests {
         }])
     }
 
-    /// The metrics of this name.
+    /// Returns the series with this name.
     fn series(metrics: &Metrics, name: &str) -> Vec<String> {
         let text = String::from_utf8(metrics.render().unwrap()).unwrap();
         text.lines().filter(|line| line.starts_with(&format!("tollgate_{name}{{"))).map(str::to_owned).collect()
@@ -399,7 +429,7 @@ mod tests {
 
         metrics.record_load(&rules("mall"));
         assert_eq!(series(&metrics, "hits_total"), [""; 0]);
-        // A request that is still under the old rules: looked up again, it would bring the series back.
+        // This request still runs under the old rules. A second lookup would bring the series back.
         ask();
         assert_eq!(series(&metrics, "hits_total"), [""; 0]);
     }

@@ -1,19 +1,19 @@
-//! What there is to count of spans, where they are exported.
+//! Metrics of exported spans.
 
 use prometheus::{IntCounterVec, Opts};
 
 use super::declaration::{Known, Metrics};
 use crate::spans::Fate;
 
-/// Of all spans.
+/// Counters of spans by fate.
 #[derive(Debug)]
 pub struct SpanMetrics(Known<Fate, { Fate::ALL.len() }>);
 
 impl Metrics {
-    /// From now on they tell of spans, too.
+    /// Registers the metrics of spans.
     ///
     /// # Errors
-    /// Where they do already.
+    /// If they are already registered.
     pub fn spans(&self) -> prometheus::Result<SpanMetrics> {
         let options = Opts::new(
             "spans_total",
@@ -27,7 +27,7 @@ impl Metrics {
 }
 
 impl SpanMetrics {
-    /// This has become of so many.
+    /// Counts spans that had this fate.
     pub fn record(&self, fate: Fate, spans: u64) {
         self.0.inc_by(fate, spans);
     }

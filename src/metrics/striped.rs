@@ -1,6 +1,6 @@
-//! What every request counts, for each thread apart, and added up when it is asked for: cores that wrote to one place
-//! would wait for each other. It is for what the process has once. Apart for each limit, it would take the memory of
-//! all limits as many times as there are cores.
+//! Metrics that every request writes, with one copy per core, added up when they are read: cores that wrote to one
+//! place would wait for each other. Used only for metrics that the process has once. For each limit, the copies would
+//! multiply the memory by the number of cores.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,22 +10,22 @@ use prometheus::IntCounter;
 use prometheus::core::{Collector, Desc};
 use prometheus::proto::{Histogram, Metric, MetricFamily};
 
-/// A metric without labels that vary, once for each core. Threads take them in the order in which they first count
-/// something.
+/// A metric without variable labels, with one copy per core. Threads are assigned copies in the order in which they
+/// first count something.
 #[derive(Debug)]
 pub(super) struct Striped<M>(Arc<[M]>);
 
 impl<M: Collector> Striped<M> {
-    /// All of them alike.
+    /// Creates equal copies.
     ///
     /// # Errors
-    /// Those of `make`.
+    /// The errors of `make`.
     pub(super) fn new(make: impl Fn() -> prometheus::Result<M>) -> prometheus::Result<Striped<M>> {
         let cores = available_parallelism().map_or(1, usize::from);
         Ok(Striped((0..cores).map(|_| make()).collect::<prometheus::Result<_>>()?))
     }
 
-    /// That of this thread.
+    /// Returns the copy of the current thread.
     pub(super) fn mine(&self) -> &M {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
@@ -36,21 +36,21 @@ impl<M: Collector> Striped<M> {
 }
 
 impl Striped<IntCounter> {
-    /// All threads together.
+    /// Returns the sum over all threads.
     pub(super) fn get(&self) -> u64 {
         self.0.iter().map(IntCounter::get).sum()
     }
 }
 
 impl Striped<prometheus::Histogram> {
-    /// All threads together.
+    /// Returns the sum over all threads.
     pub(super) fn histogram(&self) -> Histogram {
         let family = self.collect().into_iter().next();
         let metric = family.and_then(|family| family.get_metric().first().cloned());
         metric.map(|metric| metric.get_histogram().clone()).unwrap_or_default()
     }
 
-    /// So many have been observed.
+    /// Returns the number of observations.
     pub(super) fn count(&self) -> u64 {
         self.0.iter().map(prometheus::Histogram::get_sample_count).sum()
     }
@@ -77,7 +77,7 @@ impl<M: Collector> Collector for Striped<M> {
     }
 }
 
-/// Of a metric, only what belongs to its kind is not zero.
+/// Adds up two metrics of the same kind. The parts of other kinds are zero.
 fn add(sum: &mut Metric, metric: &Metric) {
     let mut counter = sum.get_counter().clone();
     counter.set_value(counter.get_value() + metric.get_counter().get_value());

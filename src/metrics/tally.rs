@@ -1,13 +1,13 @@
-//! What is counted of hits: of each rule, and of each path of requests' values.
+//! Counters of hits, for each rule and for each path made of requests' values.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::reference::Stat;
-use crate::algorithm::Verdict;
-use crate::decision::Limited;
-use crate::descriptor::Role;
+use super::names::Stat;
+use crate::engine::algorithm::Verdict;
+use crate::engine::decision::Limited;
+use crate::engine::descriptor::Role;
 
-/// What is counted of a rule.
+/// A quantity that is counted for each rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OfRule {
     WithinLimitRequests,
@@ -19,21 +19,23 @@ pub(super) enum OfRule {
     NearLimit,
     WithinLimit,
     Shadow,
-    /// Where there is a penalty.
+    /// Only for rules with a penalty.
     Banned,
-    /// Those over the limit that the store was not asked about.
+    /// Hits over the limit that were denied without asking the store.
     KnownDenied,
+    /// Hits that requests asked to refund.
+    Refunded,
 }
 
 impl OfRule {
-    pub(super) const NUMBER: usize = OfRule::KnownDenied as usize + 1;
+    pub(super) const NUMBER: usize = OfRule::Refunded as usize + 1;
 }
 
-/// The counters of hits.
+/// A set of counters.
 #[derive(Debug, Default)]
 pub(super) struct Tally {
     counts: [AtomicU64; OfRule::NUMBER],
-    /// What of each statistic has been pushed to a statsd server.
+    /// The part of each statistic that has been pushed to a statsd server.
     pushed: [AtomicU64; Stat::NUMBER],
 }
 
@@ -43,26 +45,26 @@ impl Tally {
     }
 
     pub(super) fn add(&self, of_rule: OfRule, more: u64) {
-        // The workers share it: what adds nothing takes it from none of them.
+        // All workers write to this counter: skipping zero avoids taking its cache line from another core.
         if more > 0 {
             self.counts[of_rule as usize].fetch_add(more, Ordering::Relaxed);
         }
     }
 
-    /// Counts so many hits of a call that failed.
+    /// Counts the hits of a call that failed.
     pub(super) fn record_undecided(&self, hits: u64) {
         self.add(OfRule::UndecidedRequests, 1);
         self.add(OfRule::Hits, hits);
     }
 
-    /// Counts what a limit says of so many hits.
+    /// Counts a limit's verdict on a request of `hits` hits.
     pub(super) fn record(&self, limited: &Limited<'_>, hits: u64, near_limit_ratio: f32) {
         self.add(outcome(limited), 1);
         self.add(OfRule::Hits, hits);
         if limited.banned_ms().is_some() {
             self.add(OfRule::Banned, hits);
         }
-        // What a failure mode answers is no statement about the limit.
+        // An answer of a failure mode says nothing about the limit.
         let Some(verdict) = limited.verdict() else { return };
         let around = Around::of_limit(limited, verdict, hits, near_limit_ratio);
         self.add(OfRule::NearLimit, around.near);
@@ -78,49 +80,62 @@ impl Tally {
         }
     }
 
-    /// What `envoyproxy/ratelimit` would have counted.
+    /// Returns the value that `envoyproxy/ratelimit` would have counted.
     pub(super) fn stat(&self, stat: Stat) -> u64 {
-        self.get(stat.counted_as())
+        self.get(counted_as(stat))
     }
 
-    /// What has not been pushed yet.
+    /// Returns the part of a statistic that has not been pushed yet.
     pub(super) fn unpushed(&self, stat: Stat) -> u64 {
         self.stat(stat).saturating_sub(self.pushed[stat as usize].load(Ordering::Relaxed))
     }
 
-    /// So much more has been pushed.
+    /// Notes that `more` of a statistic have been pushed.
     pub(super) fn note_pushed(&self, stat: Stat, more: u64) {
         self.pushed[stat as usize].fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Something has not been pushed yet.
+    /// Returns whether any statistic has a part that has not been pushed yet.
     pub(super) fn has_unpushed(&self) -> bool {
         Stat::ALL.iter().any(|stat| self.unpushed(*stat) > 0)
     }
 }
 
-/// As what a request counts.
+/// Returns the quantity from which a statistic derives.
+pub(super) const fn counted_as(stat: Stat) -> OfRule {
+    match stat {
+        Stat::TotalHits => OfRule::Hits,
+        Stat::OverLimit => OfRule::OverLimit,
+        Stat::NearLimit => OfRule::NearLimit,
+        Stat::WithinLimit => OfRule::WithinLimit,
+        Stat::ShadowMode => OfRule::Shadow,
+        Stat::OverLimitWithLocalCache => OfRule::KnownDenied,
+        Stat::TotalNegativeHits => OfRule::Refunded,
+    }
+}
+
+/// Returns the outcome under which a request is counted.
 fn outcome(limited: &Limited<'_>) -> OfRule {
     match limited.verdict() {
         None if limited.is_asked() => OfRule::UndecidedRequests,
-        // An adjustment lets it pass.
+        // Without a check, an adjustment lets the request pass.
         None | Some(Verdict { allowed: true, .. }) => OfRule::WithinLimitRequests,
         Some(_) if limited.role() == Role::Shadow => OfRule::ShadowRequests,
         Some(_) => OfRule::OverLimitRequests,
     }
 }
 
-/// How many hits of a request are beyond what is near a limit, and beyond the limit.
+/// Numbers of a request's hits near a limit and over it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Around {
-    /// Within the limit, beyond `NEAR_LIMIT_RATIO` of it.
+    /// Hits within the limit, but beyond `NEAR_LIMIT_RATIO` of it.
     pub near: u64,
-    /// Over the limit.
+    /// Hits over the limit.
     pub over: u64,
 }
 
-/// The limit of a descriptor that decides what its rule counts once: one that denies, before one of which nobody knows,
-/// and then the one that is nearest to its end.
+/// Picks, of a descriptor's limits, the one whose verdict its rule counts: a limit that denies goes before one that is
+/// undecided, and that before the limit closest to exhaustion.
 pub(super) fn decisive<'l, 'a>(limits: &'l [Limited<'a>], near_limit_ratio: f32) -> Option<&'l Limited<'a>> {
     if let [only] = limits {
         return Some(only);
@@ -134,13 +149,15 @@ pub(super) fn decisive<'l, 'a>(limits: &'l [Limited<'a>], near_limit_ratio: f32)
 }
 
 impl Around {
-    pub(super) fn of_limit(limited: &Limited<'_>, verdict: Verdict, hits: u64, near_limit_ratio: f32) -> Around {
+    /// Counts how many of the hits are near the limit and how many over it. A hit is near beyond `near_limit_ratio` of
+    /// the limit's number.
+    pub fn of_limit(limited: &Limited<'_>, verdict: Verdict, hits: u64, near_limit_ratio: f32) -> Around {
         let capacity = limited.asked.check.limit.capacity();
         Around::of(verdict, capacity, near_limit(capacity, near_limit_ratio), hits)
     }
 
-    /// Where a denied request is charged, it uses what is left before it is over: that is near the limit, and only the
-    /// rest is over.
+    /// Where denied requests are charged, the hits that use the rest of the limit are near it, and only those after
+    /// them are over it.
     fn of(verdict: Verdict, capacity: u32, near: u64, hits: u64) -> Around {
         let capacity = u64::from(capacity);
         if verdict.allowed {
@@ -153,8 +170,8 @@ impl Around {
     }
 }
 
-/// How many hits may be used before a limit is near. In single precision, as `envoyproxy/ratelimit` computes it: 0.7 of
-/// 90 is 63, and 62.99… in double precision.
+/// Returns the number of hits up to which a limit is not near. Computed in single precision, as `envoyproxy/ratelimit`
+/// does: 0.7 of 90 is 63, but 62.99… in double precision.
 fn near_limit(capacity: u32, ratio: f32) -> u64 {
     (capacity as f32 * ratio).floor() as u64
 }
@@ -173,16 +190,16 @@ mod tests {
             let Around { near, over } = Around::of(verdict, 20, 16, hits);
             (near, over)
         };
-        // Up to near, from far, within it.
+        // Up to the near mark, across it, and within the near range.
         assert_eq!(of(said(true, 4, None), 6), (0, 0));
         assert_eq!(of(said(true, 2, None), 4), (2, 0));
         assert_eq!(of(said(true, 1, None), 3), (3, 0));
-        // From 10 to 25, from 18 to 23, then all of it, and all at once.
+        // From 10 to 25 used, from 18 to 23, all of it used before, and all of it used at once.
         assert_eq!(of(said(false, 0, Some(5)), 15), (4, 5));
         assert_eq!(of(said(false, 0, Some(3)), 5), (2, 3));
         assert_eq!(of(said(false, 0, Some(8)), 5), (0, 5));
         assert_eq!(of(said(false, 0, Some(10)), 30), (4, 10));
-        // What a denial costs nothing counts as over.
+        // A denial that charges nothing counts all its hits as over the limit.
         assert_eq!(of(said(false, 2, None), 5), (0, 5));
     }
 

@@ -1,4 +1,4 @@
-//! What there is to count of a management server, where rules come from one.
+//! Metrics of the management server, if rules come from one.
 
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -6,7 +6,7 @@ use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts};
 
 use super::declaration::{Known, Metrics};
 
-/// Of the one management server.
+/// Metrics of the management server.
 #[derive(Debug)]
 pub struct XdsMetrics {
     connected: IntGauge,
@@ -16,10 +16,10 @@ pub struct XdsMetrics {
 }
 
 impl Metrics {
-    /// From now on they tell of a management server, too.
+    /// Registers the metrics of a management server.
     ///
     /// # Errors
-    /// Where they do already.
+    /// If they are already registered.
     pub fn xds(&self) -> prometheus::Result<XdsMetrics> {
         let connected = IntGauge::new(
             "xds_connected",
@@ -47,17 +47,17 @@ impl Metrics {
 }
 
 impl XdsMetrics {
-    /// There is a stream.
+    /// Records that a stream is open.
     pub fn set_connected(&self) {
         self.connected.set(1);
     }
 
-    /// There is none.
+    /// Records that no stream is open.
     pub fn set_disconnected(&self) {
         self.connected.set(0);
     }
 
-    /// A response of this version has been accepted.
+    /// Records that a response with this version was accepted.
     pub fn record_accepted(&self, version: &str) {
         self.responses.inc("ack");
         let now = UNIX_EPOCH.elapsed().unwrap_or(Duration::ZERO);
@@ -66,7 +66,7 @@ impl XdsMetrics {
         self.version.with_label_values(&[version]).set(1);
     }
 
-    /// One has been refused.
+    /// Records that a response was rejected.
     pub fn record_refused(&self) {
         self.responses.inc("nack");
     }

@@ -1,13 +1,13 @@
-//! What new rules decide otherwise than old ones.
+//! Comparisons of the decisions by two sets of rules.
 
 use std::collections::BTreeMap;
 
 use super::{Event, Judged};
 
-/// So many examples are kept of each limit.
+/// The most examples of a limit.
 const EXAMPLES: usize = 3;
 
-/// The requests that two sets of rules decide otherwise, by the limits that deny them.
+/// The requests that two sets of rules decide differently, by the limits that deny them.
 #[derive(Clone, Debug, Default)]
 pub struct Comparison {
     pub(super) newly_denied: Difference,
@@ -17,19 +17,19 @@ pub struct Comparison {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Difference {
     pub(super) requests: u64,
-    /// By the id of the limit, of the rules that deny.
+    /// Requests by the ID of the limit in the rules that deny them.
     pub(super) by_limit: BTreeMap<usize, ByLimit>,
 }
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct ByLimit {
     pub(super) requests: u64,
-    /// The first of different requests: when, and what they ask.
+    /// The first requests that differ from each other, with their times.
     pub(super) examples: Vec<(u64, String)>,
 }
 
 impl Comparison {
-    /// Adds what both sets of rules say to a request.
+    /// Adds a request with its decisions by both sets of rules.
     pub fn add(&mut self, event: &Event, old: &Judged, new: &Judged) {
         match (old.is_denied, new.is_denied) {
             (false, true) => self.newly_denied.add(event, new),

@@ -1,30 +1,39 @@
-//! Tollgate's own decision log: a line for each limit that was asked. Lines of one request become one again.
+//! Tollgate's decision log, which has a line for each limit that was asked. This reader joins the lines of a request.
 
 use std::borrow::Cow;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::{Event, time};
-use crate::algorithm::Ask;
-use crate::descriptor::{Descriptor, Entry, Override, Request};
-use crate::plan::OVERRIDE;
-use crate::values;
+use super::Event;
+use super::time;
+use crate::engine::algorithm::Ask;
+use crate::engine::asked::OVERRIDE;
+use crate::engine::descriptor::{Descriptor, Entry, Override, Request};
+use crate::observe::redaction;
 
-/// What a line says, as far as it is replayed.
+/// The fields of a line that a replay uses.
 #[derive(Debug, Deserialize)]
 struct Line<'l> {
     #[serde(borrow)]
     time: Cow<'l, str>,
     #[serde(borrow)]
     domain: Cow<'l, str>,
-    /// None where no rule was reached.
+    /// None if no rule matched.
     #[serde(borrow)]
     rule: Option<Cow<'l, str>>,
     descriptor: Vec<LineEntry>,
-    /// Below 0 is a refund.
+    /// Negative for a refund.
     hits: i64,
     limit: Option<LineLimit>,
+    /// The key is outside of the log's sample.
+    #[serde(default)]
+    partial: bool,
+    /// The instance that decided the call, and the number of the call there. Older logs have neither.
+    #[serde(borrow, default)]
+    instance: Option<Cow<'l, str>>,
+    call: Option<u64>,
     #[serde(borrow)]
     request_id: Option<Cow<'l, str>>,
 }
@@ -32,7 +41,7 @@ struct Line<'l> {
 #[derive(Debug, Deserialize)]
 struct LineEntry {
     key: String,
-    /// None where values are hidden.
+    /// None if values are hidden.
     value: Option<String>,
 }
 
@@ -42,37 +51,63 @@ struct LineLimit {
     period_ms: Option<u64>,
 }
 
-/// The request that the last lines are about, and what is to be said of all lines.
+/// The most requests that wait for more of their lines. An instance writes the lines of a call together, but a
+/// collector that merges the logs of several instances may put other lines between them.
+const MOST_PENDING: usize = 1_024;
+
+/// The requests of the latest lines, and counts over all lines.
 #[derive(Debug, Default)]
 pub(super) struct Joined {
-    pending: Option<Pending>,
+    /// In the order of their first lines.
+    pending: VecDeque<Pending>,
+    /// Number of requests that are no longer pending.
+    left: usize,
+    /// The latest request of each call, by its place among all requests of the log.
+    by_call: HashMap<Id, usize>,
     refunds: u64,
     masked: u64,
+    unnamed: u64,
 }
 
 #[derive(Debug)]
 struct Pending {
     event: Event,
-    id: Option<String>,
-    /// The limits that have been asked, each with the index of its descriptor.
+    id: Id,
+    /// The limits that were asked, each with the index of its descriptor.
     asked: Vec<(usize, Option<String>)>,
 }
 
+/// What a line says of the call that it belongs to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Id {
+    /// The instance and the number of the call, which identify it.
+    Call(Option<String>, u64),
+    /// The caller's ID for the request, which several calls may share.
+    Request(String),
+    /// Nothing.
+    None,
+}
+
 impl Joined {
-    /// How many lines were refunds, which are not replayed.
+    /// Returns the number of lines that were refunds, which are not replayed.
     pub(super) fn refunds(&self) -> u64 {
         self.refunds
     }
 
-    /// How many lines had values that are hidden or look hashed.
+    /// Returns the number of lines with values that are hidden or look like hashes.
     pub(super) fn masked(&self) -> u64 {
         self.masked
     }
 
-    /// Takes a line, and returns the request before, if the line is about another one. It leaves refunds out.
+    /// Returns the number of lines that do not name their call, neither by its number nor by the caller's ID.
+    pub(super) fn unnamed(&self) -> u64 {
+        self.unnamed
+    }
+
+    /// Adds a line. Returns the oldest pending request if there are too many. Refunds are left out.
     ///
     /// # Errors
-    /// Why the line cannot be read.
+    /// Returns the reason why the line cannot be read.
     pub(super) fn push(&mut self, line: &str) -> Result<Option<Event>, String> {
         let line: Line<'_> = serde_json::from_str(line).map_err(|error| format!("is no line of decisions: {error}"))?;
         let at_ms = time::parse(&line.time).ok_or_else(|| format!("{:?} is no time", line.time))?;
@@ -85,28 +120,58 @@ impl Joined {
         self.masked += u64::from(line.descriptor.iter().any(LineEntry::is_masked));
         let entries = line.descriptor.into_iter().map(LineEntry::entry).collect();
         let descriptor = Descriptor { entries, ask, limit };
-        if let Some(pending) = &mut self.pending
-            && pending.event.request.domain == line.domain
+        let id = Id::of(line.call, line.instance, line.request_id);
+        self.unnamed += u64::from(id == Id::None);
+        if let Some(pending) = self.pending_of(&id)
+            && pending.id == id
             && pending.event.at_ms == at_ms
-            && pending.id.as_deref() == line.request_id.as_deref()
-            && pending.join(&descriptor, line.rule.as_deref())
+            && pending.event.request.domain == line.domain
+            && pending.join(&descriptor, line.rule.as_deref(), line.partial)
         {
             return Ok(None);
         }
         let request = Request { domain: line.domain.into_owned(), descriptors: vec![descriptor] };
-        let (id, asked) = (line.request_id.map(Cow::into_owned), vec![(0, line.rule.map(Cow::into_owned))]);
-        let before = self.pending.replace(Pending { event: Event { at_ms, request }, id, asked });
-        Ok(before.map(|pending| pending.event))
+        let outside = if line.partial { vec![0] } else { Vec::new() };
+        let asked = vec![(0, line.rule.map(Cow::into_owned))];
+        if let Id::Call(..) = id {
+            self.by_call.insert(id.clone(), self.left + self.pending.len());
+        }
+        self.pending.push_back(Pending { event: Event { at_ms, request, outside }, id, asked });
+        Ok(if self.pending.len() > MOST_PENDING { self.finish() } else { None })
     }
 
-    /// The last request.
+    /// Returns the request that a line with this ID may belong to. Without a number of the call, only lines next to
+    /// each other are known to belong together.
+    fn pending_of(&mut self, id: &Id) -> Option<&mut Pending> {
+        match id {
+            Id::Call(..) => self.pending.get_mut(self.by_call.get(id)? - self.left),
+            Id::Request(_) | Id::None => self.pending.back_mut(),
+        }
+    }
+
+    /// Returns the oldest pending request. At the end of the log, this is called until there is none.
     pub(super) fn finish(&mut self) -> Option<Event> {
-        self.pending.take().map(|pending| pending.event)
+        let Pending { event, id, .. } = self.pending.pop_front()?;
+        if self.by_call.get(&id) == Some(&self.left) {
+            self.by_call.remove(&id);
+        }
+        self.left += 1;
+        Some(event)
+    }
+}
+
+impl Id {
+    fn of(call: Option<u64>, instance: Option<Cow<'_, str>>, request_id: Option<Cow<'_, str>>) -> Id {
+        match (call, request_id) {
+            (Some(call), _) => Id::Call(instance.map(Cow::into_owned), call),
+            (None, Some(id)) => Id::Request(id.into_owned()),
+            (None, None) => Id::None,
+        }
     }
 }
 
 impl Line<'_> {
-    /// The limit that the request brought along.
+    /// Returns the limit that the request set, if any.
     fn brought_along(&self) -> Result<Option<Override>, String> {
         if self.rule.as_deref() != Some(OVERRIDE) {
             return Ok(None);
@@ -120,30 +185,34 @@ impl Line<'_> {
 
 impl LineEntry {
     fn is_masked(&self) -> bool {
-        self.value.as_deref().is_none_or(values::looks_hashed)
+        self.value.as_deref().is_none_or(redaction::looks_hashed)
     }
 
-    /// Hidden values are all one: the empty one.
+    /// Returns the entry. All hidden values become the empty one.
     fn entry(self) -> Entry {
         Entry { key: self.key, value: self.value.unwrap_or_default() }
     }
 }
 
 impl Pending {
-    /// Adds what one more limit was asked; `false` where it is about another request. A request asks each limit of a
-    /// descriptor once; without an id, only lines about the same descriptor are known to be of one request.
-    fn join(&mut self, descriptor: &Descriptor, rule: Option<&str>) -> bool {
-        let descriptors = &mut self.event.request.descriptors;
-        let known = descriptors.iter().position(|known| known == descriptor);
-        let index = match known {
-            Some(index) if self.asked.iter().any(|(asked, name)| *asked == index && name.as_deref() == rule) => {
-                return false;
-            }
-            Some(index) => index,
-            None if self.id.is_none() => return false,
-            None => {
+    /// Adds a line to the request; returns `false` if the line belongs to another one. A request asks each limit of a
+    /// descriptor once. So another line of the same limit is about an equal descriptor of the call, if the line has the
+    /// number of the call, and else about another call. Without an ID, only lines with the same descriptor are known to
+    /// be of one request.
+    fn join(&mut self, descriptor: &Descriptor, rule: Option<&str>, is_partial: bool) -> bool {
+        let Event { request: Request { descriptors, .. }, outside, .. } = &mut self.event;
+        let is_asked = |index: usize| self.asked.iter().any(|(asked, name)| *asked == index && name.as_deref() == rule);
+        let mut known = (0..descriptors.len()).filter(|index| descriptors[*index] == *descriptor).peekable();
+        let is_known = known.peek().is_some();
+        let index = match (known.find(|index| !is_asked(*index)), &self.id) {
+            (Some(index), _) => index,
+            (None, Id::None) => return false,
+            (None, Id::Request(_)) if is_known => return false,
+            (None, Id::Call(..) | Id::Request(_)) => {
+                let index = descriptors.len();
+                outside.extend(is_partial.then_some(index));
                 descriptors.push(descriptor.clone());
-                descriptors.len() - 1
+                index
             }
         };
         self.asked.push((index, rule.map(str::to_owned)));
@@ -156,8 +225,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::descriptor::Unit;
-    use crate::values::Values;
+    use crate::engine::descriptor::Unit;
+    use crate::observe::redaction::Values;
 
     fn line(ms: u64, rule: &str, user: &str, id: Option<&str>) -> String {
         json!({
@@ -186,7 +255,7 @@ mod tests {
         for (ms, rule, user, id) in lines {
             events.extend(joined.push(&line(ms, rule, user, id)).unwrap());
         }
-        events.extend(joined.finish());
+        events.extend(std::iter::from_fn(|| joined.finish()));
         let users = |event: &Event| -> Vec<String> {
             let descriptors = event.request.descriptors.iter();
             descriptors.map(|descriptor| descriptor.entries[0].value.clone()).collect()
@@ -197,7 +266,61 @@ mod tests {
         assert!(joined.push("{}").is_err() && joined.finish().is_none());
     }
 
-    /// The only request of a line in which these fields are otherwise, and what is said of the line.
+    /// Returns the users of the requests that these lines make, with the indices outside of the sample.
+    fn joined(lines: &[Value]) -> Vec<(Vec<String>, Vec<usize>)> {
+        let mut joined = Joined::default();
+        let mut events: Vec<Event> = lines.iter().flat_map(|line| joined.push(&line.to_string()).unwrap()).collect();
+        events.extend(std::iter::from_fn(|| joined.finish()));
+        let users = |event: &Event| {
+            let descriptors = event.request.descriptors.iter();
+            descriptors.map(|descriptor| descriptor.entries[0].value.clone()).collect()
+        };
+        events.iter().map(|event| (users(event), event.outside.clone())).collect()
+    }
+
+    fn of_call(instance: &str, call: u64, rule: &str, user: &str) -> Value {
+        let mut line: Value = serde_json::from_str(&line(1, rule, user, None)).unwrap();
+        line.as_object_mut().unwrap().extend(json!({"instance": instance, "call": call}).as_object().unwrap().clone());
+        line
+    }
+
+    #[test]
+    fn lines_with_the_number_of_their_call_are_joined_exactly_also_those_of_several_instances() {
+        let of = |users: &[&str]| (users.iter().map(|user| (*user).to_owned()).collect::<Vec<_>>(), Vec::new());
+        let lines = [
+            of_call("a", 1, "minute", "ann"),
+            of_call("b", 1, "minute", "bob"), // the same number at another instance
+            of_call("a", 1, "day", "ann"),
+            of_call("a", 1, "paths", "cid"),  // another descriptor of the first call
+            of_call("b", 1, "minute", "bob"), // an equal descriptor of the same call
+            of_call("a", 2, "minute", "ann"),
+            of_call("b", 1, "day", "bob"),
+            of_call("b", 1, "day", "bob"),
+        ];
+        assert_eq!(joined(&lines), [of(&["ann", "cid"]), of(&["bob", "bob"]), of(&["ann"])]);
+        let many = |call| of_call("a", call, "minute", "ann");
+        let apart: Vec<Value> = (1..3_000).chain([2_999, 1]).map(many).collect();
+        let joined = joined(&apart);
+        assert_eq!((joined.len(), &joined[2_998].0.len()), (3_000, &2), "one call is joined, one left too long ago");
+    }
+
+    #[test]
+    fn keys_outside_of_the_sample_of_a_log_are_known() {
+        let mut outside = of_call("a", 1, "minute", "bob");
+        outside["partial"] = json!(true);
+        let lines = [of_call("a", 1, "minute", "ann"), outside.clone(), of_call("a", 2, "minute", "ann")];
+        let users = |users: &[&str]| users.iter().map(|user| (*user).to_owned()).collect::<Vec<_>>();
+        assert_eq!(joined(&lines), [(users(&["ann", "bob"]), vec![1]), (users(&["ann"]), vec![])]);
+        assert_eq!(joined(&[outside]), [(users(&["bob"]), vec![0])]);
+    }
+
+    #[test]
+    fn lines_that_do_not_name_their_call_are_counted() {
+        let unnamed = |other| read(other).1.unnamed();
+        assert_eq!([json!({}), json!({"request_id": "a"}), json!({"call": 1})].map(unnamed), [1, 0, 0]);
+    }
+
+    /// Reads a line with these fields replaced. Returns its request, and the reader.
     fn read(other: Value) -> (Result<Option<Request>, String>, Joined) {
         let mut line: Value = serde_json::from_str(&line(1, "minute", "ann", None)).unwrap();
         line.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());

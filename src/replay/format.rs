@@ -1,4 +1,4 @@
-//! How the lines of a log are written, and which of their fields are which.
+//! The formats of log lines and the fields in them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,50 +11,50 @@ use smallvec::SmallVec;
 
 use super::template::{self, OpenField, Part, Values};
 
-/// What Envoy writes where no format is configured.
+/// Envoy's default format.
 const ENVOY: &str = "[%START_TIME%] \"%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%\" \
                      %RESPONSE_CODE% %RESPONSE_FLAGS% %BYTES_RECEIVED% %BYTES_SENT% %DURATION% \
                      %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% \"%REQ(X-FORWARDED-FOR)%\" \"%REQ(USER-AGENT)%\" \
                      \"%REQ(X-REQUEST-ID)%\" \"%REQ(:AUTHORITY)%\" \"%UPSTREAM_HOST%\"\n";
 
-/// What stands in a log for a value that there is not.
+/// The text for a missing value in a log.
 const MISSING: &str = "-";
 
-/// How the lines of a log are written.
+/// The format of log lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Format {
-    /// As this format string of Envoy's says.
+    /// Text according to this format string of Envoy.
     Text(String),
-    /// A JSON object a line.
+    /// One JSON object per line.
     Json,
     /// Comma-separated values below a row of names.
     Csv,
-    /// Tollgate's own decision log.
+    /// Tollgate's decision log.
     Decisions,
 }
 
-/// Why a log cannot be read as this format says.
+/// The reason why a log cannot be read in a format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FormatError {
     /// A field does not end.
     #[error(transparent)]
     Open(#[from] OpenField),
-    /// Not one of the names, and no format string.
+    /// Neither a known name nor a format string.
     #[error("{0:?} is no format: auto, envoy, json, csv, decisions, or a format string with %START_TIME%")]
     Unknown(String),
-    /// Nobody can tell where the first of two fields ends.
+    /// Two fields follow each other directly, so the end of the first is ambiguous.
     #[error("nothing stands between %{0}% and %{1}%: where the first ends cannot be told")]
     Adjoining(String, String),
-    /// A field is mapped that lines do not have.
+    /// The mapping uses a field that lines do not have.
     #[error("lines have no %{0}%; they have {1}")]
     NoField(String, String),
 }
 
 impl Format {
-    /// The format of this name, or a format string; `None` for `auto`.
+    /// Parses the name of a format, or a format string; returns `None` for `auto`.
     ///
     /// # Errors
-    /// Where it is neither.
+    /// Fails if the text is neither.
     pub fn parse(text: &str) -> Result<Option<Format>, FormatError> {
         Ok(Some(match text {
             "auto" => return Ok(None),
@@ -70,7 +70,7 @@ impl Format {
         }))
     }
 
-    /// What a log of this name is that begins with these bytes.
+    /// Returns the format of a log with this name that starts with these bytes.
     pub fn detect(name: &Path, begin: &[u8]) -> Format {
         let name = name.to_string_lossy();
         let first = begin.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -84,32 +84,32 @@ impl Format {
     }
 }
 
-/// `None` where a log says that there is no value.
+/// Returns the value; `None` if it is missing.
 pub(super) fn present<'l>(value: impl Into<Cow<'l, str>>) -> Option<Cow<'l, str>> {
     Some(value.into()).filter(|value| !value.is_empty() && value != MISSING)
 }
 
-/// Where the fields are in the lines of a text.
+/// The positions of fields in lines of text.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
-    /// What the line begins with.
+    /// Text at the start of the line.
     begin: String,
-    /// The fields, up to the last that is wanted.
+    /// The fields, up to the last one that is used.
     fields: Vec<PatternField>,
-    /// How many are wanted.
+    /// Number of fields that are used.
     wanted: usize,
 }
 
 #[derive(Clone, Debug)]
 struct PatternField {
-    /// The index among the names that are wanted.
+    /// Indices among the names of the fields that are used.
     index: SmallVec<[usize; 1]>,
-    /// What ends it; `None` where the line does.
+    /// Text after the field; `None` if it ends with the line.
     end: Option<Finder<'static>>,
 }
 
 impl Pattern {
-    /// The lines of a format string, of which these fields are wanted.
+    /// Creates the pattern for a format string and the fields to use.
     pub(super) fn new(format: &str, wanted: &[String]) -> Result<Pattern, FormatError> {
         let mut begin = String::new();
         let (mut fields, mut operators) = (Vec::<PatternField>::new(), Vec::<&str>::new());
@@ -138,7 +138,7 @@ impl Pattern {
         Ok(Pattern { begin, fields, wanted: wanted.len() })
     }
 
-    /// The fields of a line that are wanted; `None` where it is not written so.
+    /// Returns the used fields of a line; `None` if the line does not have this format.
     pub(super) fn values<'l>(&self, line: &'l str) -> Option<Values<'l>> {
         let mut values = smallvec::smallvec![None; self.wanted];
         let mut rest = line.strip_prefix(self.begin.as_str())?;
@@ -160,8 +160,8 @@ impl Pattern {
     }
 }
 
-/// Whether an operator of a format string is meant by a name: `REQ(X-USER?:PATH):12` by `REQ(x-user)`, and
-/// `START_TIME(%s)` by `START_TIME`.
+/// Returns whether a name refers to an operator of a format string: `REQ(x-user)` refers to `REQ(X-USER?:PATH):12`, and
+/// `START_TIME` refers to `START_TIME(%s)`.
 fn is_named(operator: &str, name: &str) -> bool {
     fn cut(text: &str) -> (&str, Option<&str>) {
         let argument = |rest: &'_ str| rest.rfind(')').unwrap_or(rest.len());
@@ -175,10 +175,10 @@ fn is_named(operator: &str, name: &str) -> bool {
         && wanted.is_none_or(|wanted| argument.is_some_and(|argument| is_one_of(argument, wanted)))
 }
 
-/// The fields of a JSON object that are wanted; `a.b` is `b` in `a`, unless there is a field of the whole name.
+/// Returns the used fields of a JSON object. `a.b` is field `b` of `a`, unless there is a field with the full name.
 ///
 /// # Errors
-/// Where the line is no JSON object.
+/// Fails if the line is not a JSON object.
 pub(super) fn json_values<'l>(line: &'l str, wanted: &[String]) -> Result<Values<'l>, serde_json::Error> {
     let mut values = smallvec::smallvec![None; wanted.len()];
     let names = wanted.iter().enumerate().map(|(index, name)| (index, name.as_str())).collect();
@@ -188,11 +188,11 @@ pub(super) fn json_values<'l>(line: &'l str, wanted: &[String]) -> Result<Values
     Ok(values)
 }
 
-/// Collects what is wanted of a JSON value.
+/// A deserializer that collects the used fields of a JSON value.
 struct Field<'v, 'n, 'l> {
-    /// The index of the value itself, where it is wanted.
+    /// Index of the value itself, if it is used.
     own: Option<usize>,
-    /// The index of each field that is wanted of it, and its name from here on.
+    /// Index and remaining name of each used field of the value.
     names: SmallVec<[(usize, &'n str); 8]>,
     values: &'v mut Values<'l>,
 }
@@ -336,7 +336,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever stands in a field, but for what ends it.
+        /// Fields have any content, except for the text that ends them.
         #[test]
         fn a_text_is_read_as_it_was_written(user in "[^\"\r\n]{0,12}", path in "[^ \r\n]{0,12}", time in 0..u64::MAX) {
             let line = format!("{time} \"{user}\" {path} end");

@@ -1,11 +1,11 @@
-//! The lines of a log, one after the other, and what becomes of those that cannot be read.
+//! The lines of a log in order, with the reasons why some cannot be read.
 
 use std::io::{self, BufRead, Read as _};
 
 /// The longest line that is read, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// What a log is read from.
+/// The source of a log.
 pub type Log = Box<dyn BufRead + Send>;
 
 /// The lines of a log.
@@ -21,17 +21,17 @@ impl Lines {
         Lines { log, line: Vec::new(), number: 0, count: 0 }
     }
 
-    /// The number of the last line, from 1 on.
+    /// Returns the number of the last line, from 1.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// How many were not empty.
+    /// Returns the number of lines that were not empty.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// The next line that is not empty, or why it is none; `None` at the end.
+    /// Returns the next line that is not empty, or the reason why it cannot be read; `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<Result<&str, &'static str>>> {
         loop {
             self.line.clear();

@@ -1,68 +1,68 @@
-//! Which request a line of a log stands for: its domain, and the descriptors that Envoy would have sent.
+//! Mappings from a log line to a request: the domain, and the descriptors that Envoy would have sent.
 
 use serde::Deserialize;
 
 use super::Event;
 use super::template::{Names, OpenField, Template, Values};
 use super::time;
-use crate::algorithm::Ask;
-use crate::descriptor::{Descriptor, Entry, Request};
+use crate::engine::algorithm::Ask;
+use crate::engine::descriptor::{Descriptor, Entry, Request};
 
-/// What is said of a mapping.
+/// Options of a mapping.
 #[derive(Clone, Debug, Default)]
 pub struct MappingOptions {
-    /// The domain of all requests.
+    /// Domain of all requests.
     pub domain: Option<String>,
-    /// The entries of a descriptor, each `KEY=TEXT`.
+    /// Entries of a descriptor, each as `KEY=TEXT`.
     pub entries: Vec<String>,
-    /// A map file, which has any number of descriptors.
+    /// Content of a map file, which has any number of descriptors.
     pub file: Option<String>,
-    /// What a request takes that does not say so itself.
+    /// Hits of requests that do not specify them.
     pub hits: Option<String>,
-    /// When it came.
+    /// Time of the request.
     pub time: Option<String>,
 }
 
-/// Makes requests of the fields of lines.
+/// A mapping from the fields of a line to a request.
 #[derive(Clone, Debug)]
 pub(super) struct Mapping {
     domain: String,
     descriptors: Vec<DescriptorMap>,
-    /// Where the time may be: the first that a line has counts.
+    /// Fields that may have the time; the first that a line has is used.
     times: Vec<Template>,
     names: Names,
 }
 
-/// Why there is no such mapping.
+/// The reason why a mapping is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum MappingError {
     /// A field does not end.
     #[error(transparent)]
     Open(#[from] OpenField),
-    /// An entry that is none.
+    /// An entry has the wrong form.
     #[error("{0:?} is no entry: write KEY=TEXT, in which %NAME% stands for a field of the log")]
     Entry(String),
-    /// Neither entries nor a file.
+    /// There are neither entries nor a file.
     #[error("say which descriptors lines stand for: --map 'user=%REQ(x-user)%', or --map-file")]
     Nothing,
-    /// Nobody says which.
+    /// There is no domain.
     #[error("say which domain the requests are for: --domain")]
     NoDomain,
-    /// The file is no YAML, or has something else in a place.
+    /// The file is not YAML, or has a wrong value.
     #[error("the map file cannot be read: {0}")]
     File(Box<serde_saphyr::Error>),
-    /// A descriptor of the file without entries.
+    /// A descriptor of the file has no entries.
     #[error("rate_limits[{0}]: has no actions")]
     NoActions(usize),
-    /// What a descriptor of the file takes is said twice or not at all.
+    /// A descriptor of the file has no hits, or two values for them.
     #[error("rate_limits[{0}].hits_addend: has either a number or a format")]
     Hits(usize),
 }
 
-/// Why a line stands for no request.
+/// The reason why a line has no request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unmapped {
-    /// A field is missing in each descriptor: Envoy would have sent none.
+    /// Every descriptor lacks a field, so Envoy would have sent none.
     NoDescriptor,
     /// The line is wrong.
     Wrong(String),
@@ -78,11 +78,11 @@ struct DescriptorMap {
 struct EntryMap {
     key: String,
     value: Template,
-    /// Without its value the descriptor is made without this entry.
+    /// Whether the descriptor is created without this entry if the value is missing.
     is_optional: bool,
 }
 
-/// A map file: a part of what Envoy's configuration has for a route.
+/// A map file: a part of a route's configuration in Envoy.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct MapFile {
@@ -126,10 +126,10 @@ fn generic_key() -> String {
 }
 
 impl Mapping {
-    /// What is said of it, for logs whose requests are of `domain` where nobody says otherwise.
+    /// Creates a mapping from options. `domain` is the default domain.
     ///
     /// # Errors
-    /// Where it says too little, or what cannot be.
+    /// Fails if options are missing or invalid.
     pub(super) fn new(options: &MappingOptions, domain: Option<&str>) -> Result<Mapping, MappingError> {
         let mut names = Names::default();
         let mut descriptors = Vec::new();
@@ -158,7 +158,7 @@ impl Mapping {
         Ok(Mapping { domain, descriptors, times, names })
     }
 
-    /// The same for logs that have the time in one of these fields, where nobody says otherwise.
+    /// Returns the mapping for logs with the time in one of these fields, unless an option names the field.
     pub(super) fn with_times(&self, fields: &[&str]) -> Mapping {
         let mut mapping = self.clone();
         if mapping.times.is_empty() {
@@ -167,12 +167,12 @@ impl Mapping {
         mapping
     }
 
-    /// The names of all fields that it asks for; first those that somebody has written.
+    /// Returns the names of all fields that it uses, first those that the user wrote.
     pub(super) fn names(&self) -> &[String] {
         self.names.as_slice()
     }
 
-    /// The request of a line with these fields.
+    /// Returns the request of a line with these fields.
     pub(super) fn event(&self, values: &Values<'_>) -> Result<Event, Unmapped> {
         let wrong = |what: String| Unmapped::Wrong(what);
         let time = self.times.iter().find_map(|time| time.fill(values));
@@ -185,12 +185,12 @@ impl Mapping {
         if descriptors.is_empty() {
             return Err(Unmapped::NoDescriptor);
         }
-        Ok(Event { at_ms, request: Request { domain: self.domain.clone(), descriptors } })
+        Ok(Event::new(at_ms, Request { domain: self.domain.clone(), descriptors }))
     }
 }
 
 impl DescriptorMap {
-    /// As Envoy does it: without one of its values there is no descriptor.
+    /// Returns the descriptor; `None` if a value is missing, like Envoy.
     fn descriptor(&self, values: &Values<'_>) -> Result<Option<Descriptor>, String> {
         let mut entries = Vec::with_capacity(self.entries.len());
         for EntryMap { key, value, is_optional } in &self.entries {
@@ -293,7 +293,7 @@ rate_limits:
         let login = descriptor(&[("route", "r-login"), ("remote_address", "192.0.2.1")], Ask::Take(3));
         let user = descriptor(&[("user", "ann")], Ask::Take(70));
         let request = Request { domain: "shop".to_owned(), descriptors: vec![login, user.clone()] };
-        assert_eq!(made, Event { at_ms: 1_000, request });
+        assert_eq!(made, Event::new(1_000, request));
         let team = event(&mapping, &[("t", "1"), ("REQ(x-user)", "ann"), ("REQ(x-team)", "a"), address]).unwrap();
         let with_team = descriptor(&[("user", "ann"), ("team", "a")], Ask::Take(1));
         assert_eq!(team.request.descriptors, [with_team], "without bytes it is one hit");

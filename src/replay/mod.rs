@@ -1,20 +1,20 @@
-//! What rules would have done with the requests of a log: the real matcher and the real algorithms, on the log's own
-//! clock. The same log and rules give the same report, to the byte.
+//! Replays: the decisions that rules would have made on the requests of a log. A replay uses the real matcher and the
+//! real algorithms on the log's own clock. The same log and rules give the same report, to the byte.
 //!
 //! ```text
-//! log ─▶ lines        one line after the other, or why it cannot be read
+//! log ─▶ lines        one line after the other, or the reason why it cannot be read
 //!        format       the fields of a line: Envoy's text or JSON, CSV, or a decision log
-//!        mapping      makes a Request of the fields, as Envoy's rate_limits would
-//!        order        sorts what is a bit out of order, and joins several logs
-//!        run          decides each request as the service would, and counts what comes of it
-//!        comparison   what another set of rules decides otherwise
-//!        suggestion   tries other numbers, to find the one that denies no more than somebody wants
-//!        peaks        how much each key asks for at most within a period
+//!        mapping      creates a Request from the fields, as Envoy's rate_limits would
+//!        order        sorts requests that are slightly out of order, and merges several logs
+//!        run          decides each request as the service would, and counts the results
+//!        comparison   finds the requests that another set of rules decides differently
+//!        suggestion   tries other numbers, to find the smallest that stays within a goal
+//!        peaks        measures each key's highest demand within a period
 //! report ◀─ report    for people, or as JSON
 //! ```
 //!
-//! Memory is bounded by the counters and keys that there are, not by the length of a log. Nothing here opens a file: a
-//! log is whatever can be read.
+//! Memory is bounded by the number of counters and keys, not by the length of a log. Nothing here opens a file: a log
+//! is any reader.
 
 mod comparison;
 mod decisions;
@@ -32,7 +32,7 @@ mod template;
 mod text;
 mod time;
 
-use crate::descriptor::Request;
+use crate::engine::descriptor::Request;
 
 pub use comparison::Comparison;
 pub use format::{Format, FormatError};
@@ -51,4 +51,19 @@ pub struct Event {
     pub at_ms: u64,
     /// What it asked.
     pub request: Request,
+    /// The indices of the descriptors whose keys are outside of the log's sample: the log has only those requests of
+    /// such a key that ask about a sampled key, too. They take part in deciding, and no report counts them.
+    pub outside: Vec<usize>,
+}
+
+impl Event {
+    /// A request whose keys are all in the log's sample.
+    pub fn new(at_ms: u64, request: Request) -> Event {
+        Event { at_ms, request, outside: Vec::new() }
+    }
+
+    /// Whether the key of this descriptor is in the log's sample.
+    pub fn is_sampled(&self, descriptor: usize) -> bool {
+        !self.outside.contains(&descriptor)
+    }
 }

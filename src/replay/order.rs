@@ -1,35 +1,35 @@
-//! Events in the order of their time. Envoy writes a request down when it ends, with the time at which it began.
+//! Sorting of events by time. Envoy logs a request when it ends, with the time at which it began.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use super::Event;
 
-/// So many events are held at most, whatever the window is.
+/// The most events that are held, whatever the window.
 const MOST_HELD: usize = 1 << 20;
 
-/// Sorts events that are out of order by no more than a window.
+/// Sorts events that are out of order by at most a window.
 #[derive(Debug)]
 pub(super) struct Order {
     window_ms: u64,
-    /// Those that an earlier one may follow, by their time.
+    /// Events by time that an earlier event may still follow.
     held: BTreeMap<u64, Vec<Event>>,
     len: usize,
     newest_ms: u64,
-    /// The time of the last that left.
+    /// Time of the last event that left.
     left_ms: u64,
     late: u64,
 }
 
 impl Order {
-    /// A window of this length.
+    /// Creates a sorter with a window of this length.
     pub(super) fn new(window_ms: u64) -> Order {
         Order { window_ms, held: BTreeMap::new(), len: 0, newest_ms: 0, left_ms: 0, late: 0 }
     }
 
-    /// Takes an event, and puts those into `ordered` that no earlier one can follow.
+    /// Adds an event. Moves the events that no earlier one can precede to `ordered`.
     pub(super) fn push(&mut self, event: Event, ordered: &mut VecDeque<Event>) {
         if event.at_ms < self.left_ms {
-            // The clock does not step back.
+            // Late events get this time, because the clock must not step back.
             self.late += 1;
             ordered.push_back(Event { at_ms: self.left_ms, ..event });
             return;
@@ -47,14 +47,14 @@ impl Order {
         }
     }
 
-    /// Puts all that are left into `ordered`.
+    /// Moves all remaining events to `ordered`.
     pub(super) fn finish(&mut self, ordered: &mut VecDeque<Event>) {
         ordered.extend(std::mem::take(&mut self.held).into_values().flatten());
         self.left_ms = self.newest_ms;
         self.len = 0;
     }
 
-    /// How many came later than the window allows: they count at the time of the one before.
+    /// Returns the number of events that were later than the window. They count at the time of the preceding event.
     pub(super) fn late(&self) -> u64 {
         self.late
     }
@@ -65,14 +65,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::descriptor::Request;
+    use crate::engine::descriptor::Request;
 
-    /// The times after sorting, each with its place before; and how many were late.
+    /// Returns the times after sorting, each with its position before, and the number of late events.
     fn ordered(window_ms: u64, times: &[u64]) -> (Vec<(u64, String)>, u64) {
         let (mut order, mut all) = (Order::new(window_ms), VecDeque::new());
         for (place, at_ms) in times.iter().enumerate() {
             let request = Request { domain: place.to_string(), descriptors: Vec::new() };
-            order.push(Event { at_ms: *at_ms, request }, &mut all);
+            order.push(Event::new(*at_ms, request), &mut all);
         }
         order.finish(&mut all);
         (all.into_iter().map(|event| (event.at_ms, event.request.domain)).collect(), order.late())

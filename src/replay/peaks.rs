@@ -1,5 +1,5 @@
-//! How much each key of a limit asks for at most within a period: what its number has to be for the key to be denied
-//! nothing.
+//! The highest demand of each key of a limit within a period. This is the number that the limit needs to deny nothing
+//! to the key.
 
 use std::collections::VecDeque;
 
@@ -7,16 +7,17 @@ use hashbrown::HashMap;
 
 use super::run;
 use super::tally::{KeyHash, Room};
-use crate::descriptor::Request;
-use crate::plan::{PlanOptions, Source};
-use crate::rules::Rules;
+use crate::engine::asked::Source;
+use crate::engine::descriptor::Request;
+use crate::engine::plan::PlanOptions;
+use crate::engine::rules::Rules;
 
 /// The peaks of a limit's keys.
 #[derive(Debug)]
 pub struct Peaks<'r> {
     rules: &'r Rules,
     options: &'r PlanOptions,
-    /// The limit's id.
+    /// ID of the limit.
     id: usize,
     period_ms: u64,
     keys: HashMap<KeyHash, Peak>,
@@ -25,31 +26,31 @@ pub struct Peaks<'r> {
 
 #[derive(Debug, Default)]
 struct Peak {
-    /// What came within the last period, and when.
+    /// The hits within the last period, with their times.
     within: VecDeque<(u64, u64)>,
     hits: u64,
     most: u64,
 }
 
-/// So many keys ask for no more than this, and for more than the bound before.
+/// The number of keys with a peak up to a bound and above the previous bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct UpTo {
     /// The bound.
     pub hits: u64,
-    /// How many keys.
+    /// Number of keys.
     pub keys: u64,
 }
 
 impl<'r> Peaks<'r> {
-    /// Of the limit of this id, within periods of this length.
+    /// Creates empty peaks of the limit with this ID, within periods of this length.
     pub fn new(rules: &'r Rules, options: &'r PlanOptions, (id, period_ms): (usize, u64)) -> Peaks<'r> {
         Peaks { rules, options, id, period_ms, keys: HashMap::new(), room: Room::default() }
     }
 
-    /// Adds a request. They come in the order of time.
-    pub fn add(&mut self, at_ms: u64, request: &Request) {
+    /// Adds the sampled descriptors of a request. Requests come in the order of time.
+    pub fn add(&mut self, at_ms: u64, request: &Request, is_sampled: impl Fn(usize) -> bool) {
         let plan = run::plan(self.options, self.rules, at_ms, request);
-        for asked in plan.asked() {
+        for asked in plan.asked().iter().filter(|asked| is_sampled(asked.check.descriptor)) {
             let hits = asked.check.ask.taken();
             if !matches!(asked.source, Source::Rule(_, limit) if limit.id == self.id) || hits == 0 {
                 continue;
@@ -64,7 +65,7 @@ impl<'r> Peaks<'r> {
         }
     }
 
-    /// How they are spread, by bounds of 1, 2, 5, 10, 20, 50 and so on.
+    /// Returns the distribution of peaks, by bounds of 1, 2, 5, 10, 20, 50 and so on.
     pub fn spread(&self) -> Vec<UpTo> {
         let mut spread: Vec<UpTo> = Vec::new();
         let most = self.keys.values().map(|peak| peak.most).max().unwrap_or(0);

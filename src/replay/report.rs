@@ -1,4 +1,4 @@
-//! What a replay has come to: one type tells all of it, as JSON and as text.
+//! The report of a replay: one type for both JSON and text.
 
 use std::collections::HashMap;
 use std::time::{Duration, UNIX_EPOCH};
@@ -10,193 +10,193 @@ use super::run::Run;
 use super::source::Read;
 use super::suggestion::{Denied, Found, Goal, Search, Target};
 use super::tally::Tally;
-use crate::descriptor::{self, Role};
-use crate::rules::{Place, Rule, RuleLimit, Rules};
+use crate::engine::descriptor::{self, Role};
+use crate::engine::rules::{Place, Rule, RuleLimit, Rules};
 
-/// So many of the keys that a limit denies most are told.
+/// The most keys in a report that a limit denies most.
 const MOST_DENIED: usize = 5;
 
-/// What rules would have done with the requests of a log. Times are RFC 3339.
+/// The decisions that rules would have made on the requests of a log. Times are in RFC 3339 format.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// What was read.
+    /// Summary of the log.
     pub log: Read,
-    /// All requests.
+    /// Number of requests.
     pub requests: u64,
-    /// The requests that are denied.
+    /// Number of denied requests.
     pub denied: u64,
-    /// Requests that would be denied, but for the global shadow mode.
+    /// Number of requests that would be denied without global shadow mode.
     pub would_be_denied: u64,
-    /// Requests that pass after a delay.
+    /// Number of requests that are allowed after a delay.
     pub delayed: u64,
-    /// Requests that no limit applies to.
+    /// Number of requests that no limit applies to.
     pub without_limit: u64,
-    /// Requests that the service would call invalid, because they ask for too much work.
+    /// Number of requests that the service would reject as invalid because they ask for too much work.
     pub invalid: u64,
-    /// When the first came.
+    /// Time of the first request.
     pub first: Option<String>,
-    /// When the last came.
+    /// Time of the last request.
     pub last: Option<String>,
-    /// There were more keys than are told apart.
+    /// Whether there were more keys than can be told apart.
     pub more_keys: bool,
-    /// The limits that requests have reached, in the order of the rules.
+    /// The limits that were used, in the order of the rules.
     pub limits: Vec<LimitReport>,
-    /// How many limits none has reached.
+    /// Number of limits that were not used.
     pub limits_not_reached: usize,
-    /// What other rules decide otherwise.
+    /// Comparison with other rules.
     pub against: Option<Against>,
-    /// Other numbers.
+    /// Suggestions of other numbers.
     pub suggestions: Vec<Suggestion>,
 }
 
-/// What one limit has said.
+/// The results of one limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LimitReport {
-    /// Its domain.
+    /// Domain of the limit.
     pub domain: String,
-    /// What it is called everywhere.
+    /// The limit's label.
     pub rule: String,
-    /// `5 per minute`.
+    /// The limit in words, such as `5 per minute`.
     pub limit: String,
-    /// The file that says so.
+    /// File that defines it.
     pub file: Option<String>,
-    /// The line.
+    /// Line in the file.
     pub line: Option<u32>,
-    /// What a denial means: `enforced`, `quota_mode` or `shadow_mode`.
+    /// The effect of a denial: `enforced`, `quota_mode` or `shadow_mode`.
     pub role: &'static str,
-    /// It is not replayed, because no log says when a stream ends.
+    /// Whether the limit is not replayed, because no log shows when a stream ends.
     pub not_replayed: bool,
-    /// How often it was asked.
+    /// Number of decisions.
     pub decisions: u64,
-    /// How often it let pass.
+    /// Number of requests that it allowed.
     pub allowed: u64,
-    /// How often it denied; in shadow mode: would have.
+    /// Number of requests that it denied or, in shadow mode, would have denied.
     pub denied: u64,
-    /// How many keys it has counted.
+    /// Number of keys.
     pub keys: u64,
-    /// How many of them it denied something.
+    /// Number of keys with a denial.
     pub keys_denied: u64,
-    /// When it denied first.
+    /// Time of the first denial.
     pub first_denied: Option<String>,
-    /// When it denied last.
+    /// Time of the last denial.
     pub last_denied: Option<String>,
-    /// The minute in which it denied most.
+    /// The minute with the most denials.
     pub worst_minute: Option<WorstMinute>,
-    /// Whom it denied most.
+    /// The keys with the most denials.
     pub most_denied: Vec<KeyReport>,
-    /// What the limit of this name denies by the rules that are compared with.
+    /// Results of the limit with this name in the rules that are compared with.
     pub old: Option<OldLimit>,
 }
 
-/// The minute in which a limit denied most.
+/// The minute with the most denials of a limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WorstMinute {
-    /// When it began.
+    /// Start of the minute.
     pub begin: String,
-    /// How often it denied.
+    /// Number of denials.
     pub denied: u64,
 }
 
-/// What a limit has said to one key.
+/// The results of a limit for one key.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct KeyReport {
-    /// The entries that it counts.
+    /// Entries of the key.
     pub key: String,
-    /// How often it was asked.
+    /// Number of decisions.
     pub decisions: u64,
-    /// How often it denied.
+    /// Number of denials.
     pub denied: u64,
 }
 
-/// What a limit denied by the rules that are compared with.
+/// The results of a limit in the rules that are compared with.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct OldLimit {
-    /// How often.
+    /// Number of denials.
     pub denied: u64,
-    /// How many keys.
+    /// Number of keys with a denial.
     pub keys_denied: u64,
 }
 
-/// What other rules decide otherwise.
+/// The decisions of other rules, as far as they differ.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Against {
-    /// The requests that they deny.
+    /// Number of requests that the other rules deny.
     pub denied: u64,
-    /// What they let pass, and the new rules deny.
+    /// Requests that the other rules allow and the new rules deny.
     pub newly_denied: Changed,
-    /// What they deny, and the new rules let pass.
+    /// Requests that the other rules deny and the new rules allow.
     pub newly_allowed: Changed,
 }
 
-/// Requests that are decided otherwise.
+/// Requests with different decisions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Changed {
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
-    /// By the limits that deny them; a request that several deny counts for each.
+    /// Requests by the limits that deny them. A request that several limits deny counts for each.
     pub limits: Vec<ChangedBy>,
 }
 
-/// Requests that are decided otherwise because of one limit.
+/// Requests with different decisions because of one limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChangedBy {
-    /// Its domain.
+    /// Domain of the limit.
     pub domain: String,
-    /// What it is called.
+    /// Label of the limit.
     pub rule: String,
-    /// How many.
+    /// Number of requests.
     pub requests: u64,
-    /// The first of them.
+    /// The first of these requests.
     pub examples: Vec<Example>,
 }
 
-/// A request that is decided otherwise.
+/// A request with different decisions.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Example {
-    /// When it came.
+    /// Time of the request.
     pub time: String,
-    /// What it asks.
+    /// The request.
     pub request: String,
 }
 
-/// Another number of a limit.
+/// Another number for a limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Suggestion {
-    /// Its domain.
+    /// Domain of the limit.
     pub domain: String,
-    /// What it is called.
+    /// Label of the limit.
     pub rule: String,
-    /// What its number is for: `per minute`.
+    /// The period of the number, such as `per minute`.
     pub per: String,
-    /// At most so many in a hundred are denied.
+    /// The goal: at most this percentage is denied.
     pub percent: f64,
-    /// Of what: `keys` or `requests`.
+    /// The base of the percentage: `keys` or `requests`.
     pub of: &'static str,
-    /// The least number that does so; `None` where all that were tried deny more.
+    /// The smallest number that meets the goal; `None` if all tried numbers deny more.
     pub number: Option<u32>,
-    /// The number that the rules have.
+    /// The number in the rules.
     pub present: u32,
-    /// How many keys it counts.
+    /// Number of keys.
     pub keys: u64,
-    /// How many requests it counts.
+    /// Number of requests.
     pub requests: u64,
-    /// What each number denies that was tried, the least first.
+    /// Denials by each number that was tried, the smallest first.
     pub curve: Vec<Point>,
 }
 
-/// What a number denies.
+/// The denials by one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Point {
     /// The number.
     pub number: u32,
-    /// So many keys are denied something.
+    /// Number of keys with a denial.
     pub keys_denied: u64,
-    /// So many requests are denied.
+    /// Number of denied requests.
     pub requests_denied: u64,
 }
 
 impl Report {
-    /// What rules have done with what was read.
+    /// Creates the report of a run over a log.
     pub fn new(log: Read, run: &Run<'_>) -> Report {
         let limits: Vec<_> = run.rules.limits().map(|(rule, limit)| (rule, limit, &run.tallies[limit.id])).collect();
         let reached = limits.iter().filter(|(.., tally)| tally.decisions > 0);
@@ -220,7 +220,7 @@ impl Report {
         }
     }
 
-    /// The same with what other rules decide otherwise.
+    /// Adds a comparison with other rules.
     #[must_use]
     pub fn against(mut self, old: &Run<'_>, new: &Run<'_>, comparison: &Comparison) -> Report {
         let by_name: HashMap<(&str, &str), &Tally> =
@@ -237,7 +237,7 @@ impl Report {
         self
     }
 
-    /// The same with the numbers that a search has found.
+    /// Adds the numbers that a search found.
     #[must_use]
     pub fn suggesting(mut self, search: &Search<'_>) -> Report {
         self.suggestions = search.suggestions();
@@ -246,14 +246,14 @@ impl Report {
 }
 
 impl Run<'_> {
-    /// What a limit of its rules has said, with so many of the keys that it denied most.
+    /// Returns the results of a limit of its rules, with up to `most_keys` of the keys that it denied most.
     pub fn told_by(&self, limit: (&Rule, &RuleLimit), most_keys: usize) -> LimitReport {
         LimitReport::new(self, limit, &self.tallies[limit.1.id], most_keys)
     }
 }
 
 impl Search<'_> {
-    /// What it has found, by limit.
+    /// Returns the numbers found, by limit.
     pub fn suggestions(&self) -> Vec<Suggestion> {
         let limits: Vec<_> = self.rules.limits().collect();
         self.targets.iter().map(|target| Suggestion::new(self.goal, limits[target.id], target)).collect()

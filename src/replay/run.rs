@@ -1,45 +1,47 @@
-//! Decides the requests of a log as the service would: with the same plan, the memory store, and the log's own clock.
+//! Runs: decide the requests of a log as the service would, with the same plans, the memory store, and the log's clock.
 
 use smallvec::SmallVec;
 
 use super::Event;
 use super::tally::{Decided, Room, Tally};
-use crate::algorithm::Limit;
-use crate::decision::{Decision, Limited};
-use crate::descriptor::{Entry, Request, Role};
-use crate::plan::{MAX_WORK, Plan, PlanOptions, Source};
-use crate::rules::{Allowance, RuleLimit, Rules};
-use crate::store::StoreError;
-use crate::store::memory::{self, GivenClock, MemoryStore};
-use crate::values::Values;
+use crate::engine::algorithm::Limit;
+use crate::engine::asked::Source;
+use crate::engine::check::StoreError;
+use crate::engine::clock::GivenClock;
+use crate::engine::decision::{Decision, Limited};
+use crate::engine::descriptor::{Entry, Request, Role};
+use crate::engine::plan::{MAX_WORK, Plan, PlanOptions};
+use crate::engine::rules::{Allowance, RuleLimit, Rules};
+use crate::observe::redaction::Values;
+use crate::store::memory::{self, MemoryStore};
 
-/// What a run has otherwise than the rules, and how it tells of it.
+/// Differences of a run from the rules, and options of its results.
 #[derive(Clone, Debug)]
 pub struct Trying {
-    /// Another limit in place of the one of this id, on its counters.
+    /// Another limit that replaces the one with this ID and uses its counters.
     pub limit: Option<(usize, Limit)>,
-    /// Each limit is divided among so many processes, of which the log is of one.
+    /// Number of instances that share each limit; the log is from one of them.
     pub replicas: u32,
     /// How keys show the values of descriptors.
     pub values: Values,
-    /// What counters may take, in bytes.
+    /// The most memory of counters, in bytes.
     pub most_bytes: usize,
 }
 
 impl Default for Trying {
-    /// Nothing, and all that there is room for.
+    /// Returns a run of the unchanged rules that may use all available memory.
     fn default() -> Self {
         Trying { limit: None, replicas: 1, values: Values::Plain, most_bytes: memory::default_bytes() }
     }
 }
 
 impl Trying {
-    /// The limit that is tried, of all processes together.
+    /// Returns the limit to use, for all instances together.
     pub(super) fn whole(&self, id: usize, limit: &Limit) -> Limit {
         self.limit.filter(|(other, _)| *other == id).map_or(*limit, |(_, other)| other)
     }
 
-    /// The same, this process's part of it.
+    /// Returns the limit to use, as one instance's share.
     pub(super) fn part(&self, id: usize, limit: &Limit) -> Limit {
         let whole = self.whole(id, limit);
         if self.replicas > 1 { whole.divided_by(self.replicas) } else { whole }
@@ -50,53 +52,53 @@ impl Trying {
     }
 }
 
-/// Rules on a log.
+/// A run of rules over a log.
 #[derive(Debug)]
 pub struct Run<'r> {
     pub(super) rules: &'r Rules,
     pub(super) options: &'r PlanOptions,
     pub(super) trying: Trying,
-    /// The time of the event that is being decided.
+    /// Time of the event being decided.
     clock: GivenClock,
     store: MemoryStore<GivenClock>,
-    /// By the ids of the limits.
+    /// Results by the limits' IDs.
     pub(super) tallies: Vec<Tally>,
     pub(super) room: Room,
     pub(super) totals: Totals,
 }
 
-/// What came of all requests.
+/// Totals over all requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
     pub(super) requests: u64,
     pub(super) denied: u64,
-    /// Would be denied, but for the global shadow mode.
+    /// Requests that would be denied without global shadow mode.
     pub(super) would_be_denied: u64,
     pub(super) delayed: u64,
-    /// Asked by none of whose descriptors a limit is reached.
+    /// Requests with no descriptor that matches a limit.
     pub(super) unlimited: u64,
-    /// More work than the service does at once: it calls them invalid.
+    /// Requests with more work than the service accepts; it rejects them as invalid.
     pub(super) invalid: u64,
-    /// When the first and the last came.
+    /// Times of the first and last request.
     pub(super) between_ms: Option<(u64, u64)>,
 }
 
-/// What came of one request.
+/// The result of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Judged {
-    /// It is denied.
+    /// Whether the request is denied.
     pub is_denied: bool,
-    /// The ids of the limits that are over and not in shadow mode, the first first.
+    /// IDs of the exceeded limits that are not in shadow mode, in order.
     pub over: SmallVec<[usize; 2]>,
 }
 
 impl<'r> Run<'r> {
-    /// Begins with empty counters.
+    /// Creates a run with empty counters.
     pub fn new(rules: &'r Rules, options: &'r PlanOptions) -> Run<'r> {
         Run::trying(rules, options, Trying::default())
     }
 
-    /// The same where something is otherwise than the rules say.
+    /// Creates a run with differences from the rules.
     pub fn trying(rules: &'r Rules, options: &'r PlanOptions, trying: Trying) -> Run<'r> {
         let clock = GivenClock::default();
         let store = MemoryStore::new(clock.clone(), trying.most_bytes);
@@ -109,14 +111,20 @@ impl<'r> Run<'r> {
     /// # Errors
     /// Where there is no memory for its counters.
     pub fn decide(&mut self, event: &Event) -> Result<Judged, StoreError> {
-        self.decide_at(event.at_ms, &event.request)
+        self.decide_at(event.at_ms, &event.request, |descriptor| event.is_sampled(descriptor))
     }
 
-    /// The same of a request that came at this time, in milliseconds since the Unix epoch.
+    /// Decides a request that came at this time, in milliseconds since the Unix epoch. All of its descriptors take part
+    /// in that; of the limits only those of sampled descriptors are counted.
     ///
     /// # Errors
     /// See [`Run::decide`].
-    pub fn decide_at(&mut self, at_ms: u64, request: &Request) -> Result<Judged, StoreError> {
+    pub fn decide_at(
+        &mut self,
+        at_ms: u64,
+        request: &Request,
+        is_sampled: impl Fn(usize) -> bool,
+    ) -> Result<Judged, StoreError> {
         self.clock.set(at_ms);
         let first = self.totals.between_ms.map_or(at_ms, |(first, _)| first);
         self.totals.between_ms = Some((first, at_ms));
@@ -131,25 +139,30 @@ impl<'r> Run<'r> {
         }
         let verdicts = if plan.asked().is_empty() { Default::default() } else { self.store.decide(plan.asked())? };
         let decision = plan.conclude(&verdicts);
-        let over = self.count(&decision, at_ms, request);
+        let over = self.count(&decision, (at_ms, request), is_sampled);
         Ok(Judged { is_denied: decision.over_limit, over })
     }
 
-    /// A limit as it is tried, and how it would be without other processes; `None` where it counts nothing.
+    /// Returns a limit as it is tried: this instance's share, and the whole limit; `None` if it counts nothing.
     pub(super) fn limit(&self, of_rule: &RuleLimit) -> Option<(Limit, Limit)> {
         let Allowance::Limited(limit) = of_rule.config.allowance else { return None };
         Some((self.trying.part(of_rule.id, &limit), self.trying.whole(of_rule.id, &limit)))
     }
 
     /// Counts a decision, and tells which limits are over and not in shadow mode.
-    fn count(&mut self, decision: &Decision<'_>, at_ms: u64, request: &Request) -> SmallVec<[usize; 2]> {
+    fn count(
+        &mut self,
+        decision: &Decision<'_>,
+        (at_ms, request): (u64, &Request),
+        is_sampled: impl Fn(usize) -> bool,
+    ) -> SmallVec<[usize; 2]> {
         let Decision { over_limit, only_shadow, limits, delay, .. } = decision;
         self.totals.denied += u64::from(*over_limit);
         self.totals.would_be_denied += u64::from(*only_shadow);
         self.totals.delayed += u64::from(!delay.is_zero());
         self.totals.unlimited += u64::from(limits.is_empty());
         let mut over = SmallVec::new();
-        for limited in limits {
+        for limited in limits.iter().filter(|limited| is_sampled(limited.asked.check.descriptor)) {
             let Source::Rule(_, limit) = limited.asked.source else { continue };
             let (check, is_denied) = (&limited.asked.check, limited.over());
             let decided = Decided { at_ms, key: &check.key, hits: check.ask.taken(), is_denied };
@@ -163,14 +176,14 @@ impl<'r> Run<'r> {
     }
 }
 
-/// What a request asks. No log says when a stream ends, so that a limit of what is in progress is peeked at alone.
+/// Plans a request. No log shows when a stream ends, so concurrency limits are only peeked at.
 pub(super) fn plan<'a>(options: &'a PlanOptions, rules: &'a Rules, at_ms: u64, request: &'a Request) -> Plan<'a> {
     let names = options.counter_keys.names(|| at_ms);
     Plan::new(options, rules, request, names).without_holders()
 }
 
-/// What people call the key that a limit counts: its descriptor's entries, a pattern where values share a counter, and
-/// of each value what is shown.
+/// Returns the display name of the key that a limit counts: its descriptor's entries, with a pattern for values that
+/// share a counter, and with values as far as they are shown.
 pub(super) fn name(limited: &Limited<'_>, request: &Request, values: &Values) -> String {
     let shared = |level| match limited.asked.source {
         Source::Rule(rule, _) => rule.shared_pattern(level),

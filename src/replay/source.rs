@@ -1,4 +1,4 @@
-//! The requests of all logs together, in the order of time.
+//! The requests of all logs, merged in order of time.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -16,84 +16,89 @@ use super::order::Order;
 use super::template::Values;
 use super::{Event, Format};
 
-/// So many of the lines that cannot be read are told.
+/// The most unreadable lines in a report.
 const TOLD: usize = 10;
 
-/// Where logs mostly have the time.
+/// Usual fields for the time.
 const TIMES: [&str; 5] = ["start_time", "time", "timestamp", "@timestamp", "ts"];
 
-/// How logs are read.
+/// Options for reading logs.
 #[derive(Clone, Debug)]
 pub struct Reading {
-    /// How they are written; `None`: each is looked at.
+    /// The format; `None` to detect it for each log.
     pub format: Option<Format>,
-    /// Which requests their lines stand for; of a decision log nothing needs to be said.
+    /// The mapping from lines to requests; not needed for decision logs.
     pub mapping: MappingOptions,
-    /// The domain of requests where nobody says otherwise.
+    /// The default domain.
     pub domain: Option<String>,
-    /// By how much lines may be out of order, in milliseconds.
+    /// How far lines may be out of order, in milliseconds.
     pub window_ms: u64,
-    /// The first line that cannot be read ends it.
+    /// Whether the first unreadable line is an error.
     pub is_strict: bool,
 }
 
-/// What was read, and what could not be.
+/// Counts of the lines read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Read {
-    /// All lines, but for empty ones and rows of names.
+    /// Number of lines, without empty ones and rows of names.
     pub lines: u64,
-    /// Lines that cannot be read.
+    /// Number of unreadable lines.
     pub unreadable: u64,
-    /// The first of them, each with its place and why.
+    /// The first unreadable lines, each with its place and the reason.
     pub unreadable_first: Vec<String>,
-    /// Lines that lack a field of each descriptor, so that Envoy would have asked nothing.
+    /// Number of lines in which every descriptor lacks a field, so Envoy would not have sent a request.
     pub without_descriptor: u64,
-    /// Requests that came further behind than the window allows, and count at the time of the one before.
+    /// Number of requests that were later than the window allows. They count at the time of the preceding request.
     pub late: u64,
-    /// Lines of decision logs: they have the denials that were not dropped, and of what passed a sample at most.
+    /// Number of lines from decision logs. These contain the denials that were not dropped, but at most a sample of the
+    /// other requests.
     pub decisions: u64,
-    /// Lines of decision logs that are refunds, which are not replayed.
+    /// Number of decision log lines that do not name their call. Each of their descriptors counts as a separate
+    /// request.
+    pub unnamed: u64,
+    /// Number of decision log lines that are refunds, which are not replayed.
     pub refunds: u64,
-    /// Lines of decision logs with values that are hidden or look hashed: they reach no rule that spells a value out.
+    /// Number of decision log lines with values that are hidden or look like hashes. They do not match rules with a
+    /// specific value.
     pub masked: u64,
 }
 
-/// Why logs cannot be read.
+/// The reason why logs cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// Reading fails.
+    /// Reading failed.
     #[error("{}: {error}", .log.display())]
     Io {
-        /// The log.
+        /// Path of the log.
         log: PathBuf,
-        /// Why.
+        /// The error.
         error: io::Error,
     },
-    /// It is not written so.
+    /// The log does not have this format.
     #[error("{}: {error}", .log.display())]
     Format {
-        /// The log.
+        /// Path of the log.
         log: PathBuf,
-        /// Why.
+        /// The error.
         error: FormatError,
     },
-    /// Nobody says which requests its lines stand for.
+    /// There is no mapping from its lines to requests.
     #[error("{}: {error}", .log.display())]
     Mapping {
-        /// The log.
+        /// Path of the log.
         log: PathBuf,
-        /// Why.
+        /// The error.
         error: MappingError,
     },
-    /// A line, where every one must be right.
+    /// A line is unreadable, and all lines must be readable.
     #[error("{0}")]
     Line(String),
 }
 
-/// The requests of logs.
+/// The requests of several logs.
 pub struct Requests {
     sources: Vec<Source>,
-    /// The time of each source's next event, and which source that is.
+    /// Time of each source's next event, with the index of the source.
     heads: BinaryHeap<Reverse<(u64, usize)>>,
     read: Read,
     is_strict: bool,
@@ -108,13 +113,13 @@ struct Source {
     is_done: bool,
 }
 
-/// What stands in a log, by how it is written.
+/// The lines of a log by format.
 enum Rows {
     Text(Lines, Pattern, Mapping),
     Json(Lines, Mapping),
     Decisions(Lines, Joined),
     Csv(Box<Csv>),
-    /// It has none.
+    /// An empty log.
     Empty,
 }
 
@@ -122,25 +127,25 @@ struct Csv {
     reader: csv::Reader<Log>,
     record: StringRecord,
     count: u64,
-    /// The column of each field.
+    /// Column of each field.
     columns: Vec<Option<usize>>,
     mapping: Mapping,
 }
 
-/// What one row comes to.
+/// The content of one row.
 enum Row {
     Event(Event),
-    /// It belongs to a request that goes on.
+    /// The row belongs to a request that is not complete yet.
     Part,
     Unmapped(Unmapped),
     End,
 }
 
 impl Requests {
-    /// Begins to read logs, each with its name.
+    /// Starts to read logs, each with its name.
     ///
     /// # Errors
-    /// Where one cannot be read at all.
+    /// Fails if a log cannot be read at all.
     pub fn new(logs: Vec<(PathBuf, Log)>, reading: &Reading) -> Result<Requests, ReadError> {
         let sources = logs.into_iter().map(|(name, log)| Source::open(name, log, reading));
         let sources = sources.collect::<Result<Vec<_>, _>>()?;
@@ -152,10 +157,10 @@ impl Requests {
         Ok(requests)
     }
 
-    /// The next request; `None` at the end.
+    /// Returns the next request; `None` at the end.
     ///
     /// # Errors
-    /// Where reading fails, or where a line does and every one must be right.
+    /// Fails if reading fails, or at an unreadable line if all lines must be readable.
     pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
         let Some(Reverse((_, index))) = self.heads.pop() else { return Ok(None) };
         let event = self.sources[index].ready.pop_front();
@@ -163,7 +168,7 @@ impl Requests {
         Ok(event)
     }
 
-    /// What has been read so far.
+    /// Returns the counts so far.
     pub fn read(&self) -> Read {
         let mut read = self.read.clone();
         for Source { rows, order, .. } in &self.sources {
@@ -171,6 +176,7 @@ impl Requests {
             read.late += order.late();
             if let Rows::Decisions(lines, joined) = rows {
                 read.decisions += lines.count();
+                read.unnamed += joined.unnamed();
                 read.refunds += joined.refunds();
                 read.masked += joined.masked();
             }
@@ -178,7 +184,7 @@ impl Requests {
         read
     }
 
-    /// Reads on until the source's next event is known.
+    /// Reads until the source's next event is known.
     fn refill(&mut self, index: usize) -> Result<(), ReadError> {
         let source = &mut self.sources[index];
         while source.ready.is_empty() && !source.is_done {
@@ -222,7 +228,7 @@ impl Source {
             mapping.map_err(|error| ReadError::Mapping { log: name.clone(), error })
         };
         let rows = match format {
-            // Nothing tells how it would be written, so that nobody needs to say what its lines stand for.
+            // The format of an empty log is unknown, so it needs no mapping.
             _ if is_empty => Rows::Empty,
             Format::Text(format) => {
                 let mapping = mapping()?.with_times(&["START_TIME"]);
@@ -270,7 +276,7 @@ impl Csv {
 }
 
 impl Rows {
-    /// The number of the last line.
+    /// Returns the number of the last line.
     fn line(&self) -> u64 {
         match self {
             Rows::Text(lines, ..) | Rows::Json(lines, _) | Rows::Decisions(lines, _) => lines.number(),
@@ -279,7 +285,7 @@ impl Rows {
         }
     }
 
-    /// How many rows there were so far.
+    /// Returns the number of rows so far.
     fn count(&self) -> u64 {
         match self {
             Rows::Text(lines, ..) | Rows::Json(lines, _) | Rows::Decisions(lines, _) => lines.count(),
@@ -315,7 +321,7 @@ impl Rows {
 }
 
 impl Row {
-    /// Of a line, which `read` makes an event of, or a part of one.
+    /// Reads a line with `read`, which returns an event, or `None` for a part of one.
     fn of_line(
         line: Option<Result<&str, &'static str>>,
         read: impl FnOnce(&str) -> Result<Option<Event>, Unmapped>,
@@ -341,14 +347,14 @@ mod tests {
         Reading { format, mapping, domain: Some("shop".to_owned()), window_ms: 100, is_strict: false }
     }
 
-    /// Who asked when, in the order of the requests; and what was read.
+    /// Returns the time and user of each request, in order, and the counts.
     fn read(logs: &[(&str, &str)], reading: &Reading) -> Result<(Vec<(u64, String)>, Read), ReadError> {
         let log = |(name, text): &(&str, &str)| -> (PathBuf, Log) {
             (PathBuf::from(name), Box::new(Cursor::new((*text).to_owned().into_bytes())))
         };
         let mut requests = Requests::new(logs.iter().map(log).collect(), reading)?;
         let mut all = Vec::new();
-        while let Some(Event { at_ms, request }) = requests.next_event()? {
+        while let Some(Event { at_ms, request, .. }) = requests.next_event()? {
             all.push((at_ms, request.descriptors[0].entries[0].value.clone()));
         }
         Ok((all, requests.read()))

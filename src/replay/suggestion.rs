@@ -1,10 +1,10 @@
-//! Which number of a limit denies no more than somebody wants: by trying numbers, each on the whole log with the real
-//! algorithm.
+//! The search for the number of a limit that denies no more than a goal. Numbers are tried on the whole log with the
+//! real algorithm.
 //!
-//! A pass over the log tries several numbers side by side, each with counters of its own; the next one tries numbers
-//! between the greatest that denies too much and the least that does not. A limit is tried alone: no other limit of the
-//! request, no penalty and no mode changes what it counts. Whom a number denies nothing, a greater one does not deny
-//! either, so that later passes leave such keys out.
+//! A pass over the log tries several numbers at once, each with separate counters. The next pass tries numbers between
+//! the largest that denies too much and the smallest that does not. Each limit is tried alone: other limits of the
+//! request, penalties and modes do not affect it. If a number denies nothing to a key, a larger one does not either, so
+//! later passes skip such keys.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -14,36 +14,38 @@ use hashbrown::HashMap;
 use super::Event;
 use super::run::{self, Run};
 use super::tally::{KeyHash, Room};
-use crate::algorithm::Limit;
-use crate::descriptor::Request;
-use crate::plan::{MAX_WORK, PlanOptions, Source};
-use crate::rules::{RuleLimit, Rules};
-use crate::store::memory::{GivenClock, MemoryStore};
-use crate::store::{Check, StoreError};
+use crate::engine::algorithm::Limit;
+use crate::engine::asked::Source;
+use crate::engine::check::{Check, StoreError};
+use crate::engine::clock::GivenClock;
+use crate::engine::descriptor::Request;
+use crate::engine::plan::{MAX_WORK, PlanOptions};
+use crate::engine::rules::{RuleLimit, Rules};
+use crate::store::memory::MemoryStore;
 
-/// So many numbers are tried in a pass: each is a bit in [`Target::denied_by`].
+/// Numbers tried in a pass. Each is a bit in [`Target::denied_by`].
 const TRIED: usize = 12;
 
-/// How much may be denied.
+/// The most that may be denied.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Goal {
-    /// At most so many in a hundred.
+    /// Percentage.
     pub percent: f64,
-    /// Of what.
+    /// Base of the percentage.
     pub of: GoalOf,
 }
 
-/// Of what a goal is a share.
+/// The base of a goal's percentage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GoalOf {
-    /// Of the keys that a limit counts: one is denied where one of its requests is.
+    /// The keys that a limit counts. A key is denied if one of its requests is.
     Keys,
-    /// Of the requests.
+    /// The requests.
     Requests,
 }
 
 impl GoalOf {
-    /// The name in reports.
+    /// Returns the name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             GoalOf::Keys => "keys",
@@ -52,7 +54,7 @@ impl GoalOf {
     }
 }
 
-/// A text that is no goal.
+/// The error for text that is not a goal.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("write: deny at most 0.1 % of users (or keys, which are the same, or requests)")]
 pub struct GoalError;
@@ -73,7 +75,7 @@ impl FromStr for Goal {
     }
 }
 
-/// The search for the numbers of limits.
+/// A search for the numbers of limits.
 #[derive(Debug)]
 pub struct Search<'r> {
     pub(super) goal: Goal,
@@ -81,45 +83,45 @@ pub struct Search<'r> {
     options: &'r PlanOptions,
     most_bytes: usize,
     pub(super) targets: Vec<Target>,
-    /// The target of each limit, by its id.
+    /// The target of each limit by its ID.
     by_limit: HashMap<usize, usize>,
     clock: GivenClock,
-    /// For each number that a target tries, by its index, the counters of all targets.
+    /// The counters of all targets for each tried number, by its index.
     stores: Vec<MemoryStore<GivenClock>>,
     room: Room,
 }
 
-/// A limit whose number is searched.
+/// A limit with a number to search for.
 #[derive(Debug)]
 pub(super) struct Target {
-    /// The limit's id.
+    /// ID of the limit.
     pub(super) id: usize,
     pub(super) limit: Limit,
     pub(super) decisions: u64,
     pub(super) keys: u64,
-    /// Denies too much; at first 0, which denies everything.
+    /// A number that denies too much; at first 0, which denies everything.
     low: u32,
-    /// What is tried in this pass.
+    /// The limits tried in this pass.
     tried: Vec<Tried>,
-    /// The index of each key.
+    /// Index of each key.
     indices: HashMap<KeyHash, u32>,
-    /// For each key, the numbers that have denied it something in this pass.
+    /// For each key, the numbers that denied it a request in this pass.
     denied_by: Vec<u16>,
-    /// For each key, whether a number that is still possible may deny it something.
+    /// For each key, whether one of the remaining numbers may deny it a request.
     at_risk: Vec<bool>,
-    /// What the numbers have denied.
+    /// The denials by each number.
     pub(super) curve: BTreeMap<u32, Denied>,
     pub(super) found: Found,
 }
 
-/// What the search of a target has come to.
+/// The result of a target's search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Found {
-    /// It goes on.
+    /// The search continues.
     Searching,
-    /// This is the least number that denies no more.
+    /// The smallest number that meets the goal.
     Number(u32),
-    /// Every number denies more.
+    /// Every number denies too much.
     None,
 }
 
@@ -129,7 +131,7 @@ struct Tried {
     requests: u64,
 }
 
-/// What a number denies.
+/// The denials by a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Denied {
     pub(super) keys: u64,
@@ -137,12 +139,12 @@ pub(super) struct Denied {
 }
 
 impl<'r> Search<'r> {
-    /// For the limits that a run has reached, or only those of this name.
+    /// Creates a search for the limits that a run used, or only for those with this name.
     pub fn new(goal: Goal, run: &Run<'r>, name: Option<&str>) -> Search<'r> {
         Search::of(goal, run, |limit| name.is_none_or(|name| name == &*limit.label))
     }
 
-    /// For those of the limits that a run has reached that are wanted.
+    /// Creates a search for the limits that a run used and that `is_wanted` selects.
     pub fn of(goal: Goal, run: &Run<'r>, is_wanted: impl Fn(&RuleLimit) -> bool) -> Search<'r> {
         let rules = run.rules;
         let targets = rules.limits().filter(|(_, limit)| is_wanted(limit)).filter_map(|(_, rule_limit)| {
@@ -174,7 +176,7 @@ impl<'r> Search<'r> {
         search
     }
 
-    /// Every number is found, or known not to be there.
+    /// Returns whether the search of every target is finished.
     pub fn is_done(&self) -> bool {
         self.targets.iter().all(|target| target.found != Found::Searching)
     }
@@ -184,20 +186,25 @@ impl<'r> Search<'r> {
     /// # Errors
     /// Where there is no memory for its counters.
     pub fn decide(&mut self, event: &Event) -> Result<(), StoreError> {
-        self.decide_at(event.at_ms, &event.request)
+        self.decide_at(event.at_ms, &event.request, |descriptor| event.is_sampled(descriptor))
     }
 
-    /// The same of a request that came at this time, in milliseconds since the Unix epoch.
+    /// Tries them on the sampled descriptors of a request that came at this time, in milliseconds since the Unix epoch.
     ///
     /// # Errors
     /// See [`Search::decide`].
-    pub fn decide_at(&mut self, at_ms: u64, request: &Request) -> Result<(), StoreError> {
+    pub fn decide_at(
+        &mut self,
+        at_ms: u64,
+        request: &Request,
+        is_sampled: impl Fn(usize) -> bool,
+    ) -> Result<(), StoreError> {
         self.clock.set(at_ms);
         let plan = run::plan(self.options, self.rules, at_ms, request);
         if plan.work() > MAX_WORK {
             return Ok(());
         }
-        for asked in plan.asked() {
+        for asked in plan.asked().iter().filter(|asked| is_sampled(asked.check.descriptor)) {
             let Source::Rule(_, limit) = asked.source else { continue };
             let Some(index) = self.by_limit.get(&limit.id) else { continue };
             let target = &mut self.targets[*index];
@@ -208,7 +215,7 @@ impl<'r> Search<'r> {
         Ok(())
     }
 
-    /// Ends a pass over the log, and chooses what the next one tries.
+    /// Ends a pass over the log, and selects the numbers for the next one.
     pub fn narrow(&mut self) {
         let goal = self.goal;
         self.targets
@@ -246,7 +253,7 @@ impl Target {
         Ok(())
     }
 
-    /// The index of a key; `None` where there is no room for one more.
+    /// Returns the index of a key; `None` if there is no room for another.
     fn index(&mut self, key: KeyHash, room: &mut Room) -> Option<usize> {
         if let Some(index) = self.indices.get(&key) {
             return Some(*index as usize);
@@ -297,14 +304,14 @@ impl Target {
 }
 
 impl Tried {
-    /// Limits of these numbers, as far as the algorithm has such.
+    /// Returns limits with these numbers, as far as the algorithm allows.
     fn all(limit: &Limit, numbers: Vec<u32>) -> Vec<Tried> {
         let limits = numbers.into_iter().filter_map(|number| limit.with_number_alone(number).ok());
         limits.map(|limit| Tried { limit, requests: 0 }).collect()
     }
 }
 
-/// Numbers from 1 to the highest, each about as many times the one before.
+/// Returns numbers from 1 to `high` with approximately equal ratios.
 fn ladder(high: u32) -> Vec<u32> {
     let step = f64::from(high).powf(1.0 / (TRIED - 1) as f64);
     let mut numbers: Vec<u32> = (0..TRIED - 1).map(|power| step.powi(power as i32).round() as u32).collect();
@@ -314,7 +321,7 @@ fn ladder(high: u32) -> Vec<u32> {
     numbers
 }
 
-/// Numbers between these two, evenly.
+/// Returns evenly spaced numbers between these two.
 fn between(low: u32, high: u32) -> Vec<u32> {
     let gap = u64::from(high - low);
     let steps = (TRIED as u64 + 1).min(gap);

@@ -1,50 +1,51 @@
-//! What a limit has said, and to whom.
+//! The tally of a limit's decisions, by key.
 
 use std::hash::Hasher as _;
 
 use hashbrown::HashMap;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
-use crate::store::Key;
+use crate::engine::check::Key;
 
-/// So many keys are told apart in all; what more there are counts, but not as keys of their own.
+/// The most keys in total that are told apart. Decisions for further keys are counted only in the sums.
 const MOST_KEYS: usize = 1 << 24;
 
-/// The length of the stretches of time of which the worst is told.
+/// Length of the intervals from which the worst is reported.
 const MINUTE_MS: u64 = 60_000;
 
-/// What one limit has said.
+/// The tally of one limit.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) decisions: u64,
     pub(super) denied: u64,
-    /// When it denied first and last.
+    /// Times of the first and last denial.
     pub(super) denied_between_ms: Option<(u64, u64)>,
-    /// The minute in which it denied most, the earliest of several; and how often.
+    /// The minute with the most denials, the earliest if there are several.
     pub(super) worst_minute: Minute,
     minute: Minute,
     keys: HashMap<KeyHash, KeyTally>,
-    /// What people call those that are denied something.
+    /// Display names of the keys with a denial.
     names: HashMap<KeyHash, Box<str>>,
 }
 
-/// Denials within a minute.
+/// The denials within a minute.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Minute {
     pub(super) begin_ms: u64,
     pub(super) denied: u64,
 }
 
-/// What a limit has said to one key.
+/// The tally of one key.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct KeyTally {
     pub(super) decisions: u64,
     pub(super) denied: u64,
-    /// What it has been asked for, cost included.
+    /// Hits requested, multiplied by the cost.
     pub(super) hits: u64,
 }
 
-/// What stands for the name of a counter. Names that meet are as good as impossible, and the same in every run.
+/// A hash that represents the name of a counter. Collisions are practically impossible. The hash is the same in every
+/// run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct KeyHash(u64, u64);
 
@@ -57,7 +58,7 @@ impl KeyHash {
     }
 }
 
-/// For how many more keys there is room.
+/// Number of further keys that there is room for.
 #[derive(Debug)]
 pub(super) struct Room(usize);
 
@@ -68,7 +69,7 @@ impl Default for Room {
 }
 
 impl Room {
-    /// Takes the room of one key, where there is any.
+    /// Takes the room for one key, and returns whether there was any.
     pub(super) fn take(&mut self) -> bool {
         let has_room = self.0 > 0;
         self.0 = self.0.saturating_sub(1);
@@ -90,7 +91,7 @@ pub(super) struct Decided<'d> {
 }
 
 impl Tally {
-    /// Adds a decision; `name` is asked once for each key that is denied something.
+    /// Adds a decision. `name` is called once for each key with a denial.
     pub(super) fn add(&mut self, decided: Decided<'_>, room: &mut Room, name: impl FnOnce() -> Box<str>) {
         let Decided { at_ms, key, hits, is_denied } = decided;
         self.decisions += 1;
@@ -127,17 +128,17 @@ impl Tally {
         }
     }
 
-    /// How many keys it knows, and how many of them were denied something.
+    /// Returns the number of keys, and of those with a denial.
     pub(super) fn keys(&self) -> (u64, u64) {
         (self.keys.len() as u64, self.names.len() as u64)
     }
 
-    /// The most that a key has asked for in all.
+    /// Returns the highest total of hits that a key requested.
     pub(super) fn most_hits(&self) -> u64 {
         self.keys.values().map(|key| key.hits).max().unwrap_or(0)
     }
 
-    /// The keys that were denied most, and how many times each.
+    /// Returns the keys with the most denials, each with its tally.
     pub(super) fn most_denied(&self, most: usize) -> Vec<(&str, KeyTally)> {
         let named = self.names.iter().filter_map(|(hash, name)| Some((&**name, *self.keys.get(hash)?)));
         let mut named: Vec<(&str, KeyTally)> = named.collect();

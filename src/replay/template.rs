@@ -1,18 +1,18 @@
-//! Texts with fields of a log line in them: `%NAME%` stands for a field, `%%` for a percent sign.
+//! Texts that contain fields of a log line: `%NAME%` is a field, `%%` is a percent sign.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 
-/// The fields of a line, by their index in [`Names`]; `None` where the line does not have one.
+/// The fields of a line, by their index in [`Names`]; `None` for a field that the line does not have.
 pub(super) type Values<'l> = SmallVec<[Option<Cow<'l, str>>; 8]>;
 
-/// The names of all fields that are asked for, each once.
+/// The names of all fields in use, each once.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Names(Vec<String>);
 
 impl Names {
-    /// The index of the field of this name, which is added where it is new.
+    /// Returns the index of the field with this name. Adds the name if it is new.
     fn index(&mut self, name: &str) -> usize {
         self.0.iter().position(|known| known == name).unwrap_or_else(|| {
             self.0.push(name.to_owned());
@@ -25,19 +25,19 @@ impl Names {
     }
 }
 
-/// A part of a text: `F` is what is known of a field.
+/// A part of a text. `F` represents a field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Part<F> {
     Text(String),
     Field(F),
 }
 
-/// A field begins and does not end.
+/// The error for a field that does not end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} has a % that begins a field and none that ends it: write %NAME%, and %% for a percent sign")]
 pub struct OpenField(String);
 
-/// Cuts a text at its fields. A field may have an argument in parentheses, in which percent signs mean nothing.
+/// Splits a text at its fields. A field may have an argument in parentheses, where percent signs have no meaning.
 pub(super) fn parts(text: &str) -> Result<Vec<Part<&str>>, OpenField> {
     let open = || OpenField(text.to_owned());
     let (mut parts, mut plain, mut rest) = (Vec::new(), String::new(), text);
@@ -66,7 +66,7 @@ pub(super) fn parts(text: &str) -> Result<Vec<Part<&str>>, OpenField> {
     Ok(parts)
 }
 
-/// A text with fields in it, which are known by their indices.
+/// A text with fields, given by their indices.
 #[derive(Clone, Debug)]
 pub(super) struct Template(Vec<Part<usize>>);
 
@@ -79,12 +79,12 @@ impl Template {
         Ok(Template(parts.collect()))
     }
 
-    /// A field and nothing else.
+    /// Creates a template with just one field.
     pub(super) fn of_field(name: &str, names: &mut Names) -> Template {
         Template(vec![Part::Field(names.index(name))])
     }
 
-    /// The text with the fields of a line; `None` where the line does not have one of them.
+    /// Returns the text with the fields of a line; `None` if the line lacks one of them.
     pub(super) fn fill<'v>(&'v self, values: &'v Values<'_>) -> Option<Cow<'v, str>> {
         match &self.0[..] {
             [] => Some(Cow::Borrowed("")),

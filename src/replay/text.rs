@@ -1,4 +1,4 @@
-//! A report for people.
+//! Reports as text for people.
 
 use std::fmt::{self, Display, Formatter};
 
@@ -53,6 +53,11 @@ impl Display for Read {
                 self.decisions,
                 "of a decision log: of what passed a sample at most, and all denials as far as none was dropped: see \
                  tollgate_decision_log_lines_total",
+            ),
+            (
+                self.unnamed,
+                "of these do not name their call (they have no `call` and no `request_id`): each of their descriptors \
+                 counts as a request of its own, so that requests and denials may be counted too often",
             ),
             (self.refunds, "of these are refunds: they are not replayed"),
             (
@@ -128,7 +133,7 @@ impl Display for Suggestion {
     }
 }
 
-/// A number and its share: `5 (0.1 %)`.
+/// Formats a number and its share: `5 (0.1 %)`.
 fn share(part: u64, whole: u64) -> String {
     match whole {
         0 => part.to_string(),
@@ -136,7 +141,7 @@ fn share(part: u64, whole: u64) -> String {
     }
 }
 
-/// To two digits that matter.
+/// Formats a percentage with two significant digits.
 fn percent(percent: f64) -> String {
     match percent {
         0.0 => "0".to_owned(),

@@ -3,15 +3,16 @@
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// The end of the year 9999, which is the last that RFC 3339 can write.
+/// End of the year 9999, the last that RFC 3339 can write.
 const END_MS: u64 = 253_402_300_800_000;
 
-/// From where on a number is of a unit, and how many of that make a millisecond: as seconds, 1e11 is in the year
-/// 5138; as milliseconds, 1e14 is, and so on.
+/// The units of numbers: the smallest number read in each unit, and how many of the unit are a millisecond. For
+/// example, 1e11 would be in the year 5138 if read in seconds, as would 1e14 in milliseconds.
 const UNITS: [(f64, f64); 4] = [(0.0, 1e-3), (1e11, 1.0), (1e14, 1e3), (1e17, 1e6)];
 
-/// Milliseconds since the Unix epoch, of RFC 3339 or of a number of seconds, milliseconds, microseconds or nanoseconds
-/// since then, which its size tells apart; `None` where it is neither, before, or after the year 9999.
+/// Parses a time to milliseconds since the Unix epoch. The text is in RFC 3339 format, or a number of seconds,
+/// milliseconds, microseconds or nanoseconds since the epoch, as its size shows. Returns `None` for other texts, and
+/// for times before the epoch or after the year 9999.
 pub(super) fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
     let ms = match text.parse::<f64>() {
@@ -67,7 +68,7 @@ mod tests {
     }
 
     proptest! {
-        /// A report writes each time that it has read, so that none may be after the year 9999.
+        /// A report prints every time it read, so no time may be after the year 9999.
         #[test]
         fn whatever_is_a_time_can_be_written(number in prop_oneof![any::<f64>(), 0.0..1e21]) {
             if let Some(ms) = parse(&number.to_string()) {

@@ -1,4 +1,4 @@
-//! What the process announces: in its log when it is up, and to clients that ask for its health.
+//! What the process announces: a log line when it is up, and its health to clients.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use tonic_health::server::HealthReporter;
 use tracing::field::display;
 
 use super::port::Address;
+use crate::engine::rules::Rules;
 use crate::http::Health;
-use crate::rules::Rules;
 use crate::version;
 
-/// What gRPC's health check may be asked for: everything, the service by its name, and by the one that
-/// `envoyproxy/ratelimit` has for it. All of them mean the same.
+/// Names that gRPC's health check accepts: the empty name, the name of the service, and the name that
+/// `envoyproxy/ratelimit` uses. All of them have the same status.
 const SERVICES: [&str; 3] = ["", "envoy.service.ratelimit.v3.RateLimitService", "ratelimit"];
 
-/// Whether this process answers by rules, as health checks see it.
+/// The health of this process, as health checks see it.
 #[derive(Clone)]
 pub(super) struct Serving {
     reporter: HealthReporter,
@@ -26,49 +26,49 @@ pub(super) struct Serving {
     wants: Wants,
 }
 
-/// What must be there, beside rules, for a process to be healthy.
+/// Conditions for a healthy process in addition to rules.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wants {
-    /// A domain in the rules.
+    /// The rules must have a domain.
     pub(super) domain: bool,
-    /// The store.
+    /// The store must be available.
     pub(super) store: bool,
 }
 
-/// What health follows from.
+/// The state that health derives from.
 #[derive(Default)]
 struct State {
-    /// By the rules alone.
+    /// Health by the rules alone.
     rules: Health,
     store_is_up: bool,
     draining: bool,
 }
 
 impl Serving {
-    /// It does not, yet.
+    /// Starts as not serving.
     pub(super) async fn new(reporter: HealthReporter, wants: Wants) -> Serving {
         let serving = Serving { reporter, health: watch::Sender::default(), state: Arc::default(), wants };
         serving.change(|_| {}).await;
         serving
     }
 
-    /// The first rules have not come yet.
+    /// Records that the first rules have not arrived yet.
     pub(super) async fn waiting(&self) {
         self.change(|state| state.rules = Health::Waiting).await;
     }
 
-    /// The first rules are refused.
+    /// Records that the first rules were rejected.
     pub(super) async fn refused(&self) {
         self.change(|state| state.rules = Health::Refused).await;
     }
 
-    /// Rules of so many domains are in force.
+    /// Records that rules with this many domains are in force.
     pub(super) async fn loaded(&self, domains: usize) {
         let health = if domains == 0 && self.wants.domain { Health::NoDomains } else { Health::Serving };
         self.change(|state| state.rules = health).await;
     }
 
-    /// Says what the store is, whenever that changes, for ever.
+    /// Follows the state of the store until its sender is dropped.
     pub(super) async fn follow_store(self, mut is_up: watch::Receiver<bool>) {
         loop {
             let now = *is_up.borrow_and_update();
@@ -79,18 +79,18 @@ impl Serving {
         }
     }
 
-    /// The process ends, whatever else there will be. Returns whether it was healthy before.
+    /// Announces for good that the process is ending. Returns whether it was healthy before.
     pub(super) async fn drain(&self) -> bool {
         self.change(|state| state.draining = true).await == Health::Serving
     }
 
-    /// Announces what follows, and returns what was announced before.
+    /// Applies a change and announces the resulting health. Returns the health announced before.
     async fn change(&self, change: impl FnOnce(&mut State)) -> Health {
         let mut state = self.state.lock().await;
         change(&mut state);
         let health = match state.rules {
             _ if state.draining => Health::Draining,
-            // How far the load is has been said beside.
+            // `progress` has announced how far the load is.
             Health::Loading { .. } => *self.health.borrow(),
             Health::Serving if self.wants.store && !state.store_is_up => Health::NoStore,
             health => health,
@@ -102,7 +102,7 @@ impl Serving {
         self.health.send_replace(health)
     }
 
-    /// Says how far the load of the first rules is; nothing, once they are there.
+    /// Announces the progress of loading the first rules. Does nothing once they are loaded.
     pub(super) fn progress(&self, bytes_read: u64, bytes: u64) {
         self.health.send_if_modified(|health| {
             let is_loading = matches!(health, Health::Loading { .. });
@@ -113,33 +113,40 @@ impl Serving {
         });
     }
 
-    /// For the HTTP port.
+    /// Returns a receiver of the health, for the HTTP port.
     pub(super) fn health(&self) -> watch::Receiver<Health> {
         self.health.subscribe()
     }
 }
 
-/// What is said of the process when it is up.
+/// The contents of the log lines that announce the process.
 pub(super) struct Up {
     pub(super) grpc: Address,
-    /// What a client has to say beside.
+    /// Additional flags that a client needs.
     pub(super) client_flags: &'static str,
     pub(super) http: SocketAddr,
     pub(super) debug: Option<SocketAddr>,
-    /// Where `envoyproxy/ratelimit`'s statistics are shown.
+    /// Where the statistics of `envoyproxy/ratelimit` are shown.
     pub(super) statistics: Option<SocketAddr>,
     pub(super) store: String,
 }
 
 impl Up {
-    /// The ports answer, and no rules are there yet.
+    /// Logs that HTTP answers, and that gRPC will listen once the rules are in force.
+    pub(super) fn listening_for_http(&self) {
+        let Up { grpc, http, .. } = self;
+        let debug_port = self.debug.map(display);
+        tracing::info!(%grpc, %http, debug_port, "listening for HTTP, and for gRPC once the rules are in force");
+    }
+
+    /// Logs that all ports answer, while the first rules have not arrived.
     pub(super) fn listening(&self) {
         let Up { grpc, http, .. } = self;
         let debug_port = self.debug.map(display);
-        tracing::info!(%grpc, %http, debug_port, "listening, and not serving until the rules are loaded");
+        tracing::info!(%grpc, %http, debug_port, "listening, and waiting for the first rules");
     }
 
-    /// With these rules, which may be none.
+    /// Logs that the process is up with these rules, possibly none.
     pub(super) fn announce(&self, rules: &Rules) {
         let Up { grpc, client_flags, http, store, .. } = self;
         let debug_port = self.debug.map(display);
@@ -155,7 +162,7 @@ impl Up {
     }
 }
 
-/// A command that asks this process about the first of its rules.
+/// Returns a command that asks this process about the first of its rules.
 fn example(rules: &Rules, grpc: &Address, flags: &str) -> Option<String> {
     let rule = rules.rules().first()?;
     let entries: Vec<String> = rule
@@ -171,7 +178,7 @@ fn example(rules: &Rules, grpc: &Address, flags: &str) -> Option<String> {
         Address::Tcp(address) => format!(" --address localhost:{}", address.port()),
         Address::Unix(_) => format!(" --address {grpc}"),
     };
-    // As it was started, because it need not be on the path.
+    // Named as the process was started, since the program may not be in `PATH`.
     let program = std::env::args().next().unwrap_or_else(|| "tollgate".into());
     Some(format!("{program} ask{address}{flags} --domain {} {}", rule.domain, entries.join(" ")))
 }

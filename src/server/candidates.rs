@@ -1,4 +1,4 @@
-//! Candidate rules: read when the process starts and whenever their files change, and compared with those in force.
+//! Candidate rules: read at the start and whenever their files change, and compared with the rules in force.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use tokio::task::{JoinError, spawn_blocking};
 
 use super::options;
 use super::supervise::{RETRY, supervise};
-use crate::candidates::Candidates;
 use crate::metrics::Metrics;
-use crate::rules::load::{Loader, Sources};
-use crate::rules::watch::{self, Fingerprint};
+use crate::observe::candidates::Candidates;
 use crate::settings::Settings;
+use crate::sources::files::load::{Loader, Sources};
+use crate::sources::files::watch::{self, Fingerprint};
 use crate::store::memory::SystemClock;
 
-/// The candidates that the settings name, and a task that reads them for ever; `None` where there are none.
+/// Returns the candidates that the settings name, kept up to date by a task, or `None` if there are none.
 ///
 /// # Errors
-/// Where the system gives no thread.
+/// If the system provides no thread.
 pub(super) fn start(settings: &Settings, metrics: &Arc<Metrics>) -> anyhow::Result<Option<Arc<Candidates>>> {
     let Some(sources) = settings.candidates.files.sources() else { return Ok(None) };
     let options = options::candidates(settings, &sources)?;
@@ -36,17 +36,17 @@ async fn keep(loader: Loader, candidates: &Arc<Candidates>) -> Infallible {
     let panicked = |error: &JoinError| tracing::error!(%error, retry = ?RETRY, "a panic while candidates are read");
     let watch = supervise(panicked, || {
         let changes = changes.clone();
-        // Of no files: whatever is there counts as a change.
+        // A fingerprint of no files differs from any file, so everything counts as changed.
         let nothing = Fingerprint::of(&Sources { paths: Vec::new() });
         watch::watch(loader.clone(), nothing, Arc::new(Notify::new()), move |change| {
-            // The receiver is gone only when the process ends.
+            // The receiver is gone only if the process is ending.
             let _ = changes.send(change);
         })
     });
     let settle = async {
         while let Some(change) = changed.recv().await {
             let candidates = Arc::clone(candidates);
-            // To compare many rules takes a while. It fails only by a panic, which is logged.
+            // Comparing many rules takes a while. Fails only by a panic, which is logged.
             let _ = spawn_blocking(move || candidates.settle(change.map(|loaded| loaded.rules))).await;
         }
     };

@@ -1,41 +1,43 @@
-//! Descriptors of files, which connections are made of: the process takes as many as the system lets it have, and each
-//! port a share of them, so that clients of one leave some for the other, for Redis and for the files of rules.
+//! File descriptors, which connections need: the process raises its limit as far as the system allows, and gives each
+//! port a share, to keep some for the other port, for Redis and for rule files.
 
-/// Standard streams, the listeners, the files of rules while they are read, and a margin.
+/// Descriptors for standard streams, listeners, rule files while they are read, and a margin.
 const PROCESS: usize = 32;
-/// A runtime has its poll, what wakes it, and what signals wake.
+/// Descriptors of a runtime: its poll, its waker, and its signal handling.
 const WORKER: usize = 4;
-/// A connection to Redis is replaced before it goes.
+/// Descriptors for each connection to Redis, as a new one opens before the old one closes.
 const REDIS: usize = 2;
 
-/// How many connections each port may have.
+/// The largest number of connections of each port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// Of gRPC.
+    /// Connections of gRPC.
     pub grpc: usize,
-    /// Of HTTP.
+    /// Connections of HTTP.
     pub http: usize,
 }
 
-/// Raises the soft limit on descriptors to the hard one, and returns it; `None` where the system does not say.
+/// Raises the soft limit on file descriptors to the hard limit, and returns it, or `None` if the system does not report
+/// it.
 #[cfg(unix)]
 pub fn raise_limit() -> Option<usize> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).ok()?;
-    // Some systems refuse the hard limit that they name.
+    // Some systems reject the hard limit that they report.
     let raised = setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok();
     usize::try_from(if raised { hard } else { soft }).ok()
 }
 
-/// Elsewhere there is no such limit.
+/// Returns `None`, as this system has no such limit.
 #[cfg(not(unix))]
 pub fn raise_limit() -> Option<usize> {
     None
 }
 
 impl Shares {
-    /// As many as are wanted, or what so many descriptors leave: to HTTP up to a quarter of them, and the rest to gRPC.
+    /// Grants the wanted numbers, or divides the descriptors left within `limit`: up to a quarter to HTTP, and the rest
+    /// to gRPC.
     pub fn of(limit: Option<usize>, wanted: Shares, workers: usize, to_redis: usize) -> Shares {
         let Some(limit) = limit else { return wanted };
         let kept = PROCESS + WORKER * workers + REDIS * to_redis.max(workers);
@@ -44,7 +46,7 @@ impl Shares {
         Shares { grpc: wanted.grpc.min(left - left.min(http)).max(1), http }
     }
 
-    /// Warns where the system gives fewer than the settings ask for.
+    /// Warns if the system allows fewer connections than the settings ask for.
     pub fn report(self, wanted: Shares, limit: Option<usize>) {
         if self != wanted {
             let Shares { grpc, http } = self;

@@ -1,5 +1,5 @@
-//! The end: health turns, the ports close, what is being decided is answered, and Redis hears the last of it. Nothing
-//! else is waited for.
+//! Shutdown: health turns to not serving, the ports close, calls in progress are answered, and the last writes are sent
+//! to Redis. Shutdown waits for nothing else.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use crate::limiter::Limiter;
 use crate::settings::Settings;
 use crate::store::Store;
 
-/// All that runs.
+/// All parts of the running process.
 pub(super) struct Running<S> {
     pub(super) settings: Settings,
     pub(super) serving: Serving,
     pub(super) rules: JoinHandle<anyhow::Result<Infallible>>,
     pub(super) grpc: JoinHandle<()>,
     pub(super) http: JoinHandle<()>,
-    /// Tells HTTP to end.
+    /// Tells HTTP to stop.
     pub(super) stop: watch::Sender<bool>,
     pub(super) workers: Arc<Workers>,
     pub(super) limiter: Arc<Limiter<S>>,
@@ -30,12 +30,12 @@ pub(super) struct Running<S> {
 }
 
 impl<S: Store> Running<S> {
-    /// Ends it. `false`: requests were not answered within the time for a shutdown.
+    /// Shuts down. Returns `false` if some requests were not answered within the timeout of a shutdown.
     pub(super) async fn drain(self) -> anyhow::Result<bool> {
-        // No load shall call it serving again.
+        // A load that ended now would announce the process as serving again.
         self.rules.abort();
         let _ = self.rules.await;
-        // A process that nobody takes for serving has nobody to warn.
+        // If the process was not healthy, clients do not call it, and none needs time to leave.
         if self.serving.drain().await {
             tokio::time::sleep(self.settings.listeners.drain_delay).await;
         }
@@ -46,7 +46,7 @@ impl<S: Store> Running<S> {
         let timeout = self.settings.listeners.shutdown_timeout;
         let limiter = self.limiter;
         tokio::spawn(async move {
-            // A request that is delayed for longer is released before connections are closed.
+            // Requests that are delayed beyond this time are released before their connections are closed.
             tokio::time::sleep(timeout / 10 * 9).await;
             limiter.release_delayed();
         });

@@ -1,12 +1,12 @@
-//! What is told of single decisions, where the settings ask for that: spans for a collector, and the decision log.
+//! Starts the exports of single decisions that the settings ask for: spans for a collector, and the decision log.
 
 use std::sync::Arc;
 
 use anyhow::Context as _;
 
 use super::secure::{Words, secure};
-use crate::decision_log::DecisionLog;
 use crate::metrics::Metrics;
+use crate::observe::decision_log::DecisionLog;
 use crate::settings::{DecisionSettings, TracingSettings};
 use crate::spans::{Exporting, Spans};
 
@@ -19,10 +19,10 @@ const TLS: Words = Words {
     refused: "does it trust OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE?",
 };
 
-/// Begins to export spans, or makes none.
+/// Starts to export spans. Without a collector in the settings, no spans are made.
 ///
 /// # Errors
-/// Where the settings or the files do not allow it.
+/// If the settings or the files are invalid.
 pub(super) fn start(settings: &TracingSettings, metrics: &Metrics) -> anyhow::Result<(Spans, Option<Exporting>)> {
     let Some(mut options) = settings.exporting()? else { return Ok((Spans::default(), None)) };
     options.handshake = settings.tls()?.map(|tls| secure(tls, &TLS)).transpose()?;
@@ -31,13 +31,17 @@ pub(super) fn start(settings: &TracingSettings, metrics: &Metrics) -> anyhow::Re
     Ok((spans, Some(exporting)))
 }
 
-/// Begins to write the decision log, or writes none.
+/// Starts to write the decision log, if the settings ask for it.
 ///
 /// # Errors
-/// Where the settings or the system do not allow it.
-pub(super) fn decision_log(settings: &DecisionSettings, metrics: &Metrics) -> anyhow::Result<Option<Arc<DecisionLog>>> {
+/// If the settings are invalid, or the system cannot open the log.
+pub(super) fn decision_log(
+    settings: &DecisionSettings,
+    instance: String,
+    metrics: &Metrics,
+) -> anyhow::Result<Option<Arc<DecisionLog>>> {
     let Some(options) = settings.decision_log()? else { return Ok(None) };
     let counts = metrics.decision_log()?;
-    let log = DecisionLog::start(options, Arc::new(move |fate| counts.record(fate)));
+    let log = DecisionLog::start(options, instance, Arc::new(move |fate| counts.record(fate)));
     Ok(Some(Arc::new(log.context("the decision log cannot be written (DECISION_LOG)")?)))
 }

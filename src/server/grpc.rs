@@ -1,26 +1,28 @@
-//! What answers on the gRPC port, and what a connection passes before it.
+//! The services on the gRPC port, and the admission of connections to it.
 
+use std::pin::pin;
 use std::sync::Arc;
 
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::{Health, HealthServer};
 
-use super::beginnings::Beginning;
+use super::places::Place;
 use super::port::Port;
 use super::stream::{Accepted, Peer, Stream};
 use super::tls::Tls;
 use super::workers::{Stop, Workers};
-use crate::grpc::{self, Begun, NotHttp2, Server};
+use crate::grpc::{self, Activity, Begun, NotHttp2, Server};
 use crate::store::Store;
 use crate::telemetry::Throttle;
 use crate::tls::Turns;
 use crate::wire;
 
-/// A request for health or reflection is a name, and no longer than this.
+/// Largest request for health or reflection, which consists of a name.
 const MAX_NAME_BYTES: usize = 4 * 1024;
 
-/// Health and reflection.
+/// Returns the services for health and reflection.
 pub(super) fn others(health: HealthServer<impl Health>) -> anyhow::Result<Routes> {
     let reflection = || {
         tonic_reflection::server::Builder::configure()
@@ -33,26 +35,26 @@ pub(super) fn others(health: HealthServer<impl Health>) -> anyhow::Result<Routes
         .prepare())
 }
 
-/// What each connection passes before it is served.
+/// Admission of connections before they are served.
 pub(super) struct Entrance {
     tls: Option<Arc<Tls>>,
-    /// Of clients that speak TLS where there is none.
+    /// Limits log lines about clients that use TLS on a port without it.
     strangers: Throttle,
 }
 
-/// What one worker has.
+/// The parts of one worker.
 struct Seat<S> {
     server: Server<S>,
     turns: Turns,
 }
 
 impl Entrance {
-    /// By TLS, if it is there.
+    /// Admits connections through TLS if there is a configuration for it.
     pub(super) fn new(tls: Option<Arc<Tls>>) -> Arc<Entrance> {
         Arc::new(Entrance { tls, strangers: Throttle::default() })
     }
 
-    /// Lets a connection in. `None`: it does not begin as it should.
+    /// Admits a connection. Returns `None` if it does not begin with a valid handshake or preface.
     async fn admit(&self, accepted: Accepted, turns: &Turns) -> Option<Begun<Stream>> {
         let peer = accepted.peer;
         let plain = accepted.register().inspect_err(|error| tracing::debug!(%error, "a connection is lost")).ok()?;
@@ -80,30 +82,45 @@ impl Entrance {
 }
 
 impl<S: Store> Seat<S> {
-    /// Serves a connection to its end, or until it stops.
-    async fn serve(&self, entrance: &Entrance, accepted: Accepted, mut place: Beginning, mut stop: Stop) {
+    /// Serves a connection until it ends, must stop, or loses its place.
+    async fn serve(&self, entrance: &Entrance, accepted: Accepted, mut place: Place, mut stop: Stop) {
         let begun = tokio::select! {
             begun = entrance.admit(accepted, &self.turns) => begun,
-            () = place.ended() => None,
+            _ = place.lost() => None,
             () = stop.requested() => None,
         };
-        if let Some(begun) = begun
-            && let Some(_permit) = place.begun()
-        {
-            self.server.serve(begun, stop.requested()).await;
+        let activity = Activity::new();
+        let Some(begun) = begun.filter(|_| place.begun(&activity)) else { return };
+        let leaving = Notify::new();
+        let stop = async {
+            tokio::select! {
+                () = stop.requested() => {}
+                () = leaving.notified() => {}
+            }
+        };
+        let mut serving = pin!(self.server.serve(begun, activity, stop));
+        tokio::select! {
+            () = &mut serving => {}
+            leave = place.lost() => if let Some(_leave) = leave {
+                leaving.notify_one();
+                serving.await;
+            }
         }
     }
 }
 
-/// Serves each connection on the worker that has the fewest; each worker has one of the servers.
+/// Serves each connection on the worker with the fewest jobs, once the port is open. Each worker has one of the
+/// servers.
 pub(super) fn serve<S: Store>(
-    port: Port,
+    port: oneshot::Receiver<Port>,
     entrance: Arc<Entrance>,
     workers: Arc<Workers>,
     servers: impl Iterator<Item = Server<S>>,
 ) -> JoinHandle<()> {
     let seats: Vec<_> = servers.map(|server| Arc::new(Seat { server, turns: Turns::new() })).collect();
     tokio::spawn(async move {
+        // Without a port the process is ending, and reports the reason elsewhere.
+        let Ok(port) = port.await else { return std::future::pending().await };
         let serve = move |accepted, place| {
             workers.run(|worker, stop| {
                 let (seat, entrance) = (Arc::clone(&seats[worker]), Arc::clone(&entrance));

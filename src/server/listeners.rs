@@ -5,17 +5,18 @@ use tokio::net::TcpListener;
 
 use super::descriptors::{self, Shares};
 use super::options;
-use super::port::{Listener, Port};
-use super::unix;
+use super::port::Closed;
+use super::{socket, unix};
 use crate::settings::{Address, Settings};
 
-/// The listeners, open before anything says so.
+/// The ports of the process. HTTP listens from the beginning; gRPC listens once there are rules to answer by, or a
+/// management server that may send them.
 pub(super) struct Ports {
-    pub(super) grpc: Port,
+    pub(super) grpc: Closed,
     pub(super) http: TcpListener,
     pub(super) debug: Option<TcpListener>,
     pub(super) statistics: Option<TcpListener>,
-    /// So many connections HTTP may have at once.
+    /// Largest number of open HTTP connections.
     pub(super) http_connections: usize,
 }
 
@@ -26,32 +27,36 @@ impl Ports {
         let shares = Shares::of(limit, wanted, workers, to_redis);
         shares.report(wanted, limit);
         let bind = async |host: &str, port, settings: &str| {
-            let listener = TcpListener::bind((host, port)).await;
+            let bound = socket::bind(host, port).await;
+            bound.with_context(|| format!("cannot listen on {host}:{port} ({settings})"))
+        };
+        let listen = async |host: &str, port, settings: &str| -> anyhow::Result<TcpListener> {
+            let listener = bind(host, port, settings).await?.listen();
             listener.with_context(|| format!("cannot listen on {host}:{port} ({settings})"))
         };
         let listeners = &settings.listeners;
         let grpc = match &listeners.grpc_uds {
             Some(path) => {
-                let (file, listener) = unix::listen(path, listeners.grpc_uds_mode)
-                    .with_context(|| format!("cannot listen on {} (GRPC_UDS)", path.display()))?;
-                Listener::Unix(file, listener)
+                unix::vacate(path).with_context(|| format!("cannot listen on {} (GRPC_UDS)", path.display()))?;
+                Closed::unix(path.clone(), listeners.grpc_uds_mode, shares.grpc)
             }
-            None => Listener::Tcp(bind(&listeners.grpc_host, listeners.grpc_port, "GRPC_HOST, GRPC_PORT").await?),
+            None => {
+                let bound = bind(&listeners.grpc_host, listeners.grpc_port, "GRPC_HOST, GRPC_PORT").await?;
+                Closed::tcp(bound, shares.grpc)
+            }
         };
-        let http = bind(&listeners.host, listeners.port, "HOST, PORT").await?;
+        let http = listen(&listeners.host, listeners.port, "HOST, PORT").await?;
         let debug = match listeners.debug_port {
-            Some(port) => Some(bind(&listeners.debug_host, port, "DEBUG_HOST, DEBUG_PORT").await?),
+            Some(port) => Some(listen(&listeners.debug_host, port, "DEBUG_HOST, DEBUG_PORT").await?),
             None => None,
         };
         let statistics = match settings.statistics.prometheus() {
-            Some(Address { host: Some(host), port }) => Some(bind(host, *port, "PROMETHEUS_ADDR").await?),
-            // Every address of IPv6 and IPv4, or of IPv4 where there is no other.
-            Some(Address { host: None, port }) => match TcpListener::bind(("::", *port)).await {
-                Ok(listener) => Some(listener),
-                Err(_) => Some(bind("0.0.0.0", *port, "PROMETHEUS_ADDR").await?),
-            },
+            Some(Address { host, port }) => {
+                let host = host.as_deref().unwrap_or("::");
+                Some(listen(host, *port, "PROMETHEUS_ADDR").await?)
+            }
             None => None,
         };
-        Ok(Ports { debug, statistics, grpc: Port::new(grpc, shares.grpc), http, http_connections: shares.http })
+        Ok(Ports { debug, statistics, grpc, http, http_connections: shares.http })
     }
 }

@@ -1,4 +1,5 @@
-//! Rules from a management server: put in force as they come, and told of.
+//! Rules from a management server: puts each version in force as it arrives, and reports events of the server in the
+//! log and in metrics.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -13,35 +14,37 @@ use super::signals::Hangups;
 use super::supervise::supervise;
 use crate::metrics::XdsMetrics;
 use crate::probe::{self, Found};
-use crate::rules::xds::{self, Event, HostPort, Offer, Options, Response, StreamError};
+use crate::sources::xds::{self, Event, HostPort, Offer, Options, Response, StreamError};
 use crate::store::Store;
 use crate::telemetry::Throttle;
 
-/// How often is said that the first rules are waited for, and again what is no news.
+/// Interval of the reminders that the first rules have not arrived, and of repeated failures in the log.
 const REMIND: Duration = Duration::from_secs(5 * 60);
 
-/// How long what is at an address may take to show what it is, each time that it is asked.
+/// Time limit of each probe of the server's address.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// A management server that the rules come from.
+/// The management server that provides the rules.
 pub(super) struct Management {
     pub(super) options: Options,
     pub(super) before_the_first: BeforeTheFirst,
     pub(super) metrics: XdsMetrics,
-    /// What makes the server be asked anew.
+    /// Each SIGHUP requests the rules from the server again.
     pub(super) hangups: Hangups,
 }
 
-/// What the process does before the first rules come.
+/// Behavior of the process before the first rules arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BeforeTheFirst {
-    /// It waits, and does not serve.
+    /// It is not healthy, and waits.
     Wait,
-    /// It serves without rules: where there is no policy, none ever come.
+    /// It is healthy, because a server without policies sends no rules, but its calls fail.
+    Fail,
+    /// It is healthy, and answers as for an unknown domain.
     Serve,
 }
 
-/// What is said where TLS with the server fails.
+/// Messages for failures of TLS with the server.
 pub(super) const TLS: Words = Words {
     tls: "TLS with the management server (CONFIG_GRPC_XDS_SERVER_USE_TLS)",
     name: "CONFIG_GRPC_XDS_SERVER_TLS_SAN",
@@ -51,25 +54,35 @@ pub(super) const TLS: Words = Words {
     refused: "does it trust CONFIG_GRPC_XDS_CLIENT_TLS_CERT?",
 };
 
-/// Puts in force what the server sends, for ever.
-pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) -> Infallible {
+/// Puts the rules in force that the server sends, forever.
+///
+/// # Errors
+/// If the gRPC port cannot be opened.
+pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) -> anyhow::Result<Infallible> {
     let Management { options, before_the_first, metrics, hangups } = management;
-    target.up.listening();
     let mut teller = Teller {
         server: options.server.clone(),
         metrics,
         secure: options.handshake.is_some(),
         is_connected: false,
         strays: Throttle::default(),
+        refusals: Throttle::default(),
         last: None,
     };
-    let is_up = before_the_first == BeforeTheFirst::Serve;
-    if is_up {
+    let is_up = before_the_first != BeforeTheFirst::Wait;
+    if before_the_first == BeforeTheFirst::Serve {
         target.limiter.serve_without_rules();
-        target.serving.loaded(0).await;
+    }
+    match is_up {
+        true => target.serving.loaded(0).await,
+        false => target.serving.waiting().await,
+    }
+    // The server may never send rules, so the port opens now. Health and the answers to calls show the state of the
+    // process.
+    target.door.open()?;
+    target.up.listening();
+    if is_up {
         target.up.announce(&target.limiter.snapshot().rules);
-    } else {
-        target.serving.waiting().await;
     }
     let asked = Arc::new(Notify::new());
     let (events, mut received) = mpsc::unbounded_channel();
@@ -78,7 +91,7 @@ pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) ->
         || xds::follow(options.clone(), Arc::clone(&asked), events.clone()),
     );
     let receive = async {
-        let mut waits = Waits { is_up, has_rules: false };
+        let mut waits = Waits { before_the_first, is_up, has_rules: false, refusals: Throttle::default() };
         let mut reminder = interval_at(Instant::now(), REMIND);
         reminder.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -96,20 +109,27 @@ pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) ->
     match never {}
 }
 
-/// What has not happened yet.
+/// Progress of the start.
 struct Waits {
+    before_the_first: BeforeTheFirst,
     is_up: bool,
     has_rules: bool,
+    /// Limits log lines about rejected rules: a server may send different wrong rules each time.
+    refusals: Throttle,
 }
 
 impl Waits {
     fn remind(&self, Options { server, node_id, .. }: &Options) {
-        match self.is_up {
-            true => tracing::info!(
+        match self.before_the_first {
+            BeforeTheFirst::Serve => tracing::info!(
                 %server, node = node_id,
                 "no rules have come from the management server yet: no request is limited"
             ),
-            false => tracing::warn!(
+            BeforeTheFirst::Fail => tracing::info!(
+                %server, node = node_id,
+                "no rules have come from the management server yet: calls fail (FAILURE_MODE=error)"
+            ),
+            BeforeTheFirst::Wait => tracing::warn!(
                 %server, node = node_id,
                 "waiting for the first rules from the management server: not serving"
             ),
@@ -123,14 +143,22 @@ impl Waits {
             let (rules, domains) = (loaded.rules.rules().len(), loaded.rules.domains());
             tracing::info!(version, rules, domains, "the management server has sent rules");
         }
-        match target.settle(loaded).await {
+        let settled = match loaded {
+            Ok(_) => target.settle(loaded).await,
+            Err(error) => {
+                let line = target.refuse(error);
+                self.refusals.log((), || line);
+                Settled::Kept
+            }
+        };
+        match settled {
             Settled::InForce => {
                 self.has_rules = true;
                 if !self.is_up {
                     self.is_up = true;
                     target.up.announce(&target.limiter.snapshot().rules);
                 }
-                // The receiver is gone only where its stream has been given up.
+                // The receiver is gone only if its stream has been abandoned.
                 let _ = in_force.send(());
             }
             Settled::Kept if is_refused && !self.is_up => {
@@ -141,16 +169,18 @@ impl Waits {
     }
 }
 
-/// Tells what comes of the server, in the log and in metrics.
+/// Reports the events of the server, in the log and in metrics.
 struct Teller {
     server: HostPort,
     metrics: XdsMetrics,
-    /// Whether TLS is spoken with it.
+    /// Whether the connection uses TLS.
     secure: bool,
     is_connected: bool,
-    /// What it sends and nobody has asked for.
+    /// Limits log lines about resources that were not requested.
     strays: Throttle,
-    /// What has been logged last of its failures, and when.
+    /// Limits log lines about rejected responses.
+    refusals: Throttle,
+    /// The failure logged last, and when.
     last: Option<(StreamError, Instant)>,
 }
 
@@ -171,7 +201,13 @@ impl Teller {
             }
             Event::Answered(Response::Refused(version)) => {
                 self.metrics.record_refused();
-                tracing::warn!(%server, version, "the management server hears that its rules are refused, and why");
+                let server = server.clone();
+                self.refusals.log((), || {
+                    move |times| {
+                        let told = "the management server hears that its rules are refused, and why";
+                        tracing::warn!(%server, version, times, "{told}");
+                    }
+                });
             }
             Event::Unnamed(names, stay) => {
                 let (resources, names) = (names.len(), some(&names));
@@ -182,7 +218,7 @@ impl Teller {
             }
             Event::Stray(type_url) => {
                 let server = server.clone();
-                // It may send such again and again.
+                // The server may repeat this without end.
                 self.strays.log((), || {
                     move |times| {
                         let told = "the management server sends what nobody has asked for: ignored";
@@ -190,7 +226,7 @@ impl Teller {
                     }
                 });
             }
-            // It is settled before.
+            // Settled before it gets here.
             Event::Offered(_) => {}
         }
     }
@@ -207,7 +243,8 @@ impl Teller {
             return;
         }
         let found = match &error {
-            // In TLS 1.3 a server looks at what it is shown after the handshake, and then it goes.
+            // In TLS 1.3 a server checks the client's certificate after the handshake, and closes the connection if it
+            // rejects it.
             StreamError::Lost(_) if self.secure && !was_connected => {
                 Some("does it trust CONFIG_GRPC_XDS_CLIENT_TLS_CERT?".to_owned())
             }
@@ -222,7 +259,7 @@ impl Teller {
         self.last = Some((error, Instant::now()));
     }
 
-    /// What there is instead of a management server.
+    /// Probes the address, and describes what answers there if it is not a management server.
     async fn look(&self) -> Option<String> {
         let found = match probe::probe(&self.server.to_string(), LOOK).await {
             Found::UnknownHost => "the name has no address: see CONFIG_GRPC_XDS_SERVER_URL",
@@ -239,7 +276,7 @@ impl Teller {
     }
 }
 
-/// The first of many names.
+/// Joins the first of many names.
 fn some(names: &[String]) -> String {
     const SHOWN: usize = 10;
     let mut text = names[..names.len().min(SHOWN)].join(", ");

@@ -1,19 +1,23 @@
-//! The running process: reads what it needs, builds the parts, announces itself, waits for a signal, and drains.
+//! The running process: reads its files, builds the parts, announces itself, waits for a signal, and drains.
 
 mod announce;
-mod beginnings;
 mod candidates;
 mod descriptors;
+mod door;
 mod drain;
 mod exporting;
 mod grpc;
+mod http_ports;
 mod listeners;
 mod management;
+mod observers;
 mod options;
+mod places;
 pub mod port;
 mod reload;
 mod secure;
 mod signals;
+mod socket;
 mod supervise;
 pub mod stream;
 mod tls;
@@ -25,35 +29,43 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinError;
 use tokio::time::Instant;
 
-use crate::console::{History, RedisHistory};
-use crate::decision_log::DecisionLog;
-use crate::fleet::Fleet;
+use crate::engine::rules::FailureMode;
 use crate::grpc::{Server, Service};
-use crate::http::{self, Admin, JsonApi, Port};
+use crate::http::console::data::RedisHistory;
+use crate::http::{self, Port};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
-use crate::rules::load::Loader;
-use crate::rules::xds::Options;
+use crate::metrics::statsd::Statsd;
+use crate::observe::Observing;
+use crate::observe::decision_log::DecisionLog;
 use crate::settings::{ConfigType, Environment, Settings};
+use crate::shared::adjusting::Steering;
+use crate::shared::adjustments::{AdjustmentStore, MemoryAdjustments};
+use crate::shared::fleet::heartbeats::{HeartbeatStore, ReplicaState};
+use crate::shared::fleet::{Fleet, instance_id};
+use crate::shared::redis::adjustments::RedisAdjustments;
+use crate::shared::redis::heartbeats::RedisHeartbeats;
+use crate::shared::redis::usage::RedisUsage;
+use crate::shared::usage::UsageStore;
+use crate::sources::files::load::Loader;
+use crate::sources::xds::Options;
 use crate::spans::{Exporting, Spans};
-use crate::statsd::Statsd;
-use crate::steering::Steering;
 use crate::store::Store;
-use crate::store::adjustments::{AdjustmentStore, MemoryAdjustments};
 use crate::store::denied::{Denials, DeniedCache};
-use crate::store::heartbeats::{HeartbeatStore, ReplicaState};
+use crate::store::health::Health;
 use crate::store::lease::Leases;
 use crate::store::memory::{self, MemoryStore, SystemClock};
-use crate::store::redis::{Health, OnCall, RedisAdjustments, RedisConfig, RedisHeartbeats, RedisStore, RedisUsage};
+use crate::store::redis::RedisStore;
+use crate::store::redis::topology::config::OnCall;
+use crate::store::redis::topology::route::Route;
 use crate::store::timed::{OnAnswer, Timed};
-use crate::store::usage::{MemoryPages, UsageStore};
 use crate::telemetry::Events;
-use crate::wire::json::Mapping;
 use announce::{Serving, Up};
+use door::Door;
 use drain::Running;
 use grpc::Entrance;
 use listeners::Ports;
@@ -65,36 +77,30 @@ use supervise::{RETRY, supervise};
 use tls::Tls;
 use workers::Workers;
 
-/// So many people may look at the debug port at once; the oldest goes for a new one.
-const DEBUG_CONNECTIONS: usize = 8;
-
-/// So many connections to Redis are for what replicas share: adjustments, and who is there.
+/// Number of connections to Redis for what the fleet shares: adjustments and heartbeats.
 const SHARED_CONNECTIONS: usize = 2;
 
-/// How long the collector has for the last spans.
+/// Time limit for the collector to take the last spans.
 const LAST_SPANS: Duration = Duration::from_secs(5);
 
-/// How long the last lines of the decision log may take.
+/// Time limit for writing the last lines of the decision log.
 const LAST_DECISIONS: Duration = Duration::from_secs(2);
 
-/// Why the process ends where a worker has: its connections are gone, and no new ones would be served.
+/// The error when a worker thread ends: its connections are gone, and new ones would not be served.
 const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
 
-/// The port for statistics has so many connections at once: Prometheus has one, or two.
-const STATISTICS_CONNECTIONS: usize = 16;
-
-/// Serves until SIGTERM or SIGINT, and then until requests that are being decided are answered. The metrics show how
-/// many log lines are lost, and the console shows the last ones.
+/// Serves until SIGTERM or SIGINT, and then until the calls in progress are answered. The metrics show the number of
+/// lost log lines, and the console shows the latest lines.
 ///
 /// # Errors
-/// Where it cannot start: wrong settings, a port in use, wrong rules. The ports answer while the rules are loaded, and
-/// health says that they are not there yet.
+/// If the process cannot start: wrong settings, a port in use, or wrong rules. While rules are read from files, only
+/// HTTP answers, with a health check that shows the progress; gRPC listens once the rules are in force.
 pub async fn serve(
     settings: Settings,
     lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static,
     events: Events,
 ) -> anyhow::Result<()> {
-    // First of all, so that no signal ends the process without its draining.
+    // Comes first: before this, a signal would end the process without draining.
     let (signals, hangups) = (Signals::new()?, Hangups::new()?);
     let redis = settings.store.redis()?;
     let threads = options::worker_threads(&settings);
@@ -114,7 +120,8 @@ pub async fn serve(
     });
     metrics.observe_lost_log_lines(lost_log_lines)?;
     let (spans, exporting) = exporting::start(&settings.tracing, &metrics)?;
-    let decision_log = exporting::decision_log(&settings.decisions, &metrics)?;
+    let instance = instance_id(&host_name());
+    let decision_log = exporting::decision_log(&settings.decisions, instance.clone(), &metrics)?;
     let origin = origin(&settings, &metrics, hangups)?;
     let most_bytes = settings.requests.memory_store_size_in_bytes;
     let most_bytes = most_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
@@ -134,6 +141,7 @@ pub async fn serve(
         spans: spans.clone(),
         exporting,
         events,
+        instance,
         decision_log,
         redis_history: Arc::default(),
     };
@@ -148,18 +156,21 @@ pub async fn serve(
         }
         Some(config) => {
             let (name, queue) = (config.to_string(), config.queue);
-            let shared = Shared::in_redis(&config)?;
             let metrics = Arc::clone(&parts.metrics);
             let on_change = Box::new(move |health| {
-                // Of a cluster a part decides what it can.
+                // A cluster that is only partly available still decides for the slots it has.
                 store_is_up.send_replace(!matches!(health, Health::Down(_)));
                 metrics.set_store_health(health);
             });
             let counted = Arc::clone(&parts.metrics);
             let on_call = OnCall::new(move |requests| counted.record_store_call(requests));
+            let counted = Arc::clone(&parts.metrics);
+            let on_call = on_call.and_of_damaged(move |counters| counted.record_damaged_counters(counters));
             let history = Arc::clone(&parts.redis_history);
             let config = config.told_to(on_call.and_of_servers(move |server, vitals| history.take(server, vitals)));
-            let stores = RedisStore::start_on(parts.workers.runtimes(), config, on_change).await?;
+            let route = Route::start(config)?;
+            let shared = Shared::in_redis(&route);
+            let stores = RedisStore::start_over(parts.workers.runtimes(), &route, on_change).await?;
             let timed = |store: RedisStore| {
                 let store = Arc::new(store.traced(spans.clone()));
                 Timed::new(store, Arc::clone(&on_answer)).traced(spans.clone())
@@ -169,8 +180,8 @@ pub async fn serve(
             let denials = Arc::new(Denials::new(bytes, Box::new(move || metrics.record_denied_cache_hit())));
             let cached = |store| DeniedCache::new(timed(store), Arc::clone(&denials));
             let stores = stores.into_iter().map(cached).collect();
-            // Before the cache, which sees what leases refund. What a lease holds passes, whatever Redis has answered
-            // to other requests.
+            // Around the cache, which so sees the hits that leases refund. Hits from a lease pass regardless of Redis'
+            // answers to other requests.
             let metrics = Arc::clone(&parts.metrics);
             let stores = Leases::around(stores, queue, Box::new(move |event| metrics.record_lease(event)));
             parts.run(stores.into_iter().map(Arc::new).collect(), shared, &name).await
@@ -178,7 +189,7 @@ pub async fn serve(
     }
 }
 
-/// Where the rules come from.
+/// Returns the source of the rules.
 fn origin(settings: &Settings, metrics: &Metrics, hangups: Hangups) -> anyhow::Result<Origin> {
     let force_start = settings.deciding.force_start_without_initial_config;
     Ok(match settings.rules.config_type {
@@ -192,14 +203,34 @@ fn origin(settings: &Settings, metrics: &Metrics, hangups: Hangups) -> anyhow::R
                 handshake: settings.management.tls()?.map(|tls| secure(tls, &management::TLS)).transpose()?,
                 ..settings.management_server()
             },
-            before_the_first: if force_start { BeforeTheFirst::Serve } else { BeforeTheFirst::Wait },
+            before_the_first: match settings.reading.failure_mode {
+                _ if !force_start => BeforeTheFirst::Wait,
+                FailureMode::Error => BeforeTheFirst::Fail,
+                FailureMode::Open | FailureMode::Closed | FailureMode::Local => BeforeTheFirst::Serve,
+            },
             metrics: metrics.xds()?,
             hangups,
         })),
     })
 }
 
-/// Reads adjustments and ends them in time, for ever: one that is not ended would deny, or let pass, for ever.
+/// Sends the last spans and writes the last lines of the decision log, at the same time.
+async fn finish(exporting: Option<Exporting>, decision_log: Option<Arc<DecisionLog>>) {
+    let last_spans = async {
+        if let Some(exporting) = exporting {
+            exporting.end(LAST_SPANS).await;
+        }
+    };
+    let last_decisions = async {
+        if let Some(decision_log) = &decision_log {
+            decision_log.end(LAST_DECISIONS).await;
+        }
+    };
+    tokio::join!(last_spans, last_decisions);
+}
+
+/// Reads adjustments and ends them when they expire, forever. An adjustment that did not end would keep denying or
+/// allowing requests.
 async fn keep<S: Store>(steering: Arc<Steering<S>>) {
     let panicked = |error: &JoinError| tracing::error!(%error, retry = ?RETRY, "a panic while adjustments are kept");
     let task = || {
@@ -209,7 +240,7 @@ async fn keep<S: Store>(steering: Arc<Steering<S>>) {
     match supervise(panicked, task).await {}
 }
 
-/// Tells the other replicas of this one, and hears of them, for ever.
+/// Announces this instance to the fleet, and reads the heartbeats of the others, forever.
 async fn meet<S: Store>(fleet: Arc<Fleet<S>>) {
     let panicked = |error: &JoinError| tracing::error!(%error, retry = ?RETRY, "a panic while replicas are heard");
     let task = || {
@@ -219,10 +250,10 @@ async fn meet<S: Store>(fleet: Arc<Fleet<S>>) {
     match supervise(panicked, task).await {}
 }
 
-/// This process among those that share its store.
+/// Creates this instance's view of the fleet that shares its store.
 fn fleet<S: Store>(
-    limiter: &Arc<Limiter<S>>,
-    metrics: &Arc<Metrics>,
+    instance: String,
+    (limiter, metrics, observing): (&Arc<Limiter<S>>, &Arc<Metrics>, &Observing),
     heartbeats: HeartbeatStore,
     health: watch::Receiver<http::Health>,
 ) -> Arc<Fleet<S>> {
@@ -231,10 +262,11 @@ fn fleet<S: Store>(
         http::Health::Draining => ReplicaState::Draining,
         _ => ReplicaState::NotReady,
     };
-    Arc::new(Fleet::new(&host_name(), (Arc::clone(limiter), Arc::clone(metrics)), heartbeats, state))
+    let candidates = observing.candidates.clone();
+    Arc::new(Fleet::new(instance, (Arc::clone(limiter), Arc::clone(metrics), candidates), heartbeats, state))
 }
 
-/// What this machine is called; empty where nobody knows.
+/// Returns the host name, or an empty string if it is not known.
 fn host_name() -> String {
     #[cfg(unix)]
     let name = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
@@ -243,27 +275,30 @@ fn host_name() -> String {
     name.unwrap_or_default()
 }
 
-/// Where what all replicas share is kept.
+/// Stores for the state that the fleet shares.
 struct Shared {
     adjustments: AdjustmentStore,
     heartbeats: HeartbeatStore,
+    /// The pages of usage; `None` if they are in memory.
+    usage: Option<RedisUsage>,
 }
 
 impl Shared {
     fn in_memory() -> Shared {
         let adjustments = AdjustmentStore::Memory(MemoryAdjustments::default());
-        Shared { adjustments, heartbeats: HeartbeatStore::Memory }
+        Shared { adjustments, heartbeats: HeartbeatStore::Memory, usage: None }
     }
 
-    fn in_redis(config: &RedisConfig) -> anyhow::Result<Shared> {
-        Ok(Shared {
-            adjustments: AdjustmentStore::Redis(Box::new(RedisAdjustments::new(config.clone())?)),
-            heartbeats: HeartbeatStore::Redis(Box::new(RedisHeartbeats::new(config.clone())?)),
-        })
+    fn in_redis(route: &Route) -> Shared {
+        Shared {
+            adjustments: AdjustmentStore::Redis(Box::new(RedisAdjustments::new(route))),
+            heartbeats: HeartbeatStore::Redis(Box::new(RedisHeartbeats::new(route))),
+            usage: Some(RedisUsage::new(route)),
+        }
     }
 }
 
-/// Keeps the memory store free of expired counters, and reports how many there are.
+/// Removes expired counters from the memory store, and reports their number.
 async fn tend(memory: Arc<MemoryStore>, metrics: Arc<Metrics>) {
     let count = async {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
@@ -275,7 +310,7 @@ async fn tend(memory: Arc<MemoryStore>, metrics: Arc<Metrics>) {
     tokio::join!(memory.sweep(), count);
 }
 
-/// Everything but the store, whose type differs.
+/// All parts that do not depend on the type of the store.
 struct Parts {
     settings: Settings,
     signals: Signals,
@@ -286,16 +321,18 @@ struct Parts {
     memory: Arc<MemoryStore>,
     store_is_up: watch::Receiver<bool>,
     spans: Spans,
-    /// `None` where tracing is off.
+    /// `None` if tracing is off.
     exporting: Option<Exporting>,
     events: Events,
-    /// `None` where it is off.
+    /// ID of this process in the fleet, and in logs of requests.
+    instance: String,
+    /// `None` if the decision log is off.
     decision_log: Option<Arc<DecisionLog>>,
     redis_history: Arc<RedisHistory>,
 }
 
 impl Parts {
-    /// Each worker has a store of its own; all lead to the same counters.
+    /// Runs the process. Each worker has a separate store handle; all handles lead to the same counters.
     async fn run<S: Store>(self, stores: Vec<Arc<S>>, shared: Shared, store_name: &str) -> anyhow::Result<()> {
         let Parts {
             settings,
@@ -309,45 +346,45 @@ impl Parts {
             spans,
             exporting,
             events,
+            instance,
             decision_log,
             redis_history,
         } = self;
         let files = settings.tls.server()?;
         let up = Up {
-            grpc: ports.grpc.address()?,
+            grpc: ports.grpc.address(),
             client_flags: files.as_ref().map_or("", tls::client_flags),
             http: ports.http.local_addr()?,
             debug: ports.debug.as_ref().map(TcpListener::local_addr).transpose()?,
             statistics: ports.statistics.as_ref().map(TcpListener::local_addr).transpose()?,
             store: store_name.to_owned(),
         };
-        let pages: Arc<dyn MemoryPages> = Arc::clone(&memory) as _;
+        let usage = match shared.usage {
+            Some(redis) => UsageStore::Redis(Box::new(redis)),
+            None => UsageStore::Memory(Arc::clone(&memory) as _),
+        };
         let in_memory = matches!(shared.adjustments, AdjustmentStore::Memory(_));
         let (grpc_address, grpc_tls) = (up.grpc.to_string(), files.is_some());
+        let observing = observers::start(&settings, &metrics, decision_log, &instance)?;
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
-        let limiter =
-            Arc::new(Limiter::new(options::limiter(&settings)?, Arc::clone(&store), memory, Arc::clone(&metrics)));
-        if let Some(heavy_hitters) = limiter.heavy_hitters() {
-            tokio::spawn(Arc::clone(heavy_hitters).tend());
-        }
+        let limiter = Arc::new(Limiter::new(
+            options::limiter(&settings, observing.observers()),
+            Arc::clone(&store),
+            memory,
+            Arc::clone(&metrics),
+        ));
         let steering = Arc::new(Steering::new(Arc::clone(&limiter), Arc::clone(&metrics), shared.adjustments));
-        // Before the first decision; where the store does not answer, it is asked again.
+        // Runs before the first decision. If the store does not answer, the task below reads again.
         let _ = steering.read().await;
         tokio::spawn(keep(Arc::clone(&steering)));
-        if let Some(candidates) = candidates::start(&settings, &metrics)? {
-            limiter.try_out(candidates);
-        }
-        if let Some(what_if) = options::what_if(&settings)? {
-            what_if.follow().context("cannot start the thread that keeps requests to be replayed")?;
-            limiter.keep_for(what_if);
-        }
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving::new(reporter, options::wants(&settings)).await;
         tokio::spawn(serving.clone().follow_store(store_is_up));
-        let fleet = fleet(&limiter, &metrics, shared.heartbeats, serving.health());
+        let fleet = fleet(instance, (&limiter, &metrics, &observing), shared.heartbeats, serving.health());
         tokio::spawn(meet(Arc::clone(&fleet)));
         let (of_rules, of_metrics) = (Arc::clone(&limiter), Arc::clone(&metrics));
-        let target = Target { limiter: of_rules, metrics: of_metrics, serving: serving.clone(), up, in_memory };
+        let (door, opened) = Door::new(ports.grpc);
+        let target = Target { limiter: of_rules, metrics: of_metrics, serving: serving.clone(), door, up, in_memory };
         let first_worker = workers.runtimes().into_iter().next().context("there is one worker at least")?;
         let workers = Arc::new(workers);
         let others = grpc::others(health)?;
@@ -362,90 +399,33 @@ impl Parts {
         let servers = stores.into_iter().map(|store| {
             let limiter = Arc::new(limiter.with_store(store));
             let service = Service::new(limiter, Arc::clone(&metrics), options::service(&settings));
-            let service = service.traced(spans.clone()).logged(decision_log.clone());
+            let service = service.traced(spans.clone());
             Server::new(service, others.clone(), options::connection(&settings))
         });
-        let json = match settings.listeners.json_api {
-            true => {
-                let service = Service::new(Arc::clone(&limiter), Arc::clone(&metrics), options::service(&settings));
-                let service = service.traced(spans.clone()).logged(decision_log.clone());
-                let most_bytes = settings.requests.max_message_bytes as usize;
-                Some(JsonApi::new(service, first_worker.clone(), most_bytes, Mapping::new()?))
-            }
-            false => None,
-        };
-        let mut grpc = grpc::serve(ports.grpc, Entrance::new(tls), Arc::clone(&workers), servers);
-        let (stop, mut stopped) = watch::channel(false);
-        let admin = match settings.listeners.admin_tokens()? {
-            None => None,
-            Some(tokens) => {
-                let usage = match settings.store.redis()? {
-                    Some(redis) => UsageStore::Redis(Box::new(RedisUsage::new(redis)?)),
-                    None => UsageStore::Memory(pages),
-                };
-                let (limiter, shared) = ((Arc::clone(&limiter), first_worker), (steering, Arc::clone(&fleet)));
-                let admin = Admin::new(limiter, shared, usage, tokens, settings.store.redis_timeout);
-                Some(admin.showing(settings.decisions.reader_values()?))
-            }
-        };
-        if let Some(port) = ports.debug {
-            let router = http::debug_router(Arc::clone(&limiter), Arc::clone(&metrics));
-            let permits = Arc::new(Semaphore::new(DEBUG_CONNECTIONS));
-            let mut stopped = stopped.clone();
-            tokio::spawn(http::serve(port, router, permits, async move {
-                let _ = stopped.wait_for(|stop| *stop).await;
-            }));
-        }
-        if let Some(port) = ports.statistics {
-            let statistics = &settings.statistics;
-            if let Some(path) = statistics.missing_mapping() {
-                tracing::warn!(
-                    path = %path.display(),
-                    "PROMETHEUS_MAPPER_YAML names a file that is not there: the built-in names stay"
-                );
-            }
-            let router = http::statistics_router(&statistics.prometheus_path, Arc::clone(&metrics));
-            let permits = Arc::new(Semaphore::new(STATISTICS_CONNECTIONS));
-            let mut stopped = stopped.clone();
-            tokio::spawn(http::serve(port, router, permits, async move {
-                let _ = stopped.wait_for(|stop| *stop).await;
-            }));
-        }
+        let parts = http_ports::Parts { settings: &settings, limiter: &limiter, metrics: &metrics, spans: &spans };
+        let json = parts.json(first_worker.clone())?;
+        let mut grpc = grpc::serve(opened, Entrance::new(tls), Arc::clone(&workers), servers);
+        let (stop, stopped) = watch::channel(false);
+        let admin = parts.admin(first_worker, (steering, Arc::clone(&fleet)), usage, &observing)?;
+        parts.serve_debug(ports.debug, &stopped);
+        parts.serve_statistics(ports.statistics, &stopped);
         let statsd = settings.statistics.statsd(&Environment::of_process())?;
         let statsd = statsd.map(|config| Statsd::start(config, Arc::clone(&metrics)));
-        let console = match (&admin, settings.listeners.console) {
-            (Some(_), true) => {
-                let history = Arc::new(History::default());
-                tokio::spawn(Arc::clone(&history).follow(Arc::clone(&metrics)));
-                let redis = settings.store.redis()?;
-                if redis.is_some() {
-                    tokio::spawn(Arc::clone(&redis_history).follow(Arc::clone(&metrics)));
-                }
-                let about = http::About {
-                    store: store_name.to_owned(),
-                    redis: redis.map(|redis| (redis, redis_history)),
-                    shadow_mode: settings.deciding.shadow_mode,
-                    grpc: grpc_address,
-                    grpc_tls,
-                };
-                Some(http::Console::new(history, events, about))
-            }
-            _ => None,
+        let console = match admin {
+            Some(_) => parts.console(redis_history, events, (store_name, grpc_address, grpc_tls))?,
+            None => None,
         };
-        let router = http::router(Port { health: serving.health(), metrics, json, admin, console });
-        let permits = Arc::new(Semaphore::new(ports.http_connections));
-        let mut http = tokio::spawn(http::serve(ports.http, router, permits, async move {
-            // An error means that the sender is gone: stop then, too.
-            let _ = stopped.wait_for(|stop| *stop).await;
-        }));
+        let router =
+            http::router(Port { health: serving.health(), metrics: Arc::clone(&metrics), json, admin, console });
+        let mut http = http_ports::serve(ports.http, router, ports.http_connections, stopped);
         let mut rules = tokio::spawn(reload::keep(origin, target));
 
         let signal = tokio::select! {
             signal = signals.next() => signal,
             () = workers.lost() => bail!(WORKER_LOST),
-            // It ends only where the first rules are wrong.
+            // The task returns only if the first rules are wrong.
             ended = &mut rules => match ended?? {},
-            // Neither ends by itself.
+            // Neither port's task ends by itself.
             ended = &mut grpc => bail!("the gRPC port takes no more connections: {ended:?}"),
             ended = &mut http => bail!("the HTTP port takes no more connections: {ended:?}"),
         };
@@ -458,12 +438,7 @@ impl Parts {
         let drained = async {
             let answered = running.drain().await;
             fleet.leave().await;
-            if let Some(exporting) = exporting {
-                exporting.end(LAST_SPANS).await;
-            }
-            if let Some(decision_log) = &decision_log {
-                decision_log.end(LAST_DECISIONS).await;
-            }
+            finish(exporting, observing.decision_log).await;
             answered
         };
         tokio::select! {

@@ -1,19 +1,20 @@
-//! What the settings say, as the parts of the process take it.
+//! Converts settings to the options of the parts of the process.
 
 use std::num::NonZero;
 use std::sync::Arc;
 
 use super::announce::Wants;
 use super::descriptors::Shares;
-use crate::candidates::CandidateOptions;
+use crate::engine::plan::PlanOptions;
 use crate::grpc::{ConnectionOptions, HeaderFormat, HeaderNames, Headers, RequestLimits, ServiceOptions};
-use crate::heavy_hitters::HeavyHitters;
 use crate::limiter::LimiterOptions;
-use crate::plan::PlanOptions;
-use crate::rules::load::Sources;
-use crate::settings::{Settings, SettingsError};
+use crate::observe::Observers;
+use crate::observe::candidates::CandidateOptions;
+use crate::observe::heavy_hitters::HeavyHitters;
+use crate::observe::what_if::{WhatIf, WhatIfOptions};
+use crate::settings::{LogPlace, Settings, SettingsError};
+use crate::sources::files::load::Sources;
 use crate::store::memory::SystemClock;
-use crate::what_if::{WhatIf, WhatIfOptions};
 
 pub(super) fn worker_threads(settings: &Settings) -> usize {
     let cores = || std::thread::available_parallelism().map_or(1, NonZero::get);
@@ -31,14 +32,19 @@ pub(super) fn wants(settings: &Settings) -> Wants {
     }
 }
 
-pub(super) fn limiter(settings: &Settings) -> anyhow::Result<LimiterOptions> {
-    let heavy_hitters = settings.decisions.heavy_hitters()?.map(|values| Arc::new(HeavyHitters::new(values)));
-    Ok(LimiterOptions {
+pub(super) fn limiter(settings: &Settings, observers: Observers) -> LimiterOptions {
+    LimiterOptions {
         plan: plan(settings),
         overload: settings.store.overload,
         max_delayed_requests: settings.requests.max_delayed_requests as usize,
-        heavy_hitters,
-    })
+        observers,
+    }
+}
+
+/// Returns the counter of the heaviest keys, or `None` if it is off.
+pub(super) fn heavy_hitters(settings: &Settings) -> Result<Option<Arc<HeavyHitters>>, SettingsError> {
+    let heavy_hitters = |values| Arc::new(HeavyHitters::new(values, settings.answers.near_limit_ratio));
+    Ok(settings.decisions.heavy_hitters()?.map(heavy_hitters))
 }
 
 fn plan(settings: &Settings) -> PlanOptions {
@@ -64,14 +70,14 @@ pub(super) fn candidates(settings: &Settings, sources: &Sources) -> Result<Candi
     })
 }
 
-/// Among so many processes a limit is divided that each compares for itself.
+/// Returns the number of processes that share each limit, as each compares candidates for itself.
 fn replicas(settings: &Settings) -> Result<u32, SettingsError> {
-    // In memory each process admits all of a limit.
+    // In memory each process admits the whole limit.
     Ok(if settings.store.redis()?.is_some() { settings.deciding.expected_replicas } else { 1 })
 }
 
-/// What is kept to be replayed; `None`: nothing is.
-pub(super) fn what_if(settings: &Settings) -> Result<Option<Arc<WhatIf>>, SettingsError> {
+/// Returns the store of requests for replays, or `None` if it is off.
+pub(super) fn what_if(settings: &Settings, instance: &str) -> Result<Option<Arc<WhatIf>>, SettingsError> {
     let requests = settings.decisions.what_if_requests as usize;
     let options = || {
         Ok(WhatIfOptions {
@@ -80,6 +86,7 @@ pub(super) fn what_if(settings: &Settings) -> Result<Option<Arc<WhatIf>>, Settin
             plan: plan(settings),
             replicas: replicas(settings)?,
             values: settings.decisions.reader_values()?,
+            instance: instance.to_owned(),
         })
     };
     (requests > 0).then(|| Ok(Arc::new(WhatIf::new(options()?, SystemClock)))).transpose()
@@ -116,5 +123,6 @@ pub(super) fn service(settings: &Settings) -> ServiceOptions {
         decided_by_header: settings.answers.limit_decided_by_header.clone(),
         dynamic_metadata: settings.answers.response_dynamic_metadata,
         store_timeout: settings.store.redis_timeout,
+        request_ids: settings.decisions.decision_log != LogPlace::Off,
     }
 }

@@ -1,5 +1,6 @@
-//! A port, and a bound on its connections. What is beyond the bound is closed at once: the client learns it without
-//! waiting and goes elsewhere, and the descriptors of the other port, of Redis and of files stay free.
+//! A port with a bound on its connections. At the bound, a new connection takes the place of one that has not begun or
+//! is idle. If every connection is in use, the new one is closed at once: its client notices without waiting and goes
+//! elsewhere, and file descriptors stay free for the other port, Redis and files.
 
 use std::fmt;
 use std::io;
@@ -8,50 +9,66 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-use super::beginnings::{Beginning, Beginnings};
+use super::places::{self, Places, Room};
+use super::socket::Bound;
 use super::stream::{Accepted, Peer, Plain, Socket};
-use super::unix::SocketFile;
+use super::unix::{self, SocketFile};
 use crate::telemetry::Throttle;
 
-/// How long to wait where the system gives no more connections.
+/// Pause after the system fails to accept a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Where gRPC listens.
+/// The address where gRPC will listen. Until then the system refuses clients, which go elsewhere or try again.
+pub(super) struct Closed {
+    place: Place,
+    most: usize,
+}
+
+enum Place {
+    Tcp(Bound),
+    /// A path, and the mode of the socket file.
+    Unix(PathBuf, u32),
+}
+
+/// The open gRPC port.
 pub struct Port {
     listener: Listener,
     room: Arc<Semaphore>,
-    beginnings: Arc<Beginnings>,
+    places: Arc<Places>,
     refusals: Throttle<Refusal>,
     failures: Throttle,
 }
 
-/// How it listens.
+/// A listening socket.
 pub enum Listener {
-    /// At a port.
+    /// A TCP port.
     Tcp(TcpListener),
-    /// At a path.
+    /// A Unix socket.
     Unix(SocketFile, UnixListener),
 }
 
-/// Where it listens.
+/// The address of the gRPC port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A port.
+    /// A TCP port.
     Tcp(SocketAddr),
-    /// A path.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
-/// What becomes of a connection that there is no room for.
+/// How a port at its bound treats a new connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Refusal {
-    /// It is closed.
+    /// The new connection is closed.
     New,
-    /// Another is closed for it.
-    Oldest,
+    /// Another connection, which has not begun, is closed for it.
+    Beginning,
+    /// Another connection, which is idle, is closed for it.
+    Idle,
 }
 
 impl fmt::Display for Address {
@@ -63,31 +80,53 @@ impl fmt::Display for Address {
     }
 }
 
-impl Port {
-    /// Takes connections of this listener, so many at a time.
-    pub fn new(listener: Listener, most: usize) -> Port {
-        let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
-        let (refusals, failures) = (Throttle::default(), Throttle::default());
-        Port { listener, room, beginnings: Arc::default(), refusals, failures }
+impl Closed {
+    pub(super) fn tcp(bound: Bound, most: usize) -> Closed {
+        Closed { place: Place::Tcp(bound), most }
     }
 
-    /// Where it listens.
-    ///
-    /// # Errors
-    /// Where the system does not tell.
-    pub fn address(&self) -> io::Result<Address> {
-        match &self.listener {
-            Listener::Tcp(listener) => listener.local_addr().map(Address::Tcp),
-            Listener::Unix(file, _) => Ok(Address::Unix(file.path().to_owned())),
+    pub(super) fn unix(path: PathBuf, mode: u32, most: usize) -> Closed {
+        Closed { place: Place::Unix(path, mode), most }
+    }
+
+    /// Returns the address where it will listen.
+    pub(super) fn address(&self) -> Address {
+        match &self.place {
+            Place::Tcp(bound) => Address::Tcp(bound.address()),
+            Place::Unix(path, _) => Address::Unix(path.clone()),
         }
     }
 
-    /// The next connection for which there is room.
-    pub async fn accept(&self) -> (Plain, Peer, Beginning) {
+    /// Lets clients connect.
+    ///
+    /// # Errors
+    /// If another process has begun to listen there, or the file of a Unix socket cannot be created.
+    pub(super) fn listen(self) -> anyhow::Result<Port> {
+        let address = self.address();
+        let listener = match self.place {
+            Place::Tcp(bound) => bound.listen().map(Listener::Tcp).map_err(anyhow::Error::from),
+            Place::Unix(path, mode) => unix::listen(&path, mode).map(|(file, listener)| Listener::Unix(file, listener)),
+        };
+        let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+        Ok(Port::new(listener, self.most))
+    }
+}
+
+impl Port {
+    /// Accepts connections of this listener, at most `most` at a time.
+    pub fn new(listener: Listener, most: usize) -> Port {
+        let room = Arc::new(Semaphore::new(most.min(Semaphore::MAX_PERMITS)));
+        let (refusals, failures) = (Throttle::default(), Throttle::default());
+        Port { listener, room, places: Places::new(), refusals, failures }
+    }
+
+    /// Waits for the next connection that there is room for.
+    pub async fn accept(&self) -> (Plain, Peer, places::Place) {
         loop {
             match self.listener.accept().await {
                 Ok((connection, peer)) => match self.room() {
-                    // Without it, small answers wait for the ones before. Where it fails the client has gone.
+                    // Without TCP_NODELAY, small answers wait for earlier ones. If setting it fails, the client has
+                    // gone.
                     Some(place) if connection.set_nodelay().is_ok() => return (connection, peer, place),
                     Some(_) => {}
                     None => self.refused(Refusal::New),
@@ -101,18 +140,26 @@ impl Port {
         }
     }
 
-    /// A place for one more.
-    fn room(&self) -> Option<Beginning> {
-        let permit = Arc::clone(&self.room).try_acquire_owned().ok().or_else(|| {
-            let permit = self.beginnings.make_room()?;
-            self.refused(Refusal::Oldest);
-            Some(permit)
-        });
-        permit.map(|permit| self.beginnings.begin(permit))
+    /// Finds a place for one more connection.
+    fn room(&self) -> Option<places::Place> {
+        let permit = match Arc::clone(&self.room).try_acquire_owned() {
+            Ok(permit) => permit,
+            Err(_) => match self.places.make_room()? {
+                Room::Beginning(permit) => {
+                    self.refused(Refusal::Beginning);
+                    permit
+                }
+                Room::Idle(permit) => {
+                    self.refused(Refusal::Idle);
+                    permit
+                }
+            },
+        };
+        Some(self.places.take(permit))
     }
 
-    /// Hands on each connection, free of this runtime, for ever. When it is dropped the port closes.
-    pub async fn hand_on(self, to: impl Fn(Accepted, Beginning)) -> ! {
+    /// Passes each connection to `to`, detached from this runtime, forever. Dropping the future closes the port.
+    pub async fn hand_on(self, to: impl Fn(Accepted, places::Place)) -> ! {
         loop {
             let (connection, peer, place) = self.accept().await;
             match connection.into_socket() {
@@ -128,9 +175,13 @@ impl Port {
                 Refusal::New => {
                     tracing::warn!(times, "as many gRPC connections as may be are open: others were closed");
                 }
-                Refusal::Oldest => tracing::warn!(
+                Refusal::Beginning => tracing::warn!(
                     times,
                     "as many gRPC connections as may be are open: some that had not begun were closed for others"
+                ),
+                Refusal::Idle => tracing::warn!(
+                    times,
+                    "as many gRPC connections as may be are open: the longest idle were closed for new ones"
                 ),
             }
         });
@@ -141,7 +192,9 @@ impl Listener {
     async fn accept(&self) -> io::Result<(Plain, Peer)> {
         match self {
             Listener::Tcp(listener) => {
-                listener.accept().await.map(|(stream, peer)| (Plain::Tcp(stream), Peer::Tcp(peer)))
+                // On a dual-stack socket, an IPv4 address arrives mapped to an IPv6 one.
+                let peer = |peer: SocketAddr| Peer::Tcp((peer.ip().to_canonical(), peer.port()).into());
+                listener.accept().await.map(|(stream, address)| (Plain::Tcp(stream), peer(address)))
             }
             Listener::Unix(_, listener) => listener.accept().await.map(|(stream, _)| (Plain::Unix(stream), Peer::Unix)),
         }
@@ -169,22 +222,18 @@ mod tests {
     use tokio::io::AsyncReadExt as _;
 
     use super::*;
+    use crate::server::socket;
 
-    async fn port(most: usize) -> Port {
-        Port::new(Listener::Tcp(TcpListener::bind("127.0.0.1:0").await.unwrap()), most)
-    }
-
-    fn tcp(port: &Port) -> SocketAddr {
-        match port.address().unwrap() {
-            Address::Tcp(address) => address,
-            Address::Unix(path) => panic!("{path:?}"),
-        }
+    /// Opens a port, and returns it with its address.
+    async fn port(most: usize) -> (Port, SocketAddr) {
+        let bound = socket::bind("127.0.0.1", 0).await.unwrap();
+        let address = bound.address();
+        (Closed::tcp(bound, most).listen().unwrap(), address)
     }
 
     #[tokio::test]
     async fn beyond_the_bound_a_connection_is_closed_at_once_and_room_comes_back() {
-        let port = port(2).await;
-        let address = tcp(&port);
+        let (port, address) = port(2).await;
         let connect = || TcpStream::connect(address);
         let (one, other) = (connect().await.unwrap(), connect().await.unwrap());
         let (first, second) = (port.accept().await, port.accept().await);
@@ -203,8 +252,7 @@ mod tests {
 
     #[tokio::test]
     async fn when_it_is_dropped_the_port_closes() {
-        let port = port(1).await;
-        let address = tcp(&port);
+        let (port, address) = port(1).await;
         let handing_on = tokio::spawn(async { port.hand_on(|_, _| {}).await });
         handing_on.abort();
         assert!(handing_on.await.is_err_and(|error| error.is_cancelled()));

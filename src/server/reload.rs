@@ -1,5 +1,5 @@
-//! The rules: read at the start, and again whenever they change, for as long as the process lives. Wrong ones leave the
-//! old in force, and so does a panic while they are read, which is reported like any other mistake.
+//! Loads the rules at the start and whenever they change, for as long as the process runs. If new rules are wrong, the
+//! old ones stay in force. A panic while rules are read has the same effect, and is reported like any other error.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,35 +10,37 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::spawn_blocking;
 
 use super::announce::{Serving, Up};
+use super::door::Door;
 use super::management::{self, Management};
 use super::signals::Hangups;
 use super::supervise::{RETRY, supervise};
-use crate::changes::{Summary, Totals};
+use crate::engine::rules::Rules;
+use crate::engine::rules::diff::{Summary, Totals};
+use crate::engine::rules::report::{Problem, RulesError};
 use crate::limiter::{Limiter, Snapshot};
 use crate::metrics::Metrics;
-use crate::rules::Rules;
-use crate::rules::load::{Loaded, Loader, Pace, Progress, Sources};
-use crate::rules::report::{Problem, RulesError};
-use crate::rules::watch::{self, Fingerprint};
+use crate::sources::files::load::{Loaded, Loader, Pace, Progress, Sources};
+use crate::sources::files::watch::{self, Fingerprint};
 use crate::store::Store;
 
-/// How often a load that takes long says how far it is.
+/// Interval of log lines about the progress of a long load.
 const PROGRESS: Duration = Duration::from_secs(2);
 
-/// How often to look whether requests have done with rules that are no longer in force.
+/// Interval of checks whether requests still use rules that are no longer in force.
 const RETIRE: Duration = Duration::from_millis(100);
 
-/// What the rules are for.
+/// The parts of the process that new rules change.
 pub(super) struct Target<S> {
     pub(super) limiter: Arc<Limiter<S>>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) serving: Serving,
+    pub(super) door: Door,
     pub(super) up: Up,
-    /// Counters, and what they are used, live in this process.
+    /// Whether counters and usage are kept in this process.
     pub(super) in_memory: bool,
 }
 
-/// Where the rules come from.
+/// Source of the rules.
 pub(super) enum Origin {
     /// Files.
     Files(Files),
@@ -46,36 +48,36 @@ pub(super) enum Origin {
     Management(Box<Management>),
 }
 
-/// Files that hold the rules, and what to do if they are wrong at the start.
+/// Rule files, and the behavior if they are wrong at the start.
 pub(super) struct Files {
     pub(super) loader: Loader,
     pub(super) wrong_at_first: WrongAtFirst,
-    /// What makes them be read again unchanged.
+    /// Each SIGHUP reads the files again, even if they have not changed.
     pub(super) hangups: Hangups,
 }
 
-/// What becomes of a process whose first rules are wrong.
+/// Behavior of the process if its first rules are wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WrongAtFirst {
-    /// It ends.
+    /// The process ends.
     End,
-    /// It waits for right ones.
+    /// The process waits for correct rules.
     Wait,
 }
 
-/// What became of a change.
+/// Outcome of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Settled {
     /// The new rules are in force.
     InForce,
-    /// The old ones still are.
+    /// The old rules are still in force.
     Kept,
 }
 
-/// Loads the rules, announces the process, and puts changed rules in force, for ever.
+/// Loads the rules, announces the process, and puts changed rules in force, forever.
 ///
 /// # Errors
-/// Where the first rules are wrong and the process ends for it.
+/// If the first rules are wrong and the process must end for that.
 pub(super) async fn keep<S: Store>(origin: Origin, target: Target<S>) -> anyhow::Result<Infallible> {
     match origin {
         Origin::Files(files) => {
@@ -85,27 +87,28 @@ pub(super) async fn keep<S: Store>(origin: Origin, target: Target<S>) -> anyhow:
                 never = report(&loader, &target.serving) => match never {},
             }
         }
-        Origin::Management(management) => match management::keep(*management, target).await {},
+        Origin::Management(management) => management::keep(*management, target).await,
     }
 }
 
 async fn load_and_watch<S: Store>(files: Files, target: &Target<S>) -> anyhow::Result<Infallible> {
     let Files { loader, wrong_at_first, hangups } = files;
-    target.up.listening();
+    target.up.listening_for_http();
     let seen = load_first(loader.clone(), wrong_at_first, target).await?;
+    target.door.open()?;
     target.up.announce(&target.limiter.snapshot().rules);
     let (changes, changed) = mpsc::unbounded_channel();
     let (mut seen, asked) = (Some(seen), Arc::new(Notify::new()));
-    // After a panic the rules are read again, whether they have changed or not: what changed meanwhile is not known.
+    // After a panic the rules are read again even if they have not changed, since changes may have been missed.
     let watch = supervise(
         |error| panicked(error, &target.metrics),
         || {
             let changes = changes.clone();
-            // Of no files: whatever is there counts as a change.
+            // A fingerprint of no files differs from any file, so everything counts as changed.
             let nothing = || Fingerprint::of(&Sources { paths: Vec::new() });
             let seen = seen.take().unwrap_or_else(nothing);
             watch::watch(loader.clone(), seen, Arc::clone(&asked), move |change| {
-                // The receiver is gone only when the process ends.
+                // The receiver is gone only if the process is ending.
                 let _ = changes.send(change);
             })
         },
@@ -114,8 +117,8 @@ async fn load_and_watch<S: Store>(files: Files, target: &Target<S>) -> anyhow::R
     match never {}
 }
 
-/// Puts the first rules in force, and returns what their files looked like before they were read: a change from there
-/// on is noticed.
+/// Puts the first rules in force. Returns the fingerprint of their files from before they were read, to notice any
+/// later change.
 async fn load_first<S: Store>(loader: Loader, wrong: WrongAtFirst, target: &Target<S>) -> anyhow::Result<Fingerprint> {
     let load = move || (Fingerprint::of(&loader.sources), loader.load(Pace::Alone));
     let (seen, loaded) = spawn_blocking(load).await.context("a panic while the rules are read, see above")?;
@@ -137,12 +140,12 @@ async fn load_first<S: Store>(loader: Loader, wrong: WrongAtFirst, target: &Targ
     Ok(seen)
 }
 
-/// Says every few seconds how far a load is, for ever.
+/// Reports the progress of a load every few seconds, forever.
 async fn report(loader: &Loader, serving: &Serving) -> Infallible {
     let mut ticks = tokio::time::interval(PROGRESS);
     loop {
         ticks.tick().await;
-        // What has just begun may soon be over.
+        // A load that has just begun may soon be over.
         let progress = loader.progress().filter(|progress| progress.elapsed() >= PROGRESS / 2);
         if let Some(progress) = progress {
             let Progress { stage, files, files_read, bytes, bytes_read, .. } = progress;
@@ -160,8 +163,8 @@ impl<S: Store> Target<S> {
         }
     }
 
-    /// Puts changed rules in force and says what that changes, or says what is wrong with them; then, and after a
-    /// panic, the old ones stay.
+    /// Puts changed rules in force and logs the changes, or logs their errors. If they are wrong, or after a panic, the
+    /// old rules stay.
     pub(super) async fn settle(&self, change: Result<Loaded, RulesError>) -> Settled {
         match change {
             Ok(Loaded { rules, warnings, .. }) => {
@@ -169,24 +172,32 @@ impl<S: Store> Target<S> {
                 self.put_in_force(rules).await
             }
             Err(error) => {
-                self.metrics.record_load_error();
-                tracing::error!("changed rules are refused, the old ones stay in force:\n{error}");
+                self.refuse(error)(1);
                 Settled::Kept
             }
         }
     }
 
-    /// Says so where what is to be billed does not outlive the process.
+    /// Counts rejected rules, and returns a function that logs why, with the number of rejections since the last line.
+    pub(super) fn refuse(&self, error: RulesError) -> impl FnOnce(u64) + Send + 'static {
+        self.metrics.record_load_error();
+        move |times| {
+            let times = (times > 1).then_some(times);
+            tracing::error!(times, "changed rules are refused, the old ones stay in force:\n{error}");
+        }
+    }
+
+    /// Warns if usage that is to be billed is lost when the process ends.
     fn warn_of_usage(&self) {
         let snapshot = self.limiter.snapshot();
-        if self.in_memory && snapshot.rules.limits().any(|(_, limit)| limit.config.usage.is_some()) {
+        if self.in_memory && snapshot.rules.limits().any(|(_, limit)| limit.config.options.usage.is_some()) {
             tracing::warn!("usage is kept in memory, and is gone when this process ends: set REDIS_URL to keep it");
         }
     }
 
     async fn put_in_force(&self, rules: Rules) -> Settled {
         let (count, domains) = (rules.rules().len(), rules.domains());
-        // To compare a hundred thousand rules with the old ones takes a while.
+        // Comparing a hundred thousand rules with the old ones takes a while.
         let limiter = Arc::clone(&self.limiter);
         let put = move || {
             let old = limiter.put_in_force(rules);
@@ -208,7 +219,8 @@ impl<S: Store> Target<S> {
     }
 }
 
-/// How much has changed, and then what: fields would hang on the last line of many.
+/// Logs how much has changed, and then each change. The totals have a line to themselves: as fields they would be
+/// attached to the last of many lines.
 fn report_changes(summary: &Summary, (rules, domains): (usize, usize)) {
     let totals = summary.totals;
     let Totals { added, removed, changed, afresh } = totals;
@@ -227,14 +239,14 @@ fn report_changes(summary: &Summary, (rules, domains): (usize, usize)) {
     tracing::info!("what new rules change:\n{}", summary.to_string().trim_end());
 }
 
-/// Keeps rules that are no longer in force until no request has them, and frees them where that holds up none: a
-/// million rules take a while.
+/// Keeps rules that are no longer in force until no request uses them, then frees them on a thread where this delays no
+/// call: freeing a million rules takes a while.
 async fn retire(old: Arc<Snapshot>) {
-    // The rules may be those of several snapshots, which differ in their adjustments.
+    // Several snapshots that differ in their adjustments may share the same rules.
     while Arc::strong_count(&old) > 1 || Arc::strong_count(&old.rules) > 1 {
         tokio::time::sleep(RETIRE).await;
     }
-    // It fails only by a panic, which is logged.
+    // Fails only by a panic, which is logged.
     let _ = spawn_blocking(move || drop(old)).await;
 }
 

@@ -1,4 +1,4 @@
-//! TLS with the servers that this process is a client of.
+//! TLS with the servers that this process connects to.
 
 use std::io;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use crate::files::blocking;
 use crate::settings::PeerTls;
 use crate::tls::HandshakeError;
 
-/// What is said to whom it fails, by the names of the settings.
+/// Texts for errors, which name the settings concerned.
 pub(super) struct Words {
-    /// What fails.
+    /// The connection that failed.
     pub(super) tls: &'static str,
-    /// The setting that has the server's name.
+    /// The setting with the server's name.
     pub(super) name: &'static str,
-    /// What to do where the server speaks no TLS.
+    /// Advice if the server does not use TLS.
     pub(super) plain_text: &'static str,
-    /// Where its certificate is signed by somebody else.
+    /// Advice if no trusted authority signed the server's certificate.
     pub(super) untrusted: &'static str,
-    /// Where it has another name.
+    /// Advice if the certificate has another name.
     pub(super) wrong_name: &'static str,
-    /// Where it does not take what it is shown.
+    /// Advice if the server rejects the client's certificate.
     pub(super) refused: &'static str,
 }
 
-/// What makes a connection to the server one of TLS.
+/// Returns a handshake that adds TLS to a connection to the server.
 ///
 /// # Errors
-/// Where the files cannot be used.
+/// If the files cannot be used.
 pub(super) fn secure(PeerTls { files, name }: PeerTls, words: &'static Words) -> anyhow::Result<Handshake> {
     files.load().context(words.tls)?;
     let server = ServerName::try_from(name.clone());
@@ -38,7 +38,7 @@ pub(super) fn secure(PeerTls { files, name }: PeerTls, words: &'static Words) ->
     Ok(Arc::new(move |connection| {
         let (files, server) = (files.clone(), server.clone());
         Box::pin(async move {
-            // Read again: certificates are exchanged while the process lives.
+            // Reads the files for each connection, as certificates are replaced while the process runs.
             let client = blocking(move || files.load()).await.map_err(io::Error::other)?;
             let connected = client.connect(server, connection).await;
             let connected = connected.map_err(|error| words.explain(&HandshakeError::of(&error)))?;

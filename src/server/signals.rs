@@ -1,4 +1,4 @@
-//! The signals: to stop, and to read the rules again.
+//! Signals: to stop, and to read the rules again.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,27 +7,27 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Signals to stop that come so soon after the first are one with it: some supervisors send two, and a terminal sends
+/// Stop signals this soon after the first one count as the same signal: some supervisors send two, and a terminal sends
 /// one to each process of a pipe.
 const ONE: Duration = Duration::from_secs(1);
 
-/// To stop: SIGTERM and SIGINT.
+/// The signals to stop: SIGTERM and SIGINT.
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-/// To read the rules again: SIGHUP. It is told when it comes, also while rules are loaded, and kept until somebody
-/// asks.
+/// SIGHUP, the signal to read the rules again. It is logged as soon as it arrives, even while rules are being loaded,
+/// and remembered until it is handled.
 pub(super) struct Hangups(Arc<Notify>);
 
 impl Signals {
-    /// From now on neither ends the process by itself.
+    /// Catches both signals, which no longer end the process by themselves.
     pub(super) fn new() -> std::io::Result<Signals> {
         Ok(Signals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
-    /// Waits for the next, and returns its name.
+    /// Waits for the next signal, and returns its name.
     pub(super) async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
@@ -35,14 +35,14 @@ impl Signals {
         }
     }
 
-    /// Waits for the next that is not one with the `first`.
+    /// Waits for the next signal that does not count as the same as the one at `first`.
     pub(super) async fn after(&mut self, first: Instant) -> &'static str {
         not_before(first + ONE, async || self.next().await).await
     }
 }
 
 impl Hangups {
-    /// From now on it does not end the process.
+    /// Catches SIGHUP, which no longer ends the process.
     pub(super) fn new() -> std::io::Result<Hangups> {
         let (mut hangups, kept) = (signal(SignalKind::hangup())?, Arc::new(Notify::new()));
         let heard = Arc::clone(&kept);
@@ -55,7 +55,7 @@ impl Hangups {
         Ok(Hangups(kept))
     }
 
-    /// Notifies `reload` of each, for ever.
+    /// Notifies `reload` of each signal, forever.
     pub(super) async fn forward(self, reload: &Notify) {
         loop {
             self.0.notified().await;
@@ -78,7 +78,8 @@ async fn not_before(time: Instant, mut next: impl AsyncFnMut() -> &'static str) 
 mod tests {
     use super::*;
 
-    /// When the process ends at once, in milliseconds after the first signal, where more come at these times.
+    /// Returns how many milliseconds after the first signal the process ends at once, if further signals arrive at
+    /// these times.
     async fn ends_after(more: &[u64]) -> Option<u64> {
         let first = Instant::now();
         let mut more = more.iter();

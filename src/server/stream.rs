@@ -1,5 +1,5 @@
-//! What a connection of the gRPC port may be: over TCP or a Unix socket, and in TLS or not. One type for all of them,
-//! so that there is one HTTP/2, and none in a box but TLS's, which is large.
+//! Connections of the gRPC port: over TCP or a Unix socket, with or without TLS. A single type covers them all, so
+//! HTTP/2 is compiled once. Only the TLS variant is boxed, because it is large.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -12,10 +12,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-/// A connection of no runtime, and who is at its other end.
+/// A connection that is not registered with a runtime, and its peer.
 pub struct Accepted {
     pub(super) socket: Socket,
-    /// Who that is.
+    /// The client.
     pub peer: Peer,
 }
 
@@ -24,16 +24,16 @@ pub(super) enum Socket {
     Unix(unix::net::UnixStream),
 }
 
-/// Who is at the other end of a connection.
+/// The client of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// Somebody at this address.
+    /// A client at this address.
     Tcp(SocketAddr),
-    /// Somebody on this machine.
+    /// A client on this machine.
     Unix,
 }
 
-/// A connection as the system has it.
+/// A connection without TLS.
 pub enum Plain {
     /// Over TCP.
     Tcp(TcpStream),
@@ -41,7 +41,7 @@ pub enum Plain {
     Unix(UnixStream),
 }
 
-/// A connection that HTTP/2 can begin on.
+/// A connection that is ready for HTTP/2.
 pub enum Stream {
     /// Without TLS.
     Plain(Plain),
@@ -50,10 +50,10 @@ pub enum Stream {
 }
 
 impl Accepted {
-    /// Makes it one of this runtime.
+    /// Registers the connection with the current runtime.
     ///
     /// # Errors
-    /// Where the connection is lost.
+    /// If the connection is lost.
     pub fn register(self) -> io::Result<Plain> {
         match self.socket {
             Socket::Tcp(socket) => TcpStream::from_std(socket).map(Plain::Tcp),
@@ -71,7 +71,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Hands on what can be done with each of two kinds.
+/// Implements reading and writing for an enum of two kinds of connection.
 macro_rules! either {
     ($kind:ident: $one:path, $other:path) => {
         impl AsyncRead for $kind {

@@ -1,20 +1,20 @@
-//! Tasks that the process cannot be without: what ends by a panic is made anew.
+//! Tasks that must run for as long as the process does: a task that panics is started again.
 
 use std::convert::Infallible;
 use std::time::Duration;
 
 use tokio::task::{JoinError, JoinSet};
 
-/// So long after a panic a task is made anew.
+/// Pause between a panic and the restart of the task.
 pub(super) const RETRY: Duration = Duration::from_secs(5);
 
-/// Makes and runs a task, and another when it ends by a panic, which `tell` is told, for ever.
+/// Runs a task forever. If it panics, reports the error to `tell` and starts another.
 pub(super) async fn supervise<F: Future<Output = ()> + Send + 'static>(
     tell: impl Fn(&JoinError),
     mut task: impl FnMut() -> F,
 ) -> Infallible {
     loop {
-        // Is dropped with this, and ends then.
+        // Dropping the set with this future ends the task.
         let mut running = JoinSet::new();
         running.spawn(task());
         if let Some(Err(error)) = running.join_next().await {

@@ -1,4 +1,5 @@
-//! TLS at the gRPC port: the certificates in force, their exchange when the files change, and what is told of both.
+//! TLS at the gRPC port: the certificates in force, their replacement when files change, and the log lines and metrics
+//! about both.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -15,12 +16,12 @@ use crate::tls::{
     self, Clients, HandshakeError, Held, ServerFiles, ServerTls, Shown, Standing, TlsErrors, Turns, Watched,
 };
 
-/// How often certificates are held against the clock.
+/// Interval of the checks for expiry.
 const LOOK: Duration = Duration::from_secs(60);
-/// How often the same is told of one.
+/// Interval of repeated warnings about the same certificate.
 const REMINDER: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// What makes connections of the port ones of TLS.
+/// TLS of the gRPC port.
 pub(super) struct Tls {
     files: ServerFiles,
     current: ArcSwap<ServerTls>,
@@ -30,10 +31,11 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// Reads the files, and tells what they turn on. The task keeps them up to date, for ever.
+    /// Reads the files, and logs their requirements for clients. The returned task replaces certificates when their
+    /// files change, and must run forever.
     ///
     /// # Errors
-    /// Where they cannot be used.
+    /// If the files cannot be used.
     pub(super) fn start(
         files: ServerFiles,
         metrics: Arc<Metrics>,
@@ -49,10 +51,11 @@ impl Tls {
         Ok((tls, async move { tokio::join!(kept.watch(watched), kept.remind()).1 }))
     }
 
-    /// Makes a connection one of TLS, on the worker that will serve it. `None`: that failed, which is told.
+    /// Performs the handshake, on the worker that will serve the connection. Returns `None` if it fails, after logging
+    /// the failure.
     pub(super) async fn accept(&self, connection: Plain, peer: Peer, turns: &Turns) -> Option<Stream> {
         let server = self.current.load_full();
-        // In a box: it is large, and most processes have none.
+        // Boxed because it is large, and most processes do not use TLS.
         match Box::pin(tls::accept(&server, turns, connection)).await {
             Ok(stream) => {
                 self.metrics.record_handshake(HandshakeError::DONE);
@@ -69,7 +72,7 @@ impl Tls {
 
     fn tell(&self, error: HandshakeError, client: Peer) {
         let advice = match error {
-            // Whatever looks whether a port is open does that.
+            // Usual for a probe that only checks whether the port is open.
             HandshakeError::Closed | HandshakeError::Timeout => return tracing::debug!(%client, "{error}"),
             HandshakeError::PlainText => "let it speak TLS, or unset GRPC_SERVER_USE_TLS",
             HandshakeError::NoCertificate => "give it one that an authority in GRPC_CLIENT_TLS_CACERT has signed",
@@ -88,7 +91,7 @@ impl Tls {
         );
     }
 
-    /// What a client that is in would not have got in with.
+    /// Records a client that was admitted, but would not be with GRPC_CLIENT_TLS_CACERT.
     fn note(&self, shown: &Shown, client: Peer) {
         let (certificate, said) = match shown {
             Shown::Enough => return,
@@ -122,7 +125,7 @@ impl Tls {
         .await;
     }
 
-    /// Tells what is known of these.
+    /// Logs warnings about these certificates, and sets their metrics.
     fn show(&self, loaded: &ServerTls) {
         for warning in &loaded.warnings {
             tracing::warn!("{warning}: clients are not asked for certificates");
@@ -134,7 +137,7 @@ impl Tls {
         }
     }
 
-    /// Says in time that a certificate ends, and that it has ended.
+    /// Warns before a certificate expires and after it has, forever.
     async fn remind(&self) -> Infallible {
         let mut told = Vec::new();
         loop {
@@ -143,7 +146,7 @@ impl Tls {
         }
     }
 
-    /// `told` is of which certificate what was told, and when.
+    /// `told` lists the certificates warned about, with the level and time of each warning.
     fn remind_once(&self, told: &mut Vec<(Held, Level, SystemTime)>, now: SystemTime) {
         let current = self.current.load();
         told.retain(|(held, _, at)| {
@@ -171,7 +174,7 @@ enum Level {
     Error,
 }
 
-/// What there is to say of a certificate.
+/// Returns the warning for a certificate, or `None` if it needs none.
 fn line(held: &Held, standing: Standing) -> Option<(Level, String)> {
     let file = &held.file;
     match standing {
@@ -191,7 +194,7 @@ fn line(held: &Held, standing: Standing) -> Option<(Level, String)> {
     }
 }
 
-/// What `tollgate ask` has to say for TLS.
+/// Returns the flags that `tollgate ask` needs for TLS.
 pub(super) fn client_flags(files: &ServerFiles) -> &'static str {
     match files.clients {
         Clients::Unasked | Clients::Observed(_) => " --ca FILE",
@@ -199,7 +202,7 @@ pub(super) fn client_flags(files: &ServerFiles) -> &'static str {
     }
 }
 
-/// What clients have to show, in words.
+/// Describes what clients must present.
 fn demand(clients: &Clients) -> String {
     match clients {
         Clients::Unasked => "asks clients for no certificate".into(),

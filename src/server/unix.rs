@@ -1,4 +1,5 @@
-//! A Unix socket to listen on, and its file: made, replaced where nobody listens any more, and removed at the end.
+//! Unix sockets to listen on, and their files: creates a file, replaces one that no process listens on, and removes it
+//! at the end.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io::ErrorKind;
@@ -9,34 +10,38 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use tokio::net::UnixListener;
 
-/// The file of a socket, which is removed with this, unless another has taken its place. It goes before the listener
-/// does: as long as that is there, no other file gets its number.
+/// The file of a socket, removed on drop unless another file has replaced it. Drop it before the listener: while the
+/// listener exists, no other file can get its inode number.
 pub struct SocketFile {
     path: PathBuf,
-    /// Its device and its number there.
+    /// Its device and inode number.
     identity: (u64, u64),
 }
 
-/// Listens there; the file gets this mode.
+/// Listens at this path, with a file of this mode.
 ///
 /// # Errors
-/// Where somebody else listens there, where something else is there, or where the system does not let it.
+/// If another process listens there, if a file of another kind exists there, or if the system denies access.
 pub(super) fn listen(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListener)> {
-    remove_stale(path)?;
-    let listener = UnixListener::bind(path).with_context(|| match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() && !folder.exists() => {
-            format!("there is no folder {}", folder.display())
-        }
-        _ => "cannot make the socket: may this process write there?".into(),
-    })?;
+    vacate(path)?;
+    let listener = UnixListener::bind(path).context("cannot make the socket: may this process write there?")?;
     let identity = identity(&fs::symlink_metadata(path)?);
     let file = SocketFile { path: path.to_owned(), identity };
     fs::set_permissions(path, Permissions::from_mode(mode)).context("cannot set its mode (GRPC_UDS_MODE)")?;
     Ok((file, listener))
 }
 
-/// Removes a socket that is left from a process that was killed.
-fn remove_stale(path: &Path) -> anyhow::Result<()> {
+/// Removes a socket file left by a process that was killed.
+///
+/// # Errors
+/// If another process listens there, a file of another kind exists there, or the folder does not exist.
+pub(super) fn vacate(path: &Path) -> anyhow::Result<()> {
+    if let Some(folder) = path.parent()
+        && !folder.as_os_str().is_empty()
+        && !folder.exists()
+    {
+        bail!("there is no folder {}", folder.display());
+    }
     let there = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         there => there?,
@@ -60,15 +65,9 @@ fn identity(metadata: &Metadata) -> (u64, u64) {
     (metadata.dev(), metadata.ino())
 }
 
-impl SocketFile {
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Whoever listens there now needs it.
+        // If the file has been replaced, another process listens on it.
         if fs::symlink_metadata(&self.path).is_ok_and(|there| identity(&there) == self.identity) {
             let _ = fs::remove_file(&self.path);
         }
@@ -98,7 +97,7 @@ mod tests {
         drop(file);
         assert!(path.exists(), "it is another's by now");
 
-        // As where a process is killed.
+        // Simulates a process that was killed.
         drop(listener);
         std::mem::forget(other);
         assert!(path.exists());

@@ -1,10 +1,9 @@
-//! One thread for each core, each with a runtime of its own: what belongs to a connection happens on one thread, so
-//! that no work is stolen, its memory stays with one core, and what has been answered together is written together.
-//! Workers share what a process has once: the counters in memory, leases, what is known to be denied, and the metrics
-//! of each limit.
+//! One thread per core, each with a separate runtime. All work of a connection happens on one thread, so no work is
+//! stolen, its memory stays with one core, and answers that are ready together are written together. Workers share what
+//! the process has once: the counters in memory, leases, the cache of denials, and the metrics of each limit.
 //!
-//! A proxy opens few connections and keeps them for long, so a job goes to the worker with the fewest. `SO_REUSEPORT`
-//! would draw lots, and leave one core with three connections and another with none.
+//! A proxy opens few connections and keeps them for long, so a new job goes to the worker with the fewest jobs.
+//! `SO_REUSEPORT` would pick threads at random, and leave one core with three connections and another with none.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,7 +13,7 @@ use futures_util::future::join_all;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::{Notify, oneshot, watch};
 
-/// The threads. They end when this is dropped, and what still runs on them ends with them.
+/// The worker threads. Dropping this ends the threads and everything that runs on them.
 pub struct Workers {
     workers: Vec<Worker>,
     lost: Arc<Notify>,
@@ -22,29 +21,29 @@ pub struct Workers {
 
 struct Worker {
     runtime: Handle,
-    /// Every job has a receiver: so there are as many jobs as receivers, all of them can be ended, and it shows
-    /// when none is left.
+    /// Every job holds a receiver. So the number of receivers is the number of jobs, a single message stops all of
+    /// them, and the channel shows when none is left.
     stop: watch::Sender<bool>,
-    /// The thread lives as long as this.
+    /// Dropping this ends the thread.
     _alive: oneshot::Sender<Infallible>,
 }
 
-/// Ends a job. The job counts as running for as long as it keeps this.
+/// Tells a job to stop. The job counts as running for as long as it keeps this.
 pub struct Stop(watch::Receiver<bool>);
 
 impl Stop {
-    /// Waits until the job should end.
+    /// Waits until the job should stop.
     pub async fn requested(&mut self) {
-        // An error means that the workers are gone: end then, too.
+        // An error means that the workers are gone: stop then, too.
         let _ = self.0.wait_for(|stop| *stop).await;
     }
 }
 
 impl Workers {
-    /// Starts so many.
+    /// Starts this number of threads.
     ///
     /// # Errors
-    /// Where the system gives no more threads or descriptors.
+    /// If the system provides no more threads or file descriptors.
     pub fn start(number: usize) -> io::Result<Workers> {
         let lost = Arc::new(Notify::new());
         let workers = (0..number).map(|index| {
@@ -55,12 +54,12 @@ impl Workers {
         Ok(Workers { workers: workers.collect::<io::Result<_>>()?, lost })
     }
 
-    /// The runtime of each.
+    /// Returns the runtime of each worker.
     pub fn runtimes(&self) -> Vec<Handle> {
         self.workers.iter().map(|worker| worker.runtime.clone()).collect()
     }
 
-    /// Runs a job on the worker that has the fewest. The job is made for the number of its worker.
+    /// Runs a job on the worker with the fewest jobs. `job` receives the worker's number.
     pub fn run<F: Future<Output = ()> + Send + 'static>(&self, job: impl FnOnce(usize, Stop) -> F) {
         let jobs = |worker: &Worker| worker.stop.receiver_count();
         if let Some((index, worker)) = self.workers.iter().enumerate().min_by_key(|(_, worker)| jobs(worker)) {
@@ -68,7 +67,7 @@ impl Workers {
         }
     }
 
-    /// Ends all jobs, and waits until they have ended.
+    /// Tells all jobs to stop, and waits until they have.
     pub async fn drain(&self) {
         for worker in &self.workers {
             worker.stop.send_replace(true);
@@ -76,13 +75,13 @@ impl Workers {
         join_all(self.workers.iter().map(|worker| worker.stop.closed())).await;
     }
 
-    /// Waits for what never should be: a thread that ends by a panic. That of a job ends the job only.
+    /// Waits until a thread ends by a panic, which should never happen. A panic inside a job ends only the job.
     pub async fn lost(&self) {
         self.lost.notified().await;
     }
 }
 
-/// A thread with a runtime that runs what is spawned on it, `until`.
+/// Starts a thread with a runtime that runs spawned tasks until `until` completes.
 fn start_thread(
     index: usize,
     until: impl Future<Output = ()> + Send + 'static,
@@ -98,7 +97,7 @@ fn start_thread(
     Ok(handle)
 }
 
-/// Is dropped with its thread, whatever ends that.
+/// Notifies when its thread ends, for any reason.
 struct Farewell(Arc<Notify>);
 
 impl Drop for Farewell {
@@ -113,13 +112,13 @@ mod tests {
 
     use super::*;
 
-    /// Starts jobs that run until they are ended, and returns where each runs.
+    /// Starts jobs that run until they are stopped, and records where each runs.
     struct Desk {
         workers: Arc<Workers>,
         started: (mpsc::UnboundedSender<Job>, mpsc::UnboundedReceiver<Job>),
     }
 
-    /// A job's worker and thread; the job ends when this is dropped.
+    /// The worker and the thread of a job. Dropping this ends the job.
     struct Job {
         worker: usize,
         thread: std::thread::ThreadId,
@@ -144,7 +143,7 @@ mod tests {
             self.started.1.recv().await.unwrap()
         }
 
-        /// How many jobs each worker has.
+        /// Returns the number of jobs of each worker.
         fn jobs(&self) -> Vec<usize> {
             self.workers.workers.iter().map(|worker| worker.stop.receiver_count()).collect()
         }

@@ -1,11 +1,12 @@
-//! What an answer carries, and how answers are counted.
+//! Settings of answers: headers and metadata, and the count of hits near the limit.
 
 use clap::{ArgAction, Args};
 
-use super::{SettingsError, named, share, switch};
+use super::tolerated::share_or_nearest;
+use super::{SettingsError, named, switch};
 use crate::grpc::HeaderFormat;
 
-/// What an answer carries, and how answers are counted.
+/// Settings of answers: headers and metadata, and the count of hits near the limit.
 #[derive(Args, Clone, Debug)]
 pub struct AnswerSettings {
     /// Send response headers that describe a client's limit.
@@ -14,12 +15,13 @@ pub struct AnswerSettings {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub limit_response_headers_enabled: bool,
 
-    /// In which form: separate sends a header for each figure, ietf the two structured fields of the IETF draft.
+    /// Format of the response headers: separate sends a header for each number, ietf the two structured fields of the
+    /// IETF draft.
     #[arg(long, env = "LIMIT_RESPONSE_HEADERS_FORMAT", value_name = "FORMAT", default_value = "separate",
         help_heading = "Answers", value_parser = named(&HeaderFormat::ALL, HeaderFormat::name))]
     pub limit_response_headers_format: HeaderFormat,
 
-    /// The header for the limit.
+    /// Name of the header for the limit.
     #[arg(
         long,
         env = "LIMIT_LIMIT_HEADER",
@@ -29,7 +31,7 @@ pub struct AnswerSettings {
     )]
     pub limit_limit_header: String,
 
-    /// The header for what remains.
+    /// Name of the header for the remaining hits.
     #[arg(
         long,
         env = "LIMIT_REMAINING_HEADER",
@@ -39,7 +41,7 @@ pub struct AnswerSettings {
     )]
     pub limit_remaining_header: String,
 
-    /// The header for the seconds until nothing is used any more.
+    /// Name of the header for the seconds until the limit is fully available again.
     #[arg(
         long,
         env = "LIMIT_RESET_HEADER",
@@ -49,26 +51,25 @@ pub struct AnswerSettings {
     )]
     pub limit_reset_header: String,
 
-    /// A header that says by what a request was decided: store, known_denial, failure_mode_open, failure_mode_closed,
-    /// failure_mode_local, not_refunded or adjustment. Unset: there is none.
+    /// Name of a header that says what decided a request: store, known_denial, failure_mode_open, failure_mode_closed,
+    /// failure_mode_local, not_refunded or adjustment. Unset: no such header.
     #[arg(long, env = "LIMIT_DECIDED_BY_HEADER", value_name = "NAME", help_heading = "Answers")]
     pub limit_decided_by_header: Option<String>,
 
-    /// Send dynamic metadata: what was asked, the metadata of the rules of the descriptors that pass, and which these
-    /// are.
+    /// Send dynamic metadata: the request's descriptors, which of them pass, and the metadata of the rules of those.
     #[arg(long, env = "RESPONSE_DYNAMIC_METADATA",
         help_heading = "Answers", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub response_dynamic_metadata: bool,
 
-    /// A hit beyond this share of its limit counts as near the limit in the metrics.
+    /// Share of a limit, from 0 to 1, beyond which a hit counts as near the limit in the metrics.
     #[arg(long, env = "NEAR_LIMIT_RATIO", value_name = "SHARE", default_value = "0.8", help_heading = "Answers",
-        value_parser = share)]
+        value_parser = share_or_nearest)]
     pub near_limit_ratio: f64,
 }
 
 impl AnswerSettings {
-    /// The names of headers that cannot be used.
+    /// Returns an error for each header name that HTTP does not allow.
     pub fn wrong_headers(&self) -> impl Iterator<Item = SettingsError> {
         let names = [
             ("LIMIT_LIMIT_HEADER", &self.limit_limit_header),

@@ -1,4 +1,4 @@
-//! What is told of single decisions: the decision log, and the heaviest keys; and how values are shown there.
+//! Settings of records of single decisions: the decision log, the top keys and the requests kept for what-if.
 
 use std::fs;
 use std::num::NonZeroU32;
@@ -7,94 +7,97 @@ use std::path::{Path, PathBuf};
 use clap::{ArgAction, Args};
 
 use super::{MIN_TOKEN, SettingsError, named, share, switch, whole};
-use crate::decision_log::{Destination, Options, Rotation};
-use crate::values::{Shown, Values};
+use crate::files::refuse_pipe;
+use crate::observe::decision_log::{Destination, Options, Rotation};
+use crate::observe::redaction::{Shown, Values};
 
-/// What is told of single decisions.
+/// Settings of records of single decisions.
 #[derive(Args, Clone, Debug)]
 pub struct DecisionSettings {
-    /// Where a JSON line goes for each limit that denies a request, or would in shadow mode: off, stdout, or the path
-    /// of a file.
+    /// Destination of the decision log: off, stdout, or the path of a file. It has a JSON line for each limit that
+    /// denies a request, or would in shadow mode.
     #[arg(long, env = "DECISION_LOG", value_name = "PATH", default_value = "off", help_heading = "Decisions",
         value_parser = place)]
     pub decision_log: LogPlace,
 
-    /// The share of requests of which every limit has a line, whatever it says: from 0 to 1. Such lines say that they
-    /// are sampled.
+    /// Share of requests, from 0 to 1, for which each limit writes a line, whatever its answer. Such lines are marked
+    /// as sampled.
     #[arg(long, env = "DECISION_LOG_SAMPLE", value_name = "SHARE", default_value = "0", help_heading = "Decisions",
         value_parser = share)]
     pub decision_log_sample: f64,
 
-    /// How lines show the values of descriptors: as they are, hashed by VALUES_KEY, or not at all. The values that a
-    /// rule spells out are shown the same way in its path.
+    /// How the decision log shows the values of descriptors: as they are, hashed with VALUES_KEY, or not at all.
+    /// Applies as well to values in the path of a rule.
     #[arg(long, env = "DECISION_LOG_VALUES", value_name = "HOW", default_value = "plain", ignore_case = true,
         help_heading = "Decisions", value_parser = named(&Shown::ALL, Shown::name))]
     pub decision_log_values: Shown,
 
-    /// The most lines in a second, of which samples take half at most; more are dropped, and counted.
+    /// Most lines of the decision log per second, at most half of them samples. Further lines are dropped and counted.
     #[arg(long, env = "DECISION_LOG_LINES_PER_SECOND", value_name = "NUMBER", default_value = "1000",
         help_heading = "Decisions", value_parser = whole::<NonZeroU32>(NonZeroU32::MIN..=NonZeroU32::MAX))]
     pub decision_log_lines_per_second: NonZeroU32,
 
-    /// When the file has so many bytes, it becomes PATH.1, PATH.1 becomes PATH.2 and so on, and a new one begins.
+    /// Size in bytes at which the file of the decision log is rotated: it becomes PATH.1, PATH.1 becomes PATH.2 and so
+    /// on, and a new file is started.
     #[arg(long, env = "DECISION_LOG_FILE_BYTES", value_name = "BYTES", default_value = "104857600",
         help_heading = "Decisions", value_parser = whole::<u64>(1_024..=u64::MAX))]
     pub decision_log_file_bytes: u64,
 
-    /// So many of those of before are kept.
+    /// Number of rotated files of the decision log to keep.
     #[arg(long, env = "DECISION_LOG_FILES", value_name = "NUMBER", default_value = "5", help_heading = "Decisions",
         value_parser = whole::<u32>(0..=1_000))]
     pub decision_log_files: u32,
 
-    /// Count the heaviest keys of each rule, for `tollgate top` and /top: 32 MiB at most.
+    /// Count the hits of the top keys of each rule, for `tollgate top` and /top. Takes at most 32 MiB.
     #[arg(long, env = "TOP_KEYS", help_heading = "Decisions", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "true")]
     pub top_keys: bool,
 
-    /// How they show the values of descriptors, and /adjustments to who sends ADMIN_READ_TOKEN: as they are, hashed by
-    /// VALUES_KEY, or not at all. So do the examples of candidate rules, and what is kept by WHAT_IF_REQUESTS.
+    /// How top keys, the examples of candidate rules and the requests kept by WHAT_IF_REQUESTS show the values of
+    /// descriptors: as they are, hashed with VALUES_KEY, or not at all. Applies as well to /adjustments for clients
+    /// that send the ADMIN_READ_TOKEN.
     #[arg(long, env = "TOP_KEYS_VALUES", value_name = "HOW", default_value = "plain", ignore_case = true,
         help_heading = "Decisions", value_parser = named(&Shown::ALL, Shown::name))]
     pub top_keys_values: Shown,
 
-    /// Keep so many of the last requests in memory, 8 MiB at most, to tell at /what-if and in the console what another
-    /// number would do with them. 0 keeps none.
+    /// Number of recent requests to keep in memory, 8 MiB at most. /what-if and the console use them to show the effect
+    /// of another number. 0 keeps none.
     #[arg(long, env = "WHAT_IF_REQUESTS", value_name = "NUMBER", default_value = "0", help_heading = "Decisions",
         value_parser = whole::<u32>(0..=10_000_000))]
     pub what_if_requests: u32,
 
-    /// The share of keys whose requests are kept, from 0 to 1. A key is wholly in it or not at all, on every replica
-    /// alike.
+    /// Share of keys for which requests are kept, from 0 to 1. All instances keep the same keys, with all requests of
+    /// each key.
     #[arg(long, env = "WHAT_IF_SAMPLE", value_name = "SHARE", default_value = "0.1", help_heading = "Decisions",
         value_parser = share)]
     pub what_if_sample: f64,
 
-    /// What values are hashed by, of at least 16 characters: who does not know it cannot try values until one has the
-    /// same hash.
+    /// Key with which values are hashed, of at least 16 characters. Hashing likely values without the key does not
+    /// reveal a value.
     #[arg(long, env = "VALUES_KEY", value_name = "KEY", hide_env_values = true, help_heading = "Decisions")]
     pub values_key: Option<String>,
 
-    /// A file with that key, which goes before VALUES_KEY.
+    /// File with the key for hashing values. It takes precedence over VALUES_KEY.
     #[arg(long, env = "VALUES_KEY_FILE", value_name = "FILE", help_heading = "Decisions")]
     pub values_key_file: Option<PathBuf>,
 }
 
-/// Where the decision log goes.
+/// Destination of the decision log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogPlace {
-    /// Nowhere.
+    /// No decision log.
     Off,
-    /// To standard output.
+    /// Standard output.
     Stdout,
-    /// To a file.
+    /// A file.
     File(PathBuf),
 }
 
 impl DecisionSettings {
-    /// How the decision log is written; `None`: it is not.
+    /// Returns the options of the decision log; `None` if it is off.
     ///
     /// # Errors
-    /// Where values are hashed by no key.
+    /// Fails if hashing is chosen without a valid key.
     pub fn decision_log(&self) -> Result<Option<Options>, SettingsError> {
         let destination = match &self.decision_log {
             LogPlace::Off => return Ok(None),
@@ -113,28 +116,28 @@ impl DecisionSettings {
         }))
     }
 
-    /// How the heaviest keys are shown; `None`: they are not counted.
+    /// Returns how top keys show values; `None` if top keys are not counted.
     ///
     /// # Errors
-    /// Where values are hashed by no key.
+    /// Fails if hashing is chosen without a valid key.
     pub fn heavy_hitters(&self) -> Result<Option<Values>, SettingsError> {
         self.top_keys.then(|| self.reader_values()).transpose()
     }
 
-    /// How values are shown to people, and those of adjustments to who may only read.
+    /// Returns how values are shown to people, and those of adjustments to clients that may only read.
     ///
     /// # Errors
-    /// Where they are hashed by no key.
+    /// Fails if hashing is chosen without a valid key.
     pub fn reader_values(&self) -> Result<Values, SettingsError> {
         self.values("TOP_KEYS_VALUES", self.top_keys_values)
     }
 
-    /// What is wrong with them.
+    /// Returns the first error in these settings.
     pub fn errors(&self) -> Option<SettingsError> {
         self.decision_log().err().or_else(|| self.reader_values().err())
     }
 
-    /// The settings that do nothing beside the others, and why.
+    /// Returns the settings that have no effect because of others, with the reason.
     pub fn without_effect(&self) -> Vec<(&'static str, &'static str)> {
         const OF_LOG: [&str; 3] = ["DECISION_LOG_SAMPLE", "DECISION_LOG_VALUES", "DECISION_LOG_LINES_PER_SECOND"];
         const OF_FILE: [&str; 2] = ["DECISION_LOG_FILE_BYTES", "DECISION_LOG_FILES"];
@@ -176,7 +179,7 @@ impl DecisionSettings {
 }
 
 fn read(path: &Path) -> Result<String, SettingsError> {
-    match fs::read_to_string(path) {
+    match refuse_pipe(path).and_then(|()| fs::read_to_string(path)) {
         Ok(key) => Ok(key.trim_end_matches(['\r', '\n']).to_owned()),
         Err(error) => Err(SettingsError::ValuesKeyFile(error.to_string())),
     }

@@ -1,9 +1,9 @@
-//! Lengths of time, as people and Go write them.
+//! Parsers of durations, in the spelling of people and of Go.
 
 use std::time::Duration;
 
-/// What is longer is a mistake, and the clock could not count it.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+/// Longest duration allowed. A longer one is a mistake, and could overflow the clock.
+pub(super) const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
 pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     match duration(text)? {
@@ -12,7 +12,7 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Up to a year.
+/// Parses a duration of at most a year.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text).ok().or_else(|| of_go(text)) {
         Some(duration) if duration > LONGEST => Err("must be at most 366d".into()),
@@ -21,11 +21,19 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Go's units in nanoseconds, a longer name before one that it begins with.
+/// Parses a duration of any length, as in Go; zero for a negative one.
+pub(super) fn of_any_length(text: &str) -> Option<Duration> {
+    let (is_negative, unsigned) = text.strip_prefix('-').map_or((false, text), |rest| (true, rest));
+    let duration = humantime::parse_duration(unsigned).ok().or_else(|| of_go(unsigned))?;
+    Some(if is_negative { Duration::ZERO } else { duration })
+}
+
+/// Go's units in nanoseconds. A longer name comes before its own prefix.
 const UNITS: [(&str, f64); 8] =
     [("ns", 1.0), ("us", 1e3), ("µs", 1e3), ("μs", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 60e9), ("h", 3600e9)];
 
-/// What Go's `time.ParseDuration` takes and `humantime` does not: fractions, as in `1.5h` or `.5s`, and a plus.
+/// Parses the durations that Go's `time.ParseDuration` accepts and `humantime` does not: fractions, as in `1.5h` or
+/// `.5s`, and a plus.
 fn of_go(text: &str) -> Option<Duration> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     let mut sum = Duration::ZERO;

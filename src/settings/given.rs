@@ -1,26 +1,26 @@
-//! What somebody gave to a setting, by the name that they used, and what is wrong with it.
+//! Values given to settings, by the flag or variable that was used, and the mistakes in them.
 
 use std::ffi::OsString;
 use std::fmt;
 
 use super::SettingsError;
 
-/// A value that somebody gave to a flag, or to its variable.
+/// A value given to a flag or to its variable.
 #[derive(Clone, Debug)]
 pub struct Given {
     /// The flag, without its dashes.
     pub flag: String,
-    /// The variable, where the flag has one.
+    /// The variable, if the flag has one.
     pub variable: Option<String>,
     /// Which of the two was used.
     pub origin: Origin,
-    /// Several where it was given several times.
+    /// Several values if it was given several times.
     pub values: Vec<OsString>,
-    /// A value that nobody may read in a log.
+    /// Whether the value must not appear in a log.
     pub is_secret: bool,
 }
 
-/// Where a value comes from.
+/// Origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
     /// A variable.
@@ -29,19 +29,19 @@ pub enum Origin {
     CommandLine,
 }
 
-/// A value that cannot be, or that does not go with the others.
+/// An invalid value, or one that conflicts with others.
 #[derive(Clone, Debug)]
 pub struct Mistake {
-    /// `None`: what is wrong is that nothing was given.
+    /// The value; `None` if the mistake is that no value was given.
     pub given: Option<Given>,
-    /// What would be right.
+    /// What to write instead.
     pub reason: String,
 }
 
-/// The longest value that is shown whole.
+/// Longest value that is shown whole, in characters.
 const SHOWN: usize = 200;
 
-/// `REDIS_TIMEOUT=100` or `--redis-timeout=100`; of a secret the name alone.
+/// Writes `REDIS_TIMEOUT=100` or `--redis-timeout=100`; for a secret only the name.
 impl fmt::Display for Given {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.origin, &self.variable) {
@@ -53,7 +53,7 @@ impl fmt::Display for Given {
 }
 
 impl Given {
-    /// What was given, fit for one line; stars in the place of a secret.
+    /// Returns the value escaped for one line, with stars in place of a secret.
     pub fn value(&self) -> String {
         if self.is_secret {
             return "***".to_owned();
@@ -72,7 +72,7 @@ impl fmt::Display for Origin {
     }
 }
 
-/// `REDIS_TIMEOUT=100 (environment): a duration has units`.
+/// Writes `REDIS_TIMEOUT=100 (environment): a duration has units`.
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Mistake { given, reason } = self;
@@ -84,14 +84,14 @@ impl fmt::Display for Mistake {
 }
 
 impl Given {
-    /// Whether it is the setting of one of these variables.
+    /// Returns whether the setting is one of these variables.
     pub fn is_one_of(&self, variables: &[&str]) -> bool {
         self.variable.as_deref().is_some_and(|variable| variables.contains(&variable))
     }
 }
 
 impl Mistake {
-    /// The same error by the name that was used.
+    /// Returns the error with the flag or variable that was used.
     pub fn of(error: &SettingsError, given: &[Given]) -> Mistake {
         let setting = error.setting();
         let concerned = |given: &&Given| setting.is_some() && given.variable.as_deref() == setting;
@@ -99,7 +99,7 @@ impl Mistake {
     }
 }
 
-/// A text from outside, fit for one line.
+/// Returns a text from outside, escaped for one line.
 pub(super) fn on_one_line(text: &str) -> String {
     let mut shown: String = text.chars().take(SHOWN).flat_map(char::escape_debug).collect();
     if text.chars().nth(SHOWN).is_some() {

@@ -1,12 +1,12 @@
 //! Variables that Kubernetes sets in every container for every Service of its namespace, as Docker once did for links.
-//! A Service that is named like a setting of ours sets that setting.
+//! A Service with the name of one of Tollgate's settings sets that setting.
 
-/// Whether a variable is one of those: `REDIS_PORT=tcp://10.0.0.1:6379`, `REDIS_SERVICE_HOST`.
+/// Returns whether a variable is one of these: `REDIS_PORT=tcp://10.0.0.1:6379`, `REDIS_SERVICE_HOST`.
 pub(super) fn is_service_link(variable: &str, value: &str) -> bool {
     is_address(value) || is_service(variable) || is_port_of_service(variable)
 }
 
-/// The parser of a port whose variable is `variable`.
+/// Returns the parser of the port in `variable`.
 pub fn port(variable: &'static str) -> impl Fn(&str) -> Result<u16, String> + Clone {
     move |text| {
         text.parse().map_err(|_| match variable.strip_suffix("_PORT") {
@@ -25,12 +25,12 @@ fn is_address(value: &str) -> bool {
     ["tcp://", "udp://", "sctp://"].iter().any(|scheme| value.starts_with(scheme))
 }
 
-/// `NAME_SERVICE_HOST`, `NAME_SERVICE_PORT` and `NAME_SERVICE_PORT_GRPC`.
+/// Matches `NAME_SERVICE_HOST`, `NAME_SERVICE_PORT` and `NAME_SERVICE_PORT_GRPC`.
 fn is_service(variable: &str) -> bool {
     ["_SERVICE_HOST", "_SERVICE_PORT"].iter().any(|end| variable.ends_with(end)) || variable.contains("_SERVICE_PORT_")
 }
 
-/// `NAME_PORT_6379_TCP`, and more behind it.
+/// Matches `NAME_PORT_6379_TCP`, also with a suffix.
 fn is_port_of_service(variable: &str) -> bool {
     let behind = variable.split("_PORT_").skip(1);
     behind.filter_map(|rest| rest.split_once('_')).any(|(number, protocol)| {

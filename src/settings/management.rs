@@ -1,26 +1,28 @@
-//! The management server that rules come from, where they come from one.
+//! Settings of the management server, if rules come from one.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, Args};
 
-use super::{PeerTls, Settings, SettingsError, duration, positive_duration, switch, whole};
-use crate::rules::xds::{Backoff, Headers, HostPort, Metadata, Options, PING_INTERVAL};
+use super::duration;
+use super::tolerated::{RESPONSE_BYTES, positive_or_default, whole_or_nearest};
+use super::{PeerTls, Settings, SettingsError, switch};
+use crate::sources::xds::{Backoff, Headers, HostPort, Metadata, Options, PING_INTERVAL};
 use crate::tls::{ClientFiles, Expected, NamedFile, Protocol, Trusted};
 
-/// The longest response by default: room for 256 rules of 128 headers each, and more.
+/// Default for the longest response: room for 256 rules of 128 headers each, and more.
 const MAX_RESPONSE_BYTES: usize = 16 * 1024 * 1024;
 
-/// The management server that rules come from, with CONFIG_TYPE=GRPC_XDS_SOTW.
+/// Settings of the management server that sends the rules, with CONFIG_TYPE=GRPC_XDS_SOTW.
 #[derive(Args, Clone, Debug)]
 pub struct ManagementSettings {
-    /// Where the management server is.
+    /// Address of the management server.
     #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_URL", value_name = "HOST:PORT", default_value = "localhost:18000",
         help_heading = "Management server", value_parser = str::parse::<HostPort>)]
     pub config_grpc_xds_server_url: HostPort,
 
-    /// Who asks: the server sends what is meant for this name.
+    /// Node ID to send. The server sends the rules for this name.
     #[arg(
         long,
         env = "CONFIG_GRPC_XDS_NODE_ID",
@@ -30,85 +32,88 @@ pub struct ManagementSettings {
     )]
     pub config_grpc_xds_node_id: String,
 
-    /// And what else the server may want to know: `name=value,name=value`.
+    /// Metadata of the node to send: `name=value,name=value`.
     #[arg(long, env = "CONFIG_GRPC_XDS_NODE_METADATA", value_name = "PAIRS", default_value = "",
         hide_default_value = true, help_heading = "Management server", value_parser = str::parse::<Metadata>)]
     pub config_grpc_xds_node_metadata: Metadata,
 
-    /// Headers to send along, such as a token: `name:value,name:value`.
+    /// Headers to send to the server, such as a token: `name:value,name:value`.
     #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", value_name = "PAIRS", default_value = "",
         hide_default_value = true, hide_env_values = true, help_heading = "Management server",
         value_parser = str::parse::<Headers>)]
     pub config_grpc_xds_client_additional_headers: Headers,
 
-    /// The first wait where the server cannot be reached or its connection is lost. Each further one is twice as long,
-    /// up to XDS_CLIENT_BACKOFF_MAX_INTERVAL.
+    /// First wait before a retry if the server cannot be reached or the connection is lost. Each further wait is twice
+    /// as long, up to XDS_CLIENT_BACKOFF_MAX_INTERVAL.
     #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", value_name = "DURATION", default_value = "3s",
-        help_heading = "Management server", value_parser = positive_duration)]
+        help_heading = "Management server",
+        value_parser = positive_or_default("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL"))]
     pub config_grpc_xds_server_connect_retry_interval: Duration,
 
-    /// The first wait where the server is there and refuses the stream.
+    /// First wait before a retry if the server rejects the stream.
     #[arg(long, env = "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", value_name = "DURATION", default_value = "10s",
-        help_heading = "Management server", value_parser = positive_duration)]
+        help_heading = "Management server",
+        value_parser = positive_or_default("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL"))]
     pub xds_client_backoff_initial_interval: Duration,
 
-    /// No wait is longer, but for its share of chance.
+    /// Longest wait before a retry, without the random part.
     #[arg(long, env = "XDS_CLIENT_BACKOFF_MAX_INTERVAL", value_name = "DURATION", default_value = "60s",
-        help_heading = "Management server", value_parser = positive_duration)]
+        help_heading = "Management server",
+        value_parser = positive_or_default("XDS_CLIENT_BACKOFF_MAX_INTERVAL"))]
     pub xds_client_backoff_max_interval: Duration,
 
-    /// Each wait is drawn so much shorter or longer, so that replicas do not come all at once: with 0.5 between half of
-    /// it and one and a half. More than 1 is as 1.
+    /// Share by which each wait is randomly shortened or lengthened, to keep instances from retrying at once. 0.5 gives
+    /// half to one and a half times the wait. Values over 1 count as 1.
     #[arg(long, env = "XDS_CLIENT_BACKOFF_RANDOM_FACTOR", value_name = "SHARE", default_value = "0.5",
         help_heading = "Management server", value_parser = share)]
     pub xds_client_backoff_random_factor: f64,
 
-    /// Draw at all.
+    /// Randomize the backoff.
     #[arg(long, env = "XDS_CLIENT_BACKOFF_JITTER", help_heading = "Management server", value_parser = switch(),
         ignore_case = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
         default_value = "true")]
     pub xds_client_backoff_jitter: bool,
 
-    /// The longest response; 0 is 16 MiB. Reading one takes some ten times as much memory, for as long as it is being
-    /// read.
+    /// Longest response in bytes; 0 means 16 MiB. Reading a response takes about ten times as much memory.
     #[arg(long, env = "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", value_name = "BYTES", default_value = "0",
-        help_heading = "Management server", value_parser = whole::<u32>(0..=1 << 30))]
+        help_heading = "Management server", value_parser = whole_or_nearest(RESPONSE_BYTES))]
     pub xds_client_max_msg_size_in_bytes: u32,
 
-    /// After a new connection: how long rules stay in force that the server has not named again. A server that has just
-    /// started may not know everything yet. What it names and then leaves out goes at once.
+    /// Time after a new connection for which rules stay in force that the server has not yet sent again. A server that
+    /// has just started may not know all rules. A rule that the server has sent and then leaves out is removed at once.
     #[arg(long, env = "CONFIG_GRPC_XDS_REMOVAL_DELAY", value_name = "DURATION", default_value = "30s",
         help_heading = "Management server", value_parser = duration)]
     pub config_grpc_xds_removal_delay: Duration,
 
-    /// Speak TLS with the server. Its files are read again for each new connection.
+    /// Use TLS with the server. Its files are read again for each new connection.
     #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_USE_TLS", help_heading = "Management server", value_parser = switch(),
         ignore_case = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
         default_value = "false")]
     pub config_grpc_xds_server_use_tls: bool,
 
-    /// The authorities (PEM) that may have signed the server's certificate, and no others. Unset: those of the machine.
+    /// File with the only authorities (PEM) to trust for the server's certificate. Unset: public authorities and those
+    /// of the machine.
     #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_CACERT", value_name = "FILE", help_heading = "Management server")]
     pub config_grpc_xds_server_tls_cacert: Option<PathBuf>,
 
-    /// The name that the server's certificate must have. Unset: the host of CONFIG_GRPC_XDS_SERVER_URL.
+    /// Name that the server's certificate must have. Unset: the host of CONFIG_GRPC_XDS_SERVER_URL.
     #[arg(long, env = "CONFIG_GRPC_XDS_SERVER_TLS_SAN", value_name = "NAME", help_heading = "Management server")]
     pub config_grpc_xds_server_tls_san: Option<String>,
 
-    /// What is shown to a server that asks for a certificate (PEM), and behind it those between it and its authority.
+    /// File with the certificate (PEM) to send if the server asks for one, followed by any intermediate certificates.
     #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", value_name = "FILE", help_heading = "Management server")]
     pub config_grpc_xds_client_tls_cert: Option<PathBuf>,
 
-    /// That certificate's private key (PEM), without a passphrase.
+    /// File with the private key (PEM) of CONFIG_GRPC_XDS_CLIENT_TLS_CERT, without a passphrase.
     #[arg(long, env = "CONFIG_GRPC_XDS_CLIENT_TLS_KEY", value_name = "FILE", help_heading = "Management server")]
     pub config_grpc_xds_client_tls_key: Option<PathBuf>,
 }
 
 impl ManagementSettings {
-    /// `None`: no TLS is spoken.
+    /// Returns the files for TLS; `None` without TLS.
     ///
     /// # Errors
-    /// Where only one of two files is named.
+    /// Fails if only one of the two files is set.
     pub fn tls(&self) -> Result<Option<PeerTls>, SettingsError> {
         if !self.config_grpc_xds_server_use_tls {
             return Ok(None);
@@ -130,7 +135,7 @@ impl ManagementSettings {
 }
 
 impl Settings {
-    /// As the client of a management server takes it.
+    /// Returns the options of the client of the management server.
     pub fn management_server(&self) -> Options {
         let management = &self.management;
         Options {
@@ -160,6 +165,6 @@ impl Settings {
 }
 
 fn share(text: &str) -> Result<f64, String> {
-    let share = text.parse().ok().filter(|share: &f64| share.is_finite() && *share >= 0.0);
-    share.ok_or_else(|| "must be a number from 0 to 1".to_owned())
+    let share = text.parse().ok().filter(|share: &f64| share.is_finite());
+    share.map(|share| share.max(0.0)).ok_or_else(|| "must be a number from 0 to 1".to_owned())
 }

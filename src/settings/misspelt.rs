@@ -1,27 +1,28 @@
-//! Variables that look like a setting and are none. They would do nothing, without a word.
+//! Variables with names that resemble a setting. Without a warning they would silently do nothing.
 //!
-//! A false alarm costs trust, so only what is very near counts: one letter in a short name and two in a long one, other
-//! case, other or no underscores, a prefix, and the names that other programs have for the same.
+//! False alarms cost trust, so only close names count: one wrong letter in a short name and two in a long one, another
+//! case, other or missing underscores, a prefix, and the names that other programs use for the same setting.
 
 use std::collections::BTreeSet;
 
+use super::Environment;
 use super::given::on_one_line;
 use super::links::is_service_link;
-use super::{Environment, reference};
+use super::reference;
 
-/// A variable that does nothing, and what was probably meant.
+/// A variable without effect, and the settings that were probably meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misspelt {
     /// The name that is set.
     pub variable: String,
-    /// Names that there are; more than one where they are equally near.
+    /// Existing names; several if they are equally close.
     pub meant: Vec<String>,
 }
 
-/// What people put in front of the names of one program's settings.
+/// Prefixes that people add to the names of one program's settings.
 const PREFIXES: &[&str] = &["TOLLGATE", "RATELIMIT"];
 
-/// What others call it, and what it is called here.
+/// Names in other programs, and the setting here.
 const SYNONYMS: &[(&[&str], &str)] = &[
     (
         &[
@@ -65,10 +66,11 @@ const SYNONYMS: &[(&[&str], &str)] = &[
     (&["DRY_RUN"], "SHADOW_MODE"),
 ];
 
-/// How the names begin that OpenTelemetry has for logs: one letter more than those for spans.
+/// Prefix of OpenTelemetry's names for logs: one letter away from those for spans.
 const OF_LOGS: &str = "OTEL_BLRP_";
 
-/// What of the environment was probably meant for one of `concerned`, which a command reads, in the order of the names.
+/// Returns the variables that were probably meant for one of `concerned`, the settings that a command reads, in the
+/// order of the names.
 pub fn misspelt(environment: &Environment, concerned: &BTreeSet<String>) -> Vec<Misspelt> {
     let settings = super::names();
     let known: Vec<String> = settings.iter().cloned().chain(reference::names().map(str::to_owned)).collect();
@@ -78,7 +80,7 @@ pub fn misspelt(environment: &Environment, concerned: &BTreeSet<String>) -> Vec<
     let meant = |variable: &str| {
         let given = without_prefix(variable);
         match synonym(&given) {
-            // An application has its own names beside ours.
+            // If the setting itself is set, the other variable belongs to another program.
             Some(meant) if environment.get(meant).is_some() => Vec::new(),
             Some(meant) => vec![meant.to_owned()],
             None => nearest(&given, &known),
@@ -88,7 +90,7 @@ pub fn misspelt(environment: &Environment, concerned: &BTreeSet<String>) -> Vec<
     found.filter(|found| found.meant.iter().any(is_read)).collect()
 }
 
-/// As letters alone, and without the name of the program.
+/// Returns the letters of a name without the prefix of the program.
 fn without_prefix(variable: &str) -> String {
     let squeezed = squeezed(variable);
     PREFIXES.iter().find_map(|prefix| squeezed.strip_prefix(prefix)).unwrap_or(&squeezed).to_owned()
@@ -99,11 +101,11 @@ fn synonym(given: &str) -> Option<&'static str> {
     SYNONYMS.iter().find(|(names, _)| is_given(names)).map(|(_, meant)| *meant)
 }
 
-/// Those of the known names that are as near as any, and near enough.
+/// Returns the closest known names, if they are close enough.
 fn nearest(given: &str, known: &[String]) -> Vec<String> {
-    /// No name is that long, and comparing takes time.
+    /// Longer than every name. Comparing takes time.
     const LONGEST: usize = 100;
-    // Ours have no digits: what has one is another of its kind.
+    // Names of settings have no digits, so a name with a digit belongs to another program.
     if given.len() > LONGEST || given.bytes().any(|byte| byte.is_ascii_digit()) {
         return Vec::new();
     }
@@ -114,11 +116,11 @@ fn nearest(given: &str, known: &[String]) -> Vec<String> {
     near.into_iter().map(|(_, name)| name.clone()).collect()
 }
 
-/// How many letters are wrong; `None` where they are too many.
+/// Returns the number of wrong letters; `None` if there are too many.
 fn distance(given: &str, name: &str) -> Option<usize> {
     let wrong = strsim::osa_distance(given, name);
     let near_enough = match name.len() {
-        // `HOST` is near to half of the dictionary: only swapped letters count.
+        // `HOST` is close to many words: only swapped letters count.
         0..=4 => wrong == 0 || wrong == 1 && sorted(given) == sorted(name),
         5..=11 => wrong <= 1,
         _ => wrong <= 2,
@@ -126,7 +128,7 @@ fn distance(given: &str, name: &str) -> Option<usize> {
     near_enough.then_some(wrong)
 }
 
-/// `redis-url`, `REDISURL` and `REDIS__URL` are the same.
+/// Returns the letters alone: `redis-url`, `REDISURL` and `REDIS__URL` are equal.
 fn squeezed(name: &str) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|char| char.to_ascii_uppercase()).collect()
 }
@@ -185,7 +187,7 @@ mod tests {
         assert_eq!(misspelt(&environment, &settings::names()), []);
     }
 
-    /// What other programs, shells, orchestrators and CI set in the environments that Tollgate runs in.
+    /// Variables that other programs, shells, orchestrators and CI set where Tollgate runs.
     const ELSEWHERE: &str = include_str!("../../tests/settings/elsewhere.env");
 
     #[test]
@@ -196,7 +198,7 @@ mod tests {
         assert_eq!(misspelt(&environment, &settings::names()), []);
     }
 
-    /// One of the ways in which a name goes wrong.
+    /// A kind of typing mistake in a name.
     #[derive(Clone, Debug)]
     enum Slip {
         Swap(Index),
@@ -214,7 +216,7 @@ mod tests {
                 let at = at.index(letters.len() - 1);
                 letters.swap(at, at + 1);
             }
-            // A short name without a letter is another word.
+            // A short name without one letter is another word.
             Slip::Lose(at) if letters.len() > 4 => drop(letters.remove(at.index(letters.len()))),
             Slip::Twice(at) if letters.len() > 4 => {
                 let at = at.index(letters.len());

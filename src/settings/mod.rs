@@ -1,8 +1,9 @@
-//! Every knob of the process, once: its flag, environment variable, default and meaning.
+//! The settings of the process. Each is declared once: its flag, environment variable, default and meaning.
 //!
-//! The help text and the reference page (`docs/settings.md`, made by `tollgate settings`) derive from this
-//! declaration. Where `envoyproxy/ratelimit` has the same thing, its variable names it here.
+//! The help and the reference page (`docs/settings.md`, made by `tollgate settings`) derive from this declaration. A
+//! setting that `envoyproxy/ratelimit` has as well has the name of its variable there.
 
+pub(crate) mod fleet;
 mod answers;
 mod candidates;
 mod decisions;
@@ -19,12 +20,12 @@ mod page;
 mod per_second;
 mod redis_tls;
 mod reference;
-mod replicas;
 mod requests;
 mod rules;
 mod statistics;
 mod store;
 mod tls;
+mod tolerated;
 mod tracing;
 
 use std::fmt::Display;
@@ -35,7 +36,7 @@ use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::metrics::reference::NO_LABEL;
-use crate::store::redis::RedisAddressError;
+use crate::store::redis::topology::address::RedisAddressError;
 
 use self::duration::{duration, positive_duration};
 
@@ -43,6 +44,7 @@ pub use answers::AnswerSettings;
 pub use candidates::{CandidateFiles, CandidateSettings};
 pub use decisions::{DecisionSettings, LogPlace};
 pub use environment::Environment;
+pub use fleet::sign_of_replicas;
 pub use given::{Given, Mistake, Origin};
 pub use links::port;
 pub use listeners::ListenerSettings;
@@ -52,118 +54,118 @@ pub use misspelt::{Misspelt, misspelt};
 pub use page::{names, page};
 pub use redis_tls::RedisTlsSettings;
 pub use reference::{Unsupported, unsupported};
-pub use replicas::sign_of_replicas;
 pub use requests::RequestSettings;
 pub use rules::{ConfigType, Deciding, Reading, RulesSettings};
 pub use statistics::{Address, StatisticsSettings};
 pub use store::{Backend, KeyNames, SocketType, StoreSettings};
 pub use tls::{PeerTls, TlsSettings};
+pub use tolerated::tolerated;
 pub use tracing::TracingSettings;
 
-/// How the process runs, in the order of the reference page. Durations read like 150us, 20ms, 1h30m.
+/// The settings of the process, in the order of the reference page. Durations are written as 150us, 20ms, 1h30m.
 #[derive(Args, Clone, Debug)]
 pub struct Settings {
-    /// Where the rules are.
+    /// Sources of the rules.
     #[command(flatten)]
     pub rules: RulesSettings,
 
-    /// How they are read.
+    /// How rules are read.
     #[command(flatten)]
     pub reading: Reading,
 
-    /// What holds for all of them.
+    /// Settings for all rules together.
     #[command(flatten)]
     pub deciding: Deciding,
 
-    /// What others would decide otherwise.
+    /// Rules evaluated beside those in force.
     #[command(flatten)]
     pub candidates: CandidateSettings,
 
-    /// The management server that they come from, where they come from one.
+    /// The management server that sends the rules, if there is one.
     #[command(flatten)]
     pub management: ManagementSettings,
 
-    /// Where counters live.
+    /// The store of counters.
     #[command(flatten)]
     pub store: StoreSettings,
 
-    /// Where the process listens.
+    /// The ports.
     #[command(flatten)]
     pub listeners: ListenerSettings,
 
-    /// What is encrypted, and who gets in.
+    /// Encryption, and the clients to admit.
     #[command(flatten)]
     pub tls: TlsSettings,
 
-    /// What a request may be.
+    /// Limits on requests.
     #[command(flatten)]
     pub requests: RequestSettings,
 
-    /// What an answer carries.
+    /// Content of answers.
     #[command(flatten)]
     pub answers: AnswerSettings,
 
-    /// Where statistics go.
+    /// Destinations of statistics.
     #[command(flatten)]
     pub statistics: StatisticsSettings,
 
-    /// What is logged.
+    /// The log.
     #[command(flatten)]
     pub logs: LogSettings,
 
-    /// What is told of single decisions.
+    /// Records of single decisions.
     #[command(flatten)]
     pub decisions: DecisionSettings,
 
-    /// What is traced.
+    /// Traces.
     #[command(flatten)]
     pub tracing: TracingSettings,
 }
 
-/// A setting that cannot be by itself, or that does not go with the others. Its text is what would be right;
-/// [`Mistake::of`] puts the name that was used in front.
+/// An invalid setting, or one that conflicts with others. The text says what to do; [`Mistake::of`] adds the name of
+/// the flag or variable that was used.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// No place is named.
+    /// No rules are named.
     #[error(
         "no rules: name a file or folder with --rules PATH (or RULES), or the layout of envoyproxy/ratelimit with \
          RUNTIME_SUBDIRECTORY"
     )]
     NoRules,
-    /// They are where this command does not look.
+    /// The rules come from a source that this command does not read.
     #[error(
         "the rules come from a management server (CONFIG_TYPE=GRPC_XDS_SOTW): name files with --rules PATH, or ask the \
          running service"
     )]
     RulesElsewhere,
-    /// Redis without a place.
+    /// The store is Redis, without an address.
     #[error("needs REDIS_URL, for example REDIS_URL=localhost:6379")]
     NoRedisUrl,
-    /// A place that cannot be understood.
+    /// An address that cannot be parsed.
     #[error(transparent)]
     RedisUrl(RedisAddressError),
-    /// One says tcp and the other means a path.
+    /// The type is tcp, but the address is a path.
     #[error("REDIS_URL is the path of a Unix socket: write host:port there, or unix here")]
     SocketType,
-    /// Nothing leaves the machine there.
+    /// TLS on a Unix socket, which sends nothing over a network.
     #[error("REDIS_URL is a Unix socket, where no TLS is spoken: unset it")]
     SocketTls,
-    /// One of two files that make sense together.
+    /// One of two files that are needed together.
     #[error("needs both REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY, or neither")]
     HalfRedisIdentity(&'static str),
-    /// It is wanted, and not named.
+    /// The second Redis is on, without an address.
     #[error("needs a REDIS_PERSECOND_URL")]
     NoPerSecondUrl,
-    /// What is wrong with the setting of this name, in words of the one for all counters.
+    /// An error of the setting of this name, in the text for the Redis of all counters.
     #[error("{}", .1.replace("REDIS_URL", "REDIS_PERSECOND_URL"))]
     PerSecond(&'static str, String),
-    /// Nobody could reset counters.
+    /// ADMIN_API is on without a token, so no client could use it.
     #[error("needs an ADMIN_TOKEN of at least {MIN_TOKEN} characters")]
     NoAdminToken,
-    /// Anybody could reset counters.
+    /// A token that is easy to guess.
     #[error("has {1} characters, which is too easy to guess: it needs at least {MIN_TOKEN}")]
     ShortAdminToken(&'static str, usize),
-    /// Who may only read could change things.
+    /// The token for reading is also the token for changes.
     #[error("is the ADMIN_TOKEN, with which everything may be changed: choose another")]
     SameAdminTokens,
     /// TLS without a certificate.
@@ -172,46 +174,46 @@ pub enum SettingsError {
     /// TLS without a key.
     #[error("needs GRPC_SERVER_TLS_KEY, the file of the certificate's private key")]
     NoTlsKey,
-    /// One of two files that make sense together.
+    /// One of two files that are needed together.
     #[error("needs both CONFIG_GRPC_XDS_CLIENT_TLS_CERT and CONFIG_GRPC_XDS_CLIENT_TLS_KEY, or neither")]
     HalfClientIdentity,
-    /// A name that nobody would have vouched for.
+    /// Names of clients are required, without an authority that certifies them.
     #[error("needs GRPC_CLIENT_TLS_CACERT, the file of the authority that signs the certificates of clients")]
     NoClientAuthority,
-    /// One process has one of them.
+    /// Both dialects of statsd are on.
     #[error("statsd or DogStatsD: set USE_STATSD or USE_DOG_STATSD to false")]
     TwoStatsds,
-    /// A file with names that asks for what is not there.
+    /// A mapping file with an unsupported feature.
     #[error("{0}")]
     Mapping(String),
     /// A tag that Prometheus uses itself.
     #[error("{0:?} {NO_LABEL}")]
     ExtraTag(String),
-    /// A mogrifier that cannot be: which, and why.
+    /// An invalid mogrifier: its name, and the reason.
     #[error("{0}")]
     Mogrifier(String),
     /// A header that HTTP cannot carry.
     #[error("not the name of a header: use letters, digits and dashes")]
     HeaderName(&'static str),
-    /// Anybody could try values.
+    /// Values are to be hashed without a key.
     #[error("needs VALUES_KEY, or VALUES_KEY_FILE, of at least {MIN_TOKEN} characters")]
     NoValuesKey(&'static str),
-    /// Nearly anybody could.
+    /// The key for hashing is too short.
     #[error("has {1} characters, which is too easy to guess: it needs at least {MIN_TOKEN}")]
     ShortValuesKey(&'static str, usize),
-    /// A key that is not there.
+    /// The file of the key cannot be read.
     #[error("cannot be read: {0}")]
     ValuesKeyFile(String),
-    /// One of OpenTelemetry's, and what would be right.
+    /// An invalid setting of OpenTelemetry, and what to do.
     #[error("{1}")]
     Otel(&'static str, String),
 }
 
-/// An administrator's token has so many characters at least.
+/// Fewest characters of an administrator's token.
 const MIN_TOKEN: usize = 16;
 
 impl SettingsError {
-    /// The variable of the setting that is wrong, where there is one.
+    /// Returns the variable of the invalid setting, if there is one.
     pub fn setting(&self) -> Option<&'static str> {
         match self {
             SettingsError::NoRules | SettingsError::RulesElsewhere => None,
@@ -242,8 +244,8 @@ impl SettingsError {
 }
 
 impl Settings {
-    /// All that is wrong with settings that can be read. The environment has what belongs to names that a setting
-    /// lists.
+    /// Returns all errors in settings that clap could read. `environment` contains the variables that are named in a
+    /// setting.
     pub fn errors(&self, environment: &Environment) -> Vec<SettingsError> {
         let sources = match self.rules.config_type {
             ConfigType::File => self.rules.sources().err(),
@@ -264,7 +266,7 @@ impl Settings {
     }
 }
 
-/// The one of several that has this name.
+/// Returns a parser that selects a value by its name.
 pub fn named<T: Copy + Send + Sync + 'static>(
     all: &'static [T],
     name: fn(T) -> &'static str,
@@ -273,14 +275,14 @@ pub fn named<T: Copy + Send + Sync + 'static>(
         .try_map(move |given| all.iter().copied().find(|one| name(*one).eq_ignore_ascii_case(&given)).ok_or("unknown"))
 }
 
-/// What is on or off, in all spellings that Go and YAML have.
+/// Returns a parser of booleans, in all spellings of Go and YAML.
 pub fn switch() -> impl TypedValueParser<Value = bool> {
     let on = PossibleValue::new("true").aliases(["t", "1", "yes", "y", "on"]);
     let off = PossibleValue::new("false").aliases(["f", "0", "no", "n", "off"]);
     PossibleValuesParser::new([on.clone(), off]).map(move |given| on.matches(&given, true))
 }
 
-/// A part of a whole.
+/// Parses a number from 0 to 1.
 fn share(text: &str) -> Result<f64, String> {
     match text.parse() {
         Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
@@ -288,7 +290,7 @@ fn share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A number within these bounds.
+/// Returns a parser of numbers within this range.
 fn whole<T>(range: RangeInclusive<T>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync
 where
     T: FromStr + Display + PartialOrd + Clone + Send + Sync,

@@ -1,23 +1,23 @@
-//! The words that OpenTelemetry's variables have.
+//! The values of OpenTelemetry's variables.
 
 use axum::http::{HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
 use crate::spans::{Compression, Decider, Propagators, Protocol};
 
-/// What would be right.
+/// Advice for an invalid sampler.
 pub(super) const SAMPLERS: &str = "write always_on, always_off or traceidratio, with or without parentbased_ in front";
-/// What would be right.
+/// Advice for an invalid protocol.
 pub(super) const PROTOCOLS: &str = "write http/protobuf or grpc";
-/// What would be right.
+/// Advice if one of two files is missing.
 pub(super) const HALF_IDENTITY: &str =
     "needs both OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY, or neither";
 
-/// Names and values.
+/// Names with values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pairs(pub(super) Vec<(String, String)>);
 
-/// Who decides, and on which share; `None`: on the one in OTEL_TRACES_SAMPLER_ARG.
+/// Parses a sampler: the decider and the share. If the share is `None`, it is the one in OTEL_TRACES_SAMPLER_ARG.
 pub(super) fn sampler(name: &str) -> Option<(Decider, Option<f64>)> {
     let name = name.trim();
     let (decider, name) = match name.strip_prefix("parentbased_") {
@@ -32,7 +32,8 @@ pub(super) fn sampler(name: &str) -> Option<(Decider, Option<f64>)> {
     }
 }
 
-/// What is read, and which names are unknown. Baggage would be for whom this process calls: nobody reads it there.
+/// Returns the headers to read, and the unknown names. Baggage is ignored: it is for services that a process calls, and
+/// this one calls none.
 pub(super) fn propagators(names: &str) -> (Propagators, Vec<&str>) {
     let (mut read, mut unknown) = (Propagators { trace_context: false, b3: false }, Vec::new());
     for name in names.split(',').map(str::trim).filter(|name| !name.is_empty()) {

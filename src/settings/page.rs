@@ -7,7 +7,7 @@ use clap::{Args as _, Command};
 
 use super::Settings;
 
-/// The page, in Markdown, from the declaration.
+/// Returns the page in Markdown, from the declarations.
 pub fn page() -> String {
     let command = Settings::augment_args(Command::new("tollgate"));
     let mut page = String::from(
@@ -44,7 +44,7 @@ pub fn page() -> String {
     page
 }
 
-/// The variables of all settings.
+/// Returns the variables of all settings.
 pub fn names() -> BTreeSet<String> {
     let command = Settings::augment_args(Command::new("tollgate"));
     let variables = command.get_arguments().filter_map(|arg| arg.get_env());

@@ -1,37 +1,38 @@
-//! A Redis of their own for limits of seconds.
+//! Settings of a separate Redis for limits of seconds.
 
 use clap::{ArgAction, Args};
 
 use super::store::{Given, redis_type};
-use super::{RedisTlsSettings, SettingsError, SocketType, switch, whole};
-use crate::store::redis::{RedisAddress, RedisType};
+use super::tolerated::{POOL_SIZE, whole_or_nearest};
+use super::{RedisTlsSettings, SettingsError, SocketType, switch};
+use crate::store::redis::topology::address::{RedisAddress, RedisType};
 
-/// A Redis of their own for limits of seconds.
+/// Settings of a separate Redis for limits of seconds.
 #[derive(Args, Clone, Debug)]
 pub struct PerSecondSettings {
-    /// Counters of limits whose period is shorter than a minute live in a Redis of their own, REDIS_PERSECOND_URL.
+    /// Keep the counters of limits with a period below a minute in a separate Redis, REDIS_PERSECOND_URL.
     #[arg(long, env = "REDIS_PERSECOND", help_heading = "Store", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub redis_persecond: bool,
 
-    /// Where that is, as REDIS_URL says it.
+    /// Address of the Redis for limits of seconds, written as in REDIS_URL.
     #[arg(long, env = "REDIS_PERSECOND_URL", value_name = "URL", hide_env_values = true, help_heading = "Store")]
     pub redis_persecond_url: Option<String>,
 
-    /// What kind of Redis REDIS_PERSECOND_URL names, where it has no scheme that says so.
+    /// Kind of Redis at REDIS_PERSECOND_URL, if its scheme does not say.
     #[arg(long, env = "REDIS_PERSECOND_TYPE", value_name = "KIND", ignore_case = true, help_heading = "Store",
         value_parser = redis_type())]
     pub redis_persecond_type: Option<RedisType>,
 
-    /// What kind of address REDIS_PERSECOND_URL is, where it has no scheme. Unset: a path begins with a slash.
+    /// Kind of address in REDIS_PERSECOND_URL, if it has no scheme. Unset: a path begins with a slash.
     #[arg(long, env = "REDIS_PERSECOND_SOCKET_TYPE", value_name = "TYPE", ignore_case = true, help_heading = "Store")]
     pub redis_persecond_socket_type: Option<SocketType>,
 
-    /// The password of that Redis, or user:password.
+    /// Password of the Redis for limits of seconds, or user:password.
     #[arg(long, env = "REDIS_PERSECOND_AUTH", value_name = "PASSWORD", hide_env_values = true, help_heading = "Store")]
     pub redis_persecond_auth: Option<String>,
 
-    /// The password of its Sentinels, or user:password.
+    /// Password of the Sentinels in REDIS_PERSECOND_URL, or user:password.
     #[arg(
         long,
         env = "REDIS_PERSECOND_SENTINEL_AUTH",
@@ -41,22 +42,22 @@ pub struct PerSecondSettings {
     )]
     pub redis_persecond_sentinel_auth: Option<String>,
 
-    /// Speak TLS with it, by the files of REDIS_TLS_CACERT and its kin.
+    /// Use TLS with the Redis for limits of seconds, with the files of REDIS_TLS_CACERT and the related settings.
     #[arg(long, env = "REDIS_PERSECOND_TLS", help_heading = "Store", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub redis_persecond_tls: bool,
 
-    /// Connections to it. Unset: as many as REDIS_POOL_SIZE says.
+    /// Number of connections to the Redis for limits of seconds. Unset: the value of REDIS_POOL_SIZE.
     #[arg(long, env = "REDIS_PERSECOND_POOL_SIZE", value_name = "NUMBER", help_heading = "Store",
-        value_parser = whole::<u16>(1..=100))]
+        value_parser = whole_or_nearest(POOL_SIZE))]
     pub redis_persecond_pool_size: Option<u16>,
 }
 
 impl PerSecondSettings {
-    /// Where it is; `None` where there is none.
+    /// Returns its address; `None` if it is off.
     ///
     /// # Errors
-    /// Where the settings contradict each other.
+    /// Fails if the settings conflict.
     pub(super) fn address(&self, tls: &RedisTlsSettings) -> Result<Option<RedisAddress>, SettingsError> {
         if !self.redis_persecond {
             return Ok(None);

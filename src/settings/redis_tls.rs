@@ -5,36 +5,37 @@ use std::path::PathBuf;
 use clap::{ArgAction, Args};
 
 use super::{SettingsError, switch};
-use crate::store::redis::{RedisAddress, RedisTls};
+use crate::store::redis::topology::address::{RedisAddress, RedisTls};
 use crate::tls::{ClientFiles, Expected, NamedFile, Protocol, Trusted};
 
 /// TLS with Redis, and with the Sentinels that watch it.
 #[derive(Args, Clone, Debug)]
 pub struct RedisTlsSettings {
-    /// Speak TLS with Redis and with Sentinels, as rediss:// in REDIS_URL says, too. The files are read again when they
+    /// Use TLS with Redis and with Sentinels. rediss:// in REDIS_URL does the same. The files are read again when they
     /// change.
     #[arg(long, env = "REDIS_TLS", help_heading = "Store", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub redis_tls: bool,
 
-    /// The authorities (PEM) that may have signed Redis's certificate, and no others. Unset: those of the machine.
+    /// File with the only authorities (PEM) to trust for Redis's certificate. Unset: public authorities and those of
+    /// the machine.
     #[arg(long, env = "REDIS_TLS_CACERT", value_name = "FILE", help_heading = "Store")]
     pub redis_tls_cacert: Option<PathBuf>,
 
-    /// What is shown to a Redis that asks for a certificate (PEM), and behind it those between it and its authority.
+    /// File with the certificate (PEM) to send if Redis asks for one, followed by any intermediate certificates.
     #[arg(long, env = "REDIS_TLS_CLIENT_CERT", value_name = "FILE", help_heading = "Store")]
     pub redis_tls_client_cert: Option<PathBuf>,
 
-    /// That certificate's private key (PEM), without a passphrase.
+    /// File with the private key (PEM) of REDIS_TLS_CLIENT_CERT, without a passphrase.
     #[arg(long, env = "REDIS_TLS_CLIENT_KEY", value_name = "FILE", help_heading = "Store")]
     pub redis_tls_client_key: Option<PathBuf>,
 
-    /// The name that Redis's certificate must have, and that is asked for (SNI). Unset: the host that is connected to,
-    /// which for a master is what the Sentinels call it, mostly an address.
+    /// Name that Redis's certificate must have, and that is sent to Redis (SNI). Unset: the host of the connection. For
+    /// a master this is the name that the Sentinels report, usually an address.
     #[arg(long, env = "REDIS_TLS_SERVER_NAME", value_name = "NAME", help_heading = "Store")]
     pub redis_tls_server_name: Option<String>,
 
-    /// Take any server that an authority has signed, whatever its name.
+    /// Accept any certificate that a trusted authority has signed, whatever its name.
     #[arg(long, env = "REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", help_heading = "Store", value_parser = switch(),
         ignore_case = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
         default_value = "false")]
@@ -42,10 +43,10 @@ pub struct RedisTlsSettings {
 }
 
 impl RedisTlsSettings {
-    /// The same address as these settings have it reached, over TLS where it or `wanted` says so.
+    /// Returns the address with these settings. It uses TLS if the address or `wanted` requires it.
     ///
     /// # Errors
-    /// Where they contradict each other.
+    /// Fails if the address and the settings conflict.
     pub(super) fn secure(&self, address: RedisAddress, wanted: bool) -> Result<RedisAddress, SettingsError> {
         match (address.is_socket(), wanted || address.is_secure()) {
             (_, false) => Ok(address),
@@ -73,7 +74,7 @@ impl RedisTlsSettings {
         Ok(RedisTls { files, server_name: self.redis_tls_server_name.clone() })
     }
 
-    /// The settings that mean nothing without TLS.
+    /// Settings that have no effect without TLS.
     pub const FILES: [&str; 5] = [
         "REDIS_TLS_CACERT",
         "REDIS_TLS_CLIENT_CERT",

@@ -1,33 +1,37 @@
-//! Variables of `envoyproxy/ratelimit` that are no settings here. A process that came with them must not silently run
-//! without.
+//! Variables of `envoyproxy/ratelimit` that are not settings here. A process that gets one must not silently run
+//! without its effect.
 
 use std::collections::BTreeSet;
 
 use super::Environment;
 use super::given::on_one_line;
 
-/// A variable that is set and that means something this process does not do.
+/// A variable that is set to a value that this process does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
-    /// The variable, and its value unless that may be a secret.
+    /// The variable, with its value unless that may be a secret.
     pub setting: String,
     /// What to do about it.
     pub advice: &'static str,
 }
 
-/// Variables that are answered alike.
+/// Variables with the same advice.
 struct Row {
     names: &'static [&'static str],
     /// Values that ask for nothing.
     harmless: &'static [&'static str],
-    /// The setting of ours that is nearest: who reads that is told.
+    /// The closest setting here: commands that read it report these variables.
     beside: &'static str,
     advice: &'static str,
 }
 
 /// Go's spellings of false.
 const OFF: &[&str] = &["0", "f", "F", "false", "False", "FALSE"];
-/// Every value asks for something.
+/// Go's spellings of true.
+const ON: &[&str] = &["1", "t", "T", "true", "True", "TRUE"];
+/// Both states of a switch are harmless: they do not change what Tollgate does.
+const SWITCH: &[&str] = &["0", "f", "F", "false", "False", "FALSE", "1", "t", "T", "true", "True", "TRUE"];
+/// No value is harmless.
 const NONE: &[&str] = &[];
 
 const SHARED: &str = "calls share connections, and OVERLOAD says what happens where too many wait";
@@ -53,18 +57,71 @@ const ROWS: &[Row] = &[
         "LOG_LEVEL",
         "Go's gRPC reads it; set LOG_LEVEL, which can name a module",
     ),
-    told(&["RUNTIME_IGNOREDOTFILES"], NONE, "RULES", "files and folders that begin with a dot are never read"),
     told(
-        &["RUNTIME_WATCH_ROOT"],
-        NONE,
+        &["RUNTIME_IGNOREDOTFILES"],
+        ON,
         "RULES",
-        "whatever changes below the folder of rules is noticed, links that are swapped, too",
+        "files and folders that begin with a dot are never read; in a ConfigMap they are a second copy of all rules",
     ),
     told(
-        &["STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"],
+        &["RUNTIME_WATCH_ROOT"],
+        SWITCH,
+        "RULES",
+        "every change below the folder of rules is noticed, including links that are swapped",
+    ),
+    told(
+        &["MAX_CONCURRENT_REQUESTS"],
+        NONE,
+        "GRPC_MAX_CONCURRENT_STREAMS",
+        "calls are bounded by connection (GRPC_MAX_CONCURRENT_STREAMS), and by the queue for Redis (REDIS_QUEUE_SIZE)",
+    ),
+    told(
+        &["REQUEST_TIMEOUT"],
+        &["0", "0s"],
+        "REDIS_TIMEOUT",
+        "REDIS_TIMEOUT and the caller's own gRPC deadline bound a call",
+    ),
+    told(
+        &["REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT"],
+        &["0", "0s"],
+        "REDIS_TIMEOUT",
+        "REDIS_TIMEOUT bounds every wait for Redis, commands among them",
+    ),
+    told(
+        &["LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED"],
         OFF,
-        "DEFAULT_ALGORITHM",
-        "a denied request charges nothing; a limit that counts by fixed_window does so with count_denied: false",
+        "LIMIT_RESPONSE_HEADERS_ENABLED",
+        "LIMIT_RESPONSE_HEADERS_FORMAT=ietf lists every limit of a request",
+    ),
+    told(
+        &["LIMIT_REQUEST_HEADERS_ENABLED"],
+        OFF,
+        "LIMIT_RESPONSE_HEADERS_ENABLED",
+        "headers are added to responses, and not to requests on their way to an upstream",
+    ),
+    told(
+        &["REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR"],
+        SWITCH,
+        "REDIS_URL",
+        "a Redis that has become a replica is left, and its primary looked for, in any case",
+    ),
+    told(
+        &["SOFT_BREACH_HEADER_RATIO"],
+        &["0"],
+        "NEAR_LIMIT_RATIO",
+        "no header tells that a limit is nearly used up; tollgate_near_limit_hits_total counts it",
+    ),
+    told(
+        &["REDIS_AWS_IAM_AUTH"],
+        OFF,
+        "REDIS_AUTH_FILE",
+        "a token of AWS IAM can be in the file that REDIS_AUTH_FILE names, which is read again when it changes",
+    ),
+    told(
+        &["ENABLE_NEGATIVE_HITS"],
+        ON,
+        "RULES",
+        "hits are refunded by is_negative_hits unless the limit says give_back: false",
     ),
     told(
         &[
@@ -104,7 +161,7 @@ const ROWS: &[Row] = &[
     told(&["MEMCACHE_TLS", "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION"], OFF, "BACKEND_TYPE", NO_MEMCACHED),
 ];
 
-/// How the names begin that a list in `USE_DOG_STATSD_MOGRIFIERS` makes.
+/// Prefix of the variables of mogrifiers that `USE_DOG_STATSD_MOGRIFIERS` lists.
 const MOGRIFIER: &str = "DOG_STATSD_MOGRIFIER_";
 const fn told(
     names: &'static [&'static str],
@@ -115,22 +172,23 @@ const fn told(
     Row { names, harmless, beside, advice }
 }
 
-/// Whether `envoyproxy/ratelimit` has this variable and Tollgate has not.
+/// Returns whether `envoyproxy/ratelimit` has this variable and Tollgate does not.
 pub(super) fn is_name(name: &str) -> bool {
     name.starts_with(MOGRIFIER) || names().any(|known| known == name)
 }
 
-/// All of those but the mogrifiers', whose names are their users' own.
+/// Returns these variables, except those of mogrifiers: users choose their names.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     ROWS.iter().flat_map(|row| row.names).copied()
 }
 
-/// The settings of ours that are nearest to one of those.
+/// Returns the closest setting here to one of these variables.
 pub(super) fn beside(name: &str) -> Option<&'static str> {
     ROWS.iter().find(|row| row.names.contains(&name)).map(|row| row.beside)
 }
 
-/// What of the environment asks for something that is not here, where it is nearest to one of `settings`.
+/// Returns the variables in the environment that ask for something unsupported, if their closest setting is in
+/// `settings`.
 pub fn unsupported(environment: &Environment, settings: &BTreeSet<String>) -> Vec<Unsupported> {
     let of_row = |row: &'static Row| {
         let set = row.names.iter().filter_map(|name| Some((*name, environment.get(name)?)));
@@ -166,7 +224,14 @@ mod tests {
         assert_eq!(found(&[("MEMCACHE_TLS", "true"), ("MEMCACHE_SRV", "x")]), ["MEMCACHE_SRV=x", "MEMCACHE_TLS=true"]);
     }
 
-    /// The variables that its documentation, its code and Go's libraries have, by name.
+    #[test]
+    fn what_tollgate_does_anyway_is_not_told_and_the_opposite_is() {
+        // Envoy Gateway, Istio and Contour set these values.
+        assert!(found(&[("RUNTIME_IGNOREDOTFILES", "true"), ("RUNTIME_WATCH_ROOT", "false")]).is_empty());
+        assert_eq!(found(&[("RUNTIME_IGNOREDOTFILES", "false")]), ["RUNTIME_IGNOREDOTFILES=false"]);
+    }
+
+    /// All variables that its documentation, its code and its Go libraries name.
     const VARIABLES: &str = include_str!("../../tests/settings/envoyproxy-ratelimit.txt");
 
     #[test]

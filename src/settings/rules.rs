@@ -1,4 +1,4 @@
-//! Where rules are, and what changes their meaning.
+//! Settings of the rules: their sources, and how they are read and applied.
 
 use std::path::PathBuf;
 
@@ -6,12 +6,12 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser as _};
 use clap::{ArgAction, Args};
 
 use super::{SettingsError, named, switch, whole};
-use crate::algorithm::Algorithm;
-use crate::plan::Unknown;
-use crate::rules::load::{LoadOptions, MAX_FILE_BYTES, Sources};
-use crate::rules::{Defaults, FailureMode};
+use crate::engine::algorithm::Algorithm;
+use crate::engine::plan::Unknown;
+use crate::engine::rules::{Defaults, FailureMode, FixedWindows, Months};
+use crate::sources::files::load::{LoadOptions, MAX_FILE_BYTES, Sources};
 
-/// What rules come from.
+/// Source of the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConfigType {
     /// Files.
@@ -23,7 +23,7 @@ pub enum ConfigType {
 impl ConfigType {
     const ALL: [ConfigType; 2] = [ConfigType::File, ConfigType::GrpcXdsSotw];
 
-    /// As `envoyproxy/ratelimit` names them.
+    /// Returns the name, as in `envoyproxy/ratelimit`.
     const fn name(self) -> &'static str {
         match self {
             ConfigType::File => "FILE",
@@ -32,116 +32,132 @@ impl ConfigType {
     }
 }
 
-/// Where rules are.
+/// Sources of the rules.
 #[derive(Args, Clone, Debug)]
 pub struct RulesSettings {
-    /// What rules come from: files, or a management server such as Envoy Gateway (xDS), whose settings begin with
-    /// CONFIG_GRPC_XDS and XDS_CLIENT.
+    /// Source of the rules: files, or a management server such as Envoy Gateway (xDS). The settings of the latter begin
+    /// with CONFIG_GRPC_XDS and XDS_CLIENT.
     #[arg(long, env = "CONFIG_TYPE", value_name = "TYPE", default_value = "FILE", help_heading = "Rules",
         ignore_case = true, value_parser = named(&ConfigType::ALL, ConfigType::name))]
     pub config_type: ConfigType,
 
-    /// A file or folder of rules. May be given several times; in the environment, separated by commas.
+    /// File or folder of rules. May be given several times; in the environment, separated by commas.
     #[arg(long, env = "RULES", value_name = "PATH", value_delimiter = ',', help_heading = "Rules")]
     pub rules: Vec<PathBuf>,
 
-    /// Where the layout of envoyproxy/ratelimit begins: rules are read from ROOT/SUBDIRECTORY/APPDIRECTORY if this or
-    /// RUNTIME_SUBDIRECTORY is set. Unset: /srv/runtime_data/current.
+    /// First folder of the layout of envoyproxy/ratelimit. Rules are read from ROOT/SUBDIRECTORY/APPDIRECTORY if this
+    /// or RUNTIME_SUBDIRECTORY is set. Unset: /srv/runtime_data/current.
     #[arg(long, env = "RUNTIME_ROOT", value_name = "PATH", help_heading = "Rules")]
     pub runtime_root: Option<PathBuf>,
 
-    /// The folder below RUNTIME_ROOT.
+    /// Folder below RUNTIME_ROOT.
     #[arg(long, env = "RUNTIME_SUBDIRECTORY", value_name = "PATH", help_heading = "Rules")]
     pub runtime_subdirectory: Option<String>,
 
-    /// The folder below that.
+    /// Folder below RUNTIME_SUBDIRECTORY.
     #[arg(long, env = "RUNTIME_APPDIRECTORY", value_name = "PATH", default_value = "config", help_heading = "Rules")]
     pub runtime_appdirectory: String,
 }
 
-/// What changes the meaning of rules files: serving and checking must agree on it.
+/// Settings that change the meaning of rules files: serving and checking must agree on them.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Reading {
-    /// Several files may have the same domain: their top levels are joined, in the order of the files' names.
+    /// Allow several files with the same domain. Their top levels are joined in the order of the file names.
     #[arg(long, env = "MERGE_DOMAIN_CONFIG", help_heading = "Rules", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub merge_domain_config: bool,
 
-    /// The longest rules file in bytes, and the most that aliases may add to one. Reading one takes some five times as
-    /// much memory, for as long as it is being read.
+    /// Longest rules file in bytes, and the most bytes that aliases may add to one. Reading a file takes about five
+    /// times as much memory.
     #[arg(long, env = "MAX_RULES_FILE_BYTES", value_name = "BYTES", default_value_t = MAX_FILE_BYTES,
         help_heading = "Rules", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_rules_file_bytes: u64,
 
-    /// How a limit counts that does not say. fixed_window makes a file behave as in envoyproxy/ratelimit.
+    /// Default algorithm of limits that set none. fixed_window makes a file behave as in envoyproxy/ratelimit.
     #[arg(long, env = "DEFAULT_ALGORITHM", value_name = "NAME", default_value = "sliding_window",
         help_heading = "Rules",
         value_parser = algorithm_parser())]
     pub default_algorithm: Algorithm,
 
-    /// What a limit that does not say answers while the store is unavailable: open lets pass, closed denies, local
-    /// decides in this process, error fails the call so that Envoy's failure_mode_deny decides.
+    /// Do not charge denied requests to a fixed_window, unless the limit sets count_denied. Limits with another
+    /// algorithm always behave like this.
+    #[arg(long, env = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", help_heading = "Rules", value_parser = switch(),
+        ignore_case = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
+        default_value = "false")]
+    pub stop_cache_key_increment_when_overlimit: bool,
+
+    /// Use calendar months in UTC for a fixed_window with unit month, unless the limit sets a time_zone. If off, a
+    /// month has 30 days.
+    #[arg(long, env = "USE_CALENDAR_MONTH_RATE_LIMIT", help_heading = "Rules", value_parser = switch(),
+        ignore_case = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
+        default_value = "false")]
+    pub use_calendar_month_rate_limit: bool,
+
+    /// Answer of limits that set no failure_mode while the store is unavailable: open lets requests pass, closed denies
+    /// them, local counts in this process, and error fails the call, which leaves the decision to Envoy's
+    /// failure_mode_deny. With error, calls also fail until a management server has sent the first rules. Default when
+    /// the process is started as `ratelimit`: error.
     #[arg(long, env = "FAILURE_MODE", value_name = "MODE", default_value = "open", help_heading = "Rules",
         value_parser = named(&FailureMode::ALL, FailureMode::name))]
     pub failure_mode: FailureMode,
 }
 
-/// What holds for all rules together.
+/// Settings for all rules together.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct Deciding {
-    /// Start even where the rules are wrong or missing. Of files: the health check says NOT_SERVING until they are
-    /// right. Of a management server: serve without rules until the first come.
+    /// Start even if the rules are invalid or missing. With files, the health check reports NOT_SERVING until they are
+    /// valid. With a management server, the health check reports SERVING before the first rules, and requests get the
+    /// answer of UNKNOWN_DOMAIN, or fail if FAILURE_MODE is error.
     #[arg(long, env = "FORCE_START_WITHOUT_INITIAL_CONFIG",
         help_heading = "Rules", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub force_start_without_initial_config: bool,
 
-    /// Where rules without any domain are in force, health says NOT_SERVING, too.
+    /// Report NOT_SERVING also while the rules in force have no domain.
     #[arg(long, env = "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED",
         help_heading = "Rules", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub healthy_with_at_least_one_config_loaded: bool,
 
-    /// How many replicas share the traffic: failure mode local gives each its part of a limit, and so do candidate
-    /// rules and /what-if, whose answers are true only if so many do.
+    /// Number of instances that share the traffic. Failure mode local gives each its part of a limit, and so do
+    /// candidate rules and /what-if; their results are correct only for this number.
     #[arg(long, env = "EXPECTED_REPLICAS", value_name = "NUMBER", default_value = "1", help_heading = "Rules",
         value_parser = whole(1..=u32::MAX))]
     pub expected_replicas: u32,
 
-    /// What a request gets whose domain the rules do not have: it passes, or it is denied. Also while no rules are in
-    /// force.
+    /// Answer to requests for a domain that is not in the rules: pass or deny. Also used while no rules are in force.
     #[arg(long, env = "UNKNOWN_DOMAIN", value_name = "ANSWER", default_value = "pass", help_heading = "Rules",
         value_parser = named(&Unknown::ALL, Unknown::name))]
     pub unknown_domain: Unknown,
 
-    /// What a request gets of whose descriptors one reaches no rule: it passes as far as that descriptor is concerned,
-    /// or the whole of it is denied, and charged to no limit but those that count denials.
+    /// Answer to requests with a descriptor that reaches no rule. pass ignores this descriptor; deny denies the whole
+    /// request, and charges only limits that count denials.
     #[arg(long, env = "UNKNOWN_DESCRIPTOR", value_name = "ANSWER", default_value = "pass", help_heading = "Rules",
         value_parser = named(&Unknown::ALL, Unknown::name))]
     pub unknown_descriptor: Unknown,
 
-    /// Deny nothing: what would have been denied is counted and reported in the statuses.
+    /// Deny no request. Requests that would have been denied are counted and reported in the statuses.
     #[arg(long, env = "SHADOW_MODE", help_heading = "Rules", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub shadow_mode: bool,
 
-    /// Take every rule for one with quota_mode: a request is denied where all limits that apply to it deny it, but for
-    /// those in shadow mode. A descriptor that no limit applies to does not count.
+    /// Treat every rule as one with quota_mode: a request is denied only if all limits that apply to it deny it,
+    /// without those in shadow mode. A descriptor without limits does not count.
     #[arg(long, env = "QUOTA_MODE", help_heading = "Rules", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub quota_mode: bool,
 }
 
 impl RulesSettings {
-    /// As the loader takes it.
+    /// Returns the sources for the loader.
     ///
     /// # Errors
-    /// Where no file is named.
+    /// Fails if no file is named.
     pub fn sources(&self) -> Result<Sources, SettingsError> {
         if !self.rules.is_empty() {
             return Ok(Sources { paths: self.rules.clone() });
         }
-        // envoyproxy/ratelimit reads no file then, whatever names one.
+        // envoyproxy/ratelimit reads no files then, even if some are named.
         if self.config_type == ConfigType::GrpcXdsSotw {
             return Err(SettingsError::RulesElsewhere);
         }
@@ -155,15 +171,26 @@ impl RulesSettings {
 }
 
 impl Reading {
-    /// A limit counts by a fixed window that does not say.
+    /// Returns whether limits that set no algorithm count by a fixed window.
     pub fn counts_by_fixed_windows(&self) -> bool {
         self.default_algorithm == Algorithm::FixedWindow
     }
 
-    /// As the loader takes it.
+    /// Returns the options for the loader.
     pub fn load_options(&self) -> LoadOptions {
         LoadOptions {
-            defaults: Defaults { algorithm: self.default_algorithm, failure_mode: self.failure_mode },
+            defaults: Defaults {
+                algorithm: self.default_algorithm,
+                fixed_windows: match self.stop_cache_key_increment_when_overlimit {
+                    true => FixedWindows::CountPassed,
+                    false => FixedWindows::CountDenied,
+                },
+                months: match self.use_calendar_month_rate_limit {
+                    true => Months::Calendar,
+                    false => Months::ThirtyDays,
+                },
+                failure_mode: self.failure_mode,
+            },
             merge_domains: self.merge_domain_config,
             max_file_bytes: self.max_rules_file_bytes,
         }

@@ -1,4 +1,4 @@
-//! The statistics that have `envoyproxy/ratelimit`'s names, and where they go.
+//! Settings of the statistics with the names of `envoyproxy/ratelimit`: their destinations and format.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -9,54 +9,56 @@ use std::time::Duration;
 use clap::{ArgAction, Args, ValueEnum};
 
 use super::links::port;
-use super::{Environment, SettingsError, positive_duration, switch, whole};
+use super::tolerated::positive_or_default;
+use super::{Environment, SettingsError, switch, whole};
+use crate::files::refuse_pipe;
 use crate::metrics::reference::{Exposition, Mapping, TimeUnit, escaped, is_reserved};
-use crate::statsd::{Dialect, Mogrifier, StatsdConfig, Transport};
+use crate::metrics::statsd::{Dialect, Mogrifier, StatsdConfig, Transport};
 
-/// The statistics that have `envoyproxy/ratelimit`'s names, and where they go.
+/// Settings of the statistics with the names of `envoyproxy/ratelimit`: their destinations and format.
 #[derive(Args, Clone, Debug)]
 pub struct StatisticsSettings {
-    /// Show the statistics of envoyproxy/ratelimit to Prometheus, with Tollgate's own metrics, on a port of their own.
+    /// Serve the statistics of envoyproxy/ratelimit to Prometheus, with Tollgate's own metrics, on a separate port.
     #[arg(long, env = "USE_PROMETHEUS", help_heading = "Statistics", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub use_prometheus: bool,
 
-    /// Where that port listens: address:port, or :port for every address.
+    /// Address of the port of USE_PROMETHEUS: address:port, or :port for every address.
     #[arg(long, env = "PROMETHEUS_ADDR", value_name = "ADDRESS", default_value = ":9090", help_heading = "Statistics",
         value_parser = address)]
     pub prometheus_addr: Address,
 
-    /// And the path there.
+    /// Path of the statistics on the port of USE_PROMETHEUS.
     #[arg(long, env = "PROMETHEUS_PATH", value_name = "PATH", default_value = "/metrics", help_heading = "Statistics",
         value_parser = path)]
     pub prometheus_path: String,
 
-    /// A file of statsd_exporter with names and labels for Prometheus, in place of those that are built in. One that
-    /// is not there is told at the start, and the built-in names stay.
+    /// File of statsd_exporter with names and labels for Prometheus, in place of the built-in ones. If the file is
+    /// missing, the start logs this and the built-in names are used.
     #[arg(long, env = "PROMETHEUS_MAPPER_YAML", value_name = "FILE", help_heading = "Statistics")]
     pub prometheus_mapper_yaml: Option<PathBuf>,
 
-    /// Show ratelimit_service_response_time_seconds in milliseconds, as some dashboards expect it.
+    /// Report ratelimit_service_response_time_seconds in milliseconds, as some dashboards expect.
     #[arg(long, env = "PROMETHEUS_RESPONSE_TIME_AS_MILLISECONDS", help_heading = "Statistics",
         value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub prometheus_response_time_as_milliseconds: bool,
 
-    /// Send the statistics to a statsd server. Unset: where STATSD_HOST is set, and USE_DOG_STATSD is not.
+    /// Send the statistics to a statsd server. Unset: on if STATSD_HOST is set and USE_DOG_STATSD is off.
     #[arg(long, env = "USE_STATSD", help_heading = "Statistics", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true")]
     pub use_statsd: Option<bool>,
 
-    /// Where the statsd or DogStatsD server is. Unset: localhost.
+    /// Host of the statsd or DogStatsD server. Unset: localhost.
     #[arg(long, env = "STATSD_HOST", value_name = "ADDRESS", help_heading = "Statistics")]
     pub statsd_host: Option<String>,
 
-    /// And its port.
+    /// Port of the statsd or DogStatsD server.
     #[arg(long, env = "STATSD_PORT", value_name = "PORT", default_value = "8125", help_heading = "Statistics",
         value_parser = port("STATSD_PORT"))]
     pub statsd_port: u16,
 
-    /// How lines go to a statsd server. DogStatsD always takes udp.
+    /// Protocol to the statsd server. DogStatsD always uses udp.
     #[arg(
         long,
         env = "STATSD_PROTOCOL",
@@ -72,9 +74,10 @@ pub struct StatisticsSettings {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub use_dog_statsd: bool,
 
-    /// Which mogrifiers make names and tags for DogStatsD, separated by commas: the first that matches. For each N of
-    /// them there is DOG_STATSD_MOGRIFIER_N_PATTERN, a regular expression, DOG_STATSD_MOGRIFIER_N_NAME, and
-    /// DOG_STATSD_MOGRIFIER_N_TAGS (tag:value,...), in which $1 is what the first parentheses match.
+    /// Names of mogrifiers, separated by commas, which turn statistics into names and tags for DogStatsD; the first
+    /// that matches is used. For each N of them, DOG_STATSD_MOGRIFIER_N_PATTERN is a regular expression,
+    /// DOG_STATSD_MOGRIFIER_N_NAME the name, and DOG_STATSD_MOGRIFIER_N_TAGS the tags (tag:value,...), in which $1 is
+    /// the match of the first parentheses.
     #[arg(
         long,
         env = "USE_DOG_STATSD_MOGRIFIERS",
@@ -84,39 +87,39 @@ pub struct StatisticsSettings {
     )]
     pub use_dog_statsd_mogrifiers: Vec<String>,
 
-    /// Tags of every statistic: tag:value,tag:value. Prometheus has them as labels.
+    /// Tags of every statistic: tag:value,tag:value. Prometheus gets them as labels.
     #[arg(long, env = "EXTRA_TAGS", value_name = "TAGS", value_delimiter = ',', value_parser = tag,
         help_heading = "Statistics")]
     pub extra_tags: Vec<(String, String)>,
 
-    /// How often statistics are sent.
+    /// Interval at which statistics are sent.
     #[arg(long, env = "STATS_FLUSH_INTERVAL", value_name = "DURATION", default_value = "10s",
-        help_heading = "Statistics", value_parser = positive_duration)]
+        help_heading = "Statistics", value_parser = positive_or_default("STATS_FLUSH_INTERVAL"))]
     pub stats_flush_interval: Duration,
 
-    /// Have no statistics of envoyproxy/ratelimit, whatever the other settings say. Tollgate's own metrics stay.
+    /// Turn off the statistics of envoyproxy/ratelimit, whatever the other settings say. Tollgate's own metrics remain.
     #[arg(long, env = "DISABLE_STATS", help_heading = "Statistics", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub disable_stats: bool,
 
-    /// The most paths that requests' values make by detailed_metric and value_to_metric, and as many again by limits
-    /// that requests bring along and domains that no rules have. A path has 5 or 6 series. For one more the path that
-    /// was used least recently goes.
+    /// Most paths that detailed_metric and value_to_metric make from values of requests, and separately the most that
+    /// limits in requests and domains without rules make. Each path has 5 or 6 series. At the bound, a new path
+    /// replaces the least recently used one.
     #[arg(long, env = "MAX_VALUE_SERIES", value_name = "NUMBER", default_value = "10000", help_heading = "Statistics",
         value_parser = whole::<u32>(1..=1_000_000))]
     pub max_value_series: u32,
 }
 
-/// Where a port listens.
+/// Address of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// An address; `None`: every one.
+    /// An address; `None` for every address.
     pub host: Option<String>,
     /// Its port.
     pub port: u16,
 }
 
-/// How lines go to a statsd server.
+/// Protocol to a statsd server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Protocol {
     /// One connection.
@@ -126,15 +129,15 @@ pub enum Protocol {
 }
 
 impl StatisticsSettings {
-    /// Where the statistics are shown to Prometheus; `None`: nowhere.
+    /// Returns the address at which statistics are served to Prometheus; `None` if they are not.
     pub fn prometheus(&self) -> Option<&Address> {
         (self.use_prometheus && !self.disable_stats).then_some(&self.prometheus_addr)
     }
 
-    /// And how, as the file with names says, if it is there.
+    /// Returns the names and labels for Prometheus, by the mapping file if it exists.
     ///
     /// # Errors
-    /// Where the file is none of its kind, or asks for what is not there, and where a tag can be no label.
+    /// Fails if the file is invalid or uses an unsupported feature, or if a tag cannot be a label.
     pub fn exposition(&self) -> Result<Exposition, SettingsError> {
         if let Some((tag, _)) = self.extra_tags.iter().find(|(tag, _)| is_reserved(&escaped(tag))) {
             return Err(SettingsError::ExtraTag(tag.clone()));
@@ -144,7 +147,8 @@ impl StatisticsSettings {
             false => TimeUnit::Seconds,
         };
         let wrong = |path: &Path, reason: String| SettingsError::Mapping(format!("{}: {reason}", path.display()));
-        let mapping = match self.prometheus_mapper_yaml.as_deref().map(|path| (path, fs::read_to_string(path))) {
+        let read = |path| refuse_pipe(path).and_then(|()| fs::read_to_string(path));
+        let mapping = match self.prometheus_mapper_yaml.as_deref().map(|path| (path, read(path))) {
             None => None,
             Some((_, Err(error))) if error.kind() == ErrorKind::NotFound => None,
             Some((path, Err(error))) => return Err(wrong(path, error.to_string())),
@@ -153,16 +157,16 @@ impl StatisticsSettings {
         Ok(Exposition::new(&self.extra_tags, response_times, mapping))
     }
 
-    /// The file with names, where it is not there.
+    /// Returns the mapping file if it is missing.
     pub fn missing_mapping(&self) -> Option<&Path> {
         let path = self.prometheus_mapper_yaml.as_deref().filter(|_| self.prometheus().is_some());
         path.filter(|path| matches!(path.try_exists(), Ok(false)))
     }
 
-    /// The server that they are sent to; `None`: none.
+    /// Returns the server to send statistics to; `None` if there is none.
     ///
     /// # Errors
-    /// Where the settings contradict each other.
+    /// Fails if the settings conflict.
     pub fn statsd(&self, environment: &Environment) -> Result<Option<StatsdConfig>, SettingsError> {
         let plain = self.use_statsd.unwrap_or(self.statsd_host.is_some() && !self.use_dog_statsd);
         let (dialect, transport) = match (plain, self.use_dog_statsd) {
@@ -188,7 +192,7 @@ impl StatisticsSettings {
         }))
     }
 
-    /// The most series of values, where anybody sees them.
+    /// Returns the most series of values; `None` if no destination shows them.
     pub fn value_series(&self) -> Option<NonZeroUsize> {
         let is_seen =
             self.use_prometheus || self.use_dog_statsd || self.use_statsd.unwrap_or(self.statsd_host.is_some());
@@ -211,7 +215,7 @@ impl StatisticsSettings {
     }
 }
 
-/// `address:port`, `:port` or `[address]:port`.
+/// Parses `address:port`, `:port` or `[address]:port`.
 fn address(text: &str) -> Result<Address, String> {
     let wrong = || "must be address:port, or :port for every address".to_owned();
     let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
@@ -228,7 +232,7 @@ fn path(text: &str) -> Result<String, String> {
     }
 }
 
-/// `tag:value`.
+/// Parses `tag:value`.
 fn tag(text: &str) -> Result<(String, String), String> {
     match text.trim().split_once(':') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),

@@ -1,4 +1,4 @@
-//! Where counters live.
+//! Settings of the store of counters.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,28 +8,30 @@ use clap::{ArgAction, Args, ValueEnum};
 
 use super::per_second::PerSecondSettings;
 use super::redis_tls::RedisTlsSettings;
-use super::{SettingsError, named, positive_duration, switch, whole};
+use super::tolerated::{POOL_SIZE, positive_or_default, whole_or_nearest};
+use super::{SettingsError, named, switch, whole};
+use crate::engine::plan::CounterKeys;
 use crate::limiter::Overload;
-use crate::plan::CounterKeys;
-use crate::store::redis::{OnCall, RedisAddress, RedisConfig, RedisType};
+use crate::store::redis::topology::address::{RedisAddress, RedisType};
+use crate::store::redis::topology::config::{OnCall, RedisConfig};
 use crate::tls::NamedFile;
 
-/// Where counters live.
+/// Settings of the store of counters.
 #[derive(Args, Clone, Debug)]
 pub struct StoreSettings {
-    /// Where counters live. Unset: redis if REDIS_URL is set, and memory otherwise.
+    /// Store of counters. Unset: redis if REDIS_URL is set, memory if not.
     #[arg(long, env = "BACKEND_TYPE", value_name = "STORE", ignore_case = true, help_heading = "Store",
         value_parser = backend())]
     pub backend_type: Option<Backend>,
 
-    /// In front of every counter's name, to share a Redis with others. Without braces, which mean a slot to a Redis
-    /// Cluster.
+    /// Prefix of every counter's name, to share a Redis with others. Must not contain braces, which choose the slot in
+    /// a Redis Cluster.
     #[arg(long, env = "CACHE_KEY_PREFIX", value_name = "TEXT", default_value = "", help_heading = "Store",
         value_parser = key_prefix)]
     pub cache_key_prefix: String,
 
-    /// Whose names counters have in Redis. reference: those of envoyproxy/ratelimit, for fixed windows of its units, so
-    /// that both count together while one takes the other's place; its names can collide, see Migrating.
+    /// Names of counters in Redis. reference uses those of envoyproxy/ratelimit, for fixed windows of its units, so
+    /// that both count together while one replaces the other; its names can collide, see Migrating.
     #[arg(
         long,
         env = "COUNTER_KEYS",
@@ -40,115 +42,115 @@ pub struct StoreSettings {
     )]
     pub counter_keys: KeyNames,
 
-    /// With COUNTER_KEYS=reference, a counter expires less than so many seconds later than a window lasts, not all at
-    /// once.
+    /// Seconds over which the TTLs of counters are spread, to keep them from expiring all at once: each TTL is the
+    /// length of the window plus less than this number. Only with COUNTER_KEYS=reference.
     #[arg(long, env = "EXPIRATION_JITTER_MAX_SECONDS", value_name = "SECONDS", default_value = "300",
-        help_heading = "Store", value_parser = whole(0..=u32::MAX))]
+        help_heading = "Store", value_parser = whole_or_nearest(0..=u32::MAX))]
     pub expiration_jitter_max_seconds: u32,
 
-    /// Where Redis is: host:port, redis://user:password@host:port/database or unix:///path; with Sentinels
-    /// MASTER,host:port,host:port or redis+sentinel://user:password@host:port,host:port/MASTER/database; of a cluster
-    /// some nodes, host:port,host:port or redis-cluster://user:password@host:port,host:port. With rediss for redis,
-    /// over TLS.
+    /// Address of Redis: host:port, redis://user:password@host:port/database or unix:///path. With Sentinels:
+    /// MASTER,host:port,host:port or redis+sentinel://user:password@host:port,host:port/MASTER/database. For a cluster,
+    /// some of its nodes: host:port,host:port or redis-cluster://user:password@host:port,host:port. With rediss in
+    /// place of redis, over TLS.
     #[arg(long, env = "REDIS_URL", value_name = "URL", hide_env_values = true, help_heading = "Store")]
     pub redis_url: Option<String>,
 
-    /// What kind of Redis REDIS_URL names, where it has no scheme that says so.
+    /// Kind of Redis at REDIS_URL, if its scheme does not say.
     #[arg(long, env = "REDIS_TYPE", value_name = "KIND", ignore_case = true, help_heading = "Store",
         value_parser = redis_type())]
     pub redis_type: Option<RedisType>,
 
-    /// What kind of address REDIS_URL is, where it has no scheme. Unset: a path begins with a slash.
+    /// Kind of address in REDIS_URL, if it has no scheme. Unset: a path begins with a slash.
     #[arg(long, env = "REDIS_SOCKET_TYPE", value_name = "TYPE", ignore_case = true, help_heading = "Store")]
     pub redis_socket_type: Option<SocketType>,
 
-    /// Redis's password, or user:password; it goes before what REDIS_URL says.
+    /// Password of Redis, or user:password. It takes precedence over REDIS_URL.
     #[arg(long, env = "REDIS_AUTH", value_name = "PASSWORD", hide_env_values = true, help_heading = "Store")]
     pub redis_auth: Option<String>,
 
-    /// A file with Redis's password, or user:password, which is read again when it changes, as tokens do. It goes
-    /// before REDIS_AUTH and what REDIS_URL says; a password alone is for the user that REDIS_URL names.
+    /// File with the password of Redis, or user:password. It is read again when it changes, for tokens that are
+    /// renewed. It takes precedence over REDIS_AUTH and REDIS_URL; a password alone is for the user in REDIS_URL.
     #[arg(long, env = "REDIS_AUTH_FILE", value_name = "FILE", help_heading = "Store")]
     pub redis_auth_file: Option<PathBuf>,
 
-    /// The password of the Sentinels, or user:password. REDIS_AUTH is not shown to them.
+    /// Password of the Sentinels, or user:password. REDIS_AUTH is not sent to them.
     #[arg(long, env = "REDIS_SENTINEL_AUTH", value_name = "PASSWORD", hide_env_values = true, help_heading = "Store")]
     pub redis_sentinel_auth: Option<String>,
 
-    /// How TLS with Redis goes.
+    /// TLS with Redis.
     #[command(flatten)]
     pub redis_tls: RedisTlsSettings,
 
-    /// A Redis of their own for limits of seconds.
+    /// A separate Redis for limits of seconds.
     #[command(flatten)]
     pub per_second: PerSecondSettings,
 
-    /// Connections to Redis, in equal parts for the worker threads, one for each at least. One of them carries all
-    /// calls of a thread, so that they keep their order; the others take over at once when it is lost. Beside them, one
-    /// reads adjustments.
+    /// Number of connections to Redis, divided equally among the worker threads, with at least one for each. One
+    /// connection carries all calls of a thread and keeps their order; the others take over at once if it is lost. One
+    /// more connection reads adjustments.
     #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
-        value_parser = whole::<u16>(1..=100))]
+        value_parser = whole_or_nearest(POOL_SIZE))]
     pub redis_pool_size: u16,
 
-    /// How much memory the denials of Redis may take. Until Redis would let a request pass, this process denies it: for
-    /// a second at most without asking Redis again, and for as long as Redis is unavailable. 0: Redis is always asked,
-    /// and while it is unavailable each limit answers by its failure mode.
+    /// Most bytes of memory for known denials of Redis. Until Redis would let a request pass, this process denies it:
+    /// for at most a second without asking Redis again, and for as long as Redis is unavailable. 0: always ask Redis,
+    /// and while it is unavailable, each limit answers by its failure mode.
     #[arg(
         long,
         env = "LOCAL_CACHE_SIZE_IN_BYTES",
         value_name = "BYTES",
         default_value = "16777216",
         help_heading = "Store",
-        value_parser = whole(0..=u64::MAX)
+        value_parser = whole_or_nearest(0..=u64::MAX)
     )]
     pub local_cache_size_in_bytes: u64,
 
-    /// How many decisions may wait for Redis, for each worker thread. Those beyond it are answered at once, as OVERLOAD
-    /// says, and so is what has waited for half of its time.
+    /// Most decisions that may wait for Redis, for each worker thread. Further decisions, and those that have waited
+    /// for half of their time, are answered at once as OVERLOAD says.
     #[arg(long, env = "REDIS_QUEUE_SIZE", value_name = "NUMBER", default_value = "4096", help_heading = "Store",
         value_parser = whole::<u32>(1..=1_000_000))]
     pub redis_queue_size: u32,
 
-    /// What a call meets that finds the queue for Redis full or too slow: failure-mode lets each limit answer by its
-    /// failure mode, refuse fails the call with RESOURCE_EXHAUSTED, unless all of its limits are in shadow mode or one
-    /// is known to deny it.
+    /// Answer to calls when the queue for Redis is full or too slow. failure-mode lets each limit answer by its failure
+    /// mode; refuse fails the call with RESOURCE_EXHAUSTED, unless all of its limits are in shadow mode or one is known
+    /// to deny it.
     #[arg(long, env = "OVERLOAD", value_name = "MODE", default_value = "failure-mode", help_heading = "Store",
         value_parser = named(&Overload::ALL, Overload::name))]
     pub overload: Overload,
 
-    /// The longest that anything waits for Redis, connecting too. A call whose gRPC deadline is nearer waits for three
-    /// quarters of that at most, so that the failure mode answers in time.
+    /// Longest wait for Redis, including the connection. A call with a shorter gRPC deadline waits for at most three
+    /// quarters of it, so that the failure mode can answer in time.
     #[arg(long, env = "REDIS_TIMEOUT", value_name = "DURATION", default_value = "100ms", help_heading = "Store",
-        value_parser = positive_duration)]
+        value_parser = positive_or_default("REDIS_TIMEOUT"))]
     pub redis_timeout: Duration,
 
-    /// While Redis is unavailable, health says NOT_SERVING, too. Where all replicas ask the same Redis, none is left
-    /// then to answer by failure modes.
+    /// Report NOT_SERVING also while Redis is unavailable. If all instances share one Redis, none is then left to
+    /// answer by failure modes.
     #[arg(long, env = "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION", help_heading = "Store", value_parser = switch(),
         ignore_case = true, action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true",
         default_value = "false")]
     pub redis_health_check_active_connection: bool,
 }
 
-/// Where counters live.
+/// Store of counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Backend {
-    /// In this process, for it alone, until it ends.
+    /// In the memory of this process, until it ends.
     Memory,
-    /// In Redis, shared by all that ask the same one.
+    /// In Redis, shared by all processes that use it.
     Redis,
 }
 
-/// Whose names counters have in Redis.
+/// Names of counters in Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum KeyNames {
-    /// Tollgate's own, which no two different counters share.
+    /// Tollgate's own names, which never collide.
     Tollgate,
-    /// Those of envoyproxy/ratelimit.
+    /// The names of envoyproxy/ratelimit.
     Reference,
 }
 
-/// Kinds of addresses.
+/// Kind of address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SocketType {
     /// Host and port.
@@ -158,10 +160,10 @@ pub enum SocketType {
 }
 
 impl StoreSettings {
-    /// The Redis that counters live in; `None` where they live in memory.
+    /// Returns the Redis of the counters; `None` if they live in memory.
     ///
     /// # Errors
-    /// Where the settings contradict each other.
+    /// Fails if the settings conflict.
     pub fn redis(&self) -> Result<Option<RedisConfig>, SettingsError> {
         let url = self.redis_url.as_deref().filter(|url| !url.is_empty());
         match (self.backend_type, url) {
@@ -185,7 +187,7 @@ impl StoreSettings {
         }
     }
 
-    /// The names of counters. Nobody shares those in memory.
+    /// Returns the kind of names of counters. Counters in memory always have Tollgate's own names.
     pub fn counter_keys(&self) -> CounterKeys {
         match self.counter_keys {
             KeyNames::Reference if !matches!(self.redis(), Ok(None)) => {
@@ -208,7 +210,7 @@ impl StoreSettings {
     }
 }
 
-/// What is said of one Redis.
+/// The settings of one Redis.
 pub(super) struct Given<'a> {
     pub url: &'a str,
     pub kind: Option<RedisType>,
@@ -219,7 +221,7 @@ pub(super) struct Given<'a> {
 }
 
 impl Given<'_> {
-    /// Where it is, and who asks there.
+    /// Returns the address, with the credentials.
     pub(super) fn address(self) -> Result<RedisAddress, SettingsError> {
         let Given { url, kind, socket_type, .. } = self;
         let address = match socket_type {
@@ -241,7 +243,7 @@ impl Given<'_> {
     }
 }
 
-/// The kinds of Redis.
+/// Returns the parser of the kind of Redis.
 pub(super) fn redis_type() -> impl TypedValueParser<Value = RedisType> {
     use RedisType::{Cluster, Sentinel, Single};
     named(&[Single, Sentinel, Cluster], |kind| match kind {
@@ -251,7 +253,7 @@ pub(super) fn redis_type() -> impl TypedValueParser<Value = RedisType> {
     })
 }
 
-/// The backends; and the one that `envoyproxy/ratelimit` has, too, to say what to use instead.
+/// Returns the parser of the store. It also knows that of `envoyproxy/ratelimit`, to say what to use instead.
 fn backend() -> impl TypedValueParser<Value = Backend> {
     let memcached = PossibleValue::new("memcache").alias("memcached").hide(true);
     let ours = Backend::value_variants().iter().filter_map(Backend::to_possible_value);
@@ -261,7 +263,7 @@ fn backend() -> impl TypedValueParser<Value = Backend> {
     })
 }
 
-/// The first braces of a counter's name are those around its descriptor.
+/// Parses a prefix without braces: the first braces of a counter's name must be those around its descriptor.
 fn key_prefix(text: &str) -> Result<String, String> {
     if text.contains(['{', '}']) {
         return Err("must have no braces: they mean a slot to a Redis Cluster".into());

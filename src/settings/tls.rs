@@ -10,50 +10,51 @@ use crate::tls::{ClientFiles, Clients, NamedFile, PeerName, ServerFiles};
 /// TLS at the gRPC port.
 #[derive(Args, Clone, Debug)]
 pub struct TlsSettings {
-    /// Speak TLS at the gRPC port, and nothing else. Its files are read again when they change.
+    /// Use TLS at the gRPC port, and accept nothing else. The files are read again when they change.
     #[arg(long, env = "GRPC_SERVER_USE_TLS", help_heading = "TLS", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub grpc_server_use_tls: bool,
 
-    /// The server's certificate (PEM), and behind it those between it and its authority.
+    /// File with the server's certificate (PEM), followed by any intermediate certificates.
     #[arg(long, env = "GRPC_SERVER_TLS_CERT", value_name = "FILE", help_heading = "TLS")]
     pub grpc_server_tls_cert: Option<PathBuf>,
 
-    /// The certificate's private key (PEM), without a passphrase.
+    /// File with the private key (PEM) of GRPC_SERVER_TLS_CERT, without a passphrase.
     #[arg(long, env = "GRPC_SERVER_TLS_KEY", value_name = "FILE", help_heading = "TLS")]
     pub grpc_server_tls_key: Option<PathBuf>,
 
-    /// Only clients get in that show a certificate which an authority in this file (PEM) has signed. No authority of
-    /// the machine is trusted.
+    /// File with authorities (PEM). Only clients with a certificate that one of them has signed are accepted. The
+    /// authorities of the machine are not trusted.
     #[arg(long, env = "GRPC_CLIENT_TLS_CACERT", value_name = "FILE", help_heading = "TLS")]
     pub grpc_client_tls_cacert: Option<PathBuf>,
 
-    /// And whose certificate has this name among its subject alternative names, or one of these, separated by commas:
-    /// a DNS name, a URI such as spiffe://cluster.local/ns/default/sa/envoy, or an address. The whole name has to be
-    /// the same.
+    /// Names, separated by commas: DNS names, URIs such as spiffe://cluster.local/ns/default/sa/envoy, or addresses.
+    /// Only clients whose certificate has one of them as a subject alternative name are accepted. The whole name must
+    /// match. Needs GRPC_CLIENT_TLS_CACERT.
     #[arg(long, env = "GRPC_CLIENT_TLS_SAN", value_name = "NAME", value_delimiter = ',', help_heading = "TLS")]
     pub grpc_client_tls_san: Vec<PeerName>,
 
-    /// Clients are asked for a certificate that an authority in this file has signed, and get in without one, too:
-    /// metrics and the log tell which would not with GRPC_CLIENT_TLS_CACERT. Envoy Gateway sets it.
+    /// File with authorities (PEM). Clients are asked for a certificate that one of them has signed, but are also
+    /// accepted without one. Metrics and the log show which clients GRPC_CLIENT_TLS_CACERT would reject. Envoy Gateway
+    /// sets this.
     #[arg(long, env = "GRPC_SERVER_TLS_CA_CERT", value_name = "FILE", help_heading = "TLS")]
     pub grpc_server_tls_ca_cert: Option<PathBuf>,
 }
 
-/// What TLS with a server needs that this process is a client of.
+/// Files and name for TLS with a server to which this process connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerTls {
-    /// Whom it trusts, and what it shows.
+    /// Authorities to trust, and the certificate to send.
     pub files: ClientFiles,
-    /// The name that the server must have.
+    /// Name that the server's certificate must have.
     pub name: String,
 }
 
 impl TlsSettings {
-    /// What the gRPC port needs for TLS; `None`: it speaks none.
+    /// Returns the files for TLS at the gRPC port; `None` without TLS.
     ///
     /// # Errors
-    /// Where a file is not named that is needed.
+    /// Fails if a required file is not set.
     pub fn server(&self) -> Result<Option<ServerFiles>, SettingsError> {
         if !self.grpc_server_use_tls {
             return Ok(None);
@@ -74,7 +75,7 @@ impl TlsSettings {
         Ok(Some(ServerFiles { chain, key, clients }))
     }
 
-    /// The settings that mean nothing without the others.
+    /// Returns the settings that have no effect because TLS is off.
     pub fn without_effect(&self) -> Vec<&'static str> {
         if self.grpc_server_use_tls {
             return Vec::new();

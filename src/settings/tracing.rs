@@ -1,8 +1,8 @@
-//! Traces for a collector: the variables of `envoyproxy/ratelimit`, and those that OpenTelemetry has for all programs.
+//! Settings of traces: the variables of `envoyproxy/ratelimit`, and those that OpenTelemetry has for all programs.
 //!
-//! The latter may have been set for others, and mean what this process does not do. So those are read as they are,
-//! looked at only where traces are exported, and a word in them that is unknown is told and no mistake. What is said
-//! for this process (TRACING_*) comes before what is said for all.
+//! The latter may be set for other programs, with values that this process does not support. So they are read as text
+//! and checked only while traces are exported, and an unknown value in them causes a warning and no error. Settings for
+//! this process (TRACING_*) take precedence over those for all programs.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,47 +11,49 @@ use axum::http::Uri;
 use clap::{ArgAction, Args};
 
 use super::otel::{self, Pairs};
+use super::tolerated::share_or_nearest;
 use super::{PeerTls, SettingsError, named, share, switch, whole};
 use crate::spans::{Collector, Decider, Options, Propagators, Protocol, Queue, Resource, Sampling};
 use crate::tls::{self, ClientFiles, Expected, NamedFile, Trusted};
 
-/// Where the OTLP exporter sends traces below an address that is for all signals.
+/// Path that the OTLP exporter appends to an address for all signals.
 const TRACES: &str = "/v1/traces";
 
-/// Traces for a collector.
+/// Settings of traces.
 #[derive(Args, Clone, Debug)]
 pub struct TracingSettings {
-    /// Export spans to an OpenTelemetry collector: one of each call that is sampled, and within it one of what it asks
-    /// the store.
+    /// Export spans to an OpenTelemetry collector: one for each sampled call, with child spans for its calls to the
+    /// store.
     #[arg(long, env = "TRACING_ENABLED", help_heading = "Tracing", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub tracing_enabled: bool,
 
-    /// How spans travel: http is OTLP in protobuf over HTTP, grpc OTLP over gRPC. Unset:
+    /// Protocol to the collector: http is OTLP in protobuf over HTTP, grpc is OTLP over gRPC. Unset:
     /// OTEL_EXPORTER_OTLP_TRACES_PROTOCOL, or OTEL_EXPORTER_OTLP_PROTOCOL, or http.
     #[arg(long, env = "TRACING_EXPORTER_PROTOCOL", value_name = "PROTOCOL", help_heading = "Tracing",
         ignore_case = true, value_parser = named(&Protocol::ALL, Protocol::name))]
     pub tracing_exporter_protocol: Option<Protocol>,
 
-    /// The share of calls that are sampled, of those whose caller names no trace, or leaves it open whether its trace
-    /// is sampled. Else the caller decides. Unset: OTEL_TRACES_SAMPLER decides, or all of those calls are sampled.
-    #[arg(long, env = "TRACING_SAMPLING_RATE", value_name = "SHARE", help_heading = "Tracing", value_parser = share)]
+    /// Share of calls to sample, from 0 to 1, if the caller has not decided: it sends no trace, or leaves the sampling
+    /// of its trace open. Unset: OTEL_TRACES_SAMPLER decides, or all of these calls are sampled.
+    #[arg(long, env = "TRACING_SAMPLING_RATE", value_name = "SHARE", help_heading = "Tracing",
+        value_parser = share_or_nearest)]
     pub tracing_sampling_rate: Option<f64>,
 
-    /// The service's name in traces. Unset: OTEL_SERVICE_NAME, or service.name in OTEL_RESOURCE_ATTRIBUTES, or
+    /// Name of the service in traces. Unset: OTEL_SERVICE_NAME, or service.name in OTEL_RESOURCE_ATTRIBUTES, or
     /// RateLimit.
     #[arg(long, env = "TRACING_SERVICE_NAME", value_name = "NAME", help_heading = "Tracing")]
     pub tracing_service_name: Option<String>,
 
-    /// The service's namespace in traces.
+    /// Namespace of the service in traces.
     #[arg(long, env = "TRACING_SERVICE_NAMESPACE", value_name = "NAME", help_heading = "Tracing")]
     pub tracing_service_namespace: Option<String>,
 
-    /// The name of this process in traces. Unset: service.instance.id in OTEL_RESOURCE_ATTRIBUTES, or a random UUID.
+    /// Name of this process in traces. Unset: service.instance.id in OTEL_RESOURCE_ATTRIBUTES, or a random UUID.
     #[arg(long, env = "TRACING_SERVICE_INSTANCE_ID", value_name = "NAME", help_heading = "Tracing")]
     pub tracing_service_instance_id: Option<String>,
 
-    /// The collector. Over HTTP, /v1/traces is added. With https:// TLS is spoken. Unset: http://localhost:4318, or
+    /// URL of the collector. Over HTTP, /v1/traces is appended. https:// means TLS. Unset: http://localhost:4318, or
     /// http://localhost:4317 over gRPC.
     #[arg(
         long,
@@ -62,7 +64,7 @@ pub struct TracingSettings {
     )]
     pub otel_exporter_otlp_endpoint: Option<String>,
 
-    /// The collector for traces, taken as it is written. It comes before OTEL_EXPORTER_OTLP_ENDPOINT.
+    /// URL of the collector for traces, used as written. It takes precedence over OTEL_EXPORTER_OTLP_ENDPOINT.
     #[arg(
         long,
         env = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
@@ -72,41 +74,41 @@ pub struct TracingSettings {
     )]
     pub otel_exporter_otlp_traces_endpoint: Option<String>,
 
-    /// How spans travel, where TRACING_EXPORTER_PROTOCOL is unset: http/protobuf or grpc.
+    /// Protocol to the collector if TRACING_EXPORTER_PROTOCOL is unset: http/protobuf or grpc.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_PROTOCOL", value_name = "PROTOCOL", help_heading = "Tracing")]
     pub otel_exporter_otlp_protocol: Option<String>,
 
-    /// The same for traces alone, in place of that.
+    /// Protocol for traces. It takes precedence over OTEL_EXPORTER_OTLP_PROTOCOL.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", value_name = "PROTOCOL", help_heading = "Tracing")]
     pub otel_exporter_otlp_traces_protocol: Option<String>,
 
-    /// The authorities (PEM) that may have signed the collector's certificate, and no others. Unset: those of the
-    /// machine. The files for TLS are read again for each new connection.
+    /// File with the only authorities (PEM) to trust for the collector's certificate. Unset: public authorities and
+    /// those of the machine. The files for TLS are read again for each new connection.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_CERTIFICATE", value_name = "FILE", help_heading = "Tracing")]
     pub otel_exporter_otlp_certificate: Option<PathBuf>,
 
-    /// The same for traces alone, in place of that.
+    /// File with the authorities for traces. It takes precedence over OTEL_EXPORTER_OTLP_CERTIFICATE.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", value_name = "FILE", help_heading = "Tracing")]
     pub otel_exporter_otlp_traces_certificate: Option<PathBuf>,
 
-    /// What is shown to a collector that asks for a certificate (PEM), and behind it those between it and its
-    /// authority.
+    /// File with the certificate (PEM) to send if the collector asks for one, followed by any intermediate
+    /// certificates.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE", value_name = "FILE", help_heading = "Tracing")]
     pub otel_exporter_otlp_client_certificate: Option<PathBuf>,
 
-    /// The same for traces alone, in place of that.
+    /// File with the client's certificate for traces. It takes precedence over OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE", value_name = "FILE", help_heading = "Tracing")]
     pub otel_exporter_otlp_traces_client_certificate: Option<PathBuf>,
 
-    /// That certificate's private key (PEM), without a passphrase.
+    /// File with the private key (PEM) of OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE, without a passphrase.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_CLIENT_KEY", value_name = "FILE", help_heading = "Tracing")]
     pub otel_exporter_otlp_client_key: Option<PathBuf>,
 
-    /// The same for traces alone, in place of that.
+    /// File with the private key for traces. It takes precedence over OTEL_EXPORTER_OTLP_CLIENT_KEY.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_CLIENT_KEY", value_name = "FILE", help_heading = "Tracing")]
     pub otel_exporter_otlp_traces_client_key: Option<PathBuf>,
 
-    /// Headers for the collector: NAME=VALUE, separated by commas, values percent-encoded.
+    /// Headers to send to the collector: NAME=VALUE, separated by commas, with percent-encoded values.
     #[arg(
         long,
         env = "OTEL_EXPORTER_OTLP_HEADERS",
@@ -116,7 +118,7 @@ pub struct TracingSettings {
     )]
     pub otel_exporter_otlp_headers: Option<String>,
 
-    /// The same for traces alone, in place of those.
+    /// Headers for traces. They take precedence over OTEL_EXPORTER_OTLP_HEADERS.
     #[arg(
         long,
         env = "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
@@ -126,72 +128,72 @@ pub struct TracingSettings {
     )]
     pub otel_exporter_otlp_traces_headers: Option<String>,
 
-    /// How batches of spans are packed: gzip or none.
+    /// Compression of batches of spans: gzip or none.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_COMPRESSION", value_name = "KIND", help_heading = "Tracing")]
     pub otel_exporter_otlp_compression: Option<String>,
 
-    /// The same for traces alone, in place of that.
+    /// Compression for traces. It takes precedence over OTEL_EXPORTER_OTLP_COMPRESSION.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION", value_name = "KIND", help_heading = "Tracing")]
     pub otel_exporter_otlp_traces_compression: Option<String>,
 
-    /// How many milliseconds a batch of spans may take to the collector, with its retries.
+    /// Longest time to send a batch of spans, including retries, in milliseconds.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_TIMEOUT", value_name = "MILLISECONDS", default_value = "10000",
         help_heading = "Tracing", value_parser = whole(1..=600_000_u64))]
     pub otel_exporter_otlp_timeout: u64,
 
-    /// The same for traces alone, in place of that.
+    /// Longest time for traces, in milliseconds. It takes precedence over OTEL_EXPORTER_OTLP_TIMEOUT.
     #[arg(long, env = "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT", value_name = "MILLISECONDS", help_heading = "Tracing",
         value_parser = whole(1..=600_000_u64))]
     pub otel_exporter_otlp_traces_timeout: Option<u64>,
 
-    /// The service's name in traces, where TRACING_SERVICE_NAME is unset.
+    /// Name of the service in traces if TRACING_SERVICE_NAME is unset.
     #[arg(long, env = "OTEL_SERVICE_NAME", value_name = "NAME", help_heading = "Tracing")]
     pub otel_service_name: Option<String>,
 
-    /// What traces say of this process: NAME=VALUE, separated by commas, values percent-encoded.
+    /// Attributes of this process in traces: NAME=VALUE, separated by commas, with percent-encoded values.
     #[arg(long, env = "OTEL_RESOURCE_ATTRIBUTES", value_name = "ATTRIBUTES", help_heading = "Tracing")]
     pub otel_resource_attributes: Option<String>,
 
-    /// Which calls are sampled, where TRACING_SAMPLING_RATE is unset: always_on, always_off or traceidratio whatever
-    /// the caller says; with parentbased_ in front those whose caller does not decide.
+    /// Sampler if TRACING_SAMPLING_RATE is unset: always_on, always_off or traceidratio ignore the caller's decision;
+    /// with the prefix parentbased_ they apply only to calls without a decision of the caller.
     #[arg(long, env = "OTEL_TRACES_SAMPLER", value_name = "SAMPLER", help_heading = "Tracing")]
     pub otel_traces_sampler: Option<String>,
 
-    /// The share that traceidratio samples, from 0 to 1. Unset: all.
+    /// Share that traceidratio samples, from 0 to 1. Unset: all.
     #[arg(long, env = "OTEL_TRACES_SAMPLER_ARG", value_name = "SHARE", help_heading = "Tracing")]
     pub otel_traces_sampler_arg: Option<String>,
 
-    /// By which headers a caller's trace is known, separated by commas: tracecontext (W3C), b3 and b3multi (either
-    /// reads both forms), or none. Unset: by all of them.
+    /// Headers that identify a caller's trace, separated by commas: tracecontext (W3C), b3 and b3multi (each reads both
+    /// forms), or none. Unset: all of them.
     #[arg(long, env = "OTEL_PROPAGATORS", value_name = "NAMES", help_heading = "Tracing")]
     pub otel_propagators: Option<String>,
 
-    /// How many milliseconds spans wait for others, to travel together.
+    /// Longest time for which a span waits for others to be sent with it, in milliseconds.
     #[arg(long, env = "OTEL_BSP_SCHEDULE_DELAY", value_name = "MILLISECONDS", default_value = "5000",
         help_heading = "Tracing", value_parser = whole(1..=600_000_u64))]
     pub otel_bsp_schedule_delay: u64,
 
-    /// How many spans may wait for the collector; more are dropped.
+    /// Most spans that may wait for the collector. Further spans are dropped.
     #[arg(long, env = "OTEL_BSP_MAX_QUEUE_SIZE", value_name = "NUMBER", default_value = "2048",
         help_heading = "Tracing", value_parser = whole(1..=1_000_000_usize))]
     pub otel_bsp_max_queue_size: usize,
 
-    /// How many spans travel together at most.
+    /// Most spans in a batch.
     #[arg(long, env = "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", value_name = "NUMBER", default_value = "512",
         help_heading = "Tracing", value_parser = whole(1..=1_000_000_usize))]
     pub otel_bsp_max_export_batch_size: usize,
 
-    /// Export nothing, whatever TRACING_ENABLED says.
+    /// Turn off the export, whatever TRACING_ENABLED says.
     #[arg(long, env = "OTEL_SDK_DISABLED", help_heading = "Tracing", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub otel_sdk_disabled: bool,
 }
 
 impl TracingSettings {
-    /// How spans are exported; `None`: not at all.
+    /// Returns the options of the export; `None` if it is off.
     ///
     /// # Errors
-    /// Where the collector cannot be reached in that way.
+    /// Fails if a setting of the collector or an attribute is invalid.
     pub fn exporting(&self) -> Result<Option<Options>, SettingsError> {
         if !self.is_on() {
             return Ok(None);
@@ -220,10 +222,10 @@ impl TracingSettings {
         }))
     }
 
-    /// What TLS with the collector needs; `None`: none is spoken.
+    /// Returns the files for TLS with the collector; `None` without TLS.
     ///
     /// # Errors
-    /// Where only one of two files is named, or no collector.
+    /// Fails if only one of the two files is set, or if the collector's URL is invalid.
     pub fn tls(&self) -> Result<Option<PeerTls>, SettingsError> {
         if !self.is_on() {
             return Ok(None);
@@ -250,7 +252,7 @@ impl TracingSettings {
         Ok(Some(PeerTls { files: ClientFiles { trusted, identity, protocol }, name }))
     }
 
-    /// The authorities, the chain and its key, by the names of the settings that name them.
+    /// Returns the files of the authorities, the certificate and its key, with the settings that name them.
     fn files(&self) -> [Option<NamedFile>; 3] {
         let file = |name, path: &Option<PathBuf>| path.clone().map(|path| NamedFile { name, path });
         [
@@ -349,8 +351,8 @@ impl TracingSettings {
         })
     }
 
-    /// The settings that do not do what they say, each with what is so instead. While no spans are exported nothing is
-    /// told of OpenTelemetry's: they are there for other programs, too.
+    /// Returns the settings that are not in force as written, each with what applies instead. While the export is off,
+    /// OpenTelemetry's settings are left out: they may be meant for other programs.
     pub fn remarks(&self) -> Vec<(&'static str, String)> {
         if self.is_on() { self.of_sampling().chain(self.of_the_way()).collect() } else { self.while_off() }
     }
@@ -397,7 +399,7 @@ impl TracingSettings {
         all.into_iter().filter_map(|(name, remark)| Some((name, remark?)))
     }
 
-    /// Of the way to the collector.
+    /// Returns remarks on settings of the connection to the collector.
     fn of_the_way(&self) -> impl Iterator<Item = (&'static str, String)> {
         let protocol = self.otel_protocol().and_then(|(name, word)| {
             let taken = self.protocol().name();
@@ -418,7 +420,7 @@ impl TracingSettings {
     }
 }
 
-/// The first of them that is set, with its name.
+/// Returns the first value that is set, with its name.
 fn first<'s, const N: usize>(all: [(&'static str, &'s Option<String>); N]) -> Option<(&'static str, &'s str)> {
     all.into_iter().find_map(|(name, value)| Some((name, value.as_deref()?)))
 }

@@ -1,7 +1,7 @@
-//! What a caller's headers say of its trace: W3C's `traceparent` and `tracestate`, or else B3 in one header or in
-//! several. Nothing is allocated unless the call is sampled. A header that is not as it should be counts as none.
+//! Reads the caller's trace from headers: W3C's `traceparent` and `tracestate`, or else B3 in one or several headers.
+//! Nothing is allocated unless the call is sampled. A malformed header counts as missing.
 //!
-//! Baggage is left alone: Tollgate calls nobody who would read it.
+//! Baggage is ignored, as Tollgate calls no service that would read it.
 
 use hyper::HeaderMap;
 use hyper::header::HeaderName;
@@ -15,21 +15,21 @@ static B3_SPAN: HeaderName = HeaderName::from_static("x-b3-spanid");
 static B3_SAMPLED: HeaderName = HeaderName::from_static("x-b3-sampled");
 static B3_FLAGS: HeaderName = HeaderName::from_static("x-b3-flags");
 
-/// Who calls.
+/// The caller's trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// Its span, where it names one.
+    /// The IDs of its trace and span, if it sends them.
     ids: Option<(TraceId, SpanId)>,
-    /// Whether the trace is sampled; `None`: it leaves that to us.
+    /// Whether the trace is sampled, or `None` if the caller has not decided.
     pub(super) sampled: Option<bool>,
 }
 
-/// The headers that are read.
+/// The headers to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Propagators {
-    /// `traceparent` and `tracestate`, of W3C.
+    /// W3C's `traceparent` and `tracestate`.
     pub trace_context: bool,
-    /// B3's, in one header or in several.
+    /// B3, in one or several headers.
     pub b3: bool,
 }
 
@@ -41,12 +41,12 @@ impl Caller {
         w3c().or_else(b3).or_else(several).unwrap_or_default()
     }
 
-    /// The trace that it is in.
+    /// Returns the ID of its trace.
     pub(super) fn trace(&self) -> Option<TraceId> {
         self.ids.map(|(trace, _)| trace)
     }
 
-    /// Its span, of a sampled trace.
+    /// Returns its span as part of a sampled trace.
     pub(super) fn span(&self, headers: &HeaderMap) -> Option<SpanContext> {
         let (trace, span) = self.ids?;
         Some(SpanContext::new(trace, span, TraceFlags::SAMPLED, true, state(headers)))
@@ -57,13 +57,13 @@ fn text<'h>(headers: &'h HeaderMap, name: &HeaderName) -> Option<&'h str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// What others have noted of the trace; it may come in several headers.
+/// Reads the trace state of other vendors, which may span several headers.
 fn state(headers: &HeaderMap) -> TraceState {
     let all: Vec<_> = headers.get_all(&TRACESTATE).iter().filter_map(|value| value.to_str().ok()).collect();
     all.join(",").parse().unwrap_or_default()
 }
 
-/// `00-TRACE-SPAN-FLAGS`; a later version may have more.
+/// Parses `00-TRACE-SPAN-FLAGS`; a later version may have more parts.
 fn traceparent(text: &str) -> Option<Caller> {
     let mut parts = text.trim().splitn(5, '-');
     let mut next = || parts.next();
@@ -75,7 +75,7 @@ fn traceparent(text: &str) -> Option<Caller> {
     Some(Caller { ids: Some(ids(trace, span)?), sampled: Some(flags & 1 == 1) })
 }
 
-/// `TRACE-SPAN-SAMPLED-PARENT`, of which the last two may lack, or SAMPLED alone.
+/// Parses `TRACE-SPAN-SAMPLED-PARENT`, in which the last two are optional, or SAMPLED alone.
 fn single(text: &str) -> Option<Caller> {
     let mut parts = text.trim().split('-');
     let (first, span) = (parts.next()?, parts.next());
@@ -87,7 +87,7 @@ fn single(text: &str) -> Option<Caller> {
     Some(Caller { ids: Some(ids(first, span)?), sampled })
 }
 
-/// A header for each.
+/// Parses B3 with one header per part.
 fn several(headers: &HeaderMap) -> Option<Caller> {
     let is_debug = text(headers, &B3_FLAGS) == Some("1");
     let sampled = if is_debug { Some(true) } else { text(headers, &B3_SAMPLED).and_then(sampled) };
@@ -96,7 +96,7 @@ fn several(headers: &HeaderMap) -> Option<Caller> {
     (caller != Caller::default()).then_some(caller)
 }
 
-/// Debug is more than sampled, and no less.
+/// Parses the sampling decision. Debug implies sampled.
 fn sampled(word: &str) -> Option<bool> {
     match word {
         "1" | "d" | "true" => Some(true),
@@ -105,7 +105,7 @@ fn sampled(word: &str) -> Option<bool> {
     }
 }
 
-/// B3's traces may have half the digits.
+/// Parses the IDs. A trace ID of B3 may have only half the digits.
 fn ids(trace: &str, span: &str) -> Option<(TraceId, SpanId)> {
     let is_trace = (trace.len() == 32 || trace.len() == 16) && is_hex(trace);
     if !is_trace || span.len() != 16 || !is_hex(span) {

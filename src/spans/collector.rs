@@ -1,6 +1,6 @@
-//! The way of spans to the collector: a bounded queue, a thread that takes batches from it, and another that sends
-//! them. No request waits for either. What the queue has no room for is dropped; what the collector does not take in
-//! its time is lost.
+//! Export of spans to the collector: a bounded queue, a thread that takes batches from it, and another that sends them.
+//! No request waits for either. Spans beyond the queue's capacity are dropped; spans that the collector does not accept
+//! within the timeout are lost.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -23,7 +23,7 @@ use super::queue::{Bounded, Waiting};
 use super::{Sampling, Spans};
 use crate::connect::{Connector, Handshake};
 
-/// How spans travel.
+/// Protocol of the export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Protocol {
     /// OTLP over HTTP, in protobuf.
@@ -34,10 +34,10 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Both.
+    /// Both protocols.
     pub const ALL: [Protocol; 2] = [Protocol::Http, Protocol::Grpc];
 
-    /// The name in settings.
+    /// Returns the name in settings.
     pub const fn name(self) -> &'static str {
         match self {
             Protocol::Http => "http",
@@ -46,84 +46,84 @@ impl Protocol {
     }
 }
 
-/// How spans are made and sent.
+/// Options of making and sending spans.
 #[derive(Clone)]
 pub struct Options {
-    /// Which calls have them.
+    /// Selects the calls that get spans.
     pub sampling: Sampling,
-    /// Who has made them.
+    /// Describes this process.
     pub resource: Resource,
-    /// Where they go.
+    /// The collector.
     pub collector: Collector,
-    /// What makes a connection to the collector a secure one. `None`: it stays as it is.
+    /// Adds TLS to a connection to the collector; `None` leaves it as it is.
     pub handshake: Option<Handshake>,
-    /// How they wait.
+    /// The queue of spans.
     pub queue: Queue,
 }
 
-/// Where spans go, and how.
+/// Address of the collector, and options of the requests to it.
 #[derive(Clone, Debug)]
 pub struct Collector {
-    /// How they travel.
+    /// Protocol of the export.
     pub protocol: Protocol,
-    /// Where to: a whole URL.
+    /// Complete URL.
     pub endpoint: String,
-    /// What goes along with each batch.
+    /// Headers of each request.
     pub headers: HashMap<String, String>,
-    /// How they are packed.
+    /// Compression of each request.
     pub compression: Compression,
-    /// How long a batch may take, its retries included.
+    /// Timeout of a batch, including retries.
     pub timeout: Duration,
 }
 
-/// How batches are packed.
+/// Compression of batches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
-    /// As they are.
+    /// Uncompressed.
     #[default]
     None,
-    /// By gzip.
+    /// Compressed with gzip.
     Gzip,
 }
 
-/// Who has made the spans.
+/// The process that makes the spans.
 #[derive(Clone, Debug)]
 pub struct Resource {
     /// `service.name`.
     pub service: String,
-    /// `service.instance.id`; `None`: a random one.
+    /// `service.instance.id`, or `None` for a random one.
     pub instance: Option<String>,
-    /// What else there is to say.
+    /// Further attributes.
     pub attributes: Vec<(String, String)>,
 }
 
-/// How spans wait for the collector.
+/// Options of the queue.
 #[derive(Clone, Copy, Debug)]
 pub struct Queue {
-    /// So many at most; more are dropped.
+    /// Largest number of waiting spans; further ones are dropped.
     pub capacity: usize,
-    /// So many go together at most.
+    /// Largest number of spans in a batch.
     pub batch: usize,
-    /// They wait for others for so long.
+    /// Longest time that a span waits for a batch to fill.
     pub delay: Duration,
 }
 
-/// What becomes of a span.
+/// The fate of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// The collector has it.
+    /// The collector accepted it.
     Sent,
-    /// Too many were waiting.
+    /// Too many spans were waiting.
     Dropped,
-    /// The collector did not take it.
+    /// The collector did not accept it.
     Lost,
 }
 
 impl Fate {
-    /// Each of them.
+    /// All fates.
     pub const ALL: [Fate; 3] = [Fate::Sent, Fate::Dropped, Fate::Lost];
 
-    /// The word that metrics have for it.
+    /// Returns the name in metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Fate::Sent => "sent",
@@ -133,33 +133,33 @@ impl Fate {
     }
 }
 
-/// Is called with what has become of so many spans.
+/// Callback with a fate and the number of spans that had it.
 pub type OnSpans = Arc<dyn Fn(Fate, u64) + Send + Sync>;
 
-/// Why no spans can be sent.
+/// An error while starting the export.
 #[derive(Debug, thiserror::Error)]
 pub enum CollectorError {
-    /// The settings do not fit.
+    /// The settings are inconsistent.
     #[error("traces cannot be exported: {0}")]
     Exporter(#[from] ExporterBuildError),
-    /// No place that gRPC can go to.
+    /// The address is not valid for gRPC.
     #[error("traces cannot be exported: {0}")]
     Endpoint(#[from] tonic::transport::Error),
-    /// The system gives no thread, or no descriptors.
+    /// The system provides no thread or no file descriptors.
     #[error("cannot start the thread that exports traces: {0}")]
     Thread(#[from] io::Error),
 }
 
-/// Sends spans for as long as it is kept.
+/// The running export. Dropping it ends the export.
 #[derive(Debug)]
 pub struct Exporting {
     provider: SdkTracerProvider,
-    /// The thread that sends lives as long as this.
+    /// Dropping this ends the thread that sends.
     _alive: oneshot::Sender<Infallible>,
 }
 
 impl Exporting {
-    /// Begins, whether the collector is there or not.
+    /// Starts the export, even if the collector is not available.
     ///
     /// # Errors
     /// See [`CollectorError`].
@@ -167,7 +167,7 @@ impl Exporting {
         let (runtime, alive) = start_thread()?;
         let heard = Heard::default();
         let exporter = {
-            // The channel to the collector lives on this runtime.
+            // The channel to the collector must be created on this runtime.
             let _within = runtime.enter();
             let connector = Listening { connector: Connector::new(options.handshake), heard: heard.clone() };
             exporter(&options.collector, connector)?
@@ -189,7 +189,7 @@ impl Exporting {
         let batches = BatchSpanProcessor::new(exporter, config);
         let bounded = Bounded { batches, waiting, capacity: options.queue.capacity, on_spans };
         let provider = SdkTracerProvider::builder()
-            // What is not sampled does not come so far.
+            // Sampling was decided earlier: only sampled spans get here.
             .with_sampler(Sampler::AlwaysOn)
             .with_resource(resource(options.resource))
             .with_span_processor(bounded)
@@ -198,7 +198,7 @@ impl Exporting {
         Ok((spans, Exporting { provider, _alive: alive }))
     }
 
-    /// Sends what waits, for so long at most.
+    /// Sends the waiting spans, for at most `timeout`.
     pub async fn end(self, timeout: Duration) {
         let ended = tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(timeout)).await;
         if !matches!(ended, Ok(Ok(()))) {
@@ -218,7 +218,7 @@ fn resource(resource: Resource) -> opentelemetry_sdk::Resource {
         .build()
 }
 
-/// A UUID of version 4, of these random bits.
+/// Formats random bits as a UUID of version 4.
 fn uuid(random: TraceId) -> String {
     let bits = u128::from_be_bytes(random.to_bytes());
     let bits = (bits & !(0xF << 76 | 0x3 << 62)) | 0x4 << 76 | 0x2 << 62;
@@ -226,7 +226,7 @@ fn uuid(random: TraceId) -> String {
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-/// A thread that sends, until what is returned with it is dropped.
+/// Starts a thread that sends until the returned sender is dropped.
 fn start_thread() -> io::Result<(Handle, oneshot::Sender<Infallible>)> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let handle = runtime.handle().clone();

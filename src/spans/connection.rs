@@ -1,4 +1,4 @@
-//! The connection to the collector, by gRPC or by HTTP, and why there is none.
+//! The connection to the collector, by gRPC or by HTTP, and the reason if it fails.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,9 +19,9 @@ use tonic::transport::{Channel, Endpoint};
 use super::{Collector, CollectorError, Compression, Protocol};
 use crate::connect::{self, Connection, Connector, causes};
 
-/// What sends batches over such connections.
+/// Creates an exporter that sends batches over such connections.
 pub(super) fn exporter(collector: &Collector, connector: Listening) -> Result<SpanExporter, CollectorError> {
-    // What is not said here, the exporter would look for in the environment.
+    // The exporter reads any option not set here from the environment.
     let Collector { endpoint, timeout, .. } = collector;
     match collector.protocol {
         Protocol::Http => {
@@ -50,7 +50,7 @@ fn channel(collector: &Collector, connector: Listening) -> Result<Channel, tonic
     Ok(endpoint.timeout(collector.timeout).connect_with_connector_lazy(connector))
 }
 
-/// Names and values have been checked where they were read.
+/// Converts headers, with names and values that were checked when they were read.
 fn metadata(headers: &HashMap<String, String>) -> MetadataMap {
     let pair = |(name, value): (&String, &String)| {
         Some((HeaderName::try_from(name).ok()?, HeaderValue::try_from(value).ok()?))
@@ -58,18 +58,18 @@ fn metadata(headers: &HashMap<String, String>) -> MetadataMap {
     MetadataMap::from_headers(headers.iter().filter_map(pair).collect::<HeaderMap>())
 }
 
-/// Why there is no connection to the collector, where there is none. The exporter keeps less of it.
+/// The reason of the last failure to connect. The exporter's own errors have less detail.
 #[derive(Clone, Default)]
 pub(super) struct Heard(Arc<Mutex<Option<String>>>);
 
 impl Heard {
-    /// The last word, if it has not come about since.
+    /// Returns the last failure, or `None` if a connection has succeeded since.
     pub(super) fn last(&self) -> Option<String> {
         self.0.lock().clone()
     }
 }
 
-/// Connects, and notes why it cannot.
+/// A connector that notes failures.
 #[derive(Clone)]
 pub(super) struct Listening {
     pub(super) connector: Connector,

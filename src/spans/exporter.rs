@@ -1,4 +1,4 @@
-//! Sends batches of spans, on a thread of its own.
+//! Sends batches of spans on a separate thread.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::queue::Waiting;
 use super::{Collector, Fate, OnSpans};
 use crate::telemetry::Throttle;
 
-/// Sends, counts, and tells when the collector goes and when it comes back.
+/// Sends batches, counts the spans, and logs when the collector fails and when it works again.
 pub(super) struct Exporter {
     pub(super) exporter: Arc<SpanExporter>,
     pub(super) runtime: Handle,
@@ -25,9 +25,9 @@ pub(super) struct Exporter {
     pub(super) on_spans: OnSpans,
 }
 
-/// What is told of the collector.
+/// The state of the collector as it was logged.
 pub(super) struct Told {
-    /// Where it is, without a password.
+    /// The collector's address, without a password.
     collector: String,
     timeout: Duration,
     heard: Heard,
@@ -48,7 +48,7 @@ impl Told {
         }
     }
 
-    /// So many spans have gone there, or not.
+    /// Logs a change between failure and success, given the result of a batch with this number of spans.
     fn note(&self, spans: usize, sent: &OTelSdkResult) {
         if self.is_gone.swap(sent.is_err(), Ordering::Relaxed) == sent.is_err() {
             return;
@@ -75,7 +75,7 @@ impl opentelemetry_sdk::trace::SpanExporter for Exporter {
         let (exporter, told, spans) = (Arc::clone(&self.exporter), Arc::clone(&self.told), batch.len());
         let sending = self.runtime.spawn(async move {
             let limit = told.timeout;
-            // Its own timeout does not end an attempt that is on its way.
+            // The exporter's own timeout does not end an attempt in progress.
             let sent = timeout(limit, exporter.export(batch)).await.unwrap_or(Err(OTelSdkError::Timeout(limit)));
             told.note(spans, &sent);
             sent
@@ -91,7 +91,7 @@ impl opentelemetry_sdk::trace::SpanExporter for Exporter {
     }
 
     fn set_resource(&mut self, resource: &opentelemetry_sdk::Resource) {
-        // It has not been handed on yet.
+        // The exporter is not shared yet.
         if let Some(exporter) = Arc::get_mut(&mut self.exporter) {
             exporter.set_resource(resource);
         }

@@ -1,8 +1,8 @@
-//! Spans of calls and of what they ask the store, for a collector that speaks OTLP.
+//! Spans of calls and of their requests to the store, for a collector that supports OTLP.
 //!
-//! Where tracing is off, [`Spans`] is empty and a call costs a look at that. Where it is on, a call that is not sampled
-//! costs a look at its headers; only a sampled call has spans. A span says nothing of what a request has asked but its
-//! domain and the number of its descriptors.
+//! If tracing is off, [`Spans`] is empty, and a call costs one check of that. If it is on, a call that is not sampled
+//! costs a check of its headers; only a sampled call gets spans. Of the contents of a request, a span has only the
+//! domain and the number of descriptors.
 
 mod caller;
 mod collector;
@@ -30,10 +30,10 @@ pub use opentelemetry::trace::SpanKind;
 
 use caller::Caller;
 
-/// The longest text in a span, in characters: a client chooses the name of its domain.
+/// Longest text in a span, in characters, as a client may send any domain.
 const SHOWN: usize = 200;
 
-/// Makes spans, or none where tracing is off.
+/// Makes spans; empty if tracing is off.
 #[derive(Clone, Debug, Default)]
 pub struct Spans(Option<Arc<Maker>>);
 
@@ -41,42 +41,42 @@ pub struct Spans(Option<Arc<Maker>>);
 struct Maker {
     tracer: SdkTracer,
     sampling: Sampling,
-    /// Decides on calls whose caller has not, or is not asked.
+    /// Decides for calls that the caller has not decided, or if the caller's decision is ignored.
     sampler: Sampler,
 }
 
-/// Which calls have spans.
+/// Selection of the calls that get spans.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sampling {
-    /// Whose word comes first.
+    /// Whether the caller's decision counts.
     pub decider: Decider,
-    /// The share of those that are left to us.
+    /// The share of calls to sample if the decision is ours.
     pub share: f64,
-    /// By which headers callers are known.
+    /// Headers that identify the caller's trace.
     pub propagators: Propagators,
 }
 
-/// Who decides whether a call has spans.
+/// The side that decides whether a call is sampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decider {
-    /// The caller, where it says so.
+    /// The caller, if it has decided.
     Caller,
-    /// We, whatever the caller says.
+    /// Tollgate, regardless of the caller.
     Share,
 }
 
-/// A span. It ends when this is dropped.
+/// A span, which ends when this is dropped.
 #[derive(Debug)]
 pub struct Span(Current);
 
-/// A span that somebody else ends.
+/// A reference to a span that its owner ends.
 #[derive(Clone, Debug)]
 pub struct Current {
     context: Context,
     maker: Arc<Maker>,
 }
 
-/// The name of the trace that a call with these headers is in, whether it is sampled or not.
+/// Returns the ID of the trace that these headers name, whether it is sampled or not.
 pub fn trace_id(headers: &HeaderMap) -> Option<TraceId> {
     Caller::of(headers, Propagators { trace_context: true, b3: true }).trace()
 }
@@ -86,7 +86,8 @@ impl Spans {
         Spans(Some(Arc::new(Maker { tracer, sampling, sampler: Sampler::TraceIdRatioBased(sampling.share) })))
     }
 
-    /// The span of a call with these headers, which name the caller's; `None` where the call is not sampled.
+    /// Starts the span of a call with these headers, as a child of the caller's span. Returns `None` if the call is not
+    /// sampled.
     pub fn call(&self, headers: &HeaderMap) -> Option<Span> {
         let maker = self.0.as_ref()?;
         let caller = Caller::of(headers, maker.sampling.propagators);
@@ -98,7 +99,7 @@ impl Spans {
         Some(maker.begin("ShouldRateLimit", SpanKind::Server, &parent.unwrap_or_default()))
     }
 
-    /// The span of what runs now, where it has one.
+    /// Returns the span of the running task, if it has one.
     pub fn current(&self) -> Option<Current> {
         let maker = self.0.as_ref()?;
         let context = Context::map_current(|context| context.has_active_span().then(|| context.clone()))?;
@@ -107,7 +108,7 @@ impl Spans {
 }
 
 impl Maker {
-    /// By the trace, so that all who decide by the same share decide alike.
+    /// Samples by the trace's ID, so that all services with the same share decide alike.
     fn draw(&self, caller: &Caller) -> bool {
         let trace = caller.trace().unwrap_or_else(|| RandomIdGenerator::default().new_trace_id());
         let drawn = self.sampler.should_sample(None, trace, "", &SpanKind::Server, &[], &[]);
@@ -121,29 +122,29 @@ impl Maker {
 }
 
 impl Span {
-    /// Runs this within the span: it is the current one there.
+    /// Runs a future with this span as the current one.
     pub fn run<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         future.with_context(self.0.context.clone())
     }
 
-    /// Notes a fact.
+    /// Sets an attribute.
     pub fn set(&self, name: &'static str, value: impl Into<Value>) {
         self.0.context.span().set_attribute(KeyValue::new(name, value));
     }
 
-    /// Notes a text that a client has chosen.
+    /// Sets an attribute to a text chosen by a client, shortened to 200 characters.
     pub fn set_text(&self, name: &'static str, text: &str) {
         let end = text.char_indices().nth(SHOWN).map_or(text.len(), |(end, _)| end);
         self.set(name, text[..end].to_owned());
     }
 
-    /// Notes several words.
+    /// Sets an attribute to a list of words.
     pub fn set_words(&self, name: &'static str, words: impl IntoIterator<Item = &'static str>) {
         let words = words.into_iter().map(StringValue::from).collect();
         self.set(name, Value::Array(Array::String(words)));
     }
 
-    /// It has failed, for a cause of this kind.
+    /// Marks the span as failed with this kind of error.
     pub fn fail(&self, kind: &'static str) {
         self.set("error.type", kind);
         self.0.context.span().set_status(Status::Error { description: Cow::Borrowed(kind) });
@@ -157,12 +158,12 @@ impl Drop for Span {
 }
 
 impl Current {
-    /// A span within this one.
+    /// Starts a child of this span.
     pub fn child(&self, name: &'static str, kind: SpanKind) -> Span {
         self.maker.begin(name, kind, &self.context)
     }
 
-    /// Points from this span to another, which may be of another trace.
+    /// Links this span to another, which may belong to another trace.
     pub fn link(&self, other: &Span) {
         self.context.span().add_link(other.0.context.span().span_context().clone(), Vec::new());
     }

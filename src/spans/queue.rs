@@ -1,4 +1,4 @@
-//! How many spans wait for the collector: no more than there is room for, those on their way among them.
+//! A bounded count of the spans that wait for the collector, including those being sent.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,18 +10,18 @@ use opentelemetry_sdk::trace::{BatchSpanProcessor, Span, SpanData, SpanProcessor
 
 use super::{Fate, OnSpans};
 
-/// How many spans are between their end and the collector.
+/// Number of spans that have ended and not yet reached the collector or been lost.
 #[derive(Debug, Default)]
 pub(super) struct Waiting(AtomicUsize);
 
 impl Waiting {
-    /// So many have found their fate.
+    /// Removes spans that were sent or lost.
     pub(super) fn leave(&self, spans: usize) {
         self.0.fetch_sub(spans, Ordering::Relaxed);
     }
 }
 
-/// Takes in no more spans than there is room for, and counts the others.
+/// A processor that accepts spans up to a capacity, and counts those it drops.
 pub(super) struct Bounded {
     pub(super) batches: BatchSpanProcessor,
     pub(super) waiting: Arc<Waiting>,

@@ -1,34 +1,37 @@
-//! Known denials: what the store has denied stays denied here until the moment when the store would let it pass.
+//! A cache of known denials: a request that the store has denied stays denied here until the store would let it pass.
 //!
-//! While the store can be asked, a denial answers for it for [`FRESH`] at most: a client that goes on asking for the
-//! same costs the store nothing. While the store is unavailable, a denial holds to its end ([`Store::known_denial`]):
-//! neither load nor a store that goes away opens a limit that is known to be used up.
+//! While the store is available, the cache answers from a denial for at most [`FRESH`], so a client that repeats a
+//! denied request costs the store nothing. While the store is unavailable, a denial holds to its end
+//! ([`Store::known_denial`]): neither load nor an outage of the store opens a limit that is known to be used up.
 //!
-//! This cache denies nothing that the store would let pass. A denial says when the same request passes again, to the
-//! millisecond; the cache counts from when it asked the store, on this process's own clock. A denial holds for as many
-//! hits, because fewer may pass and more must wait for longer, and for the very limit that denied. A refund or a reset
-//! through this process ends it. After one through another process, also by `tollgate counter reset`, it ends within
-//! [`FRESH`] while the store can be asked.
+//! The cache denies nothing that the store would let pass. A denial says to the millisecond when the same request
+//! passes again, and the cache counts from the time when it asked the store, on this process's clock. A denial holds
+//! for the same number of hits, because fewer may pass and more must wait longer, and only for the limit that denied. A
+//! refund or a reset through this process ends it. A refund or a reset through another process, `tollgate counter
+//! reset` included, ends it within [`FRESH`] while the store is available.
 //!
-//! The cache keeps one denial of a counter. A denial of more hits does not replace a fresh one: so a client that asks
-//! for one hit costs nothing, whatever other clients ask for. One that is no longer fresh makes way, and stays beside
-//! its successor, if it is of fewer hits, for when the store is unavailable.
+//! The cache keeps one denial per counter. A denial of more hits does not replace a fresh one, so a client that asks
+//! for one hit costs nothing, whatever other clients ask for. A denial that is no longer fresh is replaced. If it is of
+//! fewer hits, the new denial keeps it, for use while the store is unavailable.
 //!
-//! The answer repeats the wait that the store said. For a request of several hits that may have become longer, if
-//! others have taken fewer; and for a caller that could not be delayed for as long as others, if such have passed.
+//! The answer repeats the wait that the store reported. That wait may have become longer for a request of several hits
+//! if other clients have taken fewer hits, and for a caller with a shorter maximum delay if others with a longer one
+//! have passed.
+//! The cache denies a request if a limit is known to deny it and no other limit counts denied requests, because the
+//! store would then charge nothing. The store is therefore always asked:
+//! - for a limit that counts denials;
+//! - for a limit with a penalty, until there is a ban, because a penalty counts denials too;
+//! - for concurrency, whose slots may be released at any moment;
+//! - if the use of a counter is recorded, because the records include denials.
 //!
-//! The cache denies a request if a limit is known to deny it and no other limit counts denied requests: then the store
-//! would charge nothing. So the store is always asked for a limit that counts denials, for one with a penalty until
-//! there is a ban, because a penalty counts denials, too, for concurrency, whose slots are released at any moment, and
-//! where the use of a counter is kept, because its records have denials, too.
-//! The cache keeps nothing of a counter that a request asks twice: the denial may come of what the same request would
-//! have taken before.
+//! The cache keeps nothing about a counter that a request asks twice: the first check of the request may have caused
+//! the denial of the second.
 //!
-//! Leases stand in front: they spend what they hold first, the cache sees what they refund, and what they take in
-//! advance is a check like any other, of so many hits.
+//! Leases come before the cache. A lease spends its hits first, and the cache sees what it refunds. Taking a lease is a
+//! check like any other, of as many hits as it leases.
 //!
-//! The map is `quick_cache`: with it, as with a table of our own before, the server spends 0.98 of what the same
-//! request costs on the memory store (`make bench-quick`, "keys over their limit").
+//! The map is `quick_cache`. With it, as with the hand-written table before it, the server spends 0.98 of the time that
+//! the same request costs on the memory store (`make bench-quick`, "keys over their limit").
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -38,21 +41,24 @@ use quick_cache::Weighter;
 use quick_cache::sync::Cache;
 use tokio::time::Instant;
 
+use super::Store;
 use super::sharded::Sharded;
-use super::{Check, CheckVerdict, Key, Store, StoreError, Verdicts, group::Votes};
-use crate::algorithm::{Ask, Caller, Initial, Limit, Penalty, Verdict};
-use crate::descriptor::Role;
+use crate::engine::algorithm::{Ask, Caller, Initial, Limit, Penalty, Verdict};
+use crate::engine::check::group::Votes;
+use crate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
+use crate::engine::descriptor::Role;
 
-/// The longest that a denial answers for a store that can be asked: so late this process sees what others refund.
+/// The longest time that the cache answers from a denial while the store is available. Refunds through other processes
+/// take effect here at most this late.
 const FRESH: Duration = Duration::from_secs(1);
-/// The longest that a denial is known: what is further away is as good as for ever.
+/// The longest time that a denial is kept. A later end makes no difference.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
-/// What the cache takes for a denial beside itself and its name: its share of a table and of queues.
+/// Overhead of a denial in addition to its value and its key: its share of the table and of the queues.
 const OVERHEAD: u64 = 64;
-/// As they grow, half of their room may be empty.
+/// Factor for growth: up to half of a growing collection is empty.
 const GROWTH: u64 = 2;
 
-/// What a denial takes beside its name, in bytes.
+/// Bytes that a denial takes in addition to its key.
 const ONE: u64 = GROWTH * (size_of::<(Key, Denial)>() as u64 + OVERHEAD);
 
 /// A store behind a cache of known denials.
@@ -61,17 +67,16 @@ pub struct DeniedCache<S> {
     denials: Arc<Denials>,
 }
 
-/// The known denials of a process, for all its stores that lead to the same counters.
+/// The known denials of a process, shared by all its stores that lead to the same counters.
 pub struct Denials {
-    /// `None` where there is no room for any.
+    /// `None` if the bound is too small for a denial.
     cache: Option<Cache<Key, Denial, Bytes>>,
-    /// When a request last refunded to a counter of each part: an answer to an earlier question may not be true any
-    /// more.
+    /// When a request last refunded to a counter of each shard. Answers to questions asked before that may be outdated.
     refunded: Sharded<Option<Instant>>,
     on_hit: Box<dyn Fn() + Send + Sync>,
 }
 
-/// The answer to a check.
+/// A denied check, with the store's answer.
 #[derive(Clone, Debug)]
 struct Denial {
     limit: Limit,
@@ -81,15 +86,15 @@ struct Denial {
     verdict: CheckVerdict,
     /// When the store was asked.
     asked: Instant,
-    /// Until then it need not be asked again.
+    /// Until when the cache answers while the store is available.
     fresh_until: Instant,
-    /// Until then the same is denied.
+    /// Until when the denial holds.
     until: Instant,
-    /// Fewer hits are, too, for as long as this holds.
+    /// An older denial of fewer hits, for as long as it holds.
     fewer: Option<Arc<Denial>>,
 }
 
-/// What a denial takes, in bytes.
+/// The size of a denial in bytes.
 #[derive(Clone)]
 struct Bytes;
 
@@ -100,7 +105,7 @@ impl Weighter<Key, Denial> for Bytes {
 }
 
 impl<S> DeniedCache<S> {
-    /// The same store behind what is known.
+    /// Returns the store behind this cache.
     pub fn new(store: S, denials: Arc<Denials>) -> DeniedCache<S> {
         DeniedCache { store, denials }
     }
@@ -114,12 +119,12 @@ impl<S: Store> Store for DeniedCache<S> {
             (denials.on_hit)();
             return Ok(verdicts);
         }
-        // On an answer, and also when the caller has gone away: the refund may have happened.
+        // Forgets on an answer, and also if the caller drops the future, because the refund may have happened.
         let forget = Forget { denials, checks };
         let verdicts = self.store.check(checks, deadline).await;
         match &verdicts {
             Ok(verdicts) => denials.learn(checks, verdicts, asked),
-            // A refund that has not happened opens nothing.
+            // A refund that has not happened lets nothing pass, so the denials remain.
             Err(error) if error.changes_nothing() => forget.nothing(),
             Err(_) => {}
         }
@@ -139,14 +144,14 @@ impl<S: Store> Store for DeniedCache<S> {
     }
 }
 
-/// Forgets, when it is dropped, the denials of counters that the checks refund to.
+/// A guard that forgets, when dropped, the denials of counters that the checks refund to.
 struct Forget<'c, C: Borrow<Check>> {
     denials: &'c Denials,
     checks: &'c [C],
 }
 
 impl<C: Borrow<Check>> Forget<'_, C> {
-    /// Nothing is refunded.
+    /// Forgets no denials, because nothing was refunded.
     fn nothing(mut self) {
         self.checks = &[];
     }
@@ -161,18 +166,18 @@ impl<C: Borrow<Check>> Drop for Forget<'_, C> {
 }
 
 impl Denials {
-    /// Knows nothing yet, and never more than about fits these bytes; without any it stays so. `on_hit` is called
-    /// for each request that is denied here.
+    /// Returns an empty cache of about this many bytes; with too few bytes it stays empty. `on_hit` is called for each
+    /// request that the cache denies.
     pub fn new(bytes: u64, on_hit: Box<dyn Fn() + Send + Sync>) -> Denials {
-        // Without an estimate of how many there will be: room is taken when it is needed.
+        // Estimates no number of items: memory is allocated as needed.
         let cache = (bytes > ONE).then(|| Cache::with_weighter(0, bytes, Bytes));
         Denials { cache, refunded: Sharded::default(), on_hit }
     }
 
-    /// What the store would say, if it is known to deny the request and would charge nothing.
+    /// Returns the verdicts of the store if it is known to deny the request and would charge nothing.
     fn fresh<C: Borrow<Check>>(&self, checks: &[C], now: Instant) -> Option<Verdicts> {
         let cache = self.cache.as_ref()?;
-        // The store records denials of a counter whose use is kept.
+        // If the use of a counter is recorded, the store also records denials.
         if checks.iter().any(|check| check.borrow().recorded.is_some()) {
             return None;
         }
@@ -195,7 +200,7 @@ impl Denials {
         (!checks.is_empty() && (all_known || votes.deny())).then_some(verdicts)
     }
 
-    /// A denial that holds while the store cannot be asked: of as many hits, or of fewer.
+    /// Returns a denial that holds while the store is unavailable: of the same number of hits, or of fewer.
     fn known(&self, check: &Check, now: Instant) -> Option<CheckVerdict> {
         let denial = self.cache.as_ref()?.get(&check.key)?;
         let known = Some(&denial).filter(|denial| denial.holds_for(check, now));
@@ -203,12 +208,12 @@ impl Denials {
         known.map(|denial| denial.later(now))
     }
 
-    /// Remembers the denials among these verdicts, unless something has been refunded since they were asked for.
+    /// Remembers the denials among these verdicts, except for counters that got a refund since the store was asked.
     fn learn<C: Borrow<Check>>(&self, checks: &[C], verdicts: &Verdicts, asked: Instant) {
         let Some(cache) = &self.cache else { return };
         for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts) {
             let Some(mut denial) = verdict.and_then(|verdict| Denial::new(check, verdict, asked)) else { continue };
-            // A refund is noted under the same lock: it comes before, or it finds what is inserted here.
+            // A refund is noted under the same lock: either before this, or it finds what is inserted here.
             let refunded = self.refunded.of(&check.key).lock();
             let is_late = refunded.is_some_and(|at| at >= asked);
             let known = cache.get(&check.key);
@@ -230,25 +235,26 @@ impl Denials {
 }
 
 impl Denial {
-    /// What is to be remembered of a check's verdict.
+    /// Returns the denial to remember from a check's verdict, if there is one.
     fn new(check: &Check, verdict: CheckVerdict, asked: Instant) -> Option<Denial> {
         let together = verdict.together();
-        // No answer can say when a slot is released.
+        // No answer can predict when a slot is released.
         if together.allowed || check.limit.algorithm().has_holders() || check.ask.is_refund() || check.ask == Ask::Reset
         {
             return None;
         }
         let until = asked + together.retry_after_ms.map_or(LONGEST, wait).min(LONGEST);
         let asks_no_more = match (&check.penalty, verdict.ban) {
-            // In shadow mode a ban denies nobody: the limit is charged.
+            // In shadow mode a ban denies no request: the limit is charged.
             (Some(penalized), Some(ban)) => !ban.allowed && !penalized.penalty.extends() && check.role != Role::Shadow,
             _ => !verdict.own.allowed,
         };
-        // What is over first: a ban outlasts a denial that came with it, and then the limit is to be asked.
+        // A ban outlasts the denial that came with it, so when the ban ends the limit must be asked: take the ban
+        // first.
         let ends = [verdict.ban.filter(|ban| !ban.allowed), Some(verdict.own).filter(|own| !own.allowed)];
         let ends = ends.into_iter().flatten().next().and_then(|verdict| verdict.retry_after_ms);
-        // A bucket that begins empty does so with a denied request, too, and again when it has been forgotten: then the
-        // store must be asked.
+        // A bucket that starts empty does so on a denied request too, and again once it has expired. The store must be
+        // asked then.
         let begins_ms = (check.limit.options().initial == Some(Initial::Empty)).then_some(verdict.own.reset_after_ms);
         let fresh = [ends, begins_ms].into_iter().flatten().map(wait).fold(FRESH, Duration::min);
         let is_fresh = asks_no_more && check.limit.denials_last();
@@ -258,13 +264,14 @@ impl Denial {
         Some(Denial { limit, penalty, ask, caller, verdict, asked, fresh_until, until, fewer: None })
     }
 
-    /// The store need not be asked.
+    /// Returns whether the cache may answer this check in place of an available store.
     fn answers(&self, check: &Check, now: Instant) -> bool {
         let waits_as_long = || check.limit.max_delay_ms(check.caller) == check.limit.max_delay_ms(self.caller);
         now < self.fresh_until && check.ask == self.ask && self.is_of(check) && waits_as_long()
     }
 
-    /// It denies as many hits, or more, of a caller that waits no longer; a ban denies any.
+    /// Returns whether this denies the check: the same number of hits or more, of a caller that accepts no longer
+    /// delay. A ban denies every request.
     fn holds_for(&self, check: &Check, now: Instant) -> bool {
         let at_least = || {
             let waits_no_longer = check.limit.max_delay_ms(check.caller) <= check.limit.max_delay_ms(self.caller);
@@ -273,24 +280,25 @@ impl Denial {
         matches!(check.ask, Ask::Take(_) | Ask::Peek) && self.is_of(check) && (at_least() || self.bans(now))
     }
 
-    /// It came with a ban that still lasts.
+    /// Returns whether this came with a ban that is still in force.
     fn bans(&self, now: Instant) -> bool {
         self.verdict.banned_ms().is_some_and(|ms| now < self.asked + wait(ms))
     }
 
-    /// It is of the same limit.
+    /// Returns whether this is a denial by the check's limit.
     fn is_of(&self, check: &Check) -> bool {
         check.limit == self.limit && check.penalty.as_ref().map(|penalized| penalized.penalty) == self.penalty
     }
 
-    /// It stays where the other would take its place: it is still fresh, and of fewer hits, which are asked for more
-    /// often. A peek comes last.
+    /// Returns whether this keeps its place against the other: it is still fresh, and of fewer hits, which clients ask
+    /// for more often. A peek ranks last.
     fn goes_before(&self, other: &Denial) -> bool {
         let rank = |denial: &Denial| denial.ask.taken().checked_sub(1).unwrap_or(u64::MAX);
         self.has_terms_of(other) && other.asked < self.fresh_until && rank(self) < rank(other)
     }
 
-    /// What of this still holds for fewer hits than the other, which takes its place: that of the fewest.
+    /// Returns the denial to keep when the other replaces this: of this and the one kept with it, the one of the fewest
+    /// hits that still holds. It must be of fewer hits than the other.
     fn fewer_than(mut self, other: &Denial) -> Option<Arc<Denial>> {
         let lasts = |denial: &Denial| {
             denial.has_terms_of(other) && other.asked < denial.until && denial.ask.taken() < other.ask.taken()
@@ -303,11 +311,11 @@ impl Denial {
         (self.limit, self.penalty) == (other.limit, other.penalty)
     }
 
-    /// The verdict of then, as it reads now.
+    /// Returns the verdict with its times counted down to now.
     fn later(&self, now: Instant) -> CheckVerdict {
         let elapsed_ms = u64::try_from(now.duration_since(self.asked).as_millis()).unwrap_or(u64::MAX);
         let later = |verdict: Verdict| Verdict {
-            // What is asked now is not counted, and all of it is above the number.
+            // None of the hits asked for now is counted, so all of them are above the number.
             excess: verdict.excess.map(|_| u32::MAX),
             reset_after_ms: verdict.reset_after_ms.saturating_sub(elapsed_ms),
             retry_after_ms: verdict.retry_after_ms.map(|ms| ms.saturating_sub(elapsed_ms)),
@@ -317,18 +325,19 @@ impl Denial {
     }
 }
 
-/// For how long a store denies that says so many milliseconds: its clock is cut to them, and may have been nearly one
-/// later than it said.
+/// Returns how long a store denies after it reported this wait. Its clock is truncated to milliseconds and may have
+/// been almost one millisecond later than reported.
 fn wait(ms: u64) -> Duration {
     Duration::from_millis(ms.saturating_sub(1))
 }
 
-/// The check brings hits back, or wipes the counter.
+/// Returns whether the check refunds hits or resets the counter.
 fn gives(check: &Check) -> bool {
     (check.ask.gives_back() || check.ask == Ask::Reset) && !check.limit.algorithm().has_holders()
 }
 
-/// A take that is no matter to its counter where the request is denied, nor to those who watch a limit in shadow mode.
+/// Returns whether a check has no effect once its request is denied: a take that changes neither its counter nor the
+/// statistics of a limit in shadow mode.
 fn ignores_denied(check: &Check) -> bool {
     matches!(check.ask, Ask::Take(_))
         && check.limit.ignores_denied()
@@ -336,7 +345,7 @@ fn ignores_denied(check: &Check) -> bool {
         && check.role != Role::Shadow
 }
 
-/// The request asks the counter several times.
+/// Returns whether the request asks the check's counter more than once.
 fn is_repeated<C: Borrow<Check>>(check: &Check, checks: &[C]) -> bool {
     checks.iter().filter(|other| (*other).borrow().key == check.key).count() > 1
 }
@@ -350,9 +359,11 @@ mod tests {
     use super::*;
     use std::slice::from_ref;
 
-    use crate::algorithm::{Algorithm, Options, TimeZone};
-    use crate::store::memory::{Clock, MemoryStore};
-    use crate::store::{Origin, Penalized, group};
+    use crate::engine::algorithm::{Algorithm, Options, TimeZone};
+    use crate::engine::check::group;
+    use crate::engine::check::{Origin, Penalized};
+    use crate::engine::clock::Clock;
+    use crate::store::memory::MemoryStore;
 
     /// Milliseconds since the epoch, set by hand in microseconds.
     #[derive(Clone, Default)]
@@ -375,7 +386,7 @@ mod tests {
         MemoryStore::new(clock.clone(), usize::MAX)
     }
 
-    /// What a store says that denies for so long.
+    /// Returns the verdicts of a store that denies for this long.
     fn denied(retry_after_ms: u64) -> Verdicts {
         let own = Verdict {
             allowed: false,
@@ -396,8 +407,8 @@ mod tests {
         Denials::new(1 << 30, Box::new(|| {}))
     }
 
-    /// What is asked of which counter and with what wait at the most, how long after the request before, and how long
-    /// the way to the store is, in microseconds.
+    /// Generates steps: counter, hits, maximum delay, time since the previous request, and travel time to the store in
+    /// microseconds.
     fn steps() -> impl Strategy<Value = Vec<(usize, i64, u64, u64, u64)>> {
         let hits = prop_oneof![6 => 1..4_i64, 1 => Just(0), 1 => -3..0_i64, 1 => 4..40_i64];
         let wait = prop_oneof![4 => 0..300_u64, 3 => 0..5_000_u64, 1 => 0..100_000_u64];
@@ -414,7 +425,7 @@ mod tests {
                 (prop::sample::select(Algorithm::ALL), 0..5_u32, 1..60_u64, prop::option::of(1..4_u32), any::<bool>()),
                 3,
             ),
-            // A second before it is midnight in Santo Domingo.
+            // The range starts a second before midnight in Santo Domingo.
             begin in 1_599_000_000..1_600_000_000_u64, steps in steps()
         ) {
             let clock = HandClock::default();
@@ -444,7 +455,7 @@ mod tests {
                 let caller = Caller { max_wait_ms, ..Caller::default() };
                 let checks = vec![Check { penalty, caller, ..asked }];
                 let at = |now: u64| origin + Duration::from_micros(now);
-                // What is known while the store cannot be asked is so, however long ago it was.
+                // A denial that is known while the store is unavailable is true, however old it is.
                 if let Some(known) = denials.known(&checks[0], at(now)) {
                     let said = store.decide(&[Check { ask: Ask::Peek, ..checks[0].clone() }]).unwrap()[0].unwrap();
                     let passes = said.allowed() && u64::from(said.together().remaining) >= checks[0].ask.taken();
@@ -452,14 +463,14 @@ mod tests {
                 }
                 match denials.fresh(&checks, at(now)) {
                     Some(known) => {
-                        // To ask now changes nothing: or else it would not have been known.
+                        // Asking the store now changes nothing in it: only such denials are answered here.
                         let said = store.decide(&checks).unwrap();
                         let [known, said] = [known, said].map(|verdicts| verdicts[0].unwrap().together());
                         prop_assert!(!known.allowed && !said.allowed, "{:?} is let pass", checks);
                         prop_assert_eq!(known.retry_after_ms.is_none(), said.retry_after_ms.is_none());
                         if let Some((known_ms, said_ms)) = known.retry_after_ms.zip(said.retry_after_ms) {
-                            // Where nobody else can have passed meanwhile it is the same, but for the way and the cut
-                            // to milliseconds.
+                            // If no other request can have passed meanwhile, the waits are equal except for the travel
+                            // time and the truncation to milliseconds.
                             prop_assert!(known_ms <= said_ms + 3, "{:?}, {:?}", known, said);
                             let others_pass = hits > 1 || max_wait_ms < u64::MAX;
                             prop_assert!(others_pass || known_ms + 3 >= said_ms, "{:?}, {:?}", known, said);
@@ -482,8 +493,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-        /// Requests of two counters, of which one is often known to be over: the answer is the store's, and the store
-        /// is charged as if it had been asked.
+        /// Checks requests of two counters, one of which is often known to be over its limit: the answer equals the
+        /// store's, and the store is charged as if it had been asked.
         #[test]
         fn a_request_that_one_known_denial_denies_is_denied_and_charged_to_none(
             algorithms in prop::collection::vec(
@@ -565,7 +576,7 @@ mod tests {
         ] {
             assert!(known(&other, 100).is_none(), "{other:?}");
         }
-        // Of two, one that denies is enough, and the other is not asked.
+        // One counter that denies is enough, and the other is not asked.
         let both = [asked.clone(), Check { descriptor: 1, ..check("bob", asked.limit, 1) }];
         assert_eq!(denials.fresh(&both, origin).unwrap()[1], None);
         let shadow = [asked.clone(), Check { role: Role::Shadow, ..both[1].clone() }];
@@ -611,7 +622,7 @@ mod tests {
         assert_eq!([29_998, 29_999, 49_998, 49_999].map(known), [[true; 2], [false, true], [false, true], [false; 2]]);
     }
 
-    /// A store that never can.
+    /// A store that always fails.
     struct Failing(StoreError);
 
     impl Store for Failing {
@@ -678,7 +689,7 @@ mod tests {
         denials.learn(&twice, &store.decide(&twice).unwrap(), Instant::now());
         assert!(denials.fresh(from_ref(&once), Instant::now()).is_none());
         assert!(store.decide(from_ref(&once)).unwrap()[0].unwrap().allowed());
-        // Nor is what is known of one enough for two, which wait for longer.
+        // A known denial of one check does not answer for two of them, which must wait longer.
         denials.learn(from_ref(&once), &store.decide(from_ref(&once)).unwrap(), Instant::now());
         assert!(denials.fresh(from_ref(&once), Instant::now()).is_some());
         assert!(denials.fresh(&twice, Instant::now()).is_none());
@@ -715,7 +726,7 @@ mod tests {
         let later = origin + Duration::from_millis(1);
         denials.learn(&asked, &denied(300), later);
         assert!(denials.fresh(&asked, later).is_some());
-        // One that is noted late is still the later one.
+        // A refund that is noted late does not replace a later one.
         denials.forget(&asked[0].key, later);
         denials.forget(&asked[0].key, origin);
         denials.learn(&asked, &denied(300), later);

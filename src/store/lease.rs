@@ -1,16 +1,17 @@
-//! A store around a store, which decides requests of a hot key by a [`lease`](crate::lease) where its limit has one.
+//! A store around another store. It decides requests of a hot key in this process if their limit has a
+//! [lease](crate::engine::algorithm::lease_terms).
 //!
-//! It decides a request of one limit; a request of several limits asks the store, which decides all of them together.
-//! A lease belongs to the process: all workers use it.
+//! It decides requests of one limit. For a request of several limits it asks the store, which decides all of them
+//! together. A lease belongs to the process: all workers use it.
 //!
-//! While one call asks the store for a lease, other requests of the same counter wait and share the next call: one call
-//! at a time asks for a hot key, however many requests wait. Near the limit no request waits: each asks for itself,
-//! exactly.
+//! While one call asks the store for a lease, other requests of the same counter wait and share the next call. So one
+//! call at a time asks for a hot key, however many requests wait. Near the limit no request waits: each asks the store
+//! itself, for an exact answer.
 //!
-//! When a lease ends, a task that lives for as long as the counter is in use here refunds what is left of it, or
-//! [`Store::close`] does. At most [`COUNTERS`] counters have leases at one time; a request of one more asks the store
-//! for itself. Hits count as used until their window has passed if the process that holds them is killed, or if the
-//! store does not take the refund.
+//! When a lease ends, its unused hits are refunded, either by a task that lives for as long as the counter is in use
+//! here or by [`Store::close`]. At most [`COUNTERS`] counters have leases at one time; requests of further counters ask
+//! the store themselves. If the process is killed, or if the store does not take the refund, the leased hits count as
+//! used until their window has passed.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -23,41 +24,43 @@ use smallvec::smallvec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
+use super::Store;
 use super::sharded::{SHARDS, Sharded};
-use super::{Check, CheckVerdict, Key, Store, StoreError, Verdicts};
-use crate::algorithm::{Ask, Limit, Verdict};
-use crate::lease::{Account, Lease, Question};
+use crate::engine::algorithm::lease_terms::{Account, Lease, Question};
+use crate::engine::algorithm::{Ask, Limit, Verdict};
+use crate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
 
-/// How long the store may take for a refund that no request waits for.
+/// Timeout of a refund that no request waits for.
 const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
-/// How many counters may have leases. Each is kept at least for as long as a lease lasts, with a task and a timer, a
-/// kilobyte or two in all. A lease on a key that differs for each user is of no use, and must not fill the memory.
+/// The largest number of counters with leases. Each is kept at least for the duration of a lease, with a task and a
+/// timer: a kilobyte or two in all. A lease on a key that differs for each user is useless and must not fill the
+/// memory.
 pub const COUNTERS: usize = 16_384;
 
-/// What happens to leases.
+/// An event of leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseEvent {
-    /// One has decided a request, and the store was not asked.
+    /// A lease has decided a request without asking the store.
     Decided,
-    /// So many hits are leased.
+    /// This many hits were leased.
     Leased(u32),
-    /// So many leased hits were not used: they are refunded, or stay counted where the store does not take them.
+    /// This many leased hits were not used. They are refunded, or stay counted if the store does not take them.
     Unused(u32),
 }
 
-/// Is called for each.
+/// Called for each event.
 pub type OnEvent = Box<dyn Fn(LeaseEvent) + Send + Sync>;
 
-/// The leases of this process, as one worker sees them.
+/// The leases of this process, as used by one worker.
 pub struct Leases<S> {
     store: Arc<S>,
     book: Arc<Book>,
 }
 
-/// What the workers share.
+/// The state that the workers share.
 struct Book {
     ledgers: Sharded<Ledger>,
-    /// How many requests may wait for one counter.
+    /// Number of requests that may wait for one counter.
     queue: usize,
     on_event: OnEvent,
     start: tokio::time::Instant,
@@ -65,27 +68,27 @@ struct Book {
 
 #[derive(Default)]
 struct Ledger {
-    /// Its counters that are in use.
+    /// The counters of this ledger that are in use.
     counters: HashMap<Key, LeasedCounter>,
-    /// No more leases are taken.
+    /// Whether leases are no longer taken.
     closed: bool,
 }
 
 struct LeasedCounter {
     account: Account,
     waiting: Vec<Waiting>,
-    /// A task is asking the store, and will ask for the requests that wait, too.
+    /// Whether a task is asking the store. It will also ask for the requests that wait.
     busy: bool,
 }
 
 struct Waiting {
-    /// Zero, where it waits for a refund of all that is held.
+    /// Zero if the request waits for a refund of everything held.
     hits: u64,
     deadline: Instant,
     answer: oneshot::Sender<Answer>,
 }
 
-/// The answer to a request that has waited: a verdict, or `None` where it asks for itself.
+/// The answer to a request that has waited: a verdict, or `None` if the request must ask the store itself.
 type Answer = Result<Option<Verdict>, StoreError>;
 
 /// One question to the store, and the requests that wait for its answer.
@@ -95,27 +98,27 @@ struct Refill {
     waiting: Vec<Waiting>,
 }
 
-/// What the book has for a request.
+/// The book's response to a request.
 enum Found {
     Decided(Verdict),
     Waits(Wait),
-    /// The request asks for itself.
+    /// The request must ask the store itself.
     Alone,
-    /// It asks for itself, and the counter was not in use.
+    /// The request must ask the store itself, and the counter was not in use before.
     New,
 }
 
 struct Wait {
     answer: oneshot::Receiver<Answer>,
-    /// To be asked by this request: no task is asking the store.
+    /// The question for this request to ask, because no task is asking the store.
     refill: Option<Refill>,
 }
 
-/// Answers to requests that have waited, sent once the ledger is unlocked: to wake thousands takes a while.
+/// Answers to requests that have waited, sent after the ledger is unlocked, since waking thousands of tasks takes time.
 #[derive(Default)]
 struct Answers(Vec<(oneshot::Sender<Answer>, Answer)>);
 
-/// What the task of a counter does next.
+/// The next step of a counter's task.
 enum Chore {
     Sleep(tokio::time::Instant),
     Ask(Refill),
@@ -123,8 +126,8 @@ enum Chore {
 }
 
 impl<S: Store> Leases<S> {
-    /// Leases around these stores, one for each worker, which lead to the same counters. `queue` requests may wait for
-    /// one counter.
+    /// Returns leases around these stores, one for each worker, which lead to the same counters. At most `queue`
+    /// requests may wait for one counter.
     pub fn around(stores: Vec<S>, queue: usize, on_event: OnEvent) -> Vec<Leases<S>> {
         let book = Arc::new(Book::new(queue, on_event));
         stores.into_iter().map(|store| Leases { store: Arc::new(store), book: Arc::clone(&book) }).collect()
@@ -150,7 +153,7 @@ impl<S: Store> Leases<S> {
         Ok(verdict)
     }
 
-    /// Refunds what is held of a counter, also what is on its way.
+    /// Refunds all hits that are held for a counter, including those of a lease that is being taken.
     async fn end(&self, key: &Key, deadline: Instant) -> Result<(), StoreError> {
         if let Some(wait) = self.book.end(key, deadline) {
             self.wait(key, wait, deadline).await?;
@@ -161,7 +164,7 @@ impl<S: Store> Leases<S> {
     async fn wait(&self, key: &Key, wait: Wait, deadline: Instant) -> Answer {
         let Wait { answer, refill } = wait;
         if let Some(refill) = refill {
-            // A task of its own: other requests may come to wait for it, and this caller may go away.
+            // A separate task, because other requests may join the wait and this caller may be cancelled.
             tokio::spawn(self.clone().ask(key.clone(), refill));
         }
         match tokio::time::timeout_at(deadline, answer).await {
@@ -190,7 +193,7 @@ impl<S: Store> Leases<S> {
         own(&self.store.check(&checks, deadline).await?)
     }
 
-    /// Refunds what is left of each lease that ends, until the counter is not in use any more.
+    /// Refunds the unused hits of each lease that ends, for as long as the counter is in use.
     async fn tend(self, key: Key) {
         loop {
             match self.book.chore(&key) {
@@ -202,7 +205,7 @@ impl<S: Store> Leases<S> {
     }
 }
 
-/// What the limit of the last check says.
+/// Returns the limit's own verdict on the last check.
 fn own(verdicts: &Verdicts) -> Result<Verdict, StoreError> {
     let last = verdicts.last().copied().flatten();
     last.map(|verdict| verdict.own).ok_or(StoreError::Answer)
@@ -220,11 +223,11 @@ impl<S: Store> Store for Leases<S> {
             && let check = check.borrow()
             && let (Some(lease), Ask::Take(hits)) = (check.lease, check.ask)
         {
-            // Boxed: the future of a request without a lease need not be as large as this one.
+            // Boxed to keep the future of a request without a lease small.
             let own = Box::pin(self.decide(check, lease, hits, deadline)).await?;
             return Ok(smallvec![Some(CheckVerdict { own, ban: None, is_known: false, at_ms: 0 })]);
         }
-        // A refund to a counter must not find a part of the counter held here.
+        // A refund must not find hits of its counter held here.
         for check in checks.iter().map(Borrow::borrow) {
             if check.lease.is_some() && matches!(check.ask, Ask::Refund(_) | Ask::Reset) {
                 Box::pin(self.end(&check.key, deadline)).await?;
@@ -269,7 +272,7 @@ impl Book {
         self.start.elapsed()
     }
 
-    /// Acts under the lock of the counter's ledger, and then answers the requests that have waited.
+    /// Runs `act` under the lock of the counter's ledger, and then answers the requests that have waited.
     fn with_ledger<T>(&self, key: &Key, act: impl FnOnce(&mut Ledger, &mut Answers) -> T) -> T {
         let mut answers = Answers::default();
         let done = act(&mut self.ledgers.of(key).lock(), &mut answers);
@@ -289,7 +292,7 @@ impl Book {
                     (self.on_event)(LeaseEvent::Decided);
                     return Ok(Found::Decided(verdict));
                 }
-                // Near the limit there is nothing to wait for, so a flood over it costs little here.
+                // Near the limit there is nothing to wait for. This keeps a flood over the limit cheap.
                 if !counter.busy && counter.account.asks_alone(hits, now) {
                     return Ok(Found::Alone);
                 }
@@ -309,14 +312,14 @@ impl Book {
         })
     }
 
-    /// Notes the answer to a request that asked for itself.
+    /// Notes the answer to a request that asked the store itself.
     fn note(&self, check: &Check, verdict: Verdict) {
         if let Some(counter) = self.ledgers.of(&check.key).lock().counters.get_mut(&check.key) {
             counter.account.note(&check.limit, verdict, self.now());
         }
     }
 
-    /// Takes the answer to a question, and returns what to ask next.
+    /// Takes the answer to a question, and returns the next question.
     fn settle(&self, key: &Key, refill: Refill, verdict: Result<Verdict, StoreError>) -> Option<Refill> {
         self.with_ledger(key, |ledger, answers| {
             let counter = ledger.counters.get_mut(key)?;
@@ -333,8 +336,8 @@ impl Book {
         })
     }
 
-    /// Ends the lease of a counter, also one that is on its way. The caller waits for the refund; `None` where there is
-    /// nothing to refund.
+    /// Ends the lease of a counter, including one that is being taken. The caller waits for the refund. Returns `None`
+    /// if there is nothing to refund.
     fn end(&self, key: &Key, deadline: Instant) -> Option<Wait> {
         self.with_ledger(key, |ledger, answers| {
             let counter = ledger.counters.get_mut(key)?;
@@ -370,8 +373,8 @@ impl LeasedCounter {
         Wait { answer, refill }
     }
 
-    /// What to ask for the requests that wait, and for a lease that is over; `None` where there is nothing to ask. It
-    /// answers the requests that need not ask.
+    /// Returns the question for the requests that wait and for a lease that is over, or `None` if there is nothing to
+    /// ask. Answers the requests that need no question.
     fn refill(&mut self, book: &Book, answers: &mut Answers) -> Option<Refill> {
         let now = book.now();
         let late = Instant::now();
@@ -414,7 +417,7 @@ impl Answers {
 
     fn send(self) {
         for (waiting, answer) in self.0 {
-            // The caller may have gone away meanwhile.
+            // The caller may have been cancelled meanwhile.
             let _ = waiting.send(answer);
         }
     }
@@ -427,8 +430,8 @@ mod tests {
     use std::task::{Context, Wake, Waker};
 
     use super::*;
-    use crate::algorithm::{Algorithm, Options};
-    use crate::store::Origin;
+    use crate::engine::algorithm::{Algorithm, Options};
+    use crate::engine::check::Origin;
 
     fn book() -> Book {
         Book::new(1_000, Box::new(|_| {}))
@@ -450,7 +453,7 @@ mod tests {
         book.find(&check, lease, 1, Instant::now() + REFUND_TIMEOUT).unwrap()
     }
 
-    /// Checks, whenever it is woken, whether the ledger is free.
+    /// Checks, each time it is woken, that the ledger is unlocked.
     struct Watch {
         book: Book,
         key: Key,
@@ -486,7 +489,7 @@ mod tests {
         }
         let refill = refills.pop().unwrap();
         assert_eq!((refills.len(), refill.waiting.len()), (0, 1), "one asks for all");
-        // The store answers the first, the lease the others.
+        // The store answers the first request, the lease the others.
         book.settle(&ann.key, refill, Ok(remaining(900)));
         assert!(answers.iter_mut().all(|answer| matches!(answer.try_recv(), Ok(Ok(Some(_))))));
         assert_eq!((watch.woken.load(Ordering::Relaxed), watch.free.load(Ordering::Relaxed)), (3, 3));
@@ -500,7 +503,7 @@ mod tests {
         assert!((COUNTERS * 9 / 10..=COUNTERS).contains(&first), "{first} counters are in use");
         let refused = (0..).map(|i| format!("late{i}")).find(|name| matches!(find(&book, name), Found::Alone));
         let refused = refused.unwrap();
-        // When one has not been asked for in the length of a lease, there is room for another.
+        // A counter that gets no request for the duration of a lease makes room for another.
         let key = book.ledgers.of(&check(&refused).0.key).lock().counters.keys().next().cloned().unwrap();
         assert!(matches!(book.chore(&key), Chore::Sleep(_)));
         tokio::time::advance(Duration::from_secs(10)).await;

@@ -1,16 +1,16 @@
-//! A request whose counters lie on several nodes.
+//! Decides a request with counters on several nodes.
 //!
-//! Each node decides its part as one group. All of them are asked at the same time, and each charges what passes there.
-//! Where the whole request is denied, what was charged is taken back where it was put. Meanwhile another request may be
-//! refused too early; too much is never admitted.
+//! Each node decides its part as one group. All nodes are asked at the same time, and each charges what passes there.
+//! If the request as a whole is denied, the charges are taken back on the nodes that made them. Meanwhile another
+//! request may be denied too early, but too much is never admitted.
 //!
-//! - A quota denies together with all other quotas of the request, which no node sees. So each node takes quotas for
-//!   limits in shadow mode, and the votes are counted here.
-//! - Where a node does not answer, the verdicts of the others stand ([`StoreError::Partly`]). If one of them denies the
-//!   request, what the others have charged is taken back; if none does, whoever asks concludes what becomes of it.
-//! - A caller that goes away ends nothing: a task brings what it has begun to its end.
-//! - What has not been taken back when [`PATIENCE`] is over, or when a node has failed while it was asked to, stays
-//!   charged: nobody knows whether it is, and nothing is taken back twice.
+//! - A quota denies only together with all other quotas of the request, which no single node sees. Nodes therefore
+//!   decide quotas in shadow mode, and this module counts the votes.
+//! - If a node does not answer, the verdicts of the others are kept ([`StoreError::Partly`]). If one of them denies the
+//!   request, the charges of the others are taken back; if none does, the caller decides what happens to it.
+//! - A cancelled caller does not interrupt the request: a task completes it.
+//! - A charge stays if it was not taken back within [`PATIENCE`], or if the node failed during the attempt: in that
+//!   case it is unknown whether the node took it back, and nothing is taken back twice.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::group::{self, Votes};
-use super::{Check, CheckVerdict, Partly, StoreError, Verdicts};
-use crate::algorithm::Verdict;
-use crate::descriptor::Role;
+use crate::engine::algorithm::Verdict;
+use crate::engine::check::group::{self, Votes};
+use crate::engine::check::{Check, CheckVerdict, Partly, StoreError, Verdicts};
+use crate::engine::descriptor::Role;
 
-/// How long a node that cannot be asked is waited for, to take back what it has charged.
+/// How long to retry taking back a charge on an unavailable node.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// The first pause between two attempts, and the longest.
+/// The shortest and the longest pause between two attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
-/// Nodes that decide, each what it holds.
+/// Nodes, each of which decides the checks of the counters that it holds.
 pub trait Nodes: Send + Sync + 'static {
-    /// One of them.
+    /// One node.
     type Node: PartialEq + Send + Sync + 'static;
 
-    /// The node that holds the counters of this check.
+    /// Returns the node that holds the counters of this check.
     fn holder(&self, check: &Check) -> Self::Node;
 
     /// Asks one node to decide these checks as one group, until `deadline`.
@@ -51,7 +51,7 @@ pub trait Nodes: Send + Sync + 'static {
     ) -> impl Future<Output = Result<Verdicts, StoreError>> + Send;
 }
 
-/// Decides `checks` as one group, wherever their counters lie.
+/// Decides `checks` as one group, whichever nodes hold their counters.
 ///
 /// # Errors
 /// As [`Store::check`](super::Store::check), and [`StoreError::Partly`].
@@ -72,20 +72,20 @@ pub async fn decide<N: Nodes, C: Borrow<Check> + Sync>(
     answered.await.unwrap_or_else(|_| Err(ended()))
 }
 
-/// A request in parts.
+/// A request, split into parts.
 struct Request<N> {
     parts: Vec<Part<N>>,
-    /// Its checks in their order: in which part each is and at which place there, and what its denial means.
+    /// For each check in order: its part, its place in that part, and the effect of its denial.
     order: SmallVec<[(usize, usize, Role); 4]>,
 }
 
-/// What one node decides.
+/// The part of a request that one node decides.
 struct Part<N> {
     node: N,
     checks: Vec<Check>,
 }
 
-/// What a node has said to its part.
+/// The reply of a node to its part.
 type Reply = Result<Verdicts, StoreError>;
 
 impl<N: PartialEq + Send + Sync + 'static> Request<N> {
@@ -106,7 +106,7 @@ impl<N: PartialEq + Send + Sync + 'static> Request<N> {
         Request { parts, order }
     }
 
-    /// Asks the nodes, answers by `deadline`, and takes back what must be.
+    /// Asks the nodes, answers by `deadline`, and takes back charges if necessary.
     async fn run(
         self,
         nodes: Arc<impl Nodes<Node = N>>,
@@ -116,7 +116,7 @@ impl<N: PartialEq + Send + Sync + 'static> Request<N> {
         let asked = self.parts.iter().map(|part| nodes.ask(&part.node, &part.checks, deadline));
         let mut replies: Vec<Reply> = join_all(asked).await;
         if !self.is_denied(&replies) {
-            // Whoever asks may have gone away.
+            // The caller may have been cancelled.
             let _ = answer.send(self.answer(&replies, false));
             return;
         }
@@ -139,13 +139,13 @@ impl<N: PartialEq + Send + Sync + 'static> Request<N> {
         }
     }
 
-    /// What has been said to the request, check by check; a check that is undecided has none.
+    /// Returns the verdicts in the order of the request's checks, with `None` for those that are undecided.
     fn verdicts(&self, replies: &[Reply]) -> Verdicts {
         let of_check = |(part, place, _): &(usize, usize, Role)| said(&replies[*part]).get(*place).copied().flatten();
         self.order.iter().map(of_check).collect()
     }
 
-    /// Whether what has been said denies the request.
+    /// Returns whether the replies deny the request.
     fn is_denied(&self, replies: &[Reply]) -> bool {
         let mut votes = Votes::default();
         for ((part, place, role), verdict) in self.order.iter().zip(self.verdicts(replies)) {
@@ -157,7 +157,7 @@ impl<N: PartialEq + Send + Sync + 'static> Request<N> {
     fn answer(&self, replies: &[Reply], denied: bool) -> Result<Verdicts, StoreError> {
         let decided = self.verdicts(replies);
         let errors = || replies.iter().filter_map(|reply| reply.as_ref().err().map(StoreError::without_verdicts));
-        // That nothing has been changed is so only where it is so of all of them.
+        // The request as a whole changed nothing only if no part did.
         let changes = errors().find(|error| !error.changes_nothing());
         let Some(error) = changes.or(errors().next()).cloned() else { return Ok(decided) };
         if decided.iter().all(Option::is_none) {
@@ -168,8 +168,8 @@ impl<N: PartialEq + Send + Sync + 'static> Request<N> {
 }
 
 impl<N: Send + Sync> Part<N> {
-    /// What is to be taken back where the request is denied: which check, and by what. A part that has denied itself
-    /// has charged nothing.
+    /// Returns the charges to take back if the request is denied: the place of each check, and the check that takes it
+    /// back. A part that denied by itself has charged nothing.
     fn owed(&self, reply: &Reply) -> Vec<(usize, Check)> {
         let decided = || {
             let verdicts = self.checks.iter().zip(said(reply)).enumerate();
@@ -181,7 +181,7 @@ impl<N: Send + Sync> Part<N> {
         decided().filter_map(|(place, check, verdict)| Some((place, group::take_back(check, verdict)?))).collect()
     }
 
-    /// Takes that back, once; a node that is known not to have been asked is asked again for a while.
+    /// Takes the charges back, once. Retries for a while only if the node is known not to have received the question.
     async fn take_back(&self, nodes: &impl Nodes<Node = N>, owed: &[(usize, Check)]) -> Verdicts {
         let mut returned: Verdicts = owed.iter().map(|_| None).collect();
         let (end, mut pause) = (Instant::now() + PATIENCE, PAUSE.0);
@@ -208,7 +208,7 @@ impl<N: Send + Sync> Part<N> {
     }
 }
 
-/// What has been decided.
+/// Returns the verdicts in a reply.
 fn said(reply: &Reply) -> &[Option<CheckVerdict>] {
     match reply {
         Ok(verdicts) => verdicts,
@@ -216,7 +216,7 @@ fn said(reply: &Reply) -> &[Option<CheckVerdict>] {
     }
 }
 
-/// What remains is what is there after it has been taken back.
+/// Replaces the remaining hits by those left after charges were taken back.
 fn note_returned(reply: &mut Reply, owed: &[(usize, Check)], returned: Verdicts) {
     let verdicts = match reply {
         Ok(verdicts) => verdicts,
@@ -241,14 +241,16 @@ mod tests {
     use tokio::task::yield_now;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Ask, Limit, Options};
-    use crate::descriptor::Entry;
-    use crate::store::memory::{Clock, MemoryStore};
-    use crate::store::usage::{MemoryPages as _, Scope};
-    use crate::store::{Key, Occasion, Origin, Recorded, Store as _};
-    use crate::usage::{Added, Period, Time, Totals, Usage};
+    use crate::engine::algorithm::{Algorithm, Ask, Limit, Options};
+    use crate::engine::check::{Key, Occasion, Origin, Recorded};
+    use crate::engine::clock::Clock;
+    use crate::engine::descriptor::Entry;
+    use crate::engine::usage::{Added, Period, Time, Totals, Usage};
+    use crate::shared::usage::{MemoryPages as _, Scope};
+    use crate::store::Store as _;
+    use crate::store::memory::MemoryStore;
 
-    /// Stands still unless it is moved.
+    /// A clock that does not move unless it is set.
     #[derive(Clone, Default)]
     struct Still(Arc<AtomicU64>);
 
@@ -258,27 +260,27 @@ mod tests {
         }
     }
 
-    /// What befalls one question to a node.
+    /// The outcome of one question to a node.
     #[derive(Clone, Copy, Debug, PartialEq)]
     enum Fate {
         Answered,
-        /// It is known not to have been asked.
+        /// The node is known not to have received it.
         Down,
-        /// It broke before the node heard of it.
+        /// The connection broke before the node received it.
         LostBefore,
-        /// It broke when the node had decided.
+        /// The connection broke after the node decided.
         LostAfter,
     }
 
-    /// Nodes in memory; a counter lies on the one that its name says.
+    /// Nodes in memory. The name of a counter determines its node.
     struct Simulated {
         clock: Still,
         nodes: Vec<MemoryStore<Still>>,
-        /// Of the questions to come; behind the last, each is answered.
+        /// Outcomes of the next questions; once they are used up, every question is answered.
         fates: Mutex<Vec<Fate>>,
-        /// Others run while a question is on its way.
+        /// Whether other tasks run while a question travels.
         yields: bool,
-        /// So long a question takes.
+        /// How long a question takes.
         step_ms: AtomicU64,
     }
 
@@ -290,7 +292,7 @@ mod tests {
             Arc::new(Simulated { clock, nodes, fates: Mutex::default(), yields, step_ms: AtomicU64::new(1) })
         }
 
-        /// What is left of a counter.
+        /// Returns the remaining hits of a counter.
         async fn left(&self, key: usize, limit: Limit) -> u32 {
             let check = check(key, limit, Ask::Peek, Role::Enforced);
             let verdicts = self.nodes[self.holder(&check)].check(&[check], Instant::now()).await.unwrap();
@@ -299,7 +301,7 @@ mod tests {
     }
 
     impl Simulated {
-        /// What has been recorded of a counter, on all pages.
+        /// Returns the recorded usage of a counter, over all pages.
         fn recorded(&self, key: usize, limit: Limit) -> Totals {
             let check = check(key, limit, Ask::Peek, Role::Enforced);
             let everything = Scope { domain: None, from: Time(0), to: Time::END };
@@ -343,7 +345,7 @@ mod tests {
         }
     }
 
-    /// Two stores of several nodes each: so nodes have nodes.
+    /// Two stores of several nodes each, to test nodes that consist of nodes.
     struct Nested([Arc<Simulated>; 2]);
 
     impl Nested {
@@ -386,7 +388,7 @@ mod tests {
         Limit::new(algorithm, 12, Duration::from_secs(366 * 86_400), options).unwrap()
     }
 
-    /// None of them gives anything back within a test's time.
+    /// Algorithms that keep all hits for the duration of a test.
     const LASTING: &[Algorithm] = &[Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog];
 
     fn limits() -> impl Strategy<Value = Limit> {
@@ -398,7 +400,7 @@ mod tests {
     fn asked() -> impl Strategy<Value = Asked> {
         let ask = prop_oneof![6 => (1..4_u64).prop_map(Ask::Take), 1 => Just(Ask::Peek), 1 => Just(Ask::Refund(1))];
         let role = prop_oneof![5 => Just(Role::Enforced), 2 => Just(Role::Quota), 1 => Just(Role::Shadow)];
-        // No counter twice: what each was charged can then be told apart.
+        // No counter twice, to tell the charges of each apart.
         prop::collection::btree_map(0..KEYS, (ask, role), 1..5)
             .prop_map(|asked| asked.into_iter().map(|(key, (ask, role))| (key, ask, role)).collect())
     }
@@ -422,7 +424,7 @@ mod tests {
     }
 
     proptest! {
-        /// One after the other, and nothing breaks: several nodes say and charge what one would.
+        /// One request after the other, with no failures: several nodes answer and charge as one node would.
         #[test]
         fn several_nodes_decide_as_one_does(
             limits in prop::collection::vec(limits(), KEYS),
@@ -443,8 +445,8 @@ mod tests {
             });
         }
 
-        /// Whatever breaks, each counter is charged once or not at all, and never for a request that is known to be
-        /// denied unless something broke.
+        /// Whatever fails, each counter is charged once or not at all, and never for a request that is known to be
+        /// denied unless something failed.
         #[test]
         fn whatever_breaks_nothing_is_charged_twice(
             limits in prop::collection::vec(limits(), KEYS),
@@ -464,7 +466,7 @@ mod tests {
                     let checks: Vec<Check> =
                         request.iter().map(|(key, ask, role)| check(*key, limits[*key], *ask, *role)).collect();
                     let answer = decide(&nodes, &checks, soon()).await;
-                    // What is taken back later is taken back by then.
+                    // After this time no more charges are taken back.
                     sleep(PATIENCE * 2).await;
                     nodes.0.iter().for_each(|nodes| nodes.fates.lock().clear());
                     let (decided, error) = match &answer {
@@ -482,7 +484,7 @@ mod tests {
                         };
                         let hits = request[place].1.hits();
                         let counts_denied = limit.count_denied();
-                        // What counts denials stops at its number, and a refund at nothing.
+                        // A limit that counts denials stops at its number, and a refund stops at zero.
                         let at_most = hits.min(i64::from(before[key]));
                         let (low, high) = if hits < 0 { (hits, 0) } else { (0, at_most) };
                         prop_assert!((low..=high).contains(&taken), "{taken} of {hits}");
@@ -494,9 +496,9 @@ mod tests {
                         let partly = answer.as_ref().err().and_then(StoreError::partly);
                         let partly_denied = partly.is_some_and(|partly| partly.denied);
                         let denied = answer.as_ref().is_ok_and(|_| is_denied(&checks, decided)) || partly_denied;
-                        // Where denials count, there may be more to refund than remains to be seen.
+                        // If denials count, there may be more to refund than the remaining hits show.
                         if passed && !denied && (hits > 0 || !counts_denied) {
-                            // No more is refunded than was taken.
+                            // At most the hits that were taken are refunded.
                             prop_assert_eq!(taken, hits.max(i64::from(before[key]) - 12), "it passed");
                         }
                         if denied && !broke && !counts_denied && hits > 0 {
@@ -508,7 +510,8 @@ mod tests {
             })?;
         }
 
-        /// Whatever breaks, the records say what was charged; and where nothing breaks, how many passed.
+        /// Whatever fails, the records agree with the charges; if nothing fails, also with the number of passed
+        /// requests.
         #[test]
         fn what_is_recorded_is_what_was_charged(
             limits in prop::collection::vec(limits(), KEYS),
@@ -517,7 +520,7 @@ mod tests {
         ) {
             run(async {
                 let nodes = Simulated::new(3, false);
-                // What is taken back may come onto another page.
+                // Taking a charge back may be recorded on a later page.
                 nodes.step_ms.store(step_ms, Ordering::Relaxed);
                 let mut expected = [Totals::default(); KEYS];
                 for (request, fates) in &requests {
@@ -552,8 +555,8 @@ mod tests {
                         prop_assert_eq!(recorded, expected[key], "of {}", key);
                     }
                     let charged = 12 - i64::from(nodes.left(key, *limit).await);
-                    // A limit in shadow mode admits what it cannot charge, and one that counts denials stops at its
-                    // number.
+                    // A limit in shadow mode admits hits that it cannot charge, and a limit that counts denials stops
+                    // at its number.
                     prop_assert!(recorded.cost >= charged, "{} was charged, {} recorded", charged, recorded.cost);
                     let only_enforced = requests.iter().flat_map(|(request, _)| request)
                         .all(|(other, _, role)| other != &key || *role == Role::Enforced);
@@ -565,7 +568,7 @@ mod tests {
             })?;
         }
 
-        /// At the same time: no more passes than may, and what is denied leaves nothing behind.
+        /// Of concurrent requests no more pass than the limit allows, and denied ones leave nothing charged.
         #[test]
         fn of_requests_at_the_same_time_no_more_pass_than_may(
             requests in prop::collection::vec(asked(), 1..60),
@@ -620,7 +623,7 @@ mod tests {
         decide(&nodes, &[take(1, 12)], soon()).await.unwrap();
         let checks = [take(0, 5), take(1, 5)];
         let asking = decide(&nodes, &checks, soon());
-        // It is polled once, which begins it.
+        // Polled once, which starts the request.
         assert!(tokio::time::timeout(Duration::ZERO, asking).await.is_err());
         sleep(PATIENCE).await;
         assert_eq!(nodes.left(0, limit).await, 12);
@@ -631,7 +634,7 @@ mod tests {
         let limit = limit_of(Algorithm::FixedWindow, false);
         let nodes = Simulated::new(2, false);
         let take = |key, hits| check(key, limit, Ask::Take(hits), Role::Enforced);
-        // The last is popped first: both parts are answered, and then the node is down three times.
+        // Outcomes are popped from the end: both parts are answered, and then the node is down three times.
         *nodes.fates.lock() = [[Fate::Down; 3].as_slice(), &[Fate::Answered; 2]].concat();
         let verdicts = decide(&nodes, &[take(0, 5), take(1, 13)], soon()).await.unwrap();
         assert_eq!(verdicts[0].unwrap().own.remaining, 12, "what is left is told after it was taken back");

@@ -1,29 +1,29 @@
-//! What is kept for each counter, in parts, each behind its own lock.
+//! A value for each shard of the counters, each behind its own lock.
 
 use std::hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher};
 
 use parking_lot::Mutex;
 
-use super::Key;
+use crate::engine::check::Key;
 
-/// Enough that threads seldom meet at one.
+/// Number of shards: enough that threads seldom wait for the same lock.
 pub(super) const SHARDS: usize = 64;
 
-/// Parts, each with the counters that fall to it.
+/// Shards, each for the counters with keys that select it.
 pub(super) struct Sharded<T> {
     shards: Box<[Mutex<T>]>,
-    /// The same in every run, so that a simulation repeats. A client that chooses its names can crowd one part at the
-    /// worst; the map in it has a hash of its own, which withstands that.
+    /// The same in every run, to make simulations repeatable. At worst, a client that chooses its keys crowds one
+    /// shard; the map inside has a randomized hash, which withstands that.
     hash: BuildHasherDefault<DefaultHasher>,
 }
 
 impl<T> Sharded<T> {
-    /// The part of this counter.
+    /// Returns the shard of this counter.
     pub(super) fn of(&self, key: &Key) -> &Mutex<T> {
         &self.shards[self.hash.hash_one(key) as usize % SHARDS]
     }
 
-    /// All parts.
+    /// Returns all shards.
     pub(super) fn iter(&self) -> impl Iterator<Item = &Mutex<T>> {
         self.shards.iter()
     }

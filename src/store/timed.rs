@@ -1,5 +1,5 @@
-//! How long the store takes, where it is asked: what stands before it, a lease or a known denial, answers without it.
-//! A call that is sampled has a span for it.
+//! Measures how long the store takes to answer, below leases and known denials, which answer without it. A sampled call
+//! gets a span for it.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Check, CheckVerdict, Store, StoreError, Verdicts};
+use super::Store;
+use crate::engine::check::{Check, CheckVerdict, StoreError, Verdicts};
 use crate::spans::{Current, SpanKind, Spans};
 
 /// A store that reports each answer.
@@ -17,16 +18,16 @@ pub struct Timed<S> {
     spans: Spans,
 }
 
-/// Is called with what has gone wrong, if anything, and how long the answer took.
+/// Called with the error, if any, and the time that the answer took.
 pub type OnAnswer = Arc<dyn Fn(Option<&StoreError>, Duration) + Send + Sync>;
 
 impl<S> Timed<S> {
-    /// The same store.
+    /// Returns the store with this callback.
     pub fn new(store: Arc<S>, on_answer: OnAnswer) -> Timed<S> {
         Timed { store, on_answer, spans: Spans::default() }
     }
 
-    /// The same store, with these spans.
+    /// Returns the store with these spans.
     #[must_use]
     pub fn traced(self, spans: Spans) -> Timed<S> {
         Timed { spans, ..self }
@@ -55,7 +56,7 @@ impl<S: Store> Store for Timed<S> {
         let asked = Instant::now();
         let verdicts = match self.spans.current() {
             None => self.store.check(checks, deadline).await,
-            // Boxed: the future of a request that is not sampled need not be as large.
+            // Boxed to keep the future of a request that is not sampled small.
             Some(call) => Box::pin(self.check_traced(call, checks, deadline)).await,
         };
         (self.on_answer)(verdicts.as_ref().err(), asked.elapsed());

@@ -1,32 +1,32 @@
-//! How often something is logged that has a name, where clients choose the names.
+//! Limits how often a line about a name is logged when clients choose the names.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// A name is logged once in so long.
+/// Interval between lines about one name.
 const EVERY: Duration = Duration::from_secs(60);
 
-/// So many names are kept, and so many lines are written in that time; all other names together have one more.
+/// Number of names kept, and so of lines in an interval. All other names together have one more line.
 const NAMES: usize = 32;
 
-/// So much is kept of a name, in bytes.
+/// Bytes kept of a name.
 const NAME_BYTES: usize = 128;
 
-/// Lets a line through for each name once a minute, and for names that are too many, one for all of them. Whatever
-/// names clients make up, the log and the memory are bounded.
+/// Allows one line a minute for each name, and one for all names beyond a bound. The log and the memory stay bounded
+/// regardless of the names that clients send.
 #[derive(Debug, Default)]
 pub struct ThrottleByName {
     names: Mutex<Names>,
 }
 
-/// What may be logged.
+/// A line that may be logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admitted {
-    /// The name; so many times since it was last, this one included.
+    /// A line about the name, with the number of its occurrences since its last line, including this one.
     Name(u64),
-    /// That there are others; so many times since they last were.
+    /// A line about all other names, with the number of their occurrences since the last such line.
     Others(u64),
 }
 
@@ -34,11 +34,11 @@ pub enum Admitted {
 struct Names {
     kept: HashMap<Box<str>, Line>,
     others: Option<Line>,
-    /// Before this, none of those that are kept makes way for another.
+    /// No kept name can be replaced before this time.
     full_until: Option<Instant>,
 }
 
-/// When something was last logged, and how often it has been since.
+/// The time of the last line, and the number of occurrences since.
 #[derive(Clone, Copy, Debug)]
 struct Line {
     logged: Instant,
@@ -46,14 +46,14 @@ struct Line {
 }
 
 impl ThrottleByName {
-    /// What to log of a name; `None`: say nothing.
+    /// Returns the line to log about a name, or `None` to log nothing.
     pub fn admit(&self, name: &str) -> Option<Admitted> {
         self.names.lock().admit(name, Instant::now())
     }
 }
 
 impl Line {
-    /// The times since the last line, if it is time for the next.
+    /// Counts an occurrence. Returns the number since the last line if the next line is due.
     fn admit(&mut self, now: Instant) -> Option<u64> {
         self.times += 1;
         if now.duration_since(self.logged) < EVERY {
@@ -85,7 +85,7 @@ impl Names {
         }
     }
 
-    /// Names that have not been logged for long make way.
+    /// Returns whether there is room for a new name, after removing names not logged for an interval.
     fn has_room(&mut self, now: Instant) -> bool {
         if self.kept.len() < NAMES {
             return true;

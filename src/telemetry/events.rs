@@ -1,4 +1,4 @@
-//! The last log lines of the process, for who looks at it without its log: the console.
+//! The latest log lines, for readers of the console who cannot see the log.
 
 use std::collections::VecDeque;
 use std::fmt::{Debug, Write as _};
@@ -11,37 +11,37 @@ use tracing::{Event as TracingEvent, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// So many are kept.
+/// Number of lines kept.
 const KEPT: usize = 200;
-/// Of each so many bytes, and a few more where a letter would be cut.
+/// Bytes kept of each line, plus a few to complete a character.
 const BYTES: usize = 4_096;
 
-/// The last log lines but those for developers, the oldest first.
+/// The latest log lines from level INFO up, oldest first.
 #[derive(Clone, Debug, Default)]
 pub struct Events(Arc<Mutex<Kept>>);
 
 #[derive(Debug, Default)]
 struct Kept {
     events: VecDeque<Event>,
-    /// How many there have been.
+    /// Number of lines so far.
     number: u64,
 }
 
 /// A log line.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Event {
-    /// Its place among all, from 1.
+    /// Position among all lines, from 1.
     pub number: u64,
-    /// When it came, in milliseconds since the epoch.
+    /// Time in milliseconds since the Unix epoch.
     pub at_ms: u64,
     /// `ERROR`, `WARN` or `INFO`.
     pub level: &'static str,
-    /// The message, and behind it the fields.
+    /// The message, followed by the fields.
     pub text: String,
 }
 
 impl Events {
-    /// Those after the one of this number; after 0 all that are kept.
+    /// Returns the lines after the one with this number; 0 returns all kept lines.
     pub fn after(&self, number: u64) -> Vec<Event> {
         let kept = self.0.lock();
         kept.events.iter().filter(|event| event.number > number).cloned().collect()
@@ -71,7 +71,7 @@ impl<S: Subscriber> Layer<S> for Events {
     }
 }
 
-/// The message of an event and its fields, as far as there is room.
+/// An event's message and fields, cut at the limit.
 #[derive(Default)]
 struct Text {
     message: String,
@@ -95,7 +95,7 @@ impl Text {
         let (value, more) = (&value[..end], if end < value.len() { "..." } else { "" });
         match field.name() {
             "message" => self.message = format!("{value}{more}"),
-            // A text takes what is written to it.
+            // Writing to a string cannot fail.
             name => drop(write!(self.fields, " {name}={value}{more}")),
         }
     }

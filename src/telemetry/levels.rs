@@ -1,18 +1,18 @@
-//! Which log lines are written.
+//! Levels of log lines.
 
 use std::str::FromStr;
 
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
 
-/// The least important lines to write: those of Tollgate, and of each library that is named.
+/// The lowest levels to write: for Tollgate, and for each library that is named.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LogLevels {
     own: LevelFilter,
     named: Vec<(String, LevelFilter)>,
 }
 
-/// A level that there is not, or a target without one.
+/// An unknown level, or a target without one.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "there is no level {0:?}: must be one of {names}; libraries follow as TARGET=LEVEL, such as info,h2=warn",
@@ -20,7 +20,7 @@ pub struct LogLevels {
 )]
 pub struct LogLevelsError(String);
 
-/// Those of `tracing`, and those that envoyproxy/ratelimit has besides.
+/// The levels of `tracing`, and additional names from envoyproxy/ratelimit.
 const LEVELS: [(&str, LevelFilter); 8] = [
     ("trace", LevelFilter::TRACE),
     ("debug", LevelFilter::DEBUG),
@@ -33,18 +33,18 @@ const LEVELS: [(&str, LevelFilter); 8] = [
 ];
 
 impl LogLevels {
-    /// Libraries are silent: they write as much as a client makes them.
+    /// Builds the filter. Libraries that are not named write nothing, since clients could make them write any amount.
     pub(super) fn targets(&self) -> Targets {
         Targets::new().with_target(OWN, self.own).with_targets(self.named.clone())
     }
 }
 
-/// The target of all lines of ours.
+/// The target of Tollgate's own lines.
 const OWN: &str = env!("CARGO_CRATE_NAME");
 
 impl LogLevels {
-    /// Those of a command that does by itself what a service does. What becomes of that it says itself, so that the
-    /// lines of these targets are not written.
+    /// Returns the levels for a command that runs parts of the service itself. The command reports the outcome of those
+    /// parts, so lines of the `silent` targets are not written.
     pub fn of_command(silent: &[&str]) -> LogLevels {
         let named = silent.iter().map(|target| ((*target).to_owned(), LevelFilter::OFF));
         LogLevels { own: LevelFilter::WARN, named: named.collect() }

@@ -1,4 +1,4 @@
-//! The one place where a log line is kept short, whatever has been put into it.
+//! Shortens long log lines, in one place for all of them.
 
 use std::io::{self, Write};
 
@@ -7,11 +7,11 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::LogFormat;
 
-/// The longest line in bytes. What stores logs cuts lines at about as many (Docker at 16 KiB), and a hundred problems
-/// of rules fit.
+/// Longest line in bytes. Log collectors cut lines at about this length (Docker at 16 KiB), and it fits a hundred
+/// problems of rules.
 pub(super) const LINE_BYTES: usize = 16 * 1024;
 
-/// Hands on lines of at most [`LINE_BYTES`].
+/// A writer that shortens lines to [`LINE_BYTES`].
 pub(super) struct Shortened<M> {
     pub(super) format: LogFormat,
     pub(super) writer: M,
@@ -26,7 +26,7 @@ impl<'a, M: MakeWriter<'a>> MakeWriter<'a> for Shortened<M> {
 }
 
 impl<W: Write> Write for Shortened<W> {
-    /// Every call is one line: so `tracing_subscriber` writes.
+    /// Writes one line: `tracing_subscriber` passes each line in one call.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if line.len() <= LINE_BYTES {
             self.writer.write_all(line)?;
@@ -53,9 +53,9 @@ fn shortened(format: LogFormat, line: &[u8]) -> Vec<u8> {
     format!("{cut}\n").into_bytes()
 }
 
-/// A JSON object, whose long texts are as long as the line has room for.
+/// Writes a JSON object with its texts cut until the line fits.
 fn cut_fields(fields: &Map<String, Value>) -> String {
-    // A text that is escaped takes up to six times as many bytes.
+    // Escaping makes a text up to six times as long.
     let mut each = LINE_BYTES;
     while each > MARK_BYTES {
         each /= 2;
@@ -71,10 +71,10 @@ fn cut_fields(fields: &Map<String, Value>) -> String {
     r#"{"level":"ERROR","message":"a log line of too many fields has been left out"}"#.to_owned()
 }
 
-/// More than `... (18446744073709551615 bytes more)` takes.
+/// More than the length of `... (18446744073709551615 bytes more)`.
 const MARK_BYTES: usize = 64;
 
-/// The first `bytes` of a text, and how many more there are.
+/// Returns the first `bytes` of a text, and the number of bytes cut off.
 fn cut(text: &str, bytes: usize) -> String {
     if text.len() <= bytes + MARK_BYTES {
         return text.trim_end().to_owned();
@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written of an event with this text in its message and in a field.
+    /// Returns the line of an event with this text as its message and in a field.
     fn written(format: LogFormat, text: &str) -> String {
         #[derive(Clone, Default)]
         struct Sink(Arc<Mutex<Vec<u8>>>);

@@ -1,7 +1,7 @@
-//! Logs: where they go, what they look like, and how often one failure is logged.
+//! Logging: destination, format, and limits on repeated lines.
 //!
-//! Nothing waits for a log line. A thread writes them; while nobody reads standard error, lines beyond a bound are lost
-//! and counted.
+//! No code waits for a log line. A separate thread writes the lines; if standard error blocks, lines beyond a bound are
+//! lost and counted.
 
 mod by_name;
 mod events;
@@ -29,27 +29,26 @@ pub use events::{Event, Events};
 pub use levels::{LogLevels, LogLevelsError};
 pub use throttle::Throttle;
 
-/// So many lines may wait until they are written: 32 MiB where each is as long as it can be.
+/// Number of lines that may wait to be written: 32 MiB if each has the maximum length.
 const WAITING_LINES: usize = 2_048;
-/// How long the end of the process may wait for lines to be written: a little more than `tracing_appender` waits
-/// itself.
+/// Longest wait for lines to be written when the process ends: slightly longer than the timeout of `tracing_appender`.
 const FLUSH_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For eyes.
+    /// Text for people.
     #[default]
     Text,
-    /// For machines: one JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 impl LogFormat {
-    /// Both.
+    /// Both formats.
     pub const ALL: [LogFormat; 2] = [LogFormat::Text, LogFormat::Json];
 
-    /// The name in settings.
+    /// Returns the name in settings.
     pub const fn name(self) -> &'static str {
         match self {
             LogFormat::Text => "text",
@@ -58,7 +57,7 @@ impl LogFormat {
     }
 }
 
-/// Logs that are being written. When this is dropped, what waits is written, unless that takes longer than 1.5 s.
+/// The running log. Dropping it writes the waiting lines, for at most 1.5 s.
 #[must_use = "lines that wait are lost where nobody holds this"]
 pub struct Logs {
     writer: Option<WorkerGuard>,
@@ -66,22 +65,22 @@ pub struct Logs {
     events: Events,
 }
 
-/// Sends logs to standard error from now on, those of panics among them.
+/// Starts logging to standard error, including panics.
 pub fn init(levels: &LogLevels, format: LogFormat) -> Logs {
     let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(WAITING_LINES).thread_name("logs");
     let (writer, guard) = builder.finish(io::stderr());
     let logs = Logs { lost: writer.error_counter(), writer: Some(guard), events: Events::default() };
-    // On an error of its own it would write to standard error itself, and wait.
+    // If the layer logged its own errors, it would write to standard error directly and could block.
     let layer = tracing_subscriber::fmt::layer().with_target(false).log_internal_errors(false);
     let (layer, targets) = (layer.with_writer(Shortened { format, writer }), levels.targets());
-    // They are told whatever the log leaves out.
+    // Collects events from INFO up, regardless of the level of the log.
     let registry = tracing_subscriber::registry().with(logs.events.clone().with_filter(LevelFilter::INFO));
     match format {
         LogFormat::Text => registry.with(layer.with_ansi(io::stderr().is_terminal()).with_filter(targets)).init(),
         LogFormat::Json => registry.with(layer.json().flatten_event(true).with_filter(targets)).init(),
     }
     panic::set_hook(Box::new(|panic| {
-        // There is one where RUST_BACKTRACE asks for it.
+        // A backtrace is captured only if RUST_BACKTRACE asks for it.
         let backtrace = Backtrace::capture();
         let trace = match backtrace.status() {
             BacktraceStatus::Captured => format!("\n{backtrace}"),
@@ -93,12 +92,12 @@ pub fn init(levels: &LogLevels, format: LogFormat) -> Logs {
 }
 
 impl Logs {
-    /// The last lines.
+    /// Returns the latest lines.
     pub fn events(&self) -> Events {
         self.events.clone()
     }
 
-    /// Counts the lines that have been lost since the start.
+    /// Returns a function that reads the number of lines lost since the start.
     pub fn lost(&self) -> impl Fn() -> u64 + Send + Sync + 'static {
         let lost = self.lost.clone();
         move || u64::try_from(lost.dropped_lines()).unwrap_or(u64::MAX)
@@ -109,13 +108,14 @@ impl Drop for Logs {
     fn drop(&mut self) {
         let writer = self.writer.take();
         let (written, all) = mpsc::channel::<()>();
-        // Elsewhere, because it says so on standard output where it has waited in vain, and may wait for that.
+        // On a separate thread, because the guard prints a message to standard output after its timeout, and may block
+        // on that.
         let flush = thread::Builder::new().name("flush".into()).spawn(move || {
             drop(writer);
             drop(written);
         });
         if flush.is_ok() {
-            // Either way the process ends now.
+            // The process ends whether or not the lines were written in time.
             let _ = all.recv_timeout(FLUSH_TIMEOUT);
         }
     }

@@ -1,5 +1,6 @@
-//! How often one thing is logged: at once, and then not again for ten seconds. What the pause has kept back is told
-//! when it is over, or when the process ends. So of a thing with several states the last line is the last state.
+//! Limits how often a line about one subject is logged: at once, and then at most every ten seconds. A line held during
+//! the pause is written at its end, or when the process ends. So for a subject with several states, the last line
+//! always shows the last state.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,57 +9,58 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
-/// The pause after a line.
+/// Pause after a line.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// Lets one of many lines about a state through every ten seconds. What is always the same has one state, `()`.
+/// Limits lines about a state to one every ten seconds. A subject without states uses the state `()`.
 #[derive(Debug)]
 pub struct Throttle<S: Copy + PartialEq = ()> {
     lines: Arc<Mutex<Lines<S>>>,
 }
 
 struct Lines<S> {
-    /// Each state that there was.
+    /// Each state seen so far.
     states: Vec<Seen<S>>,
-    /// The last line that was kept back, if nothing has been written since.
+    /// The last line held, if no line has been written since.
     kept: Option<Kept<S>>,
-    /// A task will write it.
+    /// Whether a task is waiting to write the held line.
     is_timed: bool,
 }
 
 struct Seen<S> {
     state: S,
     written: Option<Instant>,
-    /// So often since.
+    /// Occurrences since the last line.
     times: u64,
 }
 
 struct Kept<S> {
     state: S,
     line: Line,
-    /// It is not written before.
+    /// The line is not written before this time.
     from: Instant,
 }
 
-/// Writes a line about what has happened so often.
+/// Writes a line that includes the number of occurrences.
 type Line = Box<dyn FnOnce(u64) + Send>;
 
 impl<S: Copy + PartialEq + Send + 'static> Throttle<S> {
-    /// Notes that this is the state now. `line` makes what writes a line about it, which is given how often this has
-    /// been so since the last line about the same: now, or when the pause is over, unless something else is written
-    /// before.
+    /// Notes that this is the current state. `line` creates the function that writes a line about it, which receives
+    /// the number of occurrences since the last line about this state. The line is written now, or at the end of the
+    /// pause unless another line is written first.
     pub fn log<L: FnOnce(u64) + Send + 'static>(&self, state: S, line: impl FnOnce() -> L) {
         self.log_after(Duration::ZERO, state, line);
     }
 
-    /// The same, but not before so long: something else that is written, or kept back, meanwhile takes its place.
+    /// Like [`Throttle::log`], but waits at least `delay`. Another line that is written or held in that time replaces
+    /// this one.
     pub fn log_after<L: FnOnce(u64) + Send + 'static>(&self, delay: Duration, state: S, line: impl FnOnce() -> L) {
         let now = Instant::now();
         let mut lines = self.lines.lock();
         let seen = lines.seen(state);
         seen.times += 1;
         if delay.is_zero() && seen.due().is_none_or(|due| due <= now) {
-            // Under the lock: lines come in the order of the states.
+            // Written under the lock: lines appear in the order of the states.
             seen.write(line());
             lines.kept = None;
             return;
@@ -77,7 +79,7 @@ impl<S: Copy + PartialEq + Send + 'static> Throttle<S> {
 }
 
 impl<S: Copy + PartialEq> Throttle<S> {
-    /// Writes what is kept back, because the process ends.
+    /// Writes the held line, as the process is ending.
     pub fn flush(&self) {
         let mut lines = self.lines.lock();
         if let Some(Kept { state, line, .. }) = lines.kept.take() {
@@ -86,7 +88,7 @@ impl<S: Copy + PartialEq> Throttle<S> {
     }
 }
 
-/// Writes what is kept back when its pause is over.
+/// Writes the held line at the end of its pause.
 async fn write_kept<S: Copy + PartialEq>(lines: Arc<Mutex<Lines<S>>>) {
     loop {
         let due = lines.lock().write_due(Instant::now());
@@ -106,7 +108,7 @@ impl<S: Copy + PartialEq> Lines<S> {
         &mut self.states[place]
     }
 
-    /// Writes what is due, or returns when it is.
+    /// Writes the held line if it is due, or returns the time when it will be.
     fn write_due(&mut self, now: Instant) -> Option<Instant> {
         if let Some(kept) = self.kept.take() {
             let seen = self.seen(kept.state);
@@ -123,7 +125,7 @@ impl<S: Copy + PartialEq> Lines<S> {
 }
 
 impl<S> Seen<S> {
-    /// When its pause is over, if there was a line.
+    /// Returns the end of the pause, if a line was written.
     fn due(&self) -> Option<Instant> {
         self.written.map(|at| at + PAUSE)
     }
@@ -134,7 +136,7 @@ impl<S> Seen<S> {
     }
 }
 
-/// What it was about has ended.
+/// Writes the held line when its subject ends.
 impl<S: Copy + PartialEq> Drop for Throttle<S> {
     fn drop(&mut self) {
         self.flush();
@@ -160,10 +162,10 @@ mod tests {
 
     use super::*;
 
-    /// What was written: the second, the state, and how often it had been so.
+    /// The written lines: second, state, and number of occurrences.
     type Written = Vec<(u64, u8, u64)>;
 
-    /// Lets states follow each other after so many milliseconds each, and then nothing for long.
+    /// Applies each state after its delay in milliseconds, followed by a long silence.
     fn written(changes: &[(u64, u8)]) -> Written {
         written_until(changes, |throttle| async move {
             tokio::time::sleep(PAUSE * 3).await;
@@ -171,14 +173,14 @@ mod tests {
         })
     }
 
-    /// The same, and then this.
+    /// Applies the states, then runs `end`.
     fn written_until<F: Future<Output = ()>>(changes: &[(u64, u8)], end: impl FnOnce(Throttle<u8>) -> F) -> Written {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let (throttle, written) = (Throttle::default(), Arc::new(Mutex::new(Written::new())));
             let start = Instant::now();
             for (after_ms, state) in changes {
-                // Where a task is due meanwhile, it runs at its time.
+                // A task that falls due during the sleep runs at its time.
                 tokio::time::sleep(Duration::from_millis(*after_ms)).await;
                 throttle.log(*state, || {
                     let (state, written) = (*state, Arc::clone(&written));

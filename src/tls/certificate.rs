@@ -1,4 +1,4 @@
-//! What a certificate says: until when it is valid, and for whom. rustls checks both, and tells neither.
+//! Reads the validity and the names of a certificate. rustls checks both, but does not report them.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -9,60 +9,60 @@ use x509_cert::der::{self, Decode as _};
 use x509_cert::ext::pkix::SubjectAltName;
 use x509_cert::ext::pkix::name::GeneralName;
 
-/// A certificate that lasts for a season is worth a warning a week before its end.
+/// Longest time before the end of a certificate to warn.
 const SOON: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-/// And one that lasts for a day when so much of its time is left.
+/// The warning comes in the last tenth of a certificate's lifetime if that is shorter.
 const SOON_SHARE: u32 = 10;
 
-/// A certificate, as far as it matters here.
+/// The parts of a certificate that matter here.
 pub(super) struct Certificate {
     pub validity: Validity,
-    /// Its subject's alternative names: what it is called nowadays.
+    /// The subject's alternative names.
     pub names: Vec<PeerName>,
 }
 
-/// When a certificate is valid.
+/// Period in which a certificate is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Validity {
-    /// From here on.
+    /// Start of the period.
     pub from: SystemTime,
-    /// Up to here.
+    /// End of the period.
     pub until: SystemTime,
 }
 
-/// How a certificate stands at some moment.
+/// Validity of a certificate at some moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It will be valid in so long a time.
+    /// It becomes valid after this time.
     NotYet(Duration),
     /// It is valid.
     Valid,
-    /// So long yet: it should have been replaced.
+    /// It is valid for only this time, and should have been replaced.
     Ending(Duration),
-    /// Since so long it is not valid any more.
+    /// It expired this long ago.
     Expired(Duration),
 }
 
-/// A certificate that a process holds, for metrics and logs.
+/// A certificate in use, for metrics and logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// What it is for, in one word.
+    /// One word for its purpose.
     pub role: &'static str,
-    /// Where it is.
+    /// The file with the certificate.
     pub file: super::NamedFile,
-    /// `None` where it says so in no way that is understood.
+    /// `None` if the certificate cannot be parsed.
     pub validity: Option<Validity>,
 }
 
-/// A name in a certificate. What is compared is the whole of it: `*.example.com` is the name of who has that, and not
-/// `a.example.com`.
+/// A name in a certificate. Names are compared as a whole: `*.example.com` matches only a certificate with that name,
+/// and not `a.example.com`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerName {
-    /// In small letters.
+    /// A DNS name in lower case.
     Dns(String),
-    /// Such as `spiffe://cluster.local/ns/default/sa/envoy`.
+    /// A URI such as `spiffe://cluster.local/ns/default/sa/envoy`.
     Uri(String),
-    /// An address.
+    /// An IP address.
     Ip(IpAddr),
 }
 
@@ -81,7 +81,7 @@ impl Certificate {
 }
 
 impl Validity {
-    /// How it stands now.
+    /// Returns the validity at `now`.
     pub fn standing(self, now: SystemTime) -> Standing {
         let whole_seconds = |duration: Duration| Duration::from_secs(duration.as_secs());
         if let Ok(early) = self.from.duration_since(now)

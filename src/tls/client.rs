@@ -1,4 +1,4 @@
-//! What a client needs of TLS, made from files.
+//! TLS of a client, loaded from files.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,7 +9,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::client::danger::ServerCertVerifier;
 use tokio_rustls::rustls::client::{Resumption, WebPkiServerVerifier};
-use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::sign::SingleCertAndKey;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
@@ -19,59 +19,59 @@ use super::pem::{self, Authorities, NamedFile};
 use super::verify::{OfServers, Trusts};
 use super::{H2, VERSIONS, provider};
 
-/// What a client is made from.
+/// Files and options of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientFiles {
-    /// Which servers it believes.
+    /// The servers to trust.
     pub trusted: Trusted,
-    /// What it shows of itself: a chain, and the key of its first certificate.
+    /// The client's certificate chain, and the key of its first certificate.
     pub identity: Option<(NamedFile, NamedFile)>,
-    /// What it speaks.
+    /// The protocol to negotiate.
     pub protocol: Protocol,
 }
 
-/// Which servers a client believes.
+/// The servers that a client trusts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Trusted {
-    /// Those that these authorities have signed, and no others.
+    /// Servers with a certificate signed by these authorities only.
     Only(NamedFile, Expected),
-    /// Those that an authority of this machine has signed.
+    /// Servers with a certificate signed by an authority of this machine or by a public one.
     Machine(Expected),
-    /// The one that has the first certificate in this file: this machine's own.
+    /// The server with the first certificate in this file, which belongs to this machine.
     Itself(NamedFile),
 }
 
-/// Which of them.
+/// The names that a client accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// The one of the name that is connected to.
+    /// Only the name that the client connects to.
     Name,
-    /// Any of them.
+    /// Any name.
     AnyName,
 }
 
-/// What a client speaks, as ALPN says it.
+/// The protocol that a client negotiates by ALPN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
     /// HTTP/2.
     Grpc,
-    /// What has no name there, such as Redis.
+    /// A protocol without ALPN, such as Redis'.
     Unnamed,
 }
 
-/// A client, ready to connect.
+/// A configured client.
 #[derive(Clone, Debug)]
 pub struct ClientTls {
     config: Arc<ClientConfig>,
-    /// The certificates that it has.
+    /// Certificates in use.
     pub held: Vec<Held>,
 }
 
 impl ClientFiles {
-    /// Reads them.
+    /// Reads the files.
     ///
     /// # Errors
-    /// Where they make no client: all that is wrong with each of them.
+    /// If the files cannot be used; lists every mistake in each of them.
     pub fn load(&self) -> Result<ClientTls, TlsErrors> {
         let identity = self.identity.as_ref().map(|(chain, key)| pem::identity(chain, key)).transpose();
         let (verifier, identity) = TlsErrors::both(self.trusted.verifier(), identity)?;
@@ -96,7 +96,7 @@ impl ClientFiles {
         Ok(ClientTls { config: Arc::new(config), held })
     }
 
-    /// Where they are.
+    /// Returns the paths of the files.
     pub fn paths(&self) -> Vec<PathBuf> {
         let trusted = match &self.trusted {
             Trusted::Only(file, _) | Trusted::Itself(file) => Some(file),
@@ -128,8 +128,8 @@ impl Trusted {
             }
             Trusted::Machine(expected) => {
                 let file = NamedFile { name: "SSL_CERT_FILE", path: PathBuf::new() };
-                let mut roots = RootCertStore::empty();
-                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+                let is_chosen = ["SSL_CERT_FILE", "SSL_CERT_DIR"].iter().any(|name| std::env::var_os(name).is_some());
+                let roots = public_authorities(rustls_native_certs::load_native_certs().certs, is_chosen);
                 match roots.is_empty() {
                     true => Err(file.error(Reason::NoAuthorities).into()),
                     false => Ok(Verifier { verifier: of(expected, roots, &file)?, authorities: None }),
@@ -143,11 +143,22 @@ impl Trusted {
     }
 }
 
+/// Returns the authorities of this machine and, unless SSL_CERT_FILE or SSL_CERT_DIR selects them, the public ones that
+/// browsers trust: the image has no file of authorities, and a Redis or a collector in a cloud needs public ones.
+fn public_authorities(of_machine: Vec<CertificateDer<'static>>, is_chosen: bool) -> RootCertStore {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(of_machine);
+    if !is_chosen {
+        roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());
+    }
+    roots
+}
+
 impl ClientTls {
-    /// Connects over this to a server of this name.
+    /// Connects to a server of this name over an existing connection.
     ///
     /// # Errors
-    /// Where no connection comes about; [`HandshakeError`](super::HandshakeError) understands them.
+    /// If the handshake fails; [`HandshakeError`](super::HandshakeError) classifies these errors.
     pub async fn connect<C>(&self, name: ServerName<'static>, connection: C) -> io::Result<TlsStream<C>>
     where
         C: AsyncRead + AsyncWrite + Unpin,
@@ -157,8 +168,22 @@ impl ClientTls {
 }
 
 impl Held {
-    /// What a client shows.
+    /// Role of the client's certificate.
     pub const CLIENT: &str = "client";
-    /// Those that have to have signed what a server shows.
+    /// Role of the authorities that must have signed a server's certificate.
     pub const SERVER_CA: &str = "server_ca";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn public_authorities_are_trusted_without_a_file_unless_other_ones_were_chosen() {
+        let none = Vec::new();
+        assert!(public_authorities(none.clone(), false).len() > 100);
+        assert!(public_authorities(none, true).is_empty());
+        let machine = Trusted::Machine(Expected::Name);
+        assert!(machine.verifier().is_ok());
+    }
 }

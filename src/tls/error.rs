@@ -1,4 +1,4 @@
-//! What is wrong with files for TLS, and what would be right. No message shows what is in a key.
+//! Errors in TLS files, with advice. No message shows the contents of a key.
 
 use std::fmt;
 use std::io;
@@ -9,66 +9,66 @@ use tokio_rustls::rustls;
 
 use super::pem::NamedFile;
 
-/// What is wrong with one file.
+/// An error in one file.
 #[derive(Debug)]
 pub struct TlsError {
-    /// Which.
+    /// The file.
     pub file: NamedFile,
-    /// And why.
+    /// The error.
     pub reason: Reason,
 }
 
-/// Why a file is of no use.
+/// Reasons to reject a file.
 #[derive(Debug, thiserror::Error)]
 pub enum Reason {
-    /// The system gives no access.
+    /// The file cannot be read.
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
-    /// Nobody writes certificates that long.
+    /// The file is larger than any real certificates.
     #[error("has more than {0} bytes, which are no certificates")]
     TooLong(u64),
-    /// Binary.
+    /// The file has a binary format.
     #[error("is no PEM, and may be DER: write it as PEM, by openssl x509 -inform der (of a key: openssl pkey)")]
     Der,
-    /// No certificate at all.
+    /// The file has no certificate.
     #[error("has no certificate: it wants PEM with -----BEGIN CERTIFICATE-----")]
     NoCertificate,
-    /// The wrong one of two files.
+    /// The file is the key, not the certificate.
     #[error("has a private key, and no certificate: is it the file of the key?")]
     KeyOnly,
-    /// PEM that is damaged.
+    /// The PEM is damaged.
     #[error("is damaged PEM: {0}")]
     Damaged(String),
-    /// What is within is none.
+    /// A block in the file is not a valid certificate.
     #[error("has no certificate that can be understood in place {0}")]
     BadCertificate(usize),
-    /// No key at all.
+    /// The file has no key.
     #[error("has no private key: it wants PEM with -----BEGIN PRIVATE KEY-----")]
     NoKey,
-    /// Nobody is there to type it.
+    /// The key needs a passphrase, which a service cannot ask for.
     #[error("has a key with a passphrase: write it without, by openssl pkey -in KEY -out NEW")]
     Encrypted,
-    /// Of a kind that is not spoken.
+    /// The kind of key is not supported.
     #[error("has a key that cannot be used: it wants RSA of 2048 bits at least, ECDSA P-256 or P-384, or Ed25519")]
     BadKey,
-    /// Two files of two pairs.
+    /// The key belongs to another certificate.
     #[error("is not the key of the certificate that comes first in {0}")]
     Mismatch(NamedFile),
-    /// Of no use any more.
+    /// The certificate has expired.
     #[error("has a certificate that expired {} ago", format_duration(*.0))]
     Expired(Duration),
-    /// Of no use yet.
+    /// The certificate is not valid yet.
     #[error("has a certificate that is not valid yet: it will be in {}", format_duration(*.0))]
     NotYetValid(Duration),
-    /// What rustls says against it.
+    /// rustls rejects it.
     #[error("cannot be used: {0}")]
     Unusable(rustls::Error),
-    /// Of the machine itself.
+    /// The machine has no authorities.
     #[error("this machine has no authorities to trust: name a file of them")]
     NoAuthorities,
 }
 
-/// All that is wrong, in the order of the files.
+/// All errors, in the order of the files.
 #[derive(Debug, thiserror::Error)]
 pub struct TlsErrors(pub Vec<TlsError>);
 
@@ -86,7 +86,7 @@ impl fmt::Display for TlsErrors {
 }
 
 impl TlsErrors {
-    /// Both values, or what is wrong with either.
+    /// Returns both values, or the errors of both.
     pub(super) fn both<A, B>(one: Result<A, TlsErrors>, other: Result<B, TlsErrors>) -> Result<(A, B), TlsErrors> {
         match (one, other) {
             (Ok(one), Ok(other)) => Ok((one, other)),

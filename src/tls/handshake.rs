@@ -1,4 +1,4 @@
-//! The handshake: within its time, without keeping others from theirs, and with a reason where it fails.
+//! TLS handshakes: with a timeout, without delaying other work on the thread, and with a reason on failure.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -18,60 +18,61 @@ use tokio_rustls::server::TlsStream;
 use super::server::ServerTls;
 use super::verify::WrongName;
 
-/// How long a client may take for all of it.
+/// Timeout of a handshake.
 const TIME: Duration = Duration::from_secs(10);
-/// And how long a client that is refused may take to go.
+/// Timeout for a rejected client to close the connection.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// The turns of one thread. A step of a handshake takes up to a millisecond of computing, so that a crowd of clients
-/// that come at once would hold up the answers of all others. After each step all else that is ready comes first.
+/// Lets the handshakes of one thread proceed in turns. A step of a handshake takes up to a millisecond of computing, so
+/// many clients that connect at once would delay all other answers. After each step, all other tasks that are ready run
+/// first.
 #[derive(Debug)]
 pub struct Turns(Arc<Semaphore>);
 
-/// Why no connection came about.
+/// Failure of a handshake.
 #[derive(Debug)]
 pub enum HandshakeError {
-    /// What came is no TLS.
+    /// The peer does not use TLS.
     PlainText,
-    /// It did not come to an end in its time.
+    /// The handshake timed out.
     Timeout,
-    /// The other side went, or broke off without a word.
+    /// The peer closed the connection.
     Closed,
-    /// A client that has to show a certificate shows none.
+    /// The client must present a certificate, and presents none.
     NoCertificate,
-    /// A certificate that nobody signed who is trusted.
+    /// The certificate is not signed by a trusted authority.
     Untrusted(CertificateError),
-    /// A certificate that is over, or not valid yet.
+    /// The certificate has expired, or is not valid yet.
     Expired(CertificateError),
-    /// A certificate of somebody else.
+    /// The certificate has another name.
     WrongName(String),
-    /// The other side does not take what it is shown, or misses something.
+    /// The peer rejects our certificate, or requires something that we do not offer.
     Refused(AlertDescription),
-    /// No version, suite or protocol that both have.
+    /// Both sides have no version, cipher suite or protocol in common.
     NothingInCommon(Error),
-    /// Anything else.
+    /// Another error.
     Broken(Error),
 }
 
 impl Turns {
-    /// Of a thread that has none yet.
+    /// Creates the turns of a thread.
     pub fn new() -> Turns {
         Turns(Arc::new(Semaphore::new(1)))
     }
 
-    /// Polls it in turns.
+    /// Polls a future, one turn per poll.
     async fn take<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         loop {
-            // An error would mean that it is closed, which it never is.
+            // An error would mean that the semaphore is closed, which never happens.
             let turn = Arc::clone(&self.0).acquire_owned().await;
             let polled = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await;
-            // As a task that is the last in the thread's queue: what is in there already does not find it free.
+            // Releases the turn in a new task at the end of the thread's queue: all tasks queued before run first.
             tokio::spawn(async move { drop(turn) });
             if let Poll::Ready(output) = polled {
                 return output;
             }
-            // What was polled has left word where this task is to be woken.
+            // The polled future has registered this task's waker, so wait for one wake-up.
             let mut is_woken = false;
             poll_fn(|_| if std::mem::replace(&mut is_woken, true) { Poll::Ready(()) } else { Poll::Pending }).await;
         }
@@ -84,10 +85,10 @@ impl Default for Turns {
     }
 }
 
-/// Makes a connection one of TLS.
+/// Performs the handshake on a connection.
 ///
 /// # Errors
-/// Where that fails, or takes too long.
+/// If it fails or times out.
 pub async fn accept<C>(server: &ServerTls, turns: &Turns, connection: C) -> Result<TlsStream<C>, HandshakeError>
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -103,10 +104,10 @@ where
     }
 }
 
-/// Closes a connection so that the client hears why. It speaks on until it does, and what has come and is not read
-/// would make of the end a reset, which takes the reason with it.
+/// Closes a connection so that the client receives the reason. The client keeps sending until it reads the alert;
+/// closing with its data unread would reset the connection and discard the alert.
 async fn part(mut connection: impl AsyncRead + AsyncWrite + Unpin) {
-    // Where it fails the client has gone.
+    // If this fails, the client has gone.
     let _ = connection.shutdown().await;
     let mut rest = [0; 1024];
     let heard = async { while connection.read(&mut rest).await.is_ok_and(|length| length > 0) {} };
@@ -114,10 +115,10 @@ async fn part(mut connection: impl AsyncRead + AsyncWrite + Unpin) {
 }
 
 impl HandshakeError {
-    /// The word that metrics have for a handshake that came about.
+    /// Name of a completed handshake in metrics.
     pub const DONE: &'static str = "done";
 
-    /// The words that metrics have for how a handshake ends.
+    /// Names of all outcomes in metrics.
     pub const OUTCOMES: [&'static str; 11] = [
         HandshakeError::DONE,
         "plain_text",
@@ -132,7 +133,7 @@ impl HandshakeError {
         "broken",
     ];
 
-    /// The one that this is about.
+    /// Returns the name of this failure in metrics.
     pub fn kind(&self) -> &'static str {
         match self {
             HandshakeError::PlainText => "plain_text",
@@ -148,7 +149,7 @@ impl HandshakeError {
         }
     }
 
-    /// What an error of a connection says, where it is one of TLS.
+    /// Returns the TLS error inside an error of a connection; any other error means that the connection is closed.
     pub fn of(error: &io::Error) -> HandshakeError {
         match error.get_ref().and_then(|inner| inner.downcast_ref::<Error>()) {
             Some(error) => HandshakeError::of_rustls(error),
@@ -156,7 +157,7 @@ impl HandshakeError {
         }
     }
 
-    /// The same of what rustls says.
+    /// Classifies an error of rustls.
     pub fn of_rustls(error: &Error) -> HandshakeError {
         match error {
             Error::InvalidMessage(InvalidMessage::InvalidContentType | InvalidMessage::UnknownProtocolVersion) => {
@@ -208,7 +209,7 @@ mod tests {
 
     use super::*;
 
-    /// Lets all others that are ready go first, in this round of the thread's queue.
+    /// Waits for one round of the thread's queue, in which all other ready tasks run.
     async fn next_round() {
         let mut is_over = false;
         poll_fn(|cx| {

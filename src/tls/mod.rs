@@ -1,8 +1,8 @@
-//! TLS, by rustls: what files hold, whom it trusts, and that both are read again when they change.
+//! TLS by rustls: certificate files, trust, and reloading of files that change.
 //!
-//! A server and a client trust the authorities that they are given and no others; those of the machine only where that
-//! is asked for. Nothing is resumed: connections are few and last for long, and a session that is resumed would carry
-//! on what an authority has said that is no longer trusted.
+//! A server and a client trust only the authorities given to them; those of the machine count only on request. Sessions
+//! are not resumed: connections are few and last long, and a resumed session would still admit a peer after its
+//! authority has lost trust.
 
 mod certificate;
 mod client;
@@ -28,10 +28,10 @@ pub use server::{Clients, ServerFiles, ServerTls, Shown};
 pub use verify::WrongName;
 pub use watch::{Watched, watch};
 
-/// gRPC's protocol, by ALPN.
+/// Name of gRPC's protocol in ALPN.
 const H2: &[u8] = b"h2";
 
-/// Everything older is broken.
+/// Older versions are insecure.
 const VERSIONS: &[&SupportedProtocolVersion] = &[&TLS13, &TLS12];
 
 fn provider() -> Arc<CryptoProvider> {

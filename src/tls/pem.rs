@@ -13,16 +13,17 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 use super::certificate::{Certificate, Validity};
 use super::error::{Reason, TlsError, TlsErrors};
 use super::provider;
+use crate::files::refuse_pipe;
 
-/// A bundle of all public authorities has a fifth of it.
+/// Largest size of a file: five times a bundle of all public authorities.
 const MOST_BYTES: u64 = 1024 * 1024;
 
 /// A file, and the name of the setting or flag that names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedFile {
-    /// Such as `GRPC_SERVER_TLS_KEY`.
+    /// Name of the setting or flag, such as `GRPC_SERVER_TLS_KEY`.
     pub name: &'static str,
-    /// Where it is.
+    /// Path of the file.
     pub path: PathBuf,
 }
 
@@ -38,15 +39,15 @@ pub(super) struct Identity {
     pub validity: Option<Validity>,
 }
 
-/// Those whose word is taken.
+/// Trusted authorities.
 pub(super) struct Authorities {
     pub roots: RootCertStore,
-    /// Of the one that lasts longest: while they are exchanged, old and new are in one file.
+    /// Validity of the certificate that lasts longest: during a rotation, old and new authorities are in one file.
     pub validity: Option<Validity>,
 }
 
 impl NamedFile {
-    /// It is wrong in this way.
+    /// Builds an error about this file.
     pub(super) fn error(&self, reason: Reason) -> TlsError {
         TlsError { file: self.clone(), reason }
     }
@@ -54,18 +55,19 @@ impl NamedFile {
     fn read(&self) -> Result<Vec<u8>, TlsError> {
         let mut bytes = Vec::new();
         let unreadable = |error| self.error(Reason::Unreadable(error));
-        File::open(&self.path)
+        refuse_pipe(&self.path)
+            .and_then(|()| File::open(&self.path))
             .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
             .map_err(unreadable)?;
         match &bytes[..] {
             long if long.len() as u64 > MOST_BYTES => Err(self.error(Reason::TooLong(MOST_BYTES))),
-            // A sequence of more than 255 bytes, which every certificate and nearly every key is.
+            // DER rather than PEM: a sequence longer than 255 bytes, as in every certificate and nearly every key.
             [0x30, 0x82, ..] => Err(self.error(Reason::Der)),
             _ => Ok(bytes),
         }
     }
 
-    /// All certificates in it, one at least.
+    /// Reads all certificates in the file, at least one.
     fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let bytes = self.read()?;
         let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&bytes).collect();
@@ -77,7 +79,7 @@ impl NamedFile {
         }
     }
 
-    /// The one that comes first.
+    /// Reads the first certificate.
     pub(super) fn first_certificate(&self) -> Result<CertificateDer<'static>, TlsError> {
         self.certificates()?.into_iter().next().ok_or_else(|| self.error(Reason::NoCertificate))
     }
@@ -90,7 +92,7 @@ impl NamedFile {
         })
     }
 
-    /// The authorities in it, and no others.
+    /// Reads the authorities in the file; trusts no others.
     pub(super) fn authorities(&self) -> Result<Authorities, TlsErrors> {
         let certificates = self.certificates()?;
         let validity = certificates.iter().filter_map(|der| Certificate::of(der).ok());
@@ -103,13 +105,13 @@ impl NamedFile {
     }
 }
 
-/// The chain in one file, and its key in the other.
+/// Reads a chain and the key of its first certificate.
 pub(super) fn identity(chain: &NamedFile, key: &NamedFile) -> Result<Identity, TlsErrors> {
     let read = |file: &NamedFile| file.private_key().map_err(TlsErrors::from);
     let (certificates, private) = TlsErrors::both(chain.certificates().map_err(TlsErrors::from), read(key))?;
     let provider = provider();
     let private = provider.key_provider.load_private_key(private).map_err(|_| key.error(Reason::BadKey))?;
-    // What is behind the first may be over, and there for clients that still trust another authority.
+    // Certificates after the first may have expired, and be there for clients that still trust another authority.
     let own = certificates.first().and_then(|der| Certificate::of(der).ok());
     let validity = own.map(|certificate| certificate.validity);
     let pair = CertifiedKey::new(certificates, private);

@@ -1,4 +1,4 @@
-//! What a server needs of TLS, made from files.
+//! TLS of a server, loaded from files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,64 +16,64 @@ use super::pem::{self, Authorities, NamedFile};
 use super::verify::{Admits, OfClients};
 use super::{H2, VERSIONS, provider};
 
-/// What a server is made from.
+/// Files and options of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerFiles {
-    /// Its certificate first, and then those of who signed it.
+    /// The server's certificate, followed by those of its issuers.
     pub chain: NamedFile,
-    /// Of the first certificate.
+    /// Key of the first certificate.
     pub key: NamedFile,
-    /// What clients have to show.
+    /// Requirements for clients.
     pub clients: Clients,
 }
 
-/// What clients have to show.
+/// Requirements for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clients {
-    /// They are not asked.
+    /// Clients are not asked for certificates.
     Unasked,
-    /// They are asked for a certificate that these have signed, and get in with another, too, and with none.
+    /// Clients are asked for a certificate signed by these authorities, but admitted with any other, or none.
     Observed(NamedFile),
-    /// They get in only by a certificate that these authorities have signed.
+    /// Clients are admitted only with a certificate signed by these authorities.
     Required {
-        /// These alone, and none of the machine.
+        /// The trusted authorities, without those of the machine.
         authorities: NamedFile,
-        /// It has one of these names, where there are any.
+        /// The accepted names; empty accepts any name.
         names: Vec<PeerName>,
     },
 }
 
-/// A server, ready for clients.
+/// A configured server.
 #[derive(Debug)]
 pub struct ServerTls {
     pub(super) config: Arc<ServerConfig>,
     observer: Option<Arc<dyn ClientCertVerifier>>,
-    /// The certificates that it has.
+    /// Certificates in use.
     pub held: Vec<Held>,
-    /// What is wrong, and keeps nobody out.
+    /// Mistakes that do not prevent the server from running or clients from connecting.
     pub warnings: Vec<TlsError>,
 }
 
-/// What a client that is in has shown of itself.
+/// The certificate check of an admitted client.
 #[derive(Debug)]
 pub enum Shown {
-    /// A certificate, which was right; or nobody has asked.
+    /// The certificate is valid, or none was asked for.
     Enough,
-    /// None.
+    /// The client presented no certificate.
     Nothing,
-    /// One for which it would not get in, if it had to show one.
+    /// The client presented a certificate that would be rejected if one were required.
     Wrong(Error),
 }
 
 impl ServerFiles {
-    /// Reads them.
+    /// Reads the files.
     ///
     /// # Errors
-    /// Where they make no server: all that is wrong with each of them.
+    /// If the files cannot be used; lists every mistake in each of them.
     pub fn load(&self) -> Result<ServerTls, TlsErrors> {
         let identity = pem::identity(&self.chain, &self.key);
         let (clients, warnings) = match (&self.clients, self.authorities().transpose()) {
-            // Who gets in anyhow is not locked out by this.
+            // Bad authorities do not lock out clients that would be admitted without a certificate.
             (Clients::Observed(_), Err(errors)) => (Ok(None), errors.0),
             (_, authorities) => (authorities, Vec::new()),
         };
@@ -107,10 +107,10 @@ impl ServerFiles {
         Ok(ServerTls { config: Arc::new(config), observer, held, warnings })
     }
 
-    /// Reads them in place of others that work.
+    /// Reads the files as replacements for working ones.
     ///
     /// # Errors
-    /// As [`load`](Self::load), and where no client would take the certificate: the one before may be better.
+    /// As [`load`](Self::load), and if no client would accept the certificate, since the previous one may be better.
     pub fn reload(&self, now: SystemTime) -> Result<ServerTls, TlsErrors> {
         let loaded = self.load()?;
         let own = loaded.held.iter().find(|held| held.role == Held::SERVER).and_then(|held| held.validity);
@@ -121,7 +121,7 @@ impl ServerFiles {
         }
     }
 
-    /// Where they are.
+    /// Returns the paths of the files.
     pub fn paths(&self) -> Vec<PathBuf> {
         let files = [Some(&self.chain), Some(&self.key), self.clients.authorities()];
         files.into_iter().flatten().map(|file| file.path.clone()).collect()
@@ -143,7 +143,7 @@ impl Clients {
 }
 
 impl ServerTls {
-    /// What a client has shown.
+    /// Checks the certificate that a client presented.
     pub fn shown(&self, session: &ServerConnection) -> Shown {
         let Some(observer) = &self.observer else { return Shown::Enough };
         let Some([end_entity, intermediates @ ..]) = session.peer_certificates() else { return Shown::Nothing };
@@ -155,8 +155,8 @@ impl ServerTls {
 }
 
 impl Held {
-    /// The certificate that a server shows.
+    /// Role of the server's certificate.
     pub const SERVER: &str = "server";
-    /// Those that have to have signed what clients show.
+    /// Role of the authorities that must have signed a client's certificate.
     pub const CLIENT_CA: &str = "client_ca";
 }

@@ -1,4 +1,4 @@
-//! Whom to trust, beyond what rustls has for it: a client by its name, a server by a name or by its certificate.
+//! Trust decisions beyond those of rustls: a client by its name, and a server by a name or by its certificate.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use tokio_rustls::rustls::{
 use super::certificate::{Certificate, PeerName};
 use super::provider;
 
-/// What a server makes of the certificates of its clients, once `inner` has checked them.
+/// A server's check of client certificates, after `inner` has checked them.
 #[derive(Debug)]
 pub(super) struct OfClients {
     pub inner: Arc<dyn ClientCertVerifier>,
     pub admits: Admits,
 }
 
-/// Which clients get in.
+/// The clients to admit.
 #[derive(Debug)]
 pub(super) enum Admits {
-    /// All of them, whatever they show; what they show is looked at later.
+    /// All clients, with any certificate or none; the certificate is checked later.
     All,
-    /// Those that one of the authorities has signed.
+    /// Clients with a certificate signed by one of the authorities.
     Signed,
-    /// Those of them that have one of these names.
+    /// Of these, clients with one of the names.
     Named(Vec<PeerName>),
 }
 
-/// A certificate with none of the names that are wanted.
+/// A certificate with none of the expected names.
 #[derive(Debug, thiserror::Error)]
 #[error("its names are {}, and {} is wanted", list(.has), list(.wanted))]
 pub struct WrongName {
@@ -101,17 +101,17 @@ impl ClientCertVerifier for OfClients {
     }
 }
 
-/// What a client makes of the certificate of a server, where its name is no matter.
+/// A client's check of a server certificate, if the name does not matter.
 pub(super) struct OfServers {
     trusts: Trusts,
     provider: Arc<CryptoProvider>,
 }
 
-/// Which servers are taken for the right one.
+/// The servers to trust.
 pub(super) enum Trusts {
-    /// Those that one of these has signed, whatever their name.
+    /// Servers with a certificate signed by one of these authorities, under any name.
     Signed(RootCertStore),
-    /// The one that has this certificate.
+    /// The server with this certificate.
     Pinned(CertificateDer<'static>),
 }
 

@@ -1,4 +1,4 @@
-//! Reads files again when they change.
+//! Reloads files when they change.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use tokio::time::{Instant, sleep};
 use super::error::TlsErrors;
 use crate::files::{Debounce, INTERVAL, Stamp, blocking};
 
-/// What was refused is tried again so often, though no file has changed: a certificate becomes valid, and a disk comes
-/// back.
+/// Interval of retries after rejected files, even if no file has changed: a certificate may become valid, or a disk may
+/// come back.
 const RETRY: Duration = Duration::from_secs(30);
 
-/// Files, and what they looked like at some moment.
+/// Files, with their state at some moment.
 #[derive(Debug)]
 pub struct Watched {
     paths: Vec<PathBuf>,
@@ -20,7 +20,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// As they are now. Take it before they are read first, and no change in between is missed.
+    /// Records the present state of the files. Call this before first reading them, to miss no change in between.
     pub fn new(paths: Vec<PathBuf>) -> Watched {
         let seen = stamps(&paths);
         Watched { paths, seen }
@@ -31,7 +31,7 @@ fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
     paths.iter().map(|path| Stamp::of(path)).collect()
 }
 
-/// Loads whenever the files differ, and calls `on_change` with the result: what is wrong is told once, until something
+/// Loads whenever the files change, and calls `on_change` with the result. An error is reported once, until something
 /// changes. Never returns.
 pub async fn watch<T, L>(watched: Watched, load: L, mut on_change: impl FnMut(Result<T, TlsErrors>))
 where

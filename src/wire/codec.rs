@@ -1,4 +1,4 @@
-//! Messages to bytes and back, by prost, in buffers of the size that these messages have.
+//! Encodes and decodes messages with prost, in buffers sized for these messages.
 
 use std::marker::PhantomData;
 
@@ -6,10 +6,10 @@ use prost::Message;
 use tonic::codec::{self, BufferSettings};
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
-/// A request or an answer has some hundred bytes, and a buffer grows for one that has more. tonic sets 8 KiB aside for
-/// each of both, for which an allocator has no quick list.
+/// Initial size of a buffer. A request or an answer has a few hundred bytes, and a buffer grows for larger ones.
+/// tonic's default is 8 KiB for each of the two, a size that allocators do not serve from their fast lists.
 const BUFFER_BYTES: usize = 512;
-/// After so many bytes a stream of messages is sent on; a single message always is.
+/// A stream of messages is sent after this many bytes; a single message is always sent.
 const SEND_AFTER_BYTES: usize = 32 * 1024;
 
 /// Sends `T` and receives `U`.

@@ -1,7 +1,7 @@
-//! What an answer says beyond Envoy's protocol: in its dynamic metadata, under a key of its own.
+//! Details of an answer beyond Envoy's protocol, in its dynamic metadata under a separate key.
 //!
-//! An answer that the store has not decided says by what it was decided. A client that asks for details learns each
-//! limit of each descriptor, as `tollgate ask` does.
+//! An answer that the store has not decided names the cause of its decision. A client that asks for details gets each
+//! limit of each descriptor, as shown by `tollgate ask`.
 
 use prost_types::value::Kind;
 use prost_types::{ListValue, Struct, Value};
@@ -10,107 +10,110 @@ use serde::{Deserialize, Serialize};
 /// The key in the dynamic metadata.
 pub const KEY: &str = "tollgate";
 
-/// A call that carries this gRPC metadata, with any value, asks for details.
+/// The gRPC metadata that asks for details, with any value.
 pub const REQUEST_KEY: &str = "x-tollgate-details";
 
-/// What stands under the key. What a version does not know it leaves out, and skips where it reads it.
+/// The value under the key. Readers skip fields they do not know, so versions can differ.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Details {
-    /// Where the decision comes from: the names of `DecidedBy`, joined by `, `. Empty where no limit applies.
+    /// The cause of the decision: names of `DecidedBy`, joined by `, `. Empty if no limit applies.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub decided_by: String,
     /// Whether one more hit of each descriptor would pass now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_passes: Option<bool>,
-    /// For each descriptor of the request, in its order, whether it passes. Where dynamic metadata are sent.
+    /// For each descriptor of the request, in order, whether it passes. Set only if dynamic metadata is sent.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub passed: Vec<bool>,
-    /// One for each descriptor of the request, in its order.
+    /// One entry for each descriptor of the request, in order.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub descriptors: Vec<DescriptorDetails>,
+    /// Why `descriptors` is empty if the request has too many descriptors or limits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub left_out: Option<String>,
 }
 
-/// What applies to a descriptor.
+/// The rule and limits of a descriptor.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DescriptorDetails {
-    /// The path of the rule that it reaches, where a limit applies or the rule says that none does.
+    /// The path of the rule that it matches, if a limit applies or the rule is unlimited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
-    /// The rule says that nothing is limited.
+    /// Whether the rule sets no limit.
     pub unlimited: bool,
-    /// Where it reaches no rule: by what it misses one, and where that stands.
+    /// If it matches no rule: the entry that fails to match, and the nearest rule's location.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub missed: Option<String>,
-    /// The limits that were asked.
+    /// The limits that were checked.
     pub limits: Vec<LimitDetails>,
 }
 
-/// What one limit says.
+/// The state of one limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LimitDetails {
-    /// What it is called everywhere.
+    /// Its name in metrics, headers, logs and answers.
     pub name: String,
     pub algorithm: String,
-    /// So many hits in a period, or at once.
+    /// Number of hits in a period, or at once.
     pub number: u32,
-    /// Of a limit without a period: none.
+    /// `None` for a limit without a period.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub period_ms: Option<u64>,
-    /// Where its windows follow the calendar of a time zone: which. Then the period stands for a unit: 30 days for a
-    /// month, 365 for a year.
+    /// The time zone, if its windows follow the calendar. Then the period is nominal: 30 days for a month, 365 for a
+    /// year.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time_zone: Option<String>,
-    /// So many hits can pass at one moment.
+    /// Largest number of hits that can pass at one moment.
     pub capacity: u32,
-    /// So many more would pass now. None where nobody knows, as with what follows.
+    /// Number of hits that would still pass now. This and the following are `None` if they are not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remaining: Option<u32>,
-    /// From then on the counter is as fresh.
+    /// Time until the counter is as good as new.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reset_after_ms: Option<u64>,
-    /// Where it is over: when the same request passes; none if never.
+    /// If it is over the limit: the time until the same request passes, or `None` if it never will.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// Where it is over and the same request never passes: why, one of the names of `Never`.
+    /// If it is over the limit and the same request never passes: the reason, a name of `Never`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub never: Option<String>,
-    /// One more hit of each descriptor would be over it, or banned.
+    /// Whether one more hit of each descriptor would be over the limit, or banned.
     pub used_up: bool,
-    /// To a peek that finds it used up: when one more hit passes; none where nobody can say.
+    /// For a peek that finds it used up: the time until one more hit passes, or `None` if not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_after_ms: Option<u64>,
-    /// How long a ban still lasts.
+    /// Remaining time of a ban.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub banned_ms: Option<u64>,
-    /// How long the request is delayed before it passes.
+    /// Delay of the request before it passes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay_ms: Option<u64>,
-    /// It is exceeded, or its penalty bans.
+    /// Whether the limit is exceeded, or its penalty bans the request.
     pub over: bool,
-    /// It denies no request: shadow mode, of the rule or of the process.
+    /// Whether it denies nothing, as the rule or the process is in shadow mode.
     pub shadow: bool,
-    /// One of the names of `DecidedBy`.
+    /// A name of `DecidedBy`.
     pub decided_by: String,
 }
 
 impl Details {
-    /// The dynamic metadata of an answer that says this.
+    /// Returns dynamic metadata with these details.
     pub fn to_metadata(&self) -> Struct {
-        // Of texts, flags and numbers below 2^53 alone.
+        // Cannot fail: the fields are only texts, flags and numbers below 2^53.
         let value = serde_json::to_value(self).map_or_else(|_| Value::default(), |json| value(&json));
         Struct { fields: [(KEY.to_owned(), value)].into() }
     }
 
-    /// What dynamic metadata say; `None` where nothing is said in these words.
+    /// Reads details from dynamic metadata. Returns `None` if there are none, or they do not have this form.
     pub fn of_metadata(metadata: &Struct) -> Option<Details> {
         serde_json::from_value(json(metadata.fields.get(KEY)?)).ok()
     }
 }
 
-/// Says under the key which descriptors pass, beside whatever stands there.
+/// Adds to the dynamic metadata which descriptors pass, and keeps the details already there.
 pub fn tell_passed(metadata: &mut Struct, passed: impl IntoIterator<Item = bool>) {
     let told = metadata.fields.entry(KEY.to_owned()).or_default();
     if !matches!(told.kind, Some(Kind::StructValue(_))) {
@@ -122,7 +125,7 @@ pub fn tell_passed(metadata: &mut Struct, passed: impl IntoIterator<Item = bool>
     }
 }
 
-/// JSON as what a struct holds.
+/// Converts JSON to a value of a protobuf `Struct`.
 pub fn value(json: &serde_json::Value) -> Value {
     use serde_json::Value as Json;
     let kind = match json {
@@ -139,7 +142,7 @@ pub fn value(json: &serde_json::Value) -> Value {
     Value { kind: Some(kind) }
 }
 
-/// A struct knows no whole numbers: what is one here was one there.
+/// Converts a value back to JSON. A `Struct` has only floating-point numbers, so whole ones become integers again.
 fn json(value: &Value) -> serde_json::Value {
     use serde_json::Value as Json;
     match &value.kind {
@@ -188,6 +191,7 @@ mod tests {
             next_passes: Some(false),
             passed: vec![false, true],
             descriptors: vec![descriptor, DescriptorDetails::default()],
+            left_out: Some("too many".into()),
         };
         assert_eq!(Details::of_metadata(&details.to_metadata()), Some(details));
         assert_eq!(Details::of_metadata(&Struct::default()), None);

@@ -1,5 +1,5 @@
-//! Envoy's messages as JSON, by the mapping that Protocol Buffers define. `prost-reflect` does it from the descriptors
-//! that reflection shows anyway, and so the messages that calls decode and encode know nothing of JSON.
+//! Envoy's messages as JSON, in the mapping that Protocol Buffers define. `prost-reflect` converts them by the
+//! descriptors that gRPC reflection needs anyway, so the message types of calls need no JSON code.
 
 use prost_reflect::prost::Message;
 use prost_reflect::{DescriptorError, DescriptorPool, DynamicMessage, MessageDescriptor};
@@ -7,40 +7,40 @@ use serde_json::{Deserializer, Serializer};
 
 use super::{DESCRIPTORS, RateLimitRequest, RateLimitResponse};
 
-/// Knows the JSON of a request and of its answer.
+/// Converts requests and answers from and to JSON.
 #[derive(Clone, Debug)]
 pub struct Mapping {
     request: MessageDescriptor,
     response: MessageDescriptor,
 }
 
-/// Why there is no mapping.
+/// An error in the message descriptors.
 #[derive(Debug, thiserror::Error)]
 pub enum MappingError {
-    /// What the build has made cannot be read.
+    /// The descriptors created by the build cannot be read.
     #[error("the descriptors of the messages cannot be read")]
     Descriptors(#[from] DescriptorError),
-    /// It has another name than this.
+    /// The descriptors have no message of this name.
     #[error("no message is called {0}")]
     NoMessage(&'static str),
 }
 
-/// Why a text is no message, or a message no text.
+/// An error in converting from or to JSON.
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
-    /// It is no JSON, or not of this message.
+    /// The text is not JSON, or does not fit the message.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// The message cannot be read as the one that it is.
+    /// The message does not fit its descriptor.
     #[error(transparent)]
     Message(#[from] prost::DecodeError),
 }
 
 impl Mapping {
-    /// The one of the service's messages.
+    /// Creates the mapping of the service's messages.
     ///
     /// # Errors
-    /// Where the build has made other descriptors than messages.
+    /// If the descriptors do not contain the messages.
     pub fn new() -> Result<Mapping, MappingError> {
         let pool = DescriptorPool::decode(DESCRIPTORS)?;
         let message = |name| pool.get_message_by_name(name).ok_or(MappingError::NoMessage(name));
@@ -50,11 +50,11 @@ impl Mapping {
         })
     }
 
-    /// The request of a text. Names may be in both spellings, `hitsAddend` and `hits_addend`, and numbers of 64 bits in
-    /// quotes; enums have names or numbers.
+    /// Parses a request. Field names may be `hitsAddend` or `hits_addend`, 64-bit numbers may be in quotes, and enum
+    /// values may be names or numbers.
     ///
     /// # Errors
-    /// Where the text is no JSON, has a field that the message has not, or a value that a field cannot have.
+    /// If the text is not JSON, or has an unknown field or an invalid value.
     pub fn request(&self, text: &[u8]) -> Result<RateLimitRequest, JsonError> {
         let mut json = Deserializer::from_slice(text);
         let message = DynamicMessage::deserialize(self.request.clone(), &mut json)?;
@@ -62,10 +62,10 @@ impl Mapping {
         Ok(message.transcode_to()?)
     }
 
-    /// The text of an answer. What is zero or empty is left out.
+    /// Writes an answer as JSON, without fields that are zero or empty.
     ///
     /// # Errors
-    /// Where the answer cannot be read as what it is.
+    /// If the answer does not fit its descriptor.
     pub fn response(&self, response: &RateLimitResponse) -> Result<Vec<u8>, JsonError> {
         let message = DynamicMessage::decode(self.response.clone(), &*response.encode_to_vec())?;
         let mut text = Vec::new();

@@ -1,10 +1,10 @@
-//! Units as the protocol has them.
+//! Units of the protocol.
 
 use super::rate_limit_response::rate_limit::Unit as WireUnit;
-use crate::descriptor::Unit;
+use crate::engine::descriptor::Unit;
 
 impl WireUnit {
-    /// The unit; `None` where the protocol has no word for it.
+    /// Returns the unit, or `None` for `UNKNOWN`.
     pub fn known(self) -> Option<Unit> {
         Some(match self {
             WireUnit::Unknown => return None,

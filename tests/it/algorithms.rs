@@ -9,11 +9,12 @@ use crate::support::limits::{
     any_change, any_limit, any_penalty, any_time_zone, ask, bound, calendar_limit, max_wait_ms, memory_ms, small_limit,
 };
 use proptest::prelude::*;
-use tollgate::algorithm::{
+use tollgate::engine::algorithm::{
     Algorithm, Ask, Caller, Effect, Event, Initial, Limit, LimitError, LimitErrors, MAX_HITS, Options, Outcome,
     Penalty, PenaltyError, State, Verdict,
 };
-use tollgate::store::{Check, Key, Origin, group};
+use tollgate::engine::check::group;
+use tollgate::engine::check::{Check, Key, Origin};
 
 /// Milliseconds since the epoch, some day in 2026, where every sequence begins.
 const START: u64 = 1_784_000_000_123;
@@ -962,7 +963,7 @@ fn a_bucket_that_begins_empty_begins_with_a_request_that_is_charged_to_none() {
     let options = |initial| Options { initial, ..Options::default() };
     let bucket = |initial| Limit::new(Algorithm::TokenBucket, 1, Duration::from_millis(100), options(initial)).unwrap();
     let checks = [check(0, bucket(None), 1), check(1, bucket(Some(Initial::Empty)), 1)];
-    let own = |verdicts: tollgate::store::Verdicts| [0, 1].map(|i| verdicts[i].unwrap().own);
+    let own = |verdicts: tollgate::engine::check::Verdicts| [0, 1].map(|i| verdicts[i].unwrap().own);
     let (verdicts, effects) = group::decide(&checks, START, |_| None);
     let [full, empty] = own(verdicts);
     assert_eq!((full.allowed, empty.allowed, empty.retry_after_ms), (true, false, Some(100)));

@@ -15,17 +15,19 @@ use support::redis::Redis;
 use support::tollgate::{Tollgate, command};
 use support::wait_until;
 use tempfile::TempDir;
-use tollgate::algorithm::{Algorithm, Ask};
-use tollgate::candidates::{CandidateOptions, Candidates, Report};
-use tollgate::descriptor::{Descriptor, Entry, Request};
+use tollgate::engine::algorithm::{Algorithm, Ask};
+use tollgate::engine::clock::GivenClock;
+use tollgate::engine::descriptor::{Descriptor, Entry, Request};
+use tollgate::engine::plan::PlanOptions;
+use tollgate::engine::rules::Rules;
 use tollgate::limiter::{Deadlines, Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
-use tollgate::plan::PlanOptions;
+use tollgate::observe::Observers;
+use tollgate::observe::candidates::{CandidateOptions, Candidates, Report};
+use tollgate::observe::redaction::Values;
 use tollgate::replay::{Event, Run};
-use tollgate::rules::Rules;
-use tollgate::rules::load::{self, LoadOptions, NamedText, Sources};
-use tollgate::store::memory::{GivenClock, MemoryStore};
-use tollgate::values::Values;
+use tollgate::sources::files::load::{self, LoadOptions, NamedText, Sources};
+use tollgate::store::memory::MemoryStore;
 
 use super::console::TOKEN;
 
@@ -78,7 +80,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
             let user = descriptor("user", format!("u{}", one.min(other)), hits);
             let path = path.map(|path| descriptor("path", path.to_owned(), 1));
             let descriptors = [Some(user), path].into_iter().flatten().collect();
-            Event { at_ms, request: Request { domain: "shop".into(), descriptors } }
+            Event::new(at_ms, Request { domain: "shop".into(), descriptors })
         };
         steps.into_iter().map(event).collect()
     })
@@ -116,7 +118,7 @@ impl Tried {
     }
 
     fn see(&self, events: &[Event]) -> Report {
-        for Event { at_ms, request } in events {
+        for Event { at_ms, request, .. } in events {
             self.clock.set(*at_ms);
             self.candidates.offer(request);
         }
@@ -182,25 +184,48 @@ proptest! {
         prop_assert_eq!(Tried::of(&text, &text, 0.5).see(&of_users).compared, compared);
     }
 
+    /// All requests of a user ask about the same path, which is this user's alone. So a sample that has one of the two
+    /// keys has all requests of both, and is exact.
+    #[test]
+    fn a_sample_says_of_its_keys_what_all_requests_say(
+        events in events(), algorithm in algorithm().prop_filter("no streams", |algorithm| !algorithm.has_holders()),
+    ) {
+        let (old, new) = (shop(algorithm, 4), shop(algorithm, 2));
+        for user in 0..12 {
+            let user = format!("u{user}");
+            let is_own = |event: &&Event| event.request.descriptors[0].entries[0].value == user;
+            let own: Vec<Event> = events.iter().filter(is_own).cloned().map(|mut event| {
+                event.request.descriptors.truncate(1);
+                event.request.descriptors.push(descriptor("path", format!("/{user}"), 1));
+                event
+            }).collect();
+            let all = Tried::of(&old, &new, 1.0).see(&own);
+            for rule in Tried::of(&old, &new, 0.4).see(&own).rules {
+                let whole = all.rules.iter().find(|other| other.rule == rule.rule).unwrap();
+                prop_assert_eq!(&rule, whole);
+            }
+        }
+    }
+
     #[test]
     fn an_answer_does_not_depend_on_candidates(events in events(), algorithm in algorithm()) {
         let (text, events) = (shop(algorithm, 3), asking(algorithm, events));
         let answers = |candidates: Option<&str>| {
             let clock = GivenClock::default();
             let (store, metrics) = (Arc::new(MemoryStore::new(clock.clone(), usize::MAX)), Metrics::new(0.8).unwrap());
-            let limiter =
-                Limiter::new(LimiterOptions::default(), Arc::clone(&store), store, Arc::new(metrics));
-            let tried = Tried::new(1.0, 32 << 20);
+            let (tried, mut observers) = (Tried::new(1.0, 32 << 20), Observers::default());
             if let Some(text) = candidates {
-                limiter.try_out(Arc::clone(&tried.candidates));
+                observers.add(Arc::clone(&tried.candidates) as _);
                 tried.candidates.settle(Ok(rules(text)));
             }
+            let options = LimiterOptions { observers, ..LimiterOptions::default() };
+            let limiter = Limiter::new(options, Arc::clone(&store), store, Arc::new(metrics));
             limiter.put_in_force(rules(&text));
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             let runtime = runtime.enable_time().start_paused(true).build().unwrap();
             let answers: Vec<String> = runtime.block_on(async {
                 let mut answers = Vec::new();
-                for Event { at_ms, request } in &events {
+                for Event { at_ms, request, .. } in &events {
                     clock.set(*at_ms);
                     tried.clock.set(*at_ms);
                     let deadlines = Deadlines { store: tokio::time::Instant::now(), caller: None };
@@ -222,7 +247,7 @@ proptest! {
 
 fn of_user(user: &str, times: u64) -> Vec<Event> {
     let request = Request { domain: "shop".into(), descriptors: vec![descriptor("user", user.to_owned(), 1)] };
-    (0..times).map(|ms| Event { at_ms: BEGIN_MS + ms, request: request.clone() }).collect()
+    (0..times).map(|ms| Event::new(BEGIN_MS + ms, request.clone())).collect()
 }
 
 #[test]
@@ -386,6 +411,25 @@ async fn a_service_with_redis_tells_what_differs_and_denies_nobody() {
     a_service_tells_what_differs_and_denies_nobody(&[&format!("REDIS_URL={}", redis.tcp_address())]).await;
 }
 
+/// An adjustment ends, and the rules stay: what counts is what the rules say.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_adjustment_in_force_is_no_part_of_what_is_compared() {
+    let (old, new) = (shop(Algorithm::FixedWindow, 5), shop(Algorithm::FixedWindow, 2));
+    let (service, _folder) = start(&old.replace("minute", "day"), &new.replace("minute", "day"), &[]);
+    let body = serde_json::json!({
+        "domain": "shop", "entries": [{"key": "user", "value": "eve"}], "effect": "block",
+        "who": "ann", "why": "abuse", "for": "1h",
+    });
+    let (authorization, json) = (format!("Bearer {TOKEN}"), "application/json");
+    let headers = [("authorization", &*authorization), ("content-type", json)];
+    service.must_log("candidate rules are compared");
+    let (status, said) = service.send("POST", "/adjustments", &headers, body.to_string().as_bytes());
+    assert_eq!(status, 201, "{said}");
+    assert_eq!(ask(&service, 5).await, 0, "the adjustment denies all of them");
+    newly_denied(&service, 3);
+    assert_eq!(report(&service)["compared"], 5);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_candidates_there_is_nothing_of_them() {
     let token = format!("ADMIN_TOKEN={TOKEN}");
@@ -398,6 +442,67 @@ fn promote(rules: &Path, candidates: &Path, arguments: &[&str]) -> Output {
     let mut command = command();
     command.arg("promote").arg("--rules").arg(rules).arg("--candidate-rules").arg(candidates).args(arguments);
     command.output().unwrap()
+}
+
+/// A folder of rules with one for each team, and candidates for the first.
+fn teams() -> TempDir {
+    let home = tempfile::tempdir().unwrap();
+    let of = |domain: &str, number| shop(Algorithm::FixedWindow, number).replace("domain: shop", domain);
+    for (folder, text) in
+        [("rules/a", of("domain: a", 5)), ("rules/b", of("domain: b", 5)), ("next", of("domain: a", 2))]
+    {
+        fs::create_dir_all(home.path().join(folder)).unwrap();
+        fs::write(home.path().join(folder).join("shop.yaml"), text).unwrap();
+    }
+    home
+}
+
+#[test]
+fn what_is_promoted_below_the_rules_of_a_service_leaves_it_able_to_start() {
+    let home = teams();
+    let at = |name: &str| home.path().join(name);
+    let served = format!("--served={}", at("rules").display());
+    // What a promotion that was killed has left.
+    fs::create_dir(at("rules/.a.next-2026-01-02T03-04-05Z")).unwrap();
+    fs::copy(at("next/shop.yaml"), at("rules/.a.next-2026-01-02T03-04-05Z/shop.yaml")).unwrap();
+    let output = promote(&at("rules/a"), &at("next"), &[&served]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(beside(&at("rules"), ".a.before-").len(), 1);
+    let whole = load::load(&Sources { paths: vec![at("rules")] }, &LoadOptions::default()).unwrap();
+    assert_eq!(whole.rules.rules().len(), 6);
+
+    // Another team's domain.
+    let taken = fs::read_to_string(at("rules/b/shop.yaml")).unwrap();
+    fs::write(at("next/shop.yaml"), taken).unwrap();
+    let error = refused(&promote(&at("rules/a"), &at("next"), &[&served]));
+    assert!(error.contains("do not fit the other rules") && error.contains("already the domain"), "{error}");
+    load::load(&Sources { paths: vec![at("rules")] }, &LoadOptions::default()).unwrap();
+}
+
+#[cfg(unix)]
+#[test]
+fn promoted_files_have_the_mode_of_those_that_they_replace_and_nothing_but_rules_is_copied() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let home = teams();
+    let at = |name: &str| home.path().join(name);
+    let mode = |name: &str| fs::metadata(at(name)).unwrap().permissions().mode() & 0o777;
+    let set = |name: &str, mode| fs::set_permissions(at(name), fs::Permissions::from_mode(mode)).unwrap();
+    fs::create_dir(at("next/new")).unwrap();
+    fs::write(at("next/new/more.yaml"), "{domain: more, descriptors: []}").unwrap();
+    fs::write(at("next/notes.txt"), "not of the rules").unwrap();
+    let pipe = std::process::Command::new("mkfifo").args([at("next/pipe"), at("next/pipe.yaml")]).status().unwrap();
+    assert!(pipe.success());
+    for (name, mode) in [("rules/a/shop.yaml", 0o644), ("rules/a", 0o755), ("next/shop.yaml", 0o600), ("next", 0o700)] {
+        set(name, mode);
+    }
+    let output = promote(&at("rules/a"), &at("next"), &[]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!((mode("rules/a"), mode("rules/a/shop.yaml")), (0o755, 0o644));
+    assert_eq!((mode("rules/a/new"), mode("rules/a/new/more.yaml")), (0o755, 0o644));
+    assert!(!at("rules/a/notes.txt").exists() && !at("rules/a/pipe").exists() && !at("rules/a/pipe.yaml").exists());
+    let error = refused(&promote(&at("rules/a/shop.yaml"), &at("next/pipe"), &[]));
+    assert!(error.contains("is no plain file"), "{error}");
 }
 
 fn promoted(rules: &Path, candidates: &Path) -> String {
@@ -437,6 +542,7 @@ fn promoting_exchanges_a_folder_or_a_file_and_keeps_the_old_one() {
         let kept_file = if kept.is_dir() { kept.join("shop.yaml") } else { kept.clone() };
         assert_eq!(fs::read_to_string(kept_file).unwrap(), old);
         assert!(said.contains(kept.to_str().unwrap()), "{said}");
+        assert!(kept.file_name().unwrap().to_str().unwrap().starts_with('.'), "no service reads it");
         assert!(beside(folder, ".next-").is_empty());
 
         // Twice is once.

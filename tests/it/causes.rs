@@ -8,7 +8,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Command, Output};
 use std::sync::{Arc, Mutex};
 
-use ::tollgate::store::redis::Health;
+use ::tollgate::store::health::Health;
 use serde_json::Value;
 use support::redis::{Redis, free_port};
 use support::tollgate::{self, Tollgate, request};
@@ -139,7 +139,7 @@ fn stand_in(answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> String
 
 /// Passes on what comes for Redis, and its replies, after `change`, which is asked about what was sent last, too.
 /// `None` closes the connection.
-fn proxy(redis: &Redis, change: fn(sent: &[u8], reply: Vec<u8>) -> Option<Vec<u8>>) -> String {
+pub(crate) fn proxy(redis: &Redis, change: fn(sent: &[u8], reply: Vec<u8>) -> Option<Vec<u8>>) -> String {
     let (listener, redis) = (TcpListener::bind("127.0.0.1:0").unwrap(), redis.tcp_address());
     let address = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {

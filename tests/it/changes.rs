@@ -5,12 +5,13 @@ use std::fmt::Write as _;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tollgate::algorithm::Ask;
-use tollgate::changes::{self, Change, Counters, Kind, Summary, Totals};
-use tollgate::descriptor::{Descriptor, Entry, Request};
-use tollgate::plan::{Names, Plan, PlanOptions, Source};
-use tollgate::rules::load::{LoadOptions, Sources, load};
-use tollgate::rules::{Rule, RuleLimit, Rules};
+use tollgate::engine::algorithm::Ask;
+use tollgate::engine::asked::Source;
+use tollgate::engine::descriptor::{Descriptor, Entry, Request};
+use tollgate::engine::plan::{Names, Plan, PlanOptions};
+use tollgate::engine::rules::diff::{self, Change, Counters, Kind, Summary, Totals};
+use tollgate::engine::rules::{Rule, RuleLimit, Rules};
+use tollgate::sources::files::load::{LoadOptions, Sources, load};
 
 fn rules(files: &[&str]) -> Rules {
     let folder = tempfile::tempdir().unwrap();
@@ -24,7 +25,7 @@ fn rules(files: &[&str]) -> Rules {
 /// What is said, a line for each.
 fn told(old: &Rules, new: &Rules) -> String {
     let mut lines = String::new();
-    changes::compare(old, new, &mut |change| writeln!(lines, "{change}").unwrap());
+    diff::compare(old, new, &mut |change| writeln!(lines, "{change}").unwrap());
     lines
 }
 
@@ -264,7 +265,7 @@ proptest! {
     fn a_counter_is_kept_just_where_that_is_said(old in drawn_rules(), new in drawn_rules()) {
         let mut said: HashMap<usize, Change<'_>> = HashMap::new();
         let mut added = Vec::new();
-        changes::compare(&old, &new, &mut |change| {
+        diff::compare(&old, &new, &mut |change| {
             match change.kind {
                 Kind::Changed(_, now) => drop(said.insert(now.limit.id, change)),
                 Kind::Added(side, _) => {
@@ -288,7 +289,7 @@ proptest! {
         // in an old rule has no counters, also where another rule took the requests before: that one has changed.
         let was_there = |rule: &&Rule| old.rules().iter().any(|before| before.path == rule.path);
         for rule in new.rules().iter().filter(|rule| !was_there(rule)) {
-            let entries = changes::example(rule);
+            let entries = diff::example(rule);
             let before: Vec<String> = met(&old, &entries).into_iter().map(|(_, key)| key).collect();
             let is_its_own = |limit: &RuleLimit| rule.limits.iter().any(|own| own.id == limit.id);
             for (limit, key) in met(&new, &entries) {

@@ -14,7 +14,7 @@ use support::cluster::{Cluster, SLOTS};
 use support::redis::Redis;
 use support::tollgate::{Tollgate, command, request};
 use support::{wait_until, wait_until_async};
-use tollgate::usage::Totals;
+use tollgate::engine::usage::Totals;
 use tollgate::wire::RateLimitRequest;
 use tollgate::wire::rate_limit_response::Code;
 

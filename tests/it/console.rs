@@ -252,7 +252,7 @@ fn redis_is_looked_at_as_the_command_looks_at_it() {
 async fn how_redis_has_been_is_kept_and_who_looks_at_it_asks_redis_for_nothing() {
     let redis = Redis::start();
     let service = start(&[&format!("REDIS_URL={}", redis.url()), "REDIS_TIMEOUT=20s"]);
-    let damaged = "tollgate_store_errors_total{kind=\"counter\"}";
+    let damaged = "tollgate_damaged_counters_total";
     (0..20).for_each(|number| ask(&service, "user", &format!("u{number}")));
     ask(&service, "login", "ann");
     for name in redis.command::<Vec<String>>("KEYS *login*").await {
@@ -267,7 +267,7 @@ async fn how_redis_has_been_is_kept_and_who_looks_at_it_asks_redis_for_nothing()
     let (status, told) = past();
     assert_eq!((status, &told["step_ms"], &told["most"]), (200, &10_000.into(), &90.into()));
     let step = steps().into_iter().find(|step| step["calls"].as_f64() > Some(0.0)).unwrap();
-    assert_eq!((&step["requests_per_call"], &step["errors"]), (&1.0.into(), &serde_json::json!({"counter": 1})));
+    assert_eq!((&step["requests_per_call"], &step["damaged"]), (&1.0.into(), &1.into()), "{step}");
     assert!(step["memory"].as_u64() > Some(0) && step["clients"].as_u64() > Some(0), "{step}");
     assert!(step["p50_us"].is_u64() && step["in_flight"].as_f64() > Some(0.0) && step["evicted"] == 0, "{step}");
     let before = redis.calls_of("info");
@@ -340,4 +340,31 @@ fn a_page_of_another_site_decides_nothing() {
     let request = br#"{"domain": "shop", "descriptors": [{"entries": [{"key": "user", "value": "ann"}]}]}"#;
     let from = |origin: &str| service.send("POST", "/json", &[("origin", origin)], request).0;
     assert_eq!([from("https://elsewhere.example"), from("null"), from("http://localhost")], [403, 403, 200]);
+}
+
+#[test]
+fn readers_leave_a_place_for_the_admin_token() {
+    const READER: &str = "a token that only reads";
+    let service = start(&[&format!("ADMIN_READ_TOKEN={READER}")]);
+    let watch = |token: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", service.http_port)).unwrap();
+        write!(stream, "GET /console/live HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n")
+            .unwrap();
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer).unwrap();
+        (stream, String::from_utf8_lossy(&answer[9..]).into_owned())
+    };
+    let readers: Vec<_> = (0..16).map(|_| watch(READER)).collect();
+    let answered: Vec<&str> = readers.iter().map(|(_, status)| &**status).collect();
+    assert_eq!(answered, [&["200"; 15][..], &["429"]].concat());
+    assert_eq!(watch(TOKEN).1, "200");
+}
+
+#[test]
+fn answers_to_administrators_are_kept_in_no_cache() {
+    let service = start(&[]);
+    for path in ["/top", "/usage", "/explain?domain=shop&user=ann", "/adjustments", "/counters?domain=shop&user=ann"] {
+        let head = head(service.http_port, path);
+        assert!(head.contains("\r\ncache-control: no-store"), "{path}: {head}");
+    }
 }

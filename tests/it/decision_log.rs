@@ -13,6 +13,8 @@ use serde_json::{Value, json};
 use support::tollgate::{self, Tollgate, request};
 use support::wait_until;
 
+use super::console::TOKEN;
+
 const RULES: &str = "
 domain: shop
 descriptors:
@@ -60,7 +62,7 @@ fn said(lines: &[Value]) -> Vec<[&str; 3]> {
 #[tokio::test]
 async fn a_denied_limit_has_a_line_that_says_who_how_much_and_why() {
     let (_folder, path) = log();
-    let service = start(&path, &[]);
+    let service = start(&path, &["ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}")]);
     let mut client = service.client().await;
     for _ in 0..2 {
         let mut call = tonic::Request::new(request("shop", &[&[("user", "ann")]]));
@@ -85,6 +87,8 @@ async fn a_denied_limit_has_a_line_that_says_who_how_much_and_why() {
         "outcome": "denied",
         "reason": "over",
         "sampled": false,
+        "instance": service.admin("GET", "/replicas", TOKEN).1["replicas"][0]["id"],
+        "call": 1,
         "request_id": "call-7",
     });
     assert_eq!(line, expected);

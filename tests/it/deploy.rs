@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
-use tollgate::rules::load::{LoadOptions, Loaded, Sources, load};
+use tollgate::sources::files::load::{LoadOptions, Loaded, Sources, load};
 
 /// The documents of a YAML file.
 fn documents(path: impl AsRef<Path>) -> Vec<Value> {

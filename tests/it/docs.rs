@@ -86,7 +86,13 @@ const SAID_ELSEWHERE: [(&str, &[&str]); 7] = [
         "src/command/serve.rs",
         &["`NAME=VALUE …`, and the process ends", "the last line", "`NAME (environment) does nothing`"],
     ),
-    ("src/server/management.rs", &["`the management server sends what nobody has asked for: ignored`"]),
+    (
+        "src/server/management.rs",
+        &[
+            "`the management server sends what nobody has asked for: ignored`",
+            "`the management server hears that its rules are refused, and why`",
+        ],
+    ),
     ("src/server/reload.rs", &["`FILE:LINE:COLUMN: …` of the rules"]),
     (
         "src/server/tls.rs",
@@ -98,7 +104,7 @@ const SAID_ELSEWHERE: [(&str, &[&str]); 7] = [
         ],
     ),
     (
-        "src/store/redis/breaker.rs",
+        "src/store/redis/link/breaker.rs",
         &[
             "`redis is down: each limit answers by its failure mode`",
             "`redis cannot be used: each limit answers by its failure mode`",
@@ -107,7 +113,7 @@ const SAID_ELSEWHERE: [(&str, &[&str]); 7] = [
         ],
     ),
     (
-        "src/store/redis/inspection.rs",
+        "src/store/redis/doctor/inspection.rs",
         &[
             "`redis evicts`",
             "`redis is a replica that takes writes`",

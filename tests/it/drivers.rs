@@ -62,6 +62,16 @@ impl Driver {
         self.environment.lines().map(|line| line.split_once('=').unwrap()).collect()
     }
 
+    /// What docs/migrating.md adds to the variables of Envoy Gateway.
+    fn added() -> Vec<String> {
+        let text = fs::read_to_string("deploy/envoy-gateway/config.yaml").unwrap();
+        let added = text.lines().filter_map(|line| line.trim().strip_prefix("- { name: ")?.strip_suffix(" }"));
+        let added = added.map(|pair| pair.replace(", value: ", "=").replace('"', ""));
+        let added: Vec<String> = added.collect();
+        assert!(added.len() > 2, "{text}");
+        added
+    }
+
     fn value(&self, name: &str) -> &'static str {
         self.variables().into_iter().find(|(known, _)| *known == name).map_or("", |(_, value)| value)
     }
@@ -162,6 +172,9 @@ impl Around {
                 _ => value.replace("/certs/", &format!("{certs}/")),
             };
             settings.push(format!("{name}={value}"));
+        }
+        if self.driver.value("CONFIG_GRPC_XDS_NODE_ID") == "envoy-ratelimit" {
+            settings.extend(Driver::added());
         }
         let mut command = tollgate::command();
         command.arg0("/bin/ratelimit").args(self.driver.arguments);

@@ -6,11 +6,11 @@ use crate::support;
 use std::process::Output;
 use std::sync::LazyLock;
 
-use ::tollgate::descriptor::Entry;
-use ::tollgate::explain::{self, Explanation};
-use ::tollgate::plan::{Names, PlanOptions};
-use ::tollgate::rules::load::{self, LoadOptions, Sources};
-use ::tollgate::rules::{Budget, Rules};
+use ::tollgate::engine::descriptor::Entry;
+use ::tollgate::engine::explain::{self, Explanation};
+use ::tollgate::engine::plan::{Names, PlanOptions};
+use ::tollgate::engine::rules::{Budget, Rules};
+use ::tollgate::sources::files::load::{self, LoadOptions, Sources};
 use ::tollgate::wire::RateLimitRequest;
 use ::tollgate::wire::rate_limit_response::Code;
 use proptest::prelude::*;

@@ -10,8 +10,10 @@ use support::cluster::Cluster;
 use support::redis::Redis;
 use support::tollgate::{Tollgate, command};
 use support::{wait_until, wait_until_async};
-use tollgate::store::heartbeats::{Command, MOST, ReplicaState, Reply, Said, TTL};
-use tollgate::store::redis::{OnCall, RedisConfig, RedisHeartbeats};
+use tollgate::shared::fleet::heartbeats::{Command, MOST, ReplicaState, Reply, Said, TTL};
+use tollgate::shared::redis::heartbeats::RedisHeartbeats;
+use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
+use tollgate::store::redis::topology::route::Route;
 
 const TOKEN: &str = "a token of some length";
 const READ_TOKEN: &str = "a token for reading";
@@ -57,7 +59,11 @@ fn replicas_see_each_other_and_who_has_other_rules() {
     let [first, second, _] = &services;
     wait_until("each sees all", || services.iter().all(|service| replicas(service).len() == 3));
     // They are there before their rules are.
-    let (code, text) = asked(first, &["--wait", "60s"]);
+    let are_ready = || replicas(first).iter().filter(|replica| replica["state"] == "ready").count() == 3;
+    wait_until("all are ready", are_ready);
+    let (code, text) = asked(first, &["--expect", "4", "--wait", "10ms"]);
+    assert!(code == Some(1) && text.ends_with("3 of 4 are ready\n"), "{text}");
+    let (code, text) = asked(first, &["--expect", "3", "--wait", "60s"]);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(replicas(&stranger).len(), 1, "another prefix is another service");
     let told = report(first);
@@ -158,7 +164,7 @@ fn heartbeats(redis: &Redis) -> RedisHeartbeats {
         per_second: None,
         on_call: OnCall::default(),
     };
-    RedisHeartbeats::new(config).unwrap()
+    RedisHeartbeats::new(&Route::start(config).unwrap())
 }
 
 fn said(rules: &str) -> Said {

@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use prost::Message as _;
-use support::SOON;
 use support::http2::*;
 use support::tollgate::{Tollgate, request};
-use tollgate::wire::RateLimitResponse;
+use support::{SOON, wait_until};
+use tollgate::wire::details::REQUEST_KEY;
 use tollgate::wire::rate_limit_response::Code;
+use tollgate::wire::{RateLimitResponse, RateLimitServiceClient};
 
 const RULES: &str = "
 domain: shop
@@ -48,7 +49,11 @@ struct Scene {
 
 impl Scene {
     fn new(settings: &[&str]) -> Scene {
-        let tollgate = Arc::new(Tollgate::start(RULES, settings));
+        Scene::with(RULES, settings)
+    }
+
+    fn with(rules: &str, settings: &[&str]) -> Scene {
+        let tollgate = Arc::new(Tollgate::start(rules, settings));
         let over = Arc::new(AtomicBool::new(false));
         let (begun, has_begun) = std::sync::mpsc::channel();
         let client = (Arc::clone(&tollgate), Arc::clone(&over));
@@ -254,9 +259,9 @@ async fn what_is_half_received_has_a_budget_and_gives_it_back() {
     tokio::spawn(connection);
     let half = [&[0, 0, 1, 0, 0][..], &[7; 60_000]].concat();
     for _ in 0..3 {
-        // More than a megabyte, and far more in all than one budget.
+        // More than four megabytes, and far more in all than one budget.
         let mut calls = Vec::new();
-        for _ in 0..30 {
+        for _ in 0..100 {
             client = client.ready().await.unwrap();
             let (answer, mut stream) = client.send_request(post("application/grpc", RATE_LIMIT), false).unwrap();
             stream.send_data(half.clone().into(), false).unwrap();
@@ -278,6 +283,35 @@ async fn what_is_half_received_has_a_budget_and_gives_it_back() {
         stream.send_data(Vec::new().into(), true).unwrap();
         let answer = tokio::time::timeout(SOON, answer).await.unwrap().unwrap();
         assert!(answer.headers().get("grpc-status").is_none(), "{answer:?}");
+    }
+}
+
+/// Of 256 rules, each of which matches 128 headers and the route.
+#[tokio::test]
+async fn the_largest_request_that_envoy_gateway_can_make_is_answered_beside_another() {
+    let entries = |rule: usize| -> Vec<(String, String)> {
+        let route = "httproute/default/a-route-with-a-name/rule/0/match/0/shop_example_com";
+        let headers = (0..128).map(|header| format!("rule-{rule}-match-{header}"));
+        let names = [route.to_owned()].into_iter().chain(headers).chain(["user".to_owned()]);
+        names.map(|name| (name.clone(), name)).collect()
+    };
+    let descriptors: Vec<_> = (0..256).map(entries).collect();
+    let entries: Vec<Vec<(&str, &str)>> = descriptors
+        .iter()
+        .map(|entries| entries.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect())
+        .collect();
+    let all: Vec<&[(&str, &str)]> = entries.iter().map(Vec::as_slice).collect();
+    let largest = request("shop", &all);
+    assert!(largest.encoded_len() > 1024 * 1024, "{} bytes", largest.encoded_len());
+    let tollgate = Tollgate::start(RULES, &[]);
+    let client = tollgate.client().await;
+    let ask = |mut client: RateLimitServiceClient<_>| {
+        let request = largest.clone();
+        async move { client.should_rate_limit(request).await }
+    };
+    for _ in 0..3 {
+        let (one, other) = tokio::join!(ask(client.clone()), ask(client.clone()));
+        assert_eq!([one, other].map(|answer| answer.unwrap().into_inner().statuses.len()), [256, 256]);
     }
 }
 
@@ -337,6 +371,164 @@ async fn what_is_no_call_of_grpc_is_refused_as_http_says() {
 
 /// A client that does not read answers: it gives them no window.
 const NO_WINDOW: &[u8] = &[0, 4, 0, 0, 0, 0];
+/// One that reads a byte of each.
+const A_BYTE: &[u8] = &[0, 4, 0, 0, 0, 1];
+
+/// The headers of a call that asks for details.
+fn call_for_details() -> Vec<u8> {
+    let (name, value) = (REQUEST_KEY, "1");
+    let header = [&[0, name.len() as u8][..], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat();
+    [call(RATE_LIMIT), header].concat()
+}
+
+fn message(body: &[u8]) -> Vec<u8> {
+    [&[0], &(body.len() as u32).to_be_bytes()[..], body].concat()
+}
+
+#[test]
+fn answers_that_nobody_reads_take_less_than_64_mb() {
+    // A long name makes a large answer of a small request.
+    let rules = RULES.replace("rate_limit: {", &format!("rate_limit: {{name: {}, ", "n".repeat(1_000)));
+    let ann: &[(&str, &str)] = &[("user", "ann")];
+    let message_of = |descriptors| message(&request("shop", &vec![ann; descriptors]).encode_to_vec());
+    let symbol = "envoy.service.ratelimit.v3.RateLimitService";
+    // The field 4 of a request for reflection.
+    let reflected = message(&[&[0x22, symbol.len() as u8], symbol.as_bytes()].concat());
+    for (what, settings, headers, message, calls) in [
+        ("large answers", NO_WINDOW, call(RATE_LIMIT), message_of(256), 60),
+        ("large answers of which a byte is read", A_BYTE, call(RATE_LIMIT), message_of(256), 60),
+        ("details", NO_WINDOW, call_for_details(), message_of(100), 100),
+        ("reflection", NO_WINDOW, call(REFLECTION), reflected, 500),
+    ] {
+        let scene = Scene::with(&rules, &["WORKER_THREADS=1"]);
+        let connections: Vec<_> = (0..8)
+            .map(|_| {
+                let mut connection = open(scene.tollgate.grpc_port, settings);
+                for call in 0..calls {
+                    let stream = 2 * call + 1;
+                    let begun = frame(HEADERS, END_HEADERS, stream, &headers);
+                    let sent = [begun, frame(DATA, END_STREAM, stream, &message)].concat();
+                    // The service may go where too much is asked.
+                    if connection.write_all(&sent).is_err() {
+                        break;
+                    }
+                }
+                let _ = is_read(&mut connection);
+                connection
+            })
+            .collect();
+        scene.check(what);
+        drop(connections);
+        scene.end();
+    }
+}
+
+#[tokio::test]
+async fn details_of_a_large_request_are_left_out_and_say_so() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let ann: &[(&str, &str)] = &[("user", "ann")];
+    let all = tollgate.details(request("shop", &vec![ann; 100])).await;
+    assert_eq!((all.descriptors.len(), all.left_out), (100, None));
+    let too_many = tollgate.details(request("shop", &vec![ann; 101])).await;
+    assert_eq!((too_many.descriptors.len(), too_many.next_passes), (0, Some(true)));
+    assert!(too_many.left_out.unwrap().contains("at most 100 descriptors"));
+}
+
+#[test]
+fn an_answer_that_is_not_read_in_time_ends_and_one_that_is_read_does_not() {
+    let tollgate = Tollgate::start(RULES, &[]);
+    let body = message(&request("shop", &[&[("user", "ann")]]).encode_to_vec());
+    let ask = |settings: &[u8]| {
+        let mut connection = open(tollgate.grpc_port, settings);
+        let call = [frame(HEADERS, END_HEADERS, 1, &call(RATE_LIMIT)), frame(DATA, END_STREAM, 1, &body)];
+        connection.write_all(&call.concat()).unwrap();
+        connection
+    };
+    let mut watch = open(tollgate.grpc_port, &[]);
+    let path = call("/grpc.health.v1.Health/Watch");
+    watch.write_all(&[frame(HEADERS, END_HEADERS, 1, &path), frame(DATA, END_STREAM, 1, &[0; 5])].concat()).unwrap();
+    let (mut unread, mut half_read) = (ask(NO_WINDOW), ask(A_BYTE));
+    for connection in [&mut unread, &mut half_read] {
+        // The stream is reset, or the connection ends.
+        while next_frame(connection).is_some_and(|frame| !matches!(frame.kind, RESET | GOAWAY)) {}
+    }
+    // A connection of the same age whose answers are read is still served.
+    assert!(is_read(&mut watch));
+    watch
+        .write_all(&[frame(HEADERS, END_HEADERS, 3, &call(RATE_LIMIT)), frame(DATA, END_STREAM, 3, &body)].concat())
+        .unwrap();
+    let answer = std::iter::from_fn(|| next_frame(&mut watch)).find(|frame| frame.stream == 3);
+    assert_eq!(answer.expect("an answer").kind, HEADERS);
+}
+
+/// Asks once, and waits for the end of the answer. `None`: the connection is closed.
+fn ask_once(connection: &mut TcpStream, stream: u32, user: &str) -> Option<()> {
+    let body = message(&request("shop", &[&[("user", user)]]).encode_to_vec());
+    let call = [frame(HEADERS, END_HEADERS, stream, &call(RATE_LIMIT)), frame(DATA, END_STREAM, stream, &body)];
+    connection.write_all(&call.concat()).ok()?;
+    loop {
+        let frame = next_frame(connection)?;
+        match frame.kind {
+            GOAWAY => return None,
+            HEADERS if frame.stream == stream && frame.flags & END_STREAM != 0 => return Some(()),
+            _ => {}
+        }
+    }
+}
+
+/// A client that waits for its turn is delayed for long: see the rules.
+const QUEUE: &str = "
+domain: shop
+descriptors:
+  - {key: user, rate_limit: {unit: year, requests_per_unit: 1000000000}}
+  - {key: queue, rate_limit: {unit: minute, requests_per_unit: 1, algorithm: leaky_bucket, max_delay: 1m}}
+";
+
+#[test]
+fn idle_connections_make_room_for_new_ones_and_those_with_a_call_stay() {
+    const MOST: usize = 8;
+    let tollgate = Tollgate::start(
+        QUEUE,
+        &[&format!("GRPC_MAX_CONNECTIONS={MOST}"), "WORKER_THREADS=1", "MAX_DELAYED_REQUESTS=10"],
+    );
+    let port = tollgate.grpc_port;
+    // It waits for its turn in the queue while all else happens.
+    let mut busy = open(port, &[]);
+    let body = message(&request("shop", &[&[("queue", "x")]]).encode_to_vec());
+    for stream in [1, 3] {
+        let call = [frame(HEADERS, END_HEADERS, stream, &call(RATE_LIMIT)), frame(DATA, END_STREAM, stream, &body)];
+        busy.write_all(&call.concat()).unwrap();
+    }
+    let mut answered = std::iter::from_fn(|| next_frame(&mut busy)).filter(|frame| frame.kind == HEADERS);
+    assert_eq!(answered.next().expect("the first is not delayed").stream, 1);
+    assert!(is_read(&mut busy));
+    // All others have begun, and some have had a call; none has more to say.
+    let mut idle: Vec<_> = (1..MOST).map(|_| open(port, &[])).collect();
+    for (number, connection) in idle.iter_mut().enumerate() {
+        assert!(is_read(connection));
+        if number % 2 == 0 {
+            ask_once(connection, 1, "ann").expect("an answer");
+        }
+    }
+    let watch =
+        [frame(HEADERS, END_HEADERS, 3, &call("/grpc.health.v1.Health/Watch")), frame(DATA, END_STREAM, 3, &[0; 5])];
+    idle[0].write_all(&watch.concat()).unwrap();
+    assert!(is_read(&mut idle[0]));
+    // As many new clients as there were, each as patient as a proxy that connects again.
+    let mut clients = Vec::new();
+    wait_until("all new clients are served", || {
+        let connection = try_open(port, &[]).ok();
+        clients.extend(connection.and_then(|mut connection| ask_once(&mut connection, 1, "ben").map(|()| connection)));
+        clients.len() == MOST - 1
+    });
+    for mut gone in idle {
+        let mut frames = std::iter::from_fn(|| next_frame(&mut gone));
+        assert!(frames.any(|frame| frame.kind == GOAWAY), "it is told to go elsewhere");
+        assert!(frames.all(|frame| frame.kind != DATA), "and nothing else");
+    }
+    assert!(is_read(&mut busy), "it has a call in progress");
+    tollgate.must_log("as many gRPC connections as may be are open: the longest idle were closed for new ones");
+}
 
 #[test]
 fn nothing_but_requests_that_are_being_decided_holds_up_the_end() {

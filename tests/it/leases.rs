@@ -14,13 +14,15 @@ use support::redis::Redis;
 use support::tollgate::{Tollgate, request};
 use support::wait_until_async;
 use tokio::time::Instant;
-use tollgate::algorithm::{Algorithm, Ask, Limit, MAX_PERIOD, Options, Verdict};
-use tollgate::lease::{Account, Lease, LeaseError};
+use tollgate::engine::algorithm::lease_terms::{Account, Lease, LeaseError};
+use tollgate::engine::algorithm::{Algorithm, Ask, Limit, MAX_PERIOD, Options, Verdict};
+use tollgate::engine::check::{Check, Key, Origin, StoreError, Verdicts};
+use tollgate::store::Store;
 use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::lease::{LeaseEvent, Leases};
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::redis::{OnCall, RedisConfig, RedisStore};
-use tollgate::store::{Check, Key, Origin, Store, StoreError, Verdicts};
+use tollgate::store::redis::RedisStore;
+use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 use tollgate::wire::rate_limit_response::Code;
 
 fn sliding_log(number: u32, period_ms: u64) -> Limit {

@@ -37,6 +37,7 @@ mod json;
 mod leases;
 mod overload;
 mod pages;
+mod pairs;
 mod penalty;
 mod per_second;
 mod process;

@@ -157,7 +157,7 @@ fn settings_and_metrics_in_the_text_are_there() {
     // Words of gRPC and of Envoy that look like settings.
     const OTHERS: &str = "INVALID_ARGUMENT NOT_SERVING RESOURCE_EXHAUSTED DEADLINE_EXCEEDED OVER_LIMIT STRICT_DNS \
                           RST_STREAM SO_REUSEPORT SOURCE_DATE_EPOCH TOLLGATE_COMMIT REDIS_ULR REDIS_HOST \
-                          RUST_BACKTRACE";
+                          RUST_BACKTRACE SSL_CERT_FILE SSL_CERT_DIR";
     let known = [
         printed(&["settings"]),
         fs::read_to_string("tests/settings/envoyproxy-ratelimit.txt").unwrap(),
@@ -207,6 +207,13 @@ fn the_reference_pages_are_current() {
     }
 }
 
+#[test]
+fn the_table_of_options_that_do_not_go_together_is_current() {
+    let page = fs::read_to_string("docs/rules.md").unwrap();
+    let table = ::tollgate::engine::rules::pairs::page();
+    assert!(page.contains(&table), "docs/rules.md is stale; refresh it: make pages");
+}
+
 #[tokio::test]
 async fn every_metric_is_explained() {
     let redis = Redis::stopped();
@@ -225,7 +232,7 @@ async fn every_metric_is_explained() {
 
 #[test]
 fn every_key_of_a_rules_file_is_explained() {
-    let schema = ::tollgate::rules::schema();
+    let schema = ::tollgate::sources::files::schema();
     let rules = fs::read_to_string("docs/rules.md").unwrap();
     let explained: String = rules.lines().filter(|line| line.starts_with("| `")).collect();
     let mappings = schema["definitions"].as_object().unwrap().values().chain([&schema]);

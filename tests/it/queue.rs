@@ -3,7 +3,7 @@
 
 #![allow(missing_docs, reason = "the file is part of this binary here")]
 
-#[path = "../../src/store/redis/queue.rs"]
+#[path = "../../src/store/redis/decide/queue.rs"]
 #[allow(dead_code, reason = "a part of it is no matter of order")]
 mod subject;
 

@@ -2,7 +2,7 @@
 
 use crate::support;
 
-use ::tollgate::algorithm::Algorithm;
+use ::tollgate::engine::algorithm::Algorithm;
 use support::redis::Redis;
 use support::tollgate::Tollgate;
 

@@ -7,6 +7,7 @@ use std::process::{Command, Output};
 
 use ::tollgate::wire::rate_limit_response::Code;
 use serde_json::Value;
+use support::redis::Redis;
 use support::tollgate::{self, Tollgate, request};
 
 const RULES: &str = "
@@ -144,6 +145,101 @@ fn check_env_tells_every_setting_and_where_it_comes_from() {
     assert_eq!(words("RULES"), ["unset", "default"]);
     for setting in ::tollgate::settings::names() {
         words(&setting);
+    }
+}
+
+/// A gateway that fails closed must stay so when the image is changed.
+#[tokio::test]
+async fn while_redis_is_away_a_call_fails_if_the_service_is_started_as_ratelimit() {
+    let redis = format!("REDIS_URL={}", Redis::stopped().tcp_address());
+    for (program, mode, expected) in [
+        ("/bin/ratelimit", None, Err(tonic::Code::Unavailable)),
+        ("/bin/ratelimit", Some("FAILURE_MODE=open"), Ok(Code::Ok)),
+        ("/bin/tollgate", None, Ok(Code::Ok)),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
+        let rules = format!("RULES={}", folder.path().display());
+        let settings: Vec<&str> = [redis.as_str(), &rules].into_iter().chain(mode).collect();
+        let mut command = tollgate::command();
+        command.arg0(program);
+        let tollgate = Tollgate::start_by(command, &settings);
+        let answer = tollgate.ask(request("shop", &[&[("user", "ann")]])).await;
+        let answer = answer.map(|response| response.overall_code()).map_err(|status| status.code());
+        assert_eq!(answer, expected, "{program} {mode:?}");
+    }
+}
+
+#[test]
+fn check_env_tells_what_depends_on_the_name_of_the_program() {
+    let check = |program: &str, variables: &[(&str, &str)]| {
+        let mut command = tollgate::command();
+        command.arg0(program).args(["check", "--env"]).envs(variables.iter().copied());
+        text(&command.output().unwrap().stdout).to_owned()
+    };
+    let mode = |said: &str| -> String {
+        let line = said.lines().find(|line| line.trim_start().starts_with("FAILURE_MODE"));
+        line.unwrap_or_else(|| panic!("{said}")).split_whitespace().skip(1).collect::<Vec<_>>().join(" ")
+    };
+    let redis = ("REDIS_URL", "cache:6379");
+    let note = "note: FAILURE_MODE is not set. While Redis is unavailable, requests pass if the service is started as \
+                `tollgate`; calls fail";
+    for (program, expected) in [("tollgate", "open default"), ("/bin/ratelimit", "error default")] {
+        let said = check(program, &[redis]);
+        assert_eq!(mode(&said), expected);
+        assert!(said.contains(note), "{said}");
+    }
+    let said = check("/bin/ratelimit", &[redis, ("FAILURE_MODE", "closed")]);
+    assert_eq!(mode(&said), "closed environment");
+    assert!(!said.contains("note:"), "{said}");
+    assert!(!check("tollgate", &[]).contains("note:"), "nothing that could be away");
+}
+
+/// Go's `settings.go` takes them, so whoever runs it may have them.
+#[test]
+fn no_value_that_envoyproxy_ratelimit_takes_ends_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("rules.yaml"), RULES).unwrap();
+    for (variables, told) in [
+        (
+            &["REDIS_POOL_SIZE=500", "REDIS_PERSECOND_POOL_SIZE=0"][..],
+            &["REDIS_POOL_SIZE=500 (environment) counts as 100"][..],
+        ),
+        (
+            &["GRPC_MAX_CONNECTION_AGE=0s", "GRPC_MAX_CONNECTION_AGE_GRACE=876000h", "REDIS_TIMEOUT=0"],
+            &["REDIS_TIMEOUT=0 (environment) counts as 100ms: whatever waits for Redis has a deadline"],
+        ),
+        (
+            &["NEAR_LIMIT_RATIO=1.5", "LOCAL_CACHE_SIZE_IN_BYTES=-1", "TRACING_SAMPLING_RATE=2"],
+            &[
+                "NEAR_LIMIT_RATIO=1.5 (environment) counts as 1",
+                "LOCAL_CACHE_SIZE_IN_BYTES=-1 (environment) counts as 0",
+            ],
+        ),
+        (
+            &[
+                "GRPC_MAX_CONCURRENT_STREAMS=0",
+                "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES=2147483647",
+                "STATS_FLUSH_INTERVAL=0s",
+            ],
+            &["GRPC_MAX_CONCURRENT_STREAMS=0 (environment) counts as 100000"],
+        ),
+        (
+            &[
+                "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=0s",
+                "XDS_CLIENT_BACKOFF_MAX_INTERVAL=-1s",
+                "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL=0",
+                "XDS_CLIENT_BACKOFF_RANDOM_FACTOR=-1",
+                "EXPIRATION_JITTER_MAX_SECONDS=-1",
+            ],
+            &["XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=0s (environment) counts as 10s"],
+        ),
+    ] {
+        let rules = format!("RULES={}", folder.path().display());
+        let tollgate = Tollgate::start_from(&[&[rules.as_str()], variables].concat());
+        for told in told {
+            tollgate.must_log(told);
+        }
     }
 }
 

@@ -11,11 +11,11 @@ use flate2::write::GzEncoder;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tollgate::algorithm::{Algorithm, Ask, Caller, State};
-use tollgate::plan::PlanOptions;
+use tollgate::engine::algorithm::{Algorithm, Ask, Caller, State};
+use tollgate::engine::plan::PlanOptions;
+use tollgate::engine::rules::{Allowance, Rules};
 use tollgate::replay::{Event, Goal, GoalOf, Log, MappingOptions, Reading, Report, Requests, Run, Search};
-use tollgate::rules::load::{self, LoadOptions, NamedText, Sources};
-use tollgate::rules::{Allowance, Rules};
+use tollgate::sources::files::load::{self, LoadOptions, NamedText, Sources};
 
 use crate::support::tollgate::command;
 

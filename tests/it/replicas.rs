@@ -9,10 +9,13 @@ use support::redis::Redis;
 use support::tollgate::{Tollgate, command};
 use support::wait_until_async;
 use tokio::time::Instant;
-use tollgate::algorithm::{Algorithm, Ask, Limit, MAX_PERIOD, Options, Penalty};
-use tollgate::descriptor::Entry;
-use tollgate::store::redis::{OnCall, RedisConfig, RedisReplicas, RedisStore, Staleness};
-use tollgate::store::{Check, CheckVerdict, Key, Origin, Penalized, Store};
+use tollgate::engine::algorithm::{Algorithm, Ask, Limit, MAX_PERIOD, Options, Penalty};
+use tollgate::engine::check::{Check, CheckVerdict, Key, Origin, Penalized};
+use tollgate::engine::descriptor::Entry;
+use tollgate::store::Store;
+use tollgate::store::redis::RedisStore;
+use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
+use tollgate::store::redis::topology::replicas::{RedisReplicas, Staleness};
 
 const RULES: &str = "
 domain: shop

@@ -10,7 +10,7 @@ use tollgate::wire::envoy::extensions::common::ratelimit::v3::rate_limit_descrip
 use tollgate::wire::rate_limit_response::rate_limit::Unit;
 use tollgate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse};
-use tonic::Code::{InvalidArgument, OutOfRange};
+use tonic::Code::{InvalidArgument, ResourceExhausted};
 
 const RULES: &str = "
 domain: shop
@@ -159,7 +159,7 @@ async fn what_is_not_valid_is_refused_with_what_would_be() {
             InvalidArgument,
             "descriptors[0].entries[1].value has 21 bytes, more than the 20 that MAX_VALUE_BYTES allows",
         ),
-        (request("shop", &[&[("user", &long)]]), OutOfRange, "decoded message length too large"),
+        (request("shop", &[&[("user", &long)]]), ResourceExhausted, "more than the"),
         (
             with_hits((1 << 53) + 1, false, entry),
             InvalidArgument,
@@ -798,6 +798,7 @@ descriptors:
                 ..DescriptorDetails::default()
             },
         ],
+        left_out: None,
     };
     assert_eq!(details, expected);
 

@@ -6,14 +6,15 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tokio::time::Instant;
-use tollgate::algorithm::Ask;
-use tollgate::descriptor::{Descriptor, Entry, Request};
-use tollgate::plan::{Names, Plan, PlanOptions};
-use tollgate::room::next_after_ms;
-use tollgate::rules::Rules;
-use tollgate::rules::load::{LoadOptions, Sources, load};
+use tollgate::engine::algorithm::Ask;
+use tollgate::engine::clock::Clock;
+use tollgate::engine::descriptor::{Descriptor, Entry, Request};
+use tollgate::engine::plan::{Names, Plan, PlanOptions};
+use tollgate::engine::rules::Rules;
+use tollgate::inspect::next_pass::next_after_ms;
+use tollgate::sources::files::load::{LoadOptions, Sources, load};
 use tollgate::store::Store as _;
-use tollgate::store::memory::{Clock, MemoryStore};
+use tollgate::store::memory::MemoryStore;
 
 #[derive(Clone)]
 struct HandClock(Arc<AtomicU64>);

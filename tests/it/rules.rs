@@ -14,14 +14,19 @@ mod watching;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use tollgate::algorithm::Algorithm;
-use tollgate::descriptor::Entry;
-use tollgate::rules::load::{LoadOptions, Loaded, MAX_FILE_BYTES, Sources, load};
-use tollgate::rules::report::RulesError;
-use tollgate::rules::{Defaults, FailureMode, Rule, Rules};
+use tollgate::engine::algorithm::Algorithm;
+use tollgate::engine::descriptor::Entry;
+use tollgate::engine::rules::report::RulesError;
+use tollgate::engine::rules::{Defaults, FailureMode, FixedWindows, Months, Rule, Rules};
+use tollgate::sources::files::load::{LoadOptions, Loaded, MAX_FILE_BYTES, Sources, load};
 
 const OPTIONS: LoadOptions = LoadOptions {
-    defaults: Defaults { algorithm: Algorithm::SlidingWindow, failure_mode: FailureMode::Open },
+    defaults: Defaults {
+        algorithm: Algorithm::SlidingWindow,
+        fixed_windows: FixedWindows::CountDenied,
+        months: Months::ThirtyDays,
+        failure_mode: FailureMode::Open,
+    },
     merge_domains: false,
     max_file_bytes: MAX_FILE_BYTES,
 };
@@ -38,7 +43,7 @@ fn load_path(path: impl AsRef<Path>) -> Result<Loaded, RulesError> {
 }
 
 /// Loads a text as if it were a file.
-fn load_text(text: impl AsRef<[u8]>) -> Result<Loaded, RulesError> {
+pub fn load_text(text: impl AsRef<[u8]>) -> Result<Loaded, RulesError> {
     let folder = folder(&[]);
     let file = folder.path().join("rules.yaml");
     fs::write(&file, text).unwrap();

@@ -2,6 +2,7 @@
 
 use crate::support;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -23,24 +24,44 @@ descriptors:
       {unit: year, requests_per_unit: 1000000, algorithm: fixed_window, count_denied: false, failure_mode: error}
 ";
 
+/// The same limit, whose requests pass only when a replica has confirmed them.
+const DURABLE: &str = "
+domain: shop
+descriptors:
+  - key: user
+    rate_limit:
+      unit: year
+      requests_per_unit: 1000000
+      algorithm: fixed_window
+      count_denied: false
+      durable: true
+      failure_mode: error
+";
+
 /// In every test that has one.
 const PASSWORD: &str = "open-sesame";
 
-/// A master with a replica, and three Sentinels that watch them.
+/// A master with replicas, and three Sentinels that watch them.
 struct Watched {
-    redis: [Redis; 2],
+    redis: Vec<Redis>,
     sentinels: Vec<Redis>,
     ports: Vec<u16>,
     _folder: TempDir,
 }
 
 impl Watched {
-    /// All of them know each other. `lines` are more of a Sentinel's configuration.
+    /// Starts a master with one replica. `lines` are further lines of a Sentinel's configuration.
     async fn start(arguments: &[&str], lines: &str) -> Watched {
+        Watched::start_with(1, arguments, lines).await
+    }
+
+    /// Starts them with this number of replicas. They know each other unless there are further lines.
+    async fn start_with(replicas: usize, arguments: &[&str], lines: &str) -> Watched {
         let arguments = [&["--repl-diskless-sync-delay", "0"], arguments].concat();
         let master = Redis::start_with(&arguments);
         let (host, port) = master.host_and_port();
-        let replica = Redis::start_with(&[&arguments[..], &["--replicaof", &host, &port]].concat());
+        let replica = |_| Redis::start_with(&[&arguments[..], &["--replicaof", &host, &port]].concat());
+        let mut redis: Vec<Redis> = (0..replicas).map(replica).collect();
         let folder = tempfile::tempdir().unwrap();
         let ports: Vec<u16> = (0..3).map(|_| free_port()).collect();
         let sentinel = |own: &u16| {
@@ -54,7 +75,8 @@ impl Watched {
             Redis::start_sentinel(&config, *own)
         };
         let sentinels: Vec<Redis> = ports.iter().map(sentinel).collect();
-        let watched = Watched { redis: [master, replica], sentinels, ports, _folder: folder };
+        redis.insert(0, master);
+        let watched = Watched { redis, sentinels, ports, _folder: folder };
         if lines.is_empty() {
             watched.settled().await;
         }
@@ -63,11 +85,12 @@ impl Watched {
 
     /// Waits until every Sentinel knows the others and a replica that is in step.
     async fn settled(&self) {
+        let replicas = (self.redis.len() - 1).to_string();
         for port in &self.ports {
             wait_until_async("the sentinels know each other", async || {
                 let known = said(*port, &["SENTINEL", "MASTER", "main"]).await;
                 let is = |name: &str, value: &str| known.iter().any(|pair| *pair == (name.into(), value.into()));
-                is("num-other-sentinels", "2") && is("num-slaves", "1") && is("flags", "master")
+                is("num-other-sentinels", "2") && is("num-slaves", &replicas) && is("flags", "master")
             })
             .await;
         }
@@ -88,6 +111,14 @@ impl Watched {
     fn tollgate(&self, settings: &[&str]) -> Tollgate {
         let url = self.setting();
         Tollgate::start(RULES, &[&[&*url, "REDIS_TYPE=sentinel", "REDIS_TIMEOUT=20s"], settings].concat())
+    }
+
+    /// Returns the server that a Sentinel names to clients.
+    async fn master(&self) -> &Redis {
+        let named = said(self.ports[0], &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"]).await;
+        let (host, port) = named.first().expect("the name is known");
+        let address = format!("{host}:{port}");
+        self.redis.iter().find(|redis| redis.tcp_address() == address).expect("it is one of these")
     }
 }
 
@@ -208,6 +239,60 @@ async fn a_master_that_is_killed_costs_what_its_replica_had_not_heard_of() {
         answer.is_ok_and(|answer| answer.overall_code() == Code::OverLimit) && watched.redis[0].script_calls() > 0
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_planned_failover_loses_no_durable_charge_and_moves_connections_once() {
+    let watched = Watched::start_with(2, &[], "").await;
+    let url = watched.setting();
+    let settings = [&*url, "REDIS_TYPE=sentinel", "REDIS_TIMEOUT=2s", "LOCAL_CACHE_SIZE_IN_BYTES=0"];
+    let tollgate = Tollgate::start(DURABLE, &settings);
+    assert_decides(&tollgate).await;
+    let (answers, tasks) = load(&tollgate, 4).await;
+    wait_until("some have passed", || answers.ok() > 20);
+    let old = watched.redis[0].tcp_address();
+    said(watched.ports[0], &["SENTINEL", "FAILOVER", "main"]).await;
+    let moves = || {
+        let logs = tollgate.logs();
+        let names = |line: &serde_json::Value, field: &str| line[field].as_str().map(str::to_owned);
+        logs.iter().filter_map(|line| Some((names(line, "before")?, names(line, "now")?))).collect::<BTreeSet<_>>()
+    };
+    wait_until("the sentinels name the promoted replica", || moves().iter().any(|(before, _)| *before == old));
+    let before = answers.ok();
+    wait_until("it decides", || answers.ok() > before + 20);
+    answers.ends.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let master = watched.master().await;
+    assert_eq!(moves(), BTreeSet::from([(old, master.tcp_address())]), "there, and not back");
+    // Every request that passed is charged where decisions are made now.
+    let (admitted, charged) = (answers.ok(), count(master).await);
+    assert!(charged >= admitted, "{admitted} admitted, {charged} charged");
+}
+
+/// The previous master goes on taking writes for ten seconds after a planned failover, and loses them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_instances_share_goes_to_the_new_master_though_the_previous_one_still_answers() {
+    let watched = Watched::start(&[], "").await;
+    let token = "a token of some length";
+    let tollgate = watched.tollgate(&["ADMIN_API=true", &format!("ADMIN_TOKEN={token}")]);
+    let begin = |id: &str| {
+        let body = serde_json::json!({
+            "id": id, "effect": "pass", "everything": true, "who": "ann", "why": "a sale", "for": "1h",
+        });
+        let headers = [("Authorization", &*format!("Bearer {token}"))];
+        tollgate.send("POST", "/adjustments", &headers, body.to_string().as_bytes()).0
+    };
+    wait_until("an adjustment begins", || begin("before") == 201);
+    said(watched.ports[0], &["SENTINEL", "FAILOVER", "main"]).await;
+    let new = watched.redis[1].tcp_address();
+    wait_until("the sentinels name the promoted replica", || {
+        tollgate.logs().iter().any(|line| line["now"].as_str() == Some(&new) && line["before"].is_string())
+    });
+    wait_until("an adjustment begins", || begin("after") == 201);
+    let list: String = watched.redis[1].command("GET {|adjustments}|list").await;
+    assert!(list.contains(" after "), "{list}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -9,21 +9,22 @@ use std::time::Duration;
 use support::tollgate::request;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tollgate::algorithm::Verdict;
-use tollgate::fleet::Fleet;
-use tollgate::grpc::{self, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
+use tollgate::engine::algorithm::Verdict;
+use tollgate::engine::check::{Check, CheckVerdict, StoreError, Verdicts};
+use tollgate::grpc::{self, Activity, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
 use tollgate::http::{self, Admin, AdminTokens, Health, Port};
 use tollgate::limiter::{Limiter, LimiterOptions, Overload};
 use tollgate::metrics::Metrics;
-use tollgate::rules::load::{self, LoadOptions, Sources};
 use tollgate::server::port::{Listener, Port as GrpcPort};
 use tollgate::server::workers::Workers;
-use tollgate::steering::Steering;
-use tollgate::store::adjustments::{AdjustmentStore, MemoryAdjustments};
-use tollgate::store::heartbeats::{HeartbeatStore, ReplicaState};
+use tollgate::shared::adjusting::Steering;
+use tollgate::shared::adjustments::{AdjustmentStore, MemoryAdjustments};
+use tollgate::shared::fleet::Fleet;
+use tollgate::shared::fleet::heartbeats::{HeartbeatStore, ReplicaState};
+use tollgate::shared::usage::UsageStore;
+use tollgate::sources::files::load::{self, LoadOptions, Sources};
+use tollgate::store::Store;
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::usage::UsageStore;
-use tollgate::store::{Check, CheckVerdict, Store, StoreError, Verdicts};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitService, RateLimitServiceClient};
 use tonic::transport::Endpoint;
@@ -121,6 +122,7 @@ fn service<S: Store>(limiter: Limiter<S>, metrics: Arc<Metrics>) -> Service<S> {
         decided_by_header: None,
         dynamic_metadata: false,
         store_timeout: support::SOON,
+        request_ids: false,
     };
     Service::new(Arc::new(limiter), metrics, options)
 }
@@ -136,8 +138,8 @@ async fn what_an_admin_asks_a_worker_does() {
     let limiter = Arc::new(limiter);
     let adjustments = AdjustmentStore::Memory(MemoryAdjustments::default());
     let steering = Arc::new(Steering::new(Arc::clone(&limiter), Arc::clone(&metrics), adjustments));
-    let (parts, alone) = ((Arc::clone(&limiter), Arc::clone(&metrics)), HeartbeatStore::Memory);
-    let fleet = Arc::new(Fleet::new("a", parts, alone, || ReplicaState::Ready));
+    let (parts, alone) = ((Arc::clone(&limiter), Arc::clone(&metrics), None), HeartbeatStore::Memory);
+    let fleet = Arc::new(Fleet::new("a".to_owned(), parts, alone, || ReplicaState::Ready));
     let tokens = AdminTokens { admin: Some(TOKEN.to_owned()), reader: None };
     let usage = UsageStore::Memory(Arc::<MemoryStore>::default());
     let admin = Some(Admin::new((limiter, runtime), (steering, fleet), usage, tokens, support::SOON));
@@ -176,8 +178,9 @@ async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
             let server = Arc::clone(&server);
             async move {
                 let begun = grpc::begin(accepted.register().unwrap()).await.unwrap();
-                let _permit = place.begun();
-                server.serve(begun, stop.requested()).await;
+                let activity = Activity::new();
+                assert!(place.begun(&activity));
+                server.serve(begun, activity, stop.requested()).await;
             }
         });
     }));

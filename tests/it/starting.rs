@@ -8,8 +8,8 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::support::tollgate::{Tollgate, command, request};
-use crate::support::{wait_until, wait_until_async};
+use crate::support::tollgate::{Tollgate, command};
+use crate::support::wait_until;
 
 const RULES: &str = "{domain: shop, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]}";
 const OTHERS: &str = "{domain: mall, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]}";
@@ -47,18 +47,19 @@ async fn health(tollgate: &Tollgate) -> ServingStatus {
 }
 
 #[tokio::test]
-async fn while_the_rules_are_loaded_health_says_so_and_calls_fail_until_they_are_there() {
+async fn while_the_rules_are_loaded_http_says_so_and_grpc_refuses_connections_until_they_are_there() {
     let slow = Slow::new();
     let tollgate = slow.start(&["ADMIN_API=true", "ADMIN_TOKEN=a token of some length"]);
-    assert_eq!(health(&tollgate).await, ServingStatus::NotServing);
     assert_eq!(tollgate.get("/healthcheck"), (500, "not serving: the rules are being loaded".to_owned()));
-    let ask = || tollgate.ask(request("shop", &[&[("user", "ann")]]));
-    let refused = ask().await.unwrap_err();
-    assert_eq!((refused.code(), refused.message()), (tonic::Code::Unavailable, "no rules are in force yet"));
-    assert_eq!(tollgate.metric("tollgate_requests_total{outcome=\"no_rules\"}"), 1.0);
+    let connect = || std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port));
+    assert_eq!(connect().unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
     let counters = format!("http://127.0.0.1:{}/counters?domain=shop&user=ann", tollgate.http_port);
     let counters = ureq::get(counters).header("Authorization", "Bearer a token of some length").call();
     assert!(matches!(counters, Err(ureq::Error::StatusCode(503))), "{counters:?}");
+    let body = br#"{"effect": "block", "domain": "shop", "who": "ann", "why": "a test", "for": "1m"}"#;
+    let token = ("authorization", "Bearer a token of some length");
+    let (status, said) = tollgate.send("POST", "/adjustments", &[token], body);
+    assert!(status == 503 && said.contains("no rules are in force yet"), "{status}: {said}");
     let progress = tollgate.must_log("loading the rules");
     let told = ["stage", "files", "files_read"].map(|field| &progress[field]);
     assert_eq!(told, [&"reading".into(), &1.into(), &serde_json::Value::from(0)]);
@@ -67,8 +68,33 @@ async fn while_the_rules_are_loaded_health_says_so_and_calls_fail_until_they_are
     slow.write(RULES);
     tollgate.must_log("tollgate is up");
     assert_eq!(tollgate.get("/healthcheck"), (200, "OK".to_owned()));
-    wait_until_async("gRPC says so, too", async || health(&tollgate).await == ServingStatus::Serving).await;
-    assert!(ask().await.is_ok());
+    assert_eq!(health(&tollgate).await, ServingStatus::Serving);
+    assert!(tollgate.passes("shop", &[("user", "ann")]).await);
+    assert_eq!(tollgate.metric("tollgate_requests_total{outcome=\"no_rules\"}"), 0.0, "no call came too early");
+}
+
+#[test]
+fn a_unix_socket_is_not_there_before_the_rules_are() {
+    let slow = Slow::new();
+    let path = slow.folder.path().join("gate.sock");
+    let setting = format!("GRPC_UDS={}", path.display());
+    let tollgate = slow.start(&[&setting]);
+    assert!(!path.exists());
+    slow.write(RULES);
+    tollgate.must_log("tollgate is up");
+    std::os::unix::net::UnixStream::connect(&path).unwrap();
+}
+
+#[test]
+fn a_port_that_others_listen_on_ends_the_process_before_its_rules_are_read() {
+    let slow = Slow::new();
+    let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut command = command();
+    command.env("RULES", slow.path()).env("HOST", "127.0.0.1").env("PORT", "0").env("GRPC_HOST", "127.0.0.1");
+    let output = command.env("GRPC_PORT", other.local_addr().unwrap().port().to_string()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("cannot listen on 127.0.0.1:") && said.contains("GRPC_PORT"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
@@ -131,6 +157,7 @@ fn a_load_that_fails_at_last_ends_the_process_with_its_report_unless_it_shall_wa
     let reason = "not serving: the rules are refused, and the log says why";
     assert_eq!(tollgate.get("/healthcheck"), (500, reason.to_owned()));
     assert_eq!(tollgate.metric("tollgate_rules_loads_total{result=\"error\"}"), 1.0);
+    std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).expect("it listens, and its health says why");
 }
 
 /// The first file has been read when it changes, and the second has not.
@@ -203,4 +230,27 @@ fn what_check_says_is_written_as_it_is_found() {
     let lines = String::from_utf8(output.stdout).unwrap();
     assert_eq!(lines.lines().filter(|line| line.ends_with("counters start afresh")).count(), 2_000);
     assert!(lines.ends_with("0 added, 0 removed, 2000 changed; counters of 2000 start afresh\n"));
+}
+
+#[test]
+fn a_pipe_where_a_file_belongs_ends_the_start_and_the_log_says_so() {
+    let slow = Slow::new();
+    let pipe = slow.path().display().to_string();
+    for (setting, others) in [
+        ("GRPC_SERVER_TLS_CERT", &["GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_KEY=/nowhere"][..]),
+        ("REDIS_AUTH_FILE", &["REDIS_URL=redis://127.0.0.1:1"]),
+        ("REDIS_TLS_CACERT", &["REDIS_URL=rediss://127.0.0.1:1"]),
+        ("DECISION_LOG", &[]),
+        ("VALUES_KEY_FILE", &["TOP_KEYS_VALUES=hashed"]),
+        ("PROMETHEUS_MAPPER_YAML", &["USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0"]),
+    ] {
+        let mut service = command();
+        service.envs(others.iter().map(|setting| setting.split_once('=').unwrap()));
+        service.envs([("GRPC_PORT", "0"), ("PORT", "0"), ("RULES", "/dev/null"), (setting, &*pipe)]);
+        let ended = service.output().unwrap();
+        let said = [ended.stdout, ended.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert_eq!(ended.status.code(), Some(1), "{setting}: {said}");
+        assert!(said.contains("it is a pipe or a socket: name a plain file"), "{setting}: {said}");
+    }
 }

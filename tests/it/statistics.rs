@@ -212,6 +212,28 @@ async fn values_stand_in_paths_where_the_rule_says_so_and_a_shared_one_never_doe
 }
 
 #[tokio::test]
+async fn refunds_are_counted_apart_as_far_as_there_are_any() {
+    let service = Tollgate::start(RULES, &PROMETHEUS);
+    let refunds = |series: &BTreeMap<String, f64>| -> Vec<(String, f64)> {
+        let refunds = series.iter().filter(|(name, _)| name.contains("total_negative_hits"));
+        refunds.map(|(name, value)| (name.clone(), *value)).collect()
+    };
+    ask(&service, &[("plan", "free")], 2).await;
+    assert_eq!(refunds(&scrape(&service, "/metrics")), []);
+    for (key, value) in [("plan", "free"), ("row", "7")] {
+        let mut request = request("shop", &[&[(key, value)]]);
+        (request.descriptors[0].hits_addend, request.descriptors[0].is_negative_hits) = (Some(2), true);
+        service.ask(request).await.unwrap();
+    }
+    let series = scrape(&service, "/metrics");
+    let named =
+        |level: &str| format!("ratelimit_service_rate_limit_total_negative_hits{{domain=\"shop\",key1=\"{level}\"}}");
+    assert_eq!(refunds(&series), [(named("plan_free"), 2.0), (named("row_7"), 2.0)]);
+    let hits = "ratelimit_service_rate_limit_total_hits{domain=\"shop\",key1=\"plan_free\"}";
+    assert_eq!(series[hits], 2.0, "no refund is a hit");
+}
+
+#[tokio::test]
 async fn series_from_values_are_bounded_and_a_metric_tells_how_many_have_gone() {
     let settings = [&PROMETHEUS[..], &["MAX_VALUE_SERIES=3", "PROMETHEUS_PATH=/stats"]].concat();
     let service = Tollgate::start(RULES, &settings);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crc16::{State, XMODEM};
+use deadpool_redis::redis::cmd;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use support::cluster::{Cluster, SLOTS};
@@ -13,22 +14,25 @@ use support::redis::Redis;
 use support::tollgate::{self as process, Tollgate, request};
 use support::{SOON, wait_until};
 use tokio::time::Instant;
-use tollgate::adjustment::{Adjustment, Id, InForce, MOST, Mistakes, Written};
-use tollgate::algorithm::Ask;
-use tollgate::decision::{Answer, DecidedBy, Status};
-use tollgate::descriptor::{Descriptor, Entry, Request, Role};
+use tollgate::engine::adjustment::{Adjustment, Id, InForce, MOST, Mistakes, Written};
+use tollgate::engine::algorithm::Ask;
+use tollgate::engine::clock::Clock;
+use tollgate::engine::decision::{Answer, DecidedBy, Status};
+use tollgate::engine::descriptor::{Descriptor, Entry, Request, Role};
+use tollgate::engine::plan::{Names, Plan, PlanOptions};
+use tollgate::engine::rules::Rules;
 use tollgate::limiter::{Deadlines, Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
-use tollgate::plan::{Names, Plan, PlanOptions};
-use tollgate::rules::Rules;
-use tollgate::rules::load::{LoadOptions, Sources, load};
-use tollgate::steering::{By, Steering};
+use tollgate::shared::adjusting::{By, Steering};
+use tollgate::shared::adjustments::{AdjustmentStore, Command, MemoryAdjustments, Outcome, remaining};
+use tollgate::shared::redis::adjustments::RedisAdjustments;
+use tollgate::sources::files::load::{LoadOptions, Sources, load};
 use tollgate::store::Store;
-use tollgate::store::adjustments::{AdjustmentStore, Command, MemoryAdjustments, Outcome, remaining};
 use tollgate::store::denied::{Denials, DeniedCache};
 use tollgate::store::lease::Leases;
-use tollgate::store::memory::{Clock, MemoryStore};
-use tollgate::store::redis::{OnCall, RedisAdjustments, RedisConfig};
+use tollgate::store::memory::MemoryStore;
+use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
+use tollgate::store::redis::topology::route::Route;
 use tollgate::wire::rate_limit_descriptor::RateLimitOverride;
 use tollgate::wire::rate_limit_response::Code;
 
@@ -480,6 +484,46 @@ async fn in_a_cluster_the_node_of_their_slot_has_the_adjustments() {
     assert!(replicas[1].passes("shop", &[("user", "ann")]).await);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_whose_configured_node_is_gone_keeps_what_instances_share() {
+    let mut cluster = Cluster::start(3, 0).await;
+    let seed = cluster.join(&[]).await;
+    let tollgate = start(&[&format!("REDIS_URL=redis-cluster://{seed}"), "REDIS_TIMEOUT=20s"]);
+    let (status, said) = begin(&tollgate, json!({"id": "one", "effect": "pass", "everything": true}));
+    assert_eq!(status, 201, "{said}");
+    let id = cluster.id(3).await;
+    for node in &cluster.nodes[..3] {
+        node.command::<()>(&format!("CLUSTER FORGET {id}")).await;
+    }
+    cluster.nodes[3].kill();
+    // Open connections would hide that new ones find no node.
+    for node in &cluster.nodes[..3] {
+        node.command::<i64>("CLIENT KILL TYPE normal SKIPME yes").await;
+    }
+    wait_until("an adjustment begins", || {
+        begin(&tollgate, json!({"id": "two", "effect": "pass", "everything": true})).0 == 201
+    });
+    let (status, said) = tollgate.send("GET", "/usage", &[("Authorization", &format!("Bearer {TOKEN}"))], b"");
+    assert_eq!(status, 200, "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_adjustment_that_is_ended_is_reported_and_logged_though_the_reply_is_lost() {
+    let redis = Redis::start();
+    let address = crate::causes::proxy(&redis, |sent, reply| {
+        let is_end = sent.windows(7).any(|part| part == b"\r\nend\r\n");
+        (!is_end).then_some(reply)
+    });
+    let tollgate = start(&[&format!("REDIS_URL=redis://{address}"), "REDIS_TIMEOUT=20s"]);
+    assert_eq!(begin(&tollgate, json!({"id": "one", "effect": "block", "everything": true})).0, 201);
+    let end = "/adjustments/one?who=ann&why=enough";
+    let (status, said) = send(&tollgate, "DELETE", end, TOKEN, &Value::Null);
+    assert_eq!(status, 200, "{said}");
+    assert_eq!(count_logged(&tollgate, "an adjustment is ended by hand", "one"), 1);
+    assert!(tollgate.passes("shop", &[("user", "ann")]).await);
+    assert_eq!(send(&tollgate, "DELETE", end, TOKEN, &Value::Null).0, 404, "there is none any more");
+}
+
 fn config(redis: &Redis) -> RedisConfig {
     RedisConfig {
         on_call: OnCall::default(),
@@ -504,14 +548,14 @@ fn written(id: &str, effect: &str, lasts: &str) -> Written {
     }
 }
 
-fn proposal(id: &str, effect: &str, lasts: &str) -> tollgate::adjustment::Proposal {
+fn proposal(id: &str, effect: &str, lasts: &str) -> tollgate::engine::adjustment::Proposal {
     written(id, effect, lasts).proposal(|| unreachable!("it has an id")).unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_who_write_at_once_both_do_and_a_lost_connection_is_made_anew() {
     let redis = Redis::start();
-    let writers = [(); 2].map(|()| Arc::new(RedisAdjustments::new(config(&redis)).unwrap()));
+    let writers = [(); 2].map(|()| Arc::new(RedisAdjustments::new(&Route::start(config(&redis)).unwrap())));
     let mut writing = tokio::task::JoinSet::new();
     for (place, writer) in writers.iter().enumerate() {
         let writer = Arc::clone(writer);
@@ -541,9 +585,55 @@ async fn two_who_write_at_once_both_do_and_a_lost_connection_is_made_anew() {
 }
 
 #[tokio::test]
+async fn lines_that_cannot_be_read_stay_and_stand_in_nobodys_way() {
+    let redis = Redis::start();
+    let mut connection = redis.connection().await;
+    let adjustments = RedisAdjustments::new(&Route::start(config(&redis)).unwrap());
+    let ask = async |command: Command<'_>| adjustments.ask(0, command).await.unwrap();
+    assert_eq!(ask(Command::Begin(&proposal("one", "block", "1h"))).await.outcome, Outcome::Done);
+    let (version, list) = ("p:{|adjustments}|version", "p:{|adjustments}|list");
+    let one: String = cmd("GET").arg(list).query_async(&mut connection).await.unwrap();
+    let (since, content) = (one.split(' ').next().unwrap(), one.splitn(4, ' ').nth(3).unwrap());
+    let unreadable = [
+        "nonsense".to_owned(),
+        format!("{since}.5 {since}9 fraction {content}"),
+        format!("{since} {since}9  {content}"),
+        format!("-5 {since}9 negative {content}"),
+        format!("{since} 1 backwards {content}"),
+        format!("{since} 99999999999999999999 late {content}"),
+    ]
+    .map(|line| line.trim_end().as_bytes().to_vec());
+    let far = format!("{since} 99999999999999 far {content}");
+    for damaged_version in ["1e308", "nonsense", "99999999999999999999"] {
+        let text = [one.as_bytes(), far.as_bytes(), b"\xff\xfe is no text\n", &unreadable.join(&b'\n'), b"\n"].concat();
+        cmd("SET").arg(list).arg(text).arg("PX").arg(60_000).exec_async(&mut connection).await.unwrap();
+        cmd("SET").arg(version).arg(damaged_version).exec_async(&mut connection).await.unwrap();
+        assert_eq!(ask(Command::Read).await.unreadable, unreadable.len() + 1);
+        assert_eq!(ask(Command::Begin(&proposal("two", "pass", "10s"))).await.outcome, Outcome::Done);
+        assert_eq!(ask(Command::End(&Id::parse("one").unwrap())).await.outcome, Outcome::Done);
+        let read = ask(Command::Read).await;
+        assert_eq!((read.adjustments.len(), read.unreadable), (2, unreadable.len() + 1), "{read:?}");
+        assert_eq!(
+            read.adjustments[0].lasts(),
+            Duration::from_secs(7 * 86_400),
+            "it is far, and no further than may be"
+        );
+        assert_eq!(ask(Command::End(&Id::parse("far").unwrap())).await.outcome, Outcome::Done);
+        assert_eq!(ask(Command::End(&Id::parse("two").unwrap())).await.outcome, Outcome::Done);
+        // They are left, for as long as they were to be.
+        let kept: Vec<u8> = cmd("GET").arg(list).query_async(&mut connection).await.unwrap();
+        let lines: Vec<&[u8]> = kept.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
+        assert_eq!(lines[1..], unreadable.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let ttl: i64 = cmd("PTTL").arg(list).query_async(&mut connection).await.unwrap();
+        assert!((1..=7 * 86_400_000).contains(&ttl), "{ttl}");
+        assert_eq!(ask(Command::Begin(&proposal("one", "block", "1h"))).await.outcome, Outcome::Done);
+    }
+}
+
+#[tokio::test]
 async fn there_may_be_so_many_and_one_that_ends_makes_room() {
     let redis = Redis::start();
-    let shared = AdjustmentStore::Redis(Box::new(RedisAdjustments::new(config(&redis)).unwrap()));
+    let shared = AdjustmentStore::Redis(Box::new(RedisAdjustments::new(&Route::start(config(&redis)).unwrap())));
     for store in [shared, AdjustmentStore::Memory(MemoryAdjustments::default())] {
         let ask = async |command: Command<'_>| store.ask(0, command).await.unwrap().outcome;
         for i in 0..MOST {

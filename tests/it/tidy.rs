@@ -5,122 +5,69 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tollgate::algorithm::Algorithm;
+use tollgate::engine::algorithm::Algorithm;
 
-/// For each module, what it may use of the others. What is not named here may use nothing.
+/// For each room, the rooms it may import. A room is a folder of `src`, and in those of [`DIVIDED`] a folder or file
+/// below. `engine` may import nothing: its own rooms are ordered in [`ENGINE`].
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("descriptor", &["algorithm"]),
-    ("algorithm", &[]),
-    ("lease", &["algorithm"]),
-    ("usage", &[]),
-    ("adjustment", &["algorithm", "descriptor"]),
-    ("files", &[]),
-    ("rules", &["algorithm", "descriptor", "files", "lease", "usage"]),
-    (XDS, &["connect", "files", "rules", "wire"]),
-    ("store", &["adjustment", "algorithm", "descriptor", "files", "lease", "spans", "telemetry", "tls", "usage"]),
-    ("plan", &["adjustment", "algorithm", "decision", "descriptor", "rules", "store"]),
-    ("decision", &["algorithm", "descriptor", "plan", "rules", "store"]),
-    (
-        "metrics",
-        &[
-            "adjustment",
-            "algorithm",
-            "decision",
-            "decision_log",
-            "descriptor",
-            "plan",
-            "rules",
-            "spans",
-            "store",
-            "tls",
-            "version",
-        ],
-    ),
-    ("values", &["descriptor", "plan", "rules"]),
-    ("decision_log", &["algorithm", "decision", "descriptor", "plan", "rules", "store", "telemetry", "values"]),
-    ("heavy_hitters", &["algorithm", "decision", "descriptor", "metrics", "plan", "rules", "store", "values"]),
-    ("statsd", &["metrics", "telemetry"]),
-    ("telemetry", &[]),
-    ("connect", &[]),
-    ("spans", &["connect", "telemetry", "version"]),
-    ("room", &["algorithm", "decision", "plan", "store"]),
-    ("counters", &["adjustment", "algorithm", "decision", "descriptor", "explain", "plan", "rules", "store"]),
-    ("console", &["counters", "descriptor", "metrics", "rules", "store"]),
-    ("changes", &["algorithm", "counters", "descriptor", "rules", "store"]),
-    ("sample", &["descriptor", "rules", "store"]),
-    ("candidates", &["changes", "decision", "descriptor", "metrics", "plan", "rules", "sample", "store", "values"]),
-    ("what_if", &["algorithm", "descriptor", "plan", "replay", "rules", "sample", "store", "values"]),
-    ("explain", &["adjustment", "algorithm", "decision", "descriptor", "plan", "rules", "store"]),
-    ("replay", &["algorithm", "decision", "descriptor", "plan", "rules", "store", "values"]),
+    ("engine", &[]),
+    ("store", &["engine", "files", "shared/usage", "spans", "telemetry", "tls"]),
+    ("sources/files", &["engine", "files"]),
+    ("sources/xds", &["connect", "engine", "files", "sources/files", "wire"]),
+    ("shared/adjusting", &["engine", "limiter", "metrics", "shared/adjustments", "store"]),
+    ("shared/adjustments", &["engine", "shared/redis", "store"]),
+    ("shared/fleet", &["engine", "limiter", "metrics", "observe/candidates", "shared/redis", "store", "version"]),
+    ("shared/redis", &["engine", "shared/adjustments", "shared/fleet", "shared/usage", "store"]),
+    ("shared/usage", &["engine", "shared/redis"]),
     ("delay", &["metrics", "telemetry"]),
+    ("metrics", &["engine", "observe/decision_log", "spans", "store", "telemetry", "tls", "version"]),
     (
-        "limiter",
+        "observe/candidates",
+        &["engine", "metrics", "observe", "observe/redaction", "observe/sample", "store", "observe/watch"],
+    ),
+    ("observe/decision_log", &["engine", "files", "observe/redaction", "telemetry", "observe/watch"]),
+    ("observe/heavy_hitters", &["engine", "metrics", "observe", "observe/redaction", "observe/watch"]),
+    (
+        "observe",
         &[
-            "adjustment",
-            "algorithm",
-            "candidates",
-            "counters",
-            "decision",
-            "delay",
-            "descriptor",
-            "explain",
-            "heavy_hitters",
-            "metrics",
-            "plan",
-            "room",
-            "rules",
-            "store",
-            "telemetry",
-            "what_if",
+            "engine",
+            "observe/candidates",
+            "observe/decision_log",
+            "observe/heavy_hitters",
+            "observe/watch",
+            "observe/what_if",
         ],
     ),
-    ("steering", &["adjustment", "descriptor", "limiter", "metrics", "rules", "store"]),
-    ("fleet", &["limiter", "metrics", "store", "version"]),
-    ("tls", &["files"]),
-    ("wire", &["descriptor"]),
-    ("version", &[]),
-    ("probe", &[]),
-    (
-        "grpc",
-        &[
-            "algorithm",
-            "decision",
-            "decision_log",
-            "delay",
-            "descriptor",
-            "explain",
-            "limiter",
-            "metrics",
-            "plan",
-            "rules",
-            "spans",
-            "store",
-            "wire",
-        ],
-    ),
+    ("observe/watch", &["engine"]),
+    ("observe/redaction", &["engine"]),
+    ("observe/sample", &["engine", "store"]),
+    ("observe/what_if", &["engine", "observe/redaction", "observe/sample", "replay", "store", "observe/watch"]),
+    ("replay", &["engine", "observe/redaction", "store"]),
+    ("ledger", &["engine"]),
+    ("inspect", &["engine", "limiter", "store"]),
+    ("limiter", &["delay", "engine", "metrics", "observe", "observe/watch", "store", "telemetry"]),
+    ("wire", &["engine"]),
+    ("grpc", &["delay", "engine", "inspect", "limiter", "metrics", "spans", "store", "wire"]),
     (
         "http",
         &[
-            "adjustment",
-            "algorithm",
-            "candidates",
-            "console",
-            "counters",
-            "descriptor",
-            "explain",
-            "fleet",
+            "engine",
             "grpc",
-            "heavy_hitters",
+            "inspect",
+            "ledger",
             "limiter",
             "metrics",
-            "rules",
-            "steering",
+            "observe",
+            "observe/candidates",
+            "observe/heavy_hitters",
+            "observe/redaction",
+            "observe/what_if",
+            "shared/adjusting",
+            "shared/fleet",
+            "shared/usage",
             "store",
             "telemetry",
-            "usage",
-            "values",
             "version",
-            "what_if",
             "wire",
         ],
     ),
@@ -128,88 +75,57 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (
         "settings",
         &[
-            "algorithm",
-            "decision_log",
-            "grpc",
-            "http",
-            "limiter",
-            "metrics",
-            "plan",
-            "rules",
-            "spans",
-            "statsd",
-            "store",
-            "telemetry",
-            "tls",
-            "values",
-        ],
-    ),
-    (
-        "server",
-        &[
-            "candidates",
-            "changes",
-            "connect",
-            "console",
-            "decision_log",
+            "engine",
             "files",
-            "fleet",
-            "http",
             "grpc",
-            "heavy_hitters",
+            "http",
             "limiter",
             "metrics",
-            "plan",
-            "probe",
-            "rules",
-            "settings",
+            "observe/decision_log",
+            "observe/redaction",
+            "sources/files",
+            "sources/xds",
             "spans",
-            "statsd",
-            "steering",
             "store",
             "telemetry",
             "tls",
-            "version",
-            "what_if",
-            "wire",
         ],
     ),
-    (
-        "command",
-        &[
-            "adjustment",
-            "changes",
-            "counters",
-            "decision",
-            "descriptor",
-            "explain",
-            "fleet",
-            "heavy_hitters",
-            "limiter",
-            "metrics",
-            "plan",
-            "probe",
-            "replay",
-            "room",
-            "rules",
-            "server",
-            "settings",
-            "steering",
-            "store",
-            "telemetry",
-            "tls",
-            "usage",
-            "version",
-            "wire",
-        ],
-    ),
+    ("server", EVERYTHING),
+    ("command", EVERYTHING),
+    ("connect", &[]),
+    ("files", &[]),
+    ("probe", &[]),
+    ("spans", &["connect", "telemetry", "version"]),
+    ("telemetry", &[]),
+    ("tls", &["files"]),
+    ("version", &[]),
 ];
 
-/// Only these know the wire's types, and only these do I/O by `tokio::net`.
-const OUTSIDE: &[&str] = &["connect", "grpc", "wire", "server", "command", "spans", XDS];
+/// The rooms of `engine`, each of which may import those before it.
+const ENGINE: &[&str] = &[
+    "printable",
+    "algorithm",
+    "descriptor",
+    "usage",
+    "adjustment",
+    "clock",
+    "check",
+    "rules",
+    "asked",
+    "decision",
+    "plan",
+    "explain",
+];
 
-/// A source of rules that speaks gRPC: a module of its own here, because no other part of `rules` does.
-const XDS: &str = "rules/source/xds";
+/// Folders whose own folders and files are rooms.
+const DIVIDED: &[&str] = &["observe", "shared", "sources"];
+
+/// For the rooms at the top: they put the others together.
+const EVERYTHING: &[&str] = &["*"];
+
+/// Only these know the wire's types, and only these do I/O by `tokio::net`.
+const OUTSIDE: &[&str] = &["connect", "grpc", "wire", "server", "command", "spans", "sources/xds"];
 
 pub fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -228,13 +144,24 @@ pub fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
     found
 }
 
-/// `src/rules/report.rs` is of the module `rules`.
-fn module(path: &Path) -> String {
-    if path.starts_with(Path::new("src").join(XDS)) {
-        return XDS.to_owned();
-    }
-    let first = path.strip_prefix("src").unwrap().components().next().unwrap();
-    first.as_os_str().to_str().unwrap().trim_end_matches(".rs").to_owned()
+/// The room of a file: `src/grpc/convert.rs` is in `grpc`, `src/sources/files/load.rs` in `sources/files`.
+fn room(path: &Path) -> String {
+    let words: Vec<_> = path.strip_prefix("src").unwrap().iter().map(|word| word.to_str().unwrap()).collect();
+    room_of(&words.iter().map(|word| word.trim_end_matches(".rs")).filter(|word| *word != "mod").collect::<Vec<_>>())
+}
+
+fn room_of(module: &[&str]) -> String {
+    let is_module = |word: &&str| word.starts_with(|first: char| first.is_ascii_lowercase());
+    let below = module.get(1).filter(|word| DIVIDED.contains(&module[0]) && is_module(word));
+    below.map_or_else(|| module[0].to_owned(), |below| format!("{}/{below}", module[0]))
+}
+
+/// The modules that a text imports by their paths from the crate's root, a segment each.
+fn imports(text: &str) -> impl Iterator<Item = Vec<&str>> {
+    text.split("crate::").skip(1).map(|path| {
+        let end = path.find(|char: char| !char.is_ascii_alphanumeric() && !"_:".contains(char)).unwrap_or(path.len());
+        path[..end].split("::").filter(|segment| !segment.is_empty()).collect()
+    })
 }
 
 fn source(path: &Path) -> String {
@@ -242,39 +169,57 @@ fn source(path: &Path) -> String {
 }
 
 #[test]
-fn modules_use_each_other_in_one_direction() {
+fn rooms_use_each_other_in_one_direction() {
     let mut wrong = Vec::new();
     let mut seen = BTreeSet::new();
     for path in files("src", "rs") {
-        let user = module(&path);
-        if matches!(user.as_str(), "lib" | "main") {
+        let user = room(&path);
+        if matches!(user.as_str(), "lib" | "main" | "shared" | "sources") {
             continue;
         }
         seen.insert(user.clone());
         let allowed = MAY_USE.iter().find(|(name, _)| *name == user).map_or(&[][..], |(_, allowed)| allowed);
-        let text = source(&path);
-        for used in text.split("crate::").skip(1) {
-            let end = used.find(|char: char| !char.is_ascii_alphanumeric() && char != '_').unwrap_or(used.len());
-            let used = &used[..end];
-            if used != user && !allowed.contains(&used) {
+        for used in imports(source(&path).split("#[cfg(test)]").next().unwrap()) {
+            let used = room_of(&used);
+            if used != user && allowed != EVERYTHING && !allowed.contains(&&*used) {
                 wrong.push(format!("{}: {user} must not use {used}", path.display()));
             }
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
     let listed: BTreeSet<String> = MAY_USE.iter().map(|(name, _)| (*name).to_owned()).collect();
-    assert_eq!(listed, seen, "the list above names just the modules that there are");
+    assert_eq!(listed, seen, "the list above names just the rooms that there are");
+}
+
+#[test]
+fn the_engine_is_built_from_below() {
+    let mut wrong = Vec::new();
+    for path in files("src/engine", "rs") {
+        let words: Vec<_> = path.iter().map(|word| word.to_str().unwrap()).collect();
+        let place = |name: &str| ENGINE.iter().position(|room| *room == name);
+        let user = words[2].trim_end_matches(".rs");
+        let Some(own) = place(user) else {
+            assert_eq!(user, "mod", "{} is not in the list above", path.display());
+            continue;
+        };
+        for used in imports(source(&path).split("#[cfg(test)]").next().unwrap()) {
+            if used[0] == "engine" && place(used[1]).is_none_or(|used| used > own) {
+                wrong.push(format!("{}: {user} must not use {}", path.display(), used[1]));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
 #[test]
 fn the_core_knows_neither_the_wire_nor_the_clock() {
     for path in files("src", "rs") {
-        let (module, text) = (module(&path), source(&path));
+        let (module, text) = (room(&path), source(&path));
         let code = text.split("#[cfg(test)]").next().unwrap();
         if !OUTSIDE.contains(&module.as_str()) && module != "lib" {
             assert!(!code.contains("tonic"), "{} speaks gRPC", path.display());
         }
-        if ["algorithm", "descriptor", "lease", "plan", "decision"].contains(&module.as_str()) {
+        if module == "engine" {
             for word in ["Instant", "SystemTime", "tokio", "std::fs", "async"] {
                 assert!(!code.contains(word), "{} uses {word}", path.display());
             }
@@ -285,7 +230,7 @@ fn the_core_knows_neither_the_wire_nor_the_clock() {
 #[test]
 fn the_command_line_is_a_matter_of_settings_and_command() {
     for path in files("src", "rs") {
-        let (module, text) = (module(&path), source(&path));
+        let (module, text) = (room(&path), source(&path));
         for (name, homes) in [("clap", ["settings", "command"]), ("anyhow", ["server", "command"])] {
             let is_used = text.contains(&format!("{name}::"));
             assert!(!is_used || homes.contains(&&*module), "{} uses {name}", path.display());
@@ -324,7 +269,7 @@ fn no_dependency_needs_a_newer_rust_than_we_declare() {
 #[test]
 fn of_redis_only_its_store_knows() {
     for path in files("src", "rs") {
-        if !path.starts_with("src/store/redis") {
+        if !path.starts_with("src/store/redis") && !path.starts_with("src/shared/redis") {
             assert!(!source(&path).contains("deadpool_redis"), "{} uses a Redis crate", path.display());
         }
     }
@@ -337,23 +282,14 @@ fn every_algorithm_is_one_pair_of_files() {
         files(folder, extension).into_iter().map(stem).collect()
     };
     let names: BTreeSet<String> = Algorithm::ALL.iter().map(|algorithm| algorithm.name().to_owned()).collect();
-    let rust: BTreeSet<String> = &stems("src/algorithm", "rs")
-        - &BTreeSet::from(["mod", "ask", "bucket", "calendar", "limit", "penalty"].map(str::to_owned));
+    let rust: BTreeSet<String> = &stems("src/engine/algorithm", "rs")
+        - &BTreeSet::from(
+            ["mod", "ask", "bucket", "calendar", "lease_terms", "limit", "options", "penalty"].map(str::to_owned),
+        );
     let lua = &stems("lua", "lua")
         - &BTreeSet::from(
-            [
-                "prelude",
-                "bucket",
-                "decide",
-                "alone",
-                "scattered",
-                "penalty",
-                "usage",
-                "rights",
-                "adjustments",
-                "replicas",
-            ]
-            .map(str::to_owned),
+            ["prelude", "bucket", "decide", "alone", "scattered", "penalty", "usage", "rights", "adjustments", "fleet"]
+                .map(str::to_owned),
         );
     assert_eq!(rust, names);
     assert_eq!(lua, names);

@@ -1,6 +1,7 @@
 //! The Rust and the Lua of every algorithm, and of a request's group, are the same function: verdicts, stored bytes and
 //! TTLs are equal at every step, by a real Redis, down to the last bit.
 
+use crate::fuzzing::damage;
 use crate::support;
 
 use std::collections::{BTreeMap, HashMap};
@@ -10,20 +11,21 @@ use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{FromRedisValue, Value, cmd, from_redis_value, pipe};
 use proptest::prelude::*;
 use support::limits::{
-    Change, any_change, any_limit, any_penalty, any_time_zone, any_window, ask, calendar_limit, max_wait_ms, memory_ms,
-    small_limit,
+    Change, any_change, any_limit, any_penalty, any_time_zone, any_window, ask, bound, calendar_limit, max_wait_ms,
+    memory_ms, small_limit,
 };
 use support::redis::Redis;
-use tollgate::algorithm::{
-    Algorithm, Ask, Caller, Charge, Effect, Limit, MAX_HITS, NamedWindow, Options, Outcome, Penalty, State,
+use tollgate::engine::algorithm::{
+    Algorithm, Ask, Caller, Charge, Effect, Limit, MAX_HITS, NamedWindow, Options, Outcome, Penalty, State, penalty,
 };
-use tollgate::descriptor::Role;
-use tollgate::store::memory::Clock;
-use tollgate::store::redis::script::{self, Group, Reply, Scripts};
-use tollgate::store::{Check, CheckVerdict, Key, Occasion, Origin, Penalized, Recorded, StoreError, Verdicts, group};
-use tollgate::usage::{Period, Totals, Usage};
+use tollgate::engine::check::group;
+use tollgate::engine::check::{Check, CheckVerdict, Key, Occasion, Origin, Penalized, Recorded, StoreError, Verdicts};
+use tollgate::engine::clock::Clock;
+use tollgate::engine::descriptor::Role;
+use tollgate::engine::usage::{Period, Totals, Usage};
+use tollgate::store::redis::decide::script::{self, Group, Reply, Scripts};
 
-const START: u64 = 1_784_000_000_123;
+pub const START: u64 = 1_784_000_000_123;
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
 
@@ -143,13 +145,13 @@ fn counters(checks: &[Check]) -> Vec<(&Key, bool)> {
 }
 
 /// The scripts behind the clock of `support/clock.lua`.
-struct Lua {
+pub struct Lua {
     connection: MultiplexedConnection,
     scripts: Scripts,
 }
 
 impl Lua {
-    async fn new(redis: &Redis) -> Lua {
+    pub async fn new(redis: &Redis) -> Lua {
         let scripts = Scripts::behind(include_str!("support/clock.lua"));
         let mut connection = redis.connection().await;
         for load in scripts.load(false) {
@@ -169,13 +171,34 @@ impl Lua {
         (fields.into_iter().map(record).collect(), tag, ends_at)
     }
 
-    async fn forget(&mut self) {
+    pub async fn forget(&mut self) {
         cmd("FLUSHDB").exec_async(&mut self.connection).await.unwrap();
+    }
+
+    /// Puts this in the place of a counter.
+    async fn put(&mut self, key: &Key, held: &Held) {
+        let put = match held {
+            Held::Text(bytes) => cmd("SET").arg(key.as_str()).arg(bytes).to_owned(),
+            Held::List(items) => cmd("RPUSH").arg(key.as_str()).arg(items).to_owned(),
+            Held::Hash => cmd("HSET").arg(key.as_str()).arg(0).arg("").to_owned(),
+        };
+        cmd("DEL").arg(key.as_str()).exec_async(&mut self.connection).await.unwrap();
+        put.exec_async(&mut self.connection).await.unwrap();
     }
 
     /// The verdicts on all requests of a call, each where there is one, and for each of their counters its bytes and
     /// when it expires.
     async fn decide(&mut self, requests: &[Vec<Check>], clocks: Clocks) -> (Vec<Decided>, Vec<Stored>) {
+        let (decided, stored, _) = self.decide_damaged(requests, clocks).await;
+        (decided, stored)
+    }
+
+    /// The same with the names of the counters that were damaged.
+    async fn decide_damaged(
+        &mut self,
+        requests: &[Vec<Check>],
+        clocks: Clocks,
+    ) -> (Vec<Decided>, Vec<Stored>, Vec<Vec<u8>>) {
         let mut pipe = pipe();
         pipe.cmd("SET").arg("clock").arg(clocks.redis).ignore();
         let groups: Vec<Group> = requests.iter().map(|checks| Group::by_clock(checks, &clocks)).collect();
@@ -201,7 +224,52 @@ impl Lua {
             (bytes, read(ttl))
         });
         let mut reply = Reply::new(&reply, groups.iter().map(Group::counters).sum()).unwrap();
-        (groups.iter().map(|group| reply.next(group)).collect(), stored.collect())
+        let decided = groups.iter().map(|group| reply.next(group)).collect();
+        (decided, stored.collect(), reply.into_damaged())
+    }
+}
+
+/// What a key holds.
+#[derive(Clone, Debug, PartialEq)]
+enum Held {
+    Text(Vec<u8>),
+    List(Vec<Vec<u8>>),
+    Hash,
+}
+
+impl Held {
+    /// What the key of a counter holds that was packed so.
+    fn of(packed: Vec<u8>, is_list: bool) -> Held {
+        if is_list { Held::List(packed.chunks(20).map(<[u8]>::to_vec).collect()) } else { Held::Text(packed) }
+    }
+
+    /// The same, or another type, damaged somewhere.
+    fn damaged(self, rng: &mut fastrand::Rng) -> Held {
+        match (rng.usize(..8), self) {
+            (0, _) => Held::Hash,
+            (1, Held::Text(bytes)) => Held::List(vec![bytes]),
+            (1, Held::List(items)) => Held::Text(items.concat()),
+            (2, Held::Text(_)) => Held::Text((0..rng.usize(..120)).map(|_| rng.u8(..)).collect()),
+            (_, Held::List(mut items)) => {
+                let place = rng.usize(..items.len());
+                damage(rng, &mut items[place]);
+                Held::List(items)
+            }
+            (_, Held::Text(mut bytes)) => {
+                damage(rng, &mut bytes);
+                Held::Text(bytes)
+            }
+            (_, Held::Hash) => Held::Hash,
+        }
+    }
+
+    /// The bytes, where it is of the type of such a counter.
+    fn bytes(&self, is_list: bool) -> Option<Vec<u8>> {
+        match self {
+            Held::Text(bytes) if !is_list => Some(bytes.clone()),
+            Held::List(items) if is_list => Some(items.concat()).filter(|_| items.iter().all(|item| item.len() == 20)),
+            _ => None,
+        }
     }
 }
 
@@ -212,9 +280,9 @@ type Stored = (Option<Vec<u8>>, Option<u64>);
 
 /// What the clocks of Redis and of the process that asks read.
 #[derive(Clone, Copy, Debug)]
-struct Clocks {
-    redis: u64,
-    process: u64,
+pub struct Clocks {
+    pub redis: u64,
+    pub process: u64,
 }
 
 impl Clock for Clocks {
@@ -231,8 +299,8 @@ fn read<T: FromRedisValue>(value: &Value) -> T {
 type Kept = (BTreeMap<u64, Totals>, Option<String>, Option<u64>);
 
 /// The same in Rust.
-#[derive(Default)]
-struct Twin {
+#[derive(Clone, Default)]
+pub struct Twin {
     /// Each with its state, and when it expires.
     counters: HashMap<Key, (State, u64)>,
     pages: BTreeMap<Key, Kept>,
@@ -248,7 +316,12 @@ impl Twin {
         for (place, added) in group::added(checks, verdicts, clocks.redis) {
             let check = &checks[place];
             let recorded = check.recorded.as_ref().unwrap();
-            let page = self.pages.entry(check.key.of_page(recorded.usage.period(), clocks.process)).or_default();
+            let period = recorded.usage.period();
+            let is_near = (clocks.process / period.page_ms()).abs_diff(clocks.redis / period.page_ms()) <= 1;
+            let named_by = if is_near { clocks.process } else { clocks.redis };
+            let page = self.pages.entry(check.key.of_page(period, named_by)).or_default();
+            let charged = page.0.values().map(|record| record.cost).sum();
+            let Some(added) = added.on_page(charged) else { continue };
             if !page.0.contains_key(&added.index) {
                 page.1 = recorded.tag.as_deref().map(str::to_owned).or(page.1.take());
                 page.2 = page.2.max(Some(clocks.redis + recorded.usage.page_kept_ms()));
@@ -258,7 +331,7 @@ impl Twin {
         }
     }
 
-    fn decide(&mut self, checks: &[Check], now: u64) -> Verdicts {
+    pub fn decide(&mut self, checks: &[Check], now: u64) -> Verdicts {
         let keys: Vec<&Key> = group::keys(checks).collect();
         let (verdicts, effects) = group::decide(checks, now, |i| self.state(keys[i]));
         if let ([check], [_]) = (checks, &keys[..]) {
@@ -281,6 +354,37 @@ impl Twin {
         }
         verdicts
     }
+}
+
+/// Lets both decide the requests of a call. Their verdicts, and what they keep, are the same.
+pub async fn agree(
+    lua: &mut Lua,
+    rust: &mut Twin,
+    requests: &[Vec<Check>],
+    clocks: Clocks,
+) -> Result<Verdicts, TestCaseError> {
+    let now = clocks.redis;
+    let (decided, stored) = lua.decide(requests, clocks).await;
+    let verdicts: Verdicts = decided.into_iter().flat_map(Result::unwrap).collect();
+    let mut twins = Verdicts::new();
+    for checks in requests {
+        let verdicts = rust.decide(checks, now);
+        rust.record(checks, &verdicts, clocks);
+        twins.extend(verdicts);
+    }
+    prop_assert_eq!(&verdicts, &twins, "at {}: {:?}", now, requests);
+    for (name, page) in &rust.pages {
+        prop_assert_eq!(&lua.page(name).await, page, "at {}: {:?}", now, requests);
+    }
+    let asked = requests.iter().flat_map(|checks| counters(checks));
+    for ((key, _), (bytes, expiry)) in asked.zip(stored) {
+        let twin = rust.counters.get(key);
+        prop_assert_eq!(bytes, twin.map(|(state, _)| state.pack()), "at {}: {:?}", now, key);
+        if let Some((_, expires_at)) = twin {
+            prop_assert_eq!(expiry, Some(*expires_at), "at {}: {:?}", now, key);
+        }
+    }
+    Ok(verdicts)
 }
 
 #[test]
@@ -320,29 +424,10 @@ fn rust_and_lua_agree_at_every_step() {
             };
             let requests: Vec<Vec<Check>> = calls.iter().map(|asked| checks(&limits, &charges, asked)).collect();
             let clocks = Clocks { redis: now, process: now.saturating_add_signed(ahead) };
-            let (decided, stored) = runtime.block_on(lua.decide(&requests, clocks));
-            let verdicts: Verdicts = decided.into_iter().flat_map(Result::unwrap).collect();
-            let mut twins = Verdicts::new();
-            for checks in &requests {
-                let verdicts = rust.decide(checks, now);
-                rust.record(checks, &verdicts, clocks);
-                twins.extend(verdicts);
-            }
-            prop_assert_eq!(&verdicts, &twins, "at {}: {:?}", now, requests);
-            for (name, page) in &rust.pages {
-                prop_assert_eq!(&runtime.block_on(lua.page(name)), page, "at {}: {:?}", now, requests);
-            }
+            let verdicts = runtime.block_on(agree(&mut lua, &mut rust, &requests, clocks))?;
             for (check, verdict) in requests.iter().flatten().zip(verdicts.iter().flatten()) {
                 let charge = Charge::of(check.ask, verdict.at_ms, &verdict.own);
                 charges.extend(charge.map(|charge| (check.key.clone(), check.caller, charge)));
-            }
-            let asked = requests.iter().flat_map(|checks| counters(checks));
-            for ((key, _), (bytes, expiry)) in asked.zip(stored) {
-                let twin = rust.counters.get(key);
-                prop_assert_eq!(bytes, twin.map(|(state, _)| state.pack()), "at {}: {:?}", now, key);
-                if let Some((_, expires_at)) = twin {
-                    prop_assert_eq!(expiry, Some(*expires_at), "at {}: {:?}", now, key);
-                }
             }
         }
         Ok(())
@@ -398,4 +483,196 @@ fn a_window_of_the_calendar_is_that_of_the_clock_of_redis() {
         Ok(())
     });
     agree.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// Lua looks at a log, at slots and at the sum of a window as far as a decision goes, so that it may miss what is wrong
+/// elsewhere in them: that is bounded by the next test.
+#[test]
+fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = Redis::start();
+    let lua = std::cell::RefCell::new(runtime.block_on(Lua::new(&redis)));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 1_500,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let before = prop::collection::vec((0..20_u64, 0..6_i64, 0..3_u64), 1..12);
+    let limits = (prop_oneof![any_limit(), small_limit()], prop::option::weighted(0.3, any_penalty()));
+    let wants = prop_oneof![4 => 1..4_i64, 1 => -3..0_i64];
+    let drawn = (limits, prop::option::weighted(0.3, any_window()), before, wants, any::<u64>(), any::<bool>());
+    let seen = std::cell::Cell::new(0);
+    let agree = runner.run(&drawn, |((limit, penalty), window, before, hits, seed, is_alone)| {
+        let (mut lua, mut rng) = (lua.borrow_mut(), fastrand::Rng::with_seed(seed));
+        runtime.block_on(lua.forget());
+        let is_list = limit.algorithm() == Algorithm::SlidingLog;
+        let is_aligned = limit.algorithm() == Algorithm::FixedWindow && limit.options().time_zone.is_none();
+        let window = window.filter(|_| is_aligned);
+        let own = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
+        let penalty = penalty.map(|penalty| Penalized { key: own.of_penalty(&penalty), penalty });
+        let check = |hits, holder| Check {
+            penalty: penalty.clone(),
+            caller: Caller { window, holder, ..Caller::default() },
+            ..Check::new(own.clone(), limit, ask(hits))
+        };
+        let (mut rust, mut now) = (Twin::default(), START);
+        for (by, hits, holder) in before {
+            now += by;
+            rust.decide(&[check(hits, holder)], now);
+        }
+        let mut expected = Vec::new();
+        let asked = check(hits, 0);
+        for (key, is_list) in [(&own, is_list)].into_iter().chain(penalty.as_ref().map(|penalty| (&penalty.key, false)))
+        {
+            let Some((state, _)) = rust.counters.remove(key) else { continue };
+            let mut held = Held::of(state.pack(), is_list);
+            if rng.bool() {
+                held = held.damaged(&mut rng);
+            }
+            if held == Held::List(Vec::new()) {
+                continue;
+            }
+            runtime.block_on(lua.put(key, &held));
+            let read = |bytes: Vec<u8>| match key == &own {
+                true => State::unpack(&limit, asked.caller, &bytes),
+                false => penalty::State::unpack(&bytes).map(State::Penalty),
+            };
+            match held.bytes(is_list).and_then(read) {
+                Some(state) => drop(rust.counters.insert(key.clone(), (state, 0))),
+                // A refund is none of a penalty's business.
+                None if key == &own || hits > 0 => expected.push(key.as_str().as_bytes().to_vec()),
+                None => {}
+            }
+        }
+        let other = Limit::new(Algorithm::TokenBucket, 9, Duration::from_secs(1), Options::default()).unwrap();
+        let other = Check::new(Key::new("", "other", &[], |_| None, &other, Origin::Rule), other, ask(1));
+        let requests = if is_alone { vec![vec![asked]] } else { vec![vec![asked], vec![other]] };
+        let clocks = Clocks { redis: now, process: now };
+        let (decided, stored, damaged) = runtime.block_on(lua.decide_damaged(&requests, clocks));
+        let decided: Vec<Verdicts> = decided.into_iter().map(Result::unwrap).collect();
+        seen.set(seen.get() + damaged.len());
+        let is_lazy = [Algorithm::SlidingWindow, Algorithm::SlidingLog, Algorithm::Concurrency];
+        if is_lazy.contains(&limit.algorithm()) && damaged != expected {
+            let own = own.as_str().as_bytes();
+            prop_assert!(expected.iter().any(|name| name == own) && !damaged.iter().any(|name| name == own));
+            return Ok(());
+        }
+        prop_assert_eq!(&damaged, &expected);
+        for (checks, decided) in requests.iter().zip(&decided) {
+            prop_assert_eq!(decided, &rust.decide(checks, now));
+        }
+        for ((key, _), (bytes, _)) in requests.iter().flat_map(|checks| counters(checks)).zip(stored) {
+            prop_assert_eq!(bytes, rust.state(key).map(State::pack), "{:?}", key);
+        }
+        Ok(())
+    });
+    agree.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(seen.get() > 100, "{} damaged counters", seen.get());
+}
+
+#[test]
+fn damage_opens_no_limit_for_longer_than_it_remembers_and_denies_for_no_longer() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = Redis::start();
+    let lua = std::cell::RefCell::new(runtime.block_on(Lua::new(&redis)));
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 100,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let limit = small_limit().prop_filter("it lets something pass, however many are denied", |limit| {
+        let counts_denied = limit.count_denied() && limit.algorithm() != Algorithm::FixedWindow;
+        limit.number() > 0 && limit.period_ms() >= 20 && !counts_denied
+    });
+    let bounded = runner.run(&(limit, any::<u64>()), |(limit, seed)| {
+        let (mut lua, mut rng) = (lua.borrow_mut(), fastrand::Rng::with_seed(seed));
+        runtime.block_on(lua.forget());
+        let is_list = limit.algorithm() == Algorithm::SlidingLog;
+        let key = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
+        let (memory, period) = (memory_ms(&limit), limit.period_ms());
+        let (tick, mut now, mut holder) = ((period / 8).max(1), START, 0);
+        let mut take = || {
+            holder += 1;
+            let caller = Caller { holder, ..Caller::default() };
+            vec![Check { caller, ..Check::new(key.clone(), limit, ask(1)) }]
+        };
+        let mut rust = Twin::default();
+        for _ in 0..rng.usize(1..40) {
+            rust.decide(&take(), now);
+            now += rng.u64(..=tick);
+        }
+        let Some((state, _)) = rust.counters.remove(&key) else { return Ok(()) };
+        runtime.block_on(lua.put(&key, &Held::of(state.pack(), is_list).damaged(&mut rng)));
+        // A clock may have been set back by a period, for which the counter then stands still.
+        let settled = now + memory + period + 2 * tick;
+        let mut left = Vec::new();
+        while now < settled + memory + 2 * period {
+            let requests: Vec<Vec<Check>> = (0..limit.number() + 2).map(|_| take()).collect();
+            let (decided, ..) = runtime.block_on(lua.decide(&requests, Clocks { redis: now, process: now }));
+            for verdict in decided.into_iter().map(|decided| decided.unwrap()[0].unwrap().own) {
+                left.extend(verdict.allowed.then_some(now + verdict.delay_ms));
+            }
+            now += tick;
+        }
+        left.sort_unstable();
+        let settled: Vec<u64> = left.into_iter().filter(|at| *at >= settled).collect();
+        prop_assert!(!settled.is_empty(), "it is denied for good");
+        let within = |at: &u64| settled.iter().filter(|other| (*at..at + period).contains(other)).count() as u64;
+        let most = settled.iter().map(within).max().unwrap_or_default();
+        prop_assert!(most <= bound(&limit, 1), "{} within a period", most);
+        Ok(())
+    });
+    bounded.unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+#[test]
+fn where_the_clock_of_a_process_is_far_off_records_go_to_the_page_of_redis() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = Redis::start();
+    let mut lua = runtime.block_on(Lua::new(&redis));
+    let limit = Limit::new(Algorithm::FixedWindow, 50, Duration::from_secs(3_600), Options::default()).unwrap();
+    let usage = Usage::new(Period::Minute, Duration::from_secs(86_400)).unwrap();
+    let recorded = Some(Recorded { usage, tag: None, occasion: Occasion::Decided });
+    let check =
+        Check { recorded, ..Check::new(Key::new("", "shop", &[], |_| None, &limit, Origin::Rule), limit, ask(1)) };
+    let hour = HOUR_MS.unsigned_abs();
+    for (process, named_by) in [(START, START), (START - hour, START - hour), (START - 3 * hour, START), (1, START)] {
+        runtime.block_on(lua.forget());
+        let clocks = Clocks { redis: START, process };
+        let (decided, ..) = runtime.block_on(lua.decide(&[vec![check.clone()]], clocks));
+        assert!(decided[0].is_ok());
+        let (records, ..) = runtime.block_on(lua.page(&check.key.of_page(Period::Minute, named_by)));
+        let one = Totals { admitted: 1, denied: 0, cost: 1 };
+        assert_eq!(records, BTreeMap::from([(Period::Minute.index(START), one)]), "the process is at {process}");
+    }
+}
+
+#[test]
+fn a_reset_clears_whatever_its_key_holds() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = Redis::start();
+    let mut lua = runtime.block_on(Lua::new(&redis));
+    for algorithm in Algorithm::ALL {
+        let limit = Limit::new(*algorithm, 5, Duration::from_secs(60), Options::default()).unwrap();
+        let key = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
+        let penalty = Penalty::new(1, Duration::from_secs(60), Duration::from_secs(60), false).unwrap();
+        let penalty = Penalized { key: key.of_penalty(&penalty), penalty };
+        for held in [Held::Hash, Held::Text(b"\x00nonsense".to_vec()), Held::List(vec![b"nonsense".to_vec()])] {
+            runtime.block_on(lua.put(&key, &held));
+            runtime.block_on(lua.put(&penalty.key, &held));
+            let reset = Check { penalty: Some(penalty.clone()), ..Check::new(key.clone(), limit, Ask::Reset) };
+            let clocks = Clocks { redis: START, process: START };
+            let (decided, _, damaged) = runtime.block_on(lua.decide_damaged(&[vec![reset]], clocks));
+            assert_eq!(
+                decided[0].as_ref().unwrap()[0].unwrap().own.remaining,
+                limit.capacity(),
+                "{algorithm}: {held:?}"
+            );
+            assert_eq!(damaged, [[0_u8; 0]; 0], "it is not read");
+            let left: u32 = runtime
+                .block_on(cmd("EXISTS").arg(key.as_str()).arg(penalty.key.as_str()).query_async(&mut lua.connection))
+                .unwrap();
+            assert_eq!(left, 0, "{algorithm}: {held:?}");
+        }
+    }
 }

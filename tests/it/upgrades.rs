@@ -12,10 +12,13 @@ use deadpool_redis::redis::cmd;
 use fastrand::Rng;
 use support::redis::Redis;
 use tokio::time::Instant;
-use tollgate::algorithm::{Algorithm, Ask, Caller, Limit, MAX_PERIOD, Options, Penalty, State};
-use tollgate::store::redis::script::{self, Group, Reply, Scripts};
-use tollgate::store::redis::{OnCall, RedisConfig, RedisStore};
-use tollgate::store::{Check, Key, Origin, Penalized, Store as _, group};
+use tollgate::engine::algorithm::{Algorithm, Ask, Caller, Limit, MAX_PERIOD, Options, Penalty, State};
+use tollgate::engine::check::group;
+use tollgate::engine::check::{Check, Key, Origin, Penalized};
+use tollgate::store::Store as _;
+use tollgate::store::redis::RedisStore;
+use tollgate::store::redis::decide::script::{self, Group, Reply, Scripts};
+use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 
 const NUMBER: u32 = 40;
 

@@ -12,15 +12,15 @@ use proptest::prelude::*;
 use serde_json::Value;
 use support::tollgate::{Tollgate, command};
 use support::wait_until;
-use tollgate::algorithm::{Algorithm, Ask};
-use tollgate::descriptor::{Descriptor, Entry, Override, Request, Unit};
-use tollgate::plan::PlanOptions;
-use tollgate::replay::{Event, MappingOptions, Reading, Report, Requests, Run};
-use tollgate::rules::Rules;
-use tollgate::rules::load::{self, LoadOptions, NamedText, Sources};
-use tollgate::store::memory::GivenClock;
-use tollgate::values::Values;
-use tollgate::what_if::{Question, Trial, WhatIf, WhatIfError, WhatIfOptions};
+use tollgate::engine::algorithm::{Algorithm, Ask};
+use tollgate::engine::clock::GivenClock;
+use tollgate::engine::descriptor::{Descriptor, Entry, Override, Request, Unit};
+use tollgate::engine::plan::PlanOptions;
+use tollgate::engine::rules::Rules;
+use tollgate::observe::redaction::Values;
+use tollgate::observe::what_if::{Question, Trial, WhatIf, WhatIfError, WhatIfOptions};
+use tollgate::replay::{Event, LimitReport, MappingOptions, Reading, Report, Requests, Run};
+use tollgate::sources::files::load::{self, LoadOptions, NamedText, Sources};
 
 use crate::console::{TOKEN, ask, start};
 
@@ -61,7 +61,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
             at_ms += step;
             let user = descriptor("user", format!("u{}", one.min(other)), hits);
             let path = path.map(|path| descriptor("path", path.to_owned(), 1));
-            Event { at_ms, request: of([Some(user), path].into_iter().flatten().collect()) }
+            Event::new(at_ms, of([Some(user), path].into_iter().flatten().collect()))
         };
         steps.into_iter().map(event).collect()
     })
@@ -80,7 +80,14 @@ struct Scene {
 
 fn options() -> WhatIfOptions {
     let plan = PlanOptions { shadow_mode: true, ..PlanOptions::default() };
-    WhatIfOptions { requests: 100_000, sample: 1.0, plan, replicas: 1, values: Values::Plain }
+    WhatIfOptions {
+        requests: 100_000,
+        sample: 1.0,
+        plan,
+        replicas: 1,
+        values: Values::Plain,
+        instance: "toll-1".into(),
+    }
 }
 
 impl Scene {
@@ -92,7 +99,7 @@ impl Scene {
     }
 
     fn see(self, events: &[Event]) -> Scene {
-        for Event { at_ms, request } in events {
+        for Event { at_ms, request, .. } in events {
             self.clock.set(*at_ms);
             self.what_if.offer(request);
             self.what_if.keep();
@@ -181,24 +188,125 @@ proptest! {
             counted
         };
         let all = counted(&events);
-        prop_assert!(counted(&logged).iter().all(|(key, times)| all[key] == *times));
+        let sampled = logged.iter().cloned().map(|mut event| {
+            let mut index = 0..;
+            let outside = std::mem::take(&mut event.outside);
+            event.request.descriptors.retain(|_| index.next().is_some_and(|index| !outside.contains(&index)));
+            event
+        });
+        prop_assert!(counted(&sampled.collect::<Vec<_>>()).iter().all(|(key, times)| all[key] == *times));
+    }
+
+    /// All requests of a user ask about the same other keys, which are this user's alone. So a sample that has one of
+    /// these keys has all requests of all of them, and is exact.
+    #[test]
+    fn a_sample_says_of_its_keys_what_all_requests_say(events in events(), algorithm in algorithm()) {
+        let text = "{domain: shop, descriptors: [
+            {key: user, rate_limit: {name: per-user, unit: minute, requests_per_unit: 4, algorithm: ALGORITHM}},
+            {key: plan, rate_limit: {name: paid, unit: minute, requests_per_unit: 6, replaces: [{name: per-user}]}},
+            {key: path, rate_limit: {name: paths, unit: minute, requests_per_unit: 3}}]}";
+        let text = text.replace("ALGORITHM", algorithm.name());
+        let own = |mut event: Event| {
+            let user = event.request.descriptors[0].entries[0].value.clone();
+            let number: usize = user[1..].parse().unwrap();
+            event.request.descriptors.truncate(1);
+            let others = [number.is_multiple_of(2).then_some("path"), number.is_multiple_of(3).then_some("plan")];
+            event.request.descriptors.extend(others.into_iter().flatten().map(|key| descriptor(key, user.clone(), 1)));
+            event
+        };
+        let events: Vec<Event> = events.into_iter().map(own).collect();
+        let report = |scene: Scene, rule: &str| {
+            let question = Question { rule: rule.into(), ..question(4) };
+            scene.what_if.ask(&question).unwrap().then
+        };
+        for rule in ["per-user", "paid", "paths"] {
+            let all = report(Scene::new(&text, options()).see(&events), rule);
+            let scene = Scene::new(&text, WhatIfOptions { sample: 0.5, ..options() }).see(&events);
+            // The log of the sample says the same to `tollgate replay`.
+            let (rules, plan) = (rules(&text), PlanOptions::default());
+            let mut run = Run::new(&rules, &plan);
+            scene.logged().iter().for_each(|event| drop(run.decide(event).unwrap()));
+            let replayed = Report::new(Default::default(), &run).limits;
+            let overview = scene.what_if.overview().unwrap().rules;
+            for line in &overview {
+                let LimitReport { decisions, denied, keys, .. } =
+                    replayed.iter().find(|limit| limit.rule == line.rule).unwrap();
+                prop_assert_eq!((line.decisions, line.denied, line.keys), (*decisions, *denied, *keys));
+            }
+            prop_assert_eq!(overview.len(), replayed.len());
+            let some = report(scene, rule);
+            prop_assert!(some.most_denied.iter().all(|key| all.most_denied.contains(key)), "{:?} {:?}", some, all);
+            prop_assert!(some.keys <= all.keys && some.denied <= all.denied);
+        }
     }
 
     #[test]
     fn the_log_has_the_requests_as_they_were(events in events()) {
-        // A log joins what comes at one time only where a name says that it is one request.
-        let mut events = events;
-        for (place, event) in events.iter_mut().enumerate() {
-            event.at_ms = BEGIN_MS + place as u64;
-        }
         let scene = Scene::new(&shop(Algorithm::FixedWindow, 3, 1_000), options()).see(&events);
         prop_assert_eq!(scene.logged(), events);
     }
 }
 
+/// A rule that another descriptor replaces, or a request that another descriptor denies: both are as they were,
+/// although the other descriptor's key is not in the sample.
+#[test]
+fn whole_requests_are_replayed_where_one_of_their_keys_is_in_the_sample() {
+    let text = "{domain: shop, descriptors: [
+        {key: user, rate_limit: {name: per-user, unit: minute, requests_per_unit: 5}},
+        {key: plan, rate_limit: {name: paid, unit: minute, requests_per_unit: 100, replaces: [{name: per-user}]}},
+        {key: network, rate_limit: {name: networks, unit: minute, requests_per_unit: 2}}]}";
+    let few = || WhatIfOptions { sample: 0.2, ..options() };
+    let is_sampled = |key: &str, value: &str| {
+        let request = of(vec![descriptor(key, value.to_owned(), 1)]);
+        !Scene::new(text, few()).see(&[Event::new(BEGIN_MS, request)]).logged().is_empty()
+    };
+    let find =
+        |key: &str, wanted: bool| (0..).map(|n| format!("v{n}")).find(|it| is_sampled(key, it) == wanted).unwrap();
+    let (user, plan, network) = (find("user", true), find("plan", false), find("network", false));
+    let denied = |other: &str, value: &str| {
+        let request = of(vec![descriptor("user", user.clone(), 1), descriptor(other, value.to_owned(), 1)]);
+        let events: Vec<Event> = (0..20).map(|ms| Event::new(BEGIN_MS + ms, request.clone())).collect();
+        let scene = Scene::new(text, few()).see(&events);
+        assert_eq!(scene.what_if.overview().unwrap().kept.requests, 20);
+        let rules = scene.what_if.overview().unwrap().rules;
+        rules.iter().map(|line| (line.rule.clone(), line.denied)).collect::<Vec<_>>()
+    };
+    assert_eq!(denied("plan", &plan), [], "the plan's limit stands in for the user's");
+    assert_eq!(denied("network", &network), [("per-user".to_owned(), 0)], "the network denies what the user would not");
+}
+
+#[test]
+fn logs_of_several_instances_are_joined_and_put_together_exactly() {
+    let pair = |user: &str| of(vec![descriptor("user", user.to_owned(), 1), descriptor("path", "/a".to_owned(), 1)]);
+    let log = |instance: &str| {
+        let options = WhatIfOptions { instance: instance.into(), ..options() };
+        let events: Vec<Event> = (0..50).map(|ms| Event::new(BEGIN_MS + ms / 7, pair("ann"))).collect();
+        Scene::new(&shop(Algorithm::FixedWindow, 3, 1_000), options).see(&events).what_if.log().collect::<String>()
+    };
+    // As a collector of several instances' logs, or `sort`, writes them into one file.
+    let (a, b) = (log("a-1"), log("b-2"));
+    let mut lines: Vec<&str> = a.lines().chain(b.lines()).collect();
+    lines.sort_by_key(|line| line.split(',').next());
+    let mixed: Vec<&str> = lines.iter().copied().step_by(2).chain(lines.iter().copied().skip(1).step_by(2)).collect();
+    for lines in [lines, mixed] {
+        let reading = Reading {
+            format: None,
+            mapping: MappingOptions::default(),
+            domain: None,
+            window_ms: 10_000,
+            is_strict: true,
+        };
+        let log = Box::new(Cursor::new(lines.join("\n")));
+        let mut requests = Requests::new(vec![(PathBuf::from("log"), log)], &reading).unwrap();
+        let events: Vec<Event> = std::iter::from_fn(|| requests.next_event().unwrap()).collect();
+        assert_eq!(events.len(), 100);
+        assert!(events.iter().all(|event| event.request == pair("ann")));
+    }
+}
+
 fn of_user(user: &str, times: u64) -> Vec<Event> {
     let request = of(vec![descriptor("user", user.to_owned(), 1)]);
-    (0..times).map(|ms| Event { at_ms: BEGIN_MS + ms, request: request.clone() }).collect()
+    (0..times).map(|ms| Event::new(BEGIN_MS + ms, request.clone())).collect()
 }
 
 #[test]

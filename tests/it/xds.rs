@@ -1,14 +1,15 @@
 //! Rules from a management server, with rule sets as Envoy Gateway writes them. Each scenario runs against what
 //! go-control-plane has said (tests/xds/exchanges), and in `make e2e` against itself.
 
+use std::os::unix::process::CommandExt as _;
 use std::sync::Arc;
 use std::time::Duration;
 
 use prost::Message as _;
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, mpsc};
-use tollgate::rules::load::LoadOptions;
-use tollgate::rules::xds::{self, Backoff, Event, Headers, Metadata, Options, StreamError};
+use tollgate::sources::files::load::LoadOptions;
+use tollgate::sources::xds::{self, Backoff, Event, Headers, Metadata, Options, StreamError};
 use tollgate::wire::discovery::{DiscoveryRequest, DiscoveryResponse};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::rate_limit_response::rate_limit::Unit;
@@ -18,11 +19,13 @@ use tollgate::wire::ratelimit_config::{
 
 use crate::health;
 use crate::support::certificates::{Authority, Pair};
-use crate::support::management::Management;
+use crate::support::management::{Fickle, Management};
 use crate::support::redis::Redis;
 use crate::support::tollgate::{Tollgate, command, request};
 use crate::support::{wait_until, wait_until_async};
+use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
 
 /// Each scenario by its name, against both servers.
 macro_rules! scenarios {
@@ -90,11 +93,11 @@ pub fn policy(domain: &str, requests: u32) -> RateLimitConfig {
 }
 
 fn start(management: &Management, settings: &[&str]) -> Tollgate {
-    start_until("tollgate is up", management, settings)
+    start_until("tollgate is up", management.port, settings)
 }
 
-fn start_until(said: &str, management: &Management, settings: &[&str]) -> Tollgate {
-    let server = format!("CONFIG_GRPC_XDS_SERVER_URL=127.0.0.1:{}", management.port);
+fn start_until(said: &str, port: u16, settings: &[&str]) -> Tollgate {
+    let server = format!("CONFIG_GRPC_XDS_SERVER_URL=127.0.0.1:{port}");
     let all = [
         "CONFIG_TYPE=GRPC_XDS_SOTW",
         &server,
@@ -167,7 +170,7 @@ async fn policies_come_change_and_go(mut management: Management) {
 }
 
 async fn nothing_is_served_before_the_first_rules(mut management: Management) {
-    let tollgate = start_until("listening", &management, &[]);
+    let tollgate = start_until("listening", management.port, &[]);
     let waits = tollgate.must_log("waiting for the first rules from the management server");
     assert_eq!(waits["server"], format!("127.0.0.1:{}", management.port));
     assert_eq!(waits["node"], "envoy-ratelimit");
@@ -209,6 +212,30 @@ async fn what_is_refused_leaves_the_last_good_in_force_until_it_is_mended(mut ma
     wait_until("all are answered", || answers(&tollgate) == (2.0, 1.0));
     assert_eq!(loads(&tollgate, "error"), 1.0, "what comes again unchanged is not read again");
     management.finish().await;
+}
+
+#[tokio::test]
+async fn refusals_that_differ_each_time_are_logged_once_a_while_and_versions_are_cut() {
+    const REFUSED: usize = 50;
+    let response = |number: usize, config: &RateLimitConfig| {
+        let type_url = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig".to_owned();
+        let resource = prost_types::Any { type_url: type_url.clone(), value: config.encode_to_vec() };
+        let version_info = format!("\u{1b}[2J{}{number}", "v".repeat(100_000));
+        DiscoveryResponse { version_info, resources: vec![resource], type_url, ..DiscoveryResponse::default() }
+    };
+    let wrong = |number| RateLimitConfig { domain: String::new(), ..policy(&format!("eg/{number}"), 1) };
+    let refused = (0..REFUSED).map(|number| response(number, &wrong(number)));
+    let responses = refused.chain([response(REFUSED, &policy("eg/http", 3))]).collect();
+    let tollgate = start_until("tollgate is up", Fickle::start(responses).await, &[FORCE]);
+    until_number(&tollgate, "eg/http", Some(3)).await;
+    assert_eq!(loads(&tollgate, "error"), REFUSED as f64);
+    let lines: Vec<String> = tollgate.logs().iter().map(ToString::to_string).collect();
+    let told = lines.iter().filter(|line| line.contains("changed rules are refused")).count();
+    assert!((1..REFUSED / 5).contains(&told), "{told} lines");
+    assert!(lines.iter().all(|line| line.len() < 5_000), "versions are cut");
+    let (_, metrics) = tollgate.get("/metrics");
+    let version = metrics.lines().find(|line| line.starts_with("tollgate_xds_version_info{")).unwrap();
+    assert!(version.len() < 200 && !version.contains('\u{1b}'), "{version}");
 }
 
 async fn a_restarted_server_may_know_nothing_at_first(mut management: Management) {
@@ -339,7 +366,7 @@ fn everything() -> RateLimitConfig {
 }
 
 async fn all_that_a_resource_can_say_is_in_force(mut management: Management) {
-    let tollgate = start_until("listening", &management, &["RESPONSE_DYNAMIC_METADATA=true"]);
+    let tollgate = start_until("listening", management.port, &["RESPONSE_DYNAMIC_METADATA=true"]);
     management.set("1", &[everything()]).await;
     tollgate.must_log("tollgate is up");
     let ask = async |descriptors: &[&[(&str, &str)]]| tollgate.ask(request("all", descriptors)).await.unwrap();
@@ -373,7 +400,7 @@ async fn all_that_a_resource_can_say_is_in_force(mut management: Management) {
 async fn a_policy_that_matches_128_headers_at_once_is_in_force(mut management: Management) {
     let redis = Redis::start();
     let url = format!("REDIS_URL={}", redis.url());
-    let tollgate = start_until("listening", &management, &[&url]);
+    let tollgate = start_until("listening", management.port, &[&url]);
     let headers: Vec<String> = (0..128).map(|header| format!("rule-0-match-{header}")).collect();
     let below = headers.iter().rev().fold(Vec::new(), |below: Vec<RateLimitDescriptor>, header| {
         let rate_limit = if below.is_empty() { limit(RateLimitUnit::Week, 1) } else { None };
@@ -513,6 +540,38 @@ async fn rules_come_over_mutual_tls() {
     let tollgate = start(&management, &settings.iter().map(String::as_str).collect::<Vec<_>>());
     management.set("1", &[policy("eg/http", 3)]).await;
     until_number(&tollgate, "eg/http", Some(3)).await;
+}
+
+/// Envoy Gateway starts `/bin/ratelimit` with FORCE_START_WITHOUT_INITIAL_CONFIG: a gateway that fails closed must stay
+/// closed while its controller is away.
+#[tokio::test]
+async fn started_as_ratelimit_a_healthy_process_fails_calls_until_the_first_rules_come() {
+    // Nobody is there.
+    let server = format!("CONFIG_GRPC_XDS_SERVER_URL={}", Redis::stopped().tcp_address());
+    for (program, settings, passes) in [
+        ("/bin/ratelimit", &[][..], false),
+        ("/bin/ratelimit", &["FAILURE_MODE=open"], true),
+        ("/bin/tollgate", &[], true),
+        ("/bin/tollgate", &["FAILURE_MODE=error"], false),
+    ] {
+        let settings = [&["CONFIG_TYPE=GRPC_XDS_SOTW", &server, FORCE], settings].concat();
+        let mut command = command();
+        command.arg0(program);
+        let tollgate = Tollgate::start_by(command, &settings);
+        assert_eq!(tollgate.get("/healthcheck").0, 200, "there may never be a policy");
+        let health = HealthClient::new(tollgate.channel().await).check(HealthCheckRequest::default()).await;
+        assert_eq!(health.unwrap().into_inner().status(), ServingStatus::Serving);
+        let answer = tollgate.ask(request("eg/http", &[&[(HOST, HOST)]])).await;
+        match passes {
+            true => assert_eq!(answer.unwrap().overall_code(), Code::Ok, "{program} {settings:?}"),
+            false => {
+                let refused = answer.unwrap_err();
+                let said = (refused.code(), refused.message());
+                assert_eq!(said, (tonic::Code::Unavailable, "no rules are in force yet"), "{program} {settings:?}");
+                tollgate.must_log("no rules have come from the management server yet: calls fail (FAILURE_MODE=error)");
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the page is told every second.
+//! The updates that the page receives every second.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,39 +10,39 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 
 use super::Shown;
-use crate::console::{Second, StoreNow};
 use crate::http::admin::AdminRole;
+use crate::http::console::data::{Second, StoreNow};
 use crate::store::Store;
 use crate::telemetry;
 use crate::version;
 
-/// Less than a connection may last: it ends by itself, and is not cut off.
+/// Lifetime of the stream. It is shorter than that of a connection, which would cut the stream off.
 const LASTS: Duration = Duration::from_secs(50);
 
-/// What has happened since the one before.
+/// Events since the previous tick.
 #[derive(Serialize)]
 struct Tick<'a> {
     version: &'a str,
     commit: &'a str,
-    /// What who watches may do.
+    /// Role of the client.
     role: &'a str,
-    /// Why requests are not answered by rules; `null` where they are.
+    /// Why requests are not answered by rules; `null` if they are.
     not_serving: Option<String>,
-    /// The last rules were refused.
+    /// Whether the last rules were rejected.
     rules_refused: bool,
     store: Named<'a>,
     rules: usize,
     domains: usize,
     shadow_mode: bool,
-    /// So many are in force.
+    /// Number of adjustments in force.
     adjustments: usize,
-    /// For so long, at least, replicas have had different rules; `null`: they have the same.
+    /// Least time for which instances have had different rules; `null` if their rules are the same.
     rules_differ_ms: Option<u64>,
     seconds: Vec<Second>,
     events: Vec<telemetry::Event>,
 }
 
-/// How the store is, and which it is.
+/// Name and state of the store.
 #[derive(Serialize)]
 struct Named<'a> {
     name: &'a str,
@@ -50,7 +50,7 @@ struct Named<'a> {
     now: StoreNow,
 }
 
-/// What has been told: the last second, and the last log line.
+/// Position in the stream: the last second and the last log line that were sent.
 #[derive(Clone, Copy, Default)]
 pub(super) struct After {
     second: u64,
@@ -58,14 +58,15 @@ pub(super) struct After {
 }
 
 impl After {
-    /// `17,5`: the second 17 and the log line 5.
+    /// Parses `17,5`: second 17 and log line 5.
     pub(super) fn parse(text: &str) -> Option<After> {
         let (second, event) = text.split_once(',')?;
         Some(After { second: second.parse().ok()?, event: event.parse().ok()? })
     }
 }
 
-/// One at once, and then one a second, for as long as somebody reads and a connection lasts: who reads on asks again.
+/// Sends a tick at once and then one per second, until the client leaves or [`LASTS`] is over. The client then sends
+/// another request to read on.
 pub(super) fn ticks<S: Store>(
     shown: Arc<Shown<S>>,
     (permit, role): (OwnedSemaphorePermit, AdminRole),

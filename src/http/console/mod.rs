@@ -1,10 +1,11 @@
-//! `/console`: one page for people who administrate, and what it alone asks for. All else it takes from the paths that
-//! commands take it from.
+//! `/console`: the page for administrators, and the paths that only this page uses. It takes all other data from the
+//! paths that the commands use.
 //!
-//! The page itself holds nothing, and anybody may have it. It asks for the token, keeps it for as long as its tab is
-//! open, and sends it in a header with each request: no other site can make a browser do that, and no link has it. The
-//! page loads nothing from elsewhere, runs no script but its own, and cannot be framed.
+//! The page itself contains no data, and anyone may load it. It asks for the token, keeps it as long as its tab is
+//! open, and sends it in a header with each request. So no other site can make a browser send the token, and no link
+//! contains it. The page loads nothing from other sites, runs no script but its own, and cannot be framed.
 
+pub mod data;
 mod live;
 
 use std::fmt::Display;
@@ -20,36 +21,37 @@ use axum::{Json, Router};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::Serialize;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
 
 use super::Health;
-use super::admin::{Admin, Refusal, refuse};
+use super::admin::{Admin, AdminRole, Refusal, refuse};
 use super::metrics::takes_gzip;
-use crate::console::{Completion, History, Listing, RedisHistory, Wanted};
-use crate::descriptor::Entry;
+use crate::engine::descriptor::Entry;
+use crate::engine::rules::FailureMode;
+use crate::http::console::data::{Completion, History, Listing, RedisHistory, Wanted};
 use crate::metrics::Metrics;
-use crate::rules::FailureMode;
 use crate::store::Store;
-use crate::store::redis::{RedisConfig, examine};
+use crate::store::redis::doctor::examination::examine;
+use crate::store::redis::topology::config::RedisConfig;
 use crate::telemetry::Events;
 
-/// What the page is made of: its path, its type, and what is there.
+/// Files of the page: path, content type and content.
 const FILES: &[(&str, &str, &str)] = &[
-    ("/console", "text/html; charset=utf-8", include_str!("page.html")),
-    ("/console/page.css", "text/css; charset=utf-8", include_str!("page.css")),
-    ("/console/page.js", SCRIPT, include_str!("page.js")),
-    ("/console/parts.js", SCRIPT, include_str!("parts.js")),
-    ("/console/service.js", SCRIPT, include_str!("service.js")),
-    ("/console/entries.js", SCRIPT, include_str!("entries.js")),
-    ("/console/try.js", SCRIPT, include_str!("try.js")),
-    ("/console/candidates.js", SCRIPT, include_str!("candidates.js")),
-    ("/console/what-if.js", SCRIPT, include_str!("what-if.js")),
+    ("/console", "text/html; charset=utf-8", include_str!("assets/page.html")),
+    ("/console/page.css", "text/css; charset=utf-8", include_str!("assets/page.css")),
+    ("/console/page.js", SCRIPT, include_str!("assets/page.js")),
+    ("/console/parts.js", SCRIPT, include_str!("assets/parts.js")),
+    ("/console/service.js", SCRIPT, include_str!("assets/service.js")),
+    ("/console/entries.js", SCRIPT, include_str!("assets/entries.js")),
+    ("/console/try.js", SCRIPT, include_str!("assets/try.js")),
+    ("/console/candidates.js", SCRIPT, include_str!("assets/candidates.js")),
+    ("/console/what-if.js", SCRIPT, include_str!("assets/what-if.js")),
 ];
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// With each of them.
+/// Headers sent with each of them.
 const HEADERS: [(&str, &str); 6] = [
     (
         "content-security-policy",
@@ -63,45 +65,47 @@ const HEADERS: [(&str, &str); 6] = [
     ("cache-control", "no-store"),
 ];
 
-/// So many people may watch at once.
+/// Number of pages that may watch at once. One of them is kept for the ADMIN_TOKEN.
 const WATCHERS: usize = 16;
 
-/// What the console shows, and what else it needs.
+/// Data that the console shows, and the facts that it needs.
 pub struct Console {
     history: Arc<History>,
     events: Events,
     about: About,
 }
 
-/// What does not change while the process lives.
+/// Facts that do not change while the process lives.
 pub struct About {
-    /// The store, as the log calls it.
+    /// The store's name in the log.
     pub store: String,
-    /// Where counters live, and how that has been. `None`: in memory.
+    /// Redis with its history. `None` if counters live in memory.
     pub redis: Option<(RedisConfig, Arc<RedisHistory>)>,
-    /// No request is denied.
+    /// Whether global shadow mode is on: no request is denied.
     pub shadow_mode: bool,
-    /// Where gRPC listens: `host:port`, or `unix:` and a path.
+    /// Address of gRPC: `host:port`, or `unix:` and a path.
     pub grpc: String,
-    /// It speaks TLS.
+    /// Whether gRPC uses TLS.
     pub grpc_tls: bool,
 }
 
 impl Console {
-    /// The history is being followed, and the events are the process's own.
+    /// Creates the console. Another task must record `history`; `events` are those of the process.
     pub fn new(history: Arc<History>, events: Events, about: About) -> Console {
         Console { history, events, about }
     }
 }
 
-/// What every path of the console has at hand.
+/// Shared state of the console's paths.
 struct Shown<S> {
     admin: Arc<Admin<S>>,
     console: Console,
     metrics: Arc<Metrics>,
     health: watch::Receiver<Health>,
     watchers: Arc<Semaphore>,
-    /// To look at Redis opens connections, and to list rules is work for the processor: one at a time.
+    /// A place reserved for an administrator when all others are taken.
+    kept_for_admin: Arc<Semaphore>,
+    /// Admits one inspection at a time: inspecting Redis opens connections, and listing rules takes CPU time.
     looking: Arc<Semaphore>,
 }
 
@@ -110,8 +114,9 @@ pub(super) fn router<S: Store>(
     console: Console,
     (metrics, health): (Arc<Metrics>, watch::Receiver<Health>),
 ) -> Router {
-    let (watchers, looking) = (Arc::new(Semaphore::new(WATCHERS)), Arc::new(Semaphore::new(1)));
-    let shown = Arc::new(Shown { admin, console, metrics, health, watchers, looking });
+    let (watchers, kept_for_admin) = (Arc::new(Semaphore::new(WATCHERS - 1)), Arc::new(Semaphore::new(1)));
+    let looking = Arc::new(Semaphore::new(1));
+    let shown = Arc::new(Shown { admin, console, metrics, health, watchers, kept_for_admin, looking });
     let router = Router::new()
         .route("/console/live", get(live::<S>))
         .route("/console/entries", get(entries::<S>))
@@ -132,30 +137,31 @@ pub(super) fn router<S: Store>(
     })
 }
 
-/// The same in fewer bytes; `None` where that cannot be had.
+/// Returns the text compressed with gzip; `None` if compression fails.
 fn compressed(text: &str) -> Option<Bytes> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(text.as_bytes()).ok()?;
     encoder.finish().ok().map(Bytes::from)
 }
 
-/// Tells every second what has happened, first of all that of the last fifteen minutes.
+/// Streams events every second, starting with those of the last fifteen minutes.
 ///
-/// `GET /console/live?after=17,5` goes on behind the second 17 and the log line 5.
+/// `GET /console/live?after=17,5` continues after second 17 and log line 5.
 async fn live<S: Store>(
     State(shown): State<Arc<Shown<S>>>,
     headers: HeaderMap,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     let role = shown.admin.admit(&headers)?;
-    let Ok(permit) = Arc::clone(&shown.watchers).try_acquire_owned() else {
+    let Some(permit) = shown.watch(role) else {
         return Err(refuse(StatusCode::TOO_MANY_REQUESTS, format!("{WATCHERS} people watch already: close a page")));
     };
     let after = query.and_then(|query| live::After::parse(query.strip_prefix("after=")?)).unwrap_or_default();
     Ok((HEADERS, Sse::new(live::ticks(shown, (permit, role), after))).into_response())
 }
 
-/// `GET /rules?domain=shop&search=user&failure_mode=open&sort=denials&offset=0&limit=100`; each may be left out.
+/// Handles `GET /rules?domain=shop&search=user&failure_mode=open&sort=denials&offset=0&limit=100`; each parameter is
+/// optional.
 async fn rules<S: Store>(
     State(shown): State<Arc<Shown<S>>>,
     headers: HeaderMap,
@@ -163,7 +169,7 @@ async fn rules<S: Store>(
 ) -> Result<Response, Refusal> {
     shown.admin.admit(&headers)?;
     let wanted = wanted(&query.unwrap_or_default())?;
-    // Who has asked may go away: the work goes on.
+    // The work goes on if the client leaves.
     let turn = Arc::clone(&shown.looking).acquire_owned().await.map_err(failed)?;
     let (snapshot, metrics) = (shown.admin.limiter().snapshot(), Arc::clone(&shown.metrics));
     let listing = spawn_blocking(move || {
@@ -174,7 +180,7 @@ async fn rules<S: Store>(
     Ok((HEADERS, Json(listing)).into_response())
 }
 
-/// Which rules a query wants.
+/// Parses the filter, order and page of a query.
 fn wanted(query: &str) -> Result<Wanted, Refusal> {
     let mut wanted = Wanted { limit: 100, ..Wanted::default() };
     for (key, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -201,7 +207,7 @@ fn wanted(query: &str) -> Result<Wanted, Refusal> {
     Ok(wanted)
 }
 
-/// What may stand next in a descriptor, and where gRPC listens.
+/// Entries that may come next in a descriptor, and the address of gRPC.
 #[derive(Serialize)]
 struct Next<'a> {
     #[serde(flatten)]
@@ -210,7 +216,8 @@ struct Next<'a> {
     grpc_tls: bool,
 }
 
-/// `GET /console/entries?domain=shop&entries=[{"key":"user","value":"ann"}]&begin=pa`; each may be left out.
+/// Handles `GET /console/entries?domain=shop&entries=[{"key":"user","value":"ann"}]&begin=pa`; each parameter is
+/// optional.
 async fn entries<S: Store>(
     State(shown): State<Arc<Shown<S>>>,
     headers: HeaderMap,
@@ -238,7 +245,7 @@ async fn entries<S: Store>(
     Ok((HEADERS, Json(Next { completion, grpc, grpc_tls: *grpc_tls })).into_response())
 }
 
-/// `GET /redis`: what `tollgate check --redis` says.
+/// Handles `GET /redis`: the report of `tollgate check --redis`.
 async fn redis<S: Store>(State(shown): State<Arc<Shown<S>>>, headers: HeaderMap) -> Result<Response, Refusal> {
     shown.admin.admit(&headers)?;
     let (config, _) = shown.redis()?;
@@ -247,7 +254,7 @@ async fn redis<S: Store>(State(shown): State<Arc<Shown<S>>>, headers: HeaderMap)
     Ok((HEADERS, Json(found.to_json())).into_response())
 }
 
-/// `GET /redis/history`: how it has been for the last fifteen minutes.
+/// Handles `GET /redis/history`: the state of Redis over the last fifteen minutes.
 async fn redis_history<S: Store>(State(shown): State<Arc<Shown<S>>>, headers: HeaderMap) -> Result<Response, Refusal> {
     shown.admin.admit(&headers)?;
     let (_, history) = shown.redis()?;
@@ -255,7 +262,16 @@ async fn redis_history<S: Store>(State(shown): State<Arc<Shown<S>>>, headers: He
 }
 
 impl<S> Shown<S> {
-    /// Where counters live, and how that has been.
+    /// Takes a permit to watch; `None` if all are taken.
+    fn watch(&self, role: AdminRole) -> Option<OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.watchers).try_acquire_owned().ok();
+        match role {
+            AdminRole::Admin => permit.or_else(|| Arc::clone(&self.kept_for_admin).try_acquire_owned().ok()),
+            AdminRole::Reader => permit,
+        }
+    }
+
+    /// Returns Redis with its history. Refuses if counters live in memory.
     fn redis(&self) -> Result<&(RedisConfig, Arc<RedisHistory>), Refusal> {
         let in_memory = || refuse(StatusCode::NOT_FOUND, "counters live in the memory of this process: set REDIS_URL");
         self.console.about.redis.as_ref().ok_or_else(in_memory)
@@ -276,7 +292,7 @@ mod tests {
         assert!(bytes < 150 * 1024, "{bytes}");
         for (path, _, text) in FILES {
             assert!(!text.contains("https:"), "{path}");
-            // The name of SVG itself.
+            // SVG requires this name.
             let others = text.replace("http://www.w3.org/2000/svg", "");
             assert!(!others.contains("http:"), "{path}");
         }

@@ -1,44 +1,46 @@
-//! What a statsd server has not been told yet. Whoever pushes says what has arrived; the rest stays where it is
-//! counted, so that a server that is away costs nothing, and learns everything when it is back.
+//! The increase of statistics since they were last pushed to a statsd server. The sender notes each increase that has
+//! arrived. The rest stays counted, so while a server is down nothing is stored, and the server gets everything once it
+//! is back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::by_value::ValueCounters;
-use super::{Name, OfService, Stat};
+use super::of_service as count;
 use crate::metrics::by_rule::{Place, RuleCounters};
+use crate::metrics::by_value::ValueCounters;
 use crate::metrics::declaration::Metrics;
+use crate::metrics::names::{Name, OfService, Stat};
 
-/// The one who pushes.
+/// The state of one sender.
 #[derive(Debug)]
 pub struct Push {
     metrics: Arc<Metrics>,
     of_service: [u64; OfService::NUMBER],
-    /// In each bucket of the response times.
+    /// Number of times pushed from each bucket of the response times.
     times: Vec<u64>,
 }
 
-/// So much more of one series.
+/// An increase of one series.
 #[derive(Debug)]
 pub struct Pushed {
     counter: Source,
-    /// So much more.
+    /// The increase.
     pub more: u64,
 }
 
-/// Where it is counted.
+/// The counter of a series.
 #[derive(Debug)]
 enum Source {
     Rule(Arc<Place>, Arc<RuleCounters>, Stat),
     Value(Arc<ValueCounters>, Stat),
     DomainNotFound(Arc<ValueCounters>),
     OfService(OfService),
-    /// A bucket, and what stands for the times in it.
+    /// A bucket, and the time in milliseconds that represents the times in it.
     Time(usize, u64),
 }
 
 impl Pushed {
-    /// What it is called.
+    /// Returns the name of the series.
     pub fn name(&self) -> Name<'_> {
         match &self.counter {
             Source::Rule(place, _, stat) => Name::OfPath(&place.path, *stat),
@@ -49,7 +51,7 @@ impl Pushed {
         }
     }
 
-    /// So many milliseconds each of them took, in whole ones; `None` where it is no time.
+    /// Returns the duration that represents these times, in whole milliseconds, or `None` if the series is not a time.
     pub fn took_ms(&self) -> Option<u64> {
         match self.counter {
             Source::Time(_, took_ms) => Some(took_ms),
@@ -59,7 +61,7 @@ impl Pushed {
 }
 
 impl Push {
-    /// Of these metrics, which keep what is gone until it has been pushed.
+    /// Creates the state for these metrics, which from then on keep removed counters until they are pushed.
     pub fn new(metrics: Arc<Metrics>) -> Push {
         metrics.by_rule.is_pushed.store(true, Ordering::Relaxed);
         if let Some(values) = &metrics.values {
@@ -68,7 +70,7 @@ impl Push {
         Push { metrics, of_service: [0; OfService::NUMBER], times: Vec::new() }
     }
 
-    /// All that is more than what has arrived.
+    /// Returns every increase that has not arrived yet.
     pub fn more(&mut self) -> Vec<Pushed> {
         let mut pushed = Vec::new();
         let mut add = |counter: Source, more: u64| {
@@ -93,13 +95,13 @@ impl Push {
         }
         for of_service in OfService::ALL {
             let arrived = self.of_service[of_service as usize];
-            add(Source::OfService(of_service), of_service.get(&self.metrics).saturating_sub(arrived));
+            add(Source::OfService(of_service), count(of_service, &self.metrics).saturating_sub(arrived));
         }
         let histogram = self.metrics.request_seconds.histogram();
         let (mut below, mut bound) = (0, 0.0);
         self.times.resize(histogram.get_bucket().len() + 1, 0);
         let buckets = histogram.get_bucket().iter().map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()));
-        // Beyond the last bound nobody knows how far.
+        // How far times lie beyond the last bound is not known.
         let rest = histogram.get_bucket().last().map(|last| (last.upper_bound(), histogram.get_sample_count()));
         for (index, (upper, up_to)) in buckets.chain(rest).enumerate() {
             let took_ms = (f64::midpoint(bound, upper) * 1_000.0) as u64;
@@ -109,7 +111,7 @@ impl Push {
         pushed
     }
 
-    /// It has arrived.
+    /// Notes that an increase has arrived.
     pub fn note(&mut self, pushed: &Pushed) {
         let more = pushed.more;
         match &pushed.counter {
@@ -121,7 +123,7 @@ impl Push {
         }
     }
 
-    /// Nothing is left of those that are gone and have been pushed.
+    /// Drops the removed counters that have been pushed completely.
     pub fn finish(&self) {
         self.metrics.by_rule.forget_pushed();
         if let Some(values) = &self.metrics.values {

@@ -1,18 +1,18 @@
-//! How much memory the process may use: what its control group allows, or what the machine has.
+//! The memory that the process may use: the limit of its control group, or the memory of the machine.
 
 use std::fs;
 
-/// Where the limits of a control group are, of version 2 and 1.
+/// Files with the limit of a control group, in versions 2 and 1.
 const LIMITS: [&str; 2] = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
 
-/// In bytes; `None` where the system does not say.
+/// Returns the available memory in bytes, or `None` if the system does not report it.
 pub(super) fn available_memory() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
     let limits = LIMITS.iter().filter_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok());
     limits.chain(machine).min()
 }
 
-/// `MemTotal` of `/proc/meminfo`, in bytes.
+/// Parses `MemTotal` of `/proc/meminfo`, in bytes.
 fn total(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

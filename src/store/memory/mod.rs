@@ -1,14 +1,14 @@
-//! Counters in this process's memory: as exact as in Redis, for one process, until it ends.
+//! Counters in this process's memory: as exact as in Redis, but for one process, and only until it ends.
 //!
 //! Counters are spread over shards, each behind its own lock. A request locks the shards of its counters in ascending
-//! order, decides, and lets go. Expired counters are garbage: every request sweeps a few of its shard's, and
-//! [`MemoryStore::sweep`] sweeps the idle shards, a few at a time, so that nobody ever waits for a full pass. What they
-//! leave behind is kept for the next ones, and [`MemoryStore::sweep`] alone returns to the allocator what no counter
-//! needs for a second: a decision should not pay for what the system does about memory.
+//! order, decides, and unlocks them. Expired counters are garbage. Every request sweeps a few counters of its shard,
+//! and [`MemoryStore::sweep`] sweeps the idle shards, a few counters at a time, so no request ever waits for a full
+//! pass. The freed memory is kept for new counters. Only [`MemoryStore::sweep`] returns memory to the allocator, after
+//! no counter has needed it for a second, to keep the system's memory management out of decisions.
 //!
-//! What all counters take is bounded. At the bound the counters that are there go on, and a request that needs a new
-//! one, or a longer one, fails with [`StoreError::Full`]: to forget others for it would open limits that are used up,
-//! just when somebody invents names.
+//! The memory of all counters is bounded. At the bound, existing counters continue to work, and a request that needs a
+//! new or larger counter fails with [`StoreError::Full`]. Evicting other counters instead would open limits that are
+//! used up, just when an attacker invents keys.
 
 mod available;
 mod shard;
@@ -17,8 +17,7 @@ mod usage;
 use std::borrow::Borrow;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher as _};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::{Mutex, MutexGuard};
@@ -26,33 +25,30 @@ use siphasher::sip128::{Hash128, Hasher128, SipHasher13};
 use smallvec::{SmallVec, smallvec};
 use tokio::time::Instant;
 
-use super::usage::{MemoryPages, Scope};
-use super::{Check, CheckVerdict, Key, Store, StoreError, Verdicts, group};
-use crate::algorithm::{Effect, Outcome, State};
-use crate::usage::Added;
-use crate::usage::page::Page;
+use super::Store;
+use crate::engine::algorithm::{Effect, Outcome, State};
+use crate::engine::check::group;
+use crate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
+use crate::engine::clock::Clock;
+use crate::engine::usage::Added;
+use crate::engine::usage::page::Page;
+use crate::shared::usage::{MemoryPages, Scope};
 use shard::{COUNTER_BYTES, Name, PAGE_BYTES, Shard, Swept};
 use usage::Pages;
 
-/// Enough that cores seldom meet at one.
+/// Number of shards: enough that cores seldom wait for the same lock.
 const SHARDS: usize = 256;
-/// How many counters a request looks at for expiry.
+/// Number of counters that each request checks for expiry.
 const SWEEP_PER_CHECK: usize = 2;
-/// How many counters [`MemoryStore::sweep`] looks at under one lock: some microseconds.
+/// Number of counters that [`MemoryStore::sweep`] checks under one lock: some microseconds.
 const SWEEP_AT_ONCE: usize = 256;
-/// How long one pass of [`MemoryStore::sweep`] over all counters takes.
+/// Duration of one pass of [`MemoryStore::sweep`] over all counters.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// How many bytes [`MemoryStore::sweep`] returns to the allocator for each shard, on average: 16 MiB in a pass.
-/// mimalloc hands to the system at one go what became free within a second, on a thread that frees or fills one of its
-/// pages. Mostly that is the sweep's, but it may be one that decides, and each MiB takes it some fifth of a
-/// millisecond.
+/// Average number of bytes per shard that [`MemoryStore::sweep`] returns to the allocator: 16 MiB in a pass. mimalloc
+/// returns everything that was freed within a second to the system at once, on a thread that frees or fills one of its
+/// pages. That is usually the sweep's thread, but it may be one that decides, and each MiB delays it by about a fifth
+/// of a millisecond.
 const RETURNED_AT_ONCE: usize = (16 << 20) / SHARDS;
-
-/// The time in milliseconds since the Unix epoch.
-pub trait Clock: Send + Sync + 'static {
-    /// It may stand still or step back; counters bear it.
-    fn now(&self) -> u64;
-}
 
 /// The host's clock.
 #[derive(Debug, Default)]
@@ -65,41 +61,24 @@ impl Clock for SystemClock {
     }
 }
 
-/// A clock that stands still until somebody sets it: where requests are decided later than they came.
-#[derive(Clone, Debug, Default)]
-pub struct GivenClock(Arc<AtomicU64>);
-
-impl GivenClock {
-    /// It is so late, in milliseconds since the Unix epoch.
-    pub fn set(&self, now_ms: u64) {
-        self.0.store(now_ms, Ordering::Relaxed);
-    }
-}
-
-impl Clock for GivenClock {
-    fn now(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
 /// The embedded store.
 #[derive(Debug)]
 pub struct MemoryStore<C = SystemClock> {
     shards: Box<[Mutex<Shard>]>,
-    /// Hashes names with a key that nobody outside knows, so that nobody can make two names meet.
+    /// The secret key of the hash of names, which prevents clients from choosing names that collide.
     hash_key: [u8; 16],
     clock: C,
-    /// What all counters may take, in bytes.
+    /// The most memory that all counters may take, in bytes.
     most_bytes: usize,
-    /// What they take.
+    /// The memory that all counters take, in bytes.
     bytes: AtomicUsize,
-    /// How many counters there are.
+    /// Number of counters.
     counters: AtomicUsize,
-    /// What they were used, where that is kept.
+    /// Usage records, if they are kept.
     usage: Option<Mutex<Pages>>,
 }
 
-/// What a decision or a sweep does to the sums.
+/// Changes to the totals by a decision or a sweep.
 #[derive(Debug, Default)]
 struct Sums {
     added: usize,
@@ -126,7 +105,7 @@ impl Sums {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// An empty store on this clock, whose counters may take so many bytes.
+    /// Returns an empty store on this clock with room for this many bytes of counters.
     pub fn new(clock: C, most_bytes: usize) -> Self {
         let random = RandomState::new();
         let mut hash_key = [0; 16];
@@ -138,16 +117,16 @@ impl<C: Clock> MemoryStore<C> {
         MemoryStore { shards, hash_key, clock, most_bytes, bytes, counters, usage: None }
     }
 
-    /// The same that also keeps what counters are used, within the same bytes.
+    /// Returns the store with usage records, which share its room.
     #[must_use]
     pub fn keeping_usage(self) -> Self {
         MemoryStore { usage: Some(Mutex::default()), ..self }
     }
 
-    /// Decides at once; see [`Store::check`].
+    /// Decides immediately; see [`Store::check`].
     ///
     /// # Errors
-    /// [`StoreError::Full`] where there is no room for what the request needs; nothing of it is charged then.
+    /// [`StoreError::Full`] if there is no room for what the request needs. Nothing of it is charged then.
     pub fn decide<K: Borrow<Check>>(&self, checks: &[K]) -> Result<Verdicts, StoreError> {
         if let [check] = checks
             && check.borrow().counters() == 1
@@ -163,7 +142,7 @@ impl<C: Clock> MemoryStore<C> {
             shards.iter().map(|shard| self.shards[*shard].lock()).collect();
         // One guard for each shard, in the same order.
         let place = |name: &Name| shards.partition_point(|shard| *shard < shard_of(*name));
-        // Read under the locks: the next request of these counters reads no earlier time.
+        // Read under the locks, so the next request of these counters cannot read an earlier time.
         let now = self.clock.now();
         let mut sums = Sums::default();
         for shard in &mut locked {
@@ -187,7 +166,7 @@ impl<C: Clock> MemoryStore<C> {
         if has_room { Ok(verdicts) } else { Err(StoreError::Full) }
     }
 
-    /// The same for one counter: one name, one lock, one look-up.
+    /// Decides a check of one counter: one name, one lock, one look-up.
     fn decide_alone(&self, check: &Check) -> Result<CheckVerdict, StoreError> {
         let name = self.name(&check.key);
         let mut shard = self.shards[shard_of(name)].lock();
@@ -210,8 +189,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Adds to the records of the checks what these verdicts mean for them. `false`: there is no room for that, and
-    /// nothing is added.
+    /// Adds these verdicts to the records of the checks. Returns `false` and adds nothing if there is no room.
     fn record<K: Borrow<Check>>(&self, checks: &[K], verdicts: &Verdicts, now: u64, sums: &mut Sums) -> bool {
         let Some(usage) = &self.usage else { return true };
         let added = group::added(checks, verdicts, now);
@@ -228,9 +206,9 @@ impl<C: Clock> MemoryStore<C> {
         let before = pages.bytes();
         pages.sweep(SWEEP_PER_CHECK, now);
         let needed: usize = records.iter().map(|(page, recorded, added)| pages.needed(page, recorded, *added)).sum();
-        // What another thread has done to the pages may not be in the sum yet.
+        // The total may not include yet what another thread has done to the pages.
         let others = self.bytes.load(Ordering::Relaxed).saturating_sub(before);
-        // And for a counter, which is new where the first record is.
+        // Includes a counter, since the first record may come with a new one.
         let has_room = needed == 0 || others + pages.bytes() + needed + COUNTER_BYTES <= self.most_bytes;
         if has_room {
             records.into_iter().for_each(|(page, recorded, added)| pages.add(page, recorded, added, now));
@@ -240,34 +218,34 @@ impl<C: Clock> MemoryStore<C> {
         has_room
     }
 
-    /// There is room for what a counter becomes, or it needs no more than it has.
+    /// Returns whether there is room for the changed counter, or the change needs no more memory.
     fn has_room(&self, effect: &Effect, state: Option<&State>) -> bool {
         let Effect::Changed { change, .. } = effect else { return true };
         self.bytes.load(Ordering::Relaxed) + COUNTER_BYTES <= self.most_bytes
             || state.is_some_and(|state| change.heap_bytes() <= state.heap_bytes())
     }
 
-    /// About what all counters take, in bytes.
+    /// Returns the approximate memory of all counters, in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// How many counters there are.
+    /// Returns the number of counters.
     pub fn len(&self) -> usize {
         self.counters.load(Ordering::Relaxed)
     }
 
-    /// Whether there is no counter at all.
+    /// Returns whether the store has no counters.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Sweeps expired counters out, a few at a time, and returns their memory, for ever.
+    /// Removes expired counters, a few at a time, and returns unneeded memory to the allocator. Never returns.
     pub async fn sweep(&self) -> ! {
         let mut ticks = tokio::time::interval(SWEEP_EVERY / SHARDS as u32);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut shard = 0;
-        // What was returned faster than it should be, and how many shards in a row had nothing.
+        // Bytes returned ahead of the permitted rate, and the number of consecutive shards with nothing to return.
         let (mut ahead, mut tidy) = (0_usize, 0);
         loop {
             if self.is_empty() && tidy >= SHARDS {
@@ -306,7 +284,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Frees what a shard has not needed for a pass, and returns how many bytes of it.
+    /// Frees memory that a shard has not needed for a pass, and returns the number of bytes.
     fn return_unneeded(&self, shard: usize) -> usize {
         let mut shard = self.shards[shard].lock();
         let table = shard.shrink();
@@ -336,14 +314,14 @@ fn shard_of(name: Name) -> usize {
     name.high as usize % SHARDS
 }
 
-/// What counters may take where nobody says: half of the memory that the process may use; without bound where the
-/// system does not tell.
+/// Returns the default bound on the memory of counters: half of the memory that the process may use, or no bound if the
+/// system does not report that.
 pub fn default_bytes() -> usize {
     available::available_memory().map_or(usize::MAX, |bytes| usize::try_from(bytes / 2).unwrap_or(usize::MAX))
 }
 
 impl Default for MemoryStore {
-    /// On the host's clock, without bound.
+    /// Returns a store on the host's clock, without a bound.
     fn default() -> Self {
         MemoryStore::new(SystemClock, usize::MAX)
     }
@@ -357,7 +335,7 @@ impl<C: Clock> Store for MemoryStore<C> {
 
 impl<C: Clock> MemoryPages for MemoryStore<C> {
     fn pages(&self, scope: &Scope<'_>, place: u64, about: usize) -> (Vec<Page>, Option<u64>) {
-        self.usage.as_ref().map_or((Vec::new(), None), |usage| usage.lock().read(scope, place, about))
+        self.usage.as_ref().map_or((Vec::new(), None), |usage| Pages::read(usage, scope, place, about))
     }
 
     fn now(&self) -> u64 {
@@ -368,8 +346,9 @@ impl<C: Clock> MemoryPages for MemoryStore<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::algorithm::{Algorithm, Ask, Limit, Options};
-    use crate::store::Origin;
+    use crate::engine::algorithm::{Algorithm, Ask, Limit, Options};
+    use crate::engine::check::Origin;
+    use crate::engine::clock::GivenClock;
 
     fn check(domain: &str) -> Check {
         let limit = Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(1), Options::default()).unwrap();
@@ -411,7 +390,7 @@ mod tests {
         while before > 1 << 20 {
             let _ = tokio::time::timeout(SWEEP_EVERY, store.sweep()).await;
             let after = held();
-            // The tick with which it begins is at once, so that there may be one more.
+            // The sweep's first tick comes at once, so there may be one more.
             assert!(before - after <= (SHARDS + 1) * RETURNED_AT_ONCE, "{} bytes went at once", before - after);
             (before, passes) = (after, passes + 1);
             assert!(passes < 10, "{before} bytes are still held");
@@ -433,7 +412,7 @@ mod tests {
         let both = [check("user7"), check("late")];
         assert!(matches!(store.decide(&both), Err(StoreError::Full)));
         assert_eq!(one("user7").unwrap(), 2, "nothing of it is charged");
-        // A log that is there takes no more either.
+        // An existing log cannot grow either.
         let limit = Limit::new(Algorithm::SlidingLog, 1_000, Duration::from_secs(1), Options::default()).unwrap();
         let log = MemoryStore::new(clock.clone(), 3 * COUNTER_BYTES);
         let log_check = [Check::new(check("log").key, limit, Ask::Take(1))];

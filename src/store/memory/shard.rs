@@ -1,68 +1,68 @@
-//! The counters of one shard: found by name, and by when they are due to be looked at, to expire them a few at a time.
+//! The counters of one shard, with an index by name, and an index by the time when they are due to be checked for
+//! expiry, a few at a time.
 //!
-//! A counter is due when it was to expire as it was added or last looked at. Mostly it has been used since, and is then
-//! due when it is to expire now. So a decision does not touch this order, and nobody walks over counters that have long
-//! to live.
+//! A counter's due time is when it would have expired at the time it was added or last checked. Most counters have been
+//! used since, and then get a new due time from their current expiry. Decisions therefore do not touch this index, and
+//! the sweep does not visit counters that expire much later.
 //!
-//! They lie in pages, so that a shard grows and shrinks by a page, and nothing is copied. The list of an `IndexMap`,
-//! which was here before, is copied when it is full, to one with room for as many again or nearly; and what it was
-//! stays with the allocator. A page that is emptied is a spare: under a steady churn of counters no page is allocated
-//! or freed.
+//! Counters are stored in pages. A shard grows and shrinks by a page, and nothing is copied. The list of an `IndexMap`,
+//! which was used before, is copied when it is full, into one with nearly twice the room, and the old list stays with
+//! the allocator. An emptied page becomes a spare: under a steady turnover of counters no page is allocated or freed.
 
 use std::collections::BTreeSet;
 
 use hashbrown::HashTable;
 
 use super::Sums;
-use crate::algorithm::{Change, Effect, State};
+use crate::engine::algorithm::{Change, Effect, State};
 
-/// What a page takes.
+/// Size of a page in bytes.
 pub(super) const PAGE_BYTES: usize = 4096;
-/// How many counters it has room for.
+/// Number of counters in a page.
 const PAGE: usize = PAGE_BYTES / size_of::<Entry>();
 
 /// Counters that share a lock.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    /// Where the counter of a name is.
+    /// The place of the counter of each name.
     places: HashTable<u32>,
-    /// All are full but the last.
+    /// Pages, all of them full except the last.
     pages: Vec<Page>,
-    /// Have been emptied, and are the next to be filled.
+    /// Emptied pages, which are filled next.
     spares: Vec<Page>,
-    /// The fewest spares that there were since [`Shard::unneeded`].
+    /// The smallest number of spares since [`Shard::unneeded`].
     fewest_spares: usize,
-    /// When each counter is to be looked at.
+    /// The times when counters are due.
     dues: BTreeSet<Due>,
 }
 
-/// When the counter at a place is to be looked at, in steps of [`DUE_MS`].
+/// The time when the counter at a place is due, in steps of [`DUE_MS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Due {
     step: u32,
     place: u32,
 }
 
-/// About a second: how much later than it could a counter leaves.
+/// About a second: the longest time that an expired counter is kept after it could be removed.
 const DUE_MS: u64 = 1 << 10;
 
 impl Due {
-    /// The first step that is wholly behind this time.
+    /// Returns the first step that lies entirely after this time.
     fn step(expires_at: u64) -> u32 {
         u32::try_from(expires_at / DUE_MS + 1).unwrap_or(u32::MAX)
     }
 }
 
-/// What a sweep has removed.
+/// The result of a sweep.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Swept {
     pub(super) counters: usize,
     pub(super) bytes: usize,
-    /// Nothing more is due.
+    /// Whether nothing more is due.
     pub(super) is_done: bool,
 }
 
-/// Has room for [`PAGE`] counters.
+/// A page, with room for [`PAGE`] counters.
 type Page = Vec<Entry>;
 
 #[derive(Debug)]
@@ -71,12 +71,12 @@ pub(super) struct Entry {
     counter: Counter,
 }
 
-/// The hash of a counter's name: 128 bits under a secret key stand for the name itself.
+/// The hash of a counter's name: 128 bits under a secret key, in place of the name itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Name {
     /// Chooses the shard.
     pub(super) high: u64,
-    /// Chooses the place in it.
+    /// Chooses the place in the shard.
     pub(super) low: u64,
 }
 
@@ -85,34 +85,33 @@ pub(super) struct Counter {
     pub(super) state: State,
     /// In milliseconds since the epoch.
     expires_at: u64,
-    /// When it is to be looked at.
+    /// The step when the counter is due.
     due: u32,
 }
 
 impl Counter {
-    /// A decision makes this of it.
+    /// Applies the change of a decision.
     fn alter(&mut self, change: Change, expires_at: u64) {
         self.state.alter(change);
         self.expires_at = expires_at;
     }
 
-    /// About what it takes, in all.
+    /// Returns the approximate total size in bytes.
     fn bytes(&self) -> usize {
         COUNTER_BYTES + self.state.heap_bytes()
     }
 }
 
-/// What a counter takes that has nothing beside itself: its place in a page, in the table, and in the order of what is
-/// due.
+/// The size of a counter without heap memory: its place in a page, in the table, and in the index of due times.
 pub(super) const COUNTER_BYTES: usize = size_of::<Entry>() + 8 + 12;
 
 impl Shard {
-    /// How many counters there are.
+    /// Returns the number of counters.
     pub(super) fn len(&self) -> usize {
         self.places.len()
     }
 
-    /// Where the counter of this name is, until one is removed.
+    /// Returns the place of the counter with this name. It is valid until a counter is removed.
     pub(super) fn find(&self, name: Name) -> Option<usize> {
         let place = self.places.find(name.low, |place| entry(&self.pages, *place).name == name)?;
         Some(*place as usize)
@@ -122,7 +121,7 @@ impl Shard {
         &self.pages[place / PAGE][place % PAGE].counter
     }
 
-    /// Adds a counter, whose name has none yet.
+    /// Adds a counter with a name that has none yet.
     fn add(&mut self, name: Name, state: State, expires_at: u64) {
         let place = u32::try_from(self.len()).expect("no machine has the memory for 2^32 counters in each shard");
         if self.pages.last().is_none_or(|page| page.len() == PAGE) {
@@ -136,7 +135,7 @@ impl Shard {
         self.places.insert_unique(name.low, place, |place| entry(&self.pages, *place).name.low);
     }
 
-    /// Removes the counter at this place, and puts the last one there.
+    /// Removes the counter at this place, and moves the last counter there.
     fn remove(&mut self, place: usize) {
         let Entry { name, counter: Counter { due, .. } } = *entry(&self.pages, place as u32);
         let last = self.len() - 1;
@@ -158,13 +157,13 @@ impl Shard {
         }
     }
 
-    /// Does to the counter of this name what a decision makes of it, and to the sums what that does to them.
+    /// Applies the effect of a decision to the counter with this name, and to the totals.
     pub(super) fn apply(&mut self, name: Name, effect: Effect, now: u64, sums: &mut Sums) {
         let found = self.find(name);
         self.apply_at(found, name, effect, now, sums);
     }
 
-    /// The same where its place has been found already.
+    /// Applies the effect to a counter with a known place.
     pub(super) fn apply_at(&mut self, found: Option<usize>, name: Name, effect: Effect, now: u64, sums: &mut Sums) {
         match (found, effect) {
             (_, Effect::None) | (None, Effect::Forgotten) => {}
@@ -187,8 +186,8 @@ impl Shard {
         }
     }
 
-    /// Looks at the next few counters that are due, removes those that have expired, and returns how many there were
-    /// and what they took; and whether that is all that is due.
+    /// Checks the next few counters that are due and removes those that have expired. Returns their number and size,
+    /// and whether nothing more is due.
     pub(super) fn sweep(&mut self, most: usize, now: u64) -> Swept {
         let mut swept = Swept::default();
         let step = u32::try_from(now / DUE_MS).unwrap_or(u32::MAX);
@@ -212,9 +211,9 @@ impl Shard {
         swept
     }
 
-    /// Makes the table smaller if most of it is empty, and returns how many bytes that freed.
+    /// Shrinks the table if most of it is empty, and returns the number of bytes freed.
     pub(super) fn shrink(&mut self) -> usize {
-        // Not its capacity, which tells of removed entries as if they were there.
+        // The capacity would be wrong here: it treats removed entries as if they were still there.
         if self.places.num_buckets() <= 64 || self.len() >= self.places.num_buckets() / 4 {
             return 0;
         }
@@ -224,7 +223,7 @@ impl Shard {
         before - self.places.allocation_size()
     }
 
-    /// The spares, up to so many, that nobody has needed since this was asked before. The caller may free them without
+    /// Returns spare pages, up to this many, that were not needed since the last call. The caller may free them without
     /// the lock.
     pub(super) fn unneeded(&mut self, most: usize) -> Vec<Page> {
         let kept = self.spares.len() - self.fewest_spares.min(most);
@@ -234,13 +233,13 @@ impl Shard {
         unneeded
     }
 
-    /// For how many counters there is room.
+    /// Returns the number of counters that there is room for.
     #[cfg(test)]
     pub(super) fn capacity(&self) -> usize {
         self.places.capacity().max((self.pages.len() + self.spares.len()) * PAGE)
     }
 
-    /// What the room takes.
+    /// Returns the size of the memory in bytes.
     #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.places.allocation_size() + (self.pages.len() + self.spares.len()) * PAGE_BYTES
@@ -256,9 +255,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Ask, Caller, Effect, Limit, Options};
+    use crate::engine::algorithm::{Algorithm, Ask, Caller, Effect, Limit, Options};
 
-    /// A shard with so many pages of counters, which expire at 1.
+    /// Returns a shard with this many pages of counters, which expire at 1.
     fn shard(pages: usize) -> Shard {
         let mut shard = Shard::default();
         fill(&mut shard, pages);
@@ -328,7 +327,7 @@ mod tests {
             panic!("a first hit is counted")
         };
         shard.add(Name { high: 0, low: far }, State::begin(change), u64::MAX / 2);
-        // One more than there are of the others: it finds nothing to look at.
+        // One more than the number of the other counters: it finds nothing to check.
         assert!(shard.sweep(far as usize + 1, DUE_MS).is_done);
         assert_eq!(shard.len(), 1);
     }

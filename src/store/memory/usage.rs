@@ -1,27 +1,31 @@
-//! What counters were used, by pages as in Redis, until the process ends.
+//! Usage records of counters in memory, in pages as in Redis, until the process ends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::store::usage::Scope;
-use crate::store::{Key, Recorded};
-use crate::usage::page::{Page, PageName};
-use crate::usage::{Added, Time, Totals};
+use parking_lot::Mutex;
 
-/// What a page takes beside its name, which is there three times, and its tag; and what a record takes.
+use crate::engine::check::{Key, Recorded};
+use crate::engine::usage::page::{Page, PageName};
+use crate::engine::usage::{Added, Time, Totals};
+use crate::shared::usage::Scope;
+
+/// Bytes of a page in addition to its tag and its name, which is stored three times, and bytes of a record.
 const PAGE_BYTES: usize = 300;
 const RECORD_BYTES: usize = 48;
-/// So many pages are looked at for one answer at the most, under the lock.
+/// The largest number of pages searched for one answer.
 const LOOKED_AT: usize = 10_000;
+/// Number of pages searched under one lock. Decisions wait for that lock, each while it holds a shard of counters.
+const IN_ONE_GO: usize = 64;
 
 /// The pages of a store.
 #[derive(Debug, Default)]
 pub(super) struct Pages {
     pages: HashMap<Key, Kept>,
-    /// In the order in which they came: so whoever reads a part at a time finds its place again.
+    /// The pages in the order of creation, so a reader that takes a part at a time finds its place again.
     places: BTreeMap<u64, Key>,
     next_place: u64,
-    /// When each leaves, in milliseconds since the epoch.
+    /// When each page expires, in milliseconds since the epoch.
     ends: BTreeSet<(u64, Key)>,
     bytes: usize,
 }
@@ -35,7 +39,7 @@ struct Kept {
 }
 
 impl Pages {
-    /// What a record would take that is not there, in bytes.
+    /// Returns the bytes that must be added for a record, zero if it exists.
     pub(super) fn needed(&self, page: &Key, recorded: &Recorded, added: Added) -> usize {
         match self.pages.get(page) {
             Some(kept) if kept.records.contains_key(&added.index) => 0,
@@ -45,6 +49,8 @@ impl Pages {
     }
 
     pub(super) fn add(&mut self, page: Key, recorded: &Recorded, added: Added, now: u64) {
+        let charged = self.pages.get(&page).map_or(0, |kept| kept.records.values().map(|record| record.cost).sum());
+        let Some(added) = added.on_page(charged) else { return };
         if let Some(record) = self.pages.get_mut(&page).and_then(|kept| kept.records.get_mut(&added.index)) {
             *record = record.with(added);
             return;
@@ -63,7 +69,7 @@ impl Pages {
         self.ends.insert((kept.ends_at, page));
     }
 
-    /// Removes pages that have expired, at most so many.
+    /// Removes at most this many expired pages.
     pub(super) fn sweep(&mut self, most: usize, now: u64) {
         for _ in 0..most {
             let Some((ends_at, page)) = self.ends.first().filter(|(ends_at, _)| *ends_at <= now).cloned() else {
@@ -77,22 +83,38 @@ impl Pages {
         }
     }
 
-    /// About what they take.
+    /// Returns the approximate size in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The pages of a scope from this place on, about so many, and the next place where there is one.
-    pub(super) fn read(&self, scope: &Scope<'_>, place: u64, about: usize) -> (Vec<Page>, Option<u64>) {
+    /// Returns about this many pages of a scope, starting at this place, and the next place if there are more.
+    pub(super) fn read(
+        pages: &Mutex<Pages>,
+        scope: &Scope<'_>,
+        mut place: u64,
+        about: usize,
+    ) -> (Vec<Page>, Option<u64>) {
         let mut found = Vec::new();
+        for _ in 0..LOOKED_AT / IN_ONE_GO {
+            match pages.lock().read_some(scope, place, about, &mut found) {
+                Some(next) if found.len() < about => place = next,
+                next => return (found, next),
+            }
+        }
+        (found, Some(place))
+    }
+
+    /// Reads a part of the pages under one lock.
+    fn read_some(&self, scope: &Scope<'_>, place: u64, about: usize, found: &mut Vec<Page>) -> Option<u64> {
         for (looked_at, (place, key)) in self.places.range(place..).enumerate() {
-            if found.len() == about || looked_at == LOOKED_AT {
-                return (found, Some(*place));
+            if found.len() == about || looked_at == IN_ONE_GO {
+                return Some(*place);
             }
             let is_wanted = PageName::read(key.as_str()).is_some_and(|name| name.may_have(scope.from, scope.to));
             found.extend(self.pages.get(key).filter(|_| is_wanted).map(|kept| kept.page(key)));
         }
-        (found, None)
+        None
     }
 }
 
@@ -117,15 +139,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::algorithm::{Algorithm, Ask, Limit, Options};
-    use crate::store::memory::{GivenClock, MemoryStore};
-    use crate::store::usage::MemoryPages as _;
-    use crate::store::{Check, Occasion, Origin, StoreError};
-    use crate::usage::{Period, Usage};
+    use crate::engine::algorithm::{Algorithm, Ask, Limit, Options};
+    use crate::engine::check::{Check, Occasion, Origin, StoreError};
+    use crate::engine::clock::GivenClock;
+    use crate::engine::usage::{Period, Usage};
+    use crate::shared::usage::MemoryPages as _;
+    use crate::store::memory::MemoryStore;
 
     const DAY: u64 = 86_400_000;
 
-    /// A request of this user, whose limit lets a million pass in a year.
+    /// Returns a request of this user, with a limit of a million hits per year.
     fn check(user: &str) -> Check {
         let year = Duration::from_millis(365 * DAY);
         let limit = Limit::new(Algorithm::FixedWindow, 1_000_000, year, Options::default()).unwrap();
@@ -163,7 +186,7 @@ mod tests {
         assert_eq!(store.pages(&EVERYTHING, next.unwrap(), 9), (pages[1..].to_vec(), None));
         let second_day = Scope { from: Time(1_002 * DAY), ..EVERYTHING };
         assert_eq!(store.pages(&second_day, 0, 9), (pages[1..].to_vec(), None), "the first is two days older");
-        // The last hour of the first day is kept for two days, and the page for a day more.
+        // The last hour of the first day is kept for two days, and its page for one day more.
         clock.set(1_003 * DAY + 23 * DAY / 24 - 1);
         store.decide(&[check("ben")]).unwrap();
         assert_eq!(all(&store).len(), 3);
@@ -171,6 +194,38 @@ mod tests {
         store.decide(&[check("ben")]).unwrap();
         let left = all(&store);
         assert_eq!(left.iter().filter(|page| page.name.contains("ann")).count(), 1, "{left:?}");
+    }
+
+    #[test]
+    fn a_refund_takes_away_no_more_than_was_charged_on_its_page() {
+        let (clock, store) = store(usize::MAX);
+        let ask = |ask| store.decide(&[Check { ask, ..check("ann") }]).unwrap();
+        let costs = || all(&store)[0].records.iter().map(|(_, record)| record.cost).collect::<Vec<_>>();
+        ask(Ask::Take(3));
+        clock.set(1_000 * DAY + DAY / 24);
+        ask(Ask::Take(2));
+        ask(Ask::Refund(4));
+        assert_eq!(costs(), [3, -2], "what was charged an hour before, too");
+        ask(Ask::Refund(1 << 31));
+        ask(Ask::Refund(1 << 31));
+        assert_eq!(costs(), [3, -3]);
+    }
+
+    #[test]
+    fn the_lock_is_held_for_a_few_pages_at_a_time_and_all_are_read() {
+        let (_, store) = store(usize::MAX);
+        for user in 0..2 * IN_ONE_GO + 5 {
+            store.decide(&[check(&format!("user{user}"))]).unwrap();
+        }
+        let pages = store.usage.as_ref().unwrap();
+        let mut some = Vec::new();
+        assert!(pages.lock().read_some(&EVERYTHING, 0, usize::MAX, &mut some).is_some());
+        assert_eq!(some.len(), IN_ONE_GO);
+        assert_eq!(all(&store).len(), 2 * IN_ONE_GO + 5);
+        let (first, next) = store.pages(&EVERYTHING, 0, IN_ONE_GO + 1);
+        assert_eq!((first.len(), store.pages(&EVERYTHING, next.unwrap(), 999).0.len()), (IN_ONE_GO + 1, IN_ONE_GO + 4));
+        let nothing = Scope { from: Time(2_000 * DAY), ..EVERYTHING };
+        assert_eq!(store.pages(&nothing, 0, 9), (Vec::new(), None));
     }
 
     #[tokio::test(start_paused = true)]

@@ -2,11 +2,12 @@
 
 use super::*;
 use crate::support::limits::bound;
-use tollgate::algorithm::Charge;
-use tollgate::descriptor::Role;
-use tollgate::lease::Lease;
-use tollgate::store::memory::{Clock, MemoryStore};
-use tollgate::store::{CheckVerdict, Penalized};
+use tollgate::engine::algorithm::Charge;
+use tollgate::engine::algorithm::lease_terms::Lease;
+use tollgate::engine::check::{CheckVerdict, Penalized};
+use tollgate::engine::clock::Clock;
+use tollgate::engine::descriptor::Role;
+use tollgate::store::memory::MemoryStore;
 
 /// A request: how long after the one before it comes, what it takes, for whom, and after how long it is taken back,
 /// where it is.

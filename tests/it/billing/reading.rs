@@ -9,14 +9,14 @@ use std::process::{Command, Output};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use ::tollgate::algorithm::{Algorithm, Limit, Options};
-use ::tollgate::descriptor::Entry;
-use ::tollgate::store::usage::{MemoryPages, Scope, UsageReadError, UsageStore};
-use ::tollgate::store::{Key, Origin};
-use ::tollgate::usage::ledger::{Closing, KeyError, Ledger, Length, PublicKey, SigningKey, Wrong};
-use ::tollgate::usage::page::{Owner, Page, PageName, Part};
-use ::tollgate::usage::statement::{Counter, Row};
-use ::tollgate::usage::{Period, Time, Totals};
+use ::tollgate::engine::algorithm::{Algorithm, Limit, Options};
+use ::tollgate::engine::check::{Key, Origin};
+use ::tollgate::engine::descriptor::Entry;
+use ::tollgate::engine::usage::page::{Owner, Page, PageName, Part};
+use ::tollgate::engine::usage::{Period, Time, Totals};
+use ::tollgate::ledger::statement::{Counter, Row};
+use ::tollgate::ledger::{Closing, KeyError, Ledger, Length, PublicKey, SigningKey, Wrong};
+use ::tollgate::shared::usage::{MemoryPages, Scope, UsageReadError, UsageStore};
 use deadpool_redis::redis::aio::MultiplexedConnection;
 use deadpool_redis::redis::{Value as Reply, cmd, pipe};
 use proptest::prelude::*;
@@ -155,14 +155,22 @@ async fn records_are_told_with_whose_they_are_and_damaged_ones_are_counted() {
     let ann = page(&of_user("ann"), Period::Hour, at);
     cmd("PEXPIREAT").arg(&ann).arg(at + 400 * DAY).query_async::<()>(&mut connection).await.unwrap();
 
-    // A long tag is in a field of its page; without it, or with another's, nobody knows whose it is.
+    // A long tag is in a field of its page; without it, or with another's, only a hash says whose it is.
     let long = "x".repeat(500);
     let (hashed, tag) = (of_user(&long), format!("shop|user={long}"));
     write(&mut connection, &hashed, Period::Hour, at, &record(11, 0, 11)).await;
     let name = page(&hashed, Period::Hour, at);
     assert!(name.starts_with("{|"), "{name}");
     let nameless = read(&service, "");
-    assert_eq!(nameless.iter().map(|answer| answer["damaged"].as_u64().unwrap()).sum::<u64>(), 1);
+    assert_eq!(nameless.iter().map(|answer| answer["damaged"].as_u64().unwrap()).sum::<u64>(), 0);
+    let mut told_pages = nameless.iter().flat_map(|answer| answer["pages"].as_array().unwrap());
+    let unknown = told_pages.find(|page| page["page"] == name).unwrap();
+    let hash = blake3::hash(tag.as_bytes()).to_hex().to_string();
+    let expected = json!([{"key": "hash", "value": hash}]);
+    assert_eq!((&unknown["domain"], &unknown["descriptor"]), (&"".into(), &expected));
+    assert_eq!(unknown["records"][0]["cost"], 11);
+    let of_shop = read(&service, "domain=shop");
+    assert_eq!(of_shop.iter().map(|answer| answer["damaged"].as_u64().unwrap()).sum::<u64>(), 1, "it may be its");
     cmd("HSET").arg(&name).arg("tag").arg(&tag).query_async::<()>(&mut connection).await.unwrap();
 
     let all = read(&service, "");

@@ -79,6 +79,8 @@ fn the_schema_takes_the_values_of_the_chart_and_no_slip() {
         json!({"decisionLog": {"to": "/var/log/decisions"}}),
         json!({"candidates": {"sample": "10%"}}),
         json!({"topKeys": {"values": "secret"}}),
+        json!({"rules": {"tls": {"ca": "envoy-rate-limit"}}}),
+        json!({"extraVolumes": {"name": "certs"}}),
     ] {
         let mut values = defaults.clone();
         merge(&mut values, &slip);

@@ -4,9 +4,10 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tollgate::descriptor::Role;
-use tollgate::rules::Allowance;
-use tollgate::rules::report::Severity;
+use tollgate::engine::algorithm::TimeZone;
+use tollgate::engine::descriptor::Role;
+use tollgate::engine::rules::Allowance;
+use tollgate::engine::rules::report::Severity;
 
 use super::*;
 
@@ -138,8 +139,37 @@ fn a_limit_wins_over_its_file_and_its_file_over_the_settings() {
     let (a, b) = (find(&rules, "d", "a=").unwrap(), find(&rules, "d", "b=").unwrap());
     assert_eq!((limit(a).algorithm(), a.limits[0].config.failure_mode), (Algorithm::TokenBucket, FailureMode::Open));
     assert_eq!((limit(b).algorithm(), b.limits[0].config.failure_mode), (Algorithm::FixedWindow, FailureMode::Closed));
-    let defaults = Defaults { algorithm: Algorithm::TokenBucket, failure_mode: FailureMode::Open };
+    let defaults =
+        Defaults { algorithm: Algorithm::TokenBucket, failure_mode: FailureMode::Open, ..Defaults::default() };
     assert_eq!(rules.domain("d").unwrap().defaults, defaults);
+}
+
+/// STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT and USE_CALENDAR_MONTH_RATE_LIMIT.
+#[test]
+fn what_settings_say_of_fixed_windows_holds_for_those_that_do_not_say_it_themselves() {
+    let text = "domain: d\ndescriptors:\n\
+                - {key: month, rate_limit: {unit: month, requests_per_unit: 5}}\n\
+                - {key: day, rate_limit: {unit: day, requests_per_unit: 5}}\n\
+                - {key: thirty, rate_limit: {period: 30d, requests_per_unit: 5}}\n\
+                - key: own\n\
+                \x20 rate_limit: {unit: month, requests_per_unit: 5, count_denied: true, time_zone: Asia/Tokyo}\n\
+                - {key: sliding, rate_limit: {unit: month, requests_per_unit: 5, algorithm: sliding_window}}";
+    let of = |defaults: Defaults| {
+        let options = LoadOptions { defaults, ..OPTIONS };
+        let folder = folder(&[("rules.yaml", text)]);
+        let rules = load(&sources(folder.path()), &options).unwrap().rules;
+        ["month", "day", "thirty", "own", "sliding"].map(|key| {
+            let limit = limit(find(&rules, "d", &format!("{key}=")).unwrap());
+            (limit.count_denied(), limit.options().time_zone.map(TimeZone::name))
+        })
+    };
+    let fixed = Defaults { algorithm: Algorithm::FixedWindow, ..Defaults::default() };
+    let own = (true, Some("Asia/Tokyo"));
+    assert_eq!(of(fixed), [(true, None), (true, None), (true, None), own, (false, None)]);
+    let stops = Defaults { fixed_windows: FixedWindows::CountPassed, ..fixed };
+    assert_eq!(of(stops), [(false, None), (false, None), (false, None), own, (false, None)]);
+    let months = Defaults { months: Months::Calendar, ..fixed };
+    assert_eq!(of(months), [(true, Some("UTC")), (true, None), (true, None), own, (false, None)]);
 }
 
 #[test]
@@ -364,7 +394,7 @@ proptest::proptest! {
     }
 }
 
-fn limit(rule: &Rule) -> tollgate::algorithm::Limit {
+fn limit(rule: &Rule) -> tollgate::engine::algorithm::Limit {
     match rule.limits[0].config.allowance {
         Allowance::Limited(limit) => limit,
         Allowance::Unlimited => panic!("{} is unlimited", rule.path),

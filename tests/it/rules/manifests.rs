@@ -3,8 +3,8 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use proptest::prelude::*;
-use tollgate::rules::load::{NamedText, check};
-use tollgate::rules::report::Position;
+use tollgate::engine::rules::report::Position;
+use tollgate::sources::files::load::{NamedText, check};
 
 use super::*;
 

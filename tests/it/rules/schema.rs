@@ -18,7 +18,7 @@ struct Validator {
 impl Validator {
     fn new() -> Validator {
         let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
-        compiler.add_resource("file:///rules.json", tollgate::rules::schema()).unwrap();
+        compiler.add_resource("file:///rules.json", tollgate::sources::files::schema()).unwrap();
         let index = compiler.compile("file:///rules.json", &mut schemas).unwrap();
         Validator { schemas, index }
     }
@@ -35,7 +35,7 @@ fn as_json(text: &str) -> Option<Value> {
 
 #[test]
 fn the_file_is_current() {
-    let printed = format!("{:#}\n", tollgate::rules::schema());
+    let printed = format!("{:#}\n", tollgate::sources::files::schema());
     let hint = format!("cargo run -- schema > {FILE}");
     assert_eq!(fs::read_to_string(FILE).unwrap_or_default(), printed, "{hint}");
 }
@@ -96,7 +96,7 @@ fn sections(schema: &Value) -> Vec<&Value> {
 
 #[test]
 fn every_key_and_every_name_in_it_means_something_to_the_reader_and_is_described() {
-    let schema = tollgate::rules::schema();
+    let schema = tollgate::sources::files::schema();
     let mut keys = BTreeSet::new();
     for section in sections(&schema) {
         assert!(section["description"].as_str().is_some_and(|text| text.ends_with('.')), "{section}");
@@ -144,7 +144,7 @@ fn what_a_key_takes_is_what_the_reader_takes() {
             || told.contains("no length of time")
     };
     let limit = json!({"unit": "minute", "requests_per_unit": 5});
-    let schema = tollgate::rules::schema();
+    let schema = tollgate::sources::files::schema();
     let keys = |section: &str| schema["definitions"][section]["properties"].as_object().unwrap().keys().cloned();
     for (what, value) in &values {
         for key in keys("rate_limit").filter(|key| key != "unit") {

@@ -104,7 +104,8 @@ fn merged_files_add_up_in_the_order_of_their_paths_and_keep_their_own_defaults()
     assert_eq!(&*find(&rules, "d", "k=xyz").unwrap().path, "k=*");
     let failure_modes: Vec<_> = rules.rules().iter().map(|rule| rule.limits[0].config.failure_mode).collect();
     assert_eq!(failure_modes, [FailureMode::Open, FailureMode::Closed, FailureMode::Open]);
-    let defaults = Defaults { algorithm: Algorithm::FixedWindow, failure_mode: FailureMode::Closed };
+    let defaults =
+        Defaults { algorithm: Algorithm::FixedWindow, failure_mode: FailureMode::Closed, ..Defaults::default() };
     assert_eq!(rules.domain("d").unwrap().defaults, defaults);
 }
 

@@ -5,11 +5,13 @@ use std::sync::Arc;
 
 use proptest::prelude::{Just, Strategy, any, prop, prop_oneof};
 use serde_json::{Map, Value, json};
-use tollgate::rules::config::{
-    FieldPath, Raw, RawDefaults, RawDescriptor, RawDomain, RawLease, RawLimit, RawPenalty, RawReplaces, RawUsage,
+use tollgate::engine::rules::config::{
+    FieldPath, Raw, RawDefaults, RawDescriptor, RawDomain, RawLimit, RawMapping, RawValue,
 };
-use tollgate::rules::report::{Position, Problem, Report};
-use tollgate::rules::validate::{Origin, Part, Validation};
+use tollgate::engine::rules::keys::RATE_LIMIT;
+use tollgate::engine::rules::report::{Position, Problem, Report};
+use tollgate::engine::rules::section::{Section, Takes};
+use tollgate::engine::rules::validate::{Origin, Part, Validation};
 
 use super::*;
 
@@ -48,7 +50,9 @@ fn domain<'a>(name: &'a str, key: &'a str, limit: RawLimit<'a>) -> RawDomain<'a>
 }
 
 fn five_a<'a>(unit: &'a str) -> RawLimit<'a> {
-    RawLimit { unit: text(unit), requests_per_unit: Raw::Given(5), ..RawLimit::default() }
+    RawLimit::default()
+        .with("unit", text(unit).map(RawValue::Text))
+        .with("requests_per_unit", Raw::Given(RawValue::Number(5)))
 }
 
 #[test]
@@ -69,7 +73,7 @@ fn a_mistake_is_named_by_its_path_and_in_the_words_that_a_file_gets() {
 
 #[test]
 fn what_its_source_could_not_read_is_no_second_mistake() {
-    let limit = RawLimit { unit: Raw::Unreadable, requests_per_unit: Raw::Unreadable, ..RawLimit::default() };
+    let limit = RawLimit::default().with("unit", Raw::Unreadable).with("requests_per_unit", Raw::Unreadable);
     let raw = RawDomain { domain: Raw::Unreadable, ..domain("", "user", limit) };
     assert!(validate(&[("resource", raw)], OPTIONS).is_ok(), "the source has reported it, and here it did not");
 }
@@ -209,40 +213,27 @@ fn raw_descriptor(of: &Map<String, Value>) -> RawDescriptor<'_> {
 }
 
 fn raw_limit(of: &Map<String, Value>) -> RawLimit<'_> {
-    RawLimit {
-        name: words(of, "name"),
-        unit: words(of, "unit"),
-        requests_per_unit: number(of, "requests_per_unit"),
-        unlimited: flag(of, "unlimited"),
-        replaces: list(of, "replaces", |of| RawReplaces { name: words(of, "name") }),
-        period: words(of, "period"),
-        algorithm: words(of, "algorithm"),
-        cost: number(of, "cost"),
-        burst: number(of, "burst"),
-        max_delay: words(of, "max_delay"),
-        initial: words(of, "initial"),
-        segments: number(of, "segments"),
-        weighting: words(of, "weighting"),
-        time_zone: words(of, "time_zone"),
-        hold: words(of, "hold"),
-        give_back: flag(of, "give_back"),
-        durable: flag(of, "durable"),
-        penalty: given(of, "penalty", |value| {
-            let of = value.as_object().unwrap();
-            let (within, ban) = (words(of, "within"), words(of, "ban"));
-            RawPenalty { after: number(of, "after"), within, ban, extend: flag(of, "extend") }
-        }),
-        lease: given(of, "lease", |value| {
-            let of = value.as_object().unwrap();
-            RawLease { size: number(of, "size"), ttl: words(of, "ttl") }
-        }),
-        usage: given(of, "usage", |value| {
-            let of = value.as_object().unwrap();
-            RawUsage { by: words(of, "by"), keep: words(of, "keep") }
-        }),
-        failure_mode: words(of, "failure_mode"),
-        count_denied: flag(of, "count_denied"),
+    raw_mapping(of, &RATE_LIMIT)
+}
+
+fn raw_mapping<'v>(of: &'v Map<String, Value>, section: &Section) -> RawMapping<'v> {
+    let mut raw = RawMapping::default();
+    for key in section.keys() {
+        let value = match key.takes {
+            Takes::Text | Takes::Name | Takes::Unit | Takes::Choice(_) | Takes::Length => {
+                words(of, key.name).map(RawValue::Text)
+            }
+            Takes::Number => number(of, key.name).map(RawValue::Number),
+            Takes::Flag => flag(of, key.name).map(RawValue::Flag),
+            Takes::Mapping => given(of, key.name, |value| RawValue::Any(Box::new(value.as_object().unwrap().clone()))),
+            Takes::One(section) => {
+                given(of, key.name, |value| RawValue::Mapping(raw_mapping(value.as_object().unwrap(), section)))
+            }
+            Takes::Many(section) => list(of, key.name, |of| raw_mapping(of, section)).map(RawValue::List),
+        };
+        raw.set(key.name, value);
     }
+    raw
 }
 
 proptest::proptest! {

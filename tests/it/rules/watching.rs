@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tollgate::rules::load::Loader;
-use tollgate::rules::watch::{Fingerprint, watch};
+use tollgate::sources::files::load::Loader;
+use tollgate::sources::files::watch::{Fingerprint, watch};
 
 use super::*;
 

@@ -1,19 +1,21 @@
 //! What is promised, held against what is seen.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate::algorithm::Algorithm;
-use tollgate::decision::{Answer, Decision, Limited};
-use tollgate::descriptor::{Request, Role};
+use tollgate::engine::algorithm::Algorithm;
+use tollgate::engine::asked::Source;
+use tollgate::engine::check::Key;
+use tollgate::engine::check::group::Votes;
+use tollgate::engine::decision::{Answer, Decision, Limited};
+use tollgate::engine::descriptor::{Request, Role};
+use tollgate::engine::rules::FailureMode;
 use tollgate::limiter::DecideError;
-use tollgate::plan::Source;
-use tollgate::rules::FailureMode;
-use tollgate::store::Key;
 
-use super::TIMEOUT;
 use super::world::{Weather, World};
+use super::{Scenario, TIMEOUT};
 
 /// So late an answer may be for the timers, which count milliseconds.
 const LATE: Duration = Duration::from_millis(3);
@@ -96,6 +98,12 @@ struct Counter {
     most: u64,
     period: Duration,
     algorithm: Option<Algorithm>,
+    /// The most hits that a process takes in advance, where it does.
+    leased: Option<u64>,
+    /// Its hits are those that a replica of the store has heard of.
+    is_durable: bool,
+    /// Requests may be delayed.
+    delays: bool,
     /// Slots that are taken.
     in_progress: u64,
     /// The hits that callers take back: by a refund, or by going away while they are delayed.
@@ -108,6 +116,7 @@ struct Counter {
 }
 
 pub struct Judge {
+    scenario: Arc<Scenario>,
     replicas: usize,
     weather: Weather,
     counters: HashMap<Key, Counter>,
@@ -123,8 +132,9 @@ pub struct Judge {
 }
 
 impl Judge {
-    pub fn new(replicas: usize, weather: Weather) -> Judge {
+    pub fn new(scenario: Arc<Scenario>, replicas: usize, weather: Weather) -> Judge {
         Judge {
+            scenario,
             replicas,
             weather,
             counters: HashMap::new(),
@@ -138,8 +148,8 @@ impl Judge {
     }
 
     /// Of a run that did not come to its end.
-    pub fn of_panic() -> Judge {
-        let mut judge = Judge::new(0, Weather::default());
+    pub fn of_panic(scenario: Arc<Scenario>) -> Judge {
+        let mut judge = Judge::new(scenario, 0, Weather::default());
         judge.wrong.push("it panicked".into());
         judge
     }
@@ -164,13 +174,13 @@ impl Judge {
     }
 
     pub fn sent(&mut self, request: &Request) {
-        self.in_flight += hits(request);
+        self.in_flight += self.hits(request);
         self.most_in_flight = self.most_in_flight.max(self.in_flight);
     }
 
     /// The caller has gone before there was an answer.
     pub fn left(&mut self, number: u64, request: &Request) {
-        self.in_flight -= hits(request);
+        self.in_flight -= self.hits(request);
         self.counts.see("left", 1);
         self.story.push(format!("{number} left"));
         for one in &request.descriptors {
@@ -204,7 +214,7 @@ impl Judge {
         decided: &Result<(Decision<'_>, Option<T>), DecideError>,
         world: &World,
     ) -> bool {
-        self.in_flight -= hits(seen.request);
+        self.in_flight -= self.hits(seen.request);
         let took = seen.sent.elapsed();
         let told = match decided {
             Ok((decision, delay)) => format!("{} {:?} {}", decision.over_limit, decision.delay, delay.is_some()),
@@ -218,7 +228,8 @@ impl Judge {
             Ok(decided) => decided,
             Err(DecideError::Undecided { .. }) => {
                 self.counts.see("undecided", 1);
-                let has_error_mode = seen.request.descriptors.iter().any(|one| one.entries[0].key == "hot");
+                let fails = |key: &str| self.scenario.failing.contains(&key);
+                let has_error_mode = seen.request.descriptors.iter().any(|one| fails(&one.entries[0].key));
                 self.demand(has_error_mode && !self.weather.shadow_mode, || {
                     format!("{} fails without failure mode error", seen.number)
                 });
@@ -242,7 +253,9 @@ impl Judge {
             format!("{} is denied in shadow", seen.number)
         });
         // Which answer denies the request, it says itself.
-        let denied = decision.limits.iter().any(|limited| limited.over() && limited.role() == Role::Enforced);
+        let mut votes = Votes::default();
+        decision.limits.iter().for_each(|limited| votes.add(limited.role(), &limited.asked.check, limited.over()));
+        let denied = votes.deny();
         let shadow_mode = self.weather.shadow_mode;
         self.demand(denied == if shadow_mode { decision.only_shadow } else { decision.over_limit }, || {
             format!("{}: {decision:?}", seen.number)
@@ -267,7 +280,7 @@ impl Judge {
             self.counts.see("banned", 1);
         }
         if let Source::Rule(rule, _) = limited.asked.source
-            && matches!(&*rule.path, "window" | "log" | "bucket" | "counted" | "slow")
+            && self.scenario.numbered.contains(&&*rule.path)
         {
             let number = check.limit.number();
             self.demand(number == seen.in_force, || {
@@ -315,7 +328,8 @@ impl Judge {
             }
             Answer::FailedClosed { .. } => {
                 self.counts.see("failed closed", 1);
-                let denied = decision.over_limit || decision.only_shadow;
+                // Its descriptor may be one whose denial denies no request.
+                let denied = decision.over_limit || decision.only_shadow || limited.role() != Role::Enforced;
                 self.demand(mode == FailureMode::Closed && denied, || format!("{} fails closed", seen.number));
             }
         }
@@ -323,6 +337,9 @@ impl Judge {
         counter.most = counter.most.max(check.limit.capacity().into());
         counter.algorithm = Some(check.limit.algorithm());
         counter.period = check.limit.period();
+        counter.leased = check.lease.map(|lease| lease.size().into()).or(counter.leased);
+        counter.is_durable = check.durable;
+        counter.delays = check.limit.options().max_delay.is_some();
         if matches!(limited.answer, Answer::Store(verdict) if verdict.allowed())
             && !decision.over_limit
             && check.ask.taken() > 0
@@ -365,8 +382,9 @@ impl Judge {
                 if is_of(key, &one.entries[0].key, &one.entries[0].value) {
                     counter.refunded.push((Instant::now(), Some(replica)));
                     counter.refunding.push(replica);
-                    counter.refunded_hits += one.ask.hits().unsigned_abs();
-                    counter.taken_back += one.ask.hits().unsigned_abs();
+                    let hits = one.ask.hits().unsigned_abs() * self.scenario.cost;
+                    counter.refunded_hits += hits;
+                    counter.taken_back += hits;
                     if counter.algorithm.is_some_and(Algorithm::has_holders) && passed {
                         counter.in_progress = counter.in_progress.saturating_sub(1);
                     }
@@ -412,7 +430,7 @@ impl Judge {
         for (key, counter) in &counters {
             let passed: u64 = counter.passed.iter().map(|(_, hits)| hits).sum();
             let taken = world.taken.get(key).copied().unwrap_or(0);
-            let is_leased = key.as_str().contains("hot=") && !key.as_str().contains("override");
+            let is_leased = counter.leased.is_some();
             let let_go = if is_leased { world.refunded.get(key).copied().unwrap_or(0) } else { 0 };
             self.demand(passed + let_go <= taken, || {
                 format!("{key}: {passed} passed, {let_go} were let go, and only {taken} were charged")
@@ -422,7 +440,7 @@ impl Judge {
             let asked_back = counter.taken_back;
             let is_own = !is_leased && !key.as_str().contains("override");
             let is_calm = self.weather.is_calm();
-            let is_slow = key.as_str().contains("|slow=");
+            let is_slow = counter.delays;
             self.demand(!is_own || back <= asked_back && (!is_calm || !is_slow || back == asked_back), || {
                 format!("{key}: {back} were taken back, of {asked_back}")
             });
@@ -436,15 +454,22 @@ impl Judge {
         }
     }
 
+    fn hits(&self, request: &Request) -> u64 {
+        request.descriptors.iter().map(|descriptor| descriptor.ask.taken()).sum::<u64>() * self.scenario.cost
+    }
+
     /// No interval of a period admits more than the bound, what the leases held, and what was on its way when it began.
     fn never_more(&mut self, key: &Key, counter: &Counter) {
         let Some(algorithm) = counter.algorithm.filter(|algorithm| !algorithm.has_holders()) else { return };
-        if self.weather.fails_over || self.weather.steps == Some(true) || counter.refunded_hits > u64::MAX / 8 {
+        if (self.weather.fails_over && !counter.is_durable)
+            || self.weather.steps == Some(true)
+            || counter.refunded_hits > u64::MAX / 8
+        {
             return;
         }
         let doubled = matches!(algorithm, Algorithm::FixedWindow | Algorithm::TokenBucket | Algorithm::LeakyBucket);
         let bound = counter.most * if doubled { 2 } else { 1 };
-        let leases = if key.as_str().contains("hot=") { 10 * self.replicas as u64 } else { 0 };
+        let leases = counter.leased.unwrap_or(0) * self.replicas as u64;
         let bound = bound + leases + self.most_in_flight + counter.refunded_hits;
         let mut passed = counter.passed.clone();
         passed.sort_unstable();
@@ -458,10 +483,6 @@ impl Judge {
             self.demand(sum <= bound, || format!("{key}: {sum} passed in a period, {bound} at the most"));
         }
     }
-}
-
-fn hits(request: &Request) -> u64 {
-    request.descriptors.iter().map(|descriptor| descriptor.ask.taken()).sum()
 }
 
 /// The counter is that of a rule, for this value.

@@ -9,9 +9,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
-use tollgate::algorithm::{Ask, Effect, State};
-use tollgate::store::group::{self, Votes};
-use tollgate::store::{Check, CheckVerdict, Key, Store, StoreError, Verdicts};
+use tollgate::engine::algorithm::{Ask, Effect, State};
+use tollgate::engine::check::group::{self, Votes};
+use tollgate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
+use tollgate::store::Store;
 
 /// Milliseconds since the epoch, some day in 2026, where every run begins.
 pub const START: u64 = 1_784_000_000_123;
@@ -172,7 +173,8 @@ impl World {
             self.charged_denied.push(format!("{:?}: {before:?}, {:?}", keys, self.rests(checks)));
         }
         self.count(checks, &verdicts);
-        if self.rng.u8(..) < 64 {
+        // A durable decision waits until a replica has heard of it.
+        if self.rng.u8(..) < 64 || checks.iter().any(|check| check.borrow().durable) {
             self.replica = self.counters.clone();
         }
         verdicts

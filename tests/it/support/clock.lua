@@ -28,4 +28,5 @@ local redis = {
       return real.call(command, ...)
     end
   end,
+  pcall = real.pcall,
 }

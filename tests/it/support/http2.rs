@@ -1,6 +1,6 @@
 //! HTTP/2 by the frame, for clients that behave as no library lets them.
 
-use std::io::{Read as _, Write as _};
+use std::io::{self, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 
 use super::SOON;
@@ -11,6 +11,7 @@ pub const PRIORITY: u8 = 2;
 pub const RESET: u8 = 3;
 pub const SETTINGS: u8 = 4;
 pub const PING: u8 = 6;
+pub const GOAWAY: u8 = 7;
 pub const WINDOW_UPDATE: u8 = 8;
 pub const CONTINUATION: u8 = 9;
 pub const END_STREAM: u8 = 1;
@@ -38,11 +39,16 @@ pub fn call(path: &str) -> Vec<u8> {
 
 /// A connection whose client has begun, with these settings.
 pub fn open(port: u16, settings: &[u8]) -> TcpStream {
-    let mut connection = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    connection.set_read_timeout(Some(SOON)).unwrap();
-    connection.set_nodelay(true).unwrap();
-    connection.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, settings)].concat()).unwrap();
-    connection
+    try_open(port, settings).unwrap()
+}
+
+/// The same, which the service may refuse.
+pub fn try_open(port: u16, settings: &[u8]) -> io::Result<TcpStream> {
+    let mut connection = TcpStream::connect(("127.0.0.1", port))?;
+    connection.set_read_timeout(Some(SOON))?;
+    connection.set_nodelay(true)?;
+    connection.write_all(&[PREFACE, &frame(SETTINGS, 0, 0, settings)].concat())?;
+    Ok(connection)
 }
 
 /// Waits until the service has read all that was sent. `false`: it has closed the connection.
@@ -59,4 +65,41 @@ pub fn is_read(connection: &mut TcpStream) -> bool {
         }
     }
     false
+}
+
+/// A frame as it comes.
+pub struct Received {
+    pub kind: u8,
+    pub flags: u8,
+    pub stream: u32,
+    pub payload: Vec<u8>,
+}
+
+/// The next frame that is neither SETTINGS nor PING, which are answered. `None`: the service has closed the connection.
+pub fn next_frame(connection: &mut TcpStream) -> Option<Received> {
+    loop {
+        let mut head = [0; 9];
+        read(connection, &mut head)?;
+        let [a, b, c, kind, flags, stream @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        read(connection, &mut payload)?;
+        let stream = u32::from_be_bytes(stream);
+        match kind {
+            SETTINGS | PING if flags & ACK == 0 => {
+                let answer = if kind == PING { &payload[..] } else { &[] };
+                let _ = connection.write_all(&frame(kind, ACK, 0, answer));
+            }
+            SETTINGS | PING => {}
+            _ => return Some(Received { kind, flags, stream, payload }),
+        }
+    }
+}
+
+/// `None`: there is no more. Panics where nothing comes in time.
+fn read(connection: &mut TcpStream, bytes: &mut [u8]) -> Option<()> {
+    match connection.read_exact(bytes) {
+        Ok(()) => Some(()),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => panic!("nothing comes"),
+        Err(_) => None,
+    }
 }

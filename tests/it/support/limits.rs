@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tollgate::algorithm::{
-    Algorithm, Ask, Caller, Initial, Limit, MAX_DELAY, MAX_PERIOD, NamedWindow, Options, Penalty, TimeZone, Weighting,
+use tollgate::engine::algorithm::{
+    Algorithm, Ask, Caller, Declared, Kind, Limit, MAX_DELAY, MAX_PERIOD, NamedWindow, Options, Penalty, TimeZone,
+    Written,
 };
 
 /// Numbers at which arithmetic likes to break, and any others.
@@ -31,26 +32,47 @@ fn period_ms() -> impl Strategy<Value = u64> {
 
 /// Options of every algorithm; those that an algorithm does not have are left out.
 fn options() -> impl Strategy<Value = Options> {
-    let weighting = prop::sample::select(&Weighting::ALL[..]);
-    let max_delay = prop_oneof![2 => 1..200_u64, 1 => 1..=MAX_DELAY.as_millis() as u64].prop_map(Duration::from_millis);
-    (
-        prop::option::of(any::<bool>()),
-        prop::option::of(number()),
-        prop::option::weighted(0.7, max_delay),
-        prop::option::weighted(0.3, prop::sample::select(&Initial::ALL[..])),
-        prop::option::of(1..=60_u32),
-        prop::option::of(weighting),
-        prop::option::of(any_time_zone()),
-    )
-        .prop_map(|(count_denied, burst, max_delay, initial, segments, weighting, time_zone)| Options {
-            count_denied,
-            burst,
-            max_delay,
-            initial,
-            segments,
-            weighting,
-            time_zone,
-        })
+    let drawn = |option: &Declared| {
+        let value = value(option);
+        prop::option::weighted(if option.name == "initial" { 0.3 } else { 0.5 }, value).boxed()
+    };
+    let drawn: Vec<_> = Options::ALL.iter().map(drawn).collect();
+    drawn.prop_map(|values| {
+        let mut options = Options::default();
+        for (option, value) in Options::ALL.iter().zip(values) {
+            let is_set = value.is_none_or(|value| options.set(option.name, value.written()));
+            assert!(is_set, "{} is drawn as what it cannot be", option.name);
+        }
+        options
+    })
+}
+
+/// A value of an option.
+#[derive(Clone, Debug)]
+enum Value {
+    Plain(Written<'static>),
+    Name(String),
+}
+
+impl Value {
+    fn written(&self) -> Written<'_> {
+        match self {
+            Value::Plain(written) => *written,
+            Value::Name(name) => Written::Name(name),
+        }
+    }
+}
+
+fn value(option: &Declared) -> BoxedStrategy<Value> {
+    let length = prop_oneof![2 => 1..200_u64, 1 => 1..=MAX_DELAY.as_millis() as u64].prop_map(Duration::from_millis);
+    match (option.name, option.kind) {
+        ("segments", _) => (1..=60_u32).prop_map(|number| Value::Plain(Written::Number(number))).boxed(),
+        (_, Kind::Number) => number().prop_map(|number| Value::Plain(Written::Number(number))).boxed(),
+        (_, Kind::Flag) => any::<bool>().prop_map(|flag| Value::Plain(Written::Flag(flag))).boxed(),
+        (_, Kind::Length) => length.prop_map(|length| Value::Plain(Written::Length(length))).boxed(),
+        (_, Kind::Choice(names)) => prop::sample::select(names()).prop_map(|name| Value::Name(name.to_owned())).boxed(),
+        (_, Kind::TimeZone) => any_time_zone().prop_map(|zone| Value::Name(zone.to_string())).boxed(),
+    }
 }
 
 /// A time zone: with and without summer time, with odd offsets, one that skipped a day, and any other.
@@ -63,7 +85,6 @@ pub fn any_time_zone() -> impl Strategy<Value = TimeZone> {
 }
 
 fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> Option<Limit> {
-    let has = |option| algorithm.options().contains(&option);
     let number = match algorithm {
         Algorithm::SlidingLog => number % 100_001,
         Algorithm::Concurrency => number % 10_001,
@@ -71,13 +92,10 @@ fn make(algorithm: Algorithm, number: u32, period_ms: u64, options: Options) -> 
     };
     let options = Options {
         count_denied: options.count_denied.filter(|_| !algorithm.has_holders()),
-        burst: options.burst.filter(|_| has("burst")),
-        max_delay: options.max_delay.filter(|_| has("max_delay")),
-        initial: options.initial.filter(|_| has("initial")),
-        segments: options.segments.filter(|_| has("segments")),
-        weighting: options.weighting.filter(|_| has("weighting")),
-        time_zone: options.time_zone.filter(|_| has("time_zone") && CALENDAR_MS.contains(&period_ms)),
+        time_zone: options.time_zone.filter(|_| CALENDAR_MS.contains(&period_ms)),
+        ..options
     };
+    let options = options.of(algorithm);
     Limit::new(algorithm, number, Duration::from_millis(period_ms), options).ok()
 }
 

@@ -300,6 +300,45 @@ impl AggregatedDiscoveryService for Player {
     }
 }
 
+/// A management server that says something else each time it is answered.
+pub struct Fickle(pub Arc<Vec<DiscoveryResponse>>);
+
+impl Fickle {
+    /// Starts it, and returns its port.
+    pub async fn start(responses: Vec<DiscoveryResponse>) -> u16 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let service = AggregatedDiscoveryServiceServer::new(Fickle(Arc::new(responses)));
+        let serving = tonic::transport::Server::builder().add_service(service);
+        let incoming = futures_util::stream::unfold(listener, async |listener| {
+            Some((listener.accept().await.map(|(connection, _)| connection), listener))
+        });
+        tokio::spawn(async move { serving.serve_with_incoming(incoming).await.unwrap() });
+        port
+    }
+}
+
+#[tonic::async_trait]
+impl AggregatedDiscoveryService for Fickle {
+    type StreamAggregatedResourcesStream = UnboundedReceiverStream<Result<DiscoveryResponse, Status>>;
+
+    async fn stream_aggregated_resources(
+        &self,
+        request: Request<Streaming<DiscoveryRequest>>,
+    ) -> Result<Response<Self::StreamAggregatedResourcesStream>, Status> {
+        let (said, stream) = mpsc::unbounded_channel();
+        let (mut heard, responses) = (request.into_inner(), Arc::clone(&self.0));
+        tokio::spawn(async move {
+            let mut responses = responses.iter();
+            // The stream stays open when all is said.
+            while let Some(Ok(_)) = heard.next().await {
+                responses.next().map(|response| said.send(Ok(response.clone())));
+            }
+        });
+        Ok(Response::new(UnboundedReceiverStream::new(stream)))
+    }
+}
+
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

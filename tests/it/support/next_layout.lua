@@ -4,10 +4,10 @@ local real = redis
 local function renamed(key)
   return (string.gsub(key, '|(%l+)1:', '|%12:'))
 end
-local redis = {
-  call = function(command, key, ...)
+local function through(call)
+  return function(command, key, ...)
     if command == 'TIME' then
-      return real.call(command)
+      return call(command)
     end
     local arguments = {...}
     -- SET and RPUSH write the first of them, LSET the one behind the place.
@@ -15,11 +15,12 @@ local redis = {
     if written then
       arguments[written] = '2' .. arguments[written]
     end
-    local reply = real.call(command, renamed(key), unpack(arguments))
+    local reply = call(command, renamed(key), unpack(arguments))
     if reply and (command == 'GET' or command == 'LINDEX') then
       assert(string.sub(reply, 1, 1) == '2', 'a counter of another layout')
       return string.sub(reply, 2)
     end
     return reply
-  end,
-}
+  end
+end
+local redis = {call = through(real.call), pcall = through(real.pcall)}

@@ -35,6 +35,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if ne (int $sources) 1 }}
 {{- fail "name one source of rules: rules.files, rules.existingConfigMap or rules.managementServer" }}
 {{- end }}
+{{- if and .Values.rules.tls.secret (not $rules.managementServer) }}
+{{- fail "rules.tls is for a management server: set rules.managementServer, or remove it" }}
+{{- end }}
 {{- if and .Values.candidates.files .Values.candidates.existingConfigMap }}
 {{- fail "name one source of candidates: candidates.files or candidates.existingConfigMap" }}
 {{- end }}
@@ -58,6 +61,14 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if .Values.rules.managementServer }}
 {{- $_ := set $all "CONFIG_TYPE" "GRPC_XDS_SOTW" }}
 {{- $_ := set $all "CONFIG_GRPC_XDS_SERVER_URL" .Values.rules.managementServer }}
+{{- with .Values.rules.nodeId }}{{ $_ := set $all "CONFIG_GRPC_XDS_NODE_ID" . }}{{ end }}
+{{- if .Values.rules.tls.secret }}
+{{- $_ := set $all "CONFIG_GRPC_XDS_SERVER_USE_TLS" true }}
+{{- $_ := set $all "CONFIG_GRPC_XDS_SERVER_TLS_CACERT" "/etc/tollgate/rules-tls/ca.crt" }}
+{{- $_ := set $all "CONFIG_GRPC_XDS_CLIENT_TLS_CERT" "/etc/tollgate/rules-tls/tls.crt" }}
+{{- $_ := set $all "CONFIG_GRPC_XDS_CLIENT_TLS_KEY" "/etc/tollgate/rules-tls/tls.key" }}
+{{- with .Values.rules.tls.serverName }}{{ $_ := set $all "CONFIG_GRPC_XDS_SERVER_TLS_SAN" . }}{{ end }}
+{{- end }}
 {{- else }}
 {{- $_ := set $all "RULES" "/etc/tollgate/rules" }}
 {{- end }}
@@ -132,6 +143,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- $redis := .Values.redis }}
 {{- $secrets := dict "redis-auth" $redis.auth.secret "tls" .Values.tls.secret }}
 {{- if .Values.tls.secret }}{{ $_ := set $secrets "client-ca" .Values.tls.clientCa.secret }}{{ end }}
+{{- if .Values.rules.managementServer }}{{ $_ := set $secrets "rules-tls" .Values.rules.tls.secret }}{{ end }}
 {{- if $redis.tls.enabled }}
 {{- $_ := set $secrets "redis-ca" $redis.tls.ca.secret }}
 {{- $_ := set $secrets "redis-client" $redis.tls.client.secret }}

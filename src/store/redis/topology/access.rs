@@ -1,6 +1,5 @@
-//! What lets Tollgate in: user, password, database and certificates, the same at every node of a Redis. What is in
-//! files is read again when they change, for the connections that are made from then on; a connection that is there
-//! makes itself known anew.
+//! Tollgate's credentials for Redis: user, password, database and certificates, the same for every node of a Redis.
+//! Files are read again when they change. New connections use the new content; existing connections authenticate again.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -15,35 +14,35 @@ use tokio::time::sleep;
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::dial::{DialError, Stream, connect};
-use crate::files::{Debounce, INTERVAL, Stamp, blocking};
-use crate::store::redis::address::{Login, Place, RedisAddress, RedisTls};
-use crate::store::redis::cause::Cause;
+use crate::files::{Debounce, INTERVAL, Stamp, blocking, refuse_pipe};
+use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::topology::address::{Login, Place, RedisAddress, RedisTls};
 use crate::tls::{self, ClientTls, HandshakeError, NamedFile, TlsErrors, Watched};
 
-/// No password is longer, and no token.
+/// The largest size of a password or token, in bytes.
 const MOST_BYTES: u64 = 64 * 1024;
 
-/// What lets Tollgate in.
-pub(in crate::store::redis) struct Access {
+/// Tollgate's credentials for a Redis.
+pub(crate) struct Access {
     login: Arc<watch::Sender<Login>>,
     database: u16,
     tls: Option<Secure>,
-    /// Nodes of a cluster are wanted.
+    /// Whether nodes of a cluster are expected.
     is_cluster: bool,
-    /// They read files again, for as long as this is there.
+    /// Tasks that read files again, until this is dropped.
     tasks: Vec<AbortHandle>,
 }
 
-/// TLS, as it is just now.
+/// The current TLS configuration.
 #[derive(Clone)]
 struct Secure {
     client: Arc<ArcSwap<ClientTls>>,
     server_name: Option<ServerName<'static>>,
 }
 
-/// Why nothing lets Tollgate in.
+/// The reason why the credentials are unusable.
 #[derive(Debug, thiserror::Error)]
-pub(in crate::store::redis) enum AccessError {
+pub(crate) enum AccessError {
     #[error("{0} cannot be read: {1}")]
     Unreadable(NamedFile, io::Error),
     #[error("{0} has more than {MOST_BYTES} bytes, which are no password")]
@@ -59,11 +58,11 @@ pub(in crate::store::redis) enum AccessError {
 }
 
 impl Access {
-    /// Reads what is in files, and reads it again whenever they change.
+    /// Reads the files, and reads them again whenever they change.
     ///
     /// # Errors
-    /// Where one is of no use.
-    pub(in crate::store::redis) fn start(address: &RedisAddress) -> Result<Access, AccessError> {
+    /// If a file is unusable.
+    pub(crate) fn start(address: &RedisAddress) -> Result<Access, AccessError> {
         let mut tasks = Vec::new();
         let login = match address.auth_file() {
             None => Arc::new(watch::Sender::new(address.login().clone())),
@@ -78,14 +77,14 @@ impl Access {
         Ok(Access { login, database: address.database(), tls, is_cluster: address.is_cluster(), tasks })
     }
 
-    /// The same for the Sentinels, who have users of their own.
-    pub(super) fn of_sentinels(&self, address: &RedisAddress) -> Access {
+    /// Returns the credentials for the Sentinels, which have separate users.
+    pub(crate) fn of_sentinels(&self, address: &RedisAddress) -> Access {
         let login = Arc::new(watch::Sender::new(address.sentinel_login().clone()));
         Access { login, database: 0, tls: self.tls.clone(), is_cluster: false, tasks: Vec::new() }
     }
 
-    /// What a connection begins with.
-    pub(super) fn greeting(&self) -> RedisConnectionInfo {
+    /// Returns the settings that a connection starts with.
+    pub(crate) fn greeting(&self) -> RedisConnectionInfo {
         let mut info = RedisConnectionInfo::default().set_db(self.database.into());
         let Login { user, password } = &*self.login.borrow();
         if let Some(user) = user.as_ref().filter(|_| password.is_some()) {
@@ -97,8 +96,8 @@ impl Access {
         info
     }
 
-    /// What makes Tollgate known to Redis; `None` without a password.
-    pub(in crate::store::redis) fn auth(&self) -> Option<Cmd> {
+    /// Returns the command that authenticates Tollgate, or `None` without a password.
+    pub(crate) fn auth(&self) -> Option<Cmd> {
         let Login { user, password } = &*self.login.borrow();
         let mut auth = cmd("AUTH");
         if let Some(user) = user {
@@ -108,35 +107,35 @@ impl Access {
         Some(auth)
     }
 
-    /// Tells when that changes.
-    pub(in crate::store::redis) fn renewals(&self) -> watch::Receiver<Login> {
+    /// Returns a receiver of changes to the login.
+    pub(crate) fn renewals(&self) -> watch::Receiver<Login> {
         self.login.subscribe()
     }
 
-    /// Who Redis takes Tollgate for; `None` for the default user.
-    pub(in crate::store::redis) fn user(&self) -> Option<String> {
+    /// Returns the user, or `None` for the default user.
+    pub(crate) fn user(&self) -> Option<String> {
         self.login.borrow().user.clone()
     }
 
-    /// Nodes of a cluster are wanted.
-    pub(in crate::store::redis) fn is_cluster(&self) -> bool {
+    /// Returns whether nodes of a cluster are expected.
+    pub(crate) fn is_cluster(&self) -> bool {
         self.is_cluster
     }
 
-    pub(in crate::store::redis) fn database(&self) -> u16 {
+    pub(crate) fn database(&self) -> u16 {
         self.database
     }
 
-    /// TLS is spoken with Redis.
-    pub(in crate::store::redis) fn is_secure(&self) -> bool {
+    /// Returns whether connections use TLS.
+    pub(crate) fn is_secure(&self) -> bool {
         self.tls.is_some()
     }
 
-    /// Connects to a place, by TLS where it is wanted.
+    /// Connects to a place, over TLS if it is configured.
     ///
     /// # Errors
-    /// Where that does not come about.
-    pub(in crate::store::redis) async fn open(&self, place: &Place) -> Result<Box<dyn Stream>, DialError> {
+    /// If the connection cannot be made.
+    pub(crate) async fn open(&self, place: &Place) -> Result<Box<dyn Stream>, DialError> {
         let stream = connect(place).await.map_err(|error| match Cause::of_connecting(&error) {
             Some(cause) => DialError::Known(cause),
             None => DialError::Unclear(Cause::Closed(error.to_string())),
@@ -183,8 +182,8 @@ impl Secure {
     }
 }
 
-/// What has gone wrong, and what to do about it.
-pub(in crate::store::redis) fn handshake_failed(error: &HandshakeError) -> Cause {
+/// Returns the cause of a failed handshake, with advice.
+pub(crate) fn handshake_failed(error: &HandshakeError) -> Cause {
     let advice = match error {
         HandshakeError::PlainText => return Cause::NoTls,
         HandshakeError::Untrusted(_) => ": name the authority that has signed it in REDIS_TLS_CACERT",
@@ -198,20 +197,21 @@ pub(in crate::store::redis) fn handshake_failed(error: &HandshakeError) -> Cause
 
 fn read_login(file: &NamedFile, user: Option<String>) -> Result<Login, AccessError> {
     let mut bytes = Vec::new();
-    let read = File::open(&file.path).and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes));
+    let open = refuse_pipe(&file.path).and_then(|()| File::open(&file.path));
+    let read = open.and_then(|open| open.take(MOST_BYTES + 1).read_to_end(&mut bytes));
     read.map_err(|error| AccessError::Unreadable(file.clone(), error))?;
     if bytes.len() as u64 > MOST_BYTES {
         return Err(AccessError::TooLong(file.clone()));
     }
     let text = String::from_utf8(bytes).map_err(|_| AccessError::Binary(file.clone()))?;
-    // Editors and `echo` end a line.
+    // Editors and `echo` append a line end.
     match text.trim_end_matches(['\r', '\n']) {
         "" => Err(AccessError::Empty(file.clone())),
         auth => Ok(Login::of(auth, user)),
     }
 }
 
-/// Puts in force what the file says, whenever that changes.
+/// Puts the content of the file in force whenever it changes.
 async fn watch_login(file: NamedFile, user: Option<String>, stamp: Option<Stamp>, login: Arc<watch::Sender<Login>>) {
     let mut debounce = Debounce::after(stamp);
     loop {

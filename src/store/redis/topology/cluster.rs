@@ -1,9 +1,9 @@
 //! The nodes of a Redis Cluster, each with its link, its breaker and its queues.
 //!
-//! Which node has a slot is asked of one node, now and then while all is well; at once where a node says that a slot is
-//! elsewhere, or goes down; and often while one is down, of one node after the other, since another will take its
-//! place. One answer serves the whole process, and answers come at least [`APART`] from each other: a cluster that
-//! moves a thousand slots is not asked a thousand times. What a redirection says of its slot is in force at once.
+//! The layout (the node of each slot) is read from one node: at intervals while all nodes are up; at once when a node
+//! reports that a slot is elsewhere, or goes down; and often while a node is down, from one node after the other, since
+//! another will take its place. The whole process shares each answer, and answers are at least [`APART`] apart: a
+//! cluster that moves a thousand slots is not asked a thousand times. A redirection takes effect at once for its slot.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -23,81 +23,83 @@ use super::dial::Dialed;
 use super::layout::Layout;
 use super::node_dialer;
 use super::overview::Overview;
-use crate::store::redis::address::Place;
-use crate::store::redis::cause::{Cause, Rights};
-use crate::store::redis::connection::Elsewhere;
-use crate::store::redis::lanes::Lanes;
+use super::route::KnownNodes;
+use crate::store::health::{Health, OnChange};
+use crate::store::redis::decide::lanes::Lanes;
+use crate::store::redis::decide::slot::SLOTS;
+use crate::store::redis::doctor::StartError;
+use crate::store::redis::doctor::cause::{Cause, Rights};
+use crate::store::redis::doctor::rights;
 use crate::store::redis::link::Link;
-use crate::store::redis::rights;
-use crate::store::redis::slot::SLOTS;
-use crate::store::redis::{Health, OnChange, RedisConfig, StartError};
+use crate::store::redis::link::connection::Elsewhere;
+use crate::store::redis::topology::address::Place;
+use crate::store::redis::topology::config::RedisConfig;
 
-/// How often the layout is asked while all is well, and while a node is down.
+/// How often the layout is read while all nodes are up, and while a node is down.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(150));
-/// The longest time between two where a node is down for long.
+/// The longest time between two reads during a long outage of a node.
 const LONG: Duration = Duration::from_secs(1);
 /// The shortest time between two answers.
 const APART: Duration = Duration::from_millis(100);
-/// After so long a node in which limits could not hold is tried again.
+/// Delay before another attempt with a node in which limits could not hold.
 const UNFIT: Duration = Duration::from_secs(10);
-/// For so long a node is kept that has no slots, after it was asked for: slots may be moving there.
+/// How long a node without slots is kept after it was last requested, since slots may be moving there.
 const KEPT: Duration = Duration::from_secs(60);
 
-/// A cluster, as all workers see it.
-pub(in crate::store::redis) struct Cluster {
+/// A cluster, shared by all workers.
+pub(crate) struct Cluster {
     config: RedisConfig,
     access: Arc<Access>,
     runtimes: Vec<Handle>,
-    /// Those that the settings name.
-    seeds: Vec<Place>,
+    /// The nodes that the layout is read from.
+    known: Arc<KnownNodes>,
     routes: ArcSwap<Routes>,
     members: Mutex<HashMap<Place, Membership>>,
     overview: Arc<Overview>,
-    /// The layout is asked at once.
+    /// Makes the task read the layout at once.
     doubts: Arc<Notify>,
     task: Mutex<Option<AbortHandle>>,
 }
 
-/// A node of it.
-pub(in crate::store::redis) struct Member {
-    place: Place,
+/// A node of the cluster.
+pub(crate) struct Member {
     link: Arc<Link>,
-    /// As each worker asks it.
+    /// The node as each worker uses it.
     nodes: Vec<Arc<Lanes>>,
 }
 
-/// A member, and when somebody has last asked for it by its place; `None`: not before it is made.
+/// A member, `None` until it is made, with the time when its place was last requested.
 struct Membership {
     member: Option<Arc<Member>>,
     wanted: Instant,
-    /// When it was found that limits could never hold in it.
+    /// When it was found that limits could never hold in the node.
     unfit: Option<Instant>,
 }
 
-/// Whom the layout is asked of.
+/// The node that the layout is read from.
 #[derive(Default)]
 struct Source {
     dialed: Option<Dialed>,
-    /// With which of those that are known the next attempt begins.
+    /// The index of the known node that the latest attempt to find another started with.
     turn: usize,
 }
 
-/// Which member has which slot.
+/// The members, and the member that has each slot.
 struct Routes {
     members: Vec<Arc<Member>>,
-    /// For each slot a place in the list of members; beyond its end where nobody has it.
+    /// For each slot an index into the members, beyond their end if no member has the slot.
     owners: Vec<u16>,
 }
 
 impl Cluster {
-    /// Connects to its nodes, or goes on trying in the background.
+    /// Connects to the nodes of the cluster, and keeps trying in the background if that fails.
     ///
     /// # Errors
-    /// Where no attempt is possible at all, or the first one finds that limits could never hold there.
-    pub(super) async fn start(
+    /// If no attempt is possible at all, or if the first one finds that limits could never hold there.
+    pub(crate) async fn start(
         config: RedisConfig,
         access: Arc<Access>,
-        seeds: Vec<Place>,
+        known: Arc<KnownNodes>,
         on_change: OnChange,
         runtimes: &[Handle],
     ) -> Result<Arc<Cluster>, StartError> {
@@ -105,7 +107,7 @@ impl Cluster {
         let cluster = Arc::new(Cluster {
             access,
             runtimes: runtimes.to_vec(),
-            seeds,
+            known,
             routes: ArcSwap::from_pointee(Routes::none()),
             members: Mutex::default(),
             overview: Arc::new(Overview::new(config.to_string(), on_change, Arc::clone(&doubts))),
@@ -124,14 +126,14 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// The node that has this slot.
-    pub(in crate::store::redis) fn owner(&self, slot: u16) -> Option<Arc<Member>> {
+    /// Returns the node that has this slot.
+    pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Member>> {
         let routes = self.routes.load();
         routes.members.get(usize::from(*routes.owners.get(usize::from(slot))?)).cloned()
     }
 
-    /// The node at this place; where there is none yet, one is made soon.
-    pub(in crate::store::redis) fn at(&self, place: &Place) -> Option<Arc<Member>> {
+    /// Returns the node at this place. If there is none yet, one is made soon.
+    pub(crate) fn at(&self, place: &Place) -> Option<Arc<Member>> {
         let mut members = self.members.lock();
         let now = Instant::now();
         let membership = members.entry(place.clone()).or_insert_with(|| {
@@ -142,8 +144,8 @@ impl Cluster {
         membership.member.clone()
     }
 
-    /// The same where a node that has no name, as it is to be known by one, is told apart by its port alone.
-    pub(in crate::store::redis) fn known(&self, elsewhere: Elsewhere) -> Elsewhere {
+    /// Completes a redirection to a node that should have a host name but has none yet, by its port alone.
+    pub(crate) fn known(&self, elsewhere: Elsewhere) -> Elsewhere {
         let (Elsewhere::Moved(Place::Tcp(host, port)) | Elsewhere::Asked(Place::Tcp(host, port))) = &elsewhere else {
             return elsewhere;
         };
@@ -159,57 +161,52 @@ impl Cluster {
         }
     }
 
-    /// A node says that this slot is at another place now.
-    pub(in crate::store::redis) fn note_moved(&self, slot: u16, place: &Place) {
+    /// Notes that a node reports this slot at another place now.
+    pub(crate) fn note_moved(&self, slot: u16, place: &Place) {
         if let Some(member) = self.at(place) {
             self.routes.rcu(|routes| Arc::new(routes.with(slot, &member)));
         }
         self.doubts.notify_one();
     }
 
-    /// What is known of the slots may be old.
-    pub(in crate::store::redis) fn note_doubt(&self) {
+    /// Notes that the layout may be outdated.
+    pub(crate) fn note_doubt(&self) {
         self.doubts.notify_one();
     }
 
-    /// Why no node can be asked for a slot that none has.
-    pub(in crate::store::redis) fn why_nobody(&self) -> Arc<str> {
+    /// Returns why a slot has no node.
+    pub(crate) fn why_nobody(&self) -> Arc<str> {
         self.overview.why_nobody()
     }
 
-    /// Logs what has been kept back.
-    pub(in crate::store::redis) fn flush_log(&self) {
+    /// Logs what the log throttles hold back.
+    pub(crate) fn flush_log(&self) {
         self.members.lock().values().filter_map(|it| it.member.as_ref()).for_each(|member| member.link.flush_log());
         self.overview.flush_log();
     }
 
-    /// Asks a node for the layout: the one that was asked before, as long as it answers, and else another.
+    /// Reads the layout from the node that was used before, or from another if that does not answer.
     async fn ask(&self, source: &mut Source) -> Result<Layout, Cause> {
         if let Some(dialed) = source.dialed.take()
             && let Ok(layout) = ask_one(&dialed, self.config.timeout).await
         {
+            self.known.note(&layout);
             source.dialed = Some(dialed);
             return Ok(layout);
         }
-        let mut places = self.places();
+        let mut places = self.known.places();
         source.turn = (source.turn + 1) % places.len().max(1);
         places.rotate_left(source.turn);
         let (dialed, layout) = ask_any(&places, &self.access, &self.config).await?;
+        self.known.note(&layout);
         source.dialed = Some(dialed);
         Ok(layout)
     }
 
-    /// Those that are known: nodes that have slots, and those that the settings name.
-    fn places(&self) -> Vec<Place> {
-        let mut places: Vec<Place> = self.routes.load().members.iter().map(|member| member.place.clone()).collect();
-        places.extend(self.seeds.iter().filter(|seed| !places.contains(seed)).cloned().collect::<Vec<_>>());
-        places
-    }
-
-    /// Puts a layout in force: makes the nodes that are new, and lets those go that have no slots any more.
+    /// Puts a layout in force: makes new nodes, and drops nodes without slots.
     ///
     /// # Errors
-    /// Where the first attempt to connect finds that limits could never hold in one of them; the others are in force.
+    /// If the first attempt to connect finds that limits could never hold in one of the nodes; the others are in force.
     async fn take(self: &Arc<Self>, layout: &Layout) -> Result<(), StartError> {
         let first_slots: HashMap<&Place, u16> =
             layout.masters.iter().filter_map(|master| Some((&master.place, *master.ranges.first()?.start()))).collect();
@@ -257,24 +254,24 @@ impl Cluster {
         unfit.map_or(Ok(()), Err)
     }
 
-    /// A node, once its first attempts to connect have ended.
+    /// Returns a node after its first attempts to connect have ended.
     async fn make(&self, place: Place, slot: Option<u16>) -> Result<Member, StartError> {
         let dialer = node_dialer(place.clone(), &self.access);
         let on_change = self.overview.of_node(place.clone());
         let config = self.config.of_node(&place);
         let queue = config.queue;
-        // One without slots redirects every check, which is an answer, too.
+        // A node without slots redirects every check, which counts as an answer.
         let link = Link::start(config, dialer, Some(slot.unwrap_or_default()), on_change, &self.runtimes).await?;
         let link = Arc::new(link);
         let node = |worker| Arc::new(Lanes::new(Arc::clone(&link), worker, queue));
-        Ok(Member { place, nodes: (0..self.runtimes.len()).map(node).collect(), link })
+        Ok(Member { nodes: (0..self.runtimes.len()).map(node).collect(), link })
     }
 }
 
-/// Asks these places for the layout, one after the other, until one answers. Gives the connection to it, too.
+/// Asks these places for the layout, one after the other, until one answers. Returns the connection too.
 ///
 /// # Errors
-/// Where none of them answers.
+/// If none of them answers.
 async fn ask_any(places: &[Place], access: &Arc<Access>, config: &RedisConfig) -> Result<(Dialed, Layout), Cause> {
     let mut causes = Vec::new();
     for place in places {
@@ -287,7 +284,7 @@ async fn ask_any(places: &[Place], access: &Arc<Access>, config: &RedisConfig) -
             Err(cause) => causes.push(cause),
         }
     }
-    // What can never be says more than what may pass.
+    // A permanent cause says more than one that may pass.
     Err(causes.iter().find(|cause| cause.is_unfit()).or(causes.first()).cloned().unwrap_or(Cause::Mute))
 }
 
@@ -306,16 +303,14 @@ async fn ask_one(dialed: &Dialed, patience: Duration) -> Result<Layout, Cause> {
     Layout::read(&said.map_err(|error| Cause::of_error(&error))?, &dialed.place)
 }
 
-/// The layout, as one of these nodes tells it.
+/// Returns the layout that one of these nodes reports.
 ///
 /// # Errors
-/// Where none of them does.
-pub(in crate::store::redis) async fn survey(
-    seeds: &[Place],
-    access: &Arc<Access>,
-    config: &RedisConfig,
-) -> Result<Layout, Cause> {
-    ask_any(seeds, access, config).await.map(|(_, layout)| layout)
+/// If none of them does.
+pub(crate) async fn survey(known: &KnownNodes, access: &Arc<Access>, config: &RedisConfig) -> Result<Layout, Cause> {
+    let (_, layout) = ask_any(&known.places(), access, config).await?;
+    known.note(&layout);
+    Ok(layout)
 }
 
 impl Drop for Cluster {
@@ -331,15 +326,15 @@ impl Membership {
         Membership { member: None, wanted: Instant::now(), unfit: None }
     }
 
-    /// It is to be made now.
+    /// Returns whether the node should be made now.
     fn is_due(&self) -> bool {
         self.member.is_none() && self.unfit.is_none_or(|at| at.elapsed() > UNFIT)
     }
 }
 
 impl Member {
-    /// This node, as the worker asks it.
-    pub(in crate::store::redis) fn node(&self, worker: usize) -> &Arc<Lanes> {
+    /// Returns the node as this worker uses it.
+    pub(crate) fn node(&self, worker: usize) -> &Arc<Lanes> {
         &self.nodes[worker]
     }
 }
@@ -349,7 +344,7 @@ impl Routes {
         Routes { members: Vec::new(), owners: vec![u16::MAX; SLOTS.into()] }
     }
 
-    /// The same, but for one slot.
+    /// Returns the routes with this slot moved.
     fn with(&self, slot: u16, member: &Arc<Member>) -> Routes {
         let mut members = self.members.clone();
         let known = members.iter().position(|known| Arc::ptr_eq(known, member));
@@ -365,7 +360,7 @@ impl Routes {
     }
 }
 
-/// Follows the layout for as long as the cluster is there.
+/// Keeps reading the layout until the cluster is dropped.
 async fn follow(cluster: Weak<Cluster>, mut source: Source) {
     let Some(doubts) = cluster.upgrade().map(|cluster| Arc::clone(&cluster.doubts)) else { return };
     let mut pause = POLL.0;
@@ -378,7 +373,7 @@ async fn follow(cluster: Weak<Cluster>, mut source: Source) {
         let Some(cluster) = cluster.upgrade() else { return };
         match cluster.ask(&mut source).await {
             Ok(layout) => {
-                // Of a node that has been found unfit meanwhile, the link tells.
+                // Reports nodes that are unfit from the start. The link reports those found unfit later.
                 let taken = cluster.take(&layout).await;
                 taken.unwrap_or_else(|error| cluster.overview.report(&error));
             }
@@ -390,7 +385,7 @@ async fn follow(cluster: Weak<Cluster>, mut source: Source) {
         } else {
             // The node that was asked may be cut off from the others.
             source.dialed = None;
-            // More seldom the longer it lasts.
+            // Less often, the longer the outage lasts.
             if was_well { POLL.1 } else { (pause + APART).min(LONG) }
         };
         drop(cluster);

@@ -1,7 +1,7 @@
 //! Makes connections to a node.
 //!
-//! The pool is deadpool's, and its manager this one. That of `deadpool-redis` holds what it was made with: here the
-//! place, the password and the certificates may be others for the next connection.
+//! The pool is deadpool's, with this manager. The manager of `deadpool-redis` keeps the settings that it was created
+//! with, while here the place, the password and the certificates may change before the next connection.
 
 use std::io;
 use std::sync::Arc;
@@ -19,72 +19,80 @@ use tokio::time::timeout;
 
 use super::access::Access;
 use super::sentinel::Sentinels;
-use crate::store::redis::address::Place;
-use crate::store::redis::cause::Cause;
-use crate::store::redis::diagnosis::{diagnose, diagnose_silence};
+use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::doctor::diagnosis::{diagnose, diagnose_silence};
+use crate::store::redis::topology::address::Place;
 
-/// Makes connections to one node.
-pub(in crate::store::redis) struct Dialer {
+/// A factory of connections to one node.
+#[derive(Clone)]
+pub(crate) struct Dialer {
     target: Target,
     access: Arc<Access>,
 }
 
-/// Where the node is.
-pub(super) enum Target {
-    /// Always there, wherever its name leads.
+/// The place of the node.
+#[derive(Clone)]
+pub(crate) enum Target {
+    /// A fixed place, with its name resolved for each connection.
     Fixed(Place),
-    /// Where the Sentinels say.
+    /// The place that the Sentinels report.
     Master(Arc<Sentinels>),
 }
 
-/// A connection that has been made, and what drives it.
-pub(in crate::store::redis) struct Dialed {
-    pub(in crate::store::redis) redis: MultiplexedConnection,
-    /// It runs on the runtime that the connection was made on.
-    pub(in crate::store::redis) driver: AbortHandle,
-    /// Where it leads.
-    pub(in crate::store::redis) place: Place,
+/// A connection, and the task that drives it.
+pub(crate) struct Dialed {
+    pub(crate) redis: MultiplexedConnection,
+    /// The task runs on the runtime on which the connection was made.
+    pub(crate) driver: AbortHandle,
+    /// The place that the connection leads to.
+    pub(crate) place: Place,
 }
 
-/// What bytes come and go by.
-pub(in crate::store::redis) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+/// A transport of bytes.
+pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Why a connection has not come about.
+/// The reason why a connection could not be made.
 #[derive(Clone, Debug, thiserror::Error)]
-pub(in crate::store::redis) enum DialError {
-    /// That is all there is to know.
+pub(crate) enum DialError {
+    /// The cause is known.
     #[error("{0}")]
     Known(Cause),
-    /// A diagnosis may know more.
+    /// A diagnosis may find a more precise cause.
     #[error("{0}")]
     Unclear(Cause),
 }
 
 impl Dialer {
-    pub(super) fn new(target: Target, access: Arc<Access>) -> Dialer {
+    pub(crate) fn new(target: Target, access: Arc<Access>) -> Dialer {
         Dialer { target, access }
     }
 
-    /// What lets Tollgate in there.
-    pub(in crate::store::redis) fn access(&self) -> &Arc<Access> {
+    /// Returns the credentials for the node.
+    pub(crate) fn access(&self) -> &Arc<Access> {
         &self.access
     }
 
-    /// Where the node is now; changes when it is elsewhere. `None`: that is told by the next connection alone.
-    pub(in crate::store::redis) fn moves(&self) -> Option<watch::Receiver<Option<Place>>> {
+    /// Returns the current place of the node, and its changes. Returns `None` if only the next connection can find out.
+    pub(crate) fn moves(&self) -> Option<watch::Receiver<Option<Place>>> {
         match &self.target {
             Target::Fixed(_) => None,
             Target::Master(sentinels) => Some(sentinels.moves()),
         }
     }
 
-    /// A connection to the node, or why there is none.
+    /// Returns the current place of the node if it is another than this one.
+    pub(crate) fn moved_from(&self, place: &Place) -> Option<Place> {
+        let Target::Master(sentinels) = &self.target else { return None };
+        sentinels.moves().borrow().clone().filter(|now| now != place)
+    }
+
+    /// Makes a connection to the node.
     ///
     /// # Errors
-    /// Where it does not come about in this time.
-    pub(in crate::store::redis) async fn connect(&self, patience: Duration) -> Result<Dialed, Cause> {
+    /// If it cannot be made within this time.
+    pub(crate) async fn connect(&self, patience: Duration) -> Result<Dialed, Cause> {
         match timeout(patience, self.create()).await {
             Ok(Ok(dialed)) => Ok(dialed),
             Ok(Err(error)) => Err(self.explain(error, patience).await),
@@ -92,17 +100,34 @@ impl Dialer {
         }
     }
 
-    /// Where the node's replicas are, as the Sentinels say, those first that have heard the most; `None` where there
-    /// are no Sentinels.
-    pub(in crate::store::redis) async fn replicas(&self) -> Option<Result<Vec<Place>, Cause>> {
+    /// Returns the number of replicas that must confirm a durable charge: with Sentinels all that follow the master,
+    /// since any of them may be promoted, and otherwise one.
+    pub(crate) fn confirming(&self) -> usize {
+        match &self.target {
+            Target::Fixed(_) => 1,
+            Target::Master(sentinels) => sentinels.replicas_in_step().max(1),
+        }
+    }
+
+    /// Returns whether a Sentinel reports a failover of the node whose new master is not named yet.
+    pub(crate) fn is_failing_over(&self) -> bool {
+        match &self.target {
+            Target::Fixed(_) => false,
+            Target::Master(sentinels) => sentinels.is_failing_over(),
+        }
+    }
+
+    /// Returns the places of the node's replicas according to the Sentinels, the most up-to-date first, or `None` if
+    /// there are no Sentinels.
+    pub(crate) async fn replicas(&self) -> Option<Result<Vec<Place>, Cause>> {
         match &self.target {
             Target::Fixed(_) => None,
             Target::Master(sentinels) => Some(sentinels.replicas().await),
         }
     }
 
-    /// Why no connection comes about: takes its time, over connections of its own.
-    pub(in crate::store::redis) async fn explain(&self, error: DialError, timeout: Duration) -> Cause {
+    /// Returns the cause of a failed connection. Takes time, and uses separate connections.
+    pub(crate) async fn explain(&self, error: DialError, timeout: Duration) -> Cause {
         match (error, self.last()) {
             (DialError::Known(cause), _) => cause,
             (DialError::Unclear(cause), None) => cause,
@@ -110,8 +135,8 @@ impl Dialer {
         }
     }
 
-    /// The same where it takes too long.
-    pub(in crate::store::redis) async fn explain_silence(&self, timeout: Duration) -> Cause {
+    /// Returns the cause of a connection that takes too long.
+    pub(crate) async fn explain_silence(&self, timeout: Duration) -> Cause {
         let found = match (&self.target, self.last()) {
             (Target::Master(sentinels), None) => Some(sentinels.silence()),
             (_, Some(place)) if self.access.is_secure() => diagnose_silence(&place, timeout).await,
@@ -120,15 +145,15 @@ impl Dialer {
         found.unwrap_or(Cause::Silent(timeout))
     }
 
-    /// What the Sentinels say, each its place and the master's; empty where there are none.
-    pub(in crate::store::redis) async fn survey(&self) -> Vec<(String, Result<String, Cause>)> {
+    /// Returns the answer of each Sentinel: its place, and the master's. Empty if there are no Sentinels.
+    pub(crate) async fn survey(&self) -> Vec<(String, Result<String, Cause>)> {
         match &self.target {
             Target::Fixed(_) => Vec::new(),
             Target::Master(sentinels) => sentinels.survey().await,
         }
     }
 
-    /// Where the node was last.
+    /// Returns the last place of the node.
     fn last(&self) -> Option<Place> {
         match &self.target {
             Target::Fixed(place) => Some(place.clone()),
@@ -147,7 +172,8 @@ impl Manager for Dialer {
             Target::Master(sentinels) => {
                 let place = sentinels.ask().await.map_err(DialError::Known)?;
                 let dialed = dial(place, &self.access).await?;
-                // What the Sentinels say may be old: a master of before takes writes no more, and would lose them.
+                // The Sentinels' information may be outdated. A previous master accepts no writes any more, or would
+                // lose them.
                 if role(&dialed).await.is_some_and(|role| role != "master") {
                     return Err(DialError::Known(Cause::NoMaster(dialed.place.to_string())));
                 }
@@ -156,7 +182,7 @@ impl Manager for Dialer {
         }
     }
 
-    /// A connection leaves the pool for good: it serves one worker for as long as it lives.
+    /// A connection leaves the pool for good: it serves one worker for its whole life.
     async fn recycle(&self, _: &mut Dialed, _: &Metrics) -> RecycleResult<DialError> {
         Err(RecycleError::message("it has served another"))
     }
@@ -168,19 +194,20 @@ impl Drop for Dialed {
     }
 }
 
-/// A connection to this place, on the runtime of whoever asks.
-pub(super) async fn dial(place: Place, access: &Access) -> Result<Dialed, DialError> {
+/// Makes a connection to this place, on the caller's runtime.
+pub(crate) async fn dial(place: Place, access: &Access) -> Result<Dialed, DialError> {
     let stream = access.open(&place).await?;
-    // Silence is measured where calls are made.
+    // Timeouts are measured where calls are made.
     let config = AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
     match MultiplexedConnection::new_with_config(&access.greeting(), stream, config).await {
         Ok((redis, driver)) => Ok(Dialed { redis, driver: tokio::spawn(driver).abort_handle(), place }),
-        // The client says no more than that its first commands failed.
+        // The client library reports only that its first commands failed.
         Err(error) => Err(DialError::Unclear(Cause::of_error(&error))),
     }
 }
 
-/// What it says that it is; `None` where its user may not ask: then its refusal to write tells.
+/// Returns the role that the server reports, or `None` if the user may not ask. In that case a rejected write reveals
+/// it.
 async fn role(dialed: &Dialed) -> Option<String> {
     let said = dialed.redis.clone().send_packed_command(&cmd("ROLE")).await.ok()?;
     match said {
@@ -193,22 +220,22 @@ async fn role(dialed: &Dialed) -> Option<String> {
     }
 }
 
-/// Connects to a place; its name is looked up each time.
+/// Connects to a place. Resolves its name each time.
 ///
 /// # Errors
-/// Where nobody takes the connection.
-pub(in crate::store::redis) async fn connect(place: &Place) -> io::Result<Box<dyn Stream>> {
+/// If the connection is not accepted.
+pub(crate) async fn connect(place: &Place) -> io::Result<Box<dyn Stream>> {
     match place {
         Place::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
         Place::Tcp(host, port) => {
             let addresses = lookup_host((host.as_str(), *port)).await?;
-            // All at once: the first may be one of a network that leads nowhere.
+            // Tries all addresses at once, since there may be no route to the first.
             let attempts: Vec<_> = addresses.map(|address| Box::pin(TcpStream::connect(address))).collect();
             if attempts.is_empty() {
                 return Err(io::Error::other("failed to lookup address information: it has none"));
             }
             let (stream, _) = select_ok(attempts).await?;
-            // Small writes of many requests share a connection: none shall wait for another's acknowledgement.
+            // Small writes of many requests share a connection, and must not wait for acknowledgements of earlier ones.
             stream.set_nodelay(true)?;
             Ok(Box::new(stream))
         }

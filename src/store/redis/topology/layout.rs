@@ -1,34 +1,34 @@
-//! Which node of a cluster has which slots, as `CLUSTER SLOTS` tells.
+//! The layout of a cluster, as `CLUSTER SLOTS` reports it: the node of each slot.
 
 use std::ops::RangeInclusive;
 
 use deadpool_redis::redis::Value;
 
-use crate::store::redis::address::Place;
-use crate::store::redis::cause::Cause;
-use crate::store::redis::slot::SLOTS;
+use crate::store::redis::decide::slot::SLOTS;
+use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::topology::address::Place;
 
 /// The masters that have slots.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::store::redis) struct Layout {
-    pub(in crate::store::redis) masters: Vec<Master>,
+pub(crate) struct Layout {
+    pub(crate) masters: Vec<Master>,
 }
 
-/// One of them.
+/// A master.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::store::redis) struct Master {
-    pub(in crate::store::redis) place: Place,
-    pub(in crate::store::redis) replicas: Vec<Place>,
-    /// In slots.
-    pub(in crate::store::redis) ranges: Vec<RangeInclusive<u16>>,
+pub(crate) struct Master {
+    pub(crate) place: Place,
+    pub(crate) replicas: Vec<Place>,
+    /// Ranges of slots.
+    pub(crate) ranges: Vec<RangeInclusive<u16>>,
 }
 
 impl Layout {
-    /// Reads what the node at `from` says.
+    /// Parses the reply of the node at `from`.
     ///
     /// # Errors
-    /// Where that names no master of a slot.
-    pub(super) fn read(said: &Value, from: &Place) -> Result<Layout, Cause> {
+    /// If the reply names no master of any slot.
+    pub(crate) fn read(said: &Value, from: &Place) -> Result<Layout, Cause> {
         let mut layout = Layout::default();
         let ranges = if let Value::Array(ranges) = said { &ranges[..] } else { &[] };
         for range in ranges {
@@ -57,20 +57,20 @@ impl Layout {
         if layout.masters.is_empty() { Err(Cause::ClusterDown) } else { Ok(layout) }
     }
 
-    /// The master that has this slot.
-    pub(in crate::store::redis) fn owner(&self, slot: u16) -> Option<&Master> {
+    /// Returns the master that has this slot.
+    pub(crate) fn owner(&self, slot: u16) -> Option<&Master> {
         self.masters.iter().find(|master| master.ranges.iter().any(|range| range.contains(&slot)))
     }
 
-    /// How many slots have a master.
-    pub(in crate::store::redis) fn slots(&self) -> u16 {
+    /// Returns the number of slots that have a master.
+    pub(crate) fn slots(&self) -> u16 {
         self.masters.iter().map(Master::slots).fold(0, u16::saturating_add).min(SLOTS)
     }
 }
 
 impl Master {
-    /// How many slots it has.
-    pub(in crate::store::redis) fn slots(&self) -> u16 {
+    /// Returns the number of slots of this master.
+    pub(crate) fn slots(&self) -> u16 {
         self.ranges.iter().map(|range| range.end() - range.start() + 1).fold(0, u16::saturating_add)
     }
 }
@@ -80,22 +80,22 @@ fn slot(value: &Value) -> Option<u16> {
     u16::try_from(*slot).ok().filter(|slot| *slot < SLOTS)
 }
 
-/// A node: its host, its port, its id, and from Redis 7 on what else is known of it. A node that does not know its own
-/// address leaves the host out: it is where it was asked.
+/// Parses a node: host, port, id, and since Redis 7 further details. A node that does not know its own address leaves
+/// out the host, and then has the address at which it was asked.
 fn place(node: &Value, from: &Place) -> Option<Place> {
     let Value::Array(parts) = node else { return None };
     let [host, Value::Int(port), more @ ..] = &parts[..] else { return None };
     let port = u16::try_from(*port).ok().filter(|port| *port > 0)?;
     match (text(host).as_deref(), from) {
         (None | Some(""), Place::Tcp(host, _)) => Some(Place::Tcp(host.clone(), port)),
-        // It shall be known by a name, and has none.
+        // The node should be known by a name but has none.
         (Some("?"), _) => Some(Place::Tcp(more.get(1).and_then(address)?, port)),
         (Some(host), _) => Some(Place::Tcp(host.to_owned(), port)),
         (None, Place::Unix(_)) => None,
     }
 }
 
-/// The value of `ip` in names and values, in whichever way the protocol has them.
+/// Returns the value of `ip` in a list of names and values, in either protocol's format.
 fn address(known: &Value) -> Option<String> {
     let pairs: Vec<(&Value, &Value)> = match known {
         Value::Array(parts) => parts.chunks_exact(2).map(|pair| (&pair[0], &pair[1])).collect(),

@@ -1,4 +1,4 @@
-//! What there is to say of all nodes of a cluster together.
+//! The health of a cluster as a whole.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,42 +7,43 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::layout::Layout;
-use crate::store::redis::address::Place;
-use crate::store::redis::cause::Cause;
-use crate::store::redis::slot::SLOTS;
-use crate::store::redis::{Health, OnChange, StartError};
+use crate::store::health::{Health, OnChange};
+use crate::store::redis::decide::slot::SLOTS;
+use crate::store::redis::doctor::StartError;
+use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::topology::address::Place;
 use crate::telemetry::Throttle;
 
-/// The nodes that have slots, and how they are.
-pub(super) struct Overview {
+/// The nodes that have slots, and their health.
+pub(crate) struct Overview {
     /// The address, for the log.
     redis: Arc<str>,
     on_change: OnChange,
-    /// Learns that a node has gone down.
+    /// Notified when a node goes down.
     doubts: Arc<Notify>,
     state: Mutex<State>,
-    /// Whether the layout is told.
+    /// Log lines about whether the layout can be read.
     log: Throttle<bool>,
 }
 
 struct State {
     nodes: HashMap<Place, Health>,
-    /// Those that have slots, and how many.
+    /// The nodes that have slots, with the number of slots.
     holders: Vec<(Place, u16)>,
-    /// Why the layout is not known, or not any more.
+    /// Why the layout cannot be read at present.
     failure: Option<Cause>,
-    /// What was told last.
+    /// The health reported last.
     told: Option<Health>,
 }
 
 impl Overview {
-    pub(super) fn new(redis: String, on_change: OnChange, doubts: Arc<Notify>) -> Overview {
+    pub(crate) fn new(redis: String, on_change: OnChange, doubts: Arc<Notify>) -> Overview {
         let state = State { nodes: HashMap::new(), holders: Vec::new(), failure: None, told: None };
         Overview { redis: redis.into(), on_change, doubts, state: Mutex::new(state), log: Throttle::default() }
     }
 
-    /// What the link to this node tells when it goes down or comes up.
-    pub(super) fn of_node(self: &Arc<Self>, place: Place) -> OnChange {
+    /// Returns the callback for the health of this node.
+    pub(crate) fn of_node(self: &Arc<Self>, place: Place) -> OnChange {
         let overview = Arc::clone(self);
         Box::new(move |health| {
             let mut state = overview.state.lock();
@@ -54,8 +55,8 @@ impl Overview {
         })
     }
 
-    /// The layout was told.
-    pub(super) fn count(&self, layout: &Layout) {
+    /// Notes that the layout was read.
+    pub(crate) fn count(&self, layout: &Layout) {
         let mut state = self.state.lock();
         state.holders = layout.masters.iter().map(|master| (master.place.clone(), master.slots())).collect();
         if state.failure.take().is_some() {
@@ -65,8 +66,8 @@ impl Overview {
         self.tell(&mut state);
     }
 
-    /// The layout was not told.
-    pub(super) fn fail(&self, cause: &Cause) {
+    /// Notes that the layout could not be read.
+    pub(crate) fn fail(&self, cause: &Cause) {
         let mut state = self.state.lock();
         if state.failure.is_none() {
             let (redis, error) = (Arc::clone(&self.redis), cause.to_string());
@@ -78,40 +79,40 @@ impl Overview {
         self.tell(&mut state);
     }
 
-    /// A node that was to be made can never be of use.
-    pub(super) fn report(&self, error: &StartError) {
+    /// Reports a new node that can never be used.
+    pub(crate) fn report(&self, error: &StartError) {
         let (redis, error) = (Arc::clone(&self.redis), error.to_string());
         self.log.log(false, || move |times| tracing::warn!(%redis, error, times, "a node of the cluster is of no use"));
     }
 
-    /// Forgets the others.
-    pub(super) fn keep(&self, is_kept: impl Fn(&Place) -> bool) {
+    /// Forgets all other nodes.
+    pub(crate) fn keep(&self, is_kept: impl Fn(&Place) -> bool) {
         let mut state = self.state.lock();
         state.nodes.retain(|place, _| is_kept(place));
         self.tell(&mut state);
     }
 
-    /// Every slot has a node that is up.
-    pub(super) fn is_well(&self) -> bool {
+    /// Returns whether every slot has a node that is up.
+    pub(crate) fn is_well(&self) -> bool {
         let state = self.state.lock();
         state.failure.is_none() && state.health() == Health::Up
     }
 
-    /// Why a slot has no node.
-    pub(super) fn why_nobody(&self) -> Arc<str> {
+    /// Returns why a slot has no node.
+    pub(crate) fn why_nobody(&self) -> Arc<str> {
         let state = self.state.lock();
         state.failure.as_ref().unwrap_or(&Cause::ClusterDown).to_string().into()
     }
 
-    /// Logs what has been kept back.
-    pub(super) fn flush_log(&self) {
+    /// Logs what the log throttles hold back.
+    pub(crate) fn flush_log(&self) {
         self.log.flush();
     }
 
-    /// Under the lock, so that changes are told in their order.
+    /// Reports the health. Runs under the lock, so changes are reported in order.
     fn tell(&self, state: &mut State) {
         let health = state.health();
-        // Until a node that is new has been tried, there is nothing to tell.
+        // Nothing is reported until every new node has been tried.
         if state.holders.iter().all(|(place, _)| state.nodes.contains_key(place)) && state.told != Some(health) {
             state.told = Some(health);
             (self.on_change)(health);
@@ -149,7 +150,7 @@ mod tests {
         Place::Tcp("a".to_owned(), port)
     }
 
-    /// Masters at these ports, which have all slots, or all but the last.
+    /// Returns a layout with masters at these ports, which have all slots or all but the last.
     fn layout(ports: &[u16], has_all: bool) -> Layout {
         let count = ports.len() as i64;
         let of = |(i, port): (i64, &u16)| {

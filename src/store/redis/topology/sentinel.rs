@@ -1,14 +1,16 @@
-//! Where the master is, as Sentinels have it.
+//! Where the master is, by the Sentinels that watch it.
 //!
-//! All are asked at the same time, for each connection that is made and once a second. Of their answers the one with
-//! the newest configuration counts: a Sentinel that was cut off goes on naming a master of before, until it hears of
-//! the failover. Nothing older is believed than what was heard once.
+//! Every new connection asks all of them, and each is polled ten times a second: while the master is up, only a poll
+//! notices a failover. Polls do without subscriptions, because a subscription can break as silently as a Sentinel can.
+//! [`NamedMaster`] chooses among the answers.
 //!
-//! They are polled and not listened to. While the master is down, each attempt to connect asks them anyway; and a
-//! subscription can break as silently as a Sentinel can.
+//! A Sentinel that leads a failover answers `SENTINEL MASTER` with the new configuration and the old address until the
+//! failover is complete, which takes from one second to minutes. `GET-MASTER-ADDR-BY-NAME` names the promoted replica
+//! at once. So the address comes from that, and configuration and flags from the other.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -23,24 +25,29 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::access::Access;
 use super::dial::{DialError, Dialed, dial};
-use crate::store::redis::address::Place;
-use crate::store::redis::cause::Cause;
+use super::named_master::{Answer, NamedMaster};
+use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::topology::address::Place;
 
-/// How often they are asked while all is well.
-const POLL: Duration = Duration::from_secs(1);
+/// Pause between two polls of a Sentinel.
+const POLL: Duration = Duration::from_millis(100);
+
+/// The pause while a Sentinel reports a failover: from its start to the new master's name it takes about a second.
+const POLL_IN_FAILOVER: Duration = Duration::from_millis(20);
 
 /// The Sentinels of one master.
-pub(super) struct Sentinels {
-    /// The master's name.
+pub(crate) struct Sentinels {
+    /// The name of the master.
     name: String,
     sentinels: Vec<Sentinel>,
     access: Access,
-    /// How long each may take: together with the connection that is then made it is to fit into the timeout.
+    /// Timeout of each Sentinel. Together with connecting to the master it must fit into the timeout of Redis.
     patience: Duration,
-    /// The configuration in which the master was named last.
-    epoch: Mutex<u64>,
+    named: Mutex<NamedMaster>,
+    /// Whether the log has said that too few Sentinels answer.
+    is_minority_logged: AtomicBool,
     master: watch::Sender<Option<Place>>,
-    polls: Mutex<Option<AbortHandle>>,
+    polls: Mutex<Vec<AbortHandle>>,
 }
 
 struct Sentinel {
@@ -48,69 +55,74 @@ struct Sentinel {
     connection: AsyncMutex<Option<Dialed>>,
 }
 
-/// What one of them says.
-struct Answer {
-    master: Place,
-    epoch: u64,
-}
-
 impl Sentinels {
-    /// Asks them from now on.
-    pub(super) fn start(name: String, places: Vec<Place>, access: Access, timeout: Duration) -> Arc<Sentinels> {
+    /// Returns the Sentinels, which are polled from now on.
+    pub(crate) fn start(name: String, places: Vec<Place>, access: Access, timeout: Duration) -> Arc<Sentinels> {
+        let number = places.len();
         let sentinels = places.into_iter().map(|place| Sentinel { place, connection: AsyncMutex::default() });
         let sentinels = Arc::new(Sentinels {
             name,
             sentinels: sentinels.collect(),
             access,
             patience: timeout / 2,
-            epoch: Mutex::new(0),
+            named: Mutex::new(NamedMaster::new(number)),
+            is_minority_logged: AtomicBool::new(false),
             master: watch::Sender::new(None),
-            polls: Mutex::new(None),
+            polls: Mutex::default(),
         });
-        *sentinels.polls.lock() = Some(tokio::spawn(poll(Arc::downgrade(&sentinels))).abort_handle());
+        let poll = |index| tokio::spawn(poll(Arc::downgrade(&sentinels), index)).abort_handle();
+        *sentinels.polls.lock() = (0..number).map(poll).collect();
         sentinels
     }
 
-    /// Where the master is; changes when it is elsewhere.
-    pub(super) fn moves(&self) -> watch::Receiver<Option<Place>> {
+    /// Returns the current place of the master, and its changes.
+    pub(crate) fn moves(&self) -> watch::Receiver<Option<Place>> {
         self.master.subscribe()
     }
 
-    /// What to say where none of them answers in time.
-    pub(super) fn silence(&self) -> Cause {
+    /// Returns the cause if no Sentinel answers in time.
+    pub(crate) fn silence(&self) -> Cause {
         Cause::NoSentinel(Cause::Silent(self.patience).to_string())
     }
 
-    /// Where the master is now.
-    ///
-    /// # Errors
-    /// Where none of them says.
-    pub(super) async fn ask(&self) -> Result<Place, Cause> {
-        self.hear(self.sentinels.len() / 2 + 1).await
+    /// Returns whether a Sentinel reports a failover whose new master is not named yet.
+    pub(crate) fn is_failing_over(&self) -> bool {
+        self.named.lock().is_failing_over(Instant::now())
     }
 
-    /// The same by the answers of so many, as far as they come in time.
-    async fn hear(&self, enough: usize) -> Result<Place, Cause> {
+    /// Returns the number of replicas that follow the master.
+    pub(crate) fn replicas_in_step(&self) -> usize {
+        self.named.lock().replicas(Instant::now())
+    }
+
+    /// Asks all Sentinels where the master is, and waits for a majority of answers.
+    ///
+    /// # Errors
+    /// If none of them answers in time.
+    pub(crate) async fn ask(&self) -> Result<Place, Cause> {
         let deadline = Instant::now() + self.patience;
-        let mut asked: FuturesUnordered<_> =
-            self.sentinels.iter().map(|sentinel| self.ask_one(sentinel, deadline)).collect();
-        let (mut answers, mut causes) = (Vec::new(), Vec::new());
-        while answers.len() < enough
-            && let Some(answer) = asked.next().await
+        let ask = async |index| (index, self.ask_one(&self.sentinels[index], deadline).await);
+        let mut asked: FuturesUnordered<_> = (0..self.sentinels.len()).map(ask).collect();
+        let (majority, mut answers, mut causes) = (self.named.lock().majority(), 0, Vec::new());
+        while answers < majority
+            && let Some((index, answer)) = asked.next().await
         {
             match answer {
-                Ok(answer) => answers.push(answer),
+                Ok(answer) => {
+                    self.note(index, answer);
+                    answers += 1;
+                }
                 Err(cause) => causes.push(cause),
             }
         }
-        match answers.into_iter().max_by_key(|answer| answer.epoch) {
-            Some(answer) => Ok(self.learn(answer)),
-            None => Err(self.refusal(causes)),
+        match self.named.lock().master() {
+            Some(master) if answers > 0 => Ok(master.clone()),
+            _ => Err(self.refusal(causes)),
         }
     }
 
-    /// What each of them says, in the order in which they are named: its place, and the master's.
-    pub(super) async fn survey(&self) -> Vec<(String, Result<String, Cause>)> {
+    /// Returns the answer of each Sentinel, in the configured order: its place, and the master's.
+    pub(crate) async fn survey(&self) -> Vec<(String, Result<String, Cause>)> {
         let deadline = Instant::now() + self.patience;
         let asked = self.sentinels.iter().map(|sentinel| async move {
             let answer = self.ask_one(sentinel, deadline).await;
@@ -119,11 +131,12 @@ impl Sentinels {
         join_all(asked).await
     }
 
-    /// Where the replicas are that are up, as the first one says that answers; those first that have heard the most.
+    /// Returns the places of replicas that are up, the most up-to-date first, according to the first Sentinel that
+    /// answers.
     ///
     /// # Errors
-    /// Where none of them says.
-    pub(super) async fn replicas(&self) -> Result<Vec<Place>, Cause> {
+    /// If no Sentinel reports them.
+    pub(crate) async fn replicas(&self) -> Result<Vec<Place>, Cause> {
         let deadline = Instant::now() + self.patience;
         let ask = |sentinel| self.ask_one_for("REPLICAS", sentinel, deadline);
         let mut asked: FuturesUnordered<_> = self.sentinels.iter().map(ask).collect();
@@ -138,45 +151,58 @@ impl Sentinels {
     }
 
     async fn ask_one(&self, sentinel: &Sentinel, deadline: Instant) -> Result<Answer, Cause> {
-        Answer::of(&self.ask_one_for("MASTER", sentinel, deadline).await?)
+        // In this order: an address is then as new as the configuration, or newer.
+        let master = self.ask_one_for("MASTER", sentinel, deadline).await?;
+        let address = self.ask_one_for("GET-MASTER-ADDR-BY-NAME", sentinel, deadline).await?;
+        let replicas = self.ask_one_for("REPLICAS", sentinel, deadline).await?;
+        Answer::of(&master, &address, &replicas)
     }
 
-    /// What it says of this part of what it watches.
+    /// Returns a Sentinel's reply to this question about the master.
     async fn ask_one_for(&self, part: &str, sentinel: &Sentinel, deadline: Instant) -> Result<Value, Cause> {
         if let Ok(said) = timeout_at(deadline, sentinel.ask(part, &self.name, &self.access)).await {
             return said;
         }
-        // The next one connects anew: nobody may be at the other end any more.
+        // The next question uses a new connection, since this one may be broken.
         if let Ok(mut connection) = sentinel.connection.try_lock() {
             *connection = None;
         }
         Err(Cause::Silent(self.patience))
     }
 
-    /// What counts of an answer and of what was heard before.
-    fn learn(&self, answer: Answer) -> Place {
-        let mut epoch = self.epoch.lock();
-        let known = self.master.borrow().clone();
-        if let Some(known) = known.filter(|_| answer.epoch < *epoch) {
-            return known;
+    /// Records an answer, and announces the master if it has changed.
+    fn note(&self, index: usize, answer: Answer) {
+        // The lock spans both, so that connections never move to an older answer.
+        let mut named = self.named.lock();
+        let Some(master) = named.note(index, answer, Instant::now()) else { return };
+        let (name, now) = (&self.name, master.to_string());
+        match &*self.master.borrow() {
+            Some(before) => tracing::info!(name, %before, now, "the sentinels name another master"),
+            None => tracing::info!(name, now, "the sentinels name the master"),
         }
-        *epoch = answer.epoch;
-        self.master.send_if_modified(|master| {
-            let is_new = master.as_ref() != Some(&answer.master);
-            if is_new {
-                let (name, now) = (&self.name, answer.master.to_string());
-                match master {
-                    Some(before) => tracing::info!(name, %before, now, "the sentinels name another master"),
-                    None => tracing::info!(name, now, "the sentinels name the master"),
-                }
-                *master = Some(answer.master.clone());
-            }
-            is_new
-        });
-        answer.master
+        self.master.send_replace(Some(master));
     }
 
-    /// Why none has said it. One that does not know the name, or the user, tells more than one that is not there.
+    /// Logs when fewer than a majority answer, and when a majority does again. Without one, no failover takes
+    /// place, and the other side of a split network may have replaced the master.
+    fn watch_majority(&self, cause: Option<&Cause>) {
+        let (answering, majority) = {
+            let named = self.named.lock();
+            (named.answering(Instant::now()), named.majority())
+        };
+        let (name, all) = (&self.name, self.sentinels.len());
+        if answering >= majority {
+            if self.is_minority_logged.swap(false, Ordering::Relaxed) {
+                tracing::info!(name, answering, all, "the sentinels answer again");
+            }
+        } else if self.master.borrow().is_some() && !self.is_minority_logged.swap(true, Ordering::Relaxed) {
+            let cause = cause.map(ToString::to_string).unwrap_or_default();
+            tracing::warn!(name, answering, all, "the sentinels do not answer, a failover would not be seen: {cause}");
+        }
+    }
+
+    /// Returns why no Sentinel reported the master. One that rejects the name or the user is more informative than one
+    /// that cannot be reached.
     fn refusal(&self, causes: Vec<Cause>) -> Cause {
         let tells =
             |cause: &&Cause| matches!(cause, Cause::UnknownMaster(_) | Cause::SentinelLogin | Cause::NotSentinel);
@@ -191,46 +217,41 @@ impl Sentinels {
 
 impl Drop for Sentinels {
     fn drop(&mut self) {
-        if let Some(polls) = self.polls.lock().take() {
-            polls.abort();
-        }
+        self.polls.lock().iter().for_each(AbortHandle::abort);
     }
 }
 
-/// Hears of a master that is elsewhere while the one of before goes on answering.
-async fn poll(sentinels: Weak<Sentinels>) {
-    let mut is_told = false;
+/// Polls one Sentinel for as long as anything uses the master. Each has its own task, so a silent one delays no other.
+async fn poll(sentinels: Weak<Sentinels>, index: usize) {
+    let mut pause = POLL;
     loop {
-        sleep(POLL).await;
+        sleep(pause).await;
         let Some(sentinels) = sentinels.upgrade() else { return };
-        // All of them: whoever is slow is connected to then, and need not be when it matters.
-        match sentinels.hear(sentinels.sentinels.len()).await {
-            Ok(_) if is_told => {
-                tracing::info!(name = sentinels.name, "the sentinels answer again");
-                is_told = false;
+        let deadline = Instant::now() + sentinels.patience;
+        match sentinels.ask_one(&sentinels.sentinels[index], deadline).await {
+            Ok(answer) => {
+                sentinels.note(index, answer);
+                sentinels.watch_majority(None);
             }
-            Err(cause) if !is_told && sentinels.master.borrow().is_some() => {
-                tracing::warn!(
-                    name = sentinels.name,
-                    "the sentinels do not answer, a failover would not be seen: {cause}"
-                );
-                is_told = true;
+            Err(cause) => {
+                sentinels.named.lock().note_silence(index);
+                sentinels.watch_majority(Some(&cause));
             }
-            Ok(_) | Err(_) => {}
         }
+        pause = if sentinels.is_failing_over() { POLL_IN_FAILOVER } else { POLL };
     }
 }
 
 impl Sentinel {
     async fn ask(&self, part: &str, name: &str, access: &Access) -> Result<Value, Cause> {
         let mut connection = self.connection.lock().await;
-        // It stays where nobody waits for the answer any more.
+        // Kept open even if the caller is cancelled.
         if let Some(dialed) = &*connection
             && let Ok(said) = say(dialed, part, name).await
         {
             return Ok(said);
         }
-        // There was none, or it has been closed meanwhile.
+        // There was no connection, or it was closed meanwhile.
         *connection = None;
         let dialed = dial(self.place.clone(), access).await.map_err(|error| match error {
             DialError::Known(cause) | DialError::Unclear(cause) => of_sentinel(cause),
@@ -241,7 +262,7 @@ impl Sentinel {
     }
 }
 
-/// What it says of this part, `MASTER` or `REPLICAS`, of what it watches by this name.
+/// Asks `SENTINEL MASTER`, `REPLICAS` or `GET-MASTER-ADDR-BY-NAME` about the master with this name.
 async fn say(dialed: &Dialed, part: &str, name: &str) -> Result<Value, Cause> {
     let mut ask = cmd("SENTINEL");
     ask.arg(part).arg(name);
@@ -252,7 +273,7 @@ async fn say(dialed: &Dialed, part: &str, name: &str) -> Result<Value, Cause> {
     })
 }
 
-/// What an error means that comes from where a Sentinel should be.
+/// Returns the meaning of an error from the address of a Sentinel.
 fn of_sentinel(cause: Cause) -> Cause {
     match cause {
         Cause::NoPassword | Cause::WrongPassword | Cause::NeedlessPassword | Cause::Lacks(_) => Cause::SentinelLogin,
@@ -262,45 +283,72 @@ fn of_sentinel(cause: Cause) -> Cause {
 }
 
 impl Answer {
-    fn of(said: &Value) -> Result<Answer, Cause> {
-        let said = pairs(said);
-        let master = place(&said).ok_or(Cause::NotSentinel)?;
-        let epoch = said.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
-        Ok(Answer { master, epoch })
+    /// Reads an answer from the replies to `SENTINEL MASTER`, `GET-MASTER-ADDR-BY-NAME` and `REPLICAS`.
+    fn of(master: &Value, address: &Value, replicas: &Value) -> Result<Answer, Cause> {
+        let told = pairs(master);
+        let known = place(&told).ok_or(Cause::NotSentinel)?;
+        let epoch = told.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+        let flags = told.get("flags").map_or("", String::as_str);
+        let is_in_failover = flags.split(',').any(|flag| flag == "failover_in_progress");
+        let master = address_of(address).ok_or(Cause::NotSentinel)?;
+        let replicas = in_step(replicas);
+        Ok(Answer { is_failing_over: is_in_failover && master == known, master, epoch, replicas })
     }
 }
 
-/// Those that are up, those first that have heard the most.
+/// Reads the reply to `SENTINEL GET-MASTER-ADDR-BY-NAME`: a host and a port.
+fn address_of(said: &Value) -> Option<Place> {
+    let Value::Array(parts) = said else { return None };
+    let [host, port] = parts.as_slice() else { return None };
+    Some(Place::Tcp(text(host)?, text(port)?.parse().ok()?))
+}
+
+/// Returns the number of replicas that are up and follow their master.
+fn in_step(said: &Value) -> usize {
+    let Value::Array(said) = said else { return 0 };
+    let is_in_step = |replica: &HashMap<String, String>| {
+        let is = |name: &str, value: &str| replica.get(name).is_some_and(|found| found == value);
+        is_up(replica) && is("role-reported", "slave") && is("master-link-status", "ok")
+    };
+    said.iter().map(pairs).filter(is_in_step).count()
+}
+
+/// Returns whether a Sentinel reaches a server.
+fn is_up(server: &HashMap<String, String>) -> bool {
+    let flags = server.get("flags").map_or("", String::as_str);
+    !flags.split(',').any(|flag| ["s_down", "o_down", "disconnected"].contains(&flag))
+}
+
+/// Returns the servers that are up, the most up-to-date first.
 fn replicas(said: &Value) -> Vec<Place> {
     let Value::Array(said) = said else { return Vec::new() };
-    let is_up = |replica: &HashMap<String, String>| {
-        let flags = replica.get("flags").map_or("", String::as_str);
-        !flags.split(',').any(|flag| ["s_down", "o_down", "disconnected"].contains(&flag))
-    };
     let mut up: Vec<_> = said.iter().map(pairs).filter(is_up).collect();
     up.sort_by_key(|replica| Reverse(replica.get("slave-repl-offset").and_then(|offset| offset.parse::<u64>().ok())));
     up.iter().filter_map(place).collect()
 }
 
-/// Where what is told of is.
+/// Returns the place in a report.
 fn place(told: &HashMap<String, String>) -> Option<Place> {
     let (host, port) = told.get("ip").zip(told.get("port")?.parse().ok())?;
     Some(Place::Tcp(host.clone(), port))
 }
 
-/// Names and values, in whichever way the protocol has them.
+/// Returns names and values, in either protocol's format.
 fn pairs(said: &Value) -> HashMap<String, String> {
-    let text = |value: &Value| match value {
-        Value::BulkString(text) => Some(String::from_utf8_lossy(text).into_owned()),
-        Value::SimpleString(text) => Some(text.clone()),
-        _ => None,
-    };
     match said {
         Value::Array(parts) => {
             parts.chunks_exact(2).filter_map(|pair| Some((text(&pair[0])?, text(&pair[1])?))).collect()
         }
         Value::Map(pairs) => pairs.iter().filter_map(|(name, value)| Some((text(name)?, text(value)?))).collect(),
         _ => HashMap::new(),
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    match value {
+        Value::BulkString(text) => Some(String::from_utf8_lossy(text).into_owned()),
+        Value::SimpleString(text) => Some(text.clone()),
+        _ => None,
     }
 }
 
@@ -314,22 +362,39 @@ mod tests {
         Sentinels::start("main".into(), vec![Place::Tcp("127.0.0.1".into(), 1)], access, Duration::from_secs(1))
     }
 
-    fn at(port: u16, epoch: u64) -> Answer {
-        Answer { master: Place::Tcp("10.0.0.1".into(), port), epoch }
+    fn place_at(port: u16) -> Place {
+        Place::Tcp("10.0.0.1".into(), port)
+    }
+
+    fn bulk(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    fn address(port: &str) -> Value {
+        Value::Array(vec![bulk("10.0.0.1"), bulk(port)])
+    }
+
+    fn named_by(port: u16, epoch: u64) -> Answer {
+        Answer { master: place_at(port), epoch, is_failing_over: false, replicas: 0 }
     }
 
     #[tokio::test]
-    async fn a_sentinel_that_was_cut_off_is_not_believed() {
+    async fn connections_move_once_and_forward_only() {
         let sentinels = sentinels();
         let mut moves = sentinels.moves();
-        assert_eq!(sentinels.learn(at(1, 3)), at(1, 3).master);
-        assert!(moves.has_changed().unwrap());
-        moves.mark_unchanged();
-        assert_eq!(sentinels.learn(at(2, 4)), at(2, 4).master);
-        assert!(moves.has_changed().unwrap());
-        moves.mark_unchanged();
-        assert_eq!(sentinels.learn(at(1, 3)), at(2, 4).master, "it has not heard of the failover");
-        assert!(!moves.has_changed().unwrap());
+        for (answer, moved) in [
+            (named_by(1, 3), true),
+            // The leader of a failover has raised its configuration, and does not name the promoted replica yet.
+            (named_by(1, 4), false),
+            (named_by(2, 4), true),
+            (named_by(1, 4), false),
+            (named_by(1, 3), false),
+        ] {
+            sentinels.note(0, answer.clone());
+            assert_eq!(moves.has_changed().unwrap(), moved, "{answer:?}");
+            moves.mark_unchanged();
+        }
+        assert_eq!(*moves.borrow(), Some(place_at(2)));
     }
 
     #[tokio::test]
@@ -341,15 +406,26 @@ mod tests {
 
     #[test]
     fn an_answer_is_read_in_both_protocols() {
-        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
-        let pairs = [("name", "main"), ("ip", "10.0.0.1"), ("port", "7"), ("config-epoch", "9")];
-        let array = Value::Array(pairs.iter().flat_map(|(name, value)| [text(name), text(value)]).collect());
-        let map = Value::Map(pairs.iter().map(|(name, value)| (text(name), text(value))).collect());
+        let pairs = [("name", "main"), ("ip", "10.0.0.1"), ("port", "7"), ("flags", "master"), ("config-epoch", "9")];
+        let array = Value::Array(pairs.iter().flat_map(|(name, value)| [bulk(name), bulk(value)]).collect());
+        let map = Value::Map(pairs.iter().map(|(name, value)| (bulk(name), bulk(value))).collect());
         for said in [array, map] {
-            let answer = Answer::of(&said).unwrap();
-            assert_eq!((answer.master, answer.epoch), (at(7, 9).master, 9));
+            assert_eq!(Answer::of(&said, &address("7"), &Value::Nil).unwrap(), named_by(7, 9));
         }
-        assert_eq!(Answer::of(&Value::Okay).err(), Some(Cause::NotSentinel));
+        assert_eq!(Answer::of(&Value::Okay, &address("7"), &Value::Nil).err(), Some(Cause::NotSentinel));
+    }
+
+    #[test]
+    fn the_leader_of_a_failover_names_the_promoted_replica_by_its_address_alone() {
+        let of = |flags: &str, named: &str| {
+            let pairs = [("ip", "10.0.0.1"), ("port", "7"), ("flags", flags), ("config-epoch", "9")];
+            let master = Value::Array(pairs.iter().flat_map(|(name, value)| [bulk(name), bulk(value)]).collect());
+            let answer = Answer::of(&master, &address(named), &Value::Nil).unwrap();
+            (answer.master, answer.is_failing_over)
+        };
+        assert_eq!(of("master", "7"), (place_at(7), false));
+        assert_eq!(of("master,failover_in_progress", "7"), (place_at(7), true));
+        assert_eq!(of("master,failover_in_progress,force_failover", "8"), (place_at(8), false));
     }
 
     #[test]
@@ -365,7 +441,23 @@ mod tests {
             replica("3", "slave", "100"),
             replica("4", "slave,disconnected", "90"),
         ]);
-        assert_eq!(replicas(&said), [at(3, 0).master, at(1, 0).master]);
+        assert_eq!(replicas(&said), [place_at(3), place_at(1)]);
         assert!(replicas(&Value::Array(Vec::new())).is_empty());
+    }
+
+    #[test]
+    fn a_replica_that_was_promoted_or_is_cut_off_confirms_nothing() {
+        let replica = |flags: &str, role: &str, link: &str| {
+            let pairs = [("flags", flags), ("role-reported", role), ("master-link-status", link)];
+            Value::Array(pairs.iter().flat_map(|(name, value)| [bulk(name), bulk(value)]).collect())
+        };
+        let said = Value::Array(vec![
+            replica("slave", "slave", "ok"),
+            replica("slave", "slave", "err"),
+            replica("slave", "master", "ok"),
+            replica("s_down,slave", "slave", "ok"),
+            replica("slave,promoted", "slave", "ok"),
+        ]);
+        assert_eq!((in_step(&said), in_step(&Value::Nil)), (2, 0));
     }
 }

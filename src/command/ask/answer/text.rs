@@ -1,0 +1,204 @@
+//! An answer for people.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use super::{Answer, Outcome, What};
+use crate::engine::decision::{DecidedBy, Never};
+use crate::engine::descriptor::{self, wait};
+use crate::engine::printable::{printable, printable_lines};
+use crate::wire::details::LimitDetails;
+
+/// Columns of the table of several limits.
+const COLUMNS: [&str; 5] = ["rule", "limit", "algorithm", "left", ""];
+
+impl Answer {
+    /// Returns the answer as text for people.
+    pub(crate) fn text(&self) -> String {
+        let mut text = match self.outcome() {
+            Outcome::Passed => "passed\n",
+            Outcome::Limited => "LIMITED\n",
+            Outcome::Refunded => "refunded\n",
+            Outcome::NotRefunded => "NOT REFUNDED\n",
+            Outcome::NothingToRefund => "nothing to refund\n",
+            Outcome::WouldPass => "one more would pass\n",
+            Outcome::WouldBeLimited => "one more would be LIMITED\n",
+        }
+        .to_owned();
+        for (asked, descriptor) in self.asked.iter().zip(&self.details.descriptors) {
+            let asked = printable(asked);
+            match &*descriptor.limits {
+                [] if descriptor.unlimited => _ = writeln!(text, "  {asked}: unlimited"),
+                [] => {
+                    let missed = descriptor.missed.iter().map(|missed| format!(": {}", printable(missed)));
+                    let _ = writeln!(text, "  {asked}: no limit applies{}", missed.collect::<String>());
+                }
+                [limit] => _ = writeln!(text, "  {asked}: {}", line(limit, self.what)),
+                limits => _ = write!(text, "  {asked}: {} limits\n{}", limits.len(), table(limits, self.what)),
+            }
+        }
+        if let Some(left_out) = &self.details.left_out {
+            let _ = writeln!(text, "  {left_out}");
+        }
+        for (decided_by, setting) in
+            [(DecidedBy::UnknownDomain, "UNKNOWN_DOMAIN"), (DecidedBy::UnknownDescriptor, "UNKNOWN_DESCRIPTOR")]
+        {
+            if self.details.decided_by.split(", ").any(|name| name == decided_by.name()) {
+                let _ = writeln!(text, "  denied, because {setting} is deny");
+            }
+        }
+        for header in &self.response.response_headers_to_add {
+            let _ = writeln!(text, "  {}: {}", printable(&header.key), printable(&header.value));
+        }
+        // Names of limits come from the rules and are escaped as well.
+        printable_lines(&text)
+    }
+}
+
+/// State of a limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Within,
+    Over,
+    /// Peek: one more hit would be over the limit, and nothing remains.
+    UsedUp,
+    /// Peek: one more hit would be over the limit. Something remains, but less than the hit counts.
+    TooLittle,
+}
+
+impl Standing {
+    fn of(limit: &LimitDetails, what: What) -> Standing {
+        match limit.remaining {
+            _ if limit.over => Standing::Over,
+            Some(0) if limit.used_up && what == What::Peek => Standing::UsedUp,
+            Some(_) if limit.used_up && what == What::Peek => Standing::TooLittle,
+            _ => Standing::Within,
+        }
+    }
+}
+
+/// Returns one limit as a line.
+fn line(limit: &LimitDetails, what: What) -> String {
+    let mut which = format!("limit of {}", allowance(limit));
+    match &*limit.name {
+        "" => {}
+        // The limit that a request brings along has no such name.
+        name if name.starts_with('(') => _ = write!(which, " {name}"),
+        name => _ = write!(which, " ({name})"),
+    }
+    let state = state(limit, what);
+    let left = limit.remaining.map(|remaining| format!(", {remaining} left")).unwrap_or_default();
+    let comma = if state.is_empty() { "" } else { ", " };
+    match (DecidedBy::named(&limit.decided_by), Standing::of(limit, what)) {
+        (Some(DecidedBy::NotRefunded), _) => format!("not refunded to the {which}: {state}"),
+        (
+            Some(
+                DecidedBy::FailureModeOpen | DecidedBy::FailureModeClosed | DecidedBy::Skipped | DecidedBy::Adjustment,
+            ),
+            _,
+        ) => {
+            format!("not checked against the {which}: {state}")
+        }
+        (_, Standing::Over) => format!("over the {which}{left}{comma}{state}"),
+        (_, Standing::Within) => format!("within the {which}{left}{comma}{state}"),
+        (_, Standing::UsedUp) if limit.number == 0 => format!("the {which} lets nothing pass"),
+        (_, Standing::UsedUp) => format!("the {which} is used up{left}{comma}{state}"),
+        (_, Standing::TooLittle) => format!("the {which} has no room for one more{left}{comma}{state}"),
+    }
+}
+
+/// Returns several limits as a table, with a row for each.
+fn table(limits: &[LimitDetails], what: What) -> String {
+    let row = |limit: &LimitDetails| {
+        let standing = match (limit.remaining, Standing::of(limit, what)) {
+            (None, _) => "",
+            (_, Standing::Over) => "over",
+            (_, Standing::Within) => "within",
+            (_, Standing::UsedUp) => "used up",
+            (_, Standing::TooLittle) => "no room for one more",
+        };
+        let state = [standing, &*state(limit, what)];
+        let state = state.into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join(", ");
+        let left = limit.remaining.map_or_else(|| "?".to_owned(), |remaining| remaining.to_string());
+        [limit.name.clone(), allowance(limit), limit.algorithm.clone(), left, state]
+    };
+    let rows: Vec<[String; 5]> = [COLUMNS.map(str::to_owned)].into_iter().chain(limits.iter().map(row)).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let [rule, allowance, algorithm, left] = std::array::from_fn(width);
+    let mut text = String::new();
+    for [a, b, c, d, e] in &rows {
+        let row = format!("    {a:rule$}  {b:allowance$}  {c:algorithm$}  {d:>left$}  {e}");
+        let _ = writeln!(text, "{}", row.trim_end());
+    }
+    text
+}
+
+/// Returns the allowance of a limit: `5 per 90s`.
+fn allowance(limit: &LimitDetails) -> String {
+    let mut text = match limit.period_ms.map(Duration::from_millis) {
+        // The protocol cannot name every period, and names no algorithm.
+        None if limit.algorithm.is_empty() => limit.number.to_string(),
+        period => format!("{} {}", limit.number, descriptor::per(period, limit.time_zone.as_deref())),
+    };
+    if limit.capacity > 0 && limit.capacity != limit.number {
+        let _ = write!(text, ", {} at once", limit.capacity);
+    }
+    text
+}
+
+/// Returns the other facts about a limit, joined by commas.
+fn state(limit: &LimitDetails, what: What) -> String {
+    let delayed = limit.delay_ms.map(|ms| format!("delayed by {}", wait(ms)));
+    let banned = limit.banned_ms.map(|ms| format!("banned for {}", wait(ms)));
+    let resets = limit.reset_after_ms.filter(|ms| *ms > 0 && !limit.over).map(|ms| format!("resets in {}", wait(ms)));
+    let shadow = limit.shadow.then(|| "shadow mode: denies no request".to_owned());
+    let said = [without_store(limit, what).map(str::to_owned), delayed, banned, next(limit, what), resets, shadow];
+    said.into_iter().flatten().collect::<Vec<_>>().join(", ")
+}
+
+/// Returns what answered instead of the store.
+fn without_store(limit: &LimitDetails, what: What) -> Option<&'static str> {
+    Some(match DecidedBy::named(&limit.decided_by)? {
+        DecidedBy::FailureModeOpen => "the store is unavailable, and failure_mode open lets pass",
+        DecidedBy::FailureModeClosed => "the store is unavailable, and failure_mode closed denies",
+        DecidedBy::FailureModeLocal if what == What::Refund => {
+            "the store is unavailable: refunded to the share of this process alone"
+        }
+        DecidedBy::FailureModeLocal => "the store is unavailable, and failure_mode local decides by a share",
+        DecidedBy::NotRefunded => "the store is unavailable, and has not confirmed it",
+        DecidedBy::KnownDenial => "the store is unavailable, and has denied this before",
+        DecidedBy::Skipped => "another limit is known to deny the request",
+        DecidedBy::Adjustment if limit.over => "an adjustment blocks it",
+        DecidedBy::Adjustment => "an adjustment lets it pass",
+        DecidedBy::Store | DecidedBy::FailureModeError | DecidedBy::UnknownDomain | DecidedBy::UnknownDescriptor => {
+            return None;
+        }
+    })
+}
+
+/// Returns when the same request passes if it was denied, or for a peek, when one more hit passes.
+fn next(limit: &LimitDetails, what: What) -> Option<String> {
+    // The number of a concurrency limit is of slots, without a period.
+    let holds = limit.period_ms.is_none() && !limit.algorithm.is_empty();
+    match Standing::of(limit, what) {
+        Standing::Within => None,
+        _ if limit.number == 0 => Some("it lets nothing pass".to_owned()),
+        Standing::Over if what == What::Peek && limit.next_after_ms.is_some() => {
+            limit.next_after_ms.map(|ms| format!("one more passes in {}", wait(ms)))
+        }
+        Standing::Over => Some(match (limit.retry_after_ms, limit.never.as_deref().and_then(Never::named)) {
+            (Some(ms), _) if holds && limit.banned_ms.is_none() => {
+                format!("try again when a slot is released; one expires in {}", wait(ms))
+            }
+            (Some(ms), _) => format!("try again in {}", wait(ms)),
+            (None, Some(Never::LetsNothingPass)) => "it lets nothing pass".to_owned(),
+            (None, Some(Never::Timeout)) => "it would be delayed for longer than this timeout".to_owned(),
+            (None, Some(Never::NoDelay)) => "as many requests are delayed as MAX_DELAYED_REQUESTS allows".to_owned(),
+            (None, Some(Never::TooMany) | None) => "so many never pass".to_owned(),
+        }),
+        Standing::UsedUp | Standing::TooLittle if holds => Some("one more passes when a slot is released".to_owned()),
+        Standing::UsedUp | Standing::TooLittle => {
+            limit.next_after_ms.map(|ms| format!("one more passes in {}", wait(ms)))
+        }
+    }
+}

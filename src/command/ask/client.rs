@@ -1,0 +1,214 @@
+//! Client of the gRPC port of a running service.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use clap::Args;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tonic::{Code, Status};
+
+use super::connector::{self, Connector, Heard, Target};
+use super::secrecy::Secrecy;
+use crate::probe::{self, Found};
+use crate::settings;
+use crate::tls::HandshakeError;
+
+/// Address of a running service.
+#[derive(Args)]
+pub(crate) struct ServiceAddress {
+    /// Address of the service's gRPC port: HOST:PORT, or unix:PATH. Unset: this machine, at GRPC_UDS or at the port
+    /// GRPC_PORT (default 8081), with TLS if GRPC_SERVER_USE_TLS is on.
+    #[arg(long, short, value_name = "HOST:PORT", value_parser = address)]
+    address: Option<String>,
+
+    /// For the default above. Inside a container, the variable that changes the service's port changes it for its
+    /// clients as well. Read only if no address is given.
+    #[arg(long, env = "GRPC_PORT", default_value = "8081", hide = true)]
+    grpc_port: String,
+
+    /// For the default above.
+    #[arg(long, env = "GRPC_UDS", hide = true)]
+    grpc_uds: Option<String>,
+
+    #[command(flatten)]
+    secrecy: Secrecy,
+}
+
+/// A service that can be called.
+pub(crate) struct Service {
+    /// Connection on which every call is answered within the timeout or fails.
+    pub channel: Channel,
+    address: String,
+    is_tls: bool,
+    heard: Heard,
+    timeout: Duration,
+}
+
+impl Service {
+    /// Connects to the service. Every call is answered within `timeout` or fails.
+    ///
+    /// # Errors
+    /// Fails if the address is invalid, or if no service answers there.
+    pub(crate) async fn connect(place: &ServiceAddress, timeout: Duration) -> anyhow::Result<Service> {
+        let address = place.or_default()?;
+        let target = Target::of(&address);
+        let tls = match place.address {
+            Some(_) => place.secrecy.named(target.host())?,
+            None => place.secrecy.of_this_machine(target.host())?,
+        };
+        let (is_tls, heard) = (tls.is_some(), Heard::default());
+        // The connector knows the destination; this is the name of the service in HTTP/2.
+        let scheme = if is_tls { "https" } else { "http" };
+        let origin: Uri = format!("{scheme}://{}", target.authority()).parse()?;
+        let endpoint = Endpoint::from_shared(format!("http://{}", target.authority()))?;
+        let endpoint = endpoint.origin(origin).connect_timeout(timeout).timeout(timeout);
+        let connected = match (&target, tls) {
+            (Target::Tcp(_), None) => endpoint.connect().await,
+            (_, tls) => endpoint.connect_with_connector(Connector::new(target, tls, heard.clone())).await,
+        };
+        match connected {
+            Ok(channel) => Ok(Service { channel, address, is_tls, heard, timeout }),
+            Err(error) => Err(match heard.take() {
+                Some(refused) => anyhow!("{}", of_handshake(&address, &refused)),
+                None if address.starts_with(connector::UNIX) => {
+                    let reason = connector::root(&error);
+                    anyhow!("cannot reach {address}: {reason}: is the service running? see --address")
+                }
+                None => match probe::probe(&address, timeout).await {
+                    // Tollgate itself closes connections that are not HTTP/2 without an answer.
+                    Found::Http2 if is_tls => anyhow!("{}", of_handshake(&address, &HandshakeError::PlainText)),
+                    Found::Silent | Found::Closes | Found::Http2 => {
+                        anyhow!(error).context(format!("cannot reach {address}"))
+                    }
+                    found => anyhow!("{}", explained(&address, &found)),
+                },
+            }),
+        }
+    }
+
+    /// Returns why a call failed: the message of the service, or what else was found at its address.
+    pub(crate) async fn refusal(&self, status: &Status) -> anyhow::Error {
+        // gRPC's name of a code describes the service; Tollgate's own message describes the problem.
+        let said = match status.message() {
+            "" => anyhow!("{}", status.code()),
+            message => anyhow!("{message}"),
+        };
+        if status.code() == Code::Unimplemented {
+            return said.context(format!("HTTP/2 is spoken at {}, but not by Tollgate: see --address", self.address));
+        }
+        // A status that the service has sent has no source on this side.
+        if std::error::Error::source(status).is_none() {
+            return said;
+        }
+        if let Some(refused) = self.heard.take() {
+            return anyhow!("{}", of_handshake(&self.address, &refused));
+        }
+        if self.address.starts_with(connector::UNIX) {
+            return said;
+        }
+        match probe::probe(&self.address, self.timeout).await {
+            Found::Http2 => said,
+            Found::Tls if self.is_tls => said,
+            found => anyhow!("{}", explained(&self.address, &found)),
+        }
+    }
+}
+
+impl ServiceAddress {
+    fn or_default(&self) -> anyhow::Result<String> {
+        match &self.address {
+            Some(address) => Ok(address.clone()),
+            None if let Some(path) = &self.grpc_uds => Ok(format!("{}{path}", connector::UNIX)),
+            None => {
+                let port = settings::port("GRPC_PORT")(&self.grpc_port);
+                let port = port.map_err(|reason| anyhow!("GRPC_PORT={} (environment): {reason}", self.grpc_port))?;
+                Ok(format!("localhost:{port}"))
+            }
+        }
+    }
+}
+
+/// Returns the address if it is valid; if not, says what to write instead.
+fn address(address: &str) -> Result<String, String> {
+    match address.strip_prefix(connector::UNIX) {
+        // Envoy and gRPC also accept two more slashes.
+        Some(path) => Ok(format!("{}{}", connector::UNIX, path.strip_prefix("//").unwrap_or(path))),
+        None => host_and_port(address),
+    }
+}
+
+fn host_and_port(address: &str) -> Result<String, String> {
+    let (scheme, rest) = match address.split_once("://") {
+        Some((scheme, rest)) => (Some(scheme), rest),
+        None => (None, address),
+    };
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let authority = authority.rsplit('@').next().unwrap_or_default();
+    // An IPv6 address contains colons. A port alone is a port of this machine.
+    let bracketed = match (authority.parse::<Ipv6Addr>(), authority.parse::<u16>()) {
+        (Ok(address), _) => format!("[{address}]"),
+        (_, Ok(port)) => format!("localhost:{port}"),
+        _ => authority.to_owned(),
+    };
+    let uri: Uri = format!("http://{bracketed}").parse().map_err(|_| "write host:port, such as localhost:8081")?;
+    let host = uri.host().filter(|host| !host.is_empty()).ok_or("write host:port, such as localhost:8081")?;
+    let right = match uri.port_u16() {
+        Some(port) => format!("{host}:{port}"),
+        None if !bracketed.ends_with(host) => {
+            return Err(format!("the port must be a whole number from 1 to 65535: write, for example, {host}:8081"));
+        }
+        None => format!("{host}:8081"),
+    };
+    match scheme {
+        _ if right == address => Ok(right),
+        Some("http") => Err(format!("gRPC needs no http:// in front: write {right}")),
+        Some("https") => Err(format!("gRPC needs no https:// in front: write {right}, and --tls beside it")),
+        Some(_) => Err(format!("gRPC needs no scheme in front: write {right}")),
+        None => Err(format!("not host:port: write {right}")),
+    }
+}
+
+fn explained(address: &str, found: &Found) -> String {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+    match found {
+        Found::UnknownHost => format!("there is no host {host}: see --address"),
+        Found::Nobody => format!("nobody listens at {address}: is the service running? see --address"),
+        Found::Unreachable(error) => format!("cannot reach {address}: {error}"),
+        Found::Tls => format!(
+            "TLS is spoken at {address}: write --tls, and --ca FILE where no authority of this machine has signed its \
+             certificate"
+        ),
+        Found::Http if port == "8081" => format!("HTTP/1.1 is spoken at {address}, not gRPC: see --address"),
+        Found::Http => format!(
+            "HTTP/1.1 is spoken at {address}, not gRPC: Tollgate's port for gRPC is GRPC_PORT, 8081 unless it is set; \
+             for example --address {host}:8081"
+        ),
+        Found::Redis => format!("Redis is at {address}, not Tollgate: for example --address {host}:8081"),
+        Found::Other(said) => {
+            format!("something else than gRPC is spoken at {address}, which says {said:?}: see --address")
+        }
+        Found::Silent => format!("{address} takes connections and says nothing: is that Tollgate? see --address"),
+        Found::Closes => format!("{address} closes connections without a word: is that Tollgate? see --address"),
+        Found::Http2 => format!("HTTP/2 is spoken at {address}, but no call is answered"),
+    }
+}
+
+/// Describes a failed handshake: the fault of the service or of this client, and what to do.
+fn of_handshake(address: &str, error: &HandshakeError) -> String {
+    let advice = match error {
+        HandshakeError::PlainText => {
+            return format!("no TLS is spoken at {address}: leave --tls, --ca and --cert away");
+        }
+        HandshakeError::Untrusted(_) => "name the authority that has signed it: --ca FILE",
+        HandshakeError::WrongName(_) => "name the service as its certificate does: --server-name NAME",
+        HandshakeError::Refused(_) => "it wants a certificate of an authority that it trusts: --cert FILE, --key FILE",
+        HandshakeError::NothingInCommon(_) => "is that Tollgate's port for gRPC? see --address",
+        HandshakeError::Expired(_)
+        | HandshakeError::Timeout
+        | HandshakeError::Closed
+        | HandshakeError::NoCertificate
+        | HandshakeError::Broken(_) => return format!("{address}: {error}"),
+    };
+    format!("{address}: {error}: {advice}")
+}

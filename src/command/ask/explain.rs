@@ -1,0 +1,183 @@
+//! `tollgate explain`: why a request is limited or not, by rules files or by a running service.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use tokio::time::Instant;
+
+use crate::command::live::admin_port::AdminPort;
+use crate::command::output::NOTHING_APPLIES;
+use crate::command::redis::adjustment;
+use crate::engine::adjustment::InForce;
+use crate::engine::check::StoreError;
+use crate::engine::clock::Clock as _;
+use crate::engine::descriptor::{Entry, Override, Unit};
+use crate::engine::explain::{self, Explanation, Verdict};
+use crate::engine::plan::{Plan, PlanOptions};
+use crate::engine::printable::printable_lines;
+use crate::inspect;
+use crate::inspect::next_pass;
+use crate::settings::{Deciding, Reading, RulesSettings, SettingsError, StoreSettings};
+use crate::sources::files::load;
+use crate::store::Store as _;
+use crate::store::memory::SystemClock;
+use crate::store::redis::topology::config::RedisConfig;
+use crate::store::redis::{self, RedisStore};
+use crate::telemetry::{self, LogFormat, LogLevels};
+
+/// Explain why a request is limited or not; nothing is counted.
+///
+/// Shows level by level which rules the entries match, the nearest miss if they match none, the limits that apply and
+/// the origin of each of their parts, their counters, and the answer that a request would get. Reads rules files with
+/// the settings of the service, and counters in Redis if REDIS_URL is set. With --address, it asks a running service
+/// instead.
+///
+/// Exits with 0 if the request would pass, 2 if it would be limited, 3 if no limit applies, and 1 if there is no
+/// explanation or the call would fail.
+#[derive(Args)]
+pub(crate) struct Explain {
+    /// Entries of the descriptor; a lone + starts another descriptor.
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    entries: Vec<String>,
+
+    /// Domain of the rules.
+    #[arg(long, short)]
+    domain: String,
+
+    /// Limit that the request brings along for each descriptor, in place of the rules: 5/minute, or 5/30second.
+    #[arg(long, value_name = "N/UNIT", value_parser = super::limit)]
+    limit: Option<Override>,
+
+    /// Ask the service with this HTTP port, such as http://localhost:8080, about the rules in force there. Needs
+    /// ADMIN_API=true at the service, and the ADMIN_TOKEN here.
+    #[arg(long, short, value_name = "URL")]
+    address: Option<String>,
+
+    /// The service's ADMIN_TOKEN or ADMIN_READ_TOKEN.
+    #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    admin_token: Option<String>,
+
+    /// Longest wait for the service.
+    #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+
+    /// Print the explanation as one JSON object.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    rules: RulesSettings,
+
+    #[command(flatten)]
+    reading: Reading,
+
+    #[command(flatten)]
+    deciding: Deciding,
+
+    #[command(flatten)]
+    store: StoreSettings,
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(crate) async fn run(explain: Explain) -> anyhow::Result<ExitCode> {
+    let _logs = telemetry::init(&LogLevels::of_command(&[redis::LOG_TARGET]), LogFormat::Text);
+    let descriptors = explain.entries.split(|word| word == "+").map(inspect::entries).collect::<Result<Vec<_>, _>>()?;
+    if descriptors.iter().any(Vec::is_empty) {
+        bail!("a descriptor has one entry at least: write KEY=VALUE before and after each +");
+    }
+    let explanation = match &explain.address {
+        Some(address) => explain.by_service(address, &descriptors).await?,
+        None => explain.by_files(descriptors).await?,
+    };
+    if explain.json {
+        println!("{}", serde_json::to_string(&explanation)?);
+    } else {
+        print!("{}", printable_lines(&explanation.to_string()));
+    }
+    Ok(match explanation.answer {
+        Verdict::Deny => ExitCode::from(2),
+        Verdict::Pass | Verdict::Unknown if !explanation.applies() => ExitCode::from(NOTHING_APPLIES),
+        Verdict::Pass => ExitCode::SUCCESS,
+        // A script asks before it acts, so an unknown verdict is not a yes.
+        Verdict::Fail | Verdict::Unknown => ExitCode::FAILURE,
+    })
+}
+
+impl Explain {
+    /// Returns the errors in settings that clap could read.
+    pub(crate) fn errors(&self) -> Vec<SettingsError> {
+        self.store.redis().err().filter(|_| self.address.is_none()).into_iter().collect()
+    }
+
+    async fn by_files(&self, descriptors: Vec<Vec<Entry>>) -> anyhow::Result<Explanation> {
+        let sources = self.rules.sources().context("or ask a running service: --address http://localhost:8080")?;
+        let rules = load::load(&sources, &self.reading.load_options())?.rules;
+        let options = PlanOptions {
+            key_prefix: self.store.cache_key_prefix.clone(),
+            counter_keys: self.store.counter_keys(),
+            shadow_mode: self.deciding.shadow_mode,
+            quota_mode: self.deciding.quota_mode,
+            expected_replicas: self.deciding.expected_replicas,
+            unknown_domain: self.deciding.unknown_domain,
+            unknown_descriptor: self.deciding.unknown_descriptor,
+        };
+        let request = explain::request(&self.domain, descriptors, self.limit);
+        let names = options.counter_keys.names(|| SystemClock.now());
+        let redis = self.store.redis()?;
+        let adjustments = match &redis {
+            Some(redis) => adjustment::in_force(redis).await,
+            None => InForce::default(),
+        };
+        let explanation = Explanation::adjusted((&rules, Some(&adjustments)), &options, &request, names);
+        let plan = Plan::adjusted(&options, (&rules, Some(&adjustments)), &request, names).peek();
+        Ok(match redis {
+            _ if !explanation.reads() => explanation,
+            None => explanation.without_state("counters in memory are the service's own: ask it, see --address"),
+            Some(redis) => with_redis(explanation, plan, redis).await?,
+        })
+    }
+
+    async fn by_service(&self, address: &str, descriptors: &[Vec<Entry>]) -> anyhow::Result<Explanation> {
+        let port = AdminPort { address, token: self.admin_token.as_deref(), timeout: self.timeout };
+        match port.get(&self.query(descriptors)).await? {
+            Some(explanation) => Ok(explanation),
+            None => bail!("{address} explains nothing: start the service with ADMIN_API=true"),
+        }
+    }
+
+    /// Returns the path and the query.
+    fn query(&self, descriptors: &[Vec<Entry>]) -> String {
+        let mut query = form_urlencoded::Serializer::new(String::new());
+        query.append_pair("domain", &self.domain);
+        if let Some((Override { number, .. }, (unit, multiplier))) =
+            self.limit.and_then(|limit| Some((limit, Unit::multiple_of(limit.period)?)))
+        {
+            query.append_pair("@limit", &format!("{number}/{multiplier}{}", unit.name()));
+        }
+        for (index, entries) in descriptors.iter().enumerate() {
+            if index > 0 {
+                query.append_pair("+", "");
+            }
+            query.extend_pairs(entries.iter().map(|Entry { key, value }| (key, value)));
+        }
+        format!("/explain?{}", query.finish())
+    }
+}
+
+/// Reads the counters. The service may be able to read counters that this command cannot, so failure modes are left out
+/// here.
+async fn with_redis(explanation: Explanation, plan: Plan<'_>, redis: RedisConfig) -> anyhow::Result<Explanation> {
+    let timeout = redis.timeout;
+    let store = RedisStore::start(redis, Box::new(|_| {})).await?;
+    Ok(match store.check(plan.asked(), Instant::now() + timeout).await {
+        Ok(verdicts) => {
+            let decision = plan.conclude(&verdicts);
+            let next_after_ms = next_pass::next_after_ms(&decision, &store, Instant::now() + timeout).await;
+            explanation.answered(&decision, &next_after_ms)
+        }
+        Err(StoreError::Down(cause)) => explanation.without_state(&format!("Redis is down, {cause}")),
+        Err(error) => explanation.without_state(&format!("Redis does not say: {error}")),
+    })
+}

@@ -1,0 +1,184 @@
+//! Client of the HTTP port of a running service, as its administrator.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::Args;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::header::{AUTHORIZATION, HOST};
+use hyper::{Request, StatusCode};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::engine::descriptor;
+use crate::ledger::answer::{Answer, Wanted};
+use crate::ledger::statement::{Options, Statement};
+use crate::observe::heavy_hitters::Top;
+use crate::probe::{self, Found};
+use crate::shared::fleet::Report;
+
+/// Longest answer of a service that is read.
+const MOST_BYTES: usize = 16 * 1024 * 1024;
+
+/// Most attempts to read an answer of several pages. The service may ask to start again.
+const BEGINNINGS: usize = 5;
+
+/// The service to ask, and the administrator's token.
+#[derive(Args)]
+pub(crate) struct Administered {
+    /// URL of the service's HTTP port.
+    #[arg(long, short, value_name = "URL", default_value = "http://localhost:8080")]
+    pub(crate) address: String,
+
+    /// The service's ADMIN_TOKEN or ADMIN_READ_TOKEN.
+    #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true)]
+    admin_token: Option<String>,
+
+    /// Longest wait for the service.
+    #[arg(long, default_value = "5s", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+impl Administered {
+    /// Returns the top keys for a query of `/top`.
+    ///
+    /// # Errors
+    /// As those of [`AdminPort::get`]; also fails if the service has no such path.
+    pub(crate) async fn top(&self, query: &[(&str, &str)]) -> anyhow::Result<Top> {
+        let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
+        match self.port().get(&format!("/top?{query}")).await? {
+            Some(answer) => Ok(answer),
+            None => bail!("{} tells no keys: start the service with ADMIN_API=true and TOP_KEYS=true", self.address),
+        }
+    }
+
+    /// Reads all usage that passes the filter.
+    ///
+    /// # Errors
+    /// As those of [`AdminPort::get`]; also fails if the service has no such path, or if its Redis changes during each
+    /// attempt.
+    pub(crate) async fn usage(&self, wanted: &Wanted, options: &Options) -> anyhow::Result<Statement> {
+        for _ in 1..BEGINNINGS {
+            match self.usage_once(wanted, options).await {
+                Err(error) if error.is::<BeginAgain>() => {}
+                told => return told,
+            }
+        }
+        self.usage_once(wanted, options).await
+    }
+
+    async fn usage_once(&self, wanted: &Wanted, options: &Options) -> anyhow::Result<Statement> {
+        let (port, mut statement, mut cursor) = (self.port(), Statement::new(options.clone()), None);
+        loop {
+            let (from, to) = (wanted.from.to_string(), wanted.to.to_string());
+            let mut query = form_urlencoded::Serializer::new(String::new());
+            query.append_pair("from", &from).append_pair("to", &to);
+            let given = [("domain", &wanted.domain), ("rule", &wanted.rule), ("cursor", &cursor)];
+            for (name, value) in given {
+                query.extend_pairs(value.iter().map(|value| (name, value)));
+            }
+            query.extend_pairs(wanted.entries.iter().map(|(key, value)| ("key", format!("{key}={value}"))));
+            let Some(answer) = port.get::<Answer>(&format!("/usage?{}", query.finish())).await? else {
+                bail!("{} tells no usage: start the service with ADMIN_API=true", self.address);
+            };
+            cursor.clone_from(&answer.cursor);
+            statement.add(answer);
+            if cursor.is_none() {
+                return Ok(statement);
+            }
+        }
+    }
+
+    /// Returns the instances that share the service's store.
+    ///
+    /// # Errors
+    /// As those of [`AdminPort::get`]; also fails if the service has no such path.
+    pub(crate) async fn replicas(&self) -> anyhow::Result<Report> {
+        match self.port().get("/replicas").await? {
+            Some(report) => Ok(report),
+            None => bail!("{} tells of no replicas: start the service with ADMIN_API=true", self.address),
+        }
+    }
+
+    fn port(&self) -> AdminPort<'_> {
+        AdminPort { address: &self.address, token: self.admin_token.as_deref(), timeout: self.timeout }
+    }
+}
+
+/// Error: the pages read so far are no longer valid. The text is the reason.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct BeginAgain(String);
+
+/// The HTTP port of a service.
+pub(crate) struct AdminPort<'a> {
+    /// `http://host:port`.
+    pub(crate) address: &'a str,
+    pub(crate) token: Option<&'a str>,
+    /// Time within which it must answer.
+    pub(crate) timeout: Duration,
+}
+
+impl AdminPort<'_> {
+    /// Returns the answer at this path; `None` if the service has no such path.
+    ///
+    /// # Errors
+    /// Fails if the service does not answer, requires another token, or rejects the request.
+    pub(crate) async fn get<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
+        timeout(self.timeout, self.ask(path)).await.unwrap_or_else(|_| {
+            Err(anyhow!("{} does not answer in {}", self.address, descriptor::length(self.timeout)))
+        })
+    }
+
+    async fn ask<T: DeserializeOwned>(&self, path: &str) -> anyhow::Result<Option<T>> {
+        let host = self.address.strip_prefix("http://").unwrap_or(self.address).trim_end_matches('/');
+        let Ok(stream) = TcpStream::connect(host).await else { bail!(self.unreachable(host).await) };
+        let Ok((mut sender, connection)) = http1::handshake(TokioIo::new(stream)).await else { bail!(no_http(host)) };
+        tokio::spawn(connection);
+        let request = Request::get(path)
+            .header(HOST, host)
+            .header(AUTHORIZATION, format!("Bearer {}", self.token.unwrap_or_default()))
+            .body(Empty::<Bytes>::new())?;
+        let Ok(response) = sender.send_request(request).await else { bail!(no_http(host)) };
+        let status = response.status();
+        let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
+        let body = body.map_err(|error| anyhow!("{host} broke off its answer: {error}"))?.to_bytes();
+        match status {
+            StatusCode::OK => serde_json::from_slice(&body)
+                .map(Some)
+                .with_context(|| format!("{host} answers in words of another version than this command's")),
+            StatusCode::NOT_FOUND => Ok(None),
+            StatusCode::CONFLICT => {
+                bail!(BeginAgain(format!("{host}: {status}: {}", String::from_utf8_lossy(&body))))
+            }
+            StatusCode::UNAUTHORIZED if self.token.is_some() => {
+                bail!("the ADMIN_TOKEN that was given is not that of {host}")
+            }
+            StatusCode::UNAUTHORIZED => bail!("{host} wants its ADMIN_TOKEN: set that variable, or --admin-token"),
+            status => bail!("{host}: {status}: {}", String::from_utf8_lossy(&body)),
+        }
+    }
+
+    /// Returns why the connection failed, and what to do.
+    async fn unreachable(&self, host: &str) -> String {
+        let port = "--address names the HTTP port of the service (PORT), for example http://localhost:8080";
+        match probe::probe(host, self.timeout).await {
+            Found::UnknownHost => format!("there is no host and port {host}; {port}"),
+            Found::Unreachable(error) => format!("{host} cannot be reached, {error}; {port}"),
+            _ => format!("nobody listens at {host}: is the service running? {port}"),
+        }
+    }
+}
+
+/// Returns what to do if the port speaks another protocol.
+fn no_http(host: &str) -> String {
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    format!(
+        "{host} does not speak HTTP/1.1: --address names the HTTP port of the service (PORT, 8080 unless it is set), \
+         not the one of gRPC; for example http://{name}:8080"
+    )
+}

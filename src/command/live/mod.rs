@@ -1,0 +1,5 @@
+//! Commands that ask a running service through its HTTP port.
+
+pub(crate) mod admin_port;
+pub(crate) mod bans;
+pub(crate) mod top;

@@ -1,0 +1,273 @@
+//! `tollgate scale`, `tollgate adjust` and `tollgate adjustments`: temporary changes to limits, made in Redis without
+//! the service.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context as _, anyhow, bail};
+use clap::{ArgGroup, Args, Subcommand};
+
+use crate::command::output::print;
+use crate::engine::adjustment::{Id, InForce, Shown, Written};
+use crate::inspect;
+use crate::limiter::{Limiter, LimiterOptions};
+use crate::metrics::Metrics;
+use crate::settings::{Reading, RulesSettings, SettingsError, StoreSettings};
+use crate::shared::adjusting::{self, By, Steering};
+use crate::shared::adjustments::{AdjustmentStore, Command};
+use crate::shared::redis::adjustments::RedisAdjustments;
+use crate::sources::files::load;
+use crate::store::memory::MemoryStore;
+use crate::store::redis;
+use crate::store::redis::topology::config::RedisConfig;
+use crate::store::redis::topology::route::Route;
+use crate::telemetry::{self, LogFormat, LogLevels, Logs};
+
+/// Role of commands in the log.
+const ROLE: &str = "command";
+
+/// Scale limits for a while: 10% lets a tenth pass.
+///
+/// Takes effect on all instances within a second, through Redis. A limit always lets at least one hit pass. Exits with
+/// 0 on success, and with 1 if not.
+#[derive(Args)]
+pub(crate) struct Scale {
+    /// Share of the numbers in the rules, such as 10% or 2.5%, from 0.01% to 10000%.
+    #[arg(value_name = "SHARE")]
+    share: String,
+
+    #[command(flatten)]
+    of: Of,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Adjust {
+    /// Set another number for a rule or one descriptor.
+    Number(Number),
+    /// Let all requests pass; nothing is counted.
+    Pass(Of),
+    /// Deny all requests, whatever mode their rule has; nothing is counted.
+    Block(Of),
+    /// Enforce denials, whatever mode the rule has.
+    Enforce(Of),
+    /// Count denials, but deny no request.
+    Shadow(Of),
+    /// End an adjustment early.
+    End(End),
+}
+
+#[derive(Args)]
+pub(crate) struct Number {
+    /// The number, 1 or more.
+    #[arg(value_name = "NUMBER")]
+    number: u32,
+
+    #[command(flatten)]
+    of: Of,
+}
+
+/// Target, duration and reason of an adjustment.
+#[derive(Args)]
+#[command(group(ArgGroup::new("target").required(true).args(["domain", "all"])))]
+pub(crate) struct Of {
+    /// Entries of the descriptor to adjust.
+    #[arg(value_name = "KEY=VALUE", requires = "domain", conflicts_with = "rule")]
+    entries: Vec<String>,
+
+    /// Domain to adjust.
+    #[arg(long, short)]
+    domain: Option<String>,
+
+    /// Adjust every limit of every domain.
+    #[arg(long)]
+    all: bool,
+
+    /// Rule to adjust: its path, or the name of a limit in metrics.
+    #[arg(long, requires = "domain")]
+    rule: Option<String>,
+
+    /// How long the adjustment lasts, from 1s to 7d.
+    #[arg(long = "for", value_name = "DURATION")]
+    lasts: String,
+
+    #[command(flatten)]
+    said: Said,
+
+    /// An ID of your choice; repeating the command with it has no second effect. Unset: a new ID.
+    #[arg(long)]
+    id: Option<String>,
+
+    #[command(flatten)]
+    place: Box<Place>,
+}
+
+#[derive(Args)]
+pub(crate) struct End {
+    /// ID of the adjustment.
+    #[arg(value_name = "ID")]
+    id: String,
+
+    #[command(flatten)]
+    said: Said,
+
+    #[command(flatten)]
+    place: Box<Place>,
+}
+
+/// List the adjustments in force.
+///
+/// Exits with 0 if they were listed, and with 1 if not.
+#[derive(Args)]
+pub(crate) struct Adjustments {
+    /// Print a JSON array.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    place: Box<Place>,
+}
+
+/// Author and reason, for the log and every list.
+#[derive(Args)]
+pub(crate) struct Said {
+    /// Reason, in a few words.
+    #[arg(long)]
+    why: String,
+
+    /// Name of the person who makes the change. Unset: $USER.
+    #[arg(long, env = "USER", value_name = "NAME")]
+    who: String,
+}
+
+/// Rules and Redis to work on. With the settings of the service, they are those of the service.
+#[derive(Args)]
+pub(crate) struct Place {
+    #[command(flatten)]
+    rules: RulesSettings,
+
+    #[command(flatten)]
+    reading: Reading,
+
+    #[command(flatten)]
+    store: StoreSettings,
+}
+
+impl Adjust {
+    fn place(&self) -> &Place {
+        match self {
+            Adjust::Number(Number { of, .. })
+            | Adjust::Pass(of)
+            | Adjust::Block(of)
+            | Adjust::Enforce(of)
+            | Adjust::Shadow(of) => &of.place,
+            Adjust::End(End { place, .. }) => place,
+        }
+    }
+
+    /// Returns the errors in settings that clap could read.
+    pub(crate) fn errors(&self) -> Vec<SettingsError> {
+        self.place().errors()
+    }
+}
+
+impl Scale {
+    /// Returns the errors in settings that clap could read.
+    pub(crate) fn errors(&self) -> Vec<SettingsError> {
+        self.of.place.errors()
+    }
+}
+
+impl Adjustments {
+    /// Returns the errors in settings that clap could read.
+    pub(crate) fn errors(&self) -> Vec<SettingsError> {
+        self.place.errors()
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(crate) async fn scale(Scale { share, of }: Scale) -> anyhow::Result<ExitCode> {
+    let _logs = logs();
+    let effect = Written { effect: "scale".to_owned(), share: Some(share), ..Written::default() };
+    of.begin(effect).await
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(crate) async fn adjust(adjust: Adjust) -> anyhow::Result<ExitCode> {
+    let _logs = logs();
+    let effect = |name: &str| Written { effect: name.to_owned(), ..Written::default() };
+    match adjust {
+        Adjust::Number(Number { number, of }) => of.begin(Written { number: Some(number), ..effect("number") }).await,
+        Adjust::Pass(of) => of.begin(effect("pass")).await,
+        Adjust::Block(of) => of.begin(effect("block")).await,
+        Adjust::Enforce(of) => of.begin(effect("enforce")).await,
+        Adjust::Shadow(of) => of.begin(effect("shadow")).await,
+        Adjust::End(end) => end.run().await,
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(crate) async fn list(Adjustments { json, place }: Adjustments) -> anyhow::Result<ExitCode> {
+    let _logs = logs();
+    let steering = place.steering()?;
+    steering.read().await.context("the adjustments cannot be read")?;
+    let list = steering.list();
+    print(&match json {
+        true => serde_json::to_string(&list)? + "\n",
+        false if list.is_empty() => "no adjustment is in force\n".to_owned(),
+        false => list.iter().map(|shown| format!("{shown}\n")).collect::<String>(),
+    })
+}
+
+/// Returns the adjustments that instances with this Redis have in force. Returns none if Redis does not answer; reading
+/// its counters then reports the reason.
+pub(crate) async fn in_force(redis: &RedisConfig) -> InForce {
+    let Ok(route) = Route::start(redis.clone()) else { return InForce::default() };
+    RedisAdjustments::new(&route).ask(0, Command::Read).await.map(|reply| reply.in_force()).unwrap_or_default()
+}
+
+/// Logs errors as the service does, until the value is dropped.
+fn logs() -> Logs {
+    telemetry::init(&LogLevels::of_command(&[redis::LOG_TARGET, adjusting::LOG_TARGET]), LogFormat::Text)
+}
+
+impl Of {
+    async fn begin(self, effect: Written) -> anyhow::Result<ExitCode> {
+        let Of { entries, domain, all, rule, lasts, said: Said { why, who }, id, place } = self;
+        let entries = inspect::entries(&entries)?;
+        let written = Written { id, everything: all, domain, rule, entries, who, why, lasts: Some(lasts), ..effect };
+        let shown: Shown = place.steering()?.begin(&written, ROLE).await?;
+        println!("{shown}");
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl End {
+    async fn run(self) -> anyhow::Result<ExitCode> {
+        let End { id, said: Said { why, who }, place } = self;
+        let id = Id::parse(&id).ok_or_else(|| anyhow!("no adjustment has such an id: see tollgate adjustments"))?;
+        place.steering()?.end(&id, By { who: &who, why: &why, role: ROLE }).await?;
+        println!("{id} is ended");
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Place {
+    fn errors(&self) -> Vec<SettingsError> {
+        [self.rules.sources().err(), self.store.redis().err()].into_iter().flatten().collect()
+    }
+
+    /// Creates the part of the service that handles adjustments. It decides no requests here.
+    fn steering(&self) -> anyhow::Result<Steering<MemoryStore>> {
+        let Some(redis) = self.store.redis()? else {
+            bail!("adjustments in memory are the service's own: set REDIS_URL, or ask the service (see ADMIN_API)");
+        };
+        let rules = load::load(&self.rules.sources()?, &self.reading.load_options())?.rules;
+        let metrics = Arc::new(Metrics::new(1.0)?);
+        let store = Arc::new(MemoryStore::default());
+        let local = Arc::clone(&store);
+        let limiter = Limiter::new(LimiterOptions::default(), store, local, Arc::clone(&metrics));
+        limiter.put_in_force(rules);
+        let adjustments = AdjustmentStore::Redis(Box::new(RedisAdjustments::new(&Route::start(redis)?)));
+        Ok(Steering::new(Arc::new(limiter), metrics, adjustments))
+    }
+}

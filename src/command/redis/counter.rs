@@ -1,0 +1,140 @@
+//! `tollgate counter`: reads or resets counters in Redis without the service.
+
+use std::fmt::Display;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+
+use super::adjustment;
+use crate::engine::descriptor::Override;
+use crate::engine::plan::PlanOptions;
+use crate::engine::printable::printable_lines;
+use crate::inspect::{self, Action, CounterOf};
+use crate::settings::{Reading, RulesSettings, SettingsError, StoreSettings};
+use crate::sources::files::load;
+use crate::store::redis::topology::replicas::RedisReplicas;
+use crate::store::redis::{self, RedisStore};
+use crate::telemetry::{self, LogFormat, LogLevels};
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Show the counters of a descriptor; nothing is counted.
+    ///
+    /// Exits with 0 if they were shown, and with 1 if not.
+    Get(Box<Get>),
+    /// Reset the counters of a descriptor.
+    ///
+    /// A running service may repeat a denial that it has just received from Redis for up to a second more. Exits with 0
+    /// if the counters were reset, and with 1 if not.
+    Reset(Box<Reset>),
+}
+
+#[derive(Args)]
+pub(crate) struct Get {
+    #[command(flatten)]
+    which: Which,
+
+    /// Read from a replica of Redis, which may lag: each counter shows its replica, and when that last heard from the
+    /// master.
+    ///
+    /// In a cluster or with Sentinels, the master need not answer. A single Redis is asked for its replicas; if it does
+    /// not answer, name a replica in REDIS_URL.
+    #[arg(long)]
+    replica: bool,
+}
+
+#[derive(Args)]
+pub(crate) struct Reset {
+    #[command(flatten)]
+    which: Which,
+
+    /// Rejected: a replica cannot reset counters.
+    #[arg(long, hide = true)]
+    replica: bool,
+}
+
+/// Counters, rules and Redis to work on. With the settings of the service, they are those of the service.
+#[derive(Args)]
+pub(crate) struct Which {
+    /// Entries of the descriptor.
+    #[arg(value_name = "KEY=VALUE", required = true)]
+    entries: Vec<String>,
+
+    /// Domain of the rules.
+    #[arg(long, short)]
+    domain: String,
+
+    /// Limit that requests bring along, to show its counter: 5/minute, or 5/30second.
+    #[arg(long, value_name = "N/UNIT", value_parser = crate::command::ask::limit)]
+    limit: Option<Override>,
+
+    #[command(flatten)]
+    rules: RulesSettings,
+
+    #[command(flatten)]
+    reading: Reading,
+
+    #[command(flatten)]
+    store: StoreSettings,
+}
+
+/// Where to send the question, and what to do.
+enum Asked {
+    Store(Action),
+    /// A replica, to read its copy.
+    Replica,
+}
+
+impl Command {
+    fn which(&self) -> &Which {
+        match self {
+            Command::Get(get) => &get.which,
+            Command::Reset(reset) => &reset.which,
+        }
+    }
+
+    /// Returns the errors in settings that clap could read.
+    pub(crate) fn errors(&self) -> Vec<SettingsError> {
+        let which = self.which();
+        [which.rules.sources().err(), which.store.redis().err()].into_iter().flatten().collect()
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
+    let _logs = telemetry::init(&LogLevels::of_command(&[redis::LOG_TARGET]), LogFormat::Text);
+    let (asked, which) = match command {
+        Command::Get(get) => (if get.replica { Asked::Replica } else { Asked::Store(Action::Get) }, get.which),
+        Command::Reset(reset) if reset.replica => {
+            bail!("a replica takes no writes, and would lose them: leave --replica out, the master is reset")
+        }
+        Command::Reset(reset) => (Asked::Store(Action::Reset), reset.which),
+    };
+    let Some(redis) = which.store.redis()? else {
+        bail!("counters in memory are the service's own: set REDIS_URL, or ask the service itself (see ADMIN_API)");
+    };
+    let rules = load::load(&which.rules.sources()?, &which.reading.load_options())?.rules;
+    let timeout = redis.timeout;
+    let (key_prefix, counter_keys) = (redis.key_prefix.clone(), which.store.counter_keys());
+    let options = PlanOptions { key_prefix, counter_keys, ..PlanOptions::default() };
+    let entries = inspect::entries(&which.entries)?;
+    let descriptor = CounterOf { domain: which.domain, entries, limit: which.limit };
+    match asked {
+        Asked::Store(action) => {
+            let adjustments = adjustment::in_force(&redis).await;
+            let store = RedisStore::start(redis, Box::new(|_| {})).await?;
+            let rules = (&rules, Some(&adjustments));
+            print(&inspect::act(action, rules, &options, &store, descriptor, timeout).await?);
+        }
+        Asked::Replica => {
+            let replicas = RedisReplicas::new(redis)?;
+            print(&inspect::peek_at_replicas(&rules, &options, &replicas, descriptor).await?);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print<C: Display>(counters: &[C]) {
+    counters.iter().for_each(|counter| println!("{}", printable_lines(&counter.to_string())));
+}

@@ -1,0 +1,7 @@
+//! Commands that work on Redis, without the service.
+
+pub(crate) mod adjustment;
+pub(crate) mod check;
+pub(crate) mod counter;
+pub(crate) mod fleet;
+pub(crate) mod usage;

@@ -1,0 +1,130 @@
+//! `tollgate usage`: the recorded usage of limits, and its ledger.
+
+mod check;
+mod close;
+mod text;
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::{Args, Subcommand};
+
+use crate::command::live::admin_port::Administered;
+use crate::command::output::print;
+use crate::engine::usage::Time;
+use crate::ledger::answer::Wanted;
+use crate::ledger::statement::{By, CLOSED_AFTER_MS, Options};
+use crate::settings::named;
+
+/// Show the recorded usage of limits: admitted, denied and cost for each counter and period.
+///
+/// Covers limits with `usage` in their rules. Times are in UTC. A period is left out until five minutes after its end:
+/// no bill contains part of an hour, a day or a month. Needs ADMIN_API=true at the service, and a token here.
+///
+/// Exits with 0 if the usage was shown, and with 1 if not.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct Usage {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    #[command(flatten)]
+    show: Show,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Close(close::Close),
+    Check(check::Check),
+}
+
+#[derive(Args)]
+struct Show {
+    /// Only this domain. Unset: all.
+    #[arg(long, short)]
+    domain: Option<String>,
+
+    /// Only this rule, by its current name in metrics. Unset: all, including removed rules.
+    #[arg(long, short)]
+    rule: Option<String>,
+
+    /// Only descriptors that have this entry. May be given several times; descriptors must have all of them.
+    #[arg(long, value_name = "KEY=VALUE", value_parser = entry)]
+    key: Vec<(String, String)>,
+
+    /// Only periods that begin at this time or later: a date, a time (RFC 3339) or milliseconds. Unset: all.
+    #[arg(long, value_name = "TIME")]
+    from: Option<Time>,
+
+    /// Only periods that begin before this time. Unset: all.
+    #[arg(long, value_name = "TIME")]
+    to: Option<Time>,
+
+    /// Sum the periods of each calendar month, or all periods. Records with a longer period remain as they are. Unset:
+    /// as recorded.
+    #[arg(long, value_name = "TIME", value_parser = named(&By::ALL, By::name))]
+    by: Option<By>,
+
+    /// Also show unfinished periods, and mark them.
+    #[arg(long)]
+    open: bool,
+
+    /// Print CSV.
+    #[arg(long, conflicts_with = "json")]
+    csv: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    service: Administered,
+}
+
+pub(crate) fn run(usage: Usage) -> anyhow::Result<ExitCode> {
+    match usage.command {
+        Some(Command::Close(close)) => close::run(close),
+        Some(Command::Check(check)) => check::run(check),
+        None => show(usage.show),
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn show(show: Show) -> anyhow::Result<ExitCode> {
+    let (from, to) = (show.from.unwrap_or_default(), show.to.unwrap_or(Time::END));
+    if from >= to {
+        bail!("from {from} to {to} is no time: --to is later than --from, and not part of it");
+    }
+    let wanted = Wanted { domain: show.domain, rule: show.rule, entries: show.key, from, to };
+    let by = show.by.unwrap_or_default();
+    let options = Options { by, from, to, open: show.open, closed_after_ms: CLOSED_AFTER_MS };
+    let statement = show.service.usage(&wanted, &options).await?;
+    let (damaged, left_out) = (statement.damaged(), statement.left_out());
+    let rows = statement.rows();
+    let printed = if show.csv {
+        text::csv(&rows)?
+    } else if show.json {
+        text::json(&rows, left_out, damaged)? + "\n"
+    } else {
+        text::table(&rows)
+    };
+    let done = print(&printed)?;
+    if left_out > 0 {
+        eprintln!("{left_out} records of times that are not over are left out: --open shows them");
+    }
+    warn_of_damage(damaged);
+    Ok(done)
+}
+
+fn warn_of_damage(damaged: u64) {
+    if damaged > 0 {
+        eprintln!("warning: {damaged} records in the store cannot be read, and are counted nowhere");
+    }
+}
+
+fn entry(text: &str) -> Result<(String, String), &'static str> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err("write KEY=VALUE, for example user=ann"),
+    }
+}

@@ -1,0 +1,104 @@
+//! Rows as text for people, as CSV for spreadsheets, and as JSON for programs.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+use anyhow::anyhow;
+use serde_json::json;
+
+use crate::engine::printable::printable;
+use crate::engine::usage::Totals;
+use crate::ledger::statement::Row;
+
+/// Returns a line for each row, below the names of the columns.
+pub(crate) fn table(rows: &[Row]) -> String {
+    if rows.is_empty() {
+        return "no usage is kept of that\n".to_owned();
+    }
+    const NAMES: [&str; 8] = ["FROM", "FOR", "DOMAIN", "DESCRIPTOR", "LIMIT", "ADMITTED", "DENIED", "COST"];
+    let names = NAMES.map(str::to_owned);
+    let cells = |row: &Row| {
+        let Row { start, span, counter, totals: Totals { admitted, denied, cost }, is_open, .. } = row;
+        let owner = &counter.owner;
+        let limit = counter.rule.as_ref().unwrap_or(&counter.limit);
+        let span = if *is_open { format!("{span}, open") } else { (*span).to_owned() };
+        let texts = [printable(&owner.domain), owner.descriptor().to_string(), printable(limit)];
+        let [domain, descriptor, limit] = texts;
+        let [admitted, denied, cost] = [admitted.to_string(), denied.to_string(), cost.to_string()];
+        [start.to_string(), span, domain, descriptor, limit, admitted, denied, cost]
+    };
+    let lines: Vec<[String; 8]> = std::iter::once(names).chain(rows.iter().map(cells)).collect();
+    let width = |column: usize| lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default();
+    let widths: [usize; 8] = std::array::from_fn(width);
+    let mut text = String::new();
+    for cells in &lines {
+        for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
+            // Writing to a `String` cannot fail.
+            let _ = match column {
+                0 => write!(text, "{cell:width$}"),
+                1..5 => write!(text, "  {cell:width$}"),
+                _ => write!(text, "  {cell:>width$}"),
+            };
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// Returns CSV. No cell is a formula: a descriptor begins with a bracket, and names that look like a formula get a
+/// leading quote.
+pub(crate) fn csv(rows: &[Row]) -> anyhow::Result<String> {
+    let mut writer = csv::WriterBuilder::new().quote_style(csv::QuoteStyle::NonNumeric).from_writer(Vec::new());
+    writer.write_record([
+        "from",
+        "for",
+        "domain",
+        "descriptor",
+        "limit",
+        "rule",
+        "admitted",
+        "denied",
+        "cost",
+        "open",
+    ])?;
+    for row in rows {
+        let Row { start, span, counter, totals: Totals { admitted, denied, cost }, is_open, .. } = row;
+        let (start, descriptor) = (start.to_string(), counter.owner.descriptor().to_string());
+        let [admitted, denied, cost] = [admitted.to_string(), denied.to_string(), cost.to_string()];
+        let (domain, rule) = (printable(&counter.owner.domain), printable(counter.rule.as_deref().unwrap_or_default()));
+        let cells: [&str; 10] = [
+            &start,
+            span,
+            &no_formula(&domain),
+            &descriptor,
+            &counter.limit,
+            &no_formula(&rule),
+            &admitted,
+            &denied,
+            &cost,
+            if *is_open { "yes" } else { "no" },
+        ];
+        writer.write_record(cells)?;
+    }
+    let bytes = writer.into_inner().map_err(|error| anyhow!("{error}"))?;
+    Ok(String::from_utf8(bytes)?)
+}
+
+/// Adds a quote to a text that a spreadsheet would take as a formula.
+fn no_formula(text: &str) -> Cow<'_, str> {
+    if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}").into() } else { text.into() }
+}
+
+/// Returns one JSON object.
+pub(crate) fn json(rows: &[Row], left_out: u64, damaged: u64) -> anyhow::Result<String> {
+    let row = |row: &Row| {
+        let Row { start, span, counter, totals: Totals { admitted, denied, cost }, is_open, .. } = row;
+        json!({
+            "from": start, "for": span, "domain": counter.owner.domain, "descriptor": counter.owner.parts,
+            "limit": counter.limit, "rule": counter.rule, "admitted": admitted, "denied": denied, "cost": cost,
+            "open": is_open,
+        })
+    };
+    let rows: Vec<_> = rows.iter().map(row).collect();
+    Ok(serde_json::to_string(&json!({ "rows": rows, "left_out": left_out, "damaged": damaged }))?)
+}

@@ -1,0 +1,409 @@
+//! `tollgate replay`: what rules would have done with the requests of a log.
+
+use std::fs::File;
+use std::io::{self, BufRead as _, BufReader, IsTerminal as _};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use flate2::bufread::MultiGzDecoder;
+
+use crate::command::output::print;
+use crate::engine::plan::PlanOptions;
+use crate::engine::rules::Rules;
+use crate::replay::{
+    Comparison, Event, Format, FormatError, Goal, Log, MappingOptions, Read, Reading as LogReading, Report, Requests,
+    Run, Search,
+};
+use crate::settings::{Deciding, Reading, RulesSettings};
+use crate::sources::files::load::{self, Sources};
+
+/// Path that means standard input.
+const STDIN: &str = "-";
+/// First bytes of a gzip file.
+const GZIP: &[u8] = &[0x1f, 0x8b];
+/// Number of requests that one thread hands to the other at once, and number of batches before it waits.
+const BATCH: usize = 1_024;
+const BATCHES: usize = 16;
+
+/// Report what rules would have done with the requests of a log.
+///
+/// Reads access logs of Envoy (text or JSON), CSV with a header row, or Tollgate's own decision log. Turns each line
+/// into the request that Envoy would have sent, and decides it by the rules, with the real algorithms, at the times of
+/// the log. Reports what each limit would have allowed and denied, for which keys and when. With --against, reports the
+/// differences; with --suggest, a number that would deny less. Asks neither Redis nor a service.
+///
+/// Exits with 0 if the log was replayed, and with 1 if not.
+#[derive(Args)]
+pub(crate) struct Replay {
+    /// Logs, plain or compressed with gzip; - is standard input. Several logs are merged by time, as those of several
+    /// proxies.
+    #[arg(value_name = "LOG", required = true)]
+    logs: Vec<PathBuf>,
+
+    /// Files or folders of other rules: show which requests they decide differently, with examples. May be given
+    /// several times.
+    #[arg(long, value_name = "OLD")]
+    against: Vec<PathBuf>,
+
+    /// Domain of the requests; ignored for decision logs, which contain it. Unset: the domain in the map file, or the
+    /// only domain of the rules.
+    #[arg(long, short)]
+    domain: Option<String>,
+
+    /// An entry of the descriptor for each line, such as user=%REQ(x-user)%. Fields are between percent signs: in text
+    /// logs, the operator of the format string; in JSON, the key (a.b is b inside a); in CSV, the column. May be given
+    /// several times, for several entries in this order. A line without one of the fields has no descriptor, as with
+    /// Envoy.
+    #[arg(long, value_name = "KEY=TEXT")]
+    map: Vec<String>,
+
+    /// YAML file with the descriptors for each line: `rate_limits` with `actions`, as in Envoy's routes (generic_key,
+    /// request_headers, remote_address, and hits_addend). Texts may contain fields as in --map.
+    #[arg(long, value_name = "FILE")]
+    map_file: Option<PathBuf>,
+
+    /// Hits of a request, such as %BYTES_SENT%. Unset, or if a line lacks the field: 1.
+    #[arg(long, value_name = "TEXT")]
+    hits: Option<String>,
+
+    /// Time of a request: RFC 3339, or seconds, milliseconds, microseconds or nanoseconds since 1970. Unset:
+    /// %START_TIME%; in JSON and CSV start_time, time, timestamp, @timestamp or ts.
+    #[arg(long, value_name = "TEXT")]
+    time: Option<String>,
+
+    /// Format of the lines: auto detects it for each log; envoy is Envoy's default text; json; csv; decisions; or the
+    /// format string of Envoy's configuration.
+    #[arg(long, value_name = "FORMAT", default_value = "auto", value_parser = format)]
+    format: LineFormat,
+
+    /// Longest time by which lines may be out of order.
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = humantime::parse_duration)]
+    window: Duration,
+
+    /// Stop at the first line that cannot be read. Unset: count such lines, and show the first.
+    #[arg(long)]
+    strict: bool,
+
+    /// For each limit, find the lowest number that denies no more than this, such as "deny at most 0.1 % of users" (or
+    /// of requests), and show the denials of other numbers. Reads the logs several times.
+    #[arg(long, value_name = "GOAL", value_parser = goal)]
+    suggest: Option<Goal>,
+
+    /// Find the number only for the limit of this name.
+    #[arg(long, value_name = "NAME", requires = "suggest")]
+    rule: Option<String>,
+
+    /// Print the report as one JSON object.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    rules: RulesSettings,
+
+    #[command(flatten)]
+    reading: Reading,
+
+    #[command(flatten)]
+    deciding: Deciding,
+}
+
+/// Format of the lines; `None` to detect it for each log.
+#[derive(Clone, Debug)]
+struct LineFormat(Option<Format>);
+
+fn format(text: &str) -> Result<LineFormat, FormatError> {
+    Format::parse(text).map(LineFormat)
+}
+
+fn goal(text: &str) -> Result<Goal, crate::replay::GoalError> {
+    text.parse()
+}
+
+pub(crate) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
+    allow_huge_pages();
+    let standard_inputs = replay.logs.iter().filter(|log| *log == Path::new(STDIN)).count();
+    if standard_inputs > 1 {
+        bail!("standard input is read once: name - once");
+    }
+    if standard_inputs > 0 && replay.suggest.is_some() {
+        bail!("--suggest reads logs several times: write standard input into a file");
+    }
+    let new = replay.load(&replay.rules.sources()?)?;
+    if let Some(name) = &replay.rule
+        && new.limits().all(|(_, limit)| *limit.label != **name)
+    {
+        bail!("no limit is called {name}: --rule takes the name that reports have");
+    }
+    let old = match &replay.against[..] {
+        [] => None,
+        paths => {
+            let old = replay.load(&Sources { paths: paths.to_vec() });
+            Some(old.context("the rules of --against are refused")?)
+        }
+    };
+    let report = replay.report(&new, old.as_ref())?;
+    print(&if replay.json { serde_json::to_string(&report)? + "\n" } else { report.to_string() })
+}
+
+/// Enables huge pages. No request waits for a decision here, and with many keys nearly every decision touches other
+/// pages.
+#[cfg(target_os = "linux")]
+fn allow_huge_pages() {
+    // Older kernels do not support this, and replay works without it.
+    let _ = nix::sys::prctl::set_thp_disable(false);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn allow_huge_pages() {}
+
+impl Replay {
+    fn load(&self, sources: &Sources) -> anyhow::Result<Rules> {
+        Ok(load::load(sources, &self.reading.load_options())?.rules)
+    }
+
+    fn report(&self, new: &Rules, old: Option<&Rules>) -> anyhow::Result<Report> {
+        let options = PlanOptions {
+            shadow_mode: self.deciding.shadow_mode,
+            quota_mode: self.deciding.quota_mode,
+            expected_replicas: self.deciding.expected_replicas,
+            unknown_domain: self.deciding.unknown_domain,
+            unknown_descriptor: self.deciding.unknown_descriptor,
+            ..PlanOptions::default()
+        };
+        let reading = self.log_reading(new)?;
+        let mut run = Run::new(new, &options);
+        let mut before = old.map(|old| (Run::new(old, &options), Comparison::default()));
+        let read = self.each(&reading, "replaying".to_owned(), |event| {
+            let judged = run.decide(event)?;
+            if let Some((before, comparison)) = &mut before {
+                comparison.add(event, &before.decide(event)?, &judged);
+            }
+            Ok(())
+        })?;
+        let mut report = Report::new(read, &run);
+        if let Some((before, comparison)) = &before {
+            report = report.against(before, &run, comparison);
+        }
+        if let Some(goal) = self.suggest {
+            let mut search = Search::new(goal, &run, self.rule.as_deref());
+            let mut pass = 0;
+            while !search.is_done() {
+                pass += 1;
+                self.each(&reading, format!("trying numbers, pass {pass}"), |event| Ok(search.decide(event)?))?;
+                search.narrow();
+            }
+            report = report.suggesting(&search);
+        }
+        Ok(report)
+    }
+
+    fn log_reading(&self, rules: &Rules) -> anyhow::Result<LogReading> {
+        let read = |path: &PathBuf| {
+            std::fs::read_to_string(path).with_context(|| format!("{} cannot be read", path.display()))
+        };
+        let mut names = rules.domain_names();
+        let only = names.next().filter(|_| names.next().is_none());
+        Ok(LogReading {
+            format: self.format.0.clone(),
+            mapping: MappingOptions {
+                domain: self.domain.clone(),
+                entries: self.map.clone(),
+                file: self.map_file.as_ref().map(read).transpose()?,
+                hits: self.hits.clone(),
+                time: self.time.clone(),
+            },
+            domain: only.map(str::to_owned),
+            window_ms: u64::try_from(self.window.as_millis()).unwrap_or(u64::MAX),
+            is_strict: self.strict,
+        })
+    }
+
+    /// Calls `visit` with every request of the logs, which another thread reads.
+    fn each(
+        &self,
+        reading: &LogReading,
+        what: String,
+        mut visit: impl FnMut(&Event) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Read> {
+        let mut progress = Progress::new(what, Screen::of_stderr());
+        let logs = self.logs.iter().map(|path| Ok((path.clone(), open(path, &mut progress)?)));
+        let logs = logs.collect::<anyhow::Result<Vec<_>>>()?;
+        let (sender, batches) = mpsc::sync_channel::<Vec<Event>>(BATCHES);
+        thread::scope(|scope| {
+            let reader = scope.spawn(move || read(logs, reading, &sender));
+            let mut visited = Ok(());
+            for batch in batches {
+                visited = batch.iter().try_for_each(&mut visit);
+                if visited.is_err() {
+                    break;
+                }
+                progress.add(batch.len());
+            }
+            progress.finish();
+            let read = reader.join().map_err(|_| anyhow::anyhow!("the thread that reads the logs has failed"))?;
+            visited?;
+            Ok(read?)
+        })
+    }
+}
+
+/// Reads all requests until the receiver is gone.
+fn read(
+    logs: Vec<(PathBuf, Log)>,
+    reading: &LogReading,
+    sender: &mpsc::SyncSender<Vec<Event>>,
+) -> Result<Read, crate::replay::ReadError> {
+    let mut requests = Requests::new(logs, reading)?;
+    let mut batch = Vec::with_capacity(BATCH);
+    while let Some(event) = requests.next_event()? {
+        batch.push(event);
+        if batch.len() == BATCH && sender.send(std::mem::replace(&mut batch, Vec::with_capacity(BATCH))).is_err() {
+            return Ok(requests.read());
+        }
+    }
+    // If the receiver is gone, the batch is not needed.
+    let _ = sender.send(batch);
+    Ok(requests.read())
+}
+
+/// Opens a log, and decompresses it if it is compressed with gzip.
+fn open(path: &Path, progress: &mut Progress) -> anyhow::Result<Log> {
+    let cannot = || format!("{} cannot be read", path.display());
+    let file: Box<dyn io::Read + Send> = if path == Path::new(STDIN) {
+        progress.total = None;
+        Box::new(io::stdin())
+    } else {
+        let file = File::open(path).with_context(cannot)?;
+        let length = file.metadata().with_context(cannot)?.len();
+        progress.total = progress.total.map(|total| total + length);
+        Box::new(file)
+    };
+    let mut log = BufReader::with_capacity(1 << 16, Counted { file, bytes: Arc::clone(&progress.bytes) });
+    let is_packed = log.fill_buf().with_context(cannot)?.starts_with(GZIP);
+    Ok(if is_packed { Box::new(BufReader::new(MultiGzDecoder::new(log))) } else { Box::new(log) })
+}
+
+/// A reader that counts its bytes.
+struct Counted {
+    file: Box<dyn io::Read + Send>,
+    bytes: Arc<AtomicU64>,
+}
+
+impl io::Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        self.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// The progress of a pass over the logs, on standard error.
+struct Progress {
+    what: String,
+    /// Number of bytes read from the files.
+    bytes: Arc<AtomicU64>,
+    /// Length of the files; `None` if it is not known.
+    total: Option<u64>,
+    requests: usize,
+    screen: Screen,
+    begin: Instant,
+    next: Instant,
+}
+
+/// How progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Screen {
+    /// One line that is rewritten.
+    Terminal,
+    /// A line now and then, for a log.
+    Lines,
+}
+
+impl Screen {
+    fn of_stderr() -> Screen {
+        if io::stderr().is_terminal() { Screen::Terminal } else { Screen::Lines }
+    }
+
+    fn interval(self) -> Duration {
+        match self {
+            Screen::Terminal => Duration::from_millis(200),
+            Screen::Lines => Duration::from_secs(10),
+        }
+    }
+}
+
+impl Progress {
+    fn new(what: String, screen: Screen) -> Progress {
+        let begin = Instant::now();
+        Progress {
+            what,
+            bytes: Arc::default(),
+            total: Some(0),
+            requests: 0,
+            screen,
+            begin,
+            next: begin + screen.interval(),
+        }
+    }
+
+    fn add(&mut self, requests: usize) {
+        self.requests += requests;
+        let now = Instant::now();
+        if let Some(text) = self.due(now) {
+            self.next = now + self.screen.interval();
+            eprint!("{text}");
+        }
+    }
+
+    /// Returns what to write at this time, if anything.
+    fn due(&self, now: Instant) -> Option<String> {
+        if now < self.next {
+            return None;
+        }
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        let part = self.total.filter(|total| *total > 0).map(|total| format!("{} %, ", bytes * 100 / total));
+        let each_second = self.requests as f64 / (now - self.begin).as_secs_f64();
+        let part = part.unwrap_or_default();
+        let line = format!("{}: {part}{} requests, {each_second:.0} a second", self.what, self.requests);
+        Some(match self.screen {
+            Screen::Terminal => format!("\r\x1b[K{line}"),
+            Screen::Lines => line + "\n",
+        })
+    }
+
+    fn finish(&self) {
+        if self.screen == Screen::Terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn progress_is_shown_on_a_terminal_and_as_lines_elsewhere() {
+        let shown = |screen: Screen, after_ms: u64| {
+            let mut progress = Progress::new("trying numbers, pass 2".to_owned(), screen);
+            progress.total = Some(200);
+            progress.bytes.store(50, Ordering::Relaxed);
+            progress.requests = 3_000;
+            progress.due(progress.begin + Duration::from_millis(after_ms))
+        };
+        assert_eq!((shown(Screen::Terminal, 199), shown(Screen::Lines, 9_999)), (None, None));
+        let line = "trying numbers, pass 2: 25 %, 3000 requests, 300 a second\n";
+        assert_eq!(shown(Screen::Lines, 10_000).as_deref(), Some(line));
+        assert!(
+            shown(Screen::Terminal, 200)
+                .is_some_and(|text| text.starts_with("\r\x1b[Ktrying") && !text.ends_with('\n'))
+        );
+    }
+}

@@ -1,0 +1,327 @@
+//! Limits: the options a rule can set, the check that a limit can be computed exactly, and the errors if it cannot.
+
+use std::time::Duration;
+
+use super::calendar::Calendar;
+use super::concurrency;
+use super::fixed_window;
+use super::leaky_bucket;
+use super::options::{Initial, Options};
+use super::sliding_log;
+use super::sliding_window;
+use super::{Algorithm, Caller, FIGURES, NoLease, Parameters};
+
+/// The longest period a limit may have: 366 days.
+pub const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// The longest that a request may be delayed; no caller waits longer for an answer.
+pub const MAX_DELAY: Duration = Duration::from_secs(60);
+
+/// The longest time that an empty bucket may need to fill: a thousand years.
+pub(super) const MAX_REFILL_MS: u128 = 1000 * 366 * 24 * 60 * 60 * 1000;
+
+/// A number of hits per period, counted by an algorithm. Every value of this type can be computed exactly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Limit {
+    pub(super) number: u32,
+    pub(super) period_ms: u64,
+    pub(super) options: Options,
+    pub(super) parameters: Parameters,
+}
+
+/// All the reasons why a limit is invalid.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(LimitError::to_string).collect::<Vec<_>>().join("; "))]
+pub struct LimitErrors(pub Vec<LimitError>);
+
+impl LimitErrors {
+    /// Fails if there are any errors.
+    pub(super) fn any(errors: impl IntoIterator<Item = Option<LimitError>>) -> Result<(), LimitErrors> {
+        let errors: Vec<LimitError> = errors.into_iter().flatten().collect();
+        if errors.is_empty() { Ok(()) } else { Err(LimitErrors(errors)) }
+    }
+}
+
+impl From<LimitError> for LimitErrors {
+    fn from(error: LimitError) -> Self {
+        LimitErrors(vec![error])
+    }
+}
+
+/// One reason why a limit is invalid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LimitError {
+    /// Under a millisecond, over [`MAX_PERIOD`], or with a fraction of a millisecond.
+    #[error("a period is a whole number of milliseconds, from 1ms to 366d")]
+    Period,
+    /// An option that the algorithm does not have.
+    #[error("{0} has no {1}; {owners}", owners = owners(.1))]
+    NoOption(Algorithm, &'static str),
+    /// A bucket with a burst of 0.
+    #[error("burst must be at least 1: a bucket that holds nothing lets nothing pass")]
+    ZeroBurst,
+    /// A bucket that takes too long to fill.
+    #[error("an empty bucket of this burst would take more than a thousand years to fill: lower the burst")]
+    EndlessRefill,
+    /// Shorter than a millisecond, over [`MAX_DELAY`], or with a fraction of a millisecond.
+    #[error("max_delay is a whole number of milliseconds, from 1ms to 60s; without it no request is delayed")]
+    MaxDelay,
+    /// A `max_delay` that lets more hits wait than can be counted.
+    #[error("more than 4294967295 hits would fit into a max_delay of this length: lower it")]
+    EndlessQueue,
+    /// No segments, or more than are useful.
+    #[error("segments must be from 1 to 60")]
+    Segments,
+    /// `time_zone` with a period that is not a calendar unit.
+    #[error("time_zone goes with unit day, week, month or year: shorter windows follow no calendar")]
+    TimeZone,
+    /// More hits than a sliding log keeps.
+    #[error(
+        "a sliding log keeps every hit: its number is at most {}; for more, take \
+         sliding_window with segments: 60, which keeps 61 counts",
+        sliding_log::MAX_NUMBER
+    )]
+    LogNumber,
+    /// The `hold` of a concurrency limit, outside the range of a period.
+    #[error("hold is a whole number of milliseconds, from 1ms to 366d")]
+    Hold,
+    /// More slots than a concurrency limit keeps.
+    #[error("concurrency keeps every slot that is taken: it has at most {} slots", concurrency::MAX_NUMBER)]
+    Slots,
+    /// `count_denied` on a concurrency limit.
+    #[error("{}", concurrency::COUNTS_NO_DENIED)]
+    SlotsOfDenied,
+}
+
+impl LimitError {
+    /// Returns the key in rules that is wrong.
+    pub const fn key(&self) -> &'static str {
+        match self {
+            LimitError::Period => "period",
+            LimitError::NoOption(_, option) => option,
+            LimitError::ZeroBurst | LimitError::EndlessRefill => "burst",
+            LimitError::MaxDelay | LimitError::EndlessQueue => "max_delay",
+            LimitError::Segments => "segments",
+            LimitError::TimeZone => "time_zone",
+            LimitError::Hold => "hold",
+            LimitError::LogNumber | LimitError::Slots => "requests_per_unit",
+            LimitError::SlotsOfDenied => "count_denied",
+        }
+    }
+
+    /// Returns whether the error involves several values. Such an error is reported only if each of the values is
+    /// valid.
+    pub const fn is_of_several(&self) -> bool {
+        matches!(self, LimitError::EndlessRefill | LimitError::EndlessQueue | LimitError::TimeZone)
+    }
+}
+
+/// Returns whether `length` is a whole number of milliseconds, from 1 up to [`MAX_PERIOD`].
+pub(super) fn is_period(length: Duration) -> bool {
+    !length.is_zero() && length <= MAX_PERIOD && length.subsec_nanos().is_multiple_of(1_000_000)
+}
+
+/// Names the algorithms that have an option, for an error message.
+fn owners(option: &str) -> String {
+    let owners = Algorithm::ALL.iter().filter(|algorithm| algorithm.options().contains(&option));
+    let names: Vec<_> = owners.map(|algorithm| algorithm.name()).collect();
+    format!("{} {}", names.join(" and "), if names.len() == 1 { "has" } else { "have" })
+}
+
+impl Limit {
+    /// Creates a limit of `number` hits in `period`. For concurrency, it is a limit of `number` slots in use at once,
+    /// and `period` is the time after which an unreleased slot expires. A number of 0 allows nothing.
+    ///
+    /// # Errors
+    /// Returns all errors: values out of range, and options that the algorithm does not have.
+    pub fn new(algorithm: Algorithm, number: u32, period: Duration, options: Options) -> Result<Limit, LimitErrors> {
+        let wrong_period = (!is_period(period)).then_some(match algorithm {
+            algorithm if algorithm.has_holders() => LimitError::Hold,
+            _ => LimitError::Period,
+        });
+        // A placeholder, so that the other values can be checked, too.
+        let period_ms = if wrong_period.is_none() { period.as_millis() as u64 } else { 1 };
+        let foreign = options.given().filter(|option| !algorithm.has(option));
+        let mut errors: Vec<_> = foreign.map(|option| LimitError::NoOption(algorithm, option)).collect();
+        errors.extend(wrong_period);
+        match algorithm.parameters(number, period_ms, &options) {
+            Ok(parameters) if errors.is_empty() => return Ok(Limit { number, period_ms, options, parameters }),
+            Ok(_) => {}
+            Err(LimitErrors(own)) => {
+                errors.extend(own.into_iter().filter(|error| wrong_period.is_none() || !error.is_of_several()));
+            }
+        }
+        Err(LimitErrors(errors))
+    }
+
+    /// Returns the limit for one of `parts` instances that count separately: see [`Limit::scaled_by`].
+    #[must_use]
+    pub fn divided_by(&self, parts: u32) -> Limit {
+        self.scaled_by(1, parts)
+    }
+
+    /// Returns this limit with another number and a burst in proportion. The counter is the same. Returns the limit
+    /// unchanged if the algorithm cannot have this number.
+    #[must_use]
+    pub fn with_number(&self, number: u32) -> Limit {
+        match self.number {
+            0 => self.with(number, self.options).unwrap_or(*self),
+            own => self.scaled_by(number, own),
+        }
+    }
+
+    /// Returns this limit with its number and burst multiplied by `part / whole`. The counter is the same. Both values
+    /// are rounded down, but stay at least 1 unless they were 0. A burst that would then take a thousand years to fill
+    /// is dropped. Returns the limit unchanged if the algorithm cannot have the number.
+    #[must_use]
+    pub fn scaled_by(&self, part: u32, whole: u32) -> Limit {
+        let share = |number| scaled(number, part, whole);
+        let options = Options { burst: self.options.burst.map(share), ..self.options };
+        let without_burst = Options { burst: None, ..options };
+        self.with(share(self.number), options)
+            .or_else(|_| self.with(share(self.number), without_burst))
+            .unwrap_or(*self)
+    }
+
+    /// Returns a limit of the same counter that allows nothing and counts nothing.
+    #[must_use]
+    pub fn closed(&self) -> Limit {
+        self.with(0, Options { count_denied: Some(false), ..self.options }).unwrap_or(*self)
+    }
+
+    /// Returns this limit with another number and the same options. The counter is the same.
+    ///
+    /// # Errors
+    /// Fails if the algorithm has no such limit.
+    pub fn with_number_alone(&self, number: u32) -> Result<Limit, LimitErrors> {
+        self.with(number, self.options)
+    }
+
+    fn with(&self, number: u32, options: Options) -> Result<Limit, LimitErrors> {
+        Limit::new(self.algorithm(), number, self.period(), options)
+    }
+
+    /// Returns the options as the rule sets them.
+    pub fn options(&self) -> Options {
+        self.options
+    }
+
+    /// Returns all options of the algorithm with their defaults filled in, except for `max_delay`: without it requests
+    /// are not delayed.
+    pub fn in_force(&self) -> Options {
+        let given = self.options;
+        let options = Options { count_denied: Some(self.count_denied()), ..given };
+        match self.algorithm() {
+            Algorithm::SlidingWindow => Options {
+                segments: given.segments.or(Some(sliding_window::SEGMENTS)),
+                weighting: Some(given.weighting.unwrap_or_default()),
+                ..options
+            },
+            Algorithm::TokenBucket => Options {
+                burst: given.burst.or(Some(self.capacity())),
+                initial: Some(given.initial.unwrap_or_default()),
+                ..options
+            },
+            Algorithm::LeakyBucket => Options { burst: given.burst.or(Some(leaky_bucket::BURST)), ..options },
+            Algorithm::FixedWindow | Algorithm::SlidingLog | Algorithm::Concurrency => options,
+        }
+    }
+
+    /// Returns whether both limits behave the same, even if one spells out a default.
+    pub fn limits_as(&self, other: &Limit) -> bool {
+        let all = |limit: &Limit| (limit.algorithm(), limit.number, limit.period_ms, limit.in_force());
+        all(self) == all(other)
+    }
+
+    /// Returns the algorithm.
+    pub fn algorithm(&self) -> Algorithm {
+        self.parameters.algorithm()
+    }
+
+    /// Returns the number of hits in a period.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns the period; for a calendar unit, the length that represents it.
+    pub fn period(&self) -> Duration {
+        Duration::from_millis(self.period_ms)
+    }
+
+    /// Returns the period that the number applies to; `None` for concurrency, where it applies at every moment.
+    pub fn window(&self) -> Option<Duration> {
+        (!self.algorithm().has_holders()).then(|| self.period())
+    }
+
+    /// Returns the period in milliseconds.
+    pub fn period_ms(&self) -> u64 {
+        self.period_ms
+    }
+
+    /// Returns whether denied requests are charged, too. The default is true for fixed windows, as in
+    /// envoyproxy/ratelimit.
+    pub fn count_denied(&self) -> bool {
+        self.options.count_denied.unwrap_or(self.algorithm().counts_denied())
+    }
+
+    /// Returns the most work that a decision takes, measured; 1 is a decision on a small counter.
+    pub fn work(&self) -> u64 {
+        self.parameters.work(self)
+    }
+
+    /// Returns why hits of this limit cannot be taken in advance; `None` where they can.
+    pub fn no_lease(&self) -> Option<NoLease> {
+        let delays = self.options.max_delay.map(|_| NoLease::Delay);
+        let counts = self.count_denied().then_some(NoLease::CountDenied);
+        self.algorithm().traits().no_lease.or(delays).or(counts)
+    }
+
+    /// Returns whether a denial can be cached. Its retry time is then final for the same request, unless another
+    /// request refunds hits, and a denied request leaves no trace, so asking the counter in between has no effect.
+    pub fn denials_last(&self) -> bool {
+        self.algorithm().traits().denials_last && !self.count_denied()
+    }
+
+    /// Returns whether a denied request never changes the counter, even if the counter is new.
+    pub fn ignores_denied(&self) -> bool {
+        self.denials_last() && self.options.initial != Some(Initial::Empty)
+    }
+
+    /// Returns the longest delay of a request by this caller, in milliseconds.
+    pub fn max_delay_ms(&self, caller: Caller) -> u64 {
+        self.options.max_delay.map_or(0, |delay| delay.as_millis() as u64).min(caller.max_wait_ms)
+    }
+
+    /// Returns the most hits that can be admitted at one moment: the number, or a bucket's burst plus the hits that may
+    /// be delayed.
+    pub fn capacity(&self) -> u32 {
+        self.parameters.capacity(self)
+    }
+
+    /// Returns the algorithm's figures for the Lua twin. `clock` returns this process's time in milliseconds since the
+    /// epoch; it is called only for windows that follow a calendar.
+    pub fn figures(&self, caller: Caller, clock: impl FnOnce() -> u64) -> [u64; FIGURES] {
+        match self.calendar() {
+            Some(calendar) => fixed_window::Parameters::calendar_figures(calendar, clock()),
+            None => self.parameters.figures(caller),
+        }
+    }
+
+    fn calendar(&self) -> Option<Calendar> {
+        if let Parameters::FixedWindow(parameters) = &self.parameters { parameters.calendar() } else { None }
+    }
+
+    /// Appends the limit's part of a counter's name: the algorithm with the version of its layout, and the window. The
+    /// number is not included, so a limit with a changed number continues with the same counter.
+    pub fn identity(&self, name: &mut String) {
+        name.push_str(self.algorithm().traits().code);
+        name.push(':');
+        self.parameters.identity(self, name);
+    }
+}
+
+/// Returns `number * part / whole`, rounded down, but at least 1 unless `number` is 0.
+pub(crate) fn scaled(number: u32, part: u32, whole: u32) -> u32 {
+    let exact = u64::from(number) * u64::from(part) / u64::from(whole.max(1));
+    u32::try_from(exact).unwrap_or(u32::MAX).max(number.min(1))
+}

@@ -1,0 +1,288 @@
+//! The options of algorithms: what a limit may say beyond its number and period.
+//!
+//! Each is declared in `options!` below, once, with the type of its value. How rules are read, shown, explained and
+//! compared follows from that, and so does what property tests draw. Which algorithm has which option, the algorithms
+//! say themselves ([`Algorithm::options`]).
+
+use std::time::Duration;
+
+use super::concurrency;
+use super::{Algorithm, TimeZone};
+
+/// An option of algorithms, as rules have it.
+#[derive(Clone, Copy, Debug)]
+pub struct Declared {
+    /// Its key.
+    pub name: &'static str,
+    /// What its value is.
+    pub kind: Kind,
+    /// What it means, for an editor.
+    pub about: &'static str,
+    /// A value with which it has an effect, as a rules file has it.
+    pub example: &'static str,
+    /// Keys of a limit, and algorithms, that it does not go with; and why.
+    pub conflicts: &'static [(&'static str, &'static str)],
+    /// `explain` shows what is in force where the limit does not say it.
+    pub is_explained: bool,
+}
+
+/// What the value of an option is.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// A whole number.
+    Number,
+    /// Yes or no.
+    Flag,
+    /// A length of time.
+    Length,
+    /// One of these names.
+    Choice(fn() -> Vec<&'static str>),
+    /// The name of a time zone.
+    TimeZone,
+}
+
+/// A value of an option, as its source has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written<'w> {
+    /// A whole number.
+    Number(u32),
+    /// Yes or no.
+    Flag(bool),
+    /// A length of time.
+    Length(Duration),
+    /// A name.
+    Name(&'w str),
+}
+
+/// The type of an option's value.
+trait Value: Copy {
+    const KIND: Kind;
+
+    /// The value; `None` where there is no such value.
+    fn of(written: Written<'_>) -> Option<Self>;
+
+    /// As rules write it.
+    fn written(&self) -> String;
+}
+
+macro_rules! options {
+    ($(
+        $(#[doc = $doc:literal])*
+        $name:ident: $value:ty {
+            about: $about:expr, example: $example:literal, conflicts: $conflicts:expr, is_explained: $explained:literal
+        }
+    )*) => {
+        /// Options of a limit, besides its number and period. An option that the algorithm does not have is an error.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub struct Options { $(
+            $(#[doc = $doc])*
+            pub $name: Option<$value>,
+        )* }
+
+        impl Options {
+            /// Every option.
+            pub const ALL: &'static [Declared] = &[$(Declared {
+                name: stringify!($name),
+                kind: <$value as Value>::KIND,
+                about: $about,
+                example: $example,
+                conflicts: $conflicts,
+                is_explained: $explained,
+            }),*];
+
+            /// Sets an option by its name. Returns false if the option cannot have this value.
+            pub fn set(&mut self, name: &str, written: Written<'_>) -> bool {
+                match name {
+                    $(stringify!($name) => {
+                        self.$name = Value::of(written);
+                        self.$name.is_some()
+                    })*
+                    _ => false,
+                }
+            }
+
+            /// Returns the options as rules write them, in the order of [`Options::ALL`].
+            pub fn written(&self) -> Vec<Option<String>> {
+                vec![$(self.$name.as_ref().map(Value::written)),*]
+            }
+
+            /// Returns the options that the algorithm has.
+            #[must_use]
+            pub fn of(self, algorithm: Algorithm) -> Options {
+                Options { $($name: self.$name.filter(|_| algorithm.has(stringify!($name)))),* }
+            }
+
+            /// Returns the names of the options that are set.
+            pub(super) fn given(&self) -> impl Iterator<Item = &'static str> {
+                let given = [$((stringify!($name), self.$name.is_some())),*];
+                given.into_iter().filter_map(|(name, given)| given.then_some(name))
+            }
+        }
+    };
+}
+
+options! {
+    /// Buckets: hits allowed at once.
+    burst: u32 {
+        about: "Of a bucket: how many may come at once. Without it a token bucket holds requests_per_unit, and a \
+                leaky bucket 1.",
+        example: "20", conflicts: &[], is_explained: true
+    }
+    /// Token bucket: the content of a new bucket.
+    initial: Initial {
+        about: "Of a token bucket: what a new one holds. Without it, full.",
+        example: "empty", conflicts: &[], is_explained: false
+    }
+    /// Leaky bucket: the longest delay of a request that exceeds the burst.
+    max_delay: Duration {
+        about: "Of a leaky bucket: a request that comes too early is delayed until its release time, for this long at \
+                most; up to 60s.",
+        example: "250ms", conflicts: &[], is_explained: false
+    }
+    /// Sliding window: number of sub-windows in a period, from 1 to 60.
+    segments: u32 {
+        about: "Of a sliding window: how many sub-windows it has, from 1 to 60.",
+        example: "60", conflicts: &[], is_explained: false
+    }
+    /// Sliding window: the weight of the oldest sub-window, which the window covers only in part.
+    weighting: Weighting {
+        about: "Of a sliding window: what the sub-window counts that is partly over. Without it, strict.",
+        example: "linear", conflicts: &[], is_explained: false
+    }
+    /// Fixed window: aligns windows with the days, weeks, months or years of this time zone. The period selects the
+    /// unit: 24 hours, 7 days, 30 days or 365 days.
+    time_zone: TimeZone {
+        about: "Of a fixed window: its windows are the days, weeks, months or years of this time zone, such as \
+                Asia/Shanghai or UTC. Without it, a window has the length of its unit, and all are aligned to the \
+                epoch.",
+        example: "Asia/Shanghai",
+        conflicts: &[(
+            "period",
+            "a time_zone goes with a unit: day, week, month or year; a period is as long everywhere",
+        )],
+        is_explained: false
+    }
+    /// Charges denied requests, too. Only fixed windows have it on by default; concurrency never does.
+    count_denied: bool {
+        about: "A denied request is charged, too. Without it only a fixed window does that.",
+        example: "true", conflicts: &[("concurrency", concurrency::COUNTS_NO_DENIED)], is_explained: true
+    }
+}
+
+/// The content of a token bucket that is new or has not been used for a while.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Initial {
+    /// The whole burst.
+    #[default]
+    Full,
+    /// Nothing; the bucket fills over time.
+    Empty,
+}
+
+impl Initial {
+    /// Both values.
+    pub const ALL: [Initial; 2] = [Initial::Full, Initial::Empty];
+
+    /// The name in rules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Initial::Full => "full",
+            Initial::Empty => "empty",
+        }
+    }
+}
+
+/// The weight of the oldest sub-window of a sliding window, which the window covers only in part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Weighting {
+    /// Counts in full: no period ever admits more than the number, and steady overload admits somewhat less.
+    #[default]
+    Strict,
+    /// Counts for the part still covered: the number is admitted on average, twice the number at worst.
+    Linear,
+}
+
+impl Weighting {
+    /// Both values.
+    pub const ALL: [Weighting; 2] = [Weighting::Strict, Weighting::Linear];
+
+    /// The name in rules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Weighting::Strict => "strict",
+            Weighting::Linear => "linear",
+        }
+    }
+}
+
+impl Value for u32 {
+    const KIND: Kind = Kind::Number;
+
+    fn of(written: Written<'_>) -> Option<u32> {
+        if let Written::Number(number) = written { Some(number) } else { None }
+    }
+
+    fn written(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for bool {
+    const KIND: Kind = Kind::Flag;
+
+    fn of(written: Written<'_>) -> Option<bool> {
+        if let Written::Flag(flag) = written { Some(flag) } else { None }
+    }
+
+    fn written(&self) -> String {
+        self.to_string()
+    }
+}
+
+impl Value for Duration {
+    const KIND: Kind = Kind::Length;
+
+    fn of(written: Written<'_>) -> Option<Duration> {
+        if let Written::Length(length) = written { Some(length) } else { None }
+    }
+
+    fn written(&self) -> String {
+        humantime::format_duration(*self).to_string()
+    }
+}
+
+impl Value for Initial {
+    const KIND: Kind = Kind::Choice(|| Initial::ALL.map(Initial::name).to_vec());
+
+    fn of(written: Written<'_>) -> Option<Initial> {
+        Initial::ALL.into_iter().find(|initial| written == Written::Name(initial.name()))
+    }
+
+    fn written(&self) -> String {
+        self.name().to_owned()
+    }
+}
+
+impl Value for Weighting {
+    const KIND: Kind = Kind::Choice(|| Weighting::ALL.map(Weighting::name).to_vec());
+
+    fn of(written: Written<'_>) -> Option<Weighting> {
+        Weighting::ALL.into_iter().find(|weighting| written == Written::Name(weighting.name()))
+    }
+
+    fn written(&self) -> String {
+        self.name().to_owned()
+    }
+}
+
+impl Value for TimeZone {
+    const KIND: Kind = Kind::TimeZone;
+
+    fn of(written: Written<'_>) -> Option<TimeZone> {
+        if let Written::Name(name) = written { TimeZone::named(name) } else { None }
+    }
+
+    fn written(&self) -> String {
+        self.to_string()
+    }
+}

@@ -1,0 +1,86 @@
+//! A request's question to one limit, with its context. A plan creates it, and a decision combines it with the limit's
+//! answer.
+
+use std::borrow::Borrow;
+
+use crate::engine::adjustment::Applied;
+use crate::engine::check::Check;
+use crate::engine::descriptor::Role;
+use crate::engine::rules::{Domain, FailureMode, Rule, RuleLimit};
+
+/// A question to one limit, with its context.
+#[derive(Clone, Debug)]
+pub struct Asked<'a> {
+    /// The question.
+    pub check: Check,
+    /// The origin of the limit.
+    pub source: Source<'a>,
+    /// The effect of a denial by the rule. The check's role is `Shadow` where requests are never denied.
+    pub role: Role,
+    /// The answer while the store is unavailable.
+    pub failure_mode: FailureMode,
+    /// The adjustments that apply.
+    pub adjusted: Applied<'a>,
+}
+
+impl Borrow<Check> for Asked<'_> {
+    fn borrow(&self) -> &Check {
+        &self.check
+    }
+}
+
+/// The origin of a limit.
+#[derive(Clone, Copy, Debug)]
+pub enum Source<'a> {
+    /// The rules.
+    Rule(&'a Rule, &'a RuleLimit),
+    /// The client, in this domain.
+    Override(&'a Domain),
+}
+
+/// The label of limits that clients set.
+pub const OVERRIDE: &str = "(override)";
+
+impl<'a> Source<'a> {
+    /// Returns the limit's name in answers, metrics and logs: see [`RuleLimit::label`].
+    pub fn label(self) -> &'a str {
+        match self {
+            Source::Rule(_, limit) => &limit.label,
+            Source::Override(_) => OVERRIDE,
+        }
+    }
+
+    /// Returns the limit's name in the rules; empty if it has none.
+    pub fn name(self) -> &'a str {
+        match self {
+            Source::Rule(_, limit) => limit.name(),
+            Source::Override(_) => "",
+        }
+    }
+
+    /// Returns the path of the limit's rule.
+    pub fn path(self) -> &'a str {
+        match self {
+            Source::Rule(rule, _) => &rule.path,
+            Source::Override(_) => OVERRIDE,
+        }
+    }
+
+    /// Returns the name of the domain.
+    pub fn domain(self) -> &'a str {
+        match self {
+            Source::Rule(rule, _) => &rule.domain,
+            Source::Override(domain) => &domain.name,
+        }
+    }
+}
+
+impl Asked<'_> {
+    /// Returns the cost of one hit.
+    pub fn cost(&self) -> u32 {
+        match self.source {
+            Source::Rule(_, limit) => limit.config.options.cost,
+            Source::Override(_) => 1,
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Checks, which ask counters about a request, and their verdicts. A store decides them.
+
+pub mod error;
+pub mod group;
+pub mod key;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::engine::algorithm::lease_terms::Lease;
+use crate::engine::algorithm::{Ask, Caller, Limit, Penalty, Verdict};
+use crate::engine::descriptor::Role;
+use crate::engine::usage::Usage;
+
+pub use error::{Partly, StoreError};
+pub use key::{Key, Origin, holder};
+
+/// A question to the store: does this counter allow this request?
+#[derive(Clone, Debug, PartialEq)]
+pub struct Check {
+    /// The counter's name.
+    pub key: Key,
+    /// The limit to apply.
+    pub limit: Limit,
+    /// The penalty for denials, and its counter. It is not used for refunds and take-backs.
+    pub penalty: Option<Penalized>,
+    /// The operation to perform.
+    pub ask: Ask,
+    /// The caller's part of the question.
+    pub caller: Caller,
+    /// The effect of a denial on the request.
+    pub role: Role,
+    /// The request's descriptor that this check belongs to. Several limits of one descriptor belong to one rule.
+    pub descriptor: usize,
+    /// The hits that may be taken in advance from a remote store.
+    pub lease: Option<Lease>,
+    /// Whether a decision must reach a replica of the store first, if the store has replicas.
+    pub durable: bool,
+    /// The usage record that the store writes, if the limit keeps usage.
+    pub recorded: Option<Recorded>,
+}
+
+/// The usage record of a check.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// The kind of records to keep.
+    pub usage: Usage,
+    /// The counter's tag, if its name contains only a hash of it.
+    pub tag: Option<Arc<str>>,
+    /// The reason for the record.
+    pub occasion: Occasion,
+}
+
+/// The reason for a usage record.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Occasion {
+    /// The check was decided: records the operation and the outcome of its request.
+    #[default]
+    Decided,
+    /// The request, which asked for `hits`, is denied whatever the store's verdict.
+    Denied {
+        /// From 1 to 2^53.
+        hits: u64,
+    },
+    /// An adjustment lets the request pass without asking the limit. Negative hits are a refund.
+    Exempt {
+        /// At most 2^53 in absolute value.
+        hits: i64,
+    },
+    /// A request that passed is denied after all.
+    Undone {
+        /// When it passed on the store's clock, in milliseconds since the epoch.
+        at_ms: u64,
+        /// Its cost.
+        cost: u64,
+    },
+}
+
+/// The penalty of a check.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Penalized {
+    /// The name of its counter.
+    pub key: Key,
+    /// The penalty's terms.
+    pub penalty: Penalty,
+}
+
+impl Check {
+    /// Creates a check of one counter with no particular caller; a denial denies the request.
+    pub fn new(key: Key, limit: Limit, ask: Ask) -> Check {
+        let (caller, role) = (Caller::default(), Role::Enforced);
+        let (penalty, lease, recorded) = (None, None, None);
+        Check { key, limit, penalty, ask, caller, role, descriptor: 0, lease, durable: false, recorded }
+    }
+
+    /// Returns the penalty, if it applies to this operation.
+    pub fn penalized(&self) -> Option<&Penalized> {
+        self.penalty.as_ref().filter(|_| !self.ask.gives_back())
+    }
+
+    /// Returns the number of counters the check asks.
+    pub fn counters(&self) -> usize {
+        1 + usize::from(self.penalized().is_some())
+    }
+
+    /// Returns whether a denied request costs its hits because the rule says so. Fixed windows charge denials by
+    /// default, only to match other services, so the default does not count here.
+    pub(crate) fn costs_denied(&self) -> bool {
+        self.limit.options().count_denied == Some(true)
+    }
+
+    /// Returns the most work that the check takes; 1 is a decision on a small counter.
+    pub fn work(&self) -> u64 {
+        let penalty = self.penalized().map_or(0, |penalized| penalized.penalty.work());
+        self.limit.work() + penalty + u64::from(self.recorded.is_some())
+    }
+}
+
+/// The store's verdict on a check.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckVerdict {
+    /// The verdict of the limit.
+    pub own: Verdict,
+    /// The verdict of the penalty, if one was asked.
+    pub ban: Option<Verdict>,
+    /// Whether this is an earlier denial that was reused without asking the store.
+    pub is_known: bool,
+    /// Time of the decision on the store's clock, in milliseconds since the epoch. It is 0 from [`lease`], which
+    /// decides only requests with a single check; these are never taken back.
+    pub at_ms: u64,
+}
+
+impl CheckVerdict {
+    /// Returns the combined verdict.
+    pub fn together(&self) -> Verdict {
+        self.ban.map_or(self.own, |ban| self.own.under(ban))
+    }
+
+    /// Returns whether both the limit and the penalty allow the request.
+    pub fn allowed(&self) -> bool {
+        self.own.allowed && self.ban.is_none_or(|ban| ban.allowed)
+    }
+
+    /// Returns how much longer a ban lasts, if there is one.
+    pub fn banned_ms(&self) -> Option<u64> {
+        self.ban.filter(|ban| !ban.allowed)?.retry_after_ms
+    }
+}
+
+/// A store's verdicts on a request. Most requests have one check and need no allocation. `None` for a check that was
+/// not asked because another check is known to deny the request.
+pub type Verdicts = SmallVec<[Option<CheckVerdict>; 1]>;

@@ -1,0 +1,516 @@
+//! Decisions: the result of a request's verdicts. Pure.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::engine::algorithm::{Ask, Caller, Verdict};
+use crate::engine::asked::Asked;
+use crate::engine::check::group::{self, Votes};
+use crate::engine::check::{Check, CheckVerdict};
+use crate::engine::descriptor::Role;
+use crate::engine::rules::Rule;
+
+/// The complete answer to a request.
+#[derive(Debug)]
+pub struct Decision<'a> {
+    /// Whether the request is denied.
+    pub over_limit: bool,
+    /// Whether the request would be denied, but is allowed because of global shadow mode.
+    pub only_shadow: bool,
+    /// Whether the rules have the domain.
+    pub domain_found: bool,
+    /// One status for each descriptor, in the same order.
+    pub statuses: Few<Status<'a>>,
+    /// The answers of all limits, in the order of the descriptors.
+    pub limits: Vec<Limited<'a>>,
+    /// The delay before the request passes; zero if it is denied.
+    pub delay: Duration,
+}
+
+/// A list of small values that needs no allocation for one or two.
+pub type Few<T> = SmallVec<[T; 2]>;
+
+/// The answer to one descriptor.
+#[derive(Clone, Debug)]
+pub enum Status<'a> {
+    /// No rule applies.
+    NoLimit,
+    /// The rules have no match for the descriptor or its domain, and a setting denies such requests.
+    Unknown,
+    /// A rule exempts the descriptor from limits.
+    Unlimited(&'a Rule),
+    /// The positions of the descriptor's limits; at least one.
+    Limited(Range<usize>),
+}
+
+/// The answer of one limit.
+#[derive(Debug)]
+pub struct Limited<'a> {
+    /// The question to the limit.
+    pub asked: Asked<'a>,
+    /// The answer.
+    pub answer: Answer,
+}
+
+/// The answer for a limit; [`Answer::decided_by`] names its origin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The store decided.
+    Store(CheckVerdict),
+    /// The store was unavailable, but an earlier denial by it still applies.
+    Known(CheckVerdict),
+    /// The store was unavailable, so this instance decided alone.
+    Local(CheckVerdict),
+    /// Not asked, because another limit of the request is known to deny it.
+    Skipped,
+    /// The store was unavailable, and the failure mode lets the request pass.
+    FailedOpen,
+    /// The store was unavailable, and the failure mode denies the request.
+    FailedClosed {
+        /// Time until the store may be available again.
+        retry_after_ms: u64,
+    },
+    /// The store was unavailable and did not confirm the refund. This denies no request.
+    NotRefunded,
+    /// Not asked, because an adjustment lets requests pass.
+    Exempt,
+    /// Not asked, because an adjustment blocks requests.
+    Blocked,
+}
+
+/// The reason why a limit never allows the same request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Never {
+    /// The limit's capacity is 0.
+    LetsNothingPass,
+    /// The request has more hits than the limit can ever allow.
+    TooMany,
+    /// The request would be delayed beyond its caller's deadline.
+    Timeout,
+    /// The request would be delayed, but no more requests may be delayed.
+    NoDelay,
+}
+
+impl Never {
+    /// All reasons.
+    pub const ALL: [Never; 4] = [Never::LetsNothingPass, Never::TooMany, Never::Timeout, Never::NoDelay];
+
+    /// Returns the name in answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Never::LetsNothingPass => "lets_nothing_pass",
+            Never::TooMany => "too_many",
+            Never::Timeout => "timeout",
+            Never::NoDelay => "no_delay",
+        }
+    }
+
+    /// Returns the reason with this name.
+    pub fn named(name: &str) -> Option<Never> {
+        Never::ALL.into_iter().find(|never| never.name() == name)
+    }
+}
+
+/// The origin of a limit's answer, as one word for answers, logs and metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DecidedBy {
+    /// The store, or data that this instance holds from it: a lease, or a recent denial.
+    Store,
+    /// An earlier denial that still applies; the store was unavailable.
+    KnownDenial,
+    /// The failure mode, which let the request pass uncounted; the store was unavailable.
+    FailureModeOpen,
+    /// The failure mode, which denied the request uncounted; the store was unavailable.
+    FailureModeClosed,
+    /// This instance, by its share of the number; the store was unavailable.
+    FailureModeLocal,
+    /// The failure mode, which made the call fail; the store was unavailable. No answer carries this value.
+    FailureModeError,
+    /// No decision: the store was unavailable and did not confirm a refund.
+    NotRefunded,
+    /// No decision: another limit of the request is known to deny it.
+    Skipped,
+    /// An adjustment that always lets requests pass this limit, or blocks them.
+    Adjustment,
+    /// The setting for domains that the rules do not have.
+    UnknownDomain,
+    /// The setting for descriptors that no rule matches.
+    UnknownDescriptor,
+}
+
+impl DecidedBy {
+    /// All origins.
+    pub const ALL: [DecidedBy; 11] = [
+        DecidedBy::Store,
+        DecidedBy::KnownDenial,
+        DecidedBy::FailureModeOpen,
+        DecidedBy::FailureModeClosed,
+        DecidedBy::FailureModeLocal,
+        DecidedBy::FailureModeError,
+        DecidedBy::NotRefunded,
+        DecidedBy::Skipped,
+        DecidedBy::Adjustment,
+        DecidedBy::UnknownDomain,
+        DecidedBy::UnknownDescriptor,
+    ];
+
+    /// The origins where the store was unavailable.
+    pub const WITHOUT_STORE: [DecidedBy; 6] = [
+        DecidedBy::KnownDenial,
+        DecidedBy::FailureModeOpen,
+        DecidedBy::FailureModeClosed,
+        DecidedBy::FailureModeLocal,
+        DecidedBy::FailureModeError,
+        DecidedBy::NotRefunded,
+    ];
+
+    /// Returns the name in answers, logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DecidedBy::Store => "store",
+            DecidedBy::KnownDenial => "known_denial",
+            DecidedBy::FailureModeOpen => "failure_mode_open",
+            DecidedBy::FailureModeClosed => "failure_mode_closed",
+            DecidedBy::FailureModeLocal => "failure_mode_local",
+            DecidedBy::FailureModeError => "failure_mode_error",
+            DecidedBy::NotRefunded => "not_refunded",
+            DecidedBy::Skipped => "skipped",
+            DecidedBy::Adjustment => "adjustment",
+            DecidedBy::UnknownDomain => "unknown_domain",
+            DecidedBy::UnknownDescriptor => "unknown_descriptor",
+        }
+    }
+
+    /// Returns the origin with this name.
+    pub fn named(name: &str) -> Option<DecidedBy> {
+        DecidedBy::ALL.into_iter().find(|decided_by| decided_by.name() == name)
+    }
+
+    /// Returns whether the store was unavailable.
+    pub const fn is_without_store(self) -> bool {
+        match self {
+            DecidedBy::Store
+            | DecidedBy::Skipped
+            | DecidedBy::Adjustment
+            | DecidedBy::UnknownDomain
+            | DecidedBy::UnknownDescriptor => false,
+            DecidedBy::KnownDenial
+            | DecidedBy::FailureModeOpen
+            | DecidedBy::FailureModeClosed
+            | DecidedBy::FailureModeLocal
+            | DecidedBy::FailureModeError
+            | DecidedBy::NotRefunded => true,
+        }
+    }
+}
+
+impl Answer {
+    /// Returns the origin of the answer.
+    pub const fn decided_by(self) -> DecidedBy {
+        match self {
+            Answer::Store(_) => DecidedBy::Store,
+            Answer::Known(_) => DecidedBy::KnownDenial,
+            Answer::Local(_) => DecidedBy::FailureModeLocal,
+            Answer::Skipped => DecidedBy::Skipped,
+            Answer::FailedOpen => DecidedBy::FailureModeOpen,
+            Answer::FailedClosed { .. } => DecidedBy::FailureModeClosed,
+            Answer::NotRefunded => DecidedBy::NotRefunded,
+            Answer::Exempt | Answer::Blocked => DecidedBy::Adjustment,
+        }
+    }
+}
+
+/// The refund of a request that was admitted but does not pass after all.
+#[derive(Debug, Default)]
+pub struct Refund {
+    /// Checks for the store.
+    pub to_store: Vec<Check>,
+    /// Checks for this instance's memory, which decided while the store was unavailable.
+    pub to_memory: Vec<Check>,
+}
+
+impl<'a> Decision<'a> {
+    /// Concludes from these answers. In global shadow mode no request is denied.
+    pub(crate) fn new(
+        domain_found: bool,
+        statuses: Few<Status<'a>>,
+        limits: Vec<Limited<'a>>,
+        shadow_mode: bool,
+    ) -> Decision<'a> {
+        let mut votes = Votes::default();
+        for limited in &limits {
+            votes.add(limited.role(), &limited.asked.check, limited.over());
+        }
+        let deny = votes.deny() || statuses.iter().any(Status::is_unknown);
+        let only_shadow = deny && shadow_mode;
+        let over_limit = deny && !shadow_mode;
+        // A limit that cannot deny the request does not delay it either.
+        let enforced = limits.iter().filter(|limited| limited.role() != Role::Shadow);
+        let delay_ms = enforced.filter_map(Limited::verdict).map(|verdict| verdict.delay_ms).max();
+        let delay_ms = delay_ms.filter(|_| !over_limit && !shadow_mode).unwrap_or(0);
+        let delay = Duration::from_millis(delay_ms);
+        Decision { over_limit, only_shadow, domain_found, statuses, limits, delay }
+    }
+
+    /// Returns, for each limited descriptor, the answers of its limits.
+    pub fn limited(&self) -> impl Iterator<Item = &[Limited<'a>]> {
+        self.statuses.iter().filter_map(|status| match status {
+            Status::Limited(range) => Some(&self.limits[range.clone()]),
+            Status::NoLimit | Status::Unknown | Status::Unlimited(_) => None,
+        })
+    }
+
+    /// Returns the refund of all hits that the request took, except from limits that count denials. It also records
+    /// that the request did not pass. `replicas` is the number of instances that share local decisions.
+    pub fn refund(&self, replicas: u32) -> Refund {
+        let mut refund = Refund::default();
+        for limited in &self.limits {
+            let Limited { asked, answer } = limited;
+            let check = &asked.check;
+            let ask = match check.ask {
+                Ask::Take(hits) if !limited.over() && !check.limit.count_denied() => Ask::Refund(hits),
+                _ => Ask::Peek,
+            };
+            let recorded = match answer {
+                Answer::Store(verdict) => group::undone(check, verdict.at_ms),
+                _ => None,
+            };
+            if ask == Ask::Peek && recorded.is_none() {
+                continue;
+            }
+            let check = Check { ask, role: Role::Shadow, lease: None, recorded, ..check.clone() };
+            match answer {
+                Answer::Store(_) => refund.to_store.push(check),
+                Answer::Local(_) => refund.to_memory.push(Check { limit: check.limit.divided_by(replicas), ..check }),
+                Answer::Known(_)
+                | Answer::Skipped
+                | Answer::FailedOpen
+                | Answer::FailedClosed { .. }
+                | Answer::NotRefunded
+                | Answer::Exempt
+                | Answer::Blocked => {}
+            }
+        }
+        refund
+    }
+
+    /// Returns the origins of the decision, each once: those of the exceeded limits if the request is denied, or of all
+    /// limits.
+    pub fn decided_by(&self) -> Few<DecidedBy> {
+        let mut all = Few::new();
+        for limited in self.limits.iter().filter(|limited| !self.over_limit || limited.over()) {
+            let decided_by = limited.answer.decided_by();
+            if !all.contains(&decided_by) {
+                all.push(decided_by);
+            }
+        }
+        if self.denies_unknown() {
+            all.push(if self.domain_found { DecidedBy::UnknownDescriptor } else { DecidedBy::UnknownDomain });
+        }
+        all
+    }
+
+    /// Returns whether the request is denied because the rules have no match for a part of it.
+    pub fn denies_unknown(&self) -> bool {
+        self.over_limit && self.statuses.iter().any(Status::is_unknown)
+    }
+
+    /// Returns whether an adjustment answered for one of the limits.
+    pub fn is_settled_by_adjustment(&self) -> bool {
+        self.limits.iter().any(|limited| !limited.is_asked())
+    }
+
+    /// Returns whether the store was unavailable for this decision.
+    pub fn is_without_store(&self) -> bool {
+        self.limits.iter().any(|limited| limited.answer.decided_by().is_without_store())
+    }
+
+    /// Returns the time until the denied request may pass; `None` if it passes now, or if the time is unknown.
+    ///
+    /// At that time every enforced limit allows it again, and one of the quotas if they denied it. For a concurrency
+    /// limit the time is unknown, because a stream may release its slot at any moment; the expiry of a slot is not used
+    /// as a retry time. The end of a ban is known.
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        // The rules must change first.
+        if !self.over_limit || self.denies_unknown() {
+            return None;
+        }
+        let (mut longest, mut quotas) = (0, Vec::new());
+        for limits in self.limited() {
+            match limits[0].role() {
+                Role::Enforced => longest = longest.max(wait_ms(limits)?),
+                Role::Quota if !limits[0].asked.check.ask.is_refund() => quotas.push(wait_ms(limits)),
+                Role::Quota | Role::Shadow => {}
+            }
+        }
+        if !quotas.is_empty() && !quotas.contains(&Some(0)) {
+            longest = longest.max(quotas.into_iter().flatten().min()?);
+        }
+        Some(longest)
+    }
+
+    /// Returns whether one more hit of each descriptor would pass now.
+    pub fn next_passes(&self) -> bool {
+        let mut votes = Votes::default();
+        for (limited, has_room) in self.limits.iter().zip(self.rooms()) {
+            votes.add(limited.asked.check.role, &limited.asked.check, !has_room);
+        }
+        !votes.deny() && !self.denies_unknown()
+    }
+
+    /// Returns, for each limit, whether one more hit of each descriptor would be within it, as far as is known.
+    /// Descriptors that share a counter take from it in turn.
+    pub fn rooms(&self) -> Vec<bool> {
+        let mut rooms = Vec::with_capacity(self.limits.len());
+        for limited in &self.limits {
+            let key = &limited.asked.check.key;
+            let before =
+                self.limits.iter().zip(&rooms).filter(|(other, taken)| **taken && other.asked.check.key == *key);
+            let taken = before.map(|(other, _)| other.asked.cost()).fold(0, u32::saturating_add);
+            rooms.push(match limited.verdict() {
+                Some(verdict) => {
+                    let room = verdict.remaining.saturating_sub(taken);
+                    limited.banned_ms().is_none() && room >= limited.asked.cost()
+                }
+                None => !limited.over(),
+            });
+        }
+        rooms
+    }
+}
+
+impl Status<'_> {
+    /// Returns whether the descriptor is denied because the rules have no match for it.
+    pub fn is_unknown(&self) -> bool {
+        matches!(self, Status::Unknown)
+    }
+}
+
+impl Limited<'_> {
+    /// Returns whether the store, or its substitute, was asked. It is not if an adjustment already decided.
+    pub fn is_asked(&self) -> bool {
+        !matches!(self.answer, Answer::Exempt | Answer::Blocked)
+    }
+
+    /// Returns the effect of a denial by the rule.
+    pub fn role(&self) -> Role {
+        self.asked.role
+    }
+
+    /// Returns whether the limit is exceeded or its penalty bans the client, even if that does not deny the request.
+    pub fn over(&self) -> bool {
+        match self.answer {
+            Answer::Store(verdict) | Answer::Known(verdict) | Answer::Local(verdict) => !verdict.allowed(),
+            Answer::Skipped | Answer::FailedOpen | Answer::NotRefunded | Answer::Exempt => false,
+            Answer::FailedClosed { .. } | Answer::Blocked => true,
+        }
+    }
+
+    /// Returns whether the descriptor's status is `OVER_LIMIT`: the limit is exceeded and not in shadow mode.
+    pub fn shown_over(&self) -> bool {
+        self.over() && self.role() != Role::Shadow
+    }
+
+    /// Returns how many more hits would be allowed; `None` if unknown.
+    pub fn remaining(&self) -> Option<u32> {
+        self.verdict().map(|verdict| verdict.remaining)
+    }
+
+    /// Returns the time until the counter is equivalent to a new one; `None` if unknown, as for a limit blocked by an
+    /// adjustment.
+    pub fn reset_after_ms(&self) -> Option<u64> {
+        self.verdict().filter(|_| self.answer != Answer::Blocked).map(|verdict| verdict.reset_after_ms)
+    }
+
+    /// Returns the time until this limit allows the same request: zero if it is not denied, `None` if it never will be
+    /// allowed.
+    pub fn retry_after_ms(&self) -> Option<u64> {
+        match self.answer {
+            Answer::FailedClosed { retry_after_ms } => Some(retry_after_ms),
+            _ => self.verdict().map_or(Some(0), |verdict| verdict.retry_after_ms),
+        }
+    }
+
+    /// Returns why the request never passes, if it is over the limit and has no retry time.
+    pub fn never(&self) -> Option<Never> {
+        if !self.over() || self.retry_after_ms().is_some() {
+            return None;
+        }
+        let Check { limit, ask, caller, .. } = &self.asked.check;
+        let fits = ask.taken() <= u64::from(limit.capacity());
+        let most = Caller::default();
+        Some(match caller.max_wait_ms {
+            _ if limit.capacity() == 0 => Never::LetsNothingPass,
+            0 if fits && limit.max_delay_ms(most) > 0 => Never::NoDelay,
+            _ if fits && limit.max_delay_ms(most) > limit.max_delay_ms(*caller) => Never::Timeout,
+            _ => Never::TooMany,
+        })
+    }
+
+    /// Returns the combined verdict of the limit and its penalty, if a counter was asked.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.check_verdict().map(|verdict| verdict.together())
+    }
+
+    /// Returns the verdict of the limit alone, if a counter was asked.
+    pub fn own(&self) -> Option<Verdict> {
+        self.check_verdict().map(|verdict| verdict.own)
+    }
+
+    /// Returns whether the answer is an earlier denial that was reused without asking the store.
+    pub fn is_known_denial(&self) -> bool {
+        self.check_verdict().is_some_and(|verdict| verdict.is_known)
+    }
+
+    /// Returns how much longer a ban lasts, if there is one.
+    pub fn banned_ms(&self) -> Option<u64> {
+        self.check_verdict()?.banned_ms()
+    }
+
+    fn check_verdict(&self) -> Option<CheckVerdict> {
+        match self.answer {
+            Answer::Store(verdict) | Answer::Known(verdict) | Answer::Local(verdict) => Some(verdict),
+            Answer::Blocked => Some(BLOCKED),
+            Answer::Skipped
+            | Answer::FailedOpen
+            | Answer::FailedClosed { .. }
+            | Answer::NotRefunded
+            | Answer::Exempt => None,
+        }
+    }
+}
+
+/// Returns the time until all limits of a descriptor allow it; `None` if unknown.
+fn wait_ms(limits: &[Limited<'_>]) -> Option<u64> {
+    let mut longest = 0;
+    for limited in limits.iter().filter(|limited| limited.over()) {
+        let retry_after_ms = limited.retry_after_ms()?;
+        let is_known = limited.asked.check.limit.window().is_some() || limited.verdict().is_none();
+        longest = longest.max(if is_known { retry_after_ms } else { limited.banned_ms()? });
+    }
+    Some(longest)
+}
+/// The verdict of a limit that an adjustment blocks. It has no retry time.
+const BLOCKED: CheckVerdict = CheckVerdict {
+    own: Verdict { allowed: false, remaining: 0, excess: None, reset_after_ms: 0, retry_after_ms: None, delay_ms: 0 },
+    ban: None,
+    is_known: false,
+    at_ms: 0,
+};
+
+/// Returns the limit of a descriptor to report: of the exceeded limits, the one with the longest retry time; if none is
+/// exceeded, the one with the least remaining. Limits with unknown values come last.
+pub fn most_pressing<'l, 'a>(limits: &'l [Limited<'a>]) -> Option<&'l Limited<'a>> {
+    // A limit that never allows the request counts as the longest.
+    let wait = |limited: &Limited<'_>| limited.retry_after_ms().unwrap_or(u64::MAX);
+    let over = limits.iter().filter(|limited| limited.over()).max_by_key(|limited| wait(limited));
+    over.or_else(|| limits.iter().min_by_key(|limited| least_first(limited)))
+}
+
+/// Returns a sort key that orders limits by their remaining hits, the least first and unknown values last.
+pub fn least_first(limited: &Limited<'_>) -> (bool, Option<u32>) {
+    let remaining = limited.remaining();
+    (remaining.is_none(), remaining)
+}

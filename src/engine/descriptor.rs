@@ -1,0 +1,254 @@
+//! Requests from clients. These types are independent of gRPC; their creator has checked the request's size.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::algorithm::{Ask, Limit, MAX_PERIOD, TimeZone};
+
+/// One call: a domain, and descriptors that must all be allowed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Request {
+    /// Domain of the rules.
+    pub domain: String,
+    /// Descriptors in the client's order, which the answer keeps.
+    pub descriptors: Vec<Descriptor>,
+}
+
+/// Formats the request as people write it: `user=ann path=/a + remote_address=192.0.2.1`.
+impl fmt::Display for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, descriptor) in self.descriptors.iter().enumerate() {
+            f.write_str(if place == 0 { "" } else { " + " })?;
+            for (level, Entry { key, value }) in descriptor.entries.iter().enumerate() {
+                write!(f, "{}{key}={value}", if level == 0 { "" } else { " " })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A descriptor: one thing to count, with its entries from general to specific.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Descriptor {
+    /// The path through the tree of rules.
+    pub entries: Vec<Entry>,
+    /// The operation: to take hits, refund them, and so on.
+    pub ask: Ask,
+    /// A limit that the client sets to replace the configured one.
+    pub limit: Option<Override>,
+}
+
+/// One step of a descriptor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    /// Key of the entry: `user`, `path`.
+    pub key: String,
+    /// Value of the entry.
+    pub value: String,
+}
+
+/// A limit that a client sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Override {
+    /// Hits in a period.
+    pub number: u32,
+    /// Length of the period.
+    pub period: Duration,
+}
+
+impl Override {
+    /// Creates a limit for `multiplier` units; `None` if that is zero or over 366 days.
+    pub fn new(number: u32, unit: Unit, multiplier: u32) -> Option<Override> {
+        Override::of_period(number, unit.duration().checked_mul(multiplier)?)
+    }
+
+    /// Creates a limit for this period; `None` if it is zero or over 366 days.
+    pub fn of_period(number: u32, period: Duration) -> Option<Override> {
+        (!period.is_zero() && period <= MAX_PERIOD).then_some(Override { number, period })
+    }
+
+    /// Parses a limit as people write it: `5/minute`, or `5/30second`.
+    pub fn parse(text: &str) -> Option<Override> {
+        let (number, period) = text.split_once('/')?;
+        let digits = period.find(|char: char| !char.is_ascii_digit())?;
+        let multiplier = if digits == 0 { 1 } else { period[..digits].parse().ok()? };
+        let name = period[digits..].trim_end_matches('s');
+        let unit = Unit::ALL.into_iter().find(|unit| unit.name() == name)?;
+        Override::new(number.parse().ok()?, unit, multiplier)
+    }
+}
+
+/// The effect of one limit's denial on the request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// The request is denied.
+    #[default]
+    Enforced,
+    /// The request is denied if all limits with this role that apply to it deny it.
+    Quota,
+    /// No effect: the denial is only counted and reported.
+    Shadow,
+}
+
+/// The units of time that Envoy's protocol has names for. A month is 30 days and a year is 365 days.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// 1 s.
+    Second,
+    /// 60 s.
+    Minute,
+    /// 60 minutes.
+    Hour,
+    /// 24 hours.
+    Day,
+    /// 7 days.
+    Week,
+    /// 30 days.
+    Month,
+    /// 365 days.
+    Year,
+}
+
+impl Unit {
+    /// All units, the shortest first.
+    pub const ALL: [Unit; 7] = [Unit::Second, Unit::Minute, Unit::Hour, Unit::Day, Unit::Week, Unit::Month, Unit::Year];
+
+    /// Returns the name in rules.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Unit::Second => "second",
+            Unit::Minute => "minute",
+            Unit::Hour => "hour",
+            Unit::Day => "day",
+            Unit::Week => "week",
+            Unit::Month => "month",
+            Unit::Year => "year",
+        }
+    }
+
+    /// Returns the length.
+    pub const fn duration(self) -> Duration {
+        const DAY: u64 = 24 * 60 * 60;
+        Duration::from_secs(match self {
+            Unit::Second => 1,
+            Unit::Minute => 60,
+            Unit::Hour => 60 * 60,
+            Unit::Day => DAY,
+            Unit::Week => 7 * DAY,
+            Unit::Month => 30 * DAY,
+            Unit::Year => 365 * DAY,
+        })
+    }
+
+    /// Returns the unit with exactly this length.
+    pub fn of(duration: Duration) -> Option<Unit> {
+        Unit::ALL.into_iter().find(|unit| unit.duration() == duration)
+    }
+
+    /// Returns the longest unit that divides this duration, and the quotient.
+    pub fn multiple_of(duration: Duration) -> Option<(Unit, u32)> {
+        let fits =
+            |unit: &Unit| !duration.is_zero() && duration.as_millis().is_multiple_of(unit.duration().as_millis());
+        let unit = Unit::ALL.into_iter().rev().find(fits)?;
+        Some((unit, u32::try_from(duration.as_secs() / unit.duration().as_secs()).ok()?))
+    }
+}
+
+/// Formats a duration as rules write it, in the largest unit that leaves no fraction: `90m`, `1500ms`.
+pub fn length(length: Duration) -> String {
+    const UNITS: [(&str, u128); 5] = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    let ms = length.as_millis();
+    let (unit, unit_ms) = UNITS.into_iter().find(|(_, unit)| ms.is_multiple_of(*unit)).unwrap_or(("ms", 1));
+    format!("{}{unit}", ms / unit_ms)
+}
+
+/// Formats a waiting time: short times exact to the millisecond, longer ones rounded up.
+pub fn wait(ms: u64) -> String {
+    const EXACT_MS: u64 = 10_000;
+    const PLAIN_SECONDS: u64 = 600;
+    let seconds = ms.div_ceil(1_000);
+    match ms {
+        0..1_000 => format!("{ms}ms"),
+        1_000..EXACT_MS => format!("{}s", ms as f64 / 1_000.0),
+        _ if seconds < PLAIN_SECONDS => format!("{seconds}s"),
+        _ => humantime::format_duration(Duration::from_secs(seconds)).to_string(),
+    }
+}
+
+/// Describes the period of a limit: `per minute`, `per 90s`, `per month in Asia/Shanghai`, or `at once` if it has none.
+pub fn per(window: Option<Duration>, time_zone: Option<&str>) -> String {
+    let there = time_zone.map(|name| format!(" in {name}")).unwrap_or_default();
+    match window {
+        None => "at once".to_owned(),
+        Some(window) => match Unit::of(window) {
+            Some(unit) => format!("per {}{there}", unit.name()),
+            None => format!("per {}{there}", length(window)),
+        },
+    }
+}
+
+/// Describes the period of a limit.
+pub fn per_of(limit: &Limit) -> String {
+    per(limit.window(), limit.options().time_zone.map(TimeZone::name))
+}
+
+/// Describes a limit for people: `5 per minute, sliding_window`.
+pub fn in_words(limit: &Limit) -> String {
+    let held = match limit.options().max_delay {
+        None => String::new(),
+        Some(delay) => format!(", delayed up to {}", humantime::format_duration(delay)),
+    };
+    format!("{} {}, {}{held}", limit.number(), per_of(limit), limit.algorithm())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::algorithm::{Algorithm, Options};
+
+    #[test]
+    fn a_wait_is_exact_where_it_is_short_and_never_rounded_down() {
+        let said = [0, 350, 1_000, 1_250, 9_999, 10_000, 10_001, 65_000, 599_000, 600_001, 86_399_001].map(wait);
+        let expected = ["0ms", "350ms", "1s", "1.25s", "9.999s", "10s", "11s", "65s", "599s", "10m 1s", "1day"];
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn a_limit_is_a_number_in_a_unit_or_in_several() {
+        assert_eq!(Override::parse("5/minute"), Override::new(5, Unit::Minute, 1));
+        assert_eq!(Override::parse("0/30seconds"), Override::new(0, Unit::Second, 30));
+        for wrong in ["", "5", "/minute", "5/", "5/30", "5/0second", "5/minuets", "-1/day", "5/400day"] {
+            assert_eq!(Override::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_period_reads_as_rules_write_it() {
+        let said = |ms| per(Some(Duration::from_millis(ms)), None);
+        assert_eq!(
+            [1, 1_500, 60_000, 90_000, 5_400_000, 604_800_000, 31_622_400_000].map(said),
+            ["per 1ms", "per 1500ms", "per minute", "per 90s", "per 90m", "per week", "per 366d"]
+        );
+        assert_eq!(per(None, None), "at once");
+    }
+
+    #[test]
+    fn a_unit_from_a_day_on_is_one_of_the_calendar() {
+        for unit in Unit::ALL {
+            let options = Options { time_zone: TimeZone::named("UTC"), ..Options::default() };
+            let limit = Limit::new(Algorithm::FixedWindow, 5, unit.duration(), options);
+            assert_eq!(limit.is_ok(), unit.duration() >= Unit::Day.duration(), "{unit:?}");
+            let mut name = String::new();
+            if let Ok(limit) = limit {
+                limit.identity(&mut name);
+                assert_eq!(
+                    (name, per_of(&limit)),
+                    (format!("fw1:{}/UTC", unit.name()), format!("per {} in UTC", unit.name()))
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The counters' verdicts on a request, and the conclusion from them.
+
+use super::by_rules::let_nothing_pass;
+use super::{State, Verdict};
+use crate::engine::check::group::Votes;
+use crate::engine::decision::{Answer, Decision, Limited};
+use crate::engine::descriptor::Role;
+
+impl State {
+    /// Returns the state of a limit's counter; `None` if no counter answered.
+    pub(super) fn of(limited: &Limited<'_>) -> Option<State> {
+        let verdict = limited.verdict()?;
+        Some(State {
+            capacity: limited.asked.check.limit.capacity(),
+            remaining: verdict.remaining,
+            reset_after_ms: verdict.reset_after_ms,
+            banned_ms: limited.banned_ms(),
+            used_up: false,
+            next_after_ms: None,
+            decided_by: limited.answer.decided_by().name().to_owned(),
+        })
+    }
+}
+
+/// Returns why no counter was asked.
+pub(super) fn without_counter(limited: &Limited<'_>) -> String {
+    match limited.answer {
+        Answer::FailedOpen => "the store is unavailable, and failure_mode open lets pass",
+        Answer::FailedClosed { .. } => "the store is unavailable, and failure_mode closed denies",
+        Answer::Skipped => "another limit is known to deny the request",
+        // Does not occur: refunds are not explained, and all other limits have a verdict or are not asked.
+        Answer::NotRefunded
+        | Answer::Store(_)
+        | Answer::Known(_)
+        | Answer::Local(_)
+        | Answer::Exempt
+        | Answer::Blocked => "it is known",
+    }
+    .to_owned()
+}
+
+/// Concludes the answer to a request of one hit from a peek.
+pub(super) fn conclude(decision: &Decision<'_>) -> (Verdict, String) {
+    let mut votes = Votes::default();
+    let mut full: Vec<&Limited<'_>> = Vec::new();
+    for (limited, has_room) in decision.limits.iter().zip(decision.rooms()) {
+        votes.add(limited.role(), &limited.asked.check, !has_room);
+        full.extend(Some(limited).filter(|_| !has_room));
+    }
+    let names = |role: Option<Role>| {
+        let of_role = full.iter().filter(|limited| role.is_none_or(|role| limited.role() == role));
+        of_role.map(|limited| limited.asked.source.label()).collect::<Vec<_>>().join(", ")
+    };
+    let enforced = names(Some(Role::Enforced));
+    let never_fits = |limited: &&&Limited<'_>| limited.asked.cost() > limited.asked.check.limit.capacity();
+    let never = full.iter().filter(|limited| limited.role() == Role::Enforced).filter(never_fits);
+    let never: Vec<&str> = never.map(|limited| limited.asked.source.label()).collect();
+    let unavailable = decision.is_without_store();
+    match (votes.deny(), decision.next_passes()) {
+        (true, false) if unavailable => {
+            (Verdict::Deny, format!("the store is unavailable, and these deny it: {}", names(None)))
+        }
+        (true, false) if !never.is_empty() => (Verdict::Deny, let_nothing_pass(&never)),
+        (true, false) if enforced.is_empty() => (Verdict::Deny, format!("all quotas are used up: {}", names(None))),
+        (true, false) => (Verdict::Deny, format!("used up: {enforced}")),
+        (true, true) => (Verdict::Pass, format!("only SHADOW_MODE lets it pass, used up: {}", names(None))),
+        (false, _) if unavailable => {
+            (Verdict::Pass, "the store is unavailable, and failure modes let it pass".to_owned())
+        }
+        (false, _) if full.is_empty() => (Verdict::Pass, "every limit has room".to_owned()),
+        (false, _) => (Verdict::Pass, format!("what is used up denies no request by itself: {}", names(None))),
+    }
+}

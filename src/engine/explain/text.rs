@@ -1,0 +1,156 @@
+//! Explanations as text for people.
+
+use std::fmt;
+
+use super::{
+    At, Explained, ExplainedLimit, Explanation, Found, From, Matched, MissedBy, Part, RoleName, State, Verdict,
+};
+use crate::engine::descriptor::wait;
+use crate::engine::printable::printable;
+use crate::engine::rules::MatchedBy;
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explanation { domain, at, descriptors, answer, because, .. } = self;
+        writeln!(f, "domain {}{}", printable(domain), In(at.as_ref()))?;
+        for descriptor in descriptors {
+            descriptor.fmt(f)?;
+            for limit in &descriptor.limits {
+                limit.fmt(f)?;
+                match &limit.no_state {
+                    // The reason follows at the end.
+                    Some(reason) if reason == because => writeln!(f, "    state: unknown")?,
+                    Some(reason) => writeln!(f, "    state: unknown, {reason}")?,
+                    None => {}
+                }
+            }
+        }
+        writeln!(f, "{answer}: {}", printable(because))
+    }
+}
+
+impl fmt::Display for Explained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Explained { entries, matched, found, rule: _, missed, limits: _ } = self;
+        writeln!(f, "{}", printable(&entries.join(" ")))?;
+        for Matched { entry, node, by, at } in matched {
+            let why = match by {
+                MatchedBy::Value => "",
+                MatchedBy::Wildcard => ", a wildcard",
+                MatchedBy::Key => ", any value",
+            };
+            writeln!(f, "  {} matches {}{why}{}", printable(entry), printable(node), In(at.as_ref()))?;
+        }
+        if *found == Found::UnknownDescriptor
+            && let Some(entry) = entries.get(matched.len())
+        {
+            writeln!(f, "  {} matches nothing", printable(entry))?;
+        }
+        if matches!(found, Found::UnknownDomain | Found::UnknownDescriptor) {
+            writeln!(f, "  no limit applies")?;
+        }
+        for miss in missed {
+            writeln!(f, "    {miss}")?;
+        }
+        if *found == Found::BroughtAlong {
+            writeln!(f, "  the request brings its limit along, and no rule is looked at")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for MissedBy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", printable(&self.words), In(self.at.as_ref()))
+    }
+}
+
+impl fmt::Display for ExplainedLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ExplainedLimit { name, at, role, parts, replaced_by, counter, penalty_counter, state, adjustments, .. } =
+            self;
+        let role = match role {
+            RoleName::Enforced => "",
+            RoleName::QuotaMode => ", in quota mode: denies where all limits in quota mode do",
+            RoleName::ShadowMode => ", in shadow mode: denies no request",
+        };
+        writeln!(f, "  limit {}{role}{}", printable(name), In(at.as_ref()))?;
+        for Part { key, value, from, setting, at } in parts {
+            write!(f, "    {key}: {}", printable(value))?;
+            match (from, setting) {
+                (From::Limit, _) => {}
+                (From::Request, _) => write!(f, ", by the request, which brings it along")?,
+                (From::Defaults, _) => write!(f, ", by the file's defaults{}", In(at.as_ref()))?,
+                (From::Setting, Some(setting)) => write!(f, ", by the setting {setting}")?,
+                (From::Setting | From::BuiltIn, _) => write!(f, ", built in")?,
+            }
+            writeln!(f)?;
+        }
+        for adjustment in adjustments {
+            writeln!(f, "    adjustment {adjustment}")?;
+        }
+        if let Some(replaced_by) = replaced_by {
+            writeln!(f, "    replaced by {}: it is not asked", printable(replaced_by))?;
+        }
+        if let Some(counter) = counter {
+            writeln!(f, "    counter: {counter}")?;
+        }
+        if let Some(counter) = penalty_counter {
+            writeln!(f, "    counter of its penalty: {counter}")?;
+        }
+        if let Some(state) = state {
+            writeln!(f, "    state: {state}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let State { capacity, remaining, reset_after_ms, banned_ms, used_up, next_after_ms, decided_by } = self;
+        write!(f, "{remaining} of {capacity} left")?;
+        if let Some(banned_ms) = banned_ms {
+            write!(f, ", banned for {}", wait(*banned_ms))?;
+        }
+        match (used_up, remaining) {
+            (true, 0) if *capacity == 0 => f.write_str(", it lets nothing pass")?,
+            (true, 0) if banned_ms.is_none() => f.write_str(", used up")?,
+            (true, 1..) => f.write_str(", no room for one more")?,
+            _ => {}
+        }
+        if let Some(next_after_ms) = next_after_ms {
+            write!(f, ", one more passes in {}", wait(*next_after_ms))?;
+        }
+        if *reset_after_ms > 0 {
+            write!(f, ", resets in {}", wait(*reset_after_ms))?;
+        }
+        if decided_by != "store" {
+            write!(f, " ({decided_by}: the store is unavailable)")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Verdict::Pass => "a request would pass",
+            Verdict::Deny => "a request would be LIMITED",
+            Verdict::Fail => "the call would fail",
+            Verdict::Unknown => "whether a request would pass is unknown",
+        })
+    }
+}
+
+/// Formats a place in parentheses after a space, or nothing if there is none.
+struct In<'a>(Option<&'a At>);
+
+impl fmt::Display for In<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(At { file, line: Some(line) }) => write!(f, " ({file}:{line})"),
+            Some(At { file, line: None }) => write!(f, " ({file})"),
+            None => Ok(()),
+        }
+    }
+}

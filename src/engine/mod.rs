@@ -1,0 +1,15 @@
+//! The pure engine: which limits a request meets, what they decide, and what that means for the request. It does no
+//! I/O, and reads no clock: `now` is an argument.
+
+pub mod printable;
+pub mod descriptor;
+pub mod algorithm;
+pub mod usage;
+pub mod adjustment;
+pub mod rules;
+pub mod clock;
+pub mod check;
+pub mod asked;
+pub mod decision;
+pub mod plan;
+pub mod explain;

@@ -1,0 +1,30 @@
+//! `give_back: false`: no client can refund hits by negative ones.
+
+use super::Said;
+use crate::engine::rules::config::FieldPath;
+use crate::engine::rules::section::{Key, Takes, key};
+
+pub(in crate::engine::rules) const KEY: Key =
+    key("give_back", Takes::Flag, "Whether a client may refund hits by negative ones. Without it, true.")
+        .example("false")
+        .conflicts(&[(
+            "concurrency",
+            "concurrency needs negative hits: by them a request that has ended releases its slot; remove it",
+        )]);
+
+/// Whether negative hits are valid: a client can refund its own hits or those of others.
+pub type Value = bool;
+
+pub(super) const UNSAID: Value = true;
+
+pub(super) fn check(said: &mut Said<'_, '_>, _: FieldPath<'_>) -> Option<Value> {
+    said.flag(&KEY)
+}
+
+pub(super) fn written(give_back: &Value) -> String {
+    give_back.to_string()
+}
+
+pub(super) fn explained(give_back: &Value) -> String {
+    written(give_back)
+}

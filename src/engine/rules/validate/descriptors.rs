@@ -1,0 +1,312 @@
+//! Validation of the tree of descriptors.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::idle::{Others, idle};
+use super::limits::Count;
+use super::pattern::{is_network, taken_for};
+use super::{Complaints, MAX_LEVELS, Mark, PartBuilder, held};
+use crate::engine::descriptor::Role;
+use crate::engine::rules::checked::{Allowance, DescriptorConfig, Place, RuleConfig};
+use crate::engine::rules::config::{FieldPath, Raw, RawDescriptor};
+use crate::engine::rules::pairs;
+use crate::engine::rules::report::{Position, Problem, Report, Severity};
+
+/// The key required for a limit with holders.
+pub const HOLDER_KEY: &str = "stream";
+
+/// The descriptors of one level that have been validated so far.
+#[derive(Debug, Default)]
+pub struct Level {
+    pub(super) configs: Vec<DescriptorConfig>,
+    pub(super) siblings: Siblings,
+    /// Indexes and positions of descriptors with neither a limit nor descriptors below them.
+    empty: Vec<(usize, Option<Position>)>,
+}
+
+/// A descriptor of a list.
+#[derive(Debug)]
+pub struct Item<'i, 'r> {
+    /// Its path.
+    pub path: FieldPath<'i>,
+    /// Its contents, apart from the descriptors in it.
+    pub raw: &'i RawDescriptor<'r>,
+    /// The validated level of its descriptors.
+    pub below: Level,
+}
+
+/// The descriptors of one level by a hash of key and value, with the place of the first of each. There may be a
+/// million, so it stores 16-byte hashes instead of texts; collisions are out of reach.
+#[derive(Debug, Default)]
+pub(super) struct Siblings(HashMap<[u8; 16], First>);
+
+/// The place of a descriptor.
+#[derive(Clone, Copy, Debug)]
+struct First {
+    /// Index among the origins of its domain.
+    origin: u32,
+    /// Index in the list of its origin.
+    index: u32,
+    position: Option<(u32, u32)>,
+}
+
+impl First {
+    fn mark(&self, origin: &Arc<Path>) -> Mark {
+        let position = self.position.map(|(line, column)| Position { line: line as usize, column: column as usize });
+        Mark { origin: Arc::clone(origin), position }
+    }
+}
+
+impl Siblings {
+    /// Inserts a name, or fails with the first descriptor that has it.
+    fn insert(&mut self, name: [u8; 16], new: First) -> Result<(), First> {
+        match self.0.entry(name) {
+            Entry::Vacant(entry) => {
+                entry.insert(new);
+                Ok(())
+            }
+            Entry::Occupied(entry) => Err(*entry.get()),
+        }
+    }
+
+    /// Adds the descriptors of another origin to the same top level. That origin comes last in `origins`.
+    pub(super) fn join(
+        &mut self,
+        (other, holder): (Siblings, Option<&Arc<str>>),
+        origins: &[&Arc<Path>],
+        report: &mut Report,
+    ) {
+        let Some(origin) = origins.len().checked_sub(1) else { return };
+        let mut others: Vec<_> = other.0.into_iter().collect();
+        others.sort_unstable_by_key(|(_, first)| first.index);
+        for (name, first) in others {
+            let new = First { origin: origin as u32, ..first };
+            if let Err(before) = self.insert(name, new) {
+                let path = FieldPath::Root.key("descriptors");
+                let message = same_as(path.item(before.index as usize), &before.mark(origins[before.origin as usize]));
+                let path = held(holder, path.item(new.index as usize).to_string());
+                report.add(new.mark(origins[origin]).problem(path, message));
+            }
+        }
+    }
+}
+
+/// Hashes a key and a value, or a key alone. Equal hashes of different texts cannot be found.
+fn hash(key: &str, value: Option<&str>) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&(key.len() as u64).to_le_bytes()).update(key.as_bytes());
+    if let Some(value) = value {
+        hasher.update(b"=").update(value.as_bytes());
+    }
+    let mut name = [0; 16];
+    hasher.finalize_xof().fill(&mut name);
+    name
+}
+
+fn same_as(path: FieldPath<'_>, mark: &Mark) -> String {
+    format!("has the same key and value as {path} at {mark}")
+}
+
+impl PartBuilder {
+    /// Validates the descriptors of a list and all below them.
+    pub(super) fn list(
+        &mut self,
+        complaints: &mut Complaints<'_>,
+        list: &[Raw<RawDescriptor<'_>>],
+        (path, depth): (FieldPath<'_>, usize),
+    ) -> Level {
+        let mut level = Level::default();
+        if depth > MAX_LEVELS {
+            complaints.error(path, format!("descriptors may nest up to {MAX_LEVELS} levels deep"));
+            return level;
+        }
+        for (index, raw) in list.iter().enumerate() {
+            let Some(raw) = raw.get() else { continue };
+            let path = path.item(index);
+            let below = self.below(complaints, raw, (path, depth));
+            self.add(complaints, &mut level, Item { path, raw, below });
+        }
+        self.close(complaints.origin.name(), &level, path);
+        level
+    }
+
+    /// Validates the descriptors inside a descriptor at this depth.
+    pub fn below(
+        &mut self,
+        complaints: &mut Complaints<'_>,
+        raw: &RawDescriptor<'_>,
+        (path, depth): (FieldPath<'_>, usize),
+    ) -> Level {
+        let list = raw.descriptors.get();
+        list.map(|list| self.list(complaints, list, (path.key("descriptors"), depth + 1))).unwrap_or_default()
+    }
+
+    /// Validates a descriptor, and adds it to its level.
+    pub fn add(&mut self, complaints: &mut Complaints<'_>, level: &mut Level, Item { path, raw, below }: Item<'_, '_>) {
+        let config = Tree { complaints, part: self }.descriptor(raw, path, below);
+        let Some(config) = config else { return };
+        let position = complaints.origin.position(&path);
+        complaints.check_unique((path, position), &config, &mut level.siblings);
+        if complaints.report.has_errors() {
+            // The rules are rejected already, and further mistakes are found without the descriptor.
+            return;
+        }
+        if config.is_empty() {
+            level.empty.push((level.configs.len(), position));
+        }
+        level.configs.push(config);
+    }
+
+    /// Checks a complete level for descriptors without effect.
+    pub fn close(&mut self, file: &Arc<Path>, level: &Level, list: FieldPath<'_>) {
+        if level.empty.is_empty() {
+            return;
+        }
+        let is_top = matches!(list, FieldPath::Key(FieldPath::Root, _));
+        let others = if is_top && self.options.merge_domains { Others::Possible } else { Others::None };
+        for (index, position) in idle(&level.configs, &level.empty, others) {
+            let message = "does nothing: it has neither a limit nor descriptors, and is no exemption from another";
+            let (file, path) = (Arc::clone(file), list.item(index).to_string());
+            let message = message.to_owned();
+            self.idle.add(Problem { severity: Severity::Warning, file, position, path, message });
+        }
+    }
+}
+
+impl Complaints<'_> {
+    fn check_unique(
+        &mut self,
+        (path, position): (FieldPath<'_>, Option<Position>),
+        config: &DescriptorConfig,
+        siblings: &mut Siblings,
+    ) {
+        let FieldPath::Item(list, index) = path else { return };
+        let position = position.map(|Position { line, column }| (line as u32, column as u32));
+        let new = First { origin: 0, index: index as u32, position };
+        if let Err(before) = siblings.insert(hash(&config.key, config.value.as_deref()), new) {
+            let message = same_as(list.item(before.index as usize), &before.mark(self.origin.name()));
+            self.error(path, message);
+        }
+    }
+}
+
+/// Validates one descriptor.
+pub(super) struct Tree<'t, 'r> {
+    pub(super) complaints: &'t mut Complaints<'r>,
+    pub(super) part: &'t mut PartBuilder,
+}
+
+impl Tree<'_, '_> {
+    fn descriptor(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, below: Level) -> Option<DescriptorConfig> {
+        let key = self.complaints.required_text(&raw.key, path.key("key"));
+        let value = raw.value.get().filter(|value| !value.is_empty()).map(|value| &**value);
+        self.check_patterns(key, value, path);
+        let share_threshold = raw.share_threshold.is_set();
+        if share_threshold && ![key, value].into_iter().flatten().any(|text| text.contains('*')) {
+            let message = "values share a threshold only where the key or the value has a wildcard (*)";
+            self.complaints.error(path.key("share_threshold"), message);
+        }
+        let rule = self.rule(raw, path);
+        if let Some(rule) = &rule
+            && (key != Some(HOLDER_KEY) || value.is_some())
+        {
+            self.check_holders(rule, path);
+        }
+        let place = Place { origin: 0, line: self.complaints.line(path) };
+        let (detailed_metric, value_to_metric) = (raw.detailed_metric.is_set(), raw.value_to_metric.is_set());
+        if detailed_metric && raw.rate_limit.is_missing() && raw.rate_limits.is_missing() {
+            let message = "does nothing without a rate_limit beside it; it is not inherited";
+            self.complaints.warn(path.key("detailed_metric"), message);
+        }
+        Some(DescriptorConfig {
+            place,
+            key: key?.into(),
+            value: value.map(Into::into),
+            share_threshold,
+            detailed_metric,
+            value_to_metric,
+            rule,
+            descriptors: below.configs,
+        })
+    }
+
+    /// Warns of texts that look like patterns, as they are matched literally, which is probably not intended.
+    fn check_patterns(&mut self, key: Option<&str>, value: Option<&str>, path: FieldPath<'_>) {
+        for (name, text) in [("key", key), ("value", value)] {
+            if let Some(message) = text.and_then(taken_for) {
+                self.complaints.warn(path.key(name), message);
+            }
+        }
+        if key == Some("remote_address") && value.is_some_and(is_network) {
+            let message = "an address is never a network: let Envoy send masked_remote_address, and match that";
+            self.complaints.warn(path.key("value"), message);
+        }
+    }
+
+    /// Checks that a limit with holders is on the key that names them.
+    fn check_holders(&mut self, rule: &RuleConfig, path: FieldPath<'_>) {
+        for config in &rule.limits {
+            if let Allowance::Limited(limit) = config.config.allowance
+                && limit.algorithm().has_holders()
+            {
+                let message = format!(
+                    "a {} limit stands on the key {HOLDER_KEY}, without a value: what comes there, an id of each \
+                     request's own, says whose slot is released; put {HOLDER_KEY} one level below what is limited",
+                    limit.algorithm()
+                );
+                self.complaints.error(path.key("rate_limit"), message);
+            }
+        }
+    }
+
+    /// Reads the role. Shadow mode overrides quota mode, since a limit that never denies needs no quota.
+    fn role(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>) -> Role {
+        let mut found = Role::Enforced;
+        let roles = [("quota_mode", &raw.quota_mode, Role::Quota), ("shadow_mode", &raw.shadow_mode, Role::Shadow)];
+        for (key, _, role) in roles.into_iter().filter(|(_, flag, _)| flag.is_set()) {
+            found = role;
+            if !self.has_limit(raw, path, key) {
+                continue;
+            }
+            let is_unlimited = raw.rate_limit.get().is_some_and(|limit| limit.flag("unlimited").is_set());
+            if let Some(conflict) = pairs::between(key, "unlimited").filter(|_| is_unlimited) {
+                self.complaints.warn(path.key(key), &*conflict.why);
+            }
+        }
+        found
+    }
+
+    /// Checks that there is a limit, without which a key for limits has no effect.
+    fn has_limit(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, key: &str) -> bool {
+        let has_limit = !(raw.rate_limit.is_missing() && raw.rate_limits.is_missing());
+        if !has_limit {
+            let message = "does nothing without a rate_limit beside it; it is not inherited";
+            self.complaints.warn(path.key(key), message);
+        }
+        has_limit
+    }
+
+    fn rule(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>) -> Option<RuleConfig> {
+        let role = self.role(raw, path);
+        let metadata = raw.metadata.get().filter(|metadata| !metadata.is_empty()).cloned();
+        if metadata.is_some() {
+            self.has_limit(raw, path, "metadata");
+        }
+        let limits = match (&raw.rate_limit, &raw.rate_limits) {
+            (Raw::Missing, Raw::Missing) => return None,
+            (limit, Raw::Missing) => {
+                vec![self.rate_limit(limit.get()?, path.key("rate_limit"), Count::Alone)?]
+            }
+            (Raw::Missing, list) => self.rate_limits(list.get()?, path.key("rate_limits")),
+            _ => {
+                let message = "a descriptor has a rate_limit or rate_limits: remove one of the two";
+                self.complaints.error(path.key("rate_limits"), message);
+                return None;
+            }
+        };
+        Some(RuleConfig { role, metadata, limits })
+    }
+}

@@ -1,0 +1,328 @@
+//! Validation of limits.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::descriptors::Tree;
+use super::{algorithm, failure_mode};
+use crate::engine::algorithm::{Algorithm, Declared, Kind, Limit, LimitErrors, Options, TimeZone, Written};
+use crate::engine::descriptor::Unit;
+use crate::engine::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, Said, SaidBy};
+use crate::engine::rules::config::{FieldPath, Raw, RawLimit, RawMapping};
+use crate::engine::rules::options::{self, RuleOptions};
+use crate::engine::rules::pairs::{Conflict, ConflictKind, Given};
+use crate::engine::rules::report::{Severity, nearest, quoted, unknown};
+
+/// Time after which a slot is freed if no stream releases it.
+const HOLD: Duration = Duration::from_secs(60);
+
+/// A sliding window with at most this number of requests denies at least a fifth of the requests of a client that keeps
+/// to the limit.
+const SMALL: u32 = 4;
+
+/// Replaces an invalid length, to validate the other keys.
+const ANY_LENGTH: Duration = Duration::from_secs(1);
+
+/// Whether a limit is the only one of its descriptor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Count {
+    Alone,
+    OneOfSeveral,
+}
+
+impl Tree<'_, '_> {
+    pub(super) fn rate_limits(&mut self, list: &[Raw<RawLimit<'_>>], path: FieldPath<'_>) -> Vec<RuleLimitConfig> {
+        if list.is_empty() {
+            self.complaints.error(path, "is empty: write a limit, or leave it out");
+        }
+        let mut limits = Vec::new();
+        let mut counters: HashMap<String, usize> = HashMap::new();
+        for (index, raw) in list.iter().enumerate() {
+            let path = path.item(index);
+            let Some(config) = raw.get().and_then(|raw| self.rate_limit(raw, path, Count::OneOfSeveral)) else {
+                continue;
+            };
+            if let Allowance::Limited(limit) = config.config.allowance {
+                let mut counter = String::new();
+                limit.identity(&mut counter);
+                if let Some(other) = counters.insert(counter, index) {
+                    let message = "has the same algorithm and period as";
+                    self.complaints.error(path, format!("{message} rate_limits[{other}]: keep the lower of the two"));
+                }
+            }
+            limits.push(config);
+        }
+        limits
+    }
+
+    pub(super) fn rate_limit(
+        &mut self,
+        raw: &RawLimit<'_>,
+        path: FieldPath<'_>,
+        count: Count,
+    ) -> Option<RuleLimitConfig> {
+        let name: Option<Arc<str>> = raw.text("name").get().filter(|name| !name.is_empty()).map(|name| (*name).into());
+        self.part.names.given.extend(name.clone());
+        let own = name.as_deref().unwrap_or_default();
+        let replaces = raw.list("replaces").get().map(|list| self.replaces(list, path.key("replaces"), own));
+        let failure_mode = failure_mode(&raw.text("failure_mode"), path, self.complaints);
+        let unlimited = raw.flag("unlimited");
+        let algorithm = match raw.text("algorithm") {
+            _ if unlimited.is_set() => None,
+            Raw::Missing => Some(self.part.defaults().algorithm),
+            given => algorithm(&given, path, self.complaints),
+        };
+        let conflicts = self.check_pairs(raw, (algorithm, count), path);
+        let common = LimitConfig {
+            said: self.said(raw),
+            allowance: Allowance::Unlimited,
+            failure_mode: failure_mode.unwrap_or(self.part.defaults().failure_mode),
+            options: RuleOptions::default(),
+            replaces: replaces.unwrap_or_default(),
+        };
+        match unlimited {
+            Raw::Unreadable => return None,
+            Raw::Given(true) => return Some(self.shared(name, common, path)),
+            Raw::Given(false) | Raw::Missing => {}
+        }
+        let in_conflict: Vec<&'static str> = conflicts.iter().map(|conflict| conflict.at).collect();
+        let limit = self.limit(raw, (algorithm, &in_conflict), path);
+        let mut said =
+            options::Said { raw, path, limit: limit.as_ref(), in_conflict: &in_conflict, complaints: self.complaints };
+        let options = RuleOptions::check(&mut said);
+        if let (Some(options), Some(limit)) = (&options, &limit) {
+            self.check_small(raw, path, limit.number() / options.cost, limit.algorithm());
+        }
+        // Invalid values have been reported.
+        let config = LimitConfig { allowance: Allowance::Limited(limit?), options: options?, ..common };
+        in_conflict.is_empty().then(|| self.shared(name, config, path))
+    }
+
+    /// Reports conflicts between the keys of a limit.
+    fn check_pairs(
+        &mut self,
+        raw: &RawLimit<'_>,
+        (algorithm, count): (Option<Algorithm>, Count),
+        path: FieldPath<'_>,
+    ) -> Vec<&'static Conflict> {
+        let is_unlimited = raw.flag("unlimited").is_set();
+        let defaults = self.part.defaults();
+        let counts_denied =
+            |algorithm: Algorithm| defaults.count_denied(algorithm).unwrap_or(algorithm.counts_denied());
+        let counted = algorithm.map(|algorithm| (algorithm, counts_denied(algorithm)));
+        let mut given = Given::of(raw, counted, count == Count::OneOfSeveral);
+        if let Some(unit) = raw.text("unit").get()
+            && is_unlimited
+            && unit_named(unit).is_none()
+        {
+            // Valid in envoyproxy/ratelimit.
+            given = given.without("unit");
+            if !unit.is_empty() {
+                self.complaints.warn(path.key("unit"), "does nothing: an unlimited rule has no unit");
+            }
+        }
+        let conflicts: Vec<&'static Conflict> = given.conflicts(is_unlimited).collect();
+        for conflict in &conflicts {
+            // An algorithm's name is a value, not a key.
+            let at = if Algorithm::ALL.iter().any(|algorithm| algorithm.name() == conflict.at) {
+                "algorithm"
+            } else {
+                conflict.at
+            };
+            match conflict.kind {
+                ConflictKind::Refused => self.complaints.error(path.key(at), &*conflict.why),
+                ConflictKind::Ignored => self.complaints.warn(path.key(at), &*conflict.why),
+            }
+        }
+        conflicts
+    }
+
+    /// Returns the limit; limits with equal settings share them.
+    fn shared(&mut self, name: Option<Arc<str>>, config: LimitConfig, path: FieldPath<'_>) -> RuleLimitConfig {
+        let limits = &mut self.part.limits;
+        let config = limits.get(&config).cloned().unwrap_or_else(|| {
+            let config = Arc::new(config);
+            limits.insert(Arc::clone(&config));
+            config
+        });
+        RuleLimitConfig { line: self.complaints.line(path), name, config }
+    }
+
+    /// Returns where the settings come from that the limit may leave out.
+    fn said(&self, raw: &RawLimit<'_>) -> Said {
+        let by = |is_missing, is_given| match (is_missing, is_given) {
+            (false, _) => SaidBy::Limit,
+            (true, true) => SaidBy::Defaults,
+            (true, false) => SaidBy::Setting,
+        };
+        Said {
+            algorithm: by(raw.get("algorithm").is_missing(), self.part.given.algorithm.is_some()),
+            failure_mode: by(raw.get("failure_mode").is_missing(), self.part.given.failure_mode.is_some()),
+            hold: if raw.get("hold").is_missing() { SaidBy::Nobody } else { SaidBy::Limit },
+        }
+    }
+
+    /// Suggests an alternative for a small number, if the default algorithm was not chosen explicitly.
+    fn check_small(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>, requests: u32, algorithm: Algorithm) {
+        let is_chosen = self.part.given.algorithm.is_some()
+            || ["algorithm", "segments", "weighting"].iter().any(|key| !raw.get(key).is_missing())
+            // Usage is charged after it happens, and not at an even rate.
+            || raw.flag("count_denied").is_set();
+        if !is_chosen && algorithm == Algorithm::SlidingWindow && (1..=SMALL).contains(&requests) {
+            let ordinal = ["2nd", "3rd", "4th", "5th"][requests as usize - 1];
+            let message = format!(
+                "a client that sends just {requests} in every period, evenly, is denied every {ordinal}; algorithm: \
+                 sliding_log denies it none, token_bucket refills evenly; to keep it, write algorithm: sliding_window"
+            );
+            self.complaints.hint(path.key("requests_per_unit"), message);
+        }
+    }
+
+    fn replaces(&mut self, list: &[Raw<RawMapping<'_>>], path: FieldPath<'_>, own: &str) -> Vec<String> {
+        let mut names = Vec::new();
+        for (index, raw) in list.iter().enumerate() {
+            let item = path.item(index);
+            let path = item.key("name");
+            let Some(raw) = raw.get() else { continue };
+            let name = raw.text("name");
+            let Some(name) = self.complaints.required_text(&name, path) else { continue };
+            if name == own {
+                self.complaints.error(path, "a rule cannot replace itself");
+                continue;
+            }
+            let unknown = self.complaints.problem(Severity::Warning, path, String::new());
+            self.part.names.replaced.push((name.to_owned(), unknown));
+            names.push(name.to_owned());
+        }
+        names
+    }
+
+    /// Reads the limit. Options with a reported conflict are left out.
+    fn limit(
+        &mut self,
+        raw: &RawLimit<'_>,
+        (algorithm, in_conflict): (Option<Algorithm>, &[&str]),
+        path: FieldPath<'_>,
+    ) -> Option<Limit> {
+        let period = match algorithm {
+            Some(algorithm) if algorithm.has_holders() => self.hold(raw, path),
+            // Without an algorithm it is not known whether a period is required.
+            None if raw.get("unit").is_missing() && raw.get("period").is_missing() => None,
+            _ => self.period(raw, path),
+        };
+        let number = match raw.number("requests_per_unit") {
+            Raw::Given(number) => Some(number),
+            Raw::Unreadable => None,
+            Raw::Missing => {
+                let message = "is missing, so it is 0 and every request is over the limit";
+                self.complaints.warn(path.key("requests_per_unit"), message);
+                Some(0)
+            }
+        };
+        let mut options = Options::default();
+        for Declared { name, kind, .. } in Options::ALL.iter().filter(|option| !in_conflict.contains(&option.name)) {
+            if !raw.get(name).is_missing() {
+                self.option(raw, &mut options, (name, *kind), path.key(name));
+            }
+        }
+        let defaults = self.part.defaults();
+        options.count_denied = options.count_denied.or_else(|| defaults.count_denied(algorithm?));
+        if raw.text("unit").get().is_some() && raw.get("time_zone").is_missing() {
+            let by_default = |(algorithm, period)| defaults.time_zone(algorithm, period);
+            options.time_zone = algorithm.zip(period).and_then(by_default);
+        }
+        let (is_whole, number) = (number.is_some() && period.is_some(), number.unwrap_or(1));
+        let limit = Limit::new(algorithm?, number, period.unwrap_or(ANY_LENGTH), options);
+        self.readable(path, limit, is_whole)
+    }
+
+    /// Reads an option of algorithms.
+    fn option(&mut self, raw: &RawLimit<'_>, options: &mut Options, (name, kind): (&str, Kind), path: FieldPath<'_>) {
+        let text = raw.text(name);
+        let written = match kind {
+            Kind::Number => raw.number(name).map(Written::Number),
+            Kind::Flag => raw.flag(name).map(Written::Flag),
+            Kind::Length => self
+                .complaints
+                .length(&text, path)
+                .map_or(Raw::Unreadable, |length| Raw::Given(Written::Length(length))),
+            Kind::Choice(_) | Kind::TimeZone => text.clone().map(Written::Name),
+        };
+        let (Raw::Given(written), text) = (written, text.get()) else { return };
+        if options.set(name, written) {
+            return;
+        }
+        if let Some(text) = text {
+            let message = match kind {
+                Kind::TimeZone => unknown_time_zone(text),
+                Kind::Choice(names) => unknown(name, text, &names()),
+                Kind::Number | Kind::Flag | Kind::Length => return,
+            };
+            self.complaints.error(path, message);
+        }
+    }
+
+    /// Reports all errors of a limit. If the limit is incomplete, it has substitutes for invalid values, and errors
+    /// that involve several values are skipped.
+    fn readable(&mut self, path: FieldPath<'_>, limit: Result<Limit, LimitErrors>, is_whole: bool) -> Option<Limit> {
+        let errors = match limit {
+            Ok(limit) => return is_whole.then_some(limit),
+            Err(LimitErrors(errors)) => errors,
+        };
+        for error in errors.iter().filter(|error| is_whole || !error.is_of_several()) {
+            self.complaints.error(path.key(error.key()), error.to_string());
+        }
+        None
+    }
+
+    fn period(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>) -> Option<Duration> {
+        let (unit, period) = (raw.text("unit"), raw.text("period"));
+        match (unit, &period) {
+            (Raw::Unreadable, Raw::Missing) => None,
+            (Raw::Missing, Raw::Missing) => self.unit("", path),
+            (Raw::Given(name), Raw::Missing) => self.unit(name, path),
+            // Reported as a conflict.
+            (Raw::Given(_), _) => None,
+            _ => self.complaints.length(&period, path.key("period")),
+        }
+    }
+
+    /// Reads the period of a limit of requests in progress.
+    fn hold(&mut self, raw: &RawLimit<'_>, path: FieldPath<'_>) -> Option<Duration> {
+        match raw.text("hold") {
+            Raw::Missing => Some(HOLD),
+            hold => self.complaints.length(&hold, path.key("hold")),
+        }
+    }
+
+    fn unit(&mut self, name: &str, path: FieldPath<'_>) -> Option<Duration> {
+        let found = unit_named(name);
+        if found.is_none() {
+            let names = Unit::ALL.map(Unit::name);
+            let message = match name {
+                "" => format!("is missing; it is one of {}, or there is a period such as 90s", names.join(", ")),
+                length if humantime::parse_duration(length).is_ok() => {
+                    format!("unknown unit {}: a length stands in period", quoted(length))
+                }
+                _ => unknown("unit", name, &names),
+            };
+            self.complaints.error(path.key("unit"), message);
+        }
+        found.map(Unit::duration)
+    }
+}
+
+fn unknown_time_zone(name: &str) -> String {
+    let names = TimeZone::names();
+    let near = nearest(name, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let hint = match near {
+        Some(near) => format!(", did you mean {near:?}?"),
+        None => "; it is a name such as Asia/Shanghai, Europe/Berlin or UTC".to_owned(),
+    };
+    format!("unknown time zone {}{hint}", quoted(name))
+}
+
+fn unit_named(name: &str) -> Option<Unit> {
+    Unit::ALL.into_iter().find(|unit| unit.name().eq_ignore_ascii_case(name))
+}

@@ -1,0 +1,192 @@
+//! The last fifteen minutes.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::sync::watch;
+use tokio::time::MissedTickBehavior;
+
+use crate::metrics::{Metrics, Reading, Times};
+
+/// Number of seconds kept.
+const KEPT: usize = 15 * 60;
+
+/// Events of each of the last seconds, oldest first.
+#[derive(Debug)]
+pub struct History {
+    kept: Mutex<Kept>,
+    /// Number of seconds so far.
+    number: watch::Sender<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    seconds: VecDeque<Second>,
+    before: Reading,
+    store: StoreNow,
+}
+
+/// Events of one second.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Second {
+    /// Its number since the start, from 1.
+    pub number: u64,
+    /// End of the second, in milliseconds since the epoch.
+    pub at_ms: u64,
+    /// Requests that passed.
+    pub passed: u64,
+    /// Requests that were denied.
+    pub denied: u64,
+    /// Calls that failed or were rejected.
+    pub failed: u64,
+    /// Limits that were answered without the store.
+    pub without_store: u64,
+    /// Median and 99th percentile of the duration of calls, in microseconds; `None` if there were no calls.
+    pub p50_us: Option<u64>,
+    /// See `p50_us`.
+    pub p99_us: Option<u64>,
+    /// The same percentiles for the store.
+    pub store_p50_us: Option<u64>,
+    /// See `store_p50_us`.
+    pub store_p99_us: Option<u64>,
+    /// Share of the store that was available at the end of the second: 1 is all of it.
+    pub store_up: f64,
+}
+
+/// Current state of the store.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct StoreNow {
+    /// Share of the store that is available: 1 is all of it.
+    pub up: f64,
+    /// Why it is not fully available.
+    pub cause: Option<String>,
+    /// Start of this state, in milliseconds since the epoch.
+    pub since_ms: u64,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        History { kept: Mutex::default(), number: watch::Sender::new(0) }
+    }
+}
+
+impl History {
+    /// Records every second, forever.
+    pub async fn follow(self: Arc<Self>, metrics: Arc<Metrics>) -> Infallible {
+        self.note(metrics.reading(), now_ms());
+        let mut ticks = tokio::time::interval(Duration::from_secs(1));
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ticks.tick().await;
+        loop {
+            ticks.tick().await;
+            self.note(metrics.reading(), now_ms());
+        }
+    }
+
+    /// Records the events between the previous reading and this one. The first reading is left out: the time it covers
+    /// is unknown.
+    fn note(&self, reading: Reading, at_ms: u64) {
+        let mut kept = self.kept.lock();
+        let number = *self.number.borrow();
+        let store = &kept.store;
+        if number == 0 && store.since_ms == 0 || (store.up, &store.cause) != (reading.store_up, &reading.store_cause) {
+            let cause = reading.store_cause.clone();
+            kept.store = StoreNow { up: reading.store_up, cause, since_ms: at_ms };
+        }
+        let before = std::mem::replace(&mut kept.before, reading);
+        let reading = &kept.before;
+        let quantile = |now: &Times, before: &Times, quantile| {
+            now.quantile_since(before, quantile).map(|time| time.as_micros() as u64)
+        };
+        let second = Second {
+            number,
+            at_ms,
+            passed: reading.passed.saturating_sub(before.passed),
+            denied: reading.denied.saturating_sub(before.denied),
+            failed: reading.failed.saturating_sub(before.failed),
+            without_store: reading.without_store.saturating_sub(before.without_store),
+            p50_us: quantile(&reading.calls, &before.calls, 0.5),
+            p99_us: quantile(&reading.calls, &before.calls, 0.99),
+            store_p50_us: quantile(&reading.store, &before.store, 0.5),
+            store_p99_us: quantile(&reading.store, &before.store, 0.99),
+            store_up: reading.store_up,
+        };
+        if number > 0 {
+            if kept.seconds.len() == KEPT {
+                kept.seconds.pop_front();
+            }
+            kept.seconds.push_back(second);
+        }
+        drop(kept);
+        self.number.send_replace(number + 1);
+    }
+
+    /// Returns the seconds after the one of this number; after 0 returns all kept seconds.
+    pub fn after(&self, number: u64) -> Vec<Second> {
+        let kept = self.kept.lock();
+        let skipped = kept.seconds.partition_point(|second| second.number <= number);
+        kept.seconds.range(skipped..).cloned().collect()
+    }
+
+    /// Returns the current state of the store.
+    pub fn store(&self) -> StoreNow {
+        self.kept.lock().store.clone()
+    }
+
+    /// Returns a channel that changes every second.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.number.subscribe()
+    }
+}
+
+/// Returns the time by this machine's clock, in milliseconds since the epoch.
+pub(super) fn now_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reading(passed: u64, denied: u64, up: f64) -> Reading {
+        let store_cause = (up < 1.0).then(|| "refused".to_owned());
+        Reading { passed, denied, store_up: up, store_cause, ..Reading::default() }
+    }
+
+    #[test]
+    fn a_second_has_what_came_in_it_and_only_the_last_are_kept() {
+        let history = History::default();
+        for second in 0..=1_000 {
+            history.note(reading(second * 3, second, 1.0), 1_000 * (second + 1));
+        }
+        let seconds = history.after(0);
+        assert_eq!((seconds.len(), seconds[0].number), (KEPT, 101));
+        assert!(seconds.iter().all(|second| (second.passed, second.denied) == (3, 1)));
+        assert_eq!(history.after(998).iter().map(|second| second.number).collect::<Vec<_>>(), [999, 1_000]);
+        assert_eq!(history.after(5_000), []);
+    }
+
+    #[test]
+    fn what_was_counted_before_the_first_reading_is_in_no_second() {
+        let history = History::default();
+        history.note(reading(1_000_000, 7, 1.0), 1);
+        assert_eq!(history.after(0), []);
+        history.note(reading(1_000_002, 7, 1.0), 1_001);
+        assert_eq!(history.after(0)[0].passed, 2);
+    }
+
+    #[test]
+    fn it_knows_since_when_the_store_is_as_it_is_and_why() {
+        let history = History::default();
+        for (second, up) in [1.0, 1.0, 0.0, 0.0, 1.0].into_iter().enumerate() {
+            history.note(reading(0, 0, up), second as u64 + 1);
+            let StoreNow { up: told, cause, since_ms } = history.store();
+            assert_eq!((told, cause.is_some()), (up, up < 1.0));
+            assert_eq!(since_ms, [1, 1, 3, 3, 5][second]);
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! Statements of usage: records without duplicates, summed and sorted.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use super::answer::{Answer, CounterPage, Record};
+use crate::engine::usage::page::{Owner, PageName};
+use crate::engine::usage::{Period, Time, Totals};
+
+/// How long after its end a period is closed. By then, all charges and take-backs at its end are written, and clocks
+/// differ by less than this.
+pub const CLOSED_AFTER_MS: u64 = 5 * 60 * 1_000;
+
+/// The length of time that a row covers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum By {
+    /// As stored.
+    #[default]
+    Kept,
+    /// An hour.
+    Hour,
+    /// A day.
+    Day,
+    /// A calendar month.
+    Month,
+    /// The whole requested time.
+    Total,
+}
+
+/// Options of a statement.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Length of time that a row covers. Records of longer periods keep their length.
+    pub by: By,
+    /// Start of the time.
+    pub from: Time,
+    /// End of the time.
+    pub to: Time,
+    /// Includes periods that are not over.
+    pub open: bool,
+    /// How long after its end a period is over, in milliseconds.
+    pub closed_after_ms: u64,
+}
+
+/// A counter that was used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// Name without a prefix: `{tag}|LIMIT`.
+    pub name: String,
+    /// Owner of the counter.
+    pub owner: Owner,
+    /// The part of the name that identifies the limit.
+    pub limit: String,
+    /// Label of the limit, if the rules in force have it.
+    pub rule: Option<String>,
+}
+
+/// The usage of a counter in a span of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Start of the span.
+    pub start: Time,
+    /// Kind of span: `minute`, `hour`, `day`, `month` or `total`.
+    pub span: &'static str,
+    /// The counter.
+    pub counter: Arc<Counter>,
+    /// The amounts.
+    pub totals: Totals,
+    /// Whether the span is not over, so usage may still be added.
+    pub is_open: bool,
+    /// Earliest expiry of its records; `None` if they have none or it is unknown.
+    pub expires: Option<Time>,
+}
+
+/// A statement collected from answers.
+pub struct Statement {
+    options: Options,
+    /// Hashes of the pages seen so far.
+    seen: HashSet<[u8; 16]>,
+    counters: Vec<Arc<Counter>>,
+    by_name: HashMap<String, usize>,
+    sums: HashMap<(Time, &'static str, usize), Sum>,
+    /// The store's time in the first answer.
+    now: Option<Time>,
+    damaged: u64,
+    left_out: u64,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    totals: Totals,
+    is_open: bool,
+    expires: Option<Time>,
+}
+
+impl By {
+    /// The lengths that can be requested.
+    pub const ALL: [By; 4] = [By::Hour, By::Day, By::Month, By::Total];
+
+    /// Returns the name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            By::Kept => "kept",
+            By::Hour => "hour",
+            By::Day => "day",
+            By::Month => "month",
+            By::Total => "total",
+        }
+    }
+}
+
+impl Statement {
+    /// Creates an empty statement.
+    pub fn new(options: Options) -> Statement {
+        Statement {
+            options,
+            seen: HashSet::new(),
+            counters: Vec::new(),
+            by_name: HashMap::new(),
+            sums: HashMap::new(),
+            now: None,
+            damaged: 0,
+            left_out: 0,
+        }
+    }
+
+    /// Adds the records of an answer, except for pages that were added before.
+    pub fn add(&mut self, answer: Answer) {
+        let now = *self.now.get_or_insert(answer.now);
+        self.damaged += answer.damaged;
+        for page in answer.pages {
+            let hash = blake3::hash(format!("{} {}", answer.store, page.page).as_bytes());
+            let mut short = [0; 16];
+            short.copy_from_slice(&hash.as_bytes()[..16]);
+            if self.seen.insert(short) {
+                self.take(page, now);
+            }
+        }
+    }
+
+    fn take(&mut self, page: CounterPage, now: Time) {
+        let CounterPage { page, domain, descriptor, limit, rule, period, expires, records } = page;
+        let Some(name) = PageName::read(&page).map(|page| page.counter.to_owned()) else { return };
+        let counters = &mut self.counters;
+        let counter = *self.by_name.entry(name).or_insert_with_key(|name| {
+            let owner = Owner { domain, parts: descriptor };
+            counters.push(Arc::new(Counter { name: name.clone(), owner, limit, rule }));
+            counters.len() - 1
+        });
+        for Record { start, totals } in records {
+            if !(self.options.from..self.options.to).contains(&start) {
+                continue;
+            }
+            let (begins, ends, span) = self.span(period, start);
+            // A span is over no sooner than the record's period.
+            let over = ends.min(self.options.to).max(start.plus(period.ms()));
+            let is_open = over.plus(self.options.closed_after_ms) > now;
+            if is_open && !self.options.open {
+                self.left_out += 1;
+                continue;
+            }
+            let sum = self.sums.entry((begins, span, counter)).or_default();
+            sum.totals = sum.totals.plus(totals);
+            sum.is_open |= is_open;
+            sum.expires = [sum.expires, expires].into_iter().flatten().min();
+        }
+    }
+
+    /// Returns the span that a record is summed in: its start, end and kind. A total ends with its last record.
+    fn span(&self, period: Period, start: Time) -> (Time, Time, &'static str) {
+        let Options { from, to, .. } = self.options;
+        let (begins, ends, span) = self.whole_span(period, start);
+        let part = match span {
+            "month" => "part of a month",
+            "day" => "part of a day",
+            "hour" => "part of an hour",
+            // A total covers any time, and a single record is never split.
+            _ => return (begins, ends, span),
+        };
+        if begins < from || ends > to { (begins.max(from), ends.min(to), part) } else { (begins, ends, span) }
+    }
+
+    /// Returns the span before it is cut to the requested time. A total ends with its last record.
+    fn whole_span(&self, period: Period, start: Time) -> (Time, Time, &'static str) {
+        let of = |period: Period| {
+            let begins = Time(start.0 - start.0 % period.ms());
+            (begins, begins.plus(period.ms()), period.name())
+        };
+        match self.options.by {
+            By::Hour if period < Period::Hour => of(Period::Hour),
+            By::Day if period < Period::Day => of(Period::Day),
+            By::Kept | By::Hour | By::Day => of(period),
+            By::Month => {
+                let (begins, ends) = start.month();
+                (begins, ends, "month")
+            }
+            By::Total => (self.options.from, start.plus(period.ms()), "total"),
+        }
+    }
+
+    /// Returns the number of unreadable records.
+    pub fn damaged(&self) -> u64 {
+        self.damaged
+    }
+
+    /// Returns the number of records that are left out because their period is not over.
+    pub fn left_out(&self) -> u64 {
+        self.left_out
+    }
+
+    /// Returns the store's time in the first answer.
+    pub fn now(&self) -> Option<Time> {
+        self.now
+    }
+
+    /// Returns all rows, sorted by time, domain, descriptor and limit.
+    pub fn rows(self) -> Vec<Row> {
+        let Statement { sums, counters, .. } = self;
+        let mut rows: Vec<Row> = sums
+            .into_iter()
+            .map(|((start, span, counter), Sum { totals, is_open, expires })| {
+                let counter = Arc::clone(&counters[counter]);
+                Row { start, span, counter, totals, is_open, expires }
+            })
+            .collect();
+        rows.sort_unstable_by(|one, other| {
+            let (by, than) = (&one.counter, &other.counter);
+            let by_counter = || (&by.owner, &by.limit, &by.name).cmp(&(&than.owner, &than.limit, &than.name));
+            one.start.cmp(&other.start).then_with(by_counter).then_with(|| one.span.cmp(other.span))
+        });
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: u64 = 3_600_000;
+
+    /// Name of a page, its period, and for each period's index the number admitted.
+    type Told<'t> = (&'t str, Period, &'t [(u64, i64)]);
+
+    /// Start hour, span, owner, number admitted, and whether the row is open.
+    type Shown = (u64, &'static str, String, i64, bool);
+
+    fn answer(store: &str, pages: &[Told<'_>]) -> Answer {
+        let page = |(name, period, records): &Told<'_>| {
+            let read = PageName::read(name).unwrap();
+            let owner = read.owner(None).unwrap();
+            let record = |(index, admitted): &(u64, i64)| Record {
+                start: Time(index * period.ms()),
+                totals: Totals { admitted: *admitted, denied: 1, cost: *admitted },
+            };
+            CounterPage {
+                page: (*name).to_owned(),
+                domain: owner.domain,
+                descriptor: owner.parts,
+                limit: read.limit.to_owned(),
+                rule: None,
+                period: *period,
+                expires: None,
+                records: records.iter().map(record).collect(),
+            }
+        };
+        let pages = pages.iter().map(page).collect();
+        // Noon on 10 January 1970.
+        Answer { now: Time(228 * HOUR), store: store.to_owned(), pages, damaged: 0, cursor: None }
+    }
+
+    #[test]
+    fn a_part_of_a_month_a_day_or_an_hour_is_shown_as_part_of_one() {
+        let records: Vec<(u64, i64)> = (0..240).map(|hour| (hour, 1)).collect();
+        let spans = |by, from: u64, to: u64| {
+            let mut statement = Statement::new(Options { from: Time(from * HOUR), to: Time(to * HOUR), ..options(by) });
+            statement.add(answer("main", &[("{shop|user=ann}|fw1:1000|u1:3600000:0", Period::Hour, &records)]));
+            let rows = statement.rows();
+            rows.iter().map(|row| (row.start.0 / HOUR, row.span, row.totals.admitted)).collect::<Vec<_>>()
+        };
+        assert_eq!(spans(By::Day, 30, 72), [(30, "part of a day", 18), (48, "day", 24)]);
+        assert_eq!(spans(By::Day, 24, 50), [(24, "day", 24), (48, "part of a day", 2)]);
+        assert_eq!(spans(By::Month, 12, 48), [(12, "part of a month", 36)]);
+        assert_eq!(spans(By::Hour, 5, 7), [(5, "hour", 1), (6, "hour", 1)]);
+        assert_eq!(spans(By::Total, 12, 48), [(12, "total", 36)]);
+    }
+
+    fn options(by: By) -> Options {
+        Options { by, from: Time(0), to: Time::END, open: false, closed_after_ms: CLOSED_AFTER_MS }
+    }
+
+    fn rows(options: Options, answers: &[Answer]) -> (Vec<Shown>, u64) {
+        let mut statement = Statement::new(options);
+        answers.iter().for_each(|answer| statement.add(answer.clone()));
+        let left_out = statement.left_out();
+        let rows = statement.rows().into_iter().map(|row| {
+            let whose = row.counter.owner.descriptor().to_string();
+            (row.start.0 / HOUR, row.span, whose, row.totals.admitted, row.is_open)
+        });
+        (rows.collect(), left_out)
+    }
+
+    const ANN: &str = "{shop|user=ann}|fw1:1000|u1:3600000:0";
+    const ANN_NEXT: &str = "{shop|user=ann}|fw1:1000|u1:3600000:1";
+    const BOB: &str = "{shop|user=bob}|fw1:1000|u1:86400000:0";
+
+    #[test]
+    fn a_page_counts_once_and_pages_of_one_period_add_up() {
+        let ann = answer("main", &[(ANN, Period::Hour, &[(23, 5), (24, 1)])]);
+        let next = answer("main", &[(ANN_NEXT, Period::Hour, &[(24, 2)]), (ANN, Period::Hour, &[(23, 5), (24, 1)])]);
+        let (told, _) = rows(options(By::Kept), &[ann.clone(), next, ann.clone()]);
+        let whose = || "(user=ann)".to_owned();
+        assert_eq!(told, [(23, "hour", whose(), 5, false), (24, "hour", whose(), 3, false)]);
+        let other = Answer { store: "per_second".into(), ..ann.clone() };
+        assert_eq!(rows(options(By::Kept), &[ann, other]).0[0].3, 10, "another Redis has a page of the same name");
+    }
+
+    #[test]
+    fn rows_are_as_long_as_is_asked_for_and_no_shorter_than_records() {
+        let all = [answer("main", &[(BOB, Period::Day, &[(0, 7), (1, 7)]), (ANN, Period::Hour, &[(1, 1), (25, 2)])])];
+        let told = |by| -> Vec<_> {
+            rows(options(by), &all).0.into_iter().map(|(start, span, whose, ..)| (start, span, whose)).collect()
+        };
+        let (ann, bob) = (|| "(user=ann)".to_owned(), || "(user=bob)".to_owned());
+        let expected = [(0, "day", bob()), (1, "hour", ann()), (24, "day", bob()), (25, "hour", ann())];
+        assert_eq!(told(By::Hour), expected);
+        let expected = [(0, "day", ann()), (0, "day", bob()), (24, "day", ann()), (24, "day", bob())];
+        assert_eq!(told(By::Day), expected);
+        assert_eq!(told(By::Total), [(0, "total", ann()), (0, "total", bob())]);
+        assert_eq!(told(By::Month), [], "January is not over");
+    }
+
+    #[test]
+    fn what_is_not_over_is_left_out_or_marked() {
+        // At noon, the previous hour is over but not closed yet.
+        let all = [answer("main", &[(ANN, Period::Hour, &[(226, 1), (227, 2), (228, 4)])])];
+        let (told, left_out) = rows(options(By::Kept), &all);
+        assert_eq!((told.len(), left_out), (1, 2));
+        let (told, left_out) = rows(Options { open: true, ..options(By::Kept) }, &all);
+        assert_eq!((told.iter().map(|row| row.4).collect::<Vec<_>>(), left_out), (vec![false, true, true], 0));
+        assert_eq!(rows(options(By::Total), &all).0[0].3, 1);
+        let open = rows(Options { open: true, ..options(By::Month) }, &all).0;
+        assert_eq!((open[0].3, open[0].4), (7, true));
+        // A month that is requested up to a time is over at that time.
+        let (told, _) = rows(Options { to: Time(227 * HOUR), ..options(By::Month) }, &all);
+        assert_eq!((told[0].3, told[0].4), (1, false));
+        // But a record of a day that is not over is not.
+        let today = [answer("main", &[(BOB, Period::Day, &[(9, 4)])])];
+        for by in [By::Kept, By::Total] {
+            assert_eq!(rows(Options { to: Time(227 * HOUR), ..options(by) }, &today), (Vec::new(), 1));
+        }
+    }
+}

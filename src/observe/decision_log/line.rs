@@ -1,0 +1,158 @@
+//! A line of the decision log: one limit's answer to a request.
+
+use std::borrow::Cow;
+use std::fmt::Display;
+use std::time::SystemTime;
+
+use serde::Serialize;
+
+use crate::engine::algorithm::Limit;
+use crate::engine::decision::{DecidedBy, Decision, Limited};
+use crate::engine::descriptor::{Descriptor, Request, Role};
+use crate::observe::redaction::Values;
+
+/// The outcome of a request at one limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Outcome {
+    /// The limit allowed the request, or another limit in quota mode did.
+    Allowed,
+    Denied,
+    /// The rule is in shadow mode and denied nothing.
+    ShadowDenied,
+    /// Global shadow mode allowed the request.
+    GlobalShadowDenied,
+}
+
+/// The fields of a line in their order.
+#[derive(Debug, Serialize)]
+pub(super) struct Line<'a> {
+    time: String,
+    domain: &'a str,
+    /// Label of the limit in metrics; none if no rule matches.
+    rule: Option<Cow<'a, str>>,
+    descriptor: Vec<Pair<'a>>,
+    hits: i64,
+    limit: Option<Number>,
+    remaining: Option<u32>,
+    retry_after_ms: Option<u64>,
+    outcome: Outcome,
+    reason: &'static str,
+    sampled: bool,
+    /// In a sampled line, the share of such lines that are written.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sample_share: Option<f64>,
+    /// ID of the instance that decided the call.
+    instance: &'a str,
+    /// Number of the call among those that the instance logged. All lines of a call have the same number.
+    call: u64,
+    request_id: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Pair<'a> {
+    key: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Cow<'a, str>>,
+}
+
+/// A limit, with the names that answers use.
+#[derive(Debug, Serialize)]
+struct Number {
+    algorithm: &'static str,
+    number: u32,
+    /// None for a limit without a period.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    period_ms: Option<u64>,
+}
+
+/// The values shared by all lines of a request.
+pub(super) struct Context<'a, 'd> {
+    pub(super) time: SystemTime,
+    pub(super) request: &'a Request,
+    pub(super) decision: &'a Decision<'d>,
+    pub(super) values: &'a Values,
+    pub(super) id: CallId<'a>,
+}
+
+/// The identity of a call.
+pub(super) struct CallId<'a> {
+    pub(super) instance: &'a str,
+    pub(super) call: u64,
+    /// The caller's ID for the request, if it sent one.
+    pub(super) request_id: Option<&'a dyn Display>,
+}
+
+impl<'a> Context<'a, '_> {
+    /// Returns the line of a limit. `sample_share` is set if only this share of such lines is written.
+    pub(super) fn of_limit(&self, limited: &'a Limited<'a>, sample_share: Option<f64>) -> Option<Line<'a>> {
+        let check = &limited.asked.check;
+        Some(Line {
+            rule: Some(self.values.label(limited.asked.source)),
+            limit: Some(Number::of(&check.limit)),
+            remaining: limited.remaining(),
+            retry_after_ms: limited.retry_after_ms().filter(|_| limited.over()),
+            outcome: self.outcome(limited),
+            reason: reason(limited),
+            sampled: sample_share.is_some(),
+            sample_share,
+            ..self.of_descriptor(self.request.descriptors.get(check.descriptor)?)
+        })
+    }
+
+    /// Returns the line of a descriptor that is denied because the rules do not know it.
+    pub(super) fn of_unknown(&self, descriptor: &'a Descriptor) -> Line<'a> {
+        self.of_descriptor(descriptor)
+    }
+
+    fn of_descriptor(&self, descriptor: &'a Descriptor) -> Line<'a> {
+        let unknown = match self.decision.domain_found {
+            true => DecidedBy::UnknownDescriptor,
+            false => DecidedBy::UnknownDomain,
+        };
+        Line {
+            time: humantime::format_rfc3339_millis(self.time).to_string(),
+            domain: &self.request.domain,
+            rule: None,
+            descriptor: self.values.of_entries(&descriptor.entries).map(|(key, value)| Pair { key, value }).collect(),
+            hits: descriptor.ask.hits(),
+            limit: None,
+            remaining: None,
+            retry_after_ms: None,
+            outcome: if self.decision.only_shadow { Outcome::GlobalShadowDenied } else { Outcome::Denied },
+            reason: unknown.name(),
+            sampled: false,
+            sample_share: None,
+            instance: self.id.instance,
+            call: self.id.call,
+            request_id: self.id.request_id.map(ToString::to_string),
+        }
+    }
+
+    fn outcome(&self, limited: &Limited<'_>) -> Outcome {
+        match limited.role() {
+            _ if !limited.over() => Outcome::Allowed,
+            Role::Shadow => Outcome::ShadowDenied,
+            Role::Enforced | Role::Quota if self.decision.over_limit => Outcome::Denied,
+            Role::Enforced | Role::Quota if self.decision.only_shadow => Outcome::GlobalShadowDenied,
+            Role::Enforced | Role::Quota => Outcome::Allowed,
+        }
+    }
+}
+
+impl Number {
+    fn of(limit: &Limit) -> Number {
+        let period_ms = limit.window().map(|_| limit.period_ms());
+        Number { algorithm: limit.algorithm().name(), number: limit.number(), period_ms }
+    }
+}
+
+/// Returns the reason of a limit's answer: the state of its counter, or the substitute that answered.
+fn reason(limited: &Limited<'_>) -> &'static str {
+    match limited.answer.decided_by() {
+        DecidedBy::Store if limited.banned_ms().is_some() => "banned",
+        DecidedBy::Store if limited.over() => "over",
+        DecidedBy::Store => "within",
+        without_counter => without_counter.name(),
+    }
+}

@@ -1,0 +1,146 @@
+//! The selection of sampled keys.
+
+use std::hash::Hasher as _;
+
+use siphasher::sip::SipHasher13;
+use smallvec::SmallVec;
+
+use super::Shared;
+use crate::engine::descriptor::{Entry, Request};
+use crate::engine::rules::{Allowance, Rule, Rules};
+
+/// A share of all keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// All keys.
+    All,
+    /// Keys with a hash below this bound.
+    Below(u64),
+}
+
+impl Share {
+    /// Creates a share from a number from 0 to 1.
+    pub fn new(ratio: f64) -> Share {
+        if ratio >= 1.0 { Share::All } else { Share::Below((ratio * u64::MAX as f64) as u64) }
+    }
+
+    /// Returns the share as a number from 0 to 1.
+    pub fn as_ratio(self) -> f64 {
+        match self {
+            Share::All => 1.0,
+            Share::Below(bound) => bound as f64 / u64::MAX as f64,
+        }
+    }
+
+    /// Returns half of the share. Its keys are a subset of the whole share's.
+    #[must_use]
+    pub fn half(self) -> Share {
+        match self {
+            Share::All => Share::Below(u64::MAX / 2),
+            Share::Below(bound) => Share::Below(bound / 2),
+        }
+    }
+}
+
+/// Selects the descriptors of requests with sampled counters.
+///
+/// The hash is over the descriptor without the values that share a counter by any of the `N` sets of rules. So a
+/// counter gets all of its requests or none. The exception: if rules with and without shared values use one counter of
+/// another set of rules, that counter may get some of its requests.
+pub struct Sampling<const N: usize> {
+    share: Share,
+    rules: [Shared; N],
+    /// Whether some values share a counter.
+    shares: bool,
+}
+
+/// Whether each descriptor of a request is sampled.
+pub type Picked = SmallVec<[bool; 8]>;
+
+impl<const N: usize> Sampling<N> {
+    /// Creates a selection of this share of the keys that these rules count.
+    pub fn new(share: Share, rules: [Shared; N]) -> Sampling<N> {
+        let shares = rules.iter().any(|rules| (**rules).as_ref().rules().iter().any(shares));
+        Sampling { share, rules, shares }
+    }
+
+    /// Returns the share of keys.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Returns the rules.
+    pub fn rules(&self) -> &[Shared; N] {
+        &self.rules
+    }
+
+    /// Returns whether some values share a counter. If so, other rules may select other keys.
+    pub fn has_shared_counters(&self) -> bool {
+        self.shares
+    }
+
+    /// Returns the same selection for rules with the same content.
+    #[must_use]
+    pub fn with_rules(&self, rules: [Shared; N]) -> Sampling<N> {
+        Sampling { share: self.share, rules, shares: self.shares }
+    }
+
+    /// Returns half of the selection.
+    #[must_use]
+    pub fn half(&self) -> Sampling<N> {
+        Sampling { share: self.share.half(), rules: self.rules.clone(), shares: self.shares }
+    }
+
+    /// Returns whether any descriptor of a request is sampled.
+    pub fn picks_any(&self, request: &Request) -> bool {
+        (0..request.descriptors.len()).any(|descriptor| self.picks(request, descriptor))
+    }
+
+    /// Returns whether each descriptor of a request is sampled.
+    pub fn picked(&self, request: &Request) -> Picked {
+        (0..request.descriptors.len()).map(|descriptor| self.picks(request, descriptor)).collect()
+    }
+
+    /// Returns whether one descriptor of a request is sampled.
+    pub fn picks(&self, request: &Request, descriptor: usize) -> bool {
+        let Share::Below(bound) = self.share else { return true };
+        let (domain, entries) = (&*request.domain, &*request.descriptors[descriptor].entries);
+        let mut rules: SmallVec<[&Rule; 2]> = SmallVec::new();
+        if self.shares {
+            rules.extend(self.rules.iter().filter_map(|rules| find((**rules).as_ref(), domain, entries)));
+        }
+        // A fixed key, so that all instances agree. Clients gain nothing by choosing names that are sampled or not.
+        let mut hasher = SipHasher13::new();
+        let mut add = |text: &str| {
+            hasher.write(text.as_bytes());
+            hasher.write_u8(0xff);
+        };
+        add(domain);
+        for (level, entry) in entries.iter().enumerate() {
+            add(&entry.key);
+            let is_shared = |rule: &&Rule| rule.shared_pattern(level).is_some() || names_holder(rule, level);
+            if !rules.iter().any(is_shared) {
+                add(&entry.value);
+            }
+        }
+        hasher.finish() < bound
+    }
+}
+
+fn find<'r>(rules: &'r Rules, domain: &str, entries: &[Entry]) -> Option<&'r Rule> {
+    rules.find(rules.domain(domain)?, entries)
+}
+
+/// Returns whether values share a counter by this rule.
+fn shares(rule: &Rule) -> bool {
+    (0..rule.levels()).any(|level| rule.shared_pattern(level).is_some() || names_holder(rule, level))
+}
+
+/// Returns whether the value at this level identifies the holder of a slot and is not part of the counter's name.
+fn names_holder(rule: &Rule, level: usize) -> bool {
+    let has_holders = |allowance: &Allowance| match allowance {
+        Allowance::Limited(limit) => limit.algorithm().has_holders(),
+        Allowance::Unlimited => false,
+    };
+    level + 1 == rule.levels() && rule.limits.iter().any(|limit| has_holders(&limit.config.allowance))
+}

@@ -1,0 +1,193 @@
+//! What-if replays: the effect of another limit on the latest requests. Requests of some keys are kept and replayed
+//! with the real algorithms, on the clock of those requests.
+//!
+//! ```text
+//! worker ─▶ sample       selects keys by their hash, and copies their requests
+//! thread ─▶ ring         keeps the latest requests, bounded in number and in bytes
+//! people ◀─ trial        replays them by the rules in force and by another limit
+//!        ◀─ log          writes them as lines for `tollgate replay`
+//! ```
+//!
+//! No answer depends on a replay, and it does not touch the service's counters. Replays start with empty counters, so
+//! usage before the first request of the ring is unknown.
+
+mod log;
+mod ring;
+mod trial;
+
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::engine::algorithm::{Algorithm, LimitErrors};
+use crate::engine::clock::Clock;
+use crate::engine::descriptor::Request;
+use crate::engine::plan::{CounterKeys, PlanOptions};
+use crate::engine::rules::Rules;
+use crate::observe::redaction::Values;
+use crate::observe::sample::{Queue, Sampling, Share, Shared};
+use crate::observe::watch::{Observed, Observer, Watch};
+use crate::replay::Goal;
+use ring::Ring;
+
+pub use trial::{Kept, LimitOfRule, Overview, RuleLine, Trial};
+
+/// Interval at which the thread takes queued requests.
+const TICK: Duration = Duration::from_millis(50);
+/// Pause after a panic.
+const RETRY: Duration = Duration::from_secs(1);
+/// The most memory of queued requests, in bytes.
+const MOST_WAITING_BYTES: usize = 2 << 20;
+/// The most memory of the ring, in bytes.
+const MOST_RING_BYTES: usize = 8 << 20;
+
+/// Options for keeping and replaying requests.
+#[derive(Clone, Debug)]
+pub struct WhatIfOptions {
+    /// The most requests to keep.
+    pub requests: usize,
+    /// The share of keys with requests to keep, from 0 to 1.
+    pub sample: f64,
+    /// Options for planning requests. Global shadow mode is ignored, so that only the rules decide.
+    pub plan: PlanOptions,
+    /// Number of instances that share the traffic of a key. Each replays its share of every limit.
+    pub replicas: u32,
+    /// How keys show the values of descriptors.
+    pub values: Values,
+    /// ID of this instance, in the lines of the log.
+    pub instance: String,
+}
+
+/// The latest requests of some keys.
+pub struct WhatIf {
+    options: WhatIfOptions,
+    /// Requests sampled by the rules in force, once there are any. Changes under the lock of the state.
+    queue: Queue<1>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    ring: Ring,
+    /// Number of requests dropped because the queue was full.
+    dropped: u64,
+}
+
+/// A question: the effect of another limit.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Question {
+    /// Domain of the rule.
+    pub domain: String,
+    /// Label of the limit.
+    pub rule: String,
+    /// Another number; `None` for the present one. The same applies to the other fields.
+    pub number: Option<u32>,
+    /// Another algorithm. Options that it does not have are dropped.
+    pub algorithm: Option<Algorithm>,
+    /// Another period.
+    pub period_ms: Option<u64>,
+    /// Also search for the smallest number that denies no more than this.
+    pub goal: Option<Goal>,
+}
+
+/// The reason why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum WhatIfError {
+    /// No rules are in force yet.
+    #[error("no rules are in force yet")]
+    NoRules,
+    /// No limit has this label.
+    #[error("the rules in force have no limit {0} in the domain {1}")]
+    NoLimit(String, String),
+    /// A concurrency limit: requests do not show when a stream ends.
+    #[error("a limit of concurrency cannot be replayed: no request says when a stream ends")]
+    Concurrency,
+    /// The limit is invalid.
+    #[error(transparent)]
+    Limit(#[from] LimitErrors),
+    /// There is no memory for the counters of even a single key.
+    #[error("the counters of the requests that are kept have no room: set a lower WHAT_IF_REQUESTS")]
+    NoRoom,
+    /// The replay exceeded its time limit.
+    #[error("the replay takes longer than {} seconds: set a lower WHAT_IF_REQUESTS", trial::LONGEST.as_secs())]
+    TooLong,
+}
+
+impl WhatIf {
+    /// Creates an empty ring. It keeps nothing until rules are set.
+    pub fn new(options: WhatIfOptions, clock: impl Clock) -> WhatIf {
+        let plan = PlanOptions { shadow_mode: false, counter_keys: CounterKeys::default(), ..options.plan };
+        let queue = Queue::new(clock, MOST_WAITING_BYTES);
+        WhatIf { options: WhatIfOptions { plan, ..options }, queue, state: Mutex::default() }
+    }
+
+    /// Queues a copy of a decided request if its keys are sampled.
+    pub fn offer(&self, request: &Request) {
+        self.queue.offer(request);
+    }
+
+    /// Sets the rules in force. The ring is emptied if they may select other keys.
+    pub fn put_in_force(&self, rules: Shared) {
+        let mut state = self.state.lock();
+        let sampling = Arc::new(Sampling::new(Share::new(self.options.sample), [rules]));
+        let begins_anew = self.queue.sampling().is_some_and(|old| {
+            let says = |sampling: &Sampling<1>| (*sampling.rules()[0]).as_ref().version().to_owned();
+            (old.has_shared_counters() || sampling.has_shared_counters()) && says(&old) != says(&sampling)
+        });
+        if begins_anew {
+            drop(self.queue.take());
+            state.ring.clear();
+        }
+        self.queue.sample(sampling);
+    }
+
+    /// Moves queued requests into the ring.
+    pub fn keep(&self) {
+        let mut state = self.state.lock();
+        let waiting = self.queue.take();
+        state.dropped += waiting.dropped;
+        let Some(sampling) = self.queue.sampling() else { return };
+        for (at_ms, request) in waiting.requests.into_iter().filter(|(_, request)| sampling.picks_any(request)) {
+            state.ring.push((at_ms, request), (self.options.requests, MOST_RING_BYTES));
+        }
+    }
+
+    /// Starts a thread that keeps requests until this object is dropped.
+    ///
+    /// # Errors
+    /// Fails if the system cannot create a thread.
+    pub fn follow(self: &Arc<Self>) -> io::Result<()> {
+        let what_if = Arc::downgrade(self);
+        thread::Builder::new().name("what-if".to_owned()).spawn(move || follow(&what_if))?;
+        Ok(())
+    }
+}
+
+impl Observer for WhatIf {
+    fn watch(self: Arc<Self>, rules: &Arc<Rules>) -> Arc<dyn Watch> {
+        self.put_in_force(Arc::clone(rules) as _);
+        self
+    }
+}
+
+impl Watch for WhatIf {
+    fn decided(&self, observed: &Observed<'_, '_>) {
+        self.offer(observed.request);
+    }
+}
+
+fn follow(what_if: &Weak<WhatIf>) {
+    loop {
+        thread::sleep(TICK);
+        let Some(what_if) = what_if.upgrade() else { return };
+        if catch_unwind(AssertUnwindSafe(|| what_if.keep())).is_err() {
+            // The requests that caused it have left the queue.
+            tracing::error!(retry = ?RETRY, "a panic while requests are kept to be replayed");
+            thread::sleep(RETRY);
+        }
+    }
+}

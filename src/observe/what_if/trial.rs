@@ -1,0 +1,310 @@
+//! Replays of the ring.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+use std::time::{Duration, Instant, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use super::ring::Event;
+use super::{Question, WhatIf, WhatIfError};
+use crate::engine::algorithm::{Limit, LimitErrors};
+use crate::engine::check::StoreError;
+use crate::engine::descriptor::Request;
+use crate::engine::rules::{Allowance, Rule, RuleLimit, Rules};
+use crate::observe::sample::{Picked, Sampling};
+use crate::replay::{LimitReport, Peaks, Point, Read, Report, Run, Search, Suggestion, Trying, UpTo};
+
+/// Time limit of a replay.
+pub(super) const LONGEST: Duration = Duration::from_secs(10);
+
+/// The most memory of a replay's counters, in bytes. With the ring, its queue, and a copy of its list, this is below 32
+/// MiB.
+const MOST_BYTES: usize = 12 << 20;
+
+/// The most rules in an answer, and the most keys of a rule.
+const MOST_RULES: usize = 500;
+const MOST_KEYS: usize = 25;
+
+/// Number of requests replayed between two checks of the time limit.
+const BETWEEN_LOOKS: usize = 1_024;
+
+/// The content of the ring.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Kept {
+    /// The share of keys in the settings.
+    pub sample: f64,
+    /// The share of keys that was replayed, which is lower if there is too little memory for counters.
+    pub sample_now: f64,
+    /// Number of instances that share the requests of a key.
+    pub replicas: u32,
+    /// Number of requests replayed.
+    pub requests: usize,
+    /// Time of the first request (RFC 3339).
+    pub first: Option<String>,
+    /// Time of the last request.
+    pub last: Option<String>,
+    /// Number of requests dropped since the start because the queue was full.
+    pub dropped: u64,
+}
+
+/// The limits that the requests of the ring used.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Overview {
+    /// The content of the ring.
+    #[serde(flatten)]
+    pub kept: Kept,
+    /// Limits, those with the most decisions first.
+    pub rules: Vec<RuleLine>,
+    /// Number of limits left out.
+    pub more_rules: usize,
+}
+
+/// The results of a limit in force for the ring.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RuleLine {
+    /// Domain of the rule.
+    pub domain: String,
+    /// Label of the limit.
+    pub rule: String,
+    /// The limit in words.
+    pub limit: String,
+    /// Number of decisions.
+    pub decisions: u64,
+    /// Number of denials.
+    pub denied: u64,
+    /// Number of keys.
+    pub keys: u64,
+    /// Number of keys with a denial.
+    pub keys_denied: u64,
+}
+
+/// A limit without its options.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LimitOfRule {
+    /// Number of hits.
+    pub number: u32,
+    /// Algorithm.
+    pub algorithm: &'static str,
+    /// Period in milliseconds.
+    pub period_ms: u64,
+}
+
+/// The effect of another limit on the requests of the ring.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Trial {
+    /// The content of the ring.
+    #[serde(flatten)]
+    pub kept: Kept,
+    /// The limit in force.
+    pub in_force: LimitOfRule,
+    /// The other limit.
+    pub tried: LimitOfRule,
+    /// Results of the limit in force.
+    pub now: LimitReport,
+    /// Results of the other limit.
+    pub then: LimitReport,
+    /// Distribution of each key's highest demand within a period.
+    pub peaks: Vec<UpTo>,
+    /// The number that was searched for, with the denials at other numbers.
+    pub suggestion: Option<Suggestion>,
+}
+
+/// The data of a replay.
+struct Scene {
+    sampling: Arc<Sampling<1>>,
+    events: Vec<Event>,
+    dropped: u64,
+    end: Instant,
+}
+
+impl WhatIf {
+    /// Returns the limits that the requests of the ring used. This takes seconds if there are many requests.
+    ///
+    /// # Errors
+    /// Fails if the requests cannot be replayed.
+    pub fn overview(&self) -> Result<Overview, WhatIfError> {
+        self.replay(|scene| {
+            let mut run = Run::trying(scene.rules(), &self.options.plan, self.trying(None));
+            scene.each(|at_ms, request, picked| run.decide_at(at_ms, request, |it| picked[it]).map(drop))?;
+            let mut limits = Report::new(Read::default(), &run).limits;
+            limits.retain(|limit| !limit.not_replayed);
+            limits.sort_by_key(|limit| Reverse(limit.decisions));
+            let more_rules = limits.len().saturating_sub(MOST_RULES);
+            let rules = limits.into_iter().take(MOST_RULES).map(RuleLine::new).collect();
+            Ok(Overview { kept: self.kept(scene), rules, more_rules })
+        })
+    }
+
+    /// Returns the effect of another limit on the requests of the ring.
+    ///
+    /// # Errors
+    /// Fails if the limit is invalid, or if the requests cannot be replayed.
+    pub fn ask(&self, question: &Question) -> Result<Trial, WhatIfError> {
+        self.replay(|scene| self.try_on(scene, question))
+    }
+
+    /// Replays all keys. While there is too little memory for their counters, it retries with half of the keys.
+    fn replay<T>(&self, replay: impl Fn(&Scene) -> Result<T, Trouble>) -> Result<T, WhatIfError> {
+        self.keep();
+        let mut scene = {
+            let state = self.state.lock();
+            let sampling = self.queue.sampling().ok_or(WhatIfError::NoRules)?;
+            Scene { sampling, events: state.ring.events(), dropped: state.dropped, end: Instant::now() + LONGEST }
+        };
+        loop {
+            match replay(&scene) {
+                Ok(told) => return Ok(told),
+                Err(Trouble::Other(error)) => return Err(error),
+                Err(Trouble::Room) if scene.events.is_empty() => return Err(WhatIfError::NoRoom),
+                Err(Trouble::Room) => scene.halve(),
+            }
+        }
+    }
+
+    fn try_on(&self, scene: &Scene, question: &Question) -> Result<Trial, Trouble> {
+        let (rules, plan) = (scene.rules(), &self.options.plan);
+        let found = find(rules, question)?;
+        let (rule, of_rule, in_force) = found;
+        let tried = other(&in_force, question).map_err(WhatIfError::Limit)?;
+        if in_force.algorithm().has_holders() || tried.algorithm().has_holders() {
+            return Err(WhatIfError::Concurrency.into());
+        }
+        let told_by = |limit: Option<Limit>| {
+            let limit = limit.map(|limit| (of_rule.id, limit));
+            let mut run = Run::trying(rules, plan, self.trying(limit));
+            scene.each(|at_ms, request, picked| run.decide_at(at_ms, request, |it| picked[it]).map(drop))?;
+            let search = question.goal.filter(|_| limit.is_some());
+            let search = search.map(|goal| Search::of(goal, &run, |limit| limit.id == of_rule.id));
+            // Frees the counters of the run before those of the search are created.
+            Ok::<_, Trouble>((run.told_by((rule, of_rule), MOST_KEYS), search))
+        };
+        let (now, _) = told_by(None)?;
+        let (then, search) = told_by(Some(tried))?;
+        let suggestion = search.map(|search| self.suggest(scene, search)).transpose()?.flatten();
+        let mut peaks = Peaks::new(rules, plan, (of_rule.id, tried.period_ms()));
+        scene.each(|at_ms, request, picked| {
+            peaks.add(at_ms, request, |it| picked[it]);
+            Ok(())
+        })?;
+        let replicas = u64::from(self.replicas());
+        let whole = |UpTo { hits, keys }| UpTo { hits: hits * replicas, keys };
+        Ok(Trial {
+            kept: self.kept(scene),
+            in_force: LimitOfRule::new(&in_force),
+            tried: LimitOfRule::new(&tried),
+            now,
+            then,
+            peaks: peaks.spread().into_iter().map(whole).collect(),
+            suggestion,
+        })
+    }
+
+    /// Returns the number for all instances together that denies no more than the goal.
+    fn suggest(&self, scene: &Scene, mut search: Search<'_>) -> Result<Option<Suggestion>, Trouble> {
+        while !search.is_done() {
+            scene.each(|at_ms, request, picked| search.decide_at(at_ms, request, |it| picked[it]))?;
+            search.narrow();
+        }
+        let whole = |number: u32| number.saturating_mul(self.replicas());
+        Ok(search.suggestions().into_iter().next().map(|suggestion| Suggestion {
+            number: suggestion.number.map(whole),
+            present: whole(suggestion.present),
+            curve: suggestion.curve.iter().map(|point| Point { number: whole(point.number), ..*point }).collect(),
+            ..suggestion
+        }))
+    }
+
+    fn replicas(&self) -> u32 {
+        self.options.replicas.max(1)
+    }
+
+    fn trying(&self, limit: Option<(usize, Limit)>) -> Trying {
+        let values = self.options.values.clone();
+        Trying { limit, replicas: self.replicas(), values, most_bytes: MOST_BYTES }
+    }
+
+    fn kept(&self, scene: &Scene) -> Kept {
+        let time = |(at_ms, _): &Event| {
+            humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(*at_ms)).to_string()
+        };
+        Kept {
+            sample: self.options.sample,
+            sample_now: scene.sampling.share().as_ratio(),
+            replicas: self.replicas(),
+            requests: scene.events.len(),
+            first: scene.events.first().map(time),
+            last: scene.events.last().map(time),
+            dropped: scene.dropped,
+        }
+    }
+}
+
+impl Scene {
+    fn rules(&self) -> &Rules {
+        (*self.sampling.rules()[0]).as_ref()
+    }
+
+    /// Calls `visit` for every request, with which of its descriptors are sampled.
+    fn each(&self, mut visit: impl FnMut(u64, &Request, &Picked) -> Result<(), StoreError>) -> Result<(), Trouble> {
+        for some in self.events.chunks(BETWEEN_LOOKS) {
+            if Instant::now() >= self.end {
+                return Err(WhatIfError::TooLong.into());
+            }
+            let mut each = some.iter().map(|(at_ms, request)| (*at_ms, request, self.sampling.picked(request)));
+            // A memory store fails only for lack of memory.
+            each.try_for_each(|(at_ms, request, picked)| visit(at_ms, request, &picked)).map_err(|_| Trouble::Room)?;
+        }
+        Ok(())
+    }
+
+    fn halve(&mut self) {
+        self.sampling = Arc::new(self.sampling.half());
+        self.events.retain(|(_, request)| self.sampling.picks_any(request));
+    }
+}
+
+/// The reason why a replay stopped early.
+enum Trouble {
+    /// There is too little memory for counters.
+    Room,
+    Other(WhatIfError),
+}
+
+impl From<WhatIfError> for Trouble {
+    fn from(error: WhatIfError) -> Self {
+        Trouble::Other(error)
+    }
+}
+
+fn find<'r>(rules: &'r Rules, question: &Question) -> Result<(&'r Rule, &'r RuleLimit, Limit), WhatIfError> {
+    let Question { domain, rule: name, .. } = question;
+    let is_it = |(rule, limit): &(&Rule, &RuleLimit)| *rule.domain == **domain && *limit.label == **name;
+    let (rule, of_rule) =
+        rules.limits().find(is_it).ok_or_else(|| WhatIfError::NoLimit(name.clone(), domain.clone()))?;
+    match of_rule.config.allowance {
+        Allowance::Limited(limit) => Ok((rule, of_rule, limit)),
+        Allowance::Unlimited => Err(WhatIfError::NoLimit(name.clone(), domain.clone())),
+    }
+}
+
+/// Returns the limit in question.
+fn other(limit: &Limit, question: &Question) -> Result<Limit, LimitErrors> {
+    let algorithm = question.algorithm.unwrap_or(limit.algorithm());
+    let period = question.period_ms.map_or(limit.period(), Duration::from_millis);
+    Limit::new(algorithm, question.number.unwrap_or(limit.number()), period, limit.options().of(algorithm))
+}
+
+impl LimitOfRule {
+    fn new(limit: &Limit) -> LimitOfRule {
+        let algorithm = limit.algorithm().name();
+        LimitOfRule { number: limit.number(), algorithm, period_ms: limit.period_ms() }
+    }
+}
+
+impl RuleLine {
+    fn new(limit: LimitReport) -> RuleLine {
+        let LimitReport { domain, rule, limit, decisions, denied, keys, keys_denied, .. } = limit;
+        RuleLine { domain, rule, limit, decisions, denied, keys, keys_denied }
+    }
+}

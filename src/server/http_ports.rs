@@ -1,0 +1,125 @@
+//! The parts of the HTTP ports that the settings turn on, and the ports themselves.
+
+use std::sync::Arc;
+
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinHandle;
+
+use super::options;
+use crate::grpc::Service;
+use crate::http::console::data::{History, RedisHistory};
+use crate::http::{self, Admin, Console, JsonApi};
+use crate::limiter::Limiter;
+use crate::metrics::Metrics;
+use crate::observe::Observing;
+use crate::settings::Settings;
+use crate::shared::adjusting::Steering;
+use crate::shared::fleet::Fleet;
+use crate::shared::usage::UsageStore;
+use crate::spans::Spans;
+use crate::store::Store;
+use crate::telemetry::Events;
+use crate::wire::json::Mapping;
+
+/// Largest number of open connections to the debug port; the oldest is closed for a new one.
+const DEBUG_CONNECTIONS: usize = 8;
+
+/// Largest number of open connections to the statistics port. Prometheus uses one or two.
+const STATISTICS_CONNECTIONS: usize = 16;
+
+/// The state that several parts share.
+pub(super) struct Parts<'p, S> {
+    pub(super) settings: &'p Settings,
+    pub(super) limiter: &'p Arc<Limiter<S>>,
+    pub(super) metrics: &'p Arc<Metrics>,
+    pub(super) spans: &'p Spans,
+}
+
+impl<S: Store> Parts<'_, S> {
+    /// Returns `/json`, which decides on a worker's runtime; `None` if `JSON_API` is off.
+    pub(super) fn json(&self, runtime: Handle) -> anyhow::Result<Option<JsonApi<S>>> {
+        if !self.settings.listeners.json_api {
+            return Ok(None);
+        }
+        let (limiter, metrics) = (Arc::clone(self.limiter), Arc::clone(self.metrics));
+        let service = Service::new(limiter, metrics, options::service(self.settings)).traced(self.spans.clone());
+        let most_bytes = self.settings.requests.max_message_bytes as usize;
+        Ok(Some(JsonApi::new(service, runtime, most_bytes, Mapping::new()?)))
+    }
+
+    /// Returns the routes for administrators, whose decisions run on a worker's runtime; `None` without a token.
+    pub(super) fn admin(
+        &self,
+        runtime: Handle,
+        shared: (Arc<Steering<S>>, Arc<Fleet<S>>),
+        usage: UsageStore,
+        observing: &Observing,
+    ) -> anyhow::Result<Option<Admin<S>>> {
+        let Some(tokens) = self.settings.listeners.admin_tokens()? else { return Ok(None) };
+        let limiter = (Arc::clone(self.limiter), runtime);
+        let admin = Admin::new(limiter, shared, usage, tokens, self.settings.store.redis_timeout);
+        Ok(Some(admin.observing(observing.clone()).showing(self.settings.decisions.reader_values()?)))
+    }
+
+    /// Returns the console, and starts recording its charts; `None` if `CONSOLE` is off.
+    pub(super) fn console(
+        &self,
+        redis_history: Arc<RedisHistory>,
+        events: Events,
+        (store, grpc, grpc_tls): (&str, String, bool),
+    ) -> anyhow::Result<Option<Console>> {
+        if !self.settings.listeners.console {
+            return Ok(None);
+        }
+        let history = Arc::new(History::default());
+        tokio::spawn(Arc::clone(&history).follow(Arc::clone(self.metrics)));
+        let redis = self.settings.store.redis()?;
+        if redis.is_some() {
+            tokio::spawn(Arc::clone(&redis_history).follow(Arc::clone(self.metrics)));
+        }
+        let about = http::About {
+            store: store.to_owned(),
+            redis: redis.map(|redis| (redis, redis_history)),
+            shadow_mode: self.settings.deciding.shadow_mode,
+            grpc,
+            grpc_tls,
+        };
+        Ok(Some(Console::new(history, events, about)))
+    }
+
+    /// Serves the debug port, if there is one, until `stop` is set.
+    pub(super) fn serve_debug(&self, port: Option<TcpListener>, stop: &watch::Receiver<bool>) {
+        if let Some(port) = port {
+            let router = http::debug_router(Arc::clone(self.limiter), Arc::clone(self.metrics));
+            serve(port, router, DEBUG_CONNECTIONS, stop.clone());
+        }
+    }
+
+    /// Serves the statistics port, if there is one, until `stop` is set.
+    pub(super) fn serve_statistics(&self, port: Option<TcpListener>, stop: &watch::Receiver<bool>) {
+        let statistics = &self.settings.statistics;
+        let Some(port) = port else { return };
+        if let Some(path) = statistics.missing_mapping() {
+            tracing::warn!(
+                path = %path.display(),
+                "PROMETHEUS_MAPPER_YAML names a file that is not there: the built-in names stay"
+            );
+        }
+        let router = http::statistics_router(&statistics.prometheus_path, Arc::clone(self.metrics));
+        serve(port, router, STATISTICS_CONNECTIONS, stop.clone());
+    }
+}
+
+/// Serves a port with at most so many connections, until `stop` is set or its sender is gone.
+pub(super) fn serve(
+    port: TcpListener,
+    router: axum::Router,
+    connections: usize,
+    mut stop: watch::Receiver<bool>,
+) -> JoinHandle<()> {
+    tokio::spawn(http::serve(port, router, Arc::new(Semaphore::new(connections)), async move {
+        let _ = stop.wait_for(|stop| *stop).await;
+    }))
+}

@@ -1,0 +1,110 @@
+//! Heartbeats: each instance repeatedly publishes its state in Redis, for all others to see. An instance that was
+//! silent for longer than [`TTL`] is no longer listed.
+//!
+//! All ages are measured on the store's clock: an instance publishes how long ago an event was, never its time.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::engine::check::StoreError;
+use crate::shared::redis::heartbeats::RedisHeartbeats;
+
+/// How long a silent instance is listed.
+pub const TTL: Duration = Duration::from_secs(15);
+
+/// The most instances listed.
+pub const MOST: usize = 200;
+
+/// The store of a service's heartbeats.
+pub enum HeartbeatStore {
+    /// Redis.
+    Redis(Box<RedisHeartbeats>),
+    /// No store: a process with counters in its memory shares nothing.
+    Memory,
+}
+
+/// The published state of an instance. Another version of Tollgate may omit fields or add others.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Said {
+    /// The version of Tollgate.
+    pub version: String,
+    /// Whether the instance answers requests.
+    pub state: ReplicaState,
+    /// The version of the rules in force, or `None` before there are any.
+    pub rules: Option<String>,
+    /// How long the rules have been in force, in milliseconds.
+    pub rules_age_ms: u64,
+    /// The version of the candidate rules, if there are any.
+    pub candidates: Option<String>,
+    /// How long the instance has run, in milliseconds.
+    pub uptime_ms: u64,
+}
+
+/// Whether an instance answers requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ReplicaState {
+    /// The instance answers by rules.
+    Ready,
+    /// The instance is shutting down, and will soon stop answering.
+    Draining,
+    /// The instance has no rules yet, or does not meet another condition of health.
+    #[default]
+    #[serde(other)]
+    NotReady,
+}
+
+impl ReplicaState {
+    /// Returns the name for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ReplicaState::Ready => "ready",
+            ReplicaState::NotReady => "not ready",
+            ReplicaState::Draining => "draining",
+        }
+    }
+}
+
+/// A command to the store.
+#[derive(Clone, Copy, Debug)]
+pub enum Command<'c> {
+    /// Publish the state of this instance.
+    Beat(&'c Said),
+    /// Remove this instance.
+    Leave,
+}
+
+/// An instance that has published its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The ID of the instance.
+    pub id: String,
+    /// How long ago it published its state, in milliseconds.
+    pub heard_ms: u64,
+    /// The published state, or `None` if this version of Tollgate cannot read it.
+    pub said: Option<Said>,
+}
+
+/// The instances in the store.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reply {
+    /// All instances, including the one that asks.
+    pub replicas: Vec<Heartbeat>,
+    /// Whether there are too many instances to list the one that asks.
+    pub is_full: bool,
+}
+
+impl HeartbeatStore {
+    /// Executes a command of the instance with this ID, and returns all instances.
+    ///
+    /// # Errors
+    /// If the store does not answer.
+    pub async fn ask(&self, id: &str, command: Command<'_>) -> Result<Reply, StoreError> {
+        match self {
+            HeartbeatStore::Redis(redis) => redis.ask(id, command).await,
+            HeartbeatStore::Memory => Ok(Reply::default()),
+        }
+    }
+}

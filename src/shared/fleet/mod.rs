@@ -1,0 +1,223 @@
+//! The instances that share a store. Each publishes its state every [`PERIOD`] and whenever the state changes, and
+//! reads the state of the others. One call does both, from a separate task: no decision waits for it or depends on it.
+//!
+//! While the store does not answer, the known instances are listed for as long as if they were silent.
+
+pub mod heartbeats;
+mod report;
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use crate::engine::check::StoreError;
+use crate::limiter::Limiter;
+use crate::metrics::{Metrics, ReplicaCounts};
+use crate::observe::candidates::Candidates;
+use crate::shared::fleet::heartbeats::{Command, Heartbeat, HeartbeatStore, MOST, ReplicaState, Reply, Said, TTL};
+use crate::store::Store;
+use crate::version;
+
+pub use report::{Line, Report};
+
+/// The target of this module's log lines.
+pub const LOG_TARGET: &str = module_path!();
+
+/// How often an instance publishes its state.
+pub const PERIOD: Duration = Duration::from_secs(3);
+
+/// How often an instance checks whether its state has changed.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Timeout of the message that an instance leaves.
+const LAST_WORD: Duration = Duration::from_millis(500);
+
+/// One of the instances that share a store, with its knowledge of the others.
+pub struct Fleet<S> {
+    id: String,
+    limiter: Arc<Limiter<S>>,
+    metrics: Arc<Metrics>,
+    candidates: Option<Arc<Candidates>>,
+    store: HeartbeatStore,
+    state: Box<dyn Fn() -> ReplicaState + Send + Sync>,
+    started: Instant,
+    /// Held while the store is asked; `true` after this instance has left.
+    asking: tokio::sync::Mutex<bool>,
+    known: Mutex<Known>,
+}
+
+/// The latest knowledge.
+#[derive(Default)]
+struct Known {
+    /// The version of the rules in force, and since when.
+    rules: Option<(String, Instant)>,
+    heard: Option<Heard>,
+    /// Why the store did not answer the last question.
+    error: Option<StoreError>,
+    is_full: bool,
+}
+
+/// The other instances, when the store last answered.
+struct Heard {
+    others: Vec<Heartbeat>,
+    at: Instant,
+}
+
+impl<S: Store> Fleet<S> {
+    /// The replica of this ID, which meets others in this store. It says what `state` tells.
+    pub fn new(
+        id: String,
+        (limiter, metrics, candidates): (Arc<Limiter<S>>, Arc<Metrics>, Option<Arc<Candidates>>),
+        store: HeartbeatStore,
+        state: impl Fn() -> ReplicaState + Send + Sync + 'static,
+    ) -> Fleet<S> {
+        Fleet {
+            id,
+            limiter,
+            metrics,
+            candidates,
+            store,
+            state: Box::new(state),
+            started: Instant::now(),
+            asking: tokio::sync::Mutex::default(),
+            known: Mutex::default(),
+        }
+    }
+
+    /// Publishes the state of this instance and reads the others', forever.
+    pub async fn keep(&self) -> Infallible {
+        let mut ticks = interval(LOOK);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut last: Option<(Said, Instant)> = None;
+        loop {
+            ticks.tick().await;
+            let said = self.said();
+            let is_news = last.as_ref().is_none_or(|(before, at)| at.elapsed() >= PERIOD || differs(before, &said));
+            if is_news {
+                last = Some((said.clone(), Instant::now()));
+                self.beat(&said).await;
+            }
+        }
+    }
+
+    /// Removes this instance from the store. Others then need not wait until it counts as silent.
+    pub async fn leave(&self) {
+        let last_word = async {
+            let mut has_left = self.asking.lock().await;
+            *has_left = true;
+            self.store.ask(&self.id, Command::Leave).await
+        };
+        if let Ok(Err(error)) = timeout(LAST_WORD, last_word).await {
+            tracing::debug!(%error, "the store does not hear that this replica goes");
+        }
+    }
+
+    /// Returns the instances, as far as this one knows them.
+    pub fn report(&self) -> Report {
+        let own = Heartbeat { id: self.id.clone(), heard_ms: 0, said: Some(self.said()) };
+        let known = self.known.lock();
+        let since = known.heard.as_ref().map_or(Duration::ZERO, |heard| heard.at.elapsed());
+        let others = known.heard.iter().flat_map(|heard| &heard.others).map(|other| aged(other, since));
+        let listed = others.filter(|other| other.heard_ms < ms(TTL));
+        let unavailable = known.error.as_ref().map(ToString::to_string);
+        Report::new(own, listed, unavailable)
+    }
+
+    /// Returns the state of this instance.
+    fn said(&self) -> Said {
+        let snapshot = self.limiter.snapshot();
+        let version = snapshot.is_in_force().then(|| snapshot.rules.version());
+        let mut known = self.known.lock();
+        if known.rules.as_ref().map(|(version, _)| version.as_str()) != version {
+            known.rules = version.map(|version| (version.to_owned(), Instant::now()));
+        }
+        Said {
+            version: version::VERSION.to_owned(),
+            state: (self.state)(),
+            rules: known.rules.as_ref().map(|(version, _)| version.clone()),
+            rules_age_ms: known.rules.as_ref().map_or(0, |(_, since)| ms(since.elapsed())),
+            candidates: self.candidates.as_ref().and_then(|candidates| candidates.version()),
+            uptime_ms: ms(self.started.elapsed()),
+        }
+    }
+
+    async fn beat(&self, said: &Said) {
+        let has_left = self.asking.lock().await;
+        if *has_left {
+            return;
+        }
+        let reply = self.store.ask(&self.id, Command::Beat(said)).await;
+        drop(has_left);
+        self.take(reply);
+        let report = self.report();
+        self.metrics.set_replicas(ReplicaCounts {
+            same: report.count(|line| line.rules.is_some() && line.version == said.version && line.rules == said.rules),
+            other: report
+                .count(|line| line.rules.is_some() && line.version == said.version && line.rules != said.rules),
+            unknown: report.count(|line| line.rules.is_none() || line.version != said.version),
+        });
+    }
+
+    fn take(&self, reply: Result<Reply, StoreError>) {
+        let mut known = self.known.lock();
+        match reply {
+            Ok(Reply { replicas, is_full }) => {
+                let others = replicas.into_iter().filter(|replica| replica.id != self.id).collect();
+                known.heard = Some(Heard { others, at: Instant::now() });
+                known.error = None;
+                if is_full && !known.is_full {
+                    tracing::warn!(replicas = MOST, "too many replicas share this store: this one is not listed");
+                }
+                known.is_full = is_full;
+            }
+            Err(error) => {
+                // The outage of the store is logged elsewhere.
+                tracing::debug!(%error, "the store does not tell of replicas");
+                known.error = Some(error);
+            }
+        }
+    }
+}
+
+/// Returns whether the state has changed, ignoring times.
+fn differs(before: &Said, now: &Said) -> bool {
+    let timeless = |said: &Said| Said { rules_age_ms: 0, uptime_ms: 0, ..said.clone() };
+    timeless(before) != timeless(now)
+}
+
+/// Returns the heartbeat aged by this duration.
+fn aged(heartbeat: &Heartbeat, by: Duration) -> Heartbeat {
+    Heartbeat { heard_ms: heartbeat.heard_ms + ms(by), ..heartbeat.clone() }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Returns an ID for this process: the letters, digits, dots and dashes of the host's name, and a random part that
+/// distinguishes two processes of one name.
+pub fn instance_id(name: &str) -> String {
+    const LONGEST: usize = 63;
+    let is_plain = |char: &char| char.is_ascii_alphanumeric() || ".-_".contains(*char);
+    let name: String = name.chars().filter(is_plain).take(LONGEST).collect();
+    let name = if name.is_empty() { "replica" } else { &name };
+    format!("{name}-{:08x}", fastrand::u32(..))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_has_no_room_for_what_separates_them_and_two_of_one_name_differ() {
+        for (name, starts) in [("toll-7f.b", "toll-7f.b-"), ("a b\n\u{1b}ü", "ab-"), ("", "replica-")] {
+            let id = instance_id(name);
+            assert!(id.starts_with(starts) && id.len() == starts.len() + 8, "{id}");
+        }
+        assert_eq!(instance_id(&"x".repeat(300)).len(), 63 + 9);
+        assert_ne!(instance_id("a"), instance_id("a"));
+    }
+}

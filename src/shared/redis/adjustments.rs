@@ -1,0 +1,147 @@
+//! The adjustments that all instances share: a text and its version, read and written by one script. They use a
+//! separate connection, so no request waits for them. A reader asks for the version, and for the text only if that has
+//! changed.
+
+use deadpool_redis::redis::{Cmd, Value, cmd};
+
+use super::exchange::{Exchange, Repeat, Turn};
+use crate::engine::adjustment::{Adjustment, Id, LASTS, MOST, Written};
+use crate::engine::algorithm::MAX_HITS;
+use crate::engine::check::StoreError;
+use crate::shared::adjustments::{Command, Outcome, Reply};
+use crate::store::redis::link::connection::Fault;
+use crate::store::redis::topology::route::Route;
+
+pub(crate) const SOURCE: &str = include_str!("../../../lua/adjustments.lua");
+
+/// The store of the fleet's adjustments.
+pub struct RedisAdjustments {
+    /// The first key is for the version, the second for the text.
+    exchange: Exchange,
+}
+
+impl RedisAdjustments {
+    /// Returns the store of the service over this route, without asking Redis yet.
+    pub fn new(route: &Route) -> RedisAdjustments {
+        RedisAdjustments { exchange: Exchange::new(route, SOURCE, ("adjustments", &["version", "list"])) }
+    }
+
+    /// Executes a command. `known` is the version that the caller knows.
+    ///
+    /// # Errors
+    /// If Redis does not answer within the timeout of the configuration, or rejects the command.
+    pub async fn ask(&self, known: u64, command: Command<'_>) -> Result<Reply, StoreError> {
+        let mut turn = self.exchange.turn().await;
+        match command {
+            Command::Read if self.version(&mut turn).await? == Some(known) => return Ok(Reply::unchanged(known)),
+            Command::Read => return self.read(&mut turn).await,
+            Command::Begin(_) | Command::End(_) => self.exchange.admit_change()?,
+        }
+        let reply = match command {
+            Command::End(id) => self.end(&mut turn, id).await?,
+            // A repeated command finds the same adjustment, and says so.
+            command => read(turn.send(&self.call(command), Repeat::Allowed).await?)?,
+        };
+        // A failover that began meanwhile may lose the change.
+        self.exchange.admit_change()?;
+        Ok(reply)
+    }
+
+    async fn read(&self, turn: &mut Turn<'_>) -> Result<Reply, StoreError> {
+        read(turn.send(&self.call(Command::Read), Repeat::Allowed).await?)
+    }
+
+    /// Ends an adjustment. If the reply is lost, reads whether it was ended: a second command would find none.
+    async fn end(&self, turn: &mut Turn<'_>, id: &Id) -> Result<Reply, StoreError> {
+        let has = |reply: &Reply| reply.in_force().iter().any(|one| one.id == *id);
+        let call = self.call(Command::End(id));
+        let before = self.read(turn).await?;
+        let lost = match turn.send(&call, Repeat::Never).await {
+            Err(fault @ (Fault::Lost(_) | Fault::Silent(_))) => fault,
+            reply => return read(reply?),
+        };
+        let Ok(after) = self.read(turn).await else { return Err(lost.into()) };
+        if has(&after) {
+            return read(turn.send(&call, Repeat::Never).await?);
+        }
+        let outcome = if has(&before) { Outcome::Done } else { Outcome::Unknown };
+        Ok(Reply { outcome, ..after })
+    }
+
+    /// Returns the version of the text, or `None` if the key holds something else.
+    async fn version(&self, turn: &mut Turn<'_>) -> Result<Option<u64>, StoreError> {
+        let mut get = cmd("GET");
+        get.arg(self.exchange.key(0));
+        match turn.send(&get, Repeat::Allowed).await? {
+            Value::Nil => Ok(Some(0)),
+            Value::BulkString(version) => Ok(number(&version).ok()),
+            _ => Err(StoreError::Answer),
+        }
+    }
+
+    fn call(&self, command: Command<'_>) -> Cmd {
+        let mut call = self.exchange.call();
+        match command {
+            Command::Read => {
+                call.arg("read");
+            }
+            Command::Begin(proposal) => {
+                let lasts_ms = u64::try_from(proposal.lasts.as_millis()).unwrap_or(u64::MAX);
+                // Cannot fail, since there are only strings and numbers.
+                let content = serde_json::to_string(&Written::from(&proposal.content)).unwrap_or_default();
+                call.arg("begin").arg(proposal.id.as_str()).arg(lasts_ms).arg(content).arg(MOST);
+            }
+            Command::End(id) => {
+                call.arg("end").arg(id.as_str());
+            }
+        }
+        call
+    }
+}
+
+/// Parses the reply of the script.
+fn read(reply: Value) -> Result<Reply, StoreError> {
+    let Value::Array(parts) = reply else { return Err(StoreError::Answer) };
+    let [Value::Int(now_ms), Value::BulkString(outcome), Value::BulkString(version), Value::BulkString(lines)] =
+        &*parts
+    else {
+        return Err(StoreError::Answer);
+    };
+    let text = |bytes| std::str::from_utf8(bytes).map_err(|_| StoreError::Answer);
+    let outcome = match text(outcome)? {
+        "read" => Outcome::Read,
+        "done" => Outcome::Done,
+        "same" => Outcome::Same,
+        "taken" => Outcome::Taken,
+        "full" => Outcome::Full,
+        "unknown" => Outcome::Unknown,
+        _ => return Err(StoreError::Answer),
+    };
+    // A line that is not valid text cannot be read, but the others can.
+    let all: Vec<Option<Adjustment>> = String::from_utf8_lossy(lines).lines().map(adjustment).collect();
+    let unreadable = all.iter().filter(|one| one.is_none()).count();
+    Ok(Reply {
+        outcome,
+        now_ms: u64::try_from(*now_ms).map_err(|_| StoreError::Answer)?,
+        version: number(version)?,
+        adjustments: all.into_iter().flatten().collect(),
+        unreadable,
+    })
+}
+
+fn number(text: &[u8]) -> Result<u64, StoreError> {
+    std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).ok_or(StoreError::Answer)
+}
+
+/// Parses the adjustment in a line.
+fn adjustment(line: &str) -> Option<Adjustment> {
+    let mut parts = line.splitn(4, ' ');
+    let (since_ms, until_ms): (u64, u64) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
+    if since_ms > until_ms || until_ms >= MAX_HITS {
+        return None;
+    }
+    // An adjustment written by hand is cut to the longest valid duration.
+    let until_ms = until_ms.min(since_ms + u64::try_from(LASTS.1.as_millis()).unwrap_or(u64::MAX));
+    let (id, content) = (Id::parse(parts.next()?)?, serde_json::from_str::<Written>(parts.next()?).ok()?);
+    Some(Adjustment { id, content: content.content().ok()?, since_ms, until_ms })
+}

@@ -1,0 +1,6 @@
+//! State that instances share, kept in Redis.
+
+pub mod adjustments;
+mod exchange;
+pub mod heartbeats;
+pub mod usage;

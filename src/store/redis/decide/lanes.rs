@@ -1,0 +1,42 @@
+//! The two queues of a worker to one Redis: one for most requests, and one for requests that a replica must
+//! acknowledge. Only the latter wait for replicas.
+//!
+//! A request with at least one durable limit uses the durable queue, with all its limits. Operations on a counter keep
+//! their order only within a queue. A limit that is asked sometimes alone and sometimes together with a durable limit
+//! has no order between the two.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+
+use super::batch::{NodeError, takes_durably};
+use super::node::{Asking, Node};
+use crate::engine::check::{Check, Verdicts};
+use crate::store::redis::link::Link;
+
+/// Both queues.
+pub(crate) struct Lanes {
+    link: Arc<Link>,
+    durable: Arc<Node>,
+    others: Arc<Node>,
+}
+
+impl Lanes {
+    /// Returns the queues to the Redis of this link, each with room for this many checks.
+    pub(crate) fn new(link: Arc<Link>, worker: usize, capacity: usize) -> Lanes {
+        let durable = Arc::new(Node::durable(Arc::clone(&link), worker, capacity));
+        let others = Arc::new(Node::new(Arc::clone(&link), worker, capacity));
+        Lanes { link, durable, others }
+    }
+
+    /// Decides a request.
+    pub(crate) async fn ask<C: Borrow<Check>>(&self, asking: Asking<'_, C>) -> Result<Verdicts, NodeError> {
+        let is_durable = asking.checks.iter().map(Borrow::borrow).any(takes_durably);
+        let node = if is_durable { &self.durable } else { &self.others };
+        node.ask(asking).await
+    }
+
+    /// Logs what the log throttles hold back.
+    pub(crate) fn flush_log(&self) {
+        self.link.flush_log();
+    }
+}

@@ -1,0 +1,229 @@
+//! The nodes of a Redis, as one worker uses them: which node holds a counter, and where a moved counter is now.
+//!
+//! A node of a cluster that does not have a counter reports this and executes nothing. The request is then sent to
+//! where the counter is, as often as necessary within its deadline. That cannot charge anything twice. In a call that
+//! several requests share, a node does not report where the counter is; the request is then repeated in a separate
+//! call.
+//!
+//! While a slot moves, a request with counters in several slots is asked slot by slot, because some counters may have
+//! moved and others not; see [`scatter`].
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::batch::{NodeError, Travel};
+use super::lanes::Lanes;
+use super::node::Asking;
+use super::script::Slots;
+use super::slot;
+use crate::engine::check::{Check, StoreError, Verdicts};
+use crate::spans::Current;
+use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::link::connection::Elsewhere;
+use crate::store::redis::topology::{Cluster, Member, Topology};
+use crate::store::scatter;
+
+/// The shortest and the longest pause before the next attempt of a request with moving counters.
+const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(50));
+
+/// The nodes, as one worker uses them.
+#[derive(Clone)]
+pub(crate) enum Nodes {
+    One(Arc<Lanes>),
+    Cluster(Arc<Cluster>, usize),
+}
+
+/// Decides `checks` as one group, whichever nodes hold their counters.
+///
+/// # Errors
+/// As [`Store::check`](crate::store::Store::check).
+pub(crate) async fn check<C: Borrow<Check> + Sync>(
+    nodes: &Nodes,
+    checks: &[C],
+    deadline: Instant,
+    span: Option<Current>,
+) -> Result<Verdicts, StoreError> {
+    match nodes {
+        Nodes::One(node) => {
+            let asking = Asking { checks, deadline, slots: Slots::None, travel: Travel::Together, span };
+            node.ask(asking).await.map_err(|error| match error {
+                NodeError::Store(error) => error,
+                NodeError::Elsewhere(_) => StoreError::Refused(Cause::Cluster.to_string().into()),
+            })
+        }
+        Nodes::Cluster(cluster, worker) => {
+            let request = Request { cluster: Arc::clone(cluster), worker: *worker, span };
+            scatter::decide(&Arc::new(ByNode(request)), checks, deadline).await
+        }
+    }
+}
+
+impl Nodes {
+    /// Returns the nodes of this topology for this worker.
+    pub(crate) fn of(topology: &Topology, worker: usize) -> Nodes {
+        match topology {
+            Topology::One(nodes) => Nodes::One(Arc::clone(&nodes[worker])),
+            Topology::Cluster(cluster) => Nodes::Cluster(Arc::clone(cluster), worker),
+        }
+    }
+
+    /// Logs what the log throttles hold back.
+    pub(crate) fn flush_log(&self) {
+        match self {
+            Nodes::One(node) => node.flush_log(),
+            Nodes::Cluster(cluster, _) => cluster.flush_log(),
+        }
+    }
+}
+
+/// A request to a cluster.
+#[derive(Clone)]
+struct Request {
+    cluster: Arc<Cluster>,
+    worker: usize,
+    /// The span of the request, if it is sampled.
+    span: Option<Current>,
+}
+
+/// A request split by the nodes that hold its counters.
+struct ByNode(Request);
+
+/// A request split by the slots of its counters.
+struct BySlot(Request);
+
+/// A node, or the slot if no node has it.
+enum Holder {
+    Member(Arc<Member>),
+    Nobody(u16),
+}
+
+impl PartialEq for Holder {
+    fn eq(&self, other: &Holder) -> bool {
+        match (self, other) {
+            (Holder::Member(one), Holder::Member(other)) => Arc::ptr_eq(one, other),
+            (Holder::Nobody(one), Holder::Nobody(other)) => one == other,
+            _ => false,
+        }
+    }
+}
+
+impl scatter::Nodes for ByNode {
+    type Node = Holder;
+
+    fn holder(&self, check: &Check) -> Holder {
+        self.0.holder(slot::of(check.key.as_str()))
+    }
+
+    async fn ask<C: Borrow<Check> + Sync>(
+        &self,
+        holder: &Holder,
+        checks: &[C],
+        deadline: Instant,
+    ) -> Result<Verdicts, StoreError> {
+        let Holder::Member(member) = holder else { return Err(self.0.nobody()) };
+        let slots = slots(checks);
+        match self.0.ask(member, checks, deadline, (slots, Travel::Together)).await {
+            Ok(verdicts) => Ok(verdicts),
+            Err(NodeError::Store(error)) => Err(error),
+            Err(NodeError::Elsewhere(elsewhere)) => match slots {
+                Slots::One(slot) => self.0.follow(slot, checks, elsewhere, deadline).await,
+                // Boxed: this path is rare, and the common path must not carry its state.
+                _ => Box::pin(scatter::decide(&Arc::new(BySlot(self.0.clone())), checks, deadline)).await,
+            },
+        }
+    }
+}
+
+impl scatter::Nodes for BySlot {
+    type Node = u16;
+
+    fn holder(&self, check: &Check) -> u16 {
+        slot::of(check.key.as_str())
+    }
+
+    async fn ask<C: Borrow<Check> + Sync>(
+        &self,
+        slot: &u16,
+        checks: &[C],
+        deadline: Instant,
+    ) -> Result<Verdicts, StoreError> {
+        self.0.follow(*slot, checks, Elsewhere::Untold, deadline).await
+    }
+}
+
+impl Request {
+    fn holder(&self, slot: u16) -> Holder {
+        self.cluster.owner(slot).map_or(Holder::Nobody(slot), Holder::Member)
+    }
+
+    fn nobody(&self) -> StoreError {
+        self.cluster.note_doubt();
+        StoreError::Down(self.cluster.why_nobody())
+    }
+
+    async fn ask<C: Borrow<Check>>(
+        &self,
+        member: &Member,
+        checks: &[C],
+        deadline: Instant,
+        (slots, travel): (Slots, Travel),
+    ) -> Result<Verdicts, NodeError> {
+        let asking = Asking { checks, deadline, slots, travel, span: self.span.clone() };
+        member.node(self.worker).ask(asking).await
+    }
+
+    /// Asks checks of one slot on the node that has them, after another node has reported that it does not.
+    async fn follow<C: Borrow<Check>>(
+        &self,
+        slot: u16,
+        checks: &[C],
+        mut elsewhere: Elsewhere,
+        deadline: Instant,
+    ) -> Result<Verdicts, StoreError> {
+        let mut pause = PAUSE.0;
+        loop {
+            elsewhere = self.cluster.known(elsewhere);
+            let (member, travel) = match &elsewhere {
+                Elsewhere::Moved(place) => {
+                    self.cluster.note_moved(slot, place);
+                    (self.cluster.at(place), Travel::Alone)
+                }
+                Elsewhere::Asked(place) => (self.cluster.at(place), Travel::Asking),
+                Elsewhere::Untold | Elsewhere::Moving => match self.holder(slot) {
+                    Holder::Member(member) => (Some(member), Travel::Alone),
+                    Holder::Nobody(_) => return Err(self.nobody()),
+                },
+            };
+            if let Some(member) = member {
+                match self.ask(&member, checks, deadline, (Slots::One(slot), travel)).await {
+                    Ok(verdicts) => return Ok(verdicts),
+                    Err(NodeError::Elsewhere(next)) => elsewhere = next,
+                    Err(NodeError::Store(error)) => return Err(error),
+                }
+            }
+            // A newly found node is being connected, counters are moving, or the nodes do not agree yet.
+            let again = Instant::now() + pause;
+            if again >= deadline {
+                self.cluster.note_doubt();
+                return Err(StoreError::Refused(elsewhere.to_string().into()));
+            }
+            if !matches!(elsewhere, Elsewhere::Moved(_) | Elsewhere::Asked(_)) || pause > PAUSE.0 {
+                sleep_until(again).await;
+            }
+            pause = (pause * 2).min(PAUSE.1);
+        }
+    }
+}
+
+/// Returns the slots of these counters. The counters of a check's penalty are in the same slot as its own.
+fn slots<C: Borrow<Check>>(checks: &[C]) -> Slots {
+    let mut all = checks.iter().map(|check| slot::of(check.borrow().key.as_str()));
+    match all.next() {
+        Some(first) if all.all(|slot| slot == first) => Slots::One(first),
+        Some(_) => Slots::Several,
+        None => Slots::None,
+    }
+}

@@ -1,0 +1,192 @@
+//! One Redis, or two: limits of seconds can have a separate one, because their counters are created and expire most
+//! often.
+//!
+//! A request with limits in both is decided like one with counters on several nodes; see [`scatter`].
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::nodes::{self, Nodes};
+use super::slot::SLOTS;
+use crate::engine::check::{Check, StoreError, Verdicts};
+use crate::spans::Current;
+use crate::store::health::{Health, OnChange};
+use crate::store::redis::doctor::StartError;
+use crate::store::redis::topology::{Route, Topology};
+use crate::store::scatter;
+
+/// Limits with shorter periods than this count as limits of seconds.
+const MINUTE_MS: u64 = 60_000;
+
+/// The Redises, as one worker uses them.
+#[derive(Clone)]
+pub(crate) struct Redises {
+    main: Nodes,
+    per_second: Option<Nodes>,
+}
+
+/// A request to both.
+struct Request {
+    redises: Redises,
+    /// The span of the request, if it is sampled.
+    span: Option<Current>,
+}
+
+/// One of the two.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Which {
+    Main,
+    PerSecond,
+}
+
+impl Redises {
+    /// Connects from each of these runtimes, and keeps trying in the background if that fails. Returns the Redises of
+    /// each worker.
+    ///
+    /// # Errors
+    /// If no attempt is possible at all, or if the first one finds that limits could never hold there.
+    pub(crate) async fn start(
+        route: &Route,
+        on_change: OnChange,
+        runtimes: &[Handle],
+    ) -> Result<Vec<Redises>, StartError> {
+        let Some(per_second) = &route.per_second else {
+            let main = Topology::start(route, on_change, runtimes).await?;
+            let of_worker = |worker| Redises { main: Nodes::of(&main, worker), per_second: None };
+            return Ok((0..runtimes.len()).map(of_worker).collect());
+        };
+        let both = Arc::new(Both::new(on_change));
+        let main = Topology::start(route, both.of(Which::Main), runtimes);
+        let per_second = Topology::start(per_second, both.of(Which::PerSecond), runtimes);
+        let (main, per_second) = tokio::try_join!(main, per_second)?;
+        let of_worker =
+            |worker| Redises { main: Nodes::of(&main, worker), per_second: Some(Nodes::of(&per_second, worker)) };
+        Ok((0..runtimes.len()).map(of_worker).collect())
+    }
+
+    /// Decides `checks` as one group, whichever Redis holds their counters.
+    ///
+    /// # Errors
+    /// As [`Store::check`](crate::store::Store::check).
+    pub(crate) async fn check<C: Borrow<Check> + Sync>(
+        &self,
+        checks: &[C],
+        deadline: Instant,
+        span: Option<Current>,
+    ) -> Result<Verdicts, StoreError> {
+        if self.per_second.is_none() {
+            return nodes::check(&self.main, checks, deadline, span).await;
+        }
+        scatter::decide(&Arc::new(Request { redises: self.clone(), span }), checks, deadline).await
+    }
+
+    /// Logs what the log throttles hold back.
+    pub(crate) fn flush_log(&self) {
+        self.main.flush_log();
+        self.per_second.iter().for_each(Nodes::flush_log);
+    }
+}
+
+impl scatter::Nodes for Request {
+    type Node = Which;
+
+    fn holder(&self, check: &Check) -> Which {
+        if is_of_seconds(check) { Which::PerSecond } else { Which::Main }
+    }
+
+    async fn ask<C: Borrow<Check> + Sync>(
+        &self,
+        which: &Which,
+        checks: &[C],
+        deadline: Instant,
+    ) -> Result<Verdicts, StoreError> {
+        let Redises { main, per_second } = &self.redises;
+        let nodes = if *which == Which::PerSecond { per_second.as_ref().unwrap_or(main) } else { main };
+        nodes::check(nodes, checks, deadline, self.span.clone()).await
+    }
+}
+
+/// The period of a concurrency limit is the longest time that a slot is held, not a period that counts hits.
+pub(crate) fn is_of_seconds(check: &Check) -> bool {
+    check.limit.period_ms() < MINUTE_MS && !check.limit.algorithm().has_holders()
+}
+
+/// The state of both Redises, and the callback that gets it as a single state.
+struct Both {
+    on_change: OnChange,
+    state: Mutex<[Option<Health>; 2]>,
+}
+
+impl Both {
+    fn new(on_change: OnChange) -> Both {
+        Both { on_change, state: Mutex::default() }
+    }
+
+    fn of(self: &Arc<Self>, which: Which) -> OnChange {
+        let both = Arc::clone(self);
+        Box::new(move |health| {
+            // Under the lock, to report changes in their order.
+            let mut state = both.state.lock();
+            let before = together(*state);
+            state[which as usize] = Some(health);
+            if let Some(now) = together(*state).filter(|now| Some(*now) != before) {
+                (both.on_change)(now);
+            }
+        })
+    }
+}
+
+/// Returns `None` until both have been tried.
+fn together(state: [Option<Health>; 2]) -> Option<Health> {
+    let decided = |health| match health {
+        Health::Up => (SLOTS, None),
+        Health::Down(cause) => (0, Some(cause)),
+        Health::Partly { slots, cause } => (slots, Some(cause)),
+    };
+    let [(one, cause), (other, other_cause)] = [decided(state[0]?), decided(state[1]?)];
+    Some(match cause.or(other_cause) {
+        None => Health::Up,
+        Some(cause) if one == 0 && other == 0 => Health::Down(cause),
+        Some(cause) => Health::Partly { slots: one.midpoint(other), cause },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::engine::algorithm::{Algorithm, Ask, Limit, Options};
+    use crate::engine::check::{Key, Origin};
+
+    #[test]
+    fn limits_of_seconds_are_apart() {
+        let of = |algorithm, seconds| {
+            let limit = Limit::new(algorithm, 5, Duration::from_secs(seconds), Options::default()).unwrap();
+            let key = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
+            is_of_seconds(&Check::new(key, limit, Ask::Take(1)))
+        };
+        assert!(of(Algorithm::FixedWindow, 1) && of(Algorithm::TokenBucket, 59));
+        assert!(!of(Algorithm::FixedWindow, 60) && !of(Algorithm::Concurrency, 30));
+    }
+
+    #[test]
+    fn two_are_as_well_as_both_are() {
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let heard = Arc::clone(&told);
+        let both = Arc::new(Both::new(Box::new(move |health| heard.lock().push(health))));
+        let [main, per_second] = [Which::Main, Which::PerSecond].map(|which| both.of(which));
+        main(Health::Up);
+        assert!(told.lock().is_empty(), "the other has not been tried yet");
+        per_second(Health::Down("timeout"));
+        main(Health::Down("full"));
+        per_second(Health::Up);
+        main(Health::Up);
+        let half = |cause| Health::Partly { slots: 8_192, cause };
+        assert_eq!(*told.lock(), [half("timeout"), Health::Down("full"), half("full"), Health::Up]);
+    }
+}

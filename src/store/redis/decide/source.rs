@@ -1,0 +1,147 @@
+//! The scripts, assembled from `lua/`: one that decides any call, a variant of it for counters in several slots of a
+//! cluster, and for each algorithm one that decides a call of a single check. In every call Redis runs the whole
+//! script, including its definitions; the scripts for a single check have few of them.
+
+use std::sync::LazyLock;
+
+use deadpool_redis::redis::{Cmd, Script, cmd};
+
+use crate::engine::algorithm::Algorithm;
+use crate::engine::algorithm::penalty;
+
+const PRELUDE: &str = include_str!("../../../../lua/prelude.lua");
+const BUCKET: &str = include_str!("../../../../lua/bucket.lua");
+const USAGE: &str = include_str!("../../../../lua/usage.lua");
+const DECIDE: &str = include_str!("../../../../lua/decide.lua");
+const ALONE: &str = include_str!("../../../../lua/alone.lua");
+const SCATTERED: &str = include_str!("../../../../lua/scattered.lua");
+
+/// The line of [`ALONE`] that is replaced by an algorithm and its definitions.
+const DEFINITIONS: &str = "  -- DEFINITIONS\n";
+
+/// The scripts that are sent to Redis.
+pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| Scripts::behind(""));
+
+/// A set of scripts.
+pub struct Scripts {
+    all: Text,
+    scattered: Text,
+    /// In the order of [`Algorithm::ALL`].
+    alone: Vec<Text>,
+}
+
+struct Text {
+    source: String,
+    sha1: String,
+}
+
+impl Scripts {
+    /// Returns scripts with this text in front of each: tests insert a clock.
+    pub fn behind(text: &str) -> Scripts {
+        let script = |source: String| {
+            let source = format!("{text}{source}");
+            Text { sha1: Script::new(&source).get_hash().to_owned(), source }
+        };
+        Scripts {
+            all: script(all()),
+            scattered: script([SCATTERED, &all()].join("\n")),
+            alone: Algorithm::ALL.iter().map(|algorithm| script(alone(*algorithm))).collect(),
+        }
+    }
+
+    /// Returns the commands that load the scripts. Only a cluster needs the one for several slots.
+    pub fn load(&self, is_cluster: bool) -> impl Iterator<Item = Cmd> {
+        let scattered = is_cluster.then_some(&self.scattered);
+        std::iter::once(&self.all).chain(scattered).chain(&self.alone).map(|text| {
+            let mut load = cmd("SCRIPT");
+            load.arg("LOAD").arg(&text.source);
+            load
+        })
+    }
+
+    /// Returns the hash of the script for any call.
+    pub(crate) fn all(&self) -> &str {
+        &self.all.sha1
+    }
+
+    /// Returns the hash of the script for any call with counters in several slots, which get the keys as arguments
+    /// after the checks.
+    pub(crate) fn scattered(&self) -> &str {
+        &self.scattered.sha1
+    }
+
+    /// Returns the hash of the script for a call with one check of this algorithm.
+    pub(crate) fn alone(&self, algorithm: Algorithm) -> &str {
+        &self.alone[algorithm as usize].sha1
+    }
+}
+
+/// Returns the prelude, the part shared by the buckets, the penalty, every algorithm in the order of
+/// [`Algorithm::ALL`], the records of usage, and the decision of a group.
+pub(crate) fn all() -> String {
+    let mut parts = vec![PRELUDE, BUCKET, penalty::LUA];
+    parts.extend(Algorithm::ALL.iter().map(|algorithm| algorithm.lua()));
+    parts.extend([USAGE, DECIDE]);
+    parts.join("\n")
+}
+
+/// Returns the script that decides one check by this algorithm, with the definitions that both use.
+fn alone(algorithm: Algorithm) -> String {
+    let prelude = registered_alone(PRELUDE);
+    let mut needed = registered_alone(algorithm.lua());
+    // Each definition uses only those before it.
+    let definitions: Vec<&str> = prelude.split("\n\n").chain([BUCKET]).collect();
+    for definition in definitions.into_iter().rev() {
+        if defined(definition).any(|name| names(ALONE, name) || names(&needed, name)) {
+            needed = [definition, &needed].join("\n");
+        }
+    }
+    ALONE.replace(DEFINITIONS, &needed)
+}
+
+/// Returns the text with local variables in place of the tables of algorithms and list openers.
+fn registered_alone(text: &str) -> String {
+    let tables = text.replace("local algorithms = {}", "local algorithm").replace("local lists = {}", "local open");
+    tables.replace("algorithms[#algorithms + 1]", "algorithm").replace("lists[#algorithms + 1]", "open")
+}
+
+/// Returns the names that a paragraph of Lua defines.
+fn defined(paragraph: &str) -> impl Iterator<Item = &str> {
+    let definitions = paragraph.lines().filter_map(|line| line.strip_prefix("local "));
+    definitions.filter_map(|rest| words(rest.strip_prefix("function ").unwrap_or(rest)).next())
+}
+
+/// Returns whether the text uses this name outside comments.
+fn names(text: &str, name: &str) -> bool {
+    let code = text.lines().map(|line| line.split_once("--").map_or(line, |(code, _)| code));
+    code.flat_map(words).any(|word| word == name)
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_for_a_check_alone_has_the_definitions_that_it_names_and_no_others() {
+        for (algorithm, has) in [
+            (Algorithm::FixedWindow, &["NEVER", "MAX_COUNT", "algorithm", "open", "write", "steady", "add"][..]),
+            (Algorithm::SlidingLog, &["list_get", "list_write", "open_list", "steady", "NEVER"]),
+            (Algorithm::TokenBucket, &["bucket", "steady", "mul_div", "REMEMBERED"]),
+        ] {
+            let source = alone(algorithm);
+            let found: Vec<&str> = defined(&source).collect();
+            assert!(!source.contains("[#algorithms + 1]"), "{algorithm:?} is registered");
+            for name in has {
+                assert!(found.contains(name), "{algorithm:?} lacks {name}: {found:?}");
+            }
+        }
+        let fixed = alone(Algorithm::FixedWindow);
+        for name in ["mul_div", "open_list", "list_get", "bucket", "penalize", "algorithms", "lists"] {
+            assert!(!defined(&fixed).any(|defined| defined == name), "{name}");
+        }
+    }
+}

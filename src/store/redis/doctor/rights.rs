@@ -1,0 +1,139 @@
+//! Finds the commands needed by decisions that a user of Redis may not run. A script tries each of them, to name all
+//! missing ones together, whatever Redis's own error says about the first. If that script may not run, it is unknown
+//! what else is missing. In every case the message shows one line that grants everything needed.
+
+use std::collections::BTreeSet;
+use std::sync::LazyLock;
+
+use deadpool_redis::redis::{Cmd, Script, cmd};
+
+use super::cause::{Cause, Rights};
+use crate::store::redis::decide::own::Own;
+use crate::store::redis::topology::Access;
+
+const SOURCE: &str = include_str!("../../../../lua/rights.lua");
+
+static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
+
+/// Returns the call that tries the commands on Tollgate's own counters.
+pub(crate) fn call(own: &Own) -> Cmd {
+    let mut call = cmd("EVALSHA");
+    call.arg(&*SHA1).arg(3);
+    for kind in ["string", "list", "hash"] {
+        call.arg(format!("{}|rights:{kind}", own.prefix));
+    }
+    call
+}
+
+/// Returns the command that loads the script.
+pub(crate) fn load() -> Cmd {
+    let mut load = cmd("SCRIPT");
+    load.arg("LOAD").arg(SOURCE);
+    load
+}
+
+/// Returns the command that grants a user everything that Tollgate needs, and nothing else.
+pub(crate) fn grant(access: &Access, key_prefix: &str) -> String {
+    let mut line = format!("ACL SETUSER {} ~", access.user().as_deref().unwrap_or("default"));
+    for char in key_prefix.chars() {
+        // These characters have a special meaning in patterns.
+        if "*?[]\\^".contains(char) {
+            line.push('\\');
+        }
+        line.push(char);
+    }
+    // WAIT is for durable limits.
+    line.push_str("* +evalsha +script|load +info +wait");
+    // SCAN is for reading usage.
+    line.push_str(" +scan");
+    if access.is_cluster() {
+        line.push_str(" +cluster|slots +asking +readonly");
+    }
+    if access.database() != 0 {
+        line.push_str(" +select");
+    }
+    commands().iter().for_each(|command| line.extend([" +", &command.to_ascii_lowercase()]));
+    line
+}
+
+/// Returns the commands that the script tries.
+fn commands() -> BTreeSet<&'static str> {
+    SOURCE.split("try('").skip(1).filter_map(|rest| rest.split('\'').next()).collect()
+}
+
+/// Returns the missing rights from the script's reply, or `None` if none is missing.
+///
+/// # Errors
+/// A cause that makes this Redis unusable.
+pub(crate) fn missing(reply: &str) -> Result<Option<Rights>, Cause> {
+    let (mut commands, mut keys) = (BTreeSet::new(), false);
+    for (command, failure) in reply.lines().filter_map(|line| line.split_once(' ')) {
+        match Cause::known(failure) {
+            Some(Cause::Lacks(rights)) if rights.keys => keys = true,
+            Some(Cause::Lacks(_)) => drop(commands.insert(command.to_ascii_lowercase())),
+            Some(Cause::NoCommand(_)) => return Err(Cause::NoCommand(command.to_owned())),
+            _ if command == "SET" && failure.contains("syntax error") => {
+                return Err(Cause::NoCommand("SET KEEPTTL".to_owned()));
+            }
+            // A check reports errors that affect all commands, such as a full Redis.
+            _ => {}
+        }
+    }
+    let is_missing = keys || !commands.is_empty();
+    Ok(is_missing.then(|| Rights { commands: commands.into_iter().collect(), keys, grant: None }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::redis::adjustments;
+    use crate::shared::redis::heartbeats;
+
+    #[test]
+    fn every_command_of_the_scripts_is_tried() {
+        let called =
+            [crate::store::redis::decide::source::all().as_str(), adjustments::SOURCE, heartbeats::SOURCE].concat();
+        // `ask` of prelude.lua runs a command too.
+        let called = called.replace(" ask('", " redis.call('").replace("(ask('", "(redis.call('");
+        let called = called.split("redis.call('").skip(1);
+        assert_eq!(commands(), called.filter_map(|rest| rest.split('\'').next()).collect());
+    }
+
+    #[test]
+    fn the_line_names_the_user_its_keys_and_every_command() {
+        let grant = |url: &str, prefix| grant(&Access::start(&url.parse().unwrap()).unwrap(), prefix);
+        assert!(grant("redis-cluster://cache", "").contains(" +wait +scan +cluster|slots +asking +readonly +del "));
+        let line = grant("redis://toll:secret@cache/3", "a*[1]:");
+        let always = "* +evalsha +script|load +info +wait +scan";
+        let begins = [r"ACL SETUSER toll ~a\*\[1\]:", always, " +select +del +get "].concat();
+        assert!(line.starts_with(&begins), "{line}");
+        assert!(
+            commands().iter().all(|command| line.contains(&format!(" +{}", command.to_ascii_lowercase()))),
+            "{line}"
+        );
+        let line = grant("cache:6379", "");
+        assert!(line.starts_with("ACL SETUSER default ~* +evalsha +script|load +info +wait +scan +del "), "{line}");
+    }
+
+    #[test]
+    fn versions_differ_in_how_they_deny() {
+        let rights = |commands: &[&str], keys| {
+            let commands = commands.iter().map(|name| (*name).to_owned()).collect();
+            Some(Rights { commands, keys, grant: None })
+        };
+        let old = "ERR The user executing the script can't run this command or subcommand";
+        let new = "NOPERM ACL failure in script: User toll has no permissions to run the 'set' command";
+        let keys = "ERR The user executing the script can't access at least one of the keys mentioned in the command";
+        for (reply, expected) in [
+            (String::new(), Ok(None)),
+            (format!("SET {old}\nRPUSH {old}\n"), Ok(rights(&["rpush", "set"], false))),
+            (format!("SET {new}\n"), Ok(rights(&["set"], false))),
+            (format!("SET {keys}\nGET {keys}\n"), Ok(rights(&[], true))),
+            ("SET ERR syntax error\n".to_owned(), Err(Cause::NoCommand("SET KEEPTTL".into()))),
+            ("RPUSH ERR Unknown Redis command called from script\n".to_owned(), Err(Cause::NoCommand("RPUSH".into()))),
+            ("SET OOM command not allowed when used memory > 'maxmemory'.\n".to_owned(), Ok(None)),
+        ] {
+            assert_eq!(missing(&reply), expected, "{reply}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The configuration of a Redis store.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::address::{Place, RedisAddress};
+
+/// Address, timeout and other settings of a Redis.
+#[derive(Clone)]
+pub struct RedisConfig {
+    /// The address, with credentials.
+    pub address: RedisAddress,
+    /// Number of connections, over all workers.
+    pub connections: usize,
+    /// The longest silence of Redis, and the longest time for connecting.
+    pub timeout: Duration,
+    /// Number of checks that may wait, for each worker.
+    pub queue: usize,
+    /// Prefix of the names of all counters.
+    pub key_prefix: String,
+    /// The Redis for counters of limits of seconds, if it is another one.
+    pub per_second: Option<Box<RedisConfig>>,
+    /// Receives reports about calls.
+    pub on_call: OnCall,
+}
+
+/// Callbacks for each call to Redis, with the number of requests in it, for damaged counters, and for the vital figures
+/// of servers. By default nothing is called.
+#[derive(Clone, Default)]
+pub struct OnCall {
+    call: Option<Arc<dyn Fn(usize) + Send + Sync>>,
+    vitals: Option<Arc<OnVitals>>,
+    damaged: Option<Arc<dyn Fn(usize) + Send + Sync>>,
+}
+
+/// Called with the address of a server and its vital figures.
+type OnVitals = dyn Fn(&str, Vitals) + Send + Sync;
+
+impl OnCall {
+    /// Returns callbacks with this one for calls.
+    pub fn new(told: impl Fn(usize) + Send + Sync + 'static) -> OnCall {
+        OnCall { call: Some(Arc::new(told)), ..OnCall::default() }
+    }
+
+    /// Adds a callback for servers, with the address and the vital figures of each. The figures come from questions
+    /// that are sent anyway, about every ten seconds.
+    #[must_use]
+    pub fn and_of_servers(self, told: impl Fn(&str, Vitals) + Send + Sync + 'static) -> OnCall {
+        OnCall { vitals: Some(Arc::new(told)), ..self }
+    }
+
+    /// Adds a callback for damaged counters, with their number in a call.
+    #[must_use]
+    pub fn and_of_damaged(self, told: impl Fn(usize) + Send + Sync + 'static) -> OnCall {
+        OnCall { damaged: Some(Arc::new(told)), ..self }
+    }
+
+    pub(crate) fn tell_of_damaged(&self, counters: usize) {
+        if let Some(told) = &self.damaged {
+            told(counters);
+        }
+    }
+
+    pub(crate) fn tell(&self, requests: usize) {
+        if let Some(told) = &self.call {
+            told(requests);
+        }
+    }
+
+    pub(crate) fn tell_of(&self, server: &str, vitals: Vitals) {
+        if let Some(told) = &self.vitals {
+            told(server, vitals);
+        }
+    }
+}
+
+/// Vital figures of a Redis server, from `INFO`; `None` if it does not report them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Vitals {
+    /// Memory for data, in bytes.
+    pub used_memory: Option<u64>,
+    /// The bound of that memory; 0 if there is none.
+    pub maxmemory: Option<u64>,
+    /// Number of keys evicted since the server started.
+    pub evicted_keys: Option<u64>,
+    /// Number of connected clients.
+    pub clients: Option<u64>,
+    /// Number of commands in the last second, without those that scripts run.
+    pub commands_per_second: Option<u64>,
+    /// Processor time since the server started, in seconds.
+    pub cpu_seconds: Option<f64>,
+}
+
+impl RedisConfig {
+    /// Returns the configuration with these callbacks, also for the Redis of limits of seconds.
+    #[must_use]
+    pub fn told_to(self, on_call: OnCall) -> RedisConfig {
+        let per_second = self.per_second.map(|config| Box::new(config.told_to(on_call.clone())));
+        RedisConfig { per_second, on_call, ..self }
+    }
+
+    /// Returns the configuration for one node of this cluster.
+    pub(crate) fn of_node(&self, place: &Place) -> RedisConfig {
+        RedisConfig { address: self.address.of_node(place.clone()), per_second: None, ..self.clone() }
+    }
+}
+
+impl fmt::Display for RedisConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
+}

@@ -1,0 +1,206 @@
+//! Chooses the master from the answers of all Sentinels. Does no I/O and reads no clock.
+//!
+//! - The newest configuration wins. A Sentinel that was cut off names the previous master until it learns of the
+//!   failover.
+//! - Within one configuration an address that was replaced does not come back. The Sentinel that leads a failover
+//!   raises its configuration before it names the promoted replica, so both addresses appear under one number.
+//! - Sentinels may lose their state and start again at configuration 0. So an older configuration wins once a majority
+//!   has named one master for [`OVERRULED`] and no Sentinel has named the recorded one.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::store::redis::topology::address::Place;
+
+/// Time for which an answer is used.
+const FRESH: Duration = Duration::from_secs(2);
+
+/// Time for which a majority must name a master of an older configuration. Sentinels exchange a new configuration
+/// within two seconds, so a majority that has only missed a failover does not last this long.
+const OVERRULED: Duration = Duration::from_secs(5);
+
+/// The answer of a Sentinel.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Answer {
+    /// The server for clients: during a failover the promoted replica, as soon as the Sentinel knows it.
+    pub(super) master: Place,
+    /// The number of its configuration.
+    pub(super) epoch: u64,
+    /// Whether a failover is in progress whose promoted replica is not named yet.
+    pub(super) is_failing_over: bool,
+    /// Number of replicas that are up and follow the master.
+    pub(super) replicas: usize,
+}
+
+/// The master that all answers together name.
+pub(super) struct NamedMaster {
+    sentinels: Vec<Heard>,
+    known: Option<Known>,
+    /// The time since which a majority has named another master by an older configuration.
+    overruled: Option<Instant>,
+}
+
+/// The last answer of a Sentinel.
+#[derive(Default)]
+struct Heard(Option<(Answer, Instant)>);
+
+struct Known {
+    master: Place,
+    epoch: u64,
+    /// Earlier masters of this configuration.
+    replaced: Vec<Place>,
+}
+
+impl NamedMaster {
+    /// Creates the record of this number of Sentinels, before any answer.
+    pub(super) fn new(sentinels: usize) -> NamedMaster {
+        let sentinels = (0..sentinels).map(|_| Heard::default()).collect();
+        NamedMaster { sentinels, known: None, overruled: None }
+    }
+
+    /// Returns the master.
+    pub(super) fn master(&self) -> Option<&Place> {
+        self.known.as_ref().map(|known| &known.master)
+    }
+
+    /// Returns the number of Sentinels that make a majority.
+    pub(super) fn majority(&self) -> usize {
+        self.sentinels.len() / 2 + 1
+    }
+
+    /// Records the answer of the Sentinel with this index. Returns the master if it has changed.
+    pub(super) fn note(&mut self, sentinel: usize, answer: Answer, now: Instant) -> Option<Place> {
+        let (master, epoch) = (answer.master.clone(), answer.epoch);
+        self.sentinels[sentinel] = Heard(Some((answer, now)));
+        let Some(known) = &mut self.known else {
+            self.known = Some(Known { master: master.clone(), epoch, replaced: Vec::new() });
+            return Some(master);
+        };
+        if known.master == master {
+            known.epoch = known.epoch.max(epoch);
+            self.overruled = None;
+            return None;
+        }
+        if epoch == known.epoch && !known.replaced.contains(&master) {
+            known.replaced.push(std::mem::replace(&mut known.master, master.clone()));
+        } else if epoch > known.epoch || self.is_overruled(&master, now) {
+            self.known = Some(Known { master: master.clone(), epoch, replaced: Vec::new() });
+        } else {
+            return None;
+        }
+        self.overruled = None;
+        Some(master)
+    }
+
+    /// Drops the answer of the Sentinel with this index, because it no longer answers.
+    pub(super) fn note_silence(&mut self, sentinel: usize) {
+        self.sentinels[sentinel] = Heard::default();
+    }
+
+    /// Returns the number of Sentinels that answer.
+    pub(super) fn answering(&self, now: Instant) -> usize {
+        self.answers(now).count()
+    }
+
+    /// Returns whether a failover is in progress whose new master is not known yet.
+    pub(super) fn is_failing_over(&self, now: Instant) -> bool {
+        self.answers(now).any(|answer| answer.is_failing_over)
+    }
+
+    /// Returns the number of replicas that follow the master: the largest that any Sentinel reports.
+    pub(super) fn replicas(&self, now: Instant) -> usize {
+        self.answers(now).map(|answer| answer.replicas).max().unwrap_or(0)
+    }
+
+    fn answers(&self, now: Instant) -> impl Iterator<Item = &Answer> {
+        self.sentinels.iter().filter_map(move |heard| heard.fresh(now))
+    }
+
+    /// Returns whether a majority has named this master, and no Sentinel the recorded one, for long enough.
+    fn is_overruled(&mut self, master: &Place, now: Instant) -> bool {
+        let names = |place: &Place| self.answers(now).filter(|answer| answer.master == *place).count();
+        let recorded = self.master().map_or(0, names);
+        if names(master) < self.majority() || recorded > 0 {
+            self.overruled = None;
+            return false;
+        }
+        now.duration_since(*self.overruled.get_or_insert(now)) >= OVERRULED
+    }
+}
+
+impl Heard {
+    /// Returns the answer, unless it is too old.
+    fn fresh(&self, now: Instant) -> Option<&Answer> {
+        self.0.as_ref().filter(|(_, at)| now.duration_since(*at) < FRESH).map(|(answer, _)| answer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(port: u16, epoch: u64) -> Answer {
+        Answer { master: Place::Tcp("10.0.0.1".into(), port), epoch, is_failing_over: false, replicas: 0 }
+    }
+
+    fn place(port: u16) -> Place {
+        at(port, 0).master
+    }
+
+    #[test]
+    fn the_newest_configuration_counts_and_within_one_the_way_leads_forward_only() {
+        let (mut named, now) = (NamedMaster::new(3), Instant::now());
+        for (sentinel, answer, expected) in [
+            (0, at(1, 3), Some(1)),
+            (1, at(1, 3), None),
+            // The leader of a failover has written the new configuration, and knows the new master a moment later.
+            (0, at(1, 4), None),
+            (0, at(2, 4), Some(2)),
+            (0, at(1, 4), None),
+            (1, at(1, 3), None),
+            (2, at(2, 4), None),
+            (2, at(3, 4), Some(3)),
+            (0, at(2, 4), None),
+            (1, at(1, 5), Some(1)),
+        ] {
+            assert_eq!(named.note(sentinel, answer.clone(), now), expected.map(place), "{answer:?}");
+        }
+        assert_eq!(named.master(), Some(&place(1)));
+    }
+
+    #[test]
+    fn a_majority_that_has_lost_its_state_is_believed_after_a_while() {
+        let (mut named, start) = (NamedMaster::new(3), Instant::now());
+        named.note(0, at(1, 3), start);
+        let second = |s| start + Duration::from_secs(s);
+        for s in 1..=4 {
+            assert_eq!(named.note(0, at(2, 0), second(s)), None, "one alone");
+        }
+        for s in 5..=9 {
+            assert_eq!(named.note(0, at(2, 0), second(s)), None);
+            assert_eq!(named.note(1, at(2, 0), second(s)), None, "not long enough");
+        }
+        // One Sentinel that names the recorded master outweighs all others.
+        named.note(2, at(1, 3), second(9));
+        for s in 10..=15 {
+            assert_eq!(named.note(0, at(2, 0), second(s)), None, "second {s}");
+            assert_eq!(named.note(1, at(2, 0), second(s)), None, "second {s}");
+        }
+        assert_eq!(named.note(0, at(2, 0), second(16)), Some(place(2)));
+        assert_eq!(named.note(1, at(1, 1), second(16)), Some(place(1)), "from there on it is as before");
+    }
+
+    #[test]
+    fn what_a_silent_sentinel_said_counts_no_more() {
+        let (mut named, start) = (NamedMaster::new(3), Instant::now());
+        named.note(0, Answer { is_failing_over: true, replicas: 2, ..at(1, 3) }, start);
+        named.note(1, Answer { replicas: 1, ..at(1, 3) }, start);
+        assert!(named.is_failing_over(start));
+        assert_eq!((named.replicas(start), named.answering(start)), (2, 2));
+        named.note_silence(0);
+        assert!(!named.is_failing_over(start));
+        assert_eq!((named.replicas(start), named.answering(start)), (1, 1));
+        assert_eq!(named.answering(start + FRESH), 0, "whatever became of who asks it");
+    }
+}

@@ -1,0 +1,23 @@
+//! The messages of Envoy's protocol, generated from `proto/`.
+
+#![expect(missing_docs, reason = "the .proto files document the messages")]
+#![expect(clippy::doc_markdown, reason = "generated")]
+
+pub mod codec;
+pub mod details;
+pub mod json;
+mod unit;
+
+include!(concat!(env!("OUT_DIR"), "/wire.rs"));
+
+pub use self::ratelimit::config::ratelimit::v3 as ratelimit_config;
+pub use envoy::config::core::v3::{HeaderValue, Node, node};
+pub use envoy::extensions::common::ratelimit::v3::{RateLimitDescriptor, rate_limit_descriptor};
+pub use envoy::service::discovery::v3 as discovery;
+pub use envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
+pub use envoy::service::ratelimit::v3::rate_limit_service_server::{RateLimitService, RateLimitServiceServer};
+pub use envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rate_limit_response};
+pub use google::rpc::Status;
+
+/// The descriptors of the served protocol, for gRPC reflection.
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
