@@ -221,7 +221,8 @@ impl State {
         let mut slots = Vec::new();
         while !packed.is_empty() {
             let holder = f64::from_le_bytes(packed.take()?);
-            if holder.fract() != 0.0 || !(0.0..=MAX_HITS as f64).contains(&holder) {
+            // Lua finds a holder by its bytes, for which -0.0 is another one than 0.0.
+            if holder.fract() != 0.0 || holder.is_sign_negative() || holder > MAX_HITS as f64 {
                 return None;
             }
             let holder = holder as u64;
