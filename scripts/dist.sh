@@ -77,7 +77,7 @@ notices() {
 # linked TARGET: the crates, as "name version|licence".
 linked() {
     cargo tree --locked --target "$1" --edges normal --prefix none --format '{p}|{l}' |
-        sed --regexp-extended --quiet '/^tollgate /d; s/^([^ ]+) v([^ |]+)[^|]*[|](.*)$/\1 \2|\3/; s/ \(\*\)$//; p' | sort --unique
+        sed --regexp-extended --quiet '/^tollgate(-engine)? /d; s/^([^ ]+) v([^ |]+)[^|]*[|](.*)$/\1 \2|\3/; s/ \(\*\)$//; p' | sort --unique
 }
 
 # licences NAME-VERSION...: the files with the licences of crates, each behind its checksum, in the order of their names.

@@ -3,10 +3,10 @@
 
 use std::borrow::Borrow;
 
-use crate::engine::adjustment::Applied;
-use crate::engine::check::Check;
-use crate::engine::descriptor::Role;
-use crate::engine::rules::{Domain, FailureMode, Rule, RuleLimit};
+use crate::adjustment::Applied;
+use crate::check::Check;
+use crate::descriptor::Role;
+use crate::rules::{Domain, FailureMode, Rule, RuleLimit};
 
 /// A question to one limit, with its context.
 #[derive(Clone, Debug)]

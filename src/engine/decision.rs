@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use crate::engine::algorithm::{Ask, Caller, Verdict};
-use crate::engine::asked::Asked;
-use crate::engine::check::group::{self, Votes};
-use crate::engine::check::{Check, CheckVerdict};
-use crate::engine::descriptor::Role;
-use crate::engine::rules::Rule;
+use crate::algorithm::{Ask, Caller, Verdict};
+use crate::asked::Asked;
+use crate::check::group::{self, Votes};
+use crate::check::{Check, CheckVerdict};
+use crate::descriptor::Role;
+use crate::rules::Rule;
 
 /// The complete answer to a request.
 #[derive(Debug)]
@@ -233,7 +233,7 @@ pub struct Refund {
 
 impl<'a> Decision<'a> {
     /// Concludes from these answers. In global shadow mode no request is denied.
-    pub(crate) fn new(
+    pub fn new(
         domain_found: bool,
         statuses: Few<Status<'a>>,
         limits: Vec<Limited<'a>>,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::algorithm::{Ask, Limit, MAX_PERIOD, TimeZone};
+use crate::algorithm::{Ask, Limit, MAX_PERIOD, TimeZone};
 
 /// One call: a domain, and descriptors that must all be allowed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -207,7 +207,7 @@ pub fn in_words(limit: &Limit) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::algorithm::{Algorithm, Options};
+    use crate::algorithm::{Algorithm, Options};
 
     #[test]
     fn a_wait_is_exact_where_it_is_short_and_never_rounded_down() {

@@ -14,7 +14,7 @@ pub fn printable_lines(text: &str) -> String {
 }
 
 /// Writes a character as it is, or its escape.
-pub(crate) fn write_printable(f: &mut impl fmt::Write, char: char) -> fmt::Result {
+pub fn write_printable(f: &mut impl fmt::Write, char: char) -> fmt::Result {
     if is_printable(char) { f.write_char(char) } else { write!(f, "{}", char.escape_default()) }
 }
 

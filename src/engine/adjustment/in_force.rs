@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::{Adjustment, Kind, Target};
-use crate::engine::descriptor::Entry;
+use crate::descriptor::Entry;
 
 /// The adjustments in force. Those for a limit are found with a few lookups, however many there are.
 #[derive(Debug, Default)]

@@ -15,9 +15,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::algorithm::{Limit, scaled};
-use crate::engine::descriptor::Entry;
-use crate::engine::printable::printable;
+use crate::algorithm::{Limit, scaled};
+use crate::descriptor::Entry;
+use crate::printable::printable;
 
 pub use in_force::{Applied, InForce, LimitName};
 pub use written::{Mistakes, Shown, Written, check_words};
@@ -291,7 +291,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::algorithm::{Algorithm, Options};
+    use crate::algorithm::{Algorithm, Options};
 
     #[test]
     fn shares_are_read_as_people_write_them() {

@@ -6,8 +6,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::{Adjustment, Content, Effect, Id, LASTS, Proposal, Share, Target};
-use crate::engine::descriptor::Entry;
-use crate::engine::printable::printable;
+use crate::descriptor::Entry;
+use crate::printable::printable;
 
 /// The longest author and reason, in characters.
 const WHO: usize = 100;

@@ -20,7 +20,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::engine::algorithm::{Limit, NoLease, Verdict};
+use crate::algorithm::{Limit, NoLease, Verdict};
 
 /// The shortest and the longest TTL of a lease.
 const TTL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_secs(10));

@@ -321,7 +321,7 @@ impl Limit {
 }
 
 /// Returns `number * part / whole`, rounded down, but at least 1 unless `number` is 0.
-pub(crate) fn scaled(number: u32, part: u32, whole: u32) -> u32 {
+pub fn scaled(number: u32, part: u32, whole: u32) -> u32 {
     let exact = u64::from(number) * u64::from(part) / u64::from(whole.max(1));
     u32::try_from(exact).unwrap_or(u32::MAX).max(number.min(1))
 }

@@ -25,7 +25,7 @@ use std::fmt;
 
 pub use ask::{Ask, Caller, Charge, MAX_HITS, NamedWindow};
 pub use calendar::TimeZone;
-pub(crate) use limit::scaled;
+pub use limit::scaled;
 pub use limit::{Limit, LimitError, LimitErrors, MAX_DELAY, MAX_PERIOD};
 use limit::{MAX_REFILL_MS, is_period};
 pub use options::{Declared, Initial, Kind, Options, Weighting, Written};

@@ -10,9 +10,9 @@ use std::borrow::Borrow;
 use smallvec::SmallVec;
 
 use super::{Check, CheckVerdict, Key, Occasion, Recorded, Verdicts};
-use crate::engine::algorithm::{Ask, Charge, Effect, Event, Outcome, State, Verdict};
-use crate::engine::descriptor::Role;
-use crate::engine::usage::Added;
+use crate::algorithm::{Ask, Charge, Effect, Event, Outcome, State, Verdict};
+use crate::descriptor::Role;
+use crate::usage::Added;
 
 /// The combined result of a request's checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use crate::engine::algorithm::{Limit, Penalty};
-use crate::engine::descriptor::Entry;
-use crate::engine::usage::Period;
-use crate::engine::usage::page::MARK;
+use crate::algorithm::{Limit, Penalty};
+use crate::descriptor::Entry;
+use crate::usage::Period;
+use crate::usage::page::MARK;
 
 /// The name of a counter. Different counters have different names, whatever bytes a client sends. Names from
 /// [`Key::of_window`] follow envoyproxy/ratelimit and do not have this property among themselves.
@@ -184,7 +184,7 @@ pub fn holder(entries: &[Entry]) -> u64 {
 const ESCAPED: &AsciiSet = &CONTROLS.add(b' ').add(b'%').add(b'|').add(b'=').add(b'~').add(b'{').add(b'}');
 
 /// Appends a part of a tag.
-pub(crate) fn escape(name: &mut String, text: &str) {
+pub fn escape(name: &mut String, text: &str) {
     name.extend(utf8_percent_encode(text, ESCAPED));
 }
 
@@ -208,7 +208,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::algorithm::{Algorithm, Options};
+    use crate::algorithm::{Algorithm, Options};
 
     fn limit() -> Limit {
         Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(60), Options::default()).unwrap()

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::engine::algorithm::lease_terms::Lease;
-use crate::engine::algorithm::{Ask, Caller, Limit, Penalty, Verdict};
-use crate::engine::descriptor::Role;
-use crate::engine::usage::Usage;
+use crate::algorithm::lease_terms::Lease;
+use crate::algorithm::{Ask, Caller, Limit, Penalty, Verdict};
+use crate::descriptor::Role;
+use crate::usage::Usage;
 
 pub use error::{Partly, StoreError};
 pub use key::{Key, Origin, holder};
@@ -106,7 +106,7 @@ impl Check {
 
     /// Returns whether a denied request costs its hits because the rule says so. Fixed windows charge denials by
     /// default, only to match other services, so the default does not count here.
-    pub(crate) fn costs_denied(&self) -> bool {
+    pub fn costs_denied(&self) -> bool {
         self.limit.options().count_denied == Some(true)
     }
 

@@ -2,9 +2,9 @@
 
 use super::by_rules::let_nothing_pass;
 use super::{State, Verdict};
-use crate::engine::check::group::Votes;
-use crate::engine::decision::{Answer, Decision, Limited};
-use crate::engine::descriptor::Role;
+use crate::check::group::Votes;
+use crate::decision::{Answer, Decision, Limited};
+use crate::descriptor::Role;
 
 impl State {
     /// Returns the state of a limit's counter; `None` if no counter answered.

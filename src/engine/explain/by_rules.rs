@@ -2,12 +2,12 @@
 
 use super::parts;
 use super::{At, Explained, ExplainedLimit, Found, Matched, MissedBy, RoleName};
-use crate::engine::adjustment::Kind;
-use crate::engine::asked::{Asked, OVERRIDE, Source};
-use crate::engine::check::group::Votes;
-use crate::engine::descriptor::{Descriptor, Request, Role, per_of};
-use crate::engine::plan::Plan;
-use crate::engine::rules::{Allowance, Budget, Domain, Place, Rule, RuleLimit, Rules};
+use crate::adjustment::Kind;
+use crate::asked::{Asked, OVERRIDE, Source};
+use crate::check::group::Votes;
+use crate::descriptor::{Descriptor, Request, Role, per_of};
+use crate::plan::Plan;
+use crate::rules::{Allowance, Budget, Domain, Place, Rule, RuleLimit, Rules};
 
 /// Returns why a request of one hit is denied whatever its counters' state; `None` if it depends on them.
 pub(super) fn denied_anyway(plan: &Plan<'_>) -> Option<String> {

@@ -16,13 +16,13 @@ use std::iter;
 use serde::{Deserialize, Serialize};
 
 use self::by_rules::OfPlan;
-use crate::engine::adjustment::InForce;
-use crate::engine::algorithm::Ask;
-use crate::engine::asked::Asked;
-use crate::engine::decision::Decision;
-use crate::engine::descriptor::{Descriptor, Entry, Override, Request};
-use crate::engine::plan::{MAX_WORK, Names, Plan, PlanOptions, Undecided, Unknown};
-use crate::engine::rules::{Budget, MatchedBy, Miss, Missed, Place, Rules};
+use crate::adjustment::InForce;
+use crate::algorithm::Ask;
+use crate::asked::Asked;
+use crate::decision::Decision;
+use crate::descriptor::{Descriptor, Entry, Override, Request};
+use crate::plan::{MAX_WORK, Names, Plan, PlanOptions, Undecided, Unknown};
+use crate::rules::{Budget, MatchedBy, Miss, Missed, Place, Rules};
 
 pub use parts::{From, Part};
 

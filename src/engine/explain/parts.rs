@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::At;
-use crate::engine::algorithm::{Limit, Options};
-use crate::engine::descriptor;
-use crate::engine::rules::{Allowance, Domain, LimitConfig, Line, OriginConfig, Place, Rule, RuleLimit, Rules, SaidBy};
+use crate::algorithm::{Limit, Options};
+use crate::descriptor;
+use crate::rules::{Allowance, Domain, LimitConfig, Line, OriginConfig, Place, Rule, RuleLimit, Rules, SaidBy};
 
 /// A part of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

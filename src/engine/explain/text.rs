@@ -5,9 +5,9 @@ use std::fmt;
 use super::{
     At, Explained, ExplainedLimit, Explanation, Found, From, Matched, MissedBy, Part, RoleName, State, Verdict,
 };
-use crate::engine::descriptor::wait;
-use crate::engine::printable::printable;
-use crate::engine::rules::MatchedBy;
+use crate::descriptor::wait;
+use crate::printable::printable;
+use crate::rules::MatchedBy;
 
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -4,16 +4,16 @@ mod names;
 
 use std::time::Duration;
 
-use crate::engine::adjustment::{Applied, Effect, InForce, LimitName};
-use crate::engine::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options};
-use crate::engine::asked::{Asked, Source};
-use crate::engine::check::{
+use crate::adjustment::{Applied, Effect, InForce, LimitName};
+use crate::algorithm::{Algorithm, Ask, Caller, Limit, LimitErrors, Options};
+use crate::asked::{Asked, Source};
+use crate::check::{
     Check, CheckVerdict, Key, Occasion, Origin, Partly, Penalized, Recorded, StoreError, Verdicts, holder,
 };
-use crate::engine::decision::{Answer, Decision, Few, Limited, Status};
-use crate::engine::descriptor::{Descriptor, Override, Request, Role};
-use crate::engine::rules::options::RuleOptions;
-use crate::engine::rules::{Allowance, Defaults, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
+use crate::decision::{Answer, Decision, Few, Limited, Status};
+use crate::descriptor::{Descriptor, Override, Request, Role};
+use crate::rules::options::RuleOptions;
+use crate::rules::{Allowance, Defaults, Domain, FailureMode, LimitConfig, Rule, RuleLimit, Rules};
 
 pub use names::{CounterKeys, Names};
 
@@ -42,7 +42,7 @@ pub struct PlanOptions {
 
 impl PlanOptions {
     /// Returns the effect of a denial by a rule with this role.
-    pub(crate) fn role(&self, role: Role) -> Role {
+    pub fn role(&self, role: Role) -> Role {
         if self.quota_mode && role == Role::Enforced { Role::Quota } else { role }
     }
 

@@ -8,10 +8,10 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::num::NonZeroU64;
 
-use crate::engine::algorithm::{Algorithm, Limit, NamedWindow};
-use crate::engine::check::Key;
-use crate::engine::descriptor::Unit;
-use crate::engine::rules::{Allowance, Rule};
+use crate::algorithm::{Algorithm, Limit, NamedWindow};
+use crate::check::Key;
+use crate::descriptor::Unit;
+use crate::rules::{Allowance, Rule};
 
 /// The naming scheme of counters in the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -117,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::engine::algorithm::{Options, TimeZone};
+    use crate::algorithm::{Options, TimeZone};
 
     fn fixed(period: Duration) -> Limit {
         Limit::new(Algorithm::FixedWindow, 5, period, Options::default()).unwrap()

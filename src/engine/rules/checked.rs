@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::config::Metadata;
 use super::options::RuleOptions;
-use crate::engine::algorithm::{Algorithm, Limit, TimeZone};
-use crate::engine::descriptor::{Role, Unit};
+use crate::algorithm::{Algorithm, Limit, TimeZone};
+use crate::descriptor::{Role, Unit};
 
 /// A validated domain.
 #[derive(Clone, Debug, PartialEq)]

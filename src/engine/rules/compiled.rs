@@ -12,7 +12,7 @@ use super::checked::{
 };
 use super::config::Metadata;
 use super::version;
-use crate::engine::descriptor::{Entry, Role};
+use crate::descriptor::{Entry, Role};
 
 /// A rule in force.
 #[derive(Debug)]

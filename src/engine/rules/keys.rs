@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use super::checked::FailureMode;
 use super::options::RuleOptions;
 use super::section::{Key, Section, Takes, key};
-use crate::engine::algorithm::{Algorithm, Kind, Options};
+use crate::algorithm::{Algorithm, Kind, Options};
 
 /// The top level of a file.
 pub static ROOT: Section = Section {

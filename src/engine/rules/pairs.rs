@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use super::config::RawLimit;
 use super::keys::{DESCRIPTOR, RATE_LIMIT};
 use super::section::{Key, Takes};
-use crate::engine::algorithm::{Algorithm, LimitError};
+use crate::algorithm::{Algorithm, LimitError};
 
 /// Options of an unlimited rule; all others are about counting.
 const OF_UNLIMITED: [&str; 2] = ["name", "replaces"];

@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::engine::printable::{printable, printable_lines};
+use crate::printable::{printable, printable_lines};
 
 /// A mistake, or something valid that is probably not intended. Printed on one line:
 /// `rules/a.yaml:12:9: descriptors[2].rate_limit.unit: unknown unit "minuets", did you mean "minute"?`
@@ -144,7 +144,7 @@ impl Report {
     }
 
     /// Returns whether the rules are rejected because of the problems so far.
-    pub(crate) fn has_errors(&self) -> bool {
+    pub fn has_errors(&self) -> bool {
         self.errors.all > 0
     }
 
@@ -195,7 +195,7 @@ fn listed(mut first: Vec<Problem>, all: usize, name: &str) -> Vec<Problem> {
 }
 
 /// A number of bytes, formatted for people.
-pub(crate) struct Bytes(pub(crate) u64);
+pub struct Bytes(pub u64);
 
 impl fmt::Display for Bytes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -210,7 +210,7 @@ impl fmt::Display for Bytes {
 
 /// Returns a message such as `unknown unit "minuets", did you mean "minute"?`, or with a list of all names if none is
 /// similar.
-pub(crate) fn unknown(what: &str, given: &str, known: &[&str]) -> String {
+pub fn unknown(what: &str, given: &str, known: &[&str]) -> String {
     let unknown = format!("unknown {what} {}", quoted(given));
     match nearest(given, known) {
         Some(near) => format!("{unknown}, did you mean {near:?}?"),
@@ -219,7 +219,7 @@ pub(crate) fn unknown(what: &str, given: &str, known: &[&str]) -> String {
 }
 
 /// Returns the name that was probably meant, with at most a third of its characters wrong.
-pub(crate) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
+pub fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
     if given.len() > 64 {
         return None; // No name is that long, and comparing takes time.
     }
@@ -230,7 +230,7 @@ pub(crate) fn nearest<'a>(given: &str, known: &[&'a str]) -> Option<&'a str> {
 }
 
 /// Quotes a text from a file, shortened and escaped for one line.
-pub(crate) fn quoted(text: &str) -> String {
+pub fn quoted(text: &str) -> String {
     format!("\"{}\"", escaped(text))
 }
 

@@ -13,7 +13,7 @@ use super::checked::Place;
 use super::compiled::{Domain, Key, Level, Node, Rule, Rules};
 use super::report::{nearest, quoted};
 use super::validate::MAX_LEVELS;
-use crate::engine::descriptor::Entry;
+use crate::descriptor::Entry;
 
 /// Largest number of misses reported for a descriptor.
 const TOLD: usize = 4;

@@ -10,7 +10,7 @@ use percent_encoding::percent_decode_str;
 use serde::{Deserialize, Serialize};
 
 use super::{Period, Time, Totals};
-use crate::engine::printable::write_printable;
+use crate::printable::write_printable;
 
 /// Separator between the counter's name and the page. The digit is the version of the layout.
 pub const MARK: &str = "|u1:";

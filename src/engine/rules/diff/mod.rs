@@ -12,9 +12,9 @@ use std::hash::BuildHasher as _;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use crate::engine::check::{Key, Origin};
-use crate::engine::descriptor::Entry;
-use crate::engine::rules::{Allowance, Defaults, LimitConfig, Rule, RuleLimit, Rules};
+use crate::check::{Key, Origin};
+use crate::descriptor::Entry;
+use crate::rules::{Allowance, Defaults, LimitConfig, Rule, RuleLimit, Rules};
 
 pub use summary::{Summary, Totals};
 

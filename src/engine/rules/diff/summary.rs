@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{Change, Kind, compare};
-use crate::engine::rules::Rules;
+use crate::rules::Rules;
 
 /// Numbers of differences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,9 +3,9 @@
 use std::fmt::{self, Write as _};
 
 use super::{Change, Counters, Kind, Side, shares_as};
-use crate::engine::algorithm::{self, Limit, Options};
-use crate::engine::descriptor::{Role, Unit, in_words};
-use crate::engine::rules::{Allowance, LimitConfig, Rule, RuleLimit};
+use crate::algorithm::{self, Limit, Options};
+use crate::descriptor::{Role, Unit, in_words};
+use crate::rules::{Allowance, LimitConfig, Rule, RuleLimit};
 
 fn counted(limits: usize) -> String {
     format!("{limits} limit{}", if limits == 1 { "" } else { "s" })

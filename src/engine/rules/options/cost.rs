@@ -1,10 +1,10 @@
 //! `cost: 5`: every hit counts as five.
 
 use super::Said;
-use crate::engine::rules::config::FieldPath;
-use crate::engine::rules::section::{Key, Takes, key};
+use crate::rules::config::FieldPath;
+use crate::rules::section::{Key, Takes, key};
 
-pub(in crate::engine::rules) const KEY: Key =
+pub(in crate::rules) const KEY: Key =
     key("cost", Takes::Number, "The number of hits that each hit counts as. Without it, 1.").example("5");
 
 /// The number of hits that each hit counts as.

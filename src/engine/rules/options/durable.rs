@@ -1,10 +1,10 @@
 //! `durable: true`: a request passes only once a replica of Redis has its hits, and a failover admits nothing twice.
 
 use super::Said;
-use crate::engine::rules::config::FieldPath;
-use crate::engine::rules::section::{Key, Takes, key};
+use crate::rules::config::FieldPath;
+use crate::rules::section::{Key, Takes, key};
 
-pub(in crate::engine::rules) const KEY: Key = key(
+pub(in crate::rules) const KEY: Key = key(
     "durable",
     Takes::Flag,
     "A request passes only when a replica of Redis has heard of it, so that a failover admits nothing twice. Without \

@@ -1,10 +1,10 @@
 //! `give_back: false`: no client can refund hits by negative ones.
 
 use super::Said;
-use crate::engine::rules::config::FieldPath;
-use crate::engine::rules::section::{Key, Takes, key};
+use crate::rules::config::FieldPath;
+use crate::rules::section::{Key, Takes, key};
 
-pub(in crate::engine::rules) const KEY: Key =
+pub(in crate::rules) const KEY: Key =
     key("give_back", Takes::Flag, "Whether a client may refund hits by negative ones. Without it, true.")
         .example("false")
         .conflicts(&[(

@@ -1,12 +1,12 @@
 //! `lease: {size: 50, ttl: 100ms}`: a process takes hits in advance, to serve a hot key from memory.
 
 use super::Said;
-use crate::engine::descriptor::length;
-use crate::engine::algorithm::lease_terms::{Lease, LeaseError};
-use crate::engine::rules::config::FieldPath;
-use crate::engine::rules::section::{Key, Section, Takes, key};
+use crate::descriptor::length;
+use crate::algorithm::lease_terms::{Lease, LeaseError};
+use crate::rules::config::FieldPath;
+use crate::rules::section::{Key, Section, Takes, key};
 
-pub(in crate::engine::rules) const KEY: Key = key(
+pub(in crate::rules) const KEY: Key = key(
     "lease",
     Takes::One(&SECTION),
     "A replica takes hits in advance and decides by them without asking the store: for counters that are asked very \

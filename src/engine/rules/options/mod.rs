@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::complaints::Complaints;
 use super::config::{FieldPath, Raw, RawMapping};
 use super::section::Key;
-use crate::engine::algorithm::Limit;
+use crate::algorithm::Limit;
 
 macro_rules! options {
     ($($name:ident)*) => {

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use super::Said;
-use crate::engine::algorithm::Penalty;
-use crate::engine::descriptor::length;
-use crate::engine::rules::config::FieldPath;
-use crate::engine::rules::section::{Key, Section, Takes, key};
+use crate::algorithm::Penalty;
+use crate::descriptor::length;
+use crate::rules::config::FieldPath;
+use crate::rules::section::{Key, Section, Takes, key};
 
-pub(in crate::engine::rules) const KEY: Key =
+pub(in crate::rules) const KEY: Key =
     key("penalty", Takes::One(&SECTION), "A client that is denied again and again is banned for a while.")
         .example("{after: 5, within: 1m, ban: 15m}");
 

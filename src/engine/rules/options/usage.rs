@@ -1,13 +1,13 @@
 //! `usage: {by: hour, keep: 400d}`: records the usage of each counter for billing.
 
 use super::Said;
-use crate::engine::descriptor::length;
-use crate::engine::rules::config::FieldPath;
-use crate::engine::rules::section::{Key, Section, Takes, key};
-use crate::engine::rules::report::unknown;
-use crate::engine::usage::{Period, Usage};
+use crate::descriptor::length;
+use crate::rules::config::FieldPath;
+use crate::rules::section::{Key, Section, Takes, key};
+use crate::rules::report::unknown;
+use crate::usage::{Period, Usage};
 
-pub(in crate::engine::rules) const KEY: Key = key(
+pub(in crate::rules) const KEY: Key = key(
     "usage",
     Takes::One(&SECTION),
     "What each counter was used is kept, by minute, hour or day, so that it can be billed.",

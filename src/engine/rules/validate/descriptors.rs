@@ -9,11 +9,11 @@ use super::idle::{Others, idle};
 use super::limits::Count;
 use super::pattern::{is_network, taken_for};
 use super::{Complaints, MAX_LEVELS, Mark, PartBuilder, held};
-use crate::engine::descriptor::Role;
-use crate::engine::rules::checked::{Allowance, DescriptorConfig, Place, RuleConfig};
-use crate::engine::rules::config::{FieldPath, Raw, RawDescriptor};
-use crate::engine::rules::pairs;
-use crate::engine::rules::report::{Position, Problem, Report, Severity};
+use crate::descriptor::Role;
+use crate::rules::checked::{Allowance, DescriptorConfig, Place, RuleConfig};
+use crate::rules::config::{FieldPath, Raw, RawDescriptor};
+use crate::rules::pairs;
+use crate::rules::report::{Position, Problem, Report, Severity};
 
 /// The key required for a limit with holders.
 pub const HOLDER_KEY: &str = "stream";

@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use crate::engine::rules::checked::DescriptorConfig;
-use crate::engine::rules::report::Position;
+use crate::rules::checked::DescriptorConfig;
+use crate::rules::report::Position;
 
 /// Whether a level may have descriptors that are not in its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

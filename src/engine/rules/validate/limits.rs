@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use super::descriptors::Tree;
 use super::{algorithm, failure_mode};
-use crate::engine::algorithm::{Algorithm, Declared, Kind, Limit, LimitErrors, Options, TimeZone, Written};
-use crate::engine::descriptor::Unit;
-use crate::engine::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, Said, SaidBy};
-use crate::engine::rules::config::{FieldPath, Raw, RawLimit, RawMapping};
-use crate::engine::rules::options::{self, RuleOptions};
-use crate::engine::rules::pairs::{Conflict, ConflictKind, Given};
-use crate::engine::rules::report::{Severity, nearest, quoted, unknown};
+use crate::algorithm::{Algorithm, Declared, Kind, Limit, LimitErrors, Options, TimeZone, Written};
+use crate::descriptor::Unit;
+use crate::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, Said, SaidBy};
+use crate::rules::config::{FieldPath, Raw, RawLimit, RawMapping};
+use crate::rules::options::{self, RuleOptions};
+use crate::rules::pairs::{Conflict, ConflictKind, Given};
+use crate::rules::report::{Severity, nearest, quoted, unknown};
 
 /// Time after which a slot is freed if no stream releases it.
 const HOLD: Duration = Duration::from_secs(60);

@@ -15,7 +15,7 @@ use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
-pub(crate) use self::descriptors::HOLDER_KEY;
+pub use self::descriptors::HOLDER_KEY;
 use self::descriptors::Siblings;
 pub use self::descriptors::{Item, Level};
 use super::checked::{Defaults, DescriptorConfig, FailureMode, LimitConfig, OriginConfig};
@@ -23,7 +23,7 @@ use super::compiled::{CompiledDomain, CompiledPart, Rules, Subtree};
 pub use super::complaints::{Complaints, Origin};
 use super::config::{FieldPath, Raw, RawDefaults, RawDomain};
 use super::report::{Position, Problem, Report, Severity, nearest, quoted};
-use crate::engine::algorithm::Algorithm;
+use crate::algorithm::Algorithm;
 
 /// Deepest nesting of descriptors: Envoy Gateway creates one level for each of the 128 headers that a rule may match,
 /// and more for its route, addresses and the like.
@@ -237,7 +237,7 @@ impl Validation {
     }
 
     /// Returns whether no part has been added.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.domains.is_empty()
     }
 
