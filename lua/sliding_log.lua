@@ -14,8 +14,8 @@ local function decide_log(log, hits, denied, number, period, count_denied, now, 
   local time = now
   local set_back = false
 
-  -- Time and sum of the newest entry, which no other entry may exceed.
-  local newest, newest_sum = math.huge, math.huge
+  -- Time and sum of the newest entry, which no other entry may exceed. Sums leave room for a full log below 2^53.
+  local newest, newest_sum = math.huge, 9007199254740992 - MAX_HITS
   local function get(place)
     local item = list_get(log, place)
     if log.set[place] then

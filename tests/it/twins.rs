@@ -570,6 +570,40 @@ fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
     assert!(seen.get() > 100, "{} damaged counters", seen.get());
 }
 
+/// What the property above has found: a running sum so large that Lua's next sum is not exact, and a holder of -0.0,
+/// which equals 0.0 as a number and not as bytes.
+#[test]
+fn both_twins_know_damage_that_only_one_of_them_would_count_wrong() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = Redis::start();
+    let mut lua = runtime.block_on(Lua::new(&redis));
+    let now = START as f64;
+    let last_sum =
+        [now.to_le_bytes().as_slice(), &(MAX_HITS as f64 - 1.0).to_le_bytes(), &1_u32.to_le_bytes()].concat();
+    let denied = |holder: f64| [holder.to_le_bytes().as_slice(), &now.to_le_bytes(), &1_u32.to_le_bytes()].concat();
+    let negative = [vec![0; 8], denied(-0.0)].concat();
+    for (algorithm, held) in
+        [(Algorithm::SlidingLog, Held::List(vec![last_sum])), (Algorithm::Concurrency, Held::Text(negative))]
+    {
+        let limit = Limit::new(algorithm, 4, Duration::from_secs(60), Options::default()).unwrap();
+        let is_list = algorithm == Algorithm::SlidingLog;
+        let key = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
+        runtime.block_on(lua.put(&key, &held));
+        let bytes = held.bytes(is_list).unwrap();
+        assert_eq!(State::unpack(&limit, Caller::default(), &bytes), None, "{algorithm:?}");
+        let requests = [vec![Check::new(key.clone(), limit, ask(5))], vec![Check::new(key, limit, ask(2))]];
+        let (decided, stored, _) =
+            runtime.block_on(lua.decide_damaged(&requests, Clocks { redis: START, process: START }));
+        let mut rust = Twin::default();
+        for (checks, decided) in requests.iter().zip(decided) {
+            assert_eq!(decided.unwrap(), rust.decide(checks, START), "{algorithm:?}");
+        }
+        if is_list {
+            assert_eq!(stored[1].0, rust.state(&requests[1][0].key).map(State::pack), "{algorithm:?}");
+        }
+    }
+}
+
 #[test]
 fn damage_opens_no_limit_for_longer_than_it_remembers_and_denies_for_no_longer() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -13,8 +13,8 @@
 use std::collections::VecDeque;
 
 use super::{
-    Attempt, Becomes, Caller, FIGURES, Limit, LimitError, LimitErrors, Options, Packed, Traits, Verdict, push_number,
-    steady,
+    Attempt, Becomes, Caller, FIGURES, Limit, LimitError, LimitErrors, MAX_HITS, Options, Packed, Traits, Verdict,
+    push_number, steady,
 };
 
 pub(super) const OPTIONS: &[&str] = &[];
@@ -28,6 +28,12 @@ pub(super) const TRAITS: Traits = Traits { code: "sl1", has_holders: false, no_l
 /// µs, 2.2 MB. A sorted set: 7.3 and 5.2, 7.1 and 5.0, 7.8 and 5.3 µs, 10.4 MB; it needs a member per hit if a request
 /// takes several. One packed string: 5.7 and 3.9, 79 and 27, 7,100 and 2,300 µs, 2.1 MB.
 pub(super) const MAX_NUMBER: u32 = 100_000;
+
+/// The most hits in a log: denials may count, too.
+const MAX_LOGGED: u64 = 2 * MAX_NUMBER as u64;
+
+/// The largest running sum, which leaves room for a full log below 2^53.
+const MAX_SUM: u64 = MAX_HITS - MAX_LOGGED;
 
 /// A charge is taken back only if at most this many entries follow its own, because all of them change. There is at
 /// most one entry per millisecond, so a charge can be taken back for at least a tenth of a second; it usually takes one
@@ -295,13 +301,14 @@ impl State {
         while !packed.is_empty() {
             let entry = Entry { at: packed.whole()?, sum: packed.whole()?, hits: packed.count()?.into() };
             let is_next = |before: &Entry| before.at < entry.at && before.sum + entry.hits == entry.sum;
-            if entry.hits == 0 || entry.hits > entry.sum || !entries.back().is_none_or(is_next) {
+            let is_bounded = (entry.hits..=MAX_SUM).contains(&entry.sum);
+            if entry.hits == 0 || !is_bounded || !entries.back().is_none_or(is_next) {
                 return None;
             }
             entries.push_back(entry);
         }
         let hits: u64 = entries.iter().map(|entry| entry.hits).sum();
-        (hits <= 2 * u64::from(MAX_NUMBER)).then_some(State { entries })
+        (hits <= MAX_LOGGED).then_some(State { entries })
     }
 
     pub(super) fn pack(&self) -> Vec<u8> {
