@@ -22,7 +22,7 @@ use tollgate::engine::plan::{Names, Plan, PlanOptions};
 use tollgate::engine::rules::{DescriptorConfig, RuleConfig};
 use tollgate::replay::{Event, Run};
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::redis::decide::script::{self, Group};
+use tollgate::store::redis::script::{self, Group};
 use tollgate::wire::rate_limit_response::rate_limit::Unit;
 use tollgate::wire::rate_limit_response::{Code, DescriptorStatus, RateLimit};
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, rate_limit_descriptor};

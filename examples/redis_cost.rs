@@ -15,7 +15,7 @@ use tollgate::engine::algorithm::{Algorithm, Ask, Caller, Limit, Options, State}
 use tollgate::engine::check::{Check, Key, Occasion, Origin, Recorded};
 use tollgate::engine::descriptor::Entry;
 use tollgate::engine::usage::{Period, Totals, Usage};
-use tollgate::store::redis::decide::script::{self, Group};
+use tollgate::store::redis::script::{self, Group};
 
 /// Enough for every hit that a counter gets here, and few enough that it does not forget them at once.
 const NUMBER: u32 = 1_000;

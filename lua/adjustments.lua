@@ -1,5 +1,5 @@
 -- Reads and changes the adjustments. They are stored as one text, so readers never see a partial change, and each
--- writer sees the changes of earlier writers. The twin of src/shared/adjustments.rs.
+-- writer sees the changes of earlier writers. The twin of src/shared/adjustment/board.rs.
 --
 -- KEYS[1]  the version, a number that changes with the text; readers ask for it first
 -- KEYS[2]  the text: a line for each adjustment with its start and end (ms since the epoch), its ID and its content,

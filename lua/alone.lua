@@ -1,5 +1,5 @@
 -- Decides a call of a single check: the fast path of decide.lua, with the same arguments and the same reply. Redis runs
--- every definition in every call, so src/store/redis/decide/source.rs inserts only those that the algorithm needs, at
+-- every definition in every call, so src/store/redis/script/source.rs inserts only those that the algorithm needs, at
 -- the cheapest place: inside the protected function. decide.lua finds them by the algorithm's number; here they have
 -- the names `algorithm` and `open`.
 local ok, reply = pcall(function(key, asked)

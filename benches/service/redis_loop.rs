@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use deadpool_redis::redis::{Cmd, Script, cmd};
 use tollgate::engine::check::Check;
-use tollgate::store::redis::decide::script::{self, Group};
+use tollgate::store::redis::script::{self, Group};
 
 use crate::load::Latencies;
 use crate::support::redis::Redis;

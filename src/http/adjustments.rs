@@ -14,7 +14,7 @@ use super::admin::{Admin, Refusal, refuse};
 use super::json::whole;
 use crate::engine::adjustment::{Id, Written};
 use crate::observe::redaction::Values;
-use crate::shared::adjusting::{By, SteeringError};
+use crate::shared::adjustment::{By, SteeringError};
 use crate::store::Store;
 
 /// Largest body of a request in bytes. No adjustment is longer.

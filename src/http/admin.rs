@@ -25,7 +25,7 @@ use crate::engine::descriptor::{Entry, Override};
 use crate::limiter::Limiter;
 use crate::observe::Observing;
 use crate::observe::redaction::Values;
-use crate::shared::adjusting::Steering;
+use crate::shared::adjustment::Steering;
 use crate::shared::fleet::Fleet;
 use crate::shared::usage::UsageStore;
 use crate::store::Store;

@@ -12,12 +12,12 @@ use super::admin::{Admin, Refusal, refuse};
 use crate::engine::descriptor::Entry;
 use crate::engine::explain;
 use crate::engine::usage::Time;
-use crate::engine::usage::page::{Owner, Part};
+use crate::engine::usage::page::{Owner, Part, Scope};
 use crate::inspect::running;
 use crate::ledger::answer::{Answer, Wanted};
 use crate::limiter::Limiter;
 use crate::observe::redaction::Values;
-use crate::shared::usage::{Batch, Scope, UsageReadError};
+use crate::shared::usage::{Batch, UsageReadError};
 use crate::store::Store;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {

@@ -24,7 +24,7 @@ use crate::engine::plan::{Plan, PlanOptions};
 use crate::engine::rules::Rules;
 use crate::store::Store;
 use crate::store::memory::SystemClock;
-use crate::store::redis::topology::replicas::{Reading, RedisReplicas, Replica, ReplicaError};
+use crate::store::redis::replicas::{Reading, RedisReplicas, Replica, ReplicaError};
 
 /// An action on the counters of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

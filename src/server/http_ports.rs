@@ -15,7 +15,7 @@ use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::observe::Observing;
 use crate::settings::Settings;
-use crate::shared::adjusting::Steering;
+use crate::shared::adjustment::Steering;
 use crate::shared::fleet::Fleet;
 use crate::shared::usage::UsageStore;
 use crate::spans::Spans;

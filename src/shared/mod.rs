@@ -1,7 +1,6 @@
 //! State that the instances of a fleet share, in addition to counters.
 
-pub mod adjusting;
-pub mod adjustments;
+pub mod adjustment;
+mod exchange;
 pub mod fleet;
-pub mod redis;
 pub mod usage;

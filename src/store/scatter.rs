@@ -245,9 +245,10 @@ mod tests {
     use crate::engine::check::{Key, Occasion, Origin, Recorded};
     use crate::engine::clock::Clock;
     use crate::engine::descriptor::Entry;
+    use crate::engine::usage::page::Scope;
     use crate::engine::usage::{Added, Period, Time, Totals, Usage};
-    use crate::shared::usage::{MemoryPages as _, Scope};
     use crate::store::Store as _;
+    use crate::store::memory::MemoryPages as _;
     use crate::store::memory::MemoryStore;
 
     /// A clock that does not move unless it is set.

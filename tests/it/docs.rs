@@ -113,7 +113,7 @@ const SAID_ELSEWHERE: [(&str, &[&str]); 7] = [
         ],
     ),
     (
-        "src/store/redis/doctor/inspection.rs",
+        "src/store/redis/link/inspection.rs",
         &[
             "`redis evicts`",
             "`redis is a replica that takes writes`",

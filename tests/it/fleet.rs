@@ -11,7 +11,7 @@ use support::redis::Redis;
 use support::tollgate::{Tollgate, command};
 use support::{wait_until, wait_until_async};
 use tollgate::shared::fleet::heartbeats::{Command, MOST, ReplicaState, Reply, Said, TTL};
-use tollgate::shared::redis::heartbeats::RedisHeartbeats;
+use tollgate::shared::fleet::redis::RedisHeartbeats;
 use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 use tollgate::store::redis::topology::route::Route;
 

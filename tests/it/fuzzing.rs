@@ -33,7 +33,7 @@ use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::sources::files::load::{self, LoadOptions, Sources};
 use tollgate::store::memory::MemoryStore;
-use tollgate::store::redis::decide::script::{self, ANSWER, Group, Reply, TIME};
+use tollgate::store::redis::script::{self, ANSWER, Group, Reply, TIME};
 use tollgate::store::redis::topology::address::RedisAddress;
 use tollgate::wire::rate_limit_descriptor::{Entry, RateLimitOverride};
 use tollgate::wire::rate_limit_response::Code;

@@ -14,8 +14,8 @@ use tollgate::engine::check::{Check, CheckVerdict, Key, Origin, Penalized};
 use tollgate::engine::descriptor::Entry;
 use tollgate::store::Store;
 use tollgate::store::redis::RedisStore;
+use tollgate::store::redis::replicas::{RedisReplicas, Staleness};
 use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
-use tollgate::store::redis::topology::replicas::{RedisReplicas, Staleness};
 
 const RULES: &str = "
 domain: shop

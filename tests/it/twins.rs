@@ -23,7 +23,7 @@ use tollgate::engine::check::{Check, CheckVerdict, Key, Occasion, Origin, Penali
 use tollgate::engine::clock::Clock;
 use tollgate::engine::descriptor::Role;
 use tollgate::engine::usage::{Period, Totals, Usage};
-use tollgate::store::redis::decide::script::{self, Group, Reply, Scripts};
+use tollgate::store::redis::script::{self, Group, Reply, Scripts};
 
 pub const START: u64 = 1_784_000_000_123;
 

@@ -17,7 +17,7 @@ use tollgate::engine::check::group;
 use tollgate::engine::check::{Check, Key, Origin, Penalized};
 use tollgate::store::Store as _;
 use tollgate::store::redis::RedisStore;
-use tollgate::store::redis::decide::script::{self, Group, Reply, Scripts};
+use tollgate::store::redis::script::{self, Group, Reply, Scripts};
 use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 
 const NUMBER: u32 = 40;

@@ -13,9 +13,9 @@ use crate::inspect;
 use crate::limiter::{Limiter, LimiterOptions};
 use crate::metrics::Metrics;
 use crate::settings::{Reading, RulesSettings, SettingsError, StoreSettings};
-use crate::shared::adjusting::{self, By, Steering};
-use crate::shared::adjustments::{AdjustmentStore, Command};
-use crate::shared::redis::adjustments::RedisAdjustments;
+use crate::shared::adjustment::board::Command;
+use crate::shared::adjustment::redis::RedisAdjustments;
+use crate::shared::adjustment::{self, AdjustmentStore, By, Steering};
 use crate::sources::files::load;
 use crate::store::memory::MemoryStore;
 use crate::store::redis;
@@ -227,7 +227,7 @@ pub(crate) async fn in_force(redis: &RedisConfig) -> InForce {
 
 /// Logs errors as the service does, until the value is dropped.
 fn logs() -> Logs {
-    telemetry::init(&LogLevels::of_command(&[redis::LOG_TARGET, adjusting::LOG_TARGET]), LogFormat::Text)
+    telemetry::init(&LogLevels::of_command(&[redis::LOG_TARGET, adjustment::LOG_TARGET]), LogFormat::Text)
 }
 
 impl Of {

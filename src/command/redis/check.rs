@@ -10,7 +10,7 @@ use crate::command::rules::check::Check;
 use crate::command::rules::report::Format;
 use crate::settings::Environment;
 use crate::store::redis;
-use crate::store::redis::doctor::examination::{Examination, Server, examine};
+use crate::store::redis::examination::{Examination, Server, examine};
 use crate::telemetry::{self, LogFormat, LogLevels};
 
 #[tokio::main(flavor = "current_thread")]

@@ -13,7 +13,7 @@ use crate::engine::printable::printable_lines;
 use crate::inspect::{self, Action, CounterOf};
 use crate::settings::{Reading, RulesSettings, SettingsError, StoreSettings};
 use crate::sources::files::load;
-use crate::store::redis::topology::replicas::RedisReplicas;
+use crate::store::redis::replicas::RedisReplicas;
 use crate::store::redis::{self, RedisStore};
 use crate::telemetry::{self, LogFormat, LogLevels};
 

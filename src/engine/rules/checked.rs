@@ -1,12 +1,12 @@
 //! Validated rules, which can be put in force.
 
-use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::config::Metadata;
 use super::options::RuleOptions;
+use super::report::Line;
 use crate::algorithm::{Algorithm, Limit, TimeZone};
 use crate::descriptor::{Role, Unit};
 
@@ -35,9 +35,6 @@ pub struct OriginConfig {
     /// Line of the failure mode in its `defaults`.
     pub failure_mode: Line,
 }
-
-/// A line of an origin, counted from 1; `None` if the origin has no lines or does not contain the value.
-pub type Line = Option<NonZeroU32>;
 
 /// The place of something in the loaded rules. It is small, because every rule has one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -8,9 +8,10 @@ use std::sync::{Arc, OnceLock};
 use hashbrown::HashMap;
 
 use super::checked::{
-    Defaults, DescriptorConfig, DomainConfig, LimitConfig, Line, OriginConfig, Place, RuleConfig, RuleLimitConfig,
+    Defaults, DescriptorConfig, DomainConfig, LimitConfig, OriginConfig, Place, RuleConfig, RuleLimitConfig,
 };
 use super::config::Metadata;
+use super::report::Line;
 use super::version;
 use crate::descriptor::{Entry, Role};
 

@@ -6,9 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::checked::Line;
 use super::config::{FieldPath, Raw};
-use super::report::{Position, Problem, Report, Severity, quoted, unknown};
+use super::report::{Line, Position, Problem, Report, Severity, quoted, unknown};
 
 /// Source of a raw domain.
 pub trait Origin {

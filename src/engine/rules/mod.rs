@@ -20,8 +20,9 @@ pub mod validate;
 mod version;
 
 pub use checked::{
-    Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, FixedWindows, LimitConfig, Line, Months,
-    OriginConfig, Place, RuleConfig, RuleLimitConfig, Said, SaidBy,
+    Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, FixedWindows, LimitConfig, Months, OriginConfig,
+    Place, RuleConfig, RuleLimitConfig, Said, SaidBy,
 };
 pub use compiled::{Domain, Rule, RuleLimit, Rules, StatName};
+pub use report::Line;
 pub use trace::{Budget, MatchedBy, Miss, Missed, Step, Trace};

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -22,6 +23,9 @@ pub struct Problem {
     /// The problem, and what would be right.
     pub message: String,
 }
+
+/// A line of an origin, counted from 1; `None` if the origin has no lines or does not contain the value.
+pub type Line = Option<NonZeroU32>;
 
 /// Severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

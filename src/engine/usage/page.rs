@@ -30,6 +30,17 @@ pub struct Page {
     pub damaged: u64,
 }
 
+/// The pages that a reader wants. More may be returned, since the name of a page does not always contain its owner.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope<'s> {
+    /// The wanted domain, or `None` for all domains.
+    pub domain: Option<&'s str>,
+    /// Includes periods that begin at this time or later.
+    pub from: Time,
+    /// Includes periods that begin before this time.
+    pub to: Time,
+}
+
 /// The parts of a page's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageName<'n> {

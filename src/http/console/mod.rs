@@ -32,7 +32,7 @@ use crate::engine::rules::FailureMode;
 use crate::http::console::data::{Completion, History, Listing, RedisHistory, Wanted};
 use crate::metrics::Metrics;
 use crate::store::Store;
-use crate::store::redis::doctor::examination::examine;
+use crate::store::redis::examination::examine;
 use crate::store::redis::topology::config::RedisConfig;
 use crate::telemetry::Events;
 

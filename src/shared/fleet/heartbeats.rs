@@ -7,22 +7,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::check::StoreError;
-use crate::shared::redis::heartbeats::RedisHeartbeats;
-
 /// How long a silent instance is listed.
 pub const TTL: Duration = Duration::from_secs(15);
 
 /// The most instances listed.
 pub const MOST: usize = 200;
-
-/// The store of a service's heartbeats.
-pub enum HeartbeatStore {
-    /// Redis.
-    Redis(Box<RedisHeartbeats>),
-    /// No store: a process with counters in its memory shares nothing.
-    Memory,
-}
 
 /// The published state of an instance. Another version of Tollgate may omit fields or add others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -94,17 +83,4 @@ pub struct Reply {
     pub replicas: Vec<Heartbeat>,
     /// Whether there are too many instances to list the one that asks.
     pub is_full: bool,
-}
-
-impl HeartbeatStore {
-    /// Executes a command of the instance with this ID, and returns all instances.
-    ///
-    /// # Errors
-    /// If the store does not answer.
-    pub async fn ask(&self, id: &str, command: Command<'_>) -> Result<Reply, StoreError> {
-        match self {
-            HeartbeatStore::Redis(redis) => redis.ask(id, command).await,
-            HeartbeatStore::Memory => Ok(Reply::default()),
-        }
-    }
 }

@@ -4,7 +4,9 @@
 //! While the store does not answer, the known instances are listed for as long as if they were silent.
 
 pub mod heartbeats;
+pub mod redis;
 mod report;
+mod store;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -17,11 +19,12 @@ use crate::engine::check::StoreError;
 use crate::limiter::Limiter;
 use crate::metrics::{Metrics, ReplicaCounts};
 use crate::observe::candidates::Candidates;
-use crate::shared::fleet::heartbeats::{Command, Heartbeat, HeartbeatStore, MOST, ReplicaState, Reply, Said, TTL};
+use crate::shared::fleet::heartbeats::{Command, Heartbeat, MOST, ReplicaState, Reply, Said, TTL};
 use crate::store::Store;
 use crate::version;
 
 pub use report::{Line, Report};
+pub use store::HeartbeatStore;
 
 /// The target of this module's log lines.
 pub const LOG_TARGET: &str = module_path!();

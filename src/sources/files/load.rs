@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::yaml::{self, Manifests, Reading, Said};
+use super::yaml::{self, Manifests, Reading, Said, is_rules_file};
 use crate::engine::rules::compiled::Rules;
 use crate::engine::rules::report::{Bytes, Position, Problem, Report, RulesError, Severity};
 use crate::engine::rules::validate::Validation;
@@ -369,10 +369,6 @@ fn end_of_links(path: &Path) -> PathBuf {
 
 fn refuse(path: &Path, error: &io::Error, report: &mut Report) {
     report.refuse(path, format!("cannot be read: {error}"));
-}
-
-pub(super) fn is_rules_file(path: &Path) -> bool {
-    path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
 }
 
 /// Reads a file. Returns `None` if it has reported a problem.

@@ -31,10 +31,11 @@ use crate::engine::check::group;
 use crate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
 use crate::engine::clock::Clock;
 use crate::engine::usage::Added;
-use crate::engine::usage::page::Page;
-use crate::shared::usage::{MemoryPages, Scope};
+use crate::engine::usage::page::{Page, Scope};
 use shard::{COUNTER_BYTES, Name, PAGE_BYTES, Shard, Swept};
 use usage::Pages;
+
+pub use usage::MemoryPages;
 
 /// Number of shards: enough that cores seldom wait for the same lock.
 const SHARDS: usize = 256;

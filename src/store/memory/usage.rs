@@ -6,9 +6,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::engine::check::{Key, Recorded};
-use crate::engine::usage::page::{Page, PageName};
+use crate::engine::usage::page::{Page, PageName, Scope};
 use crate::engine::usage::{Added, Time, Totals};
-use crate::shared::usage::Scope;
 
 /// Bytes of a page in addition to its tag and its name, which is stored three times, and bytes of a record.
 const PAGE_BYTES: usize = 300;
@@ -17,6 +16,19 @@ const RECORD_BYTES: usize = 48;
 const LOOKED_AT: usize = 10_000;
 /// Number of pages searched under one lock. Decisions wait for that lock, each while it holds a shard of counters.
 const IN_ONE_GO: usize = 64;
+
+/// A store in memory that has pages.
+pub trait MemoryPages: Send + Sync {
+    /// Returns about this many pages, starting at this place, that the scope may want according to
+    /// [`PageName::may_have`], and the next place if there are more. The first place is 0. A page that exists during
+    /// the whole read is returned at least once.
+    ///
+    /// [`PageName::may_have`]: crate::engine::usage::page::PageName::may_have
+    fn pages(&self, scope: &Scope<'_>, place: u64, about: usize) -> (Vec<Page>, Option<u64>);
+
+    /// Returns the time, in milliseconds since the epoch.
+    fn now(&self) -> u64;
+}
 
 /// The pages of a store.
 #[derive(Debug, Default)]
@@ -143,7 +155,6 @@ mod tests {
     use crate::engine::check::{Check, Occasion, Origin, StoreError};
     use crate::engine::clock::GivenClock;
     use crate::engine::usage::{Period, Usage};
-    use crate::shared::usage::MemoryPages as _;
     use crate::store::memory::MemoryStore;
 
     const DAY: u64 = 86_400_000;

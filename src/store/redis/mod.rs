@@ -2,7 +2,10 @@
 
 pub mod decide;
 pub mod doctor;
+pub mod examination;
 pub mod link;
+pub mod replicas;
+pub mod script;
 pub mod topology;
 
 use std::borrow::Borrow;

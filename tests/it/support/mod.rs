@@ -9,6 +9,7 @@ pub mod collector;
 pub mod drop_in;
 pub mod envoy;
 pub mod http2;
+pub mod imports;
 pub mod limits;
 pub mod management;
 pub mod redis;

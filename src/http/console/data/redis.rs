@@ -12,7 +12,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::history::now_ms;
 use crate::metrics::{Metrics, StoreReading};
-use crate::store::redis::topology::config::Vitals;
+use crate::store::redis::doctor::Vitals;
 
 /// Length of a step.
 const STEP: Duration = Duration::from_secs(10);

@@ -10,10 +10,9 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::document::{DocumentError, Entry, Node, Value, parse_all};
 use super::fields::File;
-use super::place::Place;
+use super::place::{Place, is_rules_file};
 use crate::engine::rules::config::FieldPath;
 use crate::engine::rules::report::{Position, Severity, nearest, quoted};
-use crate::sources::files::load::is_rules_file;
 
 /// Number of resources to name if none of them holds rules.
 const NAMED: usize = 5;

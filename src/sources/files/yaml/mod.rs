@@ -16,6 +16,7 @@ mod scalar;
 mod schema;
 mod syntax;
 
+pub(super) use place::is_rules_file;
 pub use schema::schema;
 
 use std::path::Path;

@@ -7,6 +7,11 @@ use std::sync::Arc;
 use crate::engine::rules::config::FieldPath;
 use crate::engine::rules::report::{Position, Problem, Severity};
 
+/// Returns whether a file of a folder holds rules.
+pub(in crate::sources::files) fn is_rules_file(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| ["yaml", "yml", "json"].iter().any(|known| extension == *known))
+}
+
 /// The place of a text.
 #[derive(Clone, Debug)]
 pub(super) struct Place {

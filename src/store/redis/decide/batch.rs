@@ -20,12 +20,12 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::queue::{Item, Waiting};
-use super::script::{Group, Reply, Slots};
 use crate::engine::check::group::Votes;
 use crate::engine::check::{Check, Partly, StoreError, Verdicts};
 use crate::spans::{Current, Span, SpanKind};
 use crate::store::redis::doctor::cause::Cause;
 use crate::store::redis::link::connection::{Elsewhere, Fault, reason};
+use crate::store::redis::script::{Group, Reply, Slots};
 
 /// The largest number of requests in a call. More would gain little, and keep others waiting.
 const REQUESTS: usize = 32;
@@ -272,7 +272,7 @@ mod tests {
     use crate::engine::algorithm::{Algorithm, Ask, Limit, Options, Penalty};
     use crate::engine::check::{Key, Origin, Penalized};
     use crate::store::redis::decide::queue::{Permit, Queue};
-    use crate::store::redis::decide::script::TIME;
+    use crate::store::redis::script::TIME;
 
     fn check(algorithm: Algorithm) -> Check {
         let limit = Limit::new(algorithm, 5_000, Duration::from_secs(1), Options::default()).unwrap();

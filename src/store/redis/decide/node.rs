@@ -28,11 +28,11 @@ use tokio::time::{Instant, timeout_at};
 use super::batch::{Answered, Batch, NodeError, Request, Travel};
 use super::pace::Pace;
 use super::queue::{Permit, Queue, Waiting};
-use super::script::{self, Slots};
 use crate::engine::check::{Check, StoreError, Verdicts};
 use crate::spans::{Current, Span};
 use crate::store::redis::link::Link;
 use crate::store::redis::link::connection::{Call, Connection, Fault, Manner};
+use crate::store::redis::script::{self, Slots};
 
 /// The largest number of calls in progress. A single call would leave Redis idle while its answer travels; with four,
 /// Redis always has work. While Redis is busy, only full calls are sent in parallel.

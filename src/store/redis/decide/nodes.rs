@@ -12,18 +12,22 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use super::batch::{NodeError, Travel};
+use super::cluster::{Cluster, Member};
 use super::lanes::Lanes;
 use super::node::Asking;
-use super::script::Slots;
-use super::slot;
 use crate::engine::check::{Check, StoreError, Verdicts};
 use crate::spans::Current;
+use crate::store::health::OnChange;
+use crate::store::redis::doctor::StartError;
 use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::link::Link;
 use crate::store::redis::link::connection::Elsewhere;
-use crate::store::redis::topology::{Cluster, Member, Topology};
+use crate::store::redis::script::{Slots, slot};
+use crate::store::redis::topology::{Reach, Route};
 use crate::store::scatter;
 
 /// The shortest and the longest pause before the next attempt of a request with moving counters.
@@ -62,12 +66,28 @@ pub(crate) async fn check<C: Borrow<Check> + Sync>(
 }
 
 impl Nodes {
-    /// Returns the nodes of this topology for this worker.
-    pub(crate) fn of(topology: &Topology, worker: usize) -> Nodes {
-        match topology {
-            Topology::One(nodes) => Nodes::One(Arc::clone(&nodes[worker])),
-            Topology::Cluster(cluster) => Nodes::Cluster(Arc::clone(cluster), worker),
-        }
+    /// Connects from each of these runtimes, and keeps trying in the background if that fails. Returns the nodes of
+    /// each worker. A node is a [`Link`] and, for each worker, a queue ([`Lanes`]).
+    ///
+    /// # Errors
+    /// If no attempt is possible at all, or if the first one finds that limits could never hold there.
+    pub(crate) async fn start(
+        route: &Route,
+        on_change: OnChange,
+        runtimes: &[Handle],
+    ) -> Result<Vec<Nodes>, StartError> {
+        let Route { config, access, reach, .. } = route.clone();
+        let workers = 0..runtimes.len();
+        let dialer = match reach {
+            Reach::One(dialer) => dialer,
+            Reach::Cluster(known) => {
+                let cluster = Cluster::start(config, access, known, on_change, runtimes).await?;
+                return Ok(workers.map(|worker| Nodes::Cluster(Arc::clone(&cluster), worker)).collect());
+            }
+        };
+        let queue = config.queue;
+        let link = Arc::new(Link::start(config, dialer, None, on_change, runtimes).await?);
+        Ok(workers.map(|worker| Nodes::One(Arc::new(Lanes::new(Arc::clone(&link), worker, queue)))).collect())
     }
 
     /// Logs what the log throttles hold back.

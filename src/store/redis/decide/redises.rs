@@ -11,12 +11,12 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::nodes::{self, Nodes};
-use super::slot::SLOTS;
 use crate::engine::check::{Check, StoreError, Verdicts};
 use crate::spans::Current;
 use crate::store::health::{Health, OnChange};
 use crate::store::redis::doctor::StartError;
-use crate::store::redis::topology::{Route, Topology};
+use crate::store::redis::script::slot::SLOTS;
+use crate::store::redis::topology::Route;
 use crate::store::scatter;
 
 /// Limits with shorter periods than this count as limits of seconds.
@@ -55,17 +55,15 @@ impl Redises {
         runtimes: &[Handle],
     ) -> Result<Vec<Redises>, StartError> {
         let Some(per_second) = &route.per_second else {
-            let main = Topology::start(route, on_change, runtimes).await?;
-            let of_worker = |worker| Redises { main: Nodes::of(&main, worker), per_second: None };
-            return Ok((0..runtimes.len()).map(of_worker).collect());
+            let main = Nodes::start(route, on_change, runtimes).await?;
+            return Ok(main.into_iter().map(|main| Redises { main, per_second: None }).collect());
         };
         let both = Arc::new(Both::new(on_change));
-        let main = Topology::start(route, both.of(Which::Main), runtimes);
-        let per_second = Topology::start(per_second, both.of(Which::PerSecond), runtimes);
+        let main = Nodes::start(route, both.of(Which::Main), runtimes);
+        let per_second = Nodes::start(per_second, both.of(Which::PerSecond), runtimes);
         let (main, per_second) = tokio::try_join!(main, per_second)?;
-        let of_worker =
-            |worker| Redises { main: Nodes::of(&main, worker), per_second: Some(Nodes::of(&per_second, worker)) };
-        Ok((0..runtimes.len()).map(of_worker).collect())
+        let of_worker = |(main, per_second)| Redises { main, per_second: Some(per_second) };
+        Ok(main.into_iter().zip(per_second).map(of_worker).collect())
     }
 
     /// Decides `checks` as one group, whichever Redis holds their counters.

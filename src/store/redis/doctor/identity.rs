@@ -5,7 +5,6 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::cause::{Cause, Rights};
-use crate::store::redis::topology::config::Vitals;
 
 /// The oldest Redis with all features that the script needs (`SET … KEEPTTL`).
 const OLDEST_MAJOR: u32 = 6;
@@ -16,6 +15,23 @@ const CLOCKS_APART: u64 = 5_000;
 
 /// The fields of `INFO`. Engines and proxies may leave out any of them.
 pub(crate) struct Identity<'i>(HashMap<&'i str, &'i str>);
+
+/// Vital figures of a Redis server, from `INFO`; `None` if it does not report them.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Vitals {
+    /// Memory for data, in bytes.
+    pub used_memory: Option<u64>,
+    /// The bound of that memory; 0 if there is none.
+    pub maxmemory: Option<u64>,
+    /// Number of keys evicted since the server started.
+    pub evicted_keys: Option<u64>,
+    /// Number of connected clients.
+    pub clients: Option<u64>,
+    /// Number of commands in the last second, without those that scripts run.
+    pub commands_per_second: Option<u64>,
+    /// Processor time since the server started, in seconds.
+    pub cpu_seconds: Option<f64>,
+}
 
 /// A problem that threatens limits without breaking them.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,16 +1,15 @@
-//! Finds out why a Redis does not decide, and says what to do about it.
+//! What may be wrong with a Redis, in words for people: the problem, and what to do about it. Nothing here asks Redis;
+//! [`link::inspection`](super::link::inspection) does while it serves, [`examination`](super::examination) for a
+//! command.
 
 pub mod cause;
-pub(crate) mod diagnosis;
-pub(crate) mod examination;
 pub(crate) mod identity;
-pub(crate) mod inspection;
 pub(crate) mod rights;
 
 use std::error::Error;
 
 pub use cause::Cause;
-pub use examination::{Examination, Server, examine};
+pub use identity::Vitals;
 
 /// The reason why a start is pointless.
 #[derive(Debug, thiserror::Error)]

@@ -1,6 +1,7 @@
 //! Finds the commands needed by decisions that a user of Redis may not run. A script tries each of them, to name all
 //! missing ones together, whatever Redis's own error says about the first. If that script may not run, it is unknown
-//! what else is missing. In every case the message shows one line that grants everything needed.
+//! what else is missing. In every case the message shows one line that grants everything needed
+//! ([`Access::grant`](crate::store::redis::topology::Access::grant)).
 
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
@@ -8,19 +9,17 @@ use std::sync::LazyLock;
 use deadpool_redis::redis::{Cmd, Script, cmd};
 
 use super::cause::{Cause, Rights};
-use crate::store::redis::decide::own::Own;
-use crate::store::redis::topology::Access;
 
 const SOURCE: &str = include_str!("../../../../lua/rights.lua");
 
 static SHA1: LazyLock<String> = LazyLock::new(|| Script::new(SOURCE).get_hash().to_owned());
 
 /// Returns the call that tries the commands on Tollgate's own counters.
-pub(crate) fn call(own: &Own) -> Cmd {
+pub(crate) fn call(prefix: &str) -> Cmd {
     let mut call = cmd("EVALSHA");
     call.arg(&*SHA1).arg(3);
     for kind in ["string", "list", "hash"] {
-        call.arg(format!("{}|rights:{kind}", own.prefix));
+        call.arg(format!("{prefix}|rights:{kind}"));
     }
     call
 }
@@ -32,32 +31,8 @@ pub(crate) fn load() -> Cmd {
     load
 }
 
-/// Returns the command that grants a user everything that Tollgate needs, and nothing else.
-pub(crate) fn grant(access: &Access, key_prefix: &str) -> String {
-    let mut line = format!("ACL SETUSER {} ~", access.user().as_deref().unwrap_or("default"));
-    for char in key_prefix.chars() {
-        // These characters have a special meaning in patterns.
-        if "*?[]\\^".contains(char) {
-            line.push('\\');
-        }
-        line.push(char);
-    }
-    // WAIT is for durable limits.
-    line.push_str("* +evalsha +script|load +info +wait");
-    // SCAN is for reading usage.
-    line.push_str(" +scan");
-    if access.is_cluster() {
-        line.push_str(" +cluster|slots +asking +readonly");
-    }
-    if access.database() != 0 {
-        line.push_str(" +select");
-    }
-    commands().iter().for_each(|command| line.extend([" +", &command.to_ascii_lowercase()]));
-    line
-}
-
 /// Returns the commands that the script tries.
-fn commands() -> BTreeSet<&'static str> {
+pub(crate) fn commands() -> BTreeSet<&'static str> {
     SOURCE.split("try('").skip(1).filter_map(|rest| rest.split('\'').next()).collect()
 }
 
@@ -86,33 +61,17 @@ pub(crate) fn missing(reply: &str) -> Result<Option<Rights>, Cause> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::redis::adjustments;
-    use crate::shared::redis::heartbeats;
+    use crate::shared::{adjustment, fleet};
 
     #[test]
     fn every_command_of_the_scripts_is_tried() {
         let called =
-            [crate::store::redis::decide::source::all().as_str(), adjustments::SOURCE, heartbeats::SOURCE].concat();
+            [crate::store::redis::script::source::all().as_str(), adjustment::redis::SOURCE, fleet::redis::SOURCE]
+                .concat();
         // `ask` of prelude.lua runs a command too.
         let called = called.replace(" ask('", " redis.call('").replace("(ask('", "(redis.call('");
         let called = called.split("redis.call('").skip(1);
         assert_eq!(commands(), called.filter_map(|rest| rest.split('\'').next()).collect());
-    }
-
-    #[test]
-    fn the_line_names_the_user_its_keys_and_every_command() {
-        let grant = |url: &str, prefix| grant(&Access::start(&url.parse().unwrap()).unwrap(), prefix);
-        assert!(grant("redis-cluster://cache", "").contains(" +wait +scan +cluster|slots +asking +readonly +del "));
-        let line = grant("redis://toll:secret@cache/3", "a*[1]:");
-        let always = "* +evalsha +script|load +info +wait +scan";
-        let begins = [r"ACL SETUSER toll ~a\*\[1\]:", always, " +select +del +get "].concat();
-        assert!(line.starts_with(&begins), "{line}");
-        assert!(
-            commands().iter().all(|command| line.contains(&format!(" +{}", command.to_ascii_lowercase()))),
-            "{line}"
-        );
-        let line = grant("cache:6379", "");
-        assert!(line.starts_with("ACL SETUSER default ~* +evalsha +script|load +info +wait +scan +del "), "{line}");
     }
 
     #[test]

@@ -14,8 +14,8 @@ use tokio::task::unconstrained;
 use tokio::time::{Duration, sleep};
 
 use crate::engine::check::StoreError;
-use crate::store::redis::decide::script::{self, Group};
 use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::script::{self, Group};
 use crate::store::redis::topology::Dialed;
 use crate::store::redis::topology::address::Place;
 use crate::store::redis::topology::config::RedisConfig;

@@ -14,6 +14,7 @@
 
 mod breaker;
 pub(crate) mod connection;
+pub(crate) mod inspection;
 mod keeper;
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,14 +30,14 @@ use tokio::time::{Duration, Instant, timeout_at};
 
 use self::breaker::Breaker;
 use self::connection::{Confirmation, Connection, Fault, reason};
+use self::inspection::Inspection;
 use self::keeper::Keeper;
 use crate::engine::check::StoreError;
 use crate::store::health::OnChange;
-use crate::store::redis::decide::own::Own;
-use crate::store::redis::decide::script::{self, Reply};
 use crate::store::redis::doctor::StartError;
 use crate::store::redis::doctor::cause::Cause;
-use crate::store::redis::doctor::inspection::Inspection;
+use crate::store::redis::script::own::Own;
+use crate::store::redis::script::{self, Reply};
 use crate::store::redis::topology::Dialer;
 use crate::store::redis::topology::config::RedisConfig;
 use crate::telemetry::Throttle;

@@ -16,6 +16,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use super::dial::{DialError, Stream, connect};
 use crate::files::{Debounce, INTERVAL, Stamp, blocking, refuse_pipe};
 use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::doctor::rights;
 use crate::store::redis::topology::address::{Login, Place, RedisAddress, RedisTls};
 use crate::tls::{self, ClientTls, HandshakeError, NamedFile, TlsErrors, Watched};
 
@@ -122,8 +123,26 @@ impl Access {
         self.is_cluster
     }
 
-    pub(crate) fn database(&self) -> u16 {
-        self.database
+    /// Returns the command that grants the user everything that Tollgate needs, and nothing else.
+    pub(crate) fn grant(&self, key_prefix: &str) -> String {
+        let mut line = format!("ACL SETUSER {} ~", self.user().as_deref().unwrap_or("default"));
+        for char in key_prefix.chars() {
+            // These characters have a special meaning in patterns.
+            if "*?[]\\^".contains(char) {
+                line.push('\\');
+            }
+            line.push(char);
+        }
+        // WAIT is for durable limits, SCAN for reading usage.
+        line.push_str("* +evalsha +script|load +info +wait +scan");
+        if self.is_cluster {
+            line.push_str(" +cluster|slots +asking +readonly");
+        }
+        if self.database != 0 {
+            line.push_str(" +select");
+        }
+        rights::commands().iter().for_each(|command| line.extend([" +", &command.to_ascii_lowercase()]));
+        line
     }
 
     /// Returns whether connections use TLS.
@@ -230,5 +249,26 @@ async fn watch_login(file: NamedFile, user: Option<String>, stamp: Option<Stamp>
             }
             Err(error) => tracing::error!("a changed password for redis is refused, the old one stays: {error}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_names_the_user_its_keys_and_every_command() {
+        let grant = |url: &str, prefix| Access::start(&url.parse().unwrap()).unwrap().grant(prefix);
+        assert!(grant("redis-cluster://cache", "").contains(" +wait +scan +cluster|slots +asking +readonly +del "));
+        let line = grant("redis://toll:secret@cache/3", "a*[1]:");
+        let always = "* +evalsha +script|load +info +wait +scan";
+        let begins = [r"ACL SETUSER toll ~a\*\[1\]:", always, " +select +del +get "].concat();
+        assert!(line.starts_with(&begins), "{line}");
+        assert!(
+            rights::commands().iter().all(|command| line.contains(&format!(" +{}", command.to_ascii_lowercase()))),
+            "{line}"
+        );
+        let line = grant("cache:6379", "");
+        assert!(line.starts_with("ACL SETUSER default ~* +evalsha +script|load +info +wait +scan +del "), "{line}");
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::address::{Place, RedisAddress};
+use crate::store::redis::doctor::Vitals;
 
 /// Address, timeout and other settings of a Redis.
 #[derive(Clone)]
@@ -73,23 +74,6 @@ impl OnCall {
             told(server, vitals);
         }
     }
-}
-
-/// Vital figures of a Redis server, from `INFO`; `None` if it does not report them.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Vitals {
-    /// Memory for data, in bytes.
-    pub used_memory: Option<u64>,
-    /// The bound of that memory; 0 if there is none.
-    pub maxmemory: Option<u64>,
-    /// Number of keys evicted since the server started.
-    pub evicted_keys: Option<u64>,
-    /// Number of connected clients.
-    pub clients: Option<u64>,
-    /// Number of commands in the last second, without those that scripts run.
-    pub commands_per_second: Option<u64>,
-    /// Processor time since the server started, in seconds.
-    pub cpu_seconds: Option<f64>,
 }
 
 impl RedisConfig {

@@ -18,9 +18,9 @@ use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use super::access::Access;
+use super::diagnosis::{diagnose, diagnose_silence};
 use super::sentinel::Sentinels;
 use crate::store::redis::doctor::cause::Cause;
-use crate::store::redis::doctor::diagnosis::{diagnose, diagnose_silence};
 use crate::store::redis::topology::address::Place;
 
 /// A factory of connections to one node.

@@ -4,8 +4,8 @@ use std::ops::RangeInclusive;
 
 use deadpool_redis::redis::Value;
 
-use crate::store::redis::decide::slot::SLOTS;
 use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::script::slot::SLOTS;
 use crate::store::redis::topology::address::Place;
 
 /// The masters that have slots.

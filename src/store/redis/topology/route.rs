@@ -14,7 +14,6 @@ use super::dial::{Dialer, Target};
 use super::layout::Layout;
 use super::sentinel::Sentinels;
 use crate::store::redis::doctor::StartError;
-use crate::store::redis::link::connection::{Connection, Fault};
 
 /// The way to a Redis, or to two: limits of seconds can have a separate one.
 #[derive(Clone)]
@@ -68,11 +67,10 @@ impl Route {
 }
 
 impl Route {
-    /// Returns the fault of a connection whose node is elsewhere now.
-    pub(crate) fn moved_from(&self, connection: &Connection) -> Option<Fault> {
+    /// Returns why a connection to this place is outdated, if its node is elsewhere now.
+    pub(crate) fn moved_from(&self, place: &Place) -> Option<String> {
         let Reach::One(dialer) = &self.reach else { return None };
-        let now = dialer.moved_from(connection.place())?;
-        Some(Fault::Lost(format!("the master was {} and is {now}", connection.place())))
+        Some(format!("the master was {place} and is {}", dialer.moved_from(place)?))
     }
 }
 
@@ -82,7 +80,7 @@ impl KnownNodes {
     }
 
     /// Records the nodes of a layout. A node that was taken out of the cluster knows none.
-    pub(super) fn note(&self, layout: &Layout) {
+    pub(crate) fn note(&self, layout: &Layout) {
         if layout.masters.is_empty() {
             return;
         }
@@ -90,7 +88,7 @@ impl KnownNodes {
     }
 
     /// Returns the places of all known nodes.
-    pub(super) fn places(&self) -> Vec<Place> {
+    pub(crate) fn places(&self) -> Vec<Place> {
         let mut places = self.masters.lock().clone();
         let seeds = self.seeds.iter().filter(|seed| !places.contains(seed)).cloned().collect::<Vec<_>>();
         places.extend(seeds);

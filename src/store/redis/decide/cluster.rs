@@ -10,30 +10,26 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use deadpool_redis::redis::cmd;
 use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
-use super::access::Access;
-use super::dial::Dialed;
-use super::layout::Layout;
-use super::node_dialer;
+use super::lanes::Lanes;
 use super::overview::Overview;
-use super::route::KnownNodes;
 use crate::store::health::{Health, OnChange};
-use crate::store::redis::decide::lanes::Lanes;
-use crate::store::redis::decide::slot::SLOTS;
 use crate::store::redis::doctor::StartError;
-use crate::store::redis::doctor::cause::{Cause, Rights};
-use crate::store::redis::doctor::rights;
+use crate::store::redis::doctor::cause::Cause;
 use crate::store::redis::link::Link;
 use crate::store::redis::link::connection::Elsewhere;
+use crate::store::redis::script::slot::SLOTS;
 use crate::store::redis::topology::address::Place;
 use crate::store::redis::topology::config::RedisConfig;
+use crate::store::redis::topology::route::KnownNodes;
+use crate::store::redis::topology::survey::{ask_any, ask_one};
+use crate::store::redis::topology::{Access, Dialed, Layout, node_dialer};
 
 /// How often the layout is read while all nodes are up, and while a node is down.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(150));
@@ -266,51 +262,6 @@ impl Cluster {
         let node = |worker| Arc::new(Lanes::new(Arc::clone(&link), worker, queue));
         Ok(Member { nodes: (0..self.runtimes.len()).map(node).collect(), link })
     }
-}
-
-/// Asks these places for the layout, one after the other, until one answers. Returns the connection too.
-///
-/// # Errors
-/// If none of them answers.
-async fn ask_any(places: &[Place], access: &Arc<Access>, config: &RedisConfig) -> Result<(Dialed, Layout), Cause> {
-    let mut causes = Vec::new();
-    for place in places {
-        match dial_and_ask(place.clone(), access, config.timeout).await {
-            Ok(answer) => return Ok(answer),
-            Err(Cause::Lacks(rights)) => {
-                let grant = Some(rights::grant(access, &config.key_prefix));
-                causes.push(Cause::Lacks(Rights { grant, ..rights }));
-            }
-            Err(cause) => causes.push(cause),
-        }
-    }
-    // A permanent cause says more than one that may pass.
-    Err(causes.iter().find(|cause| cause.is_unfit()).or(causes.first()).cloned().unwrap_or(Cause::Mute))
-}
-
-async fn dial_and_ask(place: Place, access: &Arc<Access>, patience: Duration) -> Result<(Dialed, Layout), Cause> {
-    let dialed = node_dialer(place, access).connect(patience).await?;
-    let layout = ask_one(&dialed, patience).await?;
-    Ok((dialed, layout))
-}
-
-async fn ask_one(dialed: &Dialed, patience: Duration) -> Result<Layout, Cause> {
-    let mut ask = cmd("CLUSTER");
-    ask.arg("SLOTS");
-    let mut redis = dialed.redis.clone();
-    let said = async { redis.send_packed_command(&ask).await?.extract_error() };
-    let said = timeout(patience, said).await.map_err(|_| Cause::Silent(patience))?;
-    Layout::read(&said.map_err(|error| Cause::of_error(&error))?, &dialed.place)
-}
-
-/// Returns the layout that one of these nodes reports.
-///
-/// # Errors
-/// If none of them does.
-pub(crate) async fn survey(known: &KnownNodes, access: &Arc<Access>, config: &RedisConfig) -> Result<Layout, Cause> {
-    let (_, layout) = ask_any(&known.places(), access, config).await?;
-    known.note(&layout);
-    Ok(layout)
 }
 
 impl Drop for Cluster {

@@ -7,10 +7,11 @@ use deadpool_redis::redis::cmd;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::time::{Duration, timeout};
 
-use super::cause::Cause;
-use super::identity::Identity;
-use crate::store::redis::topology::address::Place;
-use crate::store::redis::topology::{Access, DialError, connect, handshake_failed};
+use super::access::{Access, handshake_failed};
+use super::address::Place;
+use super::dial::{DialError, connect};
+use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::doctor::identity::Identity;
 use crate::tls::HandshakeError;
 
 /// The longest duration of a diagnosis, unless the timeout of Redis is shorter.

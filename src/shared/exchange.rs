@@ -11,9 +11,9 @@ use deadpool_redis::redis::{Cmd, Script, Value, cmd};
 use tokio::sync::{Mutex, MutexGuard};
 
 use crate::engine::check::StoreError;
-use crate::store::redis::decide::slot;
 use crate::store::redis::doctor::cause::Cause;
 use crate::store::redis::link::connection::{Connection, Fault};
+use crate::store::redis::script::slot;
 use crate::store::redis::topology::{self, Reach, Route};
 
 /// Access to one script.
@@ -115,10 +115,11 @@ impl Turn<'_> {
     /// Sends the command over the connection, which is made if there is none and dropped if it fails.
     async fn try_send(&mut self, command: &Cmd) -> Result<Value, Fault> {
         let Exchange { route, source, .. } = self.exchange;
-        let connection = match self.connection.take().filter(|connection| route.moved_from(connection).is_none()) {
-            Some(connection) => connection,
-            None => self.exchange.connect().await?,
-        };
+        let connection =
+            match self.connection.take().filter(|connection| route.moved_from(connection.place()).is_none()) {
+                Some(connection) => connection,
+                None => self.exchange.connect().await?,
+            };
         let timeout = route.config.timeout;
         let reply = match connection.send(command.clone()).reply(timeout).await {
             Err(Fault::NoScript) => {
@@ -129,8 +130,8 @@ impl Turn<'_> {
             }
             reply => reply?,
         };
-        if let Some(fault) = route.moved_from(&connection) {
-            return Err(fault);
+        if let Some(why) = route.moved_from(connection.place()) {
+            return Err(Fault::Lost(why));
         }
         *self.connection = Some(connection);
         Ok(reply)

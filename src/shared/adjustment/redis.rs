@@ -4,11 +4,11 @@
 
 use deadpool_redis::redis::{Cmd, Value, cmd};
 
-use super::exchange::{Exchange, Repeat, Turn};
+use super::board::{Command, Outcome, Reply};
 use crate::engine::adjustment::{Adjustment, Id, LASTS, MOST, Written};
 use crate::engine::algorithm::MAX_HITS;
 use crate::engine::check::StoreError;
-use crate::shared::adjustments::{Command, Outcome, Reply};
+use crate::shared::exchange::{Exchange, Repeat, Turn};
 use crate::store::redis::link::connection::Fault;
 use crate::store::redis::topology::route::Route;
 

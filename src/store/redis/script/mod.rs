@@ -1,12 +1,16 @@
 //! The input and the reply of the Lua scripts.
 
+pub(crate) mod own;
+pub(crate) mod slot;
+pub(crate) mod source;
+
 use std::borrow::Borrow;
 
 use deadpool_redis::redis::{Cmd, cmd};
 use smallvec::SmallVec;
 
-use super::source::SCRIPTS;
-pub use super::source::Scripts;
+use self::source::SCRIPTS;
+pub use self::source::Scripts;
 use crate::engine::algorithm::{Algorithm, Ask, FIGURES, MAX_HITS, Verdict};
 use crate::engine::check::group;
 use crate::engine::check::{Check, CheckVerdict, Key, Occasion, Recorded, StoreError, Verdicts};

@@ -19,19 +19,18 @@ use deadpool_redis::redis::cmd;
 use serde::Serialize;
 use tokio::time::Duration;
 
-use super::address::Place;
-use super::config::RedisConfig;
-use super::{Access, Dialer, Reach};
+use super::topology::address::Place;
+use super::topology::config::RedisConfig;
+use super::topology::{self, Access, Dialer, Reach};
 use crate::engine::algorithm::Ask;
 use crate::engine::check::{Check, CheckVerdict, StoreError, Verdicts};
 use crate::store::redis::decide::redises::is_of_seconds;
-use crate::store::redis::decide::script::{Group, Reply, Slots};
-use crate::store::redis::decide::slot;
 use crate::store::redis::doctor::StartError;
 use crate::store::redis::doctor::cause::{Cause, Rights};
 use crate::store::redis::doctor::identity::Identity;
-use crate::store::redis::doctor::rights;
 use crate::store::redis::link::connection::{Connection, Fault, reason};
+use crate::store::redis::script::slot;
+use crate::store::redis::script::{Group, Reply, Slots};
 use crate::store::redis::topology::route::Route;
 
 /// The replicas of a Redis, or of two, for reading counters.
@@ -184,7 +183,7 @@ impl Replicas {
                 None => self.ask_for_replicas(dialer).await.map_err(|fault| self.cause(fault)),
             },
             Reach::Cluster(known) => {
-                let layout = super::survey(known, &self.access, &self.config).await?;
+                let layout = topology::survey(known, &self.access, &self.config).await?;
                 let owner = slot.and_then(|slot| layout.owner(slot)).ok_or(Cause::ClusterDown)?;
                 Ok(owner.replicas.clone())
             }
@@ -202,7 +201,7 @@ impl Replicas {
     /// Reads the counters from the replica at this place.
     async fn read_at(&self, place: &Place, group: &Group) -> Result<(Verdicts, Replica), Failure> {
         let patience = self.config.timeout;
-        let connection = self.connect(&super::node_dialer(place.clone(), &self.access)).await?;
+        let connection = self.connect(&topology::node_dialer(place.clone(), &self.access)).await?;
         // The staleness is read first, so the counters are at least as recent.
         let staleness = match info(&connection, patience).await {
             Ok(info) => staleness(&Identity::read(&info))?,
@@ -232,7 +231,7 @@ impl Replicas {
     /// Adds the command that grants all rights to a fault about missing rights.
     fn with_grant(&self, fault: Fault) -> Fault {
         let Fault::Refused(Cause::Lacks(rights)) = fault else { return fault };
-        let grant = rights::grant(&self.access, &self.config.key_prefix);
+        let grant = self.access.grant(&self.config.key_prefix);
         Fault::Refused(Cause::Lacks(Rights { grant: Some(grant), ..rights }))
     }
 

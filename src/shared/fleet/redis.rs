@@ -3,8 +3,8 @@
 
 use deadpool_redis::redis::Value;
 
-use super::exchange::{Exchange, Repeat};
 use crate::engine::check::StoreError;
+use crate::shared::exchange::{Exchange, Repeat};
 use crate::shared::fleet::heartbeats::{Command, Heartbeat, MOST, Reply, TTL};
 use crate::store::redis::topology::route::Route;
 

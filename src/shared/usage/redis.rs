@@ -12,14 +12,13 @@ use std::str::FromStr;
 use deadpool_redis::redis::{Cmd, Value, cmd};
 use tokio::sync::Mutex;
 
+use super::reading::{Batch, UsageReadError};
 use crate::engine::check::StoreError;
 use crate::engine::check::key::escape;
-use crate::engine::usage::page::{MARK, Page, PageName};
+use crate::engine::usage::page::{MARK, Page, PageName, Scope};
 use crate::engine::usage::{Time, Totals};
-use crate::shared::usage::{Batch, Scope, UsageReadError};
 use crate::store::redis::doctor::cause::{Cause, Rights};
 use crate::store::redis::doctor::identity::Identity;
-use crate::store::redis::doctor::rights;
 use crate::store::redis::link::connection::{Call, Connection, Fault};
 use crate::store::redis::topology::address::Place;
 use crate::store::redis::topology::{self, Dialer, Layout, Reach, Route};
@@ -173,7 +172,7 @@ impl Source {
         scope: &Scope<'_>,
         cursor: Cursor,
     ) -> Result<(Batch, u64, u64), Failure> {
-        let is_current = |link: &Link| self.route.moved_from(&link.connection).is_none();
+        let is_current = |link: &Link| self.route.moved_from(link.connection.place()).is_none();
         let link = match links.remove(&node.place).filter(is_current) {
             Some(link) => link,
             None => self.connect(node).await?,
@@ -193,8 +192,8 @@ impl Source {
             }
         }
         // A previous master may have missed the latest pages.
-        if let Some(fault) = self.route.moved_from(&link.connection) {
-            return Err(fault.into());
+        if let Some(why) = self.route.moved_from(link.connection.place()) {
+            return Err(Fault::Lost(why).into());
         }
         let server = link.server;
         links.insert(node.place.clone(), link);
@@ -290,7 +289,7 @@ impl Source {
     /// Adds the command that grants all rights to a fault about missing rights.
     fn with_grant(&self, fault: Fault) -> Fault {
         let Fault::Refused(Cause::Lacks(rights)) = fault else { return fault };
-        let grant = rights::grant(&self.route.access, &self.route.config.key_prefix);
+        let grant = self.route.access.grant(&self.route.config.key_prefix);
         Fault::Refused(Cause::Lacks(Rights { grant: Some(grant), ..rights }))
     }
 }

@@ -5,6 +5,10 @@
 //! answer, the adjustments read last stay in force until they end. This process measures that by its own clock, so a
 //! jump of the store's clock cannot prolong them.
 
+pub mod board;
+pub mod redis;
+mod store;
+
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::hash::{BuildHasher as _, RandomState};
@@ -23,8 +27,10 @@ use crate::engine::descriptor;
 use crate::engine::rules::{Allowance, Rule, Rules};
 use crate::limiter::Limiter;
 use crate::metrics::Metrics;
-use crate::shared::adjustments::{AdjustmentStore, Command, Outcome, Reply, remaining};
 use crate::store::Store;
+use board::{Command, Outcome, Reply, remaining};
+
+pub use store::AdjustmentStore;
 
 /// The target of this module's log lines.
 pub const LOG_TARGET: &str = module_path!();

@@ -1,4 +1,4 @@
-//! The store of adjustments: Redis for all instances, or memory for this process. They are read as a whole, by a
+//! Commands to a store of adjustments and its replies, and the store in memory. Adjustments are read as a whole, by a
 //! version that changes with them.
 //!
 //! A change is made once, however often it is requested. The caller chooses the ID of a new adjustment, and a repeated
@@ -11,18 +11,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::engine::adjustment::{Adjustment, Id, InForce, MOST, Proposal};
-use crate::engine::check::StoreError;
 use crate::engine::clock::Clock;
-use crate::shared::redis::adjustments::RedisAdjustments;
 use crate::store::memory::SystemClock;
-
-/// The store of a process's adjustments.
-pub enum AdjustmentStore {
-    /// Redis.
-    Redis(Box<RedisAdjustments>),
-    /// This process, until it ends.
-    Memory(MemoryAdjustments),
-}
 
 /// A command to the store.
 #[derive(Clone, Copy, Debug)]
@@ -79,19 +69,6 @@ impl Reply {
     pub fn in_force(&self) -> InForce {
         let last = self.adjustments.iter().filter(|one| !remaining(one, self.now_ms).is_zero());
         InForce::new(last.cloned().map(Arc::new).collect())
-    }
-}
-
-impl AdjustmentStore {
-    /// Executes a command. `known` is the version that the caller knows.
-    ///
-    /// # Errors
-    /// If the store does not answer. It is then unknown whether a change was made; it can be requested again.
-    pub async fn ask(&self, known: u64, command: Command<'_>) -> Result<Reply, StoreError> {
-        match self {
-            AdjustmentStore::Redis(redis) => redis.ask(known, command).await,
-            AdjustmentStore::Memory(memory) => Ok(memory.ask(known, command)),
-        }
     }
 }
 

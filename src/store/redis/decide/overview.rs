@@ -6,11 +6,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::layout::Layout;
 use crate::store::health::{Health, OnChange};
-use crate::store::redis::decide::slot::SLOTS;
 use crate::store::redis::doctor::StartError;
 use crate::store::redis::doctor::cause::Cause;
+use crate::store::redis::script::slot::SLOTS;
+use crate::store::redis::topology::Layout;
 use crate::store::redis::topology::address::Place;
 use crate::telemetry::Throttle;
 

@@ -13,11 +13,11 @@ use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::{Duration, Instant};
 
-use super::cause::{Cause, Rights};
-use super::identity::{Concern, Identity};
-use super::rights;
-use crate::store::redis::decide::own::Own;
-use crate::store::redis::link::connection::{Connection, Fault};
+use super::connection::{Connection, Fault};
+use crate::store::redis::doctor::cause::{Cause, Rights};
+use crate::store::redis::doctor::identity::{Concern, Identity};
+use crate::store::redis::doctor::rights;
+use crate::store::redis::script::own::Own;
 use crate::store::redis::topology::Access;
 use crate::store::redis::topology::config::RedisConfig;
 
@@ -172,7 +172,7 @@ impl Inspection {
     }
 
     pub(crate) async fn missing_rights(&self, connection: &Connection) -> Result<Option<Rights>, Fault> {
-        let ask = || connection.send(rights::call(&self.own.load())).wait(self.config.timeout);
+        let ask = || connection.send(rights::call(&self.own.load().prefix)).wait(self.config.timeout);
         let reply = match ask().await {
             Err(Fault::NoScript) => {
                 connection.send(rights::load()).wait(self.config.timeout).await?;
@@ -192,7 +192,7 @@ impl Inspection {
     }
 
     pub(crate) fn with_grant(&self, rights: Rights) -> Rights {
-        Rights { grant: Some(rights::grant(&self.access, &self.config.key_prefix)), ..rights }
+        Rights { grant: Some(self.access.grant(&self.config.key_prefix)), ..rights }
     }
 
     /// Logs new concerns, and those that are over.

@@ -3,8 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::script::{Group, Slots};
-use super::slot;
+use super::{Group, Slots, slot};
 use crate::engine::algorithm::{Algorithm, Ask, Limit, Options};
 use crate::engine::check::{Check, Key, Origin};
 use crate::store::redis::doctor::StartError;
