@@ -1,8 +1,9 @@
 //! Metrics of candidate rules.
 
-use prometheus::{Gauge, IntCounter, IntCounterVec, Opts};
+use prometheus::{Gauge, IntCounter, IntCounterVec};
 
 use super::declaration::{Metrics, REQUESTS_OF_CANDIDATES};
+use super::register::Register;
 
 /// Comparison of two sets of rules on a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,21 +45,20 @@ impl Metrics {
     /// # Errors
     /// If they are already registered.
     pub fn candidates(&self) -> prometheus::Result<CandidateMetrics> {
+        let register = Register(&self.registry);
         let (name, help) = REQUESTS_OF_CANDIDATES;
-        let requests = IntCounterVec::new(Opts::new(name, help), &["domain", "rule", "outcome"])?;
-        let dropped = IntCounter::new(
-            "candidate_dropped_requests_total",
-            "Requests in the sample of candidate rules that were not compared, because too many waited for it.",
-        )?;
-        let sample = Gauge::new(
-            "candidate_sample_ratio",
-            "The share of keys on which candidate rules are compared: CANDIDATE_SAMPLE, or less where their counters \
-             have no room; 0 where nothing is compared.",
-        )?;
-        self.registry.register(Box::new(requests.clone()))?;
-        self.registry.register(Box::new(dropped.clone()))?;
-        self.registry.register(Box::new(sample.clone()))?;
-        Ok(CandidateMetrics { requests, dropped, sample })
+        Ok(CandidateMetrics {
+            requests: register.counters(name, help, &["domain", "rule", "outcome"])?,
+            dropped: register.counter(
+                "candidate_dropped_requests_total",
+                "Requests in the sample of candidate rules that were not compared, because too many waited for it.",
+            )?,
+            sample: register.share(
+                "candidate_sample_ratio",
+                "The share of keys on which candidate rules are compared: CANDIDATE_SAMPLE, or less where their \
+                 counters have no room; 0 where nothing is compared.",
+            )?,
+        })
     }
 }
 

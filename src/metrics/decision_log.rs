@@ -1,8 +1,7 @@
 //! Metrics of the decision log's lines.
 
-use prometheus::{IntCounterVec, Opts};
-
-use super::declaration::{Known, Metrics};
+use super::declaration::Metrics;
+use super::register::{Known, Register};
 use crate::observe::decision_log::Fate;
 
 /// Counters of lines by fate.
@@ -15,14 +14,10 @@ impl Metrics {
     /// # Errors
     /// If they are already registered.
     pub fn decision_log(&self) -> prometheus::Result<DecisionLogMetrics> {
-        let options = Opts::new(
-            "decision_log_lines_total",
-            "Lines of the decision log by their fate: written; or dropped, because there were too many in that second \
-             (rate), because too many waited (queue), or because they could not be written (error).",
-        );
-        let lines = IntCounterVec::new(options, &["fate"])?;
-        self.registry.register(Box::new(lines.clone()))?;
-        Ok(DecisionLogMetrics(Known(Fate::ALL.map(|fate| (fate, lines.with_label_values(&[fate.name()]))))))
+        let help = "Lines of the decision log by their fate: written; or dropped, because there were too many in that \
+                    second (rate), because too many waited (queue), or because they could not be written (error).";
+        let register = Register(&self.registry);
+        Ok(DecisionLogMetrics(register.known(("decision_log_lines_total", help), ("fate", Fate::ALL), Fate::name)?))
     }
 }
 

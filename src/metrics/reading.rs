@@ -83,39 +83,39 @@ pub struct RuleReading {
 impl Metrics {
     /// Reads the current values.
     pub fn reading(&self) -> Reading {
-        let requests = &self.requests;
+        let requests = &self.calls.outcomes;
         let failed = [&requests.invalid, &requests.unavailable, &requests.no_rules, &requests.overloaded];
         let down = |(_, metric): &(&str, i64)| *metric == 1;
-        let causes = Health::CAUSES.map(|cause| (cause, self.store_down.with_label_values(&[cause]).get()));
+        let causes = Health::CAUSES.map(|cause| (cause, self.store.down.with_label_values(&[cause]).get()));
         Reading {
             passed: requests.ok.get(),
             denied: requests.over_limit.get(),
             failed: failed.iter().map(|count| count.get()).sum::<u64>() + requests.deadline_exceeded.get(),
-            without_store: self.failure_answers.0.iter().map(|(_, count)| count.get()).sum(),
-            calls: Times::of(&self.request_seconds.histogram()),
-            store: Times::of(&self.store_seconds.histogram()),
-            store_up: self.store_up.get(),
+            without_store: self.calls.failure_answers.0.iter().map(|(_, count)| count.get()).sum(),
+            calls: Times::of(&self.calls.seconds.histogram()),
+            store: Times::of(&self.store.seconds.histogram()),
+            store_up: self.store.up.get(),
             store_cause: causes.iter().find(|cause| down(cause)).map(|(cause, _)| (*cause).to_owned()),
         }
     }
 
     /// Reads the current values of the store's metrics.
     pub fn store_reading(&self) -> StoreReading {
-        let (times, calls) = (self.store_seconds.histogram(), self.store_call_requests.histogram());
+        let (times, calls) = (self.store.seconds.histogram(), self.store.call_requests.histogram());
         StoreReading {
             times: Times::of(&times),
             seconds: times.get_sample_sum(),
             calls: calls.get_sample_count(),
             // The sum is exact: only whole numbers were observed.
             requests: calls.get_sample_sum() as u64,
-            errors: self.store_errors.0.iter().map(|(kind, count)| (*kind, count.get())).collect(),
-            damaged: self.damaged_counters.get(),
+            errors: self.store.errors.0.iter().map(|(kind, count)| (*kind, count.get())).collect(),
+            damaged: self.store.damaged.get(),
         }
     }
 
     /// Returns whether the latest rules were rejected, so that older ones or none are in force.
     pub fn are_rules_refused(&self) -> bool {
-        self.rules_refused.load(Ordering::Relaxed)
+        self.rules.are_refused.load(Ordering::Relaxed)
     }
 
     /// Returns the counters of a rule's limit by its label, or `None` if no request has been checked against it.

@@ -1,22 +1,18 @@
 //! Recording of requests: each event of a request, and the metrics it changes.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::by_rule::RuleMetrics;
-use super::declaration::{Known, Matches, Metrics};
+use super::calls::Matches;
+use super::declaration::Metrics;
 use super::names::StatPath;
 use super::tally::{Around, OfRule, Tally, decisive};
-use crate::engine::adjustment::Effect;
 use crate::engine::algorithm::Ask;
 use crate::engine::asked::{Asked, OVERRIDE, Source};
-use crate::engine::check::StoreError;
 use crate::engine::decision::{DecidedBy, Decision, Limited, Status};
 use crate::engine::descriptor::{Descriptor, Request};
 use crate::engine::plan::Undecided;
-use crate::engine::rules::Rules;
-use crate::store::health::Health;
-use crate::store::lease::LeaseEvent;
 
 /// Largest number of hits counted for one descriptor of a request. A request can ask for 2^53 hits; beyond that number,
 /// Prometheus' floating-point values no longer change when one is added, which would hide the hits of all other
@@ -42,27 +38,27 @@ pub enum Delayed {
 impl Metrics {
     /// Records a call that was answered or rejected.
     pub fn record_call(&self, took: Duration) {
-        self.request_seconds.mine().observe(took.as_secs_f64());
+        self.calls.seconds.mine().observe(took.as_secs_f64());
     }
 
     /// Records the decision on a request.
     pub fn record(&self, rules: &RuleMetrics, request: &Request, decision: &Decision<'_>) {
-        if decision.over_limit { &self.requests.over_limit } else { &self.requests.ok }.mine().inc();
+        if decision.over_limit { &self.calls.outcomes.over_limit } else { &self.calls.outcomes.ok }.mine().inc();
         if decision.only_shadow {
-            self.only_shadow.inc();
+            self.calls.only_shadow.inc();
         }
         if let Some(wait_ms) = decision.retry_after_ms() {
-            self.retry_after_seconds.mine().observe(Duration::from_millis(wait_ms).as_secs_f64());
+            self.calls.retry_after_seconds.mine().observe(Duration::from_millis(wait_ms).as_secs_f64());
         }
         for status in &decision.statuses {
             match status {
                 Status::NoLimit => self.record_unmatched(decision),
                 Status::Unknown => {
                     self.record_unmatched(decision);
-                    self.unknown_denied.inc(if decision.domain_found { "descriptor" } else { "domain" });
+                    self.calls.unknown_denied.inc(if decision.domain_found { "descriptor" } else { "domain" });
                 }
-                Status::Unlimited(_) => self.descriptors.unlimited.mine().inc(),
-                Status::Limited(_) => self.descriptors.limited.mine().inc(),
+                Status::Unlimited(_) => self.calls.descriptors.unlimited.mine().inc(),
+                Status::Limited(_) => self.calls.descriptors.limited.mine().inc(),
             }
         }
         for limits in decision.limits.chunk_by(|one, next| one.asked.check.descriptor == next.asked.check.descriptor) {
@@ -92,7 +88,7 @@ impl Metrics {
     }
 
     fn record_unmatched(&self, decision: &Decision<'_>) {
-        let Matches { no_rule, domain_not_found, .. } = &self.descriptors;
+        let Matches { no_rule, domain_not_found, .. } = &self.calls.descriptors;
         if decision.domain_found { no_rule } else { domain_not_found }.mine().inc();
     }
 
@@ -158,190 +154,57 @@ impl Metrics {
     }
 
     fn record_without_store(&self, rules: &RuleMetrics, source: Source<'_>, decided_by: DecidedBy) {
-        self.failure_answers.inc(decided_by);
+        self.calls.failure_answers.inc(decided_by);
         self.by_rule.of(rules, source).add_without_store(decided_by);
     }
 
     /// Records a call rejected because its request is invalid.
     pub fn record_invalid(&self) {
-        self.requests.invalid.mine().inc();
+        self.calls.outcomes.invalid.mine().inc();
     }
 
     /// Records a call that the store could not decide, regardless of the answer.
     pub fn record_call_without_store(&self) {
-        self.calls_without_store.mine().inc();
+        self.calls.without_store.mine().inc();
     }
 
     /// Records a call that failed because the store could not decide and a limit's failure mode is `error`.
     pub fn record_unavailable(&self, rules: &RuleMetrics, request: &Request, undecided: &Undecided<'_>) {
-        self.requests.unavailable.mine().inc();
+        self.calls.outcomes.unavailable.mine().inc();
         self.record_undecided(rules, request, &undecided.asked);
         self.record_without_store(rules, undecided.source, DecidedBy::FailureModeError);
     }
 
     /// Records a call that failed because no rules are in force yet.
     pub fn record_no_rules(&self) {
-        self.requests.no_rules.mine().inc();
+        self.calls.outcomes.no_rules.mine().inc();
     }
 
     /// Records a call that failed because too many calls wait for the store.
     pub fn record_overloaded(&self, rules: &RuleMetrics, request: &Request, asked: &[Asked<'_>]) {
-        self.requests.overloaded.mine().inc();
+        self.calls.outcomes.overloaded.mine().inc();
         self.record_undecided(rules, request, asked);
     }
 
     /// Records a call that passed its deadline before the store was asked.
     pub fn record_deadline_exceeded(&self) {
-        self.requests.deadline_exceeded.mine().inc();
-    }
-
-    /// Records the duration of a call to the store, except if the store turned out to be unavailable or overloaded.
-    pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
-        if !matches!(error, Some(StoreError::Down(_) | StoreError::Overloaded)) {
-            self.store_seconds.mine().observe(took.as_secs_f64());
-        }
-    }
-
-    /// Records that the store could not decide.
-    pub fn record_store_error(&self, error: &StoreError) {
-        self.store_errors.inc(error.kind());
-    }
-
-    /// Records the number of damaged counters found in the store.
-    pub fn record_damaged_counters(&self, counters: usize) {
-        self.damaged_counters.inc_by(counters as u64);
+        self.calls.outcomes.deadline_exceeded.mine().inc();
     }
 
     /// Changes the number of delayed requests by `requests`, which may be negative.
     pub fn add_delayed(&self, requests: i64) {
-        self.delayed_requests.add(requests);
+        self.calls.delayed_now.add(requests);
     }
 
     /// Records the end of a delayed request, or that no permit was free.
     pub fn record_delayed(&self, delayed: Delayed) {
         match delayed {
-            Delayed::Passed => &self.delayed.passed,
-            Delayed::Cancelled => &self.delayed.cancelled,
-            Delayed::NoPermit => &self.delayed.no_permit,
-            Delayed::Released => &self.delayed.released,
+            Delayed::Passed => &self.calls.delayed.passed,
+            Delayed::Cancelled => &self.calls.delayed.cancelled,
+            Delayed::NoPermit => &self.calls.delayed.no_permit,
+            Delayed::Released => &self.calls.delayed.released,
         }
         .inc();
-    }
-
-    /// Records a request denied from the cache of denials.
-    pub fn record_denied_cache_hit(&self) {
-        self.denied_cache_hits.mine().inc();
-    }
-
-    /// Records an event of a lease.
-    pub fn record_lease(&self, event: LeaseEvent) {
-        match event {
-            LeaseEvent::Decided => self.lease_decisions.mine().inc(),
-            LeaseEvent::Leased(hits) => self.leased_hits.inc_by(hits.into()),
-            LeaseEvent::Unused(hits) => self.unused_leased_hits.inc_by(hits.into()),
-        }
-    }
-
-    /// Records the number of requests carried in one call to the store.
-    pub fn record_store_call(&self, requests: usize) {
-        self.store_call_requests.mine().observe(requests as f64);
-    }
-
-    /// Records the health of the store.
-    pub fn set_store_health(&self, health: Health) {
-        let (up, down) = match health {
-            Health::Up => (1.0, None),
-            Health::Down(cause) => (0.0, Some(cause)),
-            Health::Partly { slots, cause } => (f64::from(slots) / f64::from(Health::SLOTS), Some(cause)),
-        };
-        self.store_up.set(up);
-        for cause in Health::CAUSES {
-            self.store_down.with_label_values(&[cause]).set(i64::from(Some(cause) == down));
-        }
-    }
-
-    /// Records the number of counters in memory and their size.
-    pub fn set_memory(&self, counters: usize, bytes: usize) {
-        self.memory_counters.set(i64::try_from(counters).unwrap_or(i64::MAX));
-        self.memory_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
-    }
-
-    /// Replaces the numbers of adjustments in force. `effects` has one item for each adjustment.
-    pub fn set_adjustments(&self, effects: impl IntoIterator<Item = &'static str>) {
-        let mut counts = Effect::NAMES.map(|name| (name, 0));
-        for effect in effects {
-            counts.iter_mut().filter(|(name, _)| *name == effect).for_each(|(_, count)| *count += 1);
-        }
-        counts.iter().for_each(|(name, count)| self.adjustments.with_label_values(&[*name]).set(*count));
-    }
-
-    /// Records the number of instances in the fleet.
-    pub fn set_replicas(&self, counts: ReplicaCounts) {
-        for (rules, number) in counts.each() {
-            self.replicas.with_label_values(&[rules]).set(i64::try_from(number).unwrap_or(i64::MAX));
-        }
-    }
-
-    /// Records that new rules are in force, and removes the series of rules that are gone.
-    pub fn record_load(&self, new: &Rules) {
-        self.loads.inc("success");
-        self.rules_refused.store(false, Ordering::Relaxed);
-        self.rules_loaded.set(i64::try_from(new.rules().len()).unwrap_or(i64::MAX));
-        self.rules_info.reset();
-        self.rules_info.with_label_values(&[new.version()]).set(1);
-        self.domains_loaded.set(i64::try_from(new.domains()).unwrap_or(i64::MAX));
-        self.by_rule.keep(new);
-    }
-
-    /// Records that rules were rejected.
-    pub fn record_load_error(&self) {
-        self.loads.inc("error");
-        self.rules_refused.store(true, Ordering::Relaxed);
-    }
-
-    /// Records the outcome of a TLS handshake, one of
-    /// [`HandshakeError::OUTCOMES`](crate::tls::HandshakeError::OUTCOMES).
-    pub fn record_handshake(&self, outcome: &'static str) {
-        self.tls_handshakes.inc(outcome);
-    }
-
-    /// Records a client admitted without a certificate or with a wrong one.
-    pub fn record_unverified_client(&self, certificate: &'static str) {
-        self.tls_unverified.inc(certificate);
-    }
-
-    /// Records that certificates were replaced.
-    pub fn record_tls_reload(&self) {
-        self.tls_reloads.inc("success");
-    }
-
-    /// Records that new certificates were rejected.
-    pub fn record_tls_reload_error(&self) {
-        self.tls_reloads.inc("error");
-    }
-
-    /// Records the expiry of the certificate with this role, such as `server`.
-    pub fn set_certificate(&self, role: &str, until: SystemTime) {
-        let seconds = until.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
-        self.tls_expiry.with_label_values(&[role]).set(i64::try_from(seconds).unwrap_or(i64::MAX));
-    }
-}
-
-/// Numbers of instances in the fleet, by whether they have the same rules as this one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ReplicaCounts {
-    /// Instances with the same rules, including this one.
-    pub same: usize,
-    /// Instances with other rules.
-    pub other: usize,
-    /// Instances with rules that are not known.
-    pub unknown: usize,
-}
-
-impl ReplicaCounts {
-    /// Returns each number with its name in metrics.
-    pub(super) fn each(self) -> [(&'static str, usize); 3] {
-        [("same", self.same), ("other", self.other), ("unknown", self.unknown)]
     }
 }
 
@@ -362,30 +225,14 @@ impl Hits {
     }
 }
 
-impl<K: PartialEq, const N: usize> Known<K, N> {
-    pub(super) fn get(&self, value: K) -> u64 {
-        self.0.iter().find(|(known, _)| *known == value).map_or(0, |(_, counter)| counter.get())
-    }
-
-    pub(super) fn inc(&self, value: K) {
-        self.inc_by(value, 1);
-    }
-
-    pub(super) fn inc_by(&self, value: K, by: u64) {
-        if let Some((_, counter)) = self.0.iter().find(|(known, _)| *known == value) {
-            counter.inc_by(by);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::engine::algorithm::Ask;
-    use crate::engine::check::Check;
+    use crate::engine::check::{Check, StoreError};
     use crate::engine::descriptor::{Entry, Override, Unit};
     use crate::engine::plan::{Names, Plan, PlanOptions, WithoutStore};
-    use crate::engine::rules::{Defaults, DomainConfig};
+    use crate::engine::rules::{Defaults, DomainConfig, Rules};
 
     /// Returns the rules of a domain without any rule.
     fn rules(domain: &str) -> Rules {

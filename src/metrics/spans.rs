@@ -1,8 +1,7 @@
 //! Metrics of exported spans.
 
-use prometheus::{IntCounterVec, Opts};
-
-use super::declaration::{Known, Metrics};
+use super::declaration::Metrics;
+use super::register::{Known, Register};
 use crate::spans::Fate;
 
 /// Counters of spans by fate.
@@ -15,14 +14,10 @@ impl Metrics {
     /// # Errors
     /// If they are already registered.
     pub fn spans(&self) -> prometheus::Result<SpanMetrics> {
-        let options = Opts::new(
-            "spans_total",
-            "Spans by their fate: sent to the collector; dropped, because too many waited for it; or lost, because it \
-             did not take them.",
-        );
-        let spans = IntCounterVec::new(options, &["fate"])?;
-        self.registry.register(Box::new(spans.clone()))?;
-        Ok(SpanMetrics(Known(Fate::ALL.map(|fate| (fate, spans.with_label_values(&[fate.name()]))))))
+        let help = "Spans by their fate: sent to the collector; dropped, because too many waited for it; or lost, because \
+                    it did not take them.";
+        let register = Register(&self.registry);
+        Ok(SpanMetrics(register.known(("spans_total", help), ("fate", Fate::ALL), Fate::name)?))
     }
 }
 

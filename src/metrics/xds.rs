@@ -2,9 +2,10 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use prometheus::{IntCounterVec, IntGauge, IntGaugeVec, Opts};
+use prometheus::{IntGauge, IntGaugeVec};
 
-use super::declaration::{Known, Metrics};
+use super::declaration::Metrics;
+use super::register::{Known, Register, itself};
 
 /// Metrics of the management server.
 #[derive(Debug)]
@@ -21,28 +22,25 @@ impl Metrics {
     /// # Errors
     /// If they are already registered.
     pub fn xds(&self) -> prometheus::Result<XdsMetrics> {
-        let connected = IntGauge::new(
-            "xds_connected",
-            "1 while there is a stream to the management server; 0 while there is none.",
-        )?;
-        let responses = Opts::new(
-            "xds_responses_total",
-            "Responses of the management server by their answer, one that comes again unchanged only once.",
-        );
-        let responses = IntCounterVec::new(responses, &["answer"])?;
-        let accepted_at = IntGauge::new(
-            "xds_accepted_timestamp_seconds",
-            "When the management server's last response was accepted, in Unix time; 0 before the first.",
-        )?;
-        let version = Opts::new("xds_version_info", "1 for the version of the rules that was accepted last.");
-        let version = IntGaugeVec::new(version, &["version"])?;
-        version.with_label_values(&[""]).set(0);
-        self.registry.register(Box::new(connected.clone()))?;
-        self.registry.register(Box::new(responses.clone()))?;
-        self.registry.register(Box::new(accepted_at.clone()))?;
-        self.registry.register(Box::new(version.clone()))?;
-        let responses = Known(["ack", "nack"].map(|answer| (answer, responses.with_label_values(&[answer]))));
-        Ok(XdsMetrics { connected, responses, accepted_at, version })
+        let register = Register(&self.registry);
+        let version = ("xds_version_info", "1 for the version of the rules that was accepted last.");
+        Ok(XdsMetrics {
+            connected: register
+                .gauge("xds_connected", "1 while there is a stream to the management server; 0 while there is none.")?,
+            responses: register.known(
+                (
+                    "xds_responses_total",
+                    "Responses of the management server by their answer, one that comes again unchanged only once.",
+                ),
+                ("answer", ["ack", "nack"]),
+                itself,
+            )?,
+            accepted_at: register.gauge(
+                "xds_accepted_timestamp_seconds",
+                "When the management server's last response was accepted, in Unix time; 0 before the first.",
+            )?,
+            version: register.gauges(version, &["version"], &[""])?,
+        })
     }
 }
 

@@ -152,7 +152,7 @@ impl Exposition {
         let Shown { name, mut labels, help, scale, buckets } = self.shown(Name::ResponseTime)?;
         labels.retain(|(label, _)| label != "le");
         let scale = MILLISECONDS * scale;
-        let counted = metrics.request_seconds.histogram();
+        let counted = metrics.calls.seconds.histogram();
         let mut histogram = Histogram::default();
         histogram.set_sample_count(counted.get_sample_count());
         histogram.set_sample_sum(counted.get_sample_sum() * scale);

@@ -14,13 +14,13 @@ pub use push::{Push, Pushed};
 
 /// Returns a statistic of the process.
 fn of_service(of_service: OfService, metrics: &Metrics) -> u64 {
-    let requests = &metrics.requests;
+    let requests = &metrics.calls.outcomes;
     match of_service {
-        OfService::TotalRequests => metrics.request_seconds.count(),
-        OfService::RedisErrors => metrics.calls_without_store.get(),
+        OfService::TotalRequests => metrics.calls.seconds.count(),
+        OfService::RedisErrors => metrics.calls.without_store.get(),
         OfService::ServiceErrors => requests.invalid.get() + requests.no_rules.get() + requests.deadline_exceeded.get(),
-        OfService::LoadSuccesses => metrics.loads.get("success"),
-        OfService::LoadErrors => metrics.loads.get("error"),
-        OfService::GlobalShadowMode => metrics.only_shadow.get(),
+        OfService::LoadSuccesses => metrics.rules.loads.get("success"),
+        OfService::LoadErrors => metrics.rules.loads.get("error"),
+        OfService::GlobalShadowMode => metrics.calls.only_shadow.get(),
     }
 }

@@ -97,7 +97,7 @@ impl Push {
             let arrived = self.of_service[of_service as usize];
             add(Source::OfService(of_service), count(of_service, &self.metrics).saturating_sub(arrived));
         }
-        let histogram = self.metrics.request_seconds.histogram();
+        let histogram = self.metrics.calls.seconds.histogram();
         let (mut below, mut bound) = (0, 0.0);
         self.times.resize(histogram.get_bucket().len() + 1, 0);
         let buckets = histogram.get_bucket().iter().map(|bucket| (bucket.upper_bound(), bucket.cumulative_count()));

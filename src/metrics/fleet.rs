@@ -1,0 +1,74 @@
+//! Metrics of the state that a fleet shares: its instances, and the adjustments in force.
+
+use prometheus::IntGaugeVec;
+
+use super::declaration::Metrics;
+use super::register::Register;
+use crate::engine::adjustment::Effect;
+
+/// Metrics of the state that a fleet shares.
+#[derive(Debug)]
+pub(super) struct FleetMetrics {
+    /// By effect.
+    adjustments: IntGaugeVec,
+    /// By whether their rules are the same as ours.
+    replicas: IntGaugeVec,
+}
+
+/// Numbers of instances in the fleet, by whether they have the same rules as this one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaCounts {
+    /// Instances with the same rules, including this one.
+    pub same: usize,
+    /// Instances with other rules.
+    pub other: usize,
+    /// Instances with rules that are not known.
+    pub unknown: usize,
+}
+
+impl ReplicaCounts {
+    /// Returns each number with its name in metrics.
+    fn each(self) -> [(&'static str, usize); 3] {
+        [("same", self.same), ("other", self.other), ("unknown", self.unknown)]
+    }
+}
+
+impl FleetMetrics {
+    pub(super) fn new(register: &Register<'_>) -> prometheus::Result<FleetMetrics> {
+        Ok(FleetMetrics {
+            adjustments: register.gauges(
+                ("adjustments", "Adjustments in force, by what they do."),
+                &["effect"],
+                &Effect::NAMES,
+            )?,
+            replicas: register.gauges(
+                (
+                    "replicas",
+                    "Replicas that share the store and were heard of in the last 15 seconds, this one among them: \
+                     those that decide by the same rules as this one, by other rules, or by rules that cannot be \
+                     compared, because the replica has none yet or is of another release.",
+                ),
+                &["rules"],
+                &ReplicaCounts::default().each().map(|(rules, _)| rules),
+            )?,
+        })
+    }
+}
+
+impl Metrics {
+    /// Replaces the numbers of adjustments in force. `effects` has one item for each adjustment.
+    pub fn set_adjustments(&self, effects: impl IntoIterator<Item = &'static str>) {
+        let mut counts = Effect::NAMES.map(|name| (name, 0));
+        for effect in effects {
+            counts.iter_mut().filter(|(name, _)| *name == effect).for_each(|(_, count)| *count += 1);
+        }
+        counts.iter().for_each(|(name, count)| self.fleet.adjustments.with_label_values(&[*name]).set(*count));
+    }
+
+    /// Records the number of instances in the fleet.
+    pub fn set_replicas(&self, counts: ReplicaCounts) {
+        for (rules, number) in counts.each() {
+            self.fleet.replicas.with_label_values(&[rules]).set(i64::try_from(number).unwrap_or(i64::MAX));
+        }
+    }
+}

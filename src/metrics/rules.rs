@@ -1,0 +1,64 @@
+//! Metrics of the rules in force.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use prometheus::{IntGauge, IntGaugeVec};
+
+use super::declaration::Metrics;
+use super::register::{Known, Register, itself};
+use crate::engine::rules::Rules;
+
+/// Metrics of the rules in force.
+#[derive(Debug)]
+pub(super) struct RulesMetrics {
+    pub(super) loads: Known<&'static str, 2>,
+    loaded: IntGauge,
+    domains: IntGauge,
+    info: IntGaugeVec,
+    /// Whether the latest rules were rejected.
+    pub(super) are_refused: AtomicBool,
+}
+
+impl RulesMetrics {
+    pub(super) fn new(register: &Register<'_>) -> prometheus::Result<RulesMetrics> {
+        Ok(RulesMetrics {
+            loads: register.known(
+                ("rules_loads_total", "Attempts to load the rules, by result."),
+                ("result", ["success", "error"]),
+                itself,
+            )?,
+            loaded: register.gauge("rules_loaded", "Rules in force.")?,
+            domains: register.gauge("domains_loaded", "Domains in force.")?,
+            info: register.gauges(
+                (
+                    "rules_info",
+                    "1 for the rules in force; the version names what they say, whatever their files are called. Two \
+                     replicas of one release that differ here decide by different rules.",
+                ),
+                &["version"],
+                &[],
+            )?,
+            are_refused: AtomicBool::new(false),
+        })
+    }
+}
+
+impl Metrics {
+    /// Records that new rules are in force, and removes the series of rules that are gone.
+    pub fn record_load(&self, new: &Rules) {
+        let RulesMetrics { loads, loaded, domains, info, are_refused } = &self.rules;
+        loads.inc("success");
+        are_refused.store(false, Ordering::Relaxed);
+        loaded.set(i64::try_from(new.rules().len()).unwrap_or(i64::MAX));
+        info.reset();
+        info.with_label_values(&[new.version()]).set(1);
+        domains.set(i64::try_from(new.domains()).unwrap_or(i64::MAX));
+        self.by_rule.keep(new);
+    }
+
+    /// Records that rules were rejected.
+    pub fn record_load_error(&self) {
+        self.rules.loads.inc("error");
+        self.rules.are_refused.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,143 @@
+//! Metrics of the store, and of what answers in place of it.
+
+use std::time::Duration;
+
+use prometheus::{Gauge, Histogram, IntCounter, IntGauge, IntGaugeVec, Opts};
+
+use super::declaration::Metrics;
+use super::register::{Known, Register, itself};
+use super::striped::Striped;
+use crate::engine::check::StoreError;
+use crate::store::health::Health;
+use crate::store::lease::LeaseEvent;
+
+/// Bounds of the number of requests carried in one call, which is at most 32.
+const REQUESTS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
+
+/// Metrics of the store.
+#[derive(Debug)]
+pub(super) struct StoreMetrics {
+    pub(super) seconds: Striped<Histogram>,
+    pub(super) errors: Known<&'static str, { StoreError::KINDS.len() }>,
+    pub(super) damaged: IntCounter,
+    pub(super) call_requests: Striped<Histogram>,
+    pub(super) up: Gauge,
+    pub(super) down: IntGaugeVec,
+    denied_cache_hits: Striped<IntCounter>,
+    lease_decisions: Striped<IntCounter>,
+    leased_hits: IntCounter,
+    unused_leased_hits: IntCounter,
+    memory_counters: IntGauge,
+    memory_bytes: IntGauge,
+}
+
+impl StoreMetrics {
+    pub(super) fn new(register: &Register<'_>) -> prometheus::Result<StoreMetrics> {
+        Ok(StoreMetrics {
+            seconds: register.seconds(
+                "store_seconds",
+                "Time the store took to decide or to fail, its queue included; where a lease or the denied cache \
+                 answers it is not asked.",
+            )?,
+            errors: register.known(
+                ("store_errors_total", "Decisions that the store could not make, by reason."),
+                ("kind", StoreError::KINDS),
+                itself,
+            )?,
+            damaged: register.counter(
+                "damaged_counters_total",
+                "Counters and records of usage in Redis that were damaged, and were decided or written as fresh ones.",
+            )?,
+            call_requests: register.histogram(
+                "store_call_requests",
+                "Requests that travelled in one call to Redis.",
+                &REQUESTS,
+            )?,
+            up: register.share(
+                "store_up",
+                "1 while the store can be asked; 0 while it is known to be down and is not. Of a Redis Cluster, the \
+                 share of its slots whose node can be asked.",
+            )?,
+            down: register.gauges(
+                ("store_down", "1 for the cause why Redis is down, and 0 for all others."),
+                &["cause"],
+                &Health::CAUSES,
+            )?,
+            denied_cache_hits: register.striped(Opts::new(
+                "denied_cache_hits_total",
+                "Requests denied without asking Redis, which had just said so.",
+            ))?,
+            lease_decisions: register.striped(Opts::new(
+                "lease_decisions_total",
+                "Requests decided by a lease, without asking the store.",
+            ))?,
+            leased_hits: register.counter("leased_hits_total", "Hits that leases took from the store in advance.")?,
+            unused_leased_hits: register.counter(
+                "unused_leased_hits_total",
+                "Those of them that no request used before their lease ended: they are refunded.",
+            )?,
+            memory_counters: register.gauge("memory_counters", "Counters in this process's memory.")?,
+            memory_bytes: register.gauge(
+                "memory_bytes",
+                "About what the counters in this process's memory take; bounded by MEMORY_STORE_SIZE_IN_BYTES.",
+            )?,
+        })
+    }
+}
+
+impl Metrics {
+    /// Records the duration of a call to the store, except if the store turned out to be unavailable or overloaded.
+    pub fn record_store(&self, error: Option<&StoreError>, took: Duration) {
+        if !matches!(error, Some(StoreError::Down(_) | StoreError::Overloaded)) {
+            self.store.seconds.mine().observe(took.as_secs_f64());
+        }
+    }
+
+    /// Records that the store could not decide.
+    pub fn record_store_error(&self, error: &StoreError) {
+        self.store.errors.inc(error.kind());
+    }
+
+    /// Records the number of damaged counters found in the store.
+    pub fn record_damaged_counters(&self, counters: usize) {
+        self.store.damaged.inc_by(counters as u64);
+    }
+
+    /// Records a request denied from the cache of denials.
+    pub fn record_denied_cache_hit(&self) {
+        self.store.denied_cache_hits.mine().inc();
+    }
+
+    /// Records an event of a lease.
+    pub fn record_lease(&self, event: LeaseEvent) {
+        match event {
+            LeaseEvent::Decided => self.store.lease_decisions.mine().inc(),
+            LeaseEvent::Leased(hits) => self.store.leased_hits.inc_by(hits.into()),
+            LeaseEvent::Unused(hits) => self.store.unused_leased_hits.inc_by(hits.into()),
+        }
+    }
+
+    /// Records the number of requests carried in one call to the store.
+    pub fn record_store_call(&self, requests: usize) {
+        self.store.call_requests.mine().observe(requests as f64);
+    }
+
+    /// Records the health of the store.
+    pub fn set_store_health(&self, health: Health) {
+        let (up, down) = match health {
+            Health::Up => (1.0, None),
+            Health::Down(cause) => (0.0, Some(cause)),
+            Health::Partly { slots, cause } => (f64::from(slots) / f64::from(Health::SLOTS), Some(cause)),
+        };
+        self.store.up.set(up);
+        for cause in Health::CAUSES {
+            self.store.down.with_label_values(&[cause]).set(i64::from(Some(cause) == down));
+        }
+    }
+
+    /// Records the number of counters in memory and their size.
+    pub fn set_memory(&self, counters: usize, bytes: usize) {
+        self.store.memory_counters.set(i64::try_from(counters).unwrap_or(i64::MAX));
+        self.store.memory_bytes.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+}
