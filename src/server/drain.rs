@@ -1,18 +1,24 @@
-//! Shutdown: health turns to not serving, the ports close, calls in progress are answered, and the last writes are sent
-//! to Redis. Shutdown waits for nothing else.
+//! The running process and its shutdown: health turns to not serving, the ports close, calls in progress are answered,
+//! and the last writes are sent to Redis. Shutdown waits for nothing else.
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::announce::Serving;
+use super::signals::Signals;
 use super::workers::Workers;
 use crate::limiter::Limiter;
+use crate::metrics::statsd::Statsd;
+use crate::observe::decision_log::DecisionLog;
 use crate::settings::Settings;
+use crate::shared::fleet::Fleet;
+use crate::spans::Exporting;
 use crate::store::Store;
 
 /// All parts of the running process.
@@ -20,41 +26,125 @@ pub(super) struct Running<S> {
     pub(super) settings: Settings,
     pub(super) serving: Serving,
     pub(super) rules: JoinHandle<anyhow::Result<Infallible>>,
+    pub(super) ports: Ports,
+    pub(super) workers: Arc<Workers>,
+    pub(super) limiter: Arc<Limiter<S>>,
+    pub(super) store: Arc<S>,
+    pub(super) fleet: Arc<Fleet<S>>,
+    pub(super) last: Last,
+}
+
+/// The tasks of the ports.
+pub(super) struct Ports {
     pub(super) grpc: JoinHandle<()>,
     pub(super) http: JoinHandle<()>,
     /// Tells HTTP to stop.
     pub(super) stop: watch::Sender<bool>,
-    pub(super) workers: Arc<Workers>,
-    pub(super) limiter: Arc<Limiter<S>>,
-    pub(super) store: Arc<S>,
 }
 
+/// The parts that send something after the last request.
+pub(super) struct Last {
+    /// `None` if tracing is off.
+    pub(super) exporting: Option<Exporting>,
+    /// `None` if the decision log is off.
+    pub(super) decision_log: Option<Arc<DecisionLog>>,
+    pub(super) statsd: Option<Statsd>,
+}
+
+/// Time limit for the collector to take the last spans.
+const LAST_SPANS: Duration = Duration::from_secs(5);
+
+/// Time limit for writing the last lines of the decision log.
+const LAST_DECISIONS: Duration = Duration::from_secs(2);
+
+/// The error when a worker thread ends: its connections are gone, and new ones would not be served.
+const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
+
 impl<S: Store> Running<S> {
+    /// Serves until a signal, and drains. A second signal ends the process at once.
+    ///
+    /// # Errors
+    /// If a part that the process needs has ended.
+    pub(super) async fn until_signal(mut self, mut signals: Signals) -> anyhow::Result<()> {
+        let signal = tokio::select! {
+            signal = signals.next() => signal,
+            () = self.workers.lost() => bail!(WORKER_LOST),
+            // The task returns only if the first rules are wrong.
+            ended = &mut self.rules => match ended?? {},
+            // Neither port's task ends by itself.
+            ended = &mut self.ports.grpc => bail!("the gRPC port takes no more connections: {ended:?}"),
+            ended = &mut self.ports.http => bail!("the HTTP port takes no more connections: {ended:?}"),
+        };
+        let first = Instant::now();
+        tracing::info!(signal, drain = ?self.settings.listeners.drain_delay, "draining");
+        let timeout = self.settings.listeners.shutdown_timeout;
+        let (workers, limiter) = (Arc::clone(&self.workers), Arc::clone(&self.limiter));
+        tokio::select! {
+            answered = self.drain() => {
+                limiter.flush_log();
+                match answered? {
+                    true => tracing::info!("every request is answered: bye"),
+                    false => tracing::warn!(after = ?timeout, "connections are still open: closing them"),
+                }
+            }
+            signal = signals.after(first) => {
+                limiter.flush_log();
+                tracing::warn!(signal, "a second signal: ending at once");
+            }
+            () = workers.lost() => bail!(WORKER_LOST),
+        }
+        Ok(())
+    }
+
     /// Shuts down. Returns `false` if some requests were not answered within the timeout of a shutdown.
-    pub(super) async fn drain(self) -> anyhow::Result<bool> {
+    async fn drain(self) -> anyhow::Result<bool> {
+        let Running { settings, serving, rules, ports, workers, limiter, store, fleet, last } = self;
+        let Ports { grpc, http, stop } = ports;
         // A load that ended now would announce the process as serving again.
-        self.rules.abort();
-        let _ = self.rules.await;
+        rules.abort();
+        let _ = rules.await;
         // If the process was not healthy, clients do not call it, and none needs time to leave.
-        if self.serving.drain().await {
-            tokio::time::sleep(self.settings.listeners.drain_delay).await;
+        if serving.drain().await {
+            tokio::time::sleep(settings.listeners.drain_delay).await;
         }
 
-        self.grpc.abort();
-        let _ = self.grpc.await;
-        self.stop.send_replace(true);
-        let timeout = self.settings.listeners.shutdown_timeout;
-        let limiter = self.limiter;
+        grpc.abort();
+        let _ = grpc.await;
+        stop.send_replace(true);
+        let timeout = settings.listeners.shutdown_timeout;
         tokio::spawn(async move {
             // Requests that are delayed beyond this time are released before their connections are closed.
             tokio::time::sleep(timeout / 10 * 9).await;
             limiter.release_delayed();
         });
-        let finished = tokio::time::timeout(timeout, async { tokio::join!(self.workers.drain(), self.http) }).await;
-        self.store.close(Instant::now() + self.settings.store.redis_timeout).await;
+        let finished = tokio::time::timeout(timeout, async { tokio::join!(workers.drain(), http) }).await;
+        store.close(Instant::now() + settings.store.redis_timeout).await;
+        fleet.leave().await;
+        last.finish().await;
         match finished {
             Ok(((), http)) => http.map(|()| true).context("the HTTP port"),
             Err(_) => Ok(false),
+        }
+    }
+}
+
+impl Last {
+    /// Sends the last spans and writes the last lines of the decision log, at the same time, and then sends the last
+    /// statistics.
+    async fn finish(self) {
+        let last_spans = async {
+            if let Some(exporting) = self.exporting {
+                exporting.end(LAST_SPANS).await;
+            }
+        };
+        let last_decisions = async {
+            if let Some(decision_log) = &self.decision_log {
+                decision_log.end(LAST_DECISIONS).await;
+            }
+        };
+        tokio::join!(last_spans, last_decisions);
+        if let Some(statsd) = self.statsd {
+            statsd.finish().await;
         }
     }
 }

@@ -27,11 +27,10 @@ pub mod workers;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinError;
-use tokio::time::Instant;
 
 use crate::engine::rules::FailureMode;
 use crate::grpc::{Server, Service};
@@ -81,15 +80,6 @@ use workers::Workers;
 
 /// Number of connections to Redis for what the fleet shares: adjustments and heartbeats.
 const SHARED_CONNECTIONS: usize = 2;
-
-/// Time limit for the collector to take the last spans.
-const LAST_SPANS: Duration = Duration::from_secs(5);
-
-/// Time limit for writing the last lines of the decision log.
-const LAST_DECISIONS: Duration = Duration::from_secs(2);
-
-/// The error when a worker thread ends: its connections are gone, and new ones would not be served.
-const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
 
 /// Serves until SIGTERM or SIGINT, and then until the calls in progress are answered. The metrics show the number of
 /// lost log lines, and the console shows the latest lines.
@@ -216,21 +206,6 @@ fn origin(settings: &Settings, metrics: &Metrics, hangups: Hangups) -> anyhow::R
     })
 }
 
-/// Sends the last spans and writes the last lines of the decision log, at the same time.
-async fn finish(exporting: Option<Exporting>, decision_log: Option<Arc<DecisionLog>>) {
-    let last_spans = async {
-        if let Some(exporting) = exporting {
-            exporting.end(LAST_SPANS).await;
-        }
-    };
-    let last_decisions = async {
-        if let Some(decision_log) = &decision_log {
-            decision_log.end(LAST_DECISIONS).await;
-        }
-    };
-    tokio::join!(last_spans, last_decisions);
-}
-
 /// Reads adjustments and ends them when they expire, forever. An adjustment that did not end would keep denying or
 /// allowing requests.
 async fn keep<S: Store>(steering: Arc<Steering<S>>) {
@@ -336,22 +311,7 @@ struct Parts {
 impl Parts {
     /// Runs the process. Each worker has a separate store handle; all handles lead to the same counters.
     async fn run<S: Store>(self, stores: Vec<Arc<S>>, shared: Shared, store_name: &str) -> anyhow::Result<()> {
-        let Parts {
-            settings,
-            mut signals,
-            origin,
-            ports,
-            workers,
-            metrics,
-            memory,
-            store_is_up,
-            spans,
-            exporting,
-            events,
-            instance,
-            decision_log,
-            redis_history,
-        } = self;
+        let Parts { settings, metrics, workers, ports, spans, .. } = self;
         let files = settings.tls.server()?;
         let up = Up {
             grpc: ports.grpc.address(),
@@ -361,105 +321,61 @@ impl Parts {
             statistics: ports.statistics.as_ref().map(TcpListener::local_addr).transpose()?,
             store: store_name.to_owned(),
         };
-        let usage = match shared.usage {
-            Some(redis) => UsageStore::Redis(Box::new(redis)),
-            None => UsageStore::Memory(Arc::clone(&memory) as _),
-        };
+        let about = (store_name, up.grpc.to_string(), files.is_some());
         let in_memory = matches!(shared.adjustments, AdjustmentStore::Memory(_));
-        let (grpc_address, grpc_tls) = (up.grpc.to_string(), files.is_some());
-        let observing = observers::start(&settings, &metrics, decision_log, &instance)?;
+        let usage = shared.usage.map_or_else(
+            || UsageStore::Memory(Arc::clone(&self.memory) as _),
+            |redis| UsageStore::Redis(Box::new(redis)),
+        );
+        let observing = observers::start(&settings, &metrics, self.decision_log, &self.instance)?;
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
-        let limiter = Arc::new(Limiter::new(
-            options::limiter(&settings, observing.observers()),
-            Arc::clone(&store),
-            memory,
-            Arc::clone(&metrics),
-        ));
+        let limiter = options::limiter(&settings, observing.observers());
+        let limiter = Arc::new(Limiter::new(limiter, Arc::clone(&store), self.memory, Arc::clone(&metrics)));
         let steering = Arc::new(Steering::new(Arc::clone(&limiter), Arc::clone(&metrics), shared.adjustments));
         // Runs before the first decision. If the store does not answer, the task below reads again.
         let _ = steering.read().await;
         tokio::spawn(keep(Arc::clone(&steering)));
+
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving::new(reporter, options::wants(&settings)).await;
-        tokio::spawn(serving.clone().follow_store(store_is_up));
-        let fleet = fleet(instance, (&limiter, &metrics, &observing), shared.heartbeats, serving.health());
+        tokio::spawn(serving.clone().follow_store(self.store_is_up));
+        let fleet = fleet(self.instance, (&limiter, &metrics, &observing), shared.heartbeats, serving.health());
         tokio::spawn(meet(Arc::clone(&fleet)));
-        let (of_rules, of_metrics) = (Arc::clone(&limiter), Arc::clone(&metrics));
-        let (door, opened) = Door::new(ports.grpc);
-        let target = Target { limiter: of_rules, metrics: of_metrics, serving: serving.clone(), door, up, in_memory };
-        let first_worker = workers.runtimes().into_iter().next().context("there is one worker at least")?;
-        let workers = Arc::new(workers);
+
         let others = grpc::others(health)?;
-        let tls = match files {
-            Some(files) => {
-                let (tls, kept) = Tls::start(files, Arc::clone(&metrics))?;
-                tokio::spawn(kept);
-                Some(tls)
-            }
-            None => None,
-        };
         let servers = stores.into_iter().map(|store| {
             let limiter = Arc::new(limiter.with_store(store));
             let service = Service::new(limiter, Arc::clone(&metrics), options::service(&settings));
-            let service = service.traced(spans.clone());
-            Server::new(service, others.clone(), options::connection(&settings))
+            Server::new(service.traced(spans.clone()), others.clone(), options::connection(&settings))
         });
+        let first_worker = workers.runtimes().into_iter().next().context("there is one worker at least")?;
+        let workers = Arc::new(workers);
+        let (door, opened) = Door::new(ports.grpc);
+        let tls = files.map(|files| Tls::keep(files, Arc::clone(&metrics))).transpose()?;
+        let grpc = grpc::serve(opened, Entrance::new(tls), Arc::clone(&workers), servers);
+
         let parts = http_ports::Parts { settings: &settings, limiter: &limiter, metrics: &metrics, spans: &spans };
-        let json = parts.json(first_worker.clone())?;
-        let mut grpc = grpc::serve(opened, Entrance::new(tls), Arc::clone(&workers), servers);
         let (stop, stopped) = watch::channel(false);
+        let json = parts.json(first_worker.clone())?;
         let admin = parts.admin(first_worker, (steering, Arc::clone(&fleet)), usage, &observing)?;
-        parts.serve_debug(ports.debug, &stopped);
-        parts.serve_statistics(ports.statistics, &stopped);
-        let statsd = settings.statistics.statsd(&Environment::of_process())?;
-        let statsd = statsd.map(|config| Statsd::start(config, Arc::clone(&metrics)));
         let console = match admin {
-            Some(_) => parts.console(redis_history, events, (store_name, grpc_address, grpc_tls))?,
+            Some(_) => parts.console(self.redis_history, self.events, about)?,
             None => None,
         };
+        parts.serve_debug(ports.debug, &stopped);
+        parts.serve_statistics(ports.statistics, &stopped);
         let router =
             http::router(Port { health: serving.health(), metrics: Arc::clone(&metrics), json, admin, console });
-        let mut http = http_ports::serve(ports.http, router, ports.http_connections, stopped);
-        let mut rules = tokio::spawn(reload::keep(origin, target));
-
-        let signal = tokio::select! {
-            signal = signals.next() => signal,
-            () = workers.lost() => bail!(WORKER_LOST),
-            // The task returns only if the first rules are wrong.
-            ended = &mut rules => match ended?? {},
-            // Neither port's task ends by itself.
-            ended = &mut grpc => bail!("the gRPC port takes no more connections: {ended:?}"),
-            ended = &mut http => bail!("the HTTP port takes no more connections: {ended:?}"),
-        };
-        let first = Instant::now();
-        tracing::info!(signal, drain = ?settings.listeners.drain_delay, "draining");
-        let timeout = settings.listeners.shutdown_timeout;
-        let lost = Arc::clone(&workers);
-        let log = Arc::clone(&limiter);
-        let running = Running { settings, serving, rules, grpc, http, stop, workers, limiter, store };
-        let drained = async {
-            let answered = running.drain().await;
-            fleet.leave().await;
-            finish(exporting, observing.decision_log).await;
-            answered
-        };
-        tokio::select! {
-            answered = drained => {
-                if let Some(statsd) = statsd {
-                    statsd.finish().await;
-                }
-                log.flush_log();
-                match answered? {
-                    true => tracing::info!("every request is answered: bye"),
-                    false => tracing::warn!(after = ?timeout, "connections are still open: closing them"),
-                }
-            }
-            signal = signals.after(first) => {
-                log.flush_log();
-                tracing::warn!(signal, "a second signal: ending at once");
-            }
-            () = lost.lost() => bail!(WORKER_LOST),
-        }
-        Ok(())
+        let http = http_ports::serve(ports.http, router, ports.http_connections, stopped);
+        let statsd = settings.statistics.statsd(&Environment::of_process())?;
+        let statsd = statsd.map(|config| Statsd::start(config, Arc::clone(&metrics)));
+        let target = Target { limiter: Arc::clone(&limiter), metrics, serving: serving.clone(), door, up, in_memory };
+        let rules = tokio::spawn(reload::keep(self.origin, target));
+        let (exporting, decision_log) = (self.exporting, observing.decision_log);
+        let ports = drain::Ports { grpc, http, stop };
+        let last = drain::Last { exporting, decision_log, statsd };
+        Running { settings, serving, rules, ports, workers, limiter, store, fleet, last }
+            .until_signal(self.signals)
+            .await
     }
 }

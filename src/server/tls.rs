@@ -31,15 +31,12 @@ pub(super) struct Tls {
 }
 
 impl Tls {
-    /// Reads the files, and logs their requirements for clients. The returned task replaces certificates when their
-    /// files change, and must run forever.
+    /// Reads the files, and logs their requirements for clients. Starts the task that replaces certificates when their
+    /// files change.
     ///
     /// # Errors
     /// If the files cannot be used.
-    pub(super) fn start(
-        files: ServerFiles,
-        metrics: Arc<Metrics>,
-    ) -> anyhow::Result<(Arc<Tls>, impl Future<Output = Infallible> + Send)> {
+    pub(super) fn keep(files: ServerFiles, metrics: Arc<Metrics>) -> anyhow::Result<Arc<Tls>> {
         let watched = Watched::new(files.paths());
         let first = files.load().context("TLS at the gRPC port (GRPC_SERVER_USE_TLS)")?;
         tracing::info!("the gRPC port speaks TLS, and {}", demand(&files.clients));
@@ -48,7 +45,8 @@ impl Tls {
         let tls = Arc::new(Tls { files, current, metrics, failures, unverified });
         tls.show(&tls.current.load());
         let kept = Arc::clone(&tls);
-        Ok((tls, async move { tokio::join!(kept.watch(watched), kept.remind()).1 }))
+        tokio::spawn(async move { tokio::join!(kept.watch(watched), kept.remind()).1 });
+        Ok(tls)
     }
 
     /// Performs the handshake, on the worker that will serve the connection. Returns `None` if it fails, after logging
