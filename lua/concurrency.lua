@@ -175,7 +175,12 @@ local function decide_slots(state, hits, by_others, number, period, count_denied
     changed = true
   end
 
-  assert_sound(newest_of(slots) <= time and newest_of(denied) <= time)
+  -- What is left in order is as young as its oldest entry.
+  local function is_current(list, most)
+    local newest = newest_of(list)
+    return #list == 0 or (newest <= time and newest + most > time)
+  end
+  assert_sound(is_current(slots, held) and is_current(denied, remembered))
   local free = #slots > 0 and newest_of(slots) + held - now or 0
   local forgotten = #denied > 0 and newest_of(denied) + remembered - now or 0
   local reset_after = math.max(free, forgotten)
@@ -186,7 +191,7 @@ local function decide_slots(state, hits, by_others, number, period, count_denied
     repeat
       assert_sound(from <= #slots)
       local _, at, slot_hits = struct.unpack(layout, slots, from)
-      assert_sound(is_whole(at) and at <= time)
+      assert_sound(is_whole(at) and at <= time and at + held > time)
       younger = younger - slot_hits
       from = from + size
       retry_after = at + held - now

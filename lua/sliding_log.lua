@@ -16,6 +16,8 @@ local function decide_log(log, hits, denied, number, period, count_denied, now, 
 
   -- Time and sum of the newest entry, which no other entry may exceed. Sums leave room for a full log below 2^53.
   local newest, newest_sum = math.huge, 9007199254740992 - MAX_HITS
+  -- Entries are younger than this, once the expired ones are known: entries are in order.
+  local expired = -1
   local function get(place)
     local item = list_get(log, place)
     if log.set[place] then
@@ -25,7 +27,7 @@ local function decide_log(log, hits, denied, number, period, count_denied, now, 
       error(DAMAGED, 0)
     end
     local at, sum, entry_hits = struct.unpack(layout, item)
-    local is_entry = is_whole(at) and at <= newest and is_whole(sum) and sum <= newest_sum
+    local is_entry = is_whole(at) and at > expired and at <= newest and is_whole(sum) and sum <= newest_sum
     if not is_entry or entry_hits == 0 or entry_hits > sum then
       error(DAMAGED, 0)
     end
@@ -69,6 +71,7 @@ local function decide_log(log, hits, denied, number, period, count_denied, now, 
     total = newest_sum
     local clock = set_back and newest or time
     oldest = search(oldest, clock - held, 0)
+    expired = clock - held
     if oldest < log.stop then
       local _, sum, entry_hits = get(oldest)
       base = sum - entry_hits

@@ -522,6 +522,13 @@ fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
         }
         let mut expected = Vec::new();
         let asked = check(hits, 0);
+        let read = |key: &Key, bytes: &[u8]| match key {
+            key if key == &own => State::unpack(&limit, asked.caller, bytes),
+            key if penalty.as_ref().is_some_and(|penalty| key == &penalty.key) => {
+                penalty::State::unpack(bytes).map(State::Penalty)
+            }
+            _ => None,
+        };
         for (key, is_list) in [(&own, is_list)].into_iter().chain(penalty.as_ref().map(|penalty| (&penalty.key, false)))
         {
             let Some((state, _)) = rust.counters.remove(key) else { continue };
@@ -533,11 +540,7 @@ fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
                 continue;
             }
             runtime.block_on(lua.put(key, &held));
-            let read = |bytes: Vec<u8>| match key == &own {
-                true => State::unpack(&limit, asked.caller, &bytes),
-                false => penalty::State::unpack(&bytes).map(State::Penalty),
-            };
-            match held.bytes(is_list).and_then(read) {
+            match held.bytes(is_list).and_then(|bytes| read(key, &bytes)) {
                 Some(state) => drop(rust.counters.insert(key.clone(), (state, 0))),
                 // A refund is none of a penalty's business.
                 None if key == &own || hits > 0 => expected.push(key.as_str().as_bytes().to_vec()),
@@ -546,7 +549,7 @@ fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
         }
         let other = Limit::new(Algorithm::TokenBucket, 9, Duration::from_secs(1), Options::default()).unwrap();
         let other = Check::new(Key::new("", "other", &[], |_| None, &other, Origin::Rule), other, ask(1));
-        let requests = if is_alone { vec![vec![asked]] } else { vec![vec![asked], vec![other]] };
+        let requests = if is_alone { vec![vec![asked.clone()]] } else { vec![vec![asked.clone()], vec![other]] };
         let clocks = Clocks { redis: now, process: now };
         let (decided, stored, damaged) = runtime.block_on(lua.decide_damaged(&requests, clocks));
         let decided: Vec<Verdicts> = decided.into_iter().map(Result::unwrap).collect();
@@ -562,6 +565,8 @@ fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
             prop_assert_eq!(decided, &rust.decide(checks, now));
         }
         for ((key, _), (bytes, _)) in requests.iter().flat_map(|checks| counters(checks)).zip(stored) {
+            // Lua may keep a -0.0, which is the same number as Rust's 0.0.
+            let bytes = bytes.map(|bytes| read(key, &bytes).map_or(bytes, |state| state.pack()));
             prop_assert_eq!(bytes, rust.state(key).map(State::pack), "{:?}", key);
         }
         Ok(())
@@ -570,37 +575,43 @@ fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
     assert!(seen.get() > 100, "{} damaged counters", seen.get());
 }
 
-/// What the property above has found: a running sum so large that Lua's next sum is not exact, and a holder of -0.0,
-/// which equals 0.0 as a number and not as bytes.
+/// What the property above has found: a running sum so large that Lua's next sum is not exact; a holder of -0.0, which
+/// equals 0.0 as a number and not as bytes; and an old entry between young ones, whose hits would have left before now.
 #[test]
-fn both_twins_know_damage_that_only_one_of_them_would_count_wrong() {
+fn damage_that_the_property_found_is_damage_in_both_twins() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let redis = Redis::start();
     let mut lua = runtime.block_on(Lua::new(&redis));
     let now = START as f64;
-    let last_sum =
-        [now.to_le_bytes().as_slice(), &(MAX_HITS as f64 - 1.0).to_le_bytes(), &1_u32.to_le_bytes()].concat();
-    let denied = |holder: f64| [holder.to_le_bytes().as_slice(), &now.to_le_bytes(), &1_u32.to_le_bytes()].concat();
-    let negative = [vec![0; 8], denied(-0.0)].concat();
-    for (algorithm, held) in
-        [(Algorithm::SlidingLog, Held::List(vec![last_sum])), (Algorithm::Concurrency, Held::Text(negative))]
-    {
+    let entry = |first: f64, second: f64, hits: u32| {
+        [first.to_le_bytes().as_slice(), &second.to_le_bytes(), &hits.to_le_bytes()].concat()
+    };
+    let slots = |used: u32, count: u32, entries: &[Vec<u8>]| {
+        Held::Text([used.to_le_bytes().as_slice(), &count.to_le_bytes(), &entries.concat()].concat())
+    };
+    let sum = Held::List(vec![entry(now, MAX_HITS as f64 - 1.0, 1)]);
+    let old = Held::List(vec![entry(now - 2.0, 1.0, 1), entry(19.0, 2.0, 1), entry(now, 4.0, 2)]);
+    let holder = slots(0, 0, &[entry(-0.0, now, 1)]);
+    let old_slot = slots(3, 3, &[entry(1.0, now - 2.0, 1), entry(2.0, 19.0, 1), entry(3.0, now, 1)]);
+    let cases = [
+        (Algorithm::SlidingLog, sum, 3),
+        (Algorithm::SlidingLog, old.clone(), 2),
+        (Algorithm::SlidingLog, old, -2),
+        (Algorithm::Concurrency, holder, 5),
+        (Algorithm::Concurrency, old_slot, 3),
+    ];
+    for (algorithm, held, hits) in cases {
         let limit = Limit::new(algorithm, 4, Duration::from_secs(60), Options::default()).unwrap();
         let is_list = algorithm == Algorithm::SlidingLog;
         let key = Key::new("", "shop", &[], |_| None, &limit, Origin::Rule);
-        runtime.block_on(lua.put(&key, &held));
         let bytes = held.bytes(is_list).unwrap();
-        assert_eq!(State::unpack(&limit, Caller::default(), &bytes), None, "{algorithm:?}");
-        let requests = [vec![Check::new(key.clone(), limit, ask(5))], vec![Check::new(key, limit, ask(2))]];
-        let (decided, stored, _) =
-            runtime.block_on(lua.decide_damaged(&requests, Clocks { redis: START, process: START }));
-        let mut rust = Twin::default();
-        for (checks, decided) in requests.iter().zip(decided) {
-            assert_eq!(decided.unwrap(), rust.decide(checks, START), "{algorithm:?}");
-        }
-        if is_list {
-            assert_eq!(stored[1].0, rust.state(&requests[1][0].key).map(State::pack), "{algorithm:?}");
-        }
+        assert_eq!(State::unpack(&limit, Caller::default(), &bytes), None, "{held:?}");
+        runtime.block_on(lua.put(&key, &held));
+        let requests = [vec![Check::new(key, limit, ask(hits))]];
+        let clocks = Clocks { redis: START, process: START };
+        let (decided, _, _) = runtime.block_on(lua.decide_damaged(&requests, clocks));
+        let fresh = Twin::default().decide(&requests[0], START);
+        assert_eq!(decided.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [fresh], "{held:?}, {hits} hits");
     }
 }
 
