@@ -33,6 +33,24 @@ pub enum Found {
     Closes,
 }
 
+impl Found {
+    /// Recognizes the server by the first bytes of its answer; by no bytes, that it closes the connection.
+    pub fn of(said: &[u8]) -> Found {
+        let is_of_redis =
+            || [&b"-ERR"[..], b"-NOAUTH", b"-DENIED", b"-LOADING"].iter().any(|word| said.starts_with(word));
+        match said {
+            [] => Found::Closes,
+            // A SETTINGS frame (RFC 9113, section 6.5) on stream 0, which a server sends first.
+            [0, _, _, 4, 0, 0, 0, 0, 0, ..] => Found::Http2,
+            // A TLS record with an alert or a handshake.
+            [21 | 22, 3, ..] => Found::Tls,
+            [b'H', b'T', b'T', b'P', b'/', ..] => Found::Http,
+            _ if is_of_redis() => Found::Redis,
+            _ => Found::Other(String::from_utf8_lossy(said).lines().next().unwrap_or_default().to_owned()),
+        }
+    }
+}
+
 /// The connection preface of HTTP/2 (RFC 9113, section 3.4), with empty SETTINGS.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
@@ -41,7 +59,7 @@ const HTTP: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
 /// A ClientHello of TLS 1.2 (RFC 5246, section 7.4.1.2) with two cipher suites and no extensions. A server of any TLS
 /// version answers it in TLS, at least with an alert.
-const CLIENT_HELLO: &[u8] = &[
+pub const CLIENT_HELLO: &[u8] = &[
     22, 3, 1, 0, 47, // a handshake of 47 bytes
     1, 0, 0, 43, 3, 3, // a ClientHello of 43
     1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31,
@@ -62,7 +80,7 @@ pub async fn probe(address: &str, deadline: Duration) -> Found {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Found::Nobody,
             Err(error) => return Found::Unreachable(error.to_string()),
         };
-        match told(said.as_deref()) {
+        match said.as_deref().map_or(Found::Silent, Found::of) {
             // Many TLS servers answer plain text with HTTP, by closing the connection, or not at all.
             Found::Http => found = Found::Http,
             Found::Closes if found == Found::Silent => found = Found::Closes,
@@ -91,24 +109,5 @@ async fn ask(address: &str, words: &[u8], deadline: Duration) -> io::Result<Opti
             Ok(Some(said))
         }
         Err(_) => Ok(None),
-    }
-}
-
-fn told(said: Option<&[u8]>) -> Found {
-    /// Recognizes a SETTINGS frame (RFC 9113, section 6.5) on stream 0, which a server sends first.
-    fn is_settings(said: &[u8]) -> bool {
-        matches!(said, [0, _, _, 4, 0, 0, 0, 0, 0, ..])
-    }
-    match said {
-        None => Found::Silent,
-        Some([]) => Found::Closes,
-        Some(said) if is_settings(said) => Found::Http2,
-        // A TLS record with an alert or a handshake.
-        Some([21 | 22, 3, ..]) => Found::Tls,
-        Some(said) if said.starts_with(b"HTTP/") => Found::Http,
-        Some(said) if [&b"-ERR"[..], b"-NOAUTH", b"-DENIED", b"-LOADING"].iter().any(|word| said.starts_with(word)) => {
-            Found::Redis
-        }
-        Some(said) => Found::Other(String::from_utf8_lossy(said).lines().next().unwrap_or_default().to_owned()),
     }
 }

@@ -12,7 +12,7 @@ use crate::support::imports::{Imports, circles};
 /// For each room, the rooms it may import. A room is a folder of `src`, and in those of [`DIVIDED`] a folder or file
 /// below. `engine` is a crate of its own: Cargo keeps it from the others, and [`FROM_BELOW`] orders its rooms.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("store", &["engine", "files", "spans", "telemetry", "tls"]),
+    ("store", &["engine", "files", "probe", "spans", "telemetry", "tls"]),
     ("sources/files", &["engine", "files"]),
     ("sources/xds", &["connect", "engine", "files", "sources/files", "wire"]),
     ("shared/adjustment", &["engine", "limiter", "metrics", "shared/exchange", "store"]),

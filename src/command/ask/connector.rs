@@ -14,6 +14,7 @@ use tonic::codegen::Service;
 use tonic::transport::Uri;
 
 use super::secrecy::Secret;
+use crate::connect::Connection;
 use crate::tls::HandshakeError;
 
 /// Prefix of a path.
@@ -45,10 +46,6 @@ struct Overheard<C> {
     connection: C,
     heard: Heard,
 }
-
-pub(crate) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<C: AsyncRead + AsyncWrite + Send + Unpin> Connection for C {}
 
 type Connected = TokioIo<Box<dyn Connection>>;
 

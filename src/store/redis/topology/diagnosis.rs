@@ -10,6 +10,7 @@ use tokio::time::{Duration, timeout};
 use super::access::{Access, handshake_failed};
 use super::address::Place;
 use super::dial::{DialError, connect};
+use crate::probe::{CLIENT_HELLO, Found};
 use crate::store::redis::doctor::cause::Cause;
 use crate::store::redis::doctor::identity::Identity;
 use crate::tls::HandshakeError;
@@ -50,8 +51,8 @@ async fn ask(place: &Place, access: &Access) -> Option<Cause> {
         // Closed without a word, as by a server that takes the request for damaged TLS.
         (Err(_), Place::Tcp(..)) => {
             let mut stream = connect(place).await.ok()?;
-            let answer = exchange(&mut stream, &tls_hello()).await.unwrap_or_default();
-            Some(if is_tls(&answer) { Cause::Tls } else { Cause::Mute })
+            let answer = exchange(&mut stream, CLIENT_HELLO).await.unwrap_or_default();
+            Some(if Found::of(&answer) == Found::Tls { Cause::Tls } else { Cause::Mute })
         }
     }
 }
@@ -101,30 +102,12 @@ fn error(answer: &[u8]) -> Option<&str> {
     std::str::from_utf8(line).ok()
 }
 
-/// Returns the smallest message that starts a TLS conversation: a `ClientHello` of TLS 1.2 with one cipher suite and no
-/// extension (RFC 5246, 7.4.1.2). A server that supports none of this reports so in TLS.
-fn tls_hello() -> Vec<u8> {
-    // A record of 45 bytes that contains a hello of 41 bytes, of version 1.2.
-    const HEAD: [u8; 11] = [0x16, 3, 1, 0, 45, 1, 0, 0, 41, 3, 3];
-    const RANDOM: [u8; 32] = [0; 32];
-    // No session; TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256; no compression.
-    const TAIL: [u8; 7] = [0, 0, 2, 0xc0, 0x2f, 1, 0];
-    [&HEAD[..], &RANDOM, &TAIL].concat()
-}
-
-/// Returns whether the answer is a TLS handshake or alert.
-fn is_tls(answer: &[u8]) -> bool {
-    matches!(answer, [0x15 | 0x16, 3, ..])
-}
-
 /// Returns the protocol of the answer if it is not that of Redis.
 fn other_protocol(answer: &[u8]) -> Option<Cause> {
-    match answer {
-        answer if is_tls(answer) => Some(Cause::Tls),
-        // HTTP/2 starts with a settings frame.
-        [b'H', b'T', b'T', b'P', ..] | [0, 0, _, 4, ..] => Some(Cause::NotRedis("HTTP")),
-        [b'<', ..] => Some(Cause::NotRedis("HTTP")),
-        [first, ..] if REPLIES.contains(first) => None,
+    match (Found::of(answer), answer) {
+        (Found::Tls, _) => Some(Cause::Tls),
+        (Found::Http | Found::Http2, _) | (_, [b'<', ..]) => Some(Cause::NotRedis("HTTP")),
+        (_, [first, ..]) if REPLIES.contains(first) => None,
         _ => Some(Cause::NotRedis("another protocol")),
     }
 }
@@ -140,7 +123,7 @@ mod tests {
             (b"-NOAUTH Authentication required.\r\n", None),
             (b"HTTP/1.1 400 Bad Request\r\n", Some(Cause::NotRedis("HTTP"))),
             (b"<!DOCTYPE HTML>", Some(Cause::NotRedis("HTTP"))),
-            (b"\x00\x00\x12\x04\x00\x00", Some(Cause::NotRedis("HTTP"))),
+            (b"\x00\x00\x12\x04\x00\x00\x00\x00\x00", Some(Cause::NotRedis("HTTP"))),
             (b"\x15\x03\x01\x00\x02\x02\x46", Some(Cause::Tls)),
             (b"SSH-2.0-OpenSSH_9.2\r\n", Some(Cause::NotRedis("another protocol"))),
             (b"ERROR\r\n", Some(Cause::NotRedis("another protocol"))),
