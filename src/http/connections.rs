@@ -1,6 +1,7 @@
 //! The connections of the HTTP port. Their number and their age are limited. A client is disconnected if it sends only
 //! half a request, sends none, or does not read the answer. This leaves room for others.
 
+use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
@@ -10,10 +11,9 @@ use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use indexmap::IndexMap;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::{self, AbortHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
 use crate::telemetry::Throttle;
@@ -67,13 +67,12 @@ pub async fn serve(listener: TcpListener, router: Router, permits: Arc<Semaphore
 struct Connections {
     tasks: JoinSet<()>,
     /// Oldest first.
-    by_age: IndexMap<task::Id, AbortHandle>,
+    by_age: VecDeque<AbortHandle>,
 }
 
 impl Connections {
     fn spawn(&mut self, connection: impl Future<Output = ()> + Send + 'static) {
-        let handle = self.tasks.spawn(connection);
-        self.by_age.insert(handle.id(), handle);
+        self.by_age.push_back(self.tasks.spawn(connection));
     }
 
     /// Accepts the next connection and takes a permit for it.
@@ -83,12 +82,10 @@ impl Connections {
         permits: &Arc<Semaphore>,
     ) -> io::Result<(TcpStream, Option<OwnedSemaphorePermit>)> {
         let (stream, _) = listener.accept().await?;
-        while let Some(ended) = self.tasks.try_join_next_with_id() {
-            let id = ended.map_or_else(|error| error.id(), |(id, ())| id);
-            self.by_age.shift_remove(&id);
-        }
+        while self.tasks.try_join_next().is_some() {}
+        self.by_age.retain(|connection| !connection.is_finished());
         if permits.available_permits() == 0
-            && let Some((_, oldest)) = self.by_age.shift_remove_index(0)
+            && let Some(oldest) = self.by_age.pop_front()
         {
             oldest.abort();
         }

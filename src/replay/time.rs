@@ -1,10 +1,9 @@
 //! Times as logs write them.
 
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
+use jiff::Timestamp;
 
-/// End of the year 9999, the last that RFC 3339 can write.
-const END_MS: u64 = 253_402_300_800_000;
+/// Near the end of the year 9999, the latest time that RFC 3339 can write in every time zone.
+const END_MS: u64 = 253_402_128_000_000;
 
 /// The units of numbers: the smallest number read in each unit, and how many of the unit are a millisecond. For
 /// example, 1e11 would be in the year 5138 if read in seconds, as would 1e14 in milliseconds.
@@ -21,8 +20,8 @@ pub(super) fn parse(text: &str) -> Option<u64> {
             (number / in_a_ms).round() as u64
         }
         Err(_) => {
-            let time = OffsetDateTime::parse(text, &Rfc3339).ok()?;
-            u64::try_from(time.unix_timestamp_nanos().div_euclid(1_000_000)).ok()?
+            let time: Timestamp = text.parse().ok()?;
+            u64::try_from(time.as_nanosecond().div_euclid(1_000_000)).ok()?
         }
     };
     (ms < END_MS).then_some(ms)

@@ -75,8 +75,7 @@ impl Connection {
         let mut way = Way::open(self, deadline).await?;
         let mut batch = Batch::default();
         for pushed in &all {
-            // The mogrifier has left an empty name.
-            let Ok(line) = lines.line(pushed) else {
+            let Some(line) = lines.line(pushed) else {
                 push.note(pushed);
                 continue;
             };

@@ -1,6 +1,5 @@
 //! Formats statistics as lines of statsd, or of DogStatsD with its tags.
 
-use cadence::{Counted as _, Metric as _, MetricResult, NopMetricSink, StatsdClient, Timed as _};
 use regex::{Captures, Regex};
 
 use crate::metrics::reference::Pushed;
@@ -63,18 +62,16 @@ fn expanded(template: &str, found: &Captures<'_>) -> String {
 pub(super) struct Lines {
     dialect: Dialect,
     extra_tags: Vec<(String, String)>,
-    /// Used only to format lines; sends nothing.
-    client: StatsdClient,
 }
 
 impl Lines {
     pub(super) fn new(dialect: Dialect, mut extra_tags: Vec<(String, String)>) -> Lines {
         extra_tags.sort();
-        Lines { dialect, extra_tags, client: StatsdClient::from_sink("", NopMetricSink) }
+        Lines { dialect, extra_tags }
     }
 
-    /// Formats a statistic as a line, without the line break.
-    pub(super) fn line(&self, pushed: &Pushed) -> MetricResult<String> {
+    /// Formats a statistic as a line, without the line break. Returns `None` if a mogrifier has left an empty name.
+    pub(super) fn line(&self, pushed: &Pushed) -> Option<String> {
         let name = pushed.name().to_string();
         let (name, tags) = match &self.dialect {
             Dialect::Statsd => {
@@ -89,20 +86,18 @@ impl Lines {
                 (name.replace(ends_name, "_"), self.extra_tags.iter().cloned().chain(own).collect())
             }
         };
-        let tags: Vec<_> = tags.iter().map(|(tag, value)| (harmless(tag), harmless(value))).collect();
-        match pushed.took_ms() {
-            // One line with a sampling rate represents all equal times.
-            Some(took_ms) => {
-                let line = self.client.time_with_tags(&name, took_ms).with_sampling_rate(1.0 / pushed.more as f64);
-                let line = tags.iter().fold(line, |line, (tag, value)| line.with_tag(tag, value));
-                line.try_send().map(|line| line.as_metric_str().to_owned())
-            }
-            None => {
-                let line = self.client.count_with_tags(&name, pushed.more);
-                let line = tags.iter().fold(line, |line, (tag, value)| line.with_tag(tag, value));
-                line.try_send().map(|line| line.as_metric_str().to_owned())
-            }
+        if name.is_empty() {
+            return None;
         }
+        let mut line = match pushed.took_ms() {
+            // One line with a sampling rate represents all equal times.
+            Some(took_ms) => format!("{name}:{took_ms}|ms|@{}", 1.0 / pushed.more as f64),
+            None => format!("{name}:{}|c", pushed.more),
+        };
+        for (at, (tag, value)) in tags.iter().enumerate() {
+            line.extend([if at == 0 { "|#" } else { "," }, &harmless(tag), ":", &harmless(value)]);
+        }
+        Some(line)
     }
 }
 
