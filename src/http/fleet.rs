@@ -8,7 +8,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 
 use super::admin::{Admin, Refusal};
-use crate::shared::fleet::Report;
+use crate::shared::fleet::FleetReport;
 use crate::store::Store;
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
@@ -16,7 +16,7 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
 }
 
 /// Handles `GET /replicas`.
-async fn report<S: Store>(State(admin): State<Arc<Admin<S>>>, headers: HeaderMap) -> Result<Json<Report>, Refusal> {
+async fn report<S: Store>(State(admin): State<Arc<Admin<S>>>, headers: HeaderMap) -> Result<Json<FleetReport>, Refusal> {
     admin.admit(&headers)?;
     Ok(Json(admin.fleet().report()))
 }

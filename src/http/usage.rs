@@ -14,7 +14,7 @@ use crate::engine::explain;
 use crate::engine::usage::Time;
 use crate::engine::usage::page::{Owner, Part, Scope};
 use crate::inspect::running;
-use crate::ledger::answer::{Answer, Wanted};
+use crate::ledger::answer::{UsageAnswer, Wanted};
 use crate::limiter::Limiter;
 use crate::observe::redaction::Values;
 use crate::shared::usage::{Batch, UsageReadError};
@@ -46,7 +46,7 @@ async fn answer<S: Store>(
     let scope = Scope { domain: wanted.domain.as_deref(), from: wanted.from, to: wanted.to };
     let Batch { pages, store, now, cursor } = admin.usage().read(&scope, cursor.as_deref()).await?;
     let limiter = admin.limiter();
-    let mut answer = Answer::new(now, store, cursor);
+    let mut answer = UsageAnswer::new(now, store, cursor);
     for page in pages {
         answer.add(page, &wanted, |owner, name| rule(&limiter, owner, name));
     }

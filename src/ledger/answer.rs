@@ -7,7 +7,7 @@ use crate::engine::usage::{Period, Time, Totals};
 
 /// A part of the usage records, as the service sends it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Answer {
+pub struct UsageAnswer {
     /// The store's time.
     pub now: Time,
     /// Name of the store. Pages with the same name are separate in two stores; in one store, they are the same page
@@ -82,10 +82,10 @@ impl Wanted {
     }
 }
 
-impl Answer {
+impl UsageAnswer {
     /// Creates an answer without pages.
-    pub fn new(now: Time, store: &str, cursor: Option<String>) -> Answer {
-        Answer { now, store: store.to_owned(), pages: Vec::new(), damaged: 0, cursor }
+    pub fn new(now: Time, store: &str, cursor: Option<String>) -> UsageAnswer {
+        UsageAnswer { now, store: store.to_owned(), pages: Vec::new(), damaged: 0, cursor }
     }
 
     /// Adds the selected records of a page. `rule` returns the label of a limit.

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::answer::{Answer, CounterPage, Record};
+use super::answer::{UsageAnswer, CounterPage, Record};
 use crate::engine::usage::page::{Owner, PageName};
 use crate::engine::usage::{Period, Time, Totals};
 
@@ -29,7 +29,7 @@ pub enum By {
 
 /// Options of a statement.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StatementOptions {
     /// Length of time that a row covers. Records of longer periods keep their length.
     pub by: By,
     /// Start of the time.
@@ -74,7 +74,7 @@ pub struct Row {
 
 /// A statement collected from answers.
 pub struct Statement {
-    options: Options,
+    options: StatementOptions,
     /// Hashes of the pages seen so far.
     seen: HashSet<[u8; 16]>,
     counters: Vec<Arc<Counter>>,
@@ -111,7 +111,7 @@ impl By {
 
 impl Statement {
     /// Creates an empty statement.
-    pub fn new(options: Options) -> Statement {
+    pub fn new(options: StatementOptions) -> Statement {
         Statement {
             options,
             seen: HashSet::new(),
@@ -125,7 +125,7 @@ impl Statement {
     }
 
     /// Adds the records of an answer, except for pages that were added before.
-    pub fn add(&mut self, answer: Answer) {
+    pub fn add(&mut self, answer: UsageAnswer) {
         let now = *self.now.get_or_insert(answer.now);
         self.damaged += answer.damaged;
         for page in answer.pages {
@@ -168,7 +168,7 @@ impl Statement {
 
     /// Returns the span that a record is summed in: its start, end and kind. A total ends with its last record.
     fn span(&self, period: Period, start: Time) -> (Time, Time, &'static str) {
-        let Options { from, to, .. } = self.options;
+        let StatementOptions { from, to, .. } = self.options;
         let (begins, ends, span) = self.whole_span(period, start);
         let part = match span {
             "month" => "part of a month",
@@ -244,7 +244,7 @@ mod tests {
     /// Start hour, span, owner, number admitted, and whether the row is open.
     type Shown = (u64, &'static str, String, i64, bool);
 
-    fn answer(store: &str, pages: &[Told<'_>]) -> Answer {
+    fn answer(store: &str, pages: &[Told<'_>]) -> UsageAnswer {
         let page = |(name, period, records): &Told<'_>| {
             let read = PageName::read(name).unwrap();
             let owner = read.owner(None).unwrap();
@@ -265,14 +265,14 @@ mod tests {
         };
         let pages = pages.iter().map(page).collect();
         // Noon on 10 January 1970.
-        Answer { now: Time(228 * HOUR), store: store.to_owned(), pages, damaged: 0, cursor: None }
+        UsageAnswer { now: Time(228 * HOUR), store: store.to_owned(), pages, damaged: 0, cursor: None }
     }
 
     #[test]
     fn a_part_of_a_month_a_day_or_an_hour_is_shown_as_part_of_one() {
         let records: Vec<(u64, i64)> = (0..240).map(|hour| (hour, 1)).collect();
         let spans = |by, from: u64, to: u64| {
-            let mut statement = Statement::new(Options { from: Time(from * HOUR), to: Time(to * HOUR), ..options(by) });
+            let mut statement = Statement::new(StatementOptions { from: Time(from * HOUR), to: Time(to * HOUR), ..options(by) });
             statement.add(answer("main", &[("{shop|user=ann}|fw1:1000|u1:3600000:0", Period::Hour, &records)]));
             let rows = statement.rows();
             rows.iter().map(|row| (row.start.0 / HOUR, row.span, row.totals.admitted)).collect::<Vec<_>>()
@@ -284,11 +284,11 @@ mod tests {
         assert_eq!(spans(By::Total, 12, 48), [(12, "total", 36)]);
     }
 
-    fn options(by: By) -> Options {
-        Options { by, from: Time(0), to: Time::END, open: false, closed_after_ms: CLOSED_AFTER_MS }
+    fn options(by: By) -> StatementOptions {
+        StatementOptions { by, from: Time(0), to: Time::END, open: false, closed_after_ms: CLOSED_AFTER_MS }
     }
 
-    fn rows(options: Options, answers: &[Answer]) -> (Vec<Shown>, u64) {
+    fn rows(options: StatementOptions, answers: &[UsageAnswer]) -> (Vec<Shown>, u64) {
         let mut statement = Statement::new(options);
         answers.iter().for_each(|answer| statement.add(answer.clone()));
         let left_out = statement.left_out();
@@ -310,7 +310,7 @@ mod tests {
         let (told, _) = rows(options(By::Kept), &[ann.clone(), next, ann.clone()]);
         let whose = || "(user=ann)".to_owned();
         assert_eq!(told, [(23, "hour", whose(), 5, false), (24, "hour", whose(), 3, false)]);
-        let other = Answer { store: "per_second".into(), ..ann.clone() };
+        let other = UsageAnswer { store: "per_second".into(), ..ann.clone() };
         assert_eq!(rows(options(By::Kept), &[ann, other]).0[0].3, 10, "another Redis has a page of the same name");
     }
 
@@ -335,18 +335,18 @@ mod tests {
         let all = [answer("main", &[(ANN, Period::Hour, &[(226, 1), (227, 2), (228, 4)])])];
         let (told, left_out) = rows(options(By::Kept), &all);
         assert_eq!((told.len(), left_out), (1, 2));
-        let (told, left_out) = rows(Options { open: true, ..options(By::Kept) }, &all);
+        let (told, left_out) = rows(StatementOptions { open: true, ..options(By::Kept) }, &all);
         assert_eq!((told.iter().map(|row| row.4).collect::<Vec<_>>(), left_out), (vec![false, true, true], 0));
         assert_eq!(rows(options(By::Total), &all).0[0].3, 1);
-        let open = rows(Options { open: true, ..options(By::Month) }, &all).0;
+        let open = rows(StatementOptions { open: true, ..options(By::Month) }, &all).0;
         assert_eq!((open[0].3, open[0].4), (7, true));
         // A month that is requested up to a time is over at that time.
-        let (told, _) = rows(Options { to: Time(227 * HOUR), ..options(By::Month) }, &all);
+        let (told, _) = rows(StatementOptions { to: Time(227 * HOUR), ..options(By::Month) }, &all);
         assert_eq!((told[0].3, told[0].4), (1, false));
         // But a record of a day that is not over is not.
         let today = [answer("main", &[(BOB, Period::Day, &[(9, 4)])])];
         for by in [By::Kept, By::Total] {
-            assert_eq!(rows(Options { to: Time(227 * HOUR), ..options(by) }, &today), (Vec::new(), 1));
+            assert_eq!(rows(StatementOptions { to: Time(227 * HOUR), ..options(by) }, &today), (Vec::new(), 1));
         }
     }
 }

@@ -13,7 +13,7 @@ use clap::{ArgAction, Args};
 use super::otel::{self, Pairs};
 use super::tolerated::share_or_nearest;
 use super::{PeerTls, SettingsError, named, share, switch, whole};
-use crate::spans::{Collector, Decider, Options, Propagators, Protocol, Queue, Resource, Sampling};
+use crate::spans::{Collector, Decider, SpanOptions, Propagators, Protocol, Queue, Resource, Sampling};
 use crate::tls::{self, ClientFiles, Expected, NamedFile, Trusted};
 
 /// Path that the OTLP exporter appends to an address for all signals.
@@ -194,7 +194,7 @@ impl TracingSettings {
     ///
     /// # Errors
     /// Fails if a setting of the collector or an attribute is invalid.
-    pub fn exporting(&self) -> Result<Option<Options>, SettingsError> {
+    pub fn exporting(&self) -> Result<Option<SpanOptions>, SettingsError> {
         if !self.is_on() {
             return Ok(None);
         }
@@ -203,7 +203,7 @@ impl TracingSettings {
             None => None,
         };
         let timeout = self.otel_exporter_otlp_traces_timeout.unwrap_or(self.otel_exporter_otlp_timeout);
-        Ok(Some(Options {
+        Ok(Some(SpanOptions {
             sampling: self.sampling(),
             resource: self.resource()?,
             collector: Collector {
@@ -441,7 +441,7 @@ mod tests {
         Alone::parse_from(["tollgate", "--tracing-enabled"].iter().chain(flags)).tracing
     }
 
-    fn options(flags: &[&str]) -> Options {
+    fn options(flags: &[&str]) -> SpanOptions {
         settings(flags).exporting().unwrap().unwrap()
     }
 

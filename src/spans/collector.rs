@@ -48,7 +48,7 @@ impl Protocol {
 
 /// Options of making and sending spans.
 #[derive(Clone)]
-pub struct Options {
+pub struct SpanOptions {
     /// Selects the calls that get spans.
     pub sampling: Sampling,
     /// Describes this process.
@@ -163,7 +163,7 @@ impl Exporting {
     ///
     /// # Errors
     /// See [`CollectorError`].
-    pub fn start(options: Options, on_spans: OnSpans) -> Result<(Spans, Exporting), CollectorError> {
+    pub fn start(options: SpanOptions, on_spans: OnSpans) -> Result<(Spans, Exporting), CollectorError> {
         let (runtime, alive) = start_thread()?;
         let heard = Heard::default();
         let exporter = {

@@ -15,11 +15,11 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::engine::descriptor;
-use crate::ledger::answer::{Answer, Wanted};
-use crate::ledger::statement::{Options, Statement};
+use crate::ledger::answer::{UsageAnswer, Wanted};
+use crate::ledger::statement::{StatementOptions, Statement};
 use crate::observe::heavy_hitters::Top;
 use crate::probe::{self, Found};
-use crate::shared::fleet::Report;
+use crate::shared::fleet::FleetReport;
 
 /// Longest answer of a service that is read.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
@@ -61,7 +61,7 @@ impl Administered {
     /// # Errors
     /// As those of [`AdminPort::get`]; also fails if the service has no such path, or if its Redis changes during each
     /// attempt.
-    pub(crate) async fn usage(&self, wanted: &Wanted, options: &Options) -> anyhow::Result<Statement> {
+    pub(crate) async fn usage(&self, wanted: &Wanted, options: &StatementOptions) -> anyhow::Result<Statement> {
         for _ in 1..BEGINNINGS {
             match self.usage_once(wanted, options).await {
                 Err(error) if error.is::<BeginAgain>() => {}
@@ -71,7 +71,7 @@ impl Administered {
         self.usage_once(wanted, options).await
     }
 
-    async fn usage_once(&self, wanted: &Wanted, options: &Options) -> anyhow::Result<Statement> {
+    async fn usage_once(&self, wanted: &Wanted, options: &StatementOptions) -> anyhow::Result<Statement> {
         let (port, mut statement, mut cursor) = (self.port(), Statement::new(options.clone()), None);
         loop {
             let (from, to) = (wanted.from.to_string(), wanted.to.to_string());
@@ -82,7 +82,7 @@ impl Administered {
                 query.extend_pairs(value.iter().map(|value| (name, value)));
             }
             query.extend_pairs(wanted.entries.iter().map(|(key, value)| ("key", format!("{key}={value}"))));
-            let Some(answer) = port.get::<Answer>(&format!("/usage?{}", query.finish())).await? else {
+            let Some(answer) = port.get::<UsageAnswer>(&format!("/usage?{}", query.finish())).await? else {
                 bail!("{} tells no usage: start the service with ADMIN_API=true", self.address);
             };
             cursor.clone_from(&answer.cursor);
@@ -97,7 +97,7 @@ impl Administered {
     ///
     /// # Errors
     /// As those of [`AdminPort::get`]; also fails if the service has no such path.
-    pub(crate) async fn replicas(&self) -> anyhow::Result<Report> {
+    pub(crate) async fn replicas(&self) -> anyhow::Result<FleetReport> {
         match self.port().get("/replicas").await? {
             Some(report) => Ok(report),
             None => bail!("{} tells of no replicas: start the service with ADMIN_API=true", self.address),

@@ -11,7 +11,7 @@ use crate::command::live::admin_port::Administered;
 use crate::engine::descriptor::wait;
 use crate::engine::printable::printable;
 use crate::shared::fleet::heartbeats::ReplicaState;
-use crate::shared::fleet::{Line, Report};
+use crate::shared::fleet::{Line, FleetReport};
 
 /// Interval between questions of `--wait`.
 const EVERY: Duration = Duration::from_secs(1);
@@ -69,12 +69,12 @@ pub(crate) async fn run(replicas: Replicas) -> anyhow::Result<ExitCode> {
 
 impl Replicas {
     /// Returns whether the instances agree. The answer is unknown while the store does not report the others.
-    fn agrees(&self, report: &Report) -> bool {
+    fn agrees(&self, report: &FleetReport) -> bool {
         report.unavailable.is_none() && report.agrees(self.rules.as_deref()) && self.missing(report).is_none()
     }
 
     /// Returns a line that says how many instances are ready, if they are not as many as expected.
-    fn missing(&self, report: &Report) -> Option<String> {
+    fn missing(&self, report: &FleetReport) -> Option<String> {
         let ready = report.replicas.iter().filter(|line| line.state == ReplicaState::Ready).count();
         self.expect.filter(|expected| *expected != ready).map(|expected| format!("{ready} of {expected} are ready\n"))
     }
@@ -82,7 +82,7 @@ impl Replicas {
 
 /// Returns a line for each instance, with a mark at those that differ from most, and a summary. Control characters that
 /// other instances have written into Redis are escaped.
-fn table(report: &Report) -> String {
+fn table(report: &FleetReport) -> String {
     let mut text = String::new();
     let mut line = |mark: &str, cells: [&str; 7]| {
         let [version, state, rules, since, up, heard, name] = cells.map(printable);

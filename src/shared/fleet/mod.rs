@@ -23,7 +23,7 @@ use crate::shared::fleet::heartbeats::{Command, Heartbeat, MOST, ReplicaState, R
 use crate::store::Store;
 use crate::version;
 
-pub use report::{Line, Report};
+pub use report::{Line, FleetReport};
 pub use store::HeartbeatStore;
 
 /// The target of this module's log lines.
@@ -119,14 +119,14 @@ impl<S: Store> Fleet<S> {
     }
 
     /// Returns the instances, as far as this one knows them.
-    pub fn report(&self) -> Report {
+    pub fn report(&self) -> FleetReport {
         let own = Heartbeat { id: self.id.clone(), heard_ms: 0, said: Some(self.said()) };
         let known = self.known.lock();
         let since = known.heard.as_ref().map_or(Duration::ZERO, |heard| heard.at.elapsed());
         let others = known.heard.iter().flat_map(|heard| &heard.others).map(|other| aged(other, since));
         let listed = others.filter(|other| other.heard_ms < ms(TTL));
         let unavailable = known.error.as_ref().map(ToString::to_string);
-        Report::new(own, listed, unavailable)
+        FleetReport::new(own, listed, unavailable)
     }
 
     /// Returns the state of this instance.

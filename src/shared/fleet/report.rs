@@ -11,7 +11,7 @@ use crate::shared::fleet::heartbeats::{Heartbeat, ReplicaState};
 
 /// The instances, as one of them knows them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct FleetReport {
     /// The instances in the order of their names.
     pub replicas: Vec<Line>,
     /// How long instances of one release have had different rules, in milliseconds, at the least: the time since the
@@ -46,13 +46,13 @@ pub struct Line {
     pub heard_ms: u64,
 }
 
-impl Report {
-    pub(super) fn new(own: Heartbeat, others: impl Iterator<Item = Heartbeat>, unavailable: Option<String>) -> Report {
+impl FleetReport {
+    pub(super) fn new(own: Heartbeat, others: impl Iterator<Item = Heartbeat>, unavailable: Option<String>) -> FleetReport {
         let mut replicas: Vec<Line> = others.map(|other| Line::new(other, false)).collect();
         replicas.push(Line::new(own, true));
         replicas.sort_by(|one, other| one.id.cmp(&other.id));
         let rules_differ_ms = mark(&mut replicas);
-        Report { replicas, rules_differ_ms, unavailable }
+        FleetReport { replicas, rules_differ_ms, unavailable }
     }
 
     /// Returns the number of instances that satisfy a condition.
@@ -145,12 +145,12 @@ mod tests {
         Heartbeat { said: Some(said), ..heartbeat }
     }
 
-    fn report(all: impl IntoIterator<Item = Heartbeat>) -> Report {
+    fn report(all: impl IntoIterator<Item = Heartbeat>) -> FleetReport {
         let mut all = all.into_iter();
-        Report::new(all.next().unwrap(), all, None)
+        FleetReport::new(all.next().unwrap(), all, None)
     }
 
-    fn differing(report: &Report) -> Vec<&str> {
+    fn differing(report: &FleetReport) -> Vec<&str> {
         report.replicas.iter().filter(|line| line.differs).map(|line| &*line.id).collect()
     }
 

@@ -40,12 +40,12 @@ const TAG: &[u8] = b"tag";
 
 /// The pages of a Redis, or of two.
 pub struct RedisUsage {
-    main: Source,
-    per_second: Option<Source>,
+    main: OneRedis,
+    per_second: Option<OneRedis>,
 }
 
 /// The pages of one Redis.
-struct Source {
+struct OneRedis {
     /// The name of the Redis.
     name: &'static str,
     route: Route,
@@ -80,7 +80,7 @@ struct Cursor {
 }
 
 /// A master to ask.
-struct Node {
+struct Master {
     dialer: Option<Dialer>,
     place: Option<Place>,
     /// Number of masters.
@@ -91,8 +91,8 @@ struct Node {
 impl RedisUsage {
     /// Returns the pages of the store over this route, without asking Redis yet.
     pub fn new(route: &Route) -> RedisUsage {
-        let per_second = route.per_second.as_deref().map(|route| Source::new("per_second", route));
-        RedisUsage { main: Source::new("main", route), per_second }
+        let per_second = route.per_second.as_deref().map(|route| OneRedis::new("per_second", route));
+        RedisUsage { main: OneRedis::new("main", route), per_second }
     }
 
     /// Returns some pages of one server, starting at the cursor.
@@ -102,7 +102,7 @@ impl RedisUsage {
     /// configuration.
     pub async fn read(&self, scope: &Scope<'_>, cursor: Option<&str>) -> Result<Batch, UsageReadError> {
         let cursor = cursor.map_or(Ok(Cursor::default()), str::parse).map_err(|()| UsageReadError::Cursor)?;
-        let sources: Vec<&Source> = std::iter::once(&self.main).chain(&self.per_second).collect();
+        let sources: Vec<&OneRedis> = std::iter::once(&self.main).chain(&self.per_second).collect();
         let source = sources.get(cursor.source).ok_or(UsageReadError::Cursor)?;
         let (mut batch, next) = source.read(scope, cursor).await?;
         let next = next.or_else(|| {
@@ -114,9 +114,9 @@ impl RedisUsage {
     }
 }
 
-impl Source {
-    fn new(name: &'static str, route: &Route) -> Source {
-        Source { name, route: route.clone(), links: Mutex::default() }
+impl OneRedis {
+    fn new(name: &'static str, route: &Route) -> OneRedis {
+        OneRedis { name, route: route.clone(), links: Mutex::default() }
     }
 
     /// Returns some pages of one master, and the next position in this Redis.
@@ -143,12 +143,12 @@ impl Source {
     }
 
     /// Returns the master at the cursor. Drops connections to nodes that are masters no more.
-    async fn node(&self, cursor: &Cursor, links: &mut Links) -> Result<Node, UsageReadError> {
+    async fn node(&self, cursor: &Cursor, links: &mut Links) -> Result<Master, UsageReadError> {
         let Route { config, access, reach, .. } = &self.route;
         let Reach::Cluster(known) = reach else {
             let is_there = cursor.node == 0 && cursor.layout == 0;
             return is_there
-                .then_some(Node { dialer: None, place: None, of: 1, layout: 0 })
+                .then_some(Master { dialer: None, place: None, of: 1, layout: 0 })
                 .ok_or(UsageReadError::Changed);
         };
         let layout = topology::survey(known, access, config).await;
@@ -161,14 +161,14 @@ impl Source {
         let is_same = cursor.layout == known || cursor.layout == 0 && cursor.node == 0;
         let master = layout.masters.get(cursor.node).filter(|_| is_same).ok_or(UsageReadError::Changed)?;
         let dialer = topology::node_dialer(master.place.clone(), access);
-        Ok(Node { dialer: Some(dialer), place: Some(master.place.clone()), of: layout.masters.len(), layout: known })
+        Ok(Master { dialer: Some(dialer), place: Some(master.place.clone()), of: layout.masters.len(), layout: known })
     }
 
     /// Returns some pages of this node, the cursor of its scan, and which server it is. Drops a connection that fails.
     async fn read_at(
         &self,
         links: &mut Links,
-        node: &Node,
+        node: &Master,
         scope: &Scope<'_>,
         cursor: Cursor,
     ) -> Result<(Batch, u64, u64), Failure> {
@@ -200,7 +200,7 @@ impl Source {
         Ok((batch, scan, server))
     }
 
-    async fn connect(&self, node: &Node) -> Result<Link, Fault> {
+    async fn connect(&self, node: &Master) -> Result<Link, Fault> {
         let Route { config, reach, .. } = &self.route;
         let dialer = match (&node.dialer, reach) {
             (Some(dialer), _) | (None, Reach::One(dialer)) => dialer,

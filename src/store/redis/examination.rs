@@ -12,7 +12,7 @@ use super::doctor::cause::Cause;
 use super::doctor::identity::{Concern, Identity};
 use super::link::inspection::{Inspection, now_ms};
 use crate::store::redis::link::connection::{Connection, Fault};
-use crate::store::redis::script::own::Own;
+use crate::store::redis::script::own_counters::OwnCounters;
 use crate::store::redis::script::slot::SLOTS;
 use crate::store::redis::script::{self, Group};
 use crate::store::redis::topology;
@@ -244,7 +244,7 @@ impl Server {
             Ok(dialed) => {
                 let connection = Connection::new(dialed, 0);
                 found.server = Some(connection.place().to_string());
-                let own = Arc::new(Own::new(&config.key_prefix, slot)?);
+                let own = Arc::new(OwnCounters::new(&config.key_prefix, slot)?);
                 let slot_of_own = Arc::new(ArcSwap::new(Arc::clone(&own)));
                 let inspection = Inspection::new(config.clone(), Arc::clone(dialer.access()), slot_of_own);
                 Looking { config, connection, inspection, own, found: &mut found }.look().await;
@@ -263,7 +263,7 @@ struct Looking<'a> {
     config: &'a RedisConfig,
     connection: Connection,
     inspection: Inspection,
-    own: Arc<Own>,
+    own: Arc<OwnCounters>,
     found: &'a mut Server,
 }
 

@@ -17,7 +17,7 @@ use super::Store;
 use super::health::OnChange;
 use crate::engine::check::{Check, StoreError, Verdicts};
 use crate::spans::Spans;
-use decide::redises::Redises;
+use decide::backends::Backends;
 use doctor::StartError;
 use topology::config::RedisConfig;
 use topology::route::Route;
@@ -27,7 +27,7 @@ pub const LOG_TARGET: &str = module_path!();
 
 /// The shared store, as used by one worker.
 pub struct RedisStore {
-    redises: Redises,
+    backends: Backends,
     spans: Spans,
 }
 
@@ -63,8 +63,8 @@ impl RedisStore {
         route: &Route,
         on_change: OnChange,
     ) -> Result<Vec<RedisStore>, StartError> {
-        let redises = Redises::start(route, on_change, &runtimes).await?;
-        Ok(redises.into_iter().map(|redises| RedisStore { redises, spans: Spans::default() }).collect())
+        let backends = Backends::start(route, on_change, &runtimes).await?;
+        Ok(backends.into_iter().map(|backends| RedisStore { backends, spans: Spans::default() }).collect())
     }
 
     /// Returns the store with these spans for its calls.
@@ -76,10 +76,10 @@ impl RedisStore {
 
 impl Store for RedisStore {
     async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
-        self.redises.check(checks, deadline, self.spans.current()).await
+        self.backends.check(checks, deadline, self.spans.current()).await
     }
 
     fn flush_log(&self) {
-        self.redises.flush_log();
+        self.backends.flush_log();
     }
 }

@@ -24,7 +24,7 @@ use super::topology::config::RedisConfig;
 use super::topology::{self, Access, Dialer, Reach};
 use crate::engine::algorithm::Ask;
 use crate::engine::check::{Check, CheckVerdict, StoreError, Verdicts};
-use crate::store::redis::decide::redises::is_of_seconds;
+use crate::store::redis::decide::backends::is_of_seconds;
 use crate::store::redis::doctor::StartError;
 use crate::store::redis::doctor::cause::{Cause, Rights};
 use crate::store::redis::doctor::identity::Identity;

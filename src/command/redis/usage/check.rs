@@ -12,7 +12,7 @@ use super::warn_of_damage;
 use crate::command::live::admin_port::Administered;
 use crate::engine::usage::Time;
 use crate::ledger::answer::Wanted;
-use crate::ledger::statement::{By, Options, Row};
+use crate::ledger::statement::{By, StatementOptions, Row};
 use crate::ledger::{Closed, Ledger, PublicKey, Stored};
 
 /// Check a ledger: its signatures, that no line is missing, and that the records in the store agree with it.
@@ -99,7 +99,7 @@ async fn compare(
 ) -> anyhow::Result<(Vec<String>, usize)> {
     let ends = closed.iter().map(|(_, closed)| closed.to).max();
     let Some((to, by)) = ends.zip(ledger.length()) else { return Ok((Vec::new(), 0)) };
-    let options = Options { by: By::Kept, from: Time(0), to, open: true, closed_after_ms: 0 };
+    let options = StatementOptions { by: By::Kept, from: Time(0), to, open: true, closed_after_ms: 0 };
     let statement = service.usage(&Wanted::within(Time(0), to), &options).await?;
     warn_of_damage(statement.damaged());
     let now = statement.now().unwrap_or_default();

@@ -14,7 +14,7 @@ use super::warn_of_damage;
 use crate::command::live::admin_port::Administered;
 use crate::engine::usage::Time;
 use crate::ledger::answer::Wanted;
-use crate::ledger::statement::{By, Options};
+use crate::ledger::statement::{By, StatementOptions};
 use crate::ledger::{Closing, Ledger, Length, SigningKey};
 use crate::settings::named;
 
@@ -64,7 +64,7 @@ pub(crate) async fn run(close: Close) -> anyhow::Result<ExitCode> {
     let (from, to) = (Length::Day.begin(ledger.next(close.domain.as_deref())), Time::END);
     let wanted = Wanted { domain: close.domain.clone(), ..Wanted::within(from, to) };
     // Open periods are not written, but they show which records have longer periods.
-    let options = Options { by: By::Kept, from, to, open: true, closed_after_ms: 0 };
+    let options = StatementOptions { by: By::Kept, from, to, open: true, closed_after_ms: 0 };
     let statement = close.service.usage(&wanted, &options).await?;
     let (damaged, at) = (statement.damaged(), statement.now().unwrap_or_default());
     let after_ms = u64::try_from(close.after.as_millis()).unwrap_or(u64::MAX);

@@ -13,7 +13,7 @@ use crate::command::live::admin_port::Administered;
 use crate::command::output::print;
 use crate::engine::usage::Time;
 use crate::ledger::answer::Wanted;
-use crate::ledger::statement::{By, CLOSED_AFTER_MS, Options};
+use crate::ledger::statement::{By, CLOSED_AFTER_MS, StatementOptions};
 use crate::settings::named;
 
 /// Show the recorded usage of limits: admitted, denied and cost for each counter and period.
@@ -97,7 +97,7 @@ async fn show(show: Show) -> anyhow::Result<ExitCode> {
     }
     let wanted = Wanted { domain: show.domain, rule: show.rule, entries: show.key, from, to };
     let by = show.by.unwrap_or_default();
-    let options = Options { by, from, to, open: show.open, closed_after_ms: CLOSED_AFTER_MS };
+    let options = StatementOptions { by, from, to, open: show.open, closed_after_ms: CLOSED_AFTER_MS };
     let statement = show.service.usage(&wanted, &options).await?;
     let (damaged, left_out) = (statement.damaged(), statement.left_out());
     let rows = statement.rows();

@@ -73,7 +73,7 @@ pub(crate) enum Travel {
 }
 
 /// A request that waits for a call or is in one.
-pub(crate) struct Request {
+pub(crate) struct PendingRequest {
     group: Group,
     /// The work for Redis, in decisions of a small counter.
     work: u64,
@@ -87,7 +87,7 @@ pub(crate) struct Request {
 }
 
 /// Requests that share a call.
-pub(crate) struct Batch(Vec<Request>);
+pub(crate) struct Batch(Vec<PendingRequest>);
 
 /// What the reply to a batch contained in addition to the verdicts.
 #[derive(Debug, Default)]
@@ -99,9 +99,12 @@ pub(crate) struct Answered {
     pub(crate) damaged: Vec<Vec<u8>>,
 }
 
-impl Request {
+impl PendingRequest {
     /// Returns a request for these checks, and the receiver of its answer.
-    pub(crate) fn new<C: Borrow<Check>>(checks: &[C], deadline: Instant) -> (Request, oneshot::Receiver<Answer>) {
+    pub(crate) fn new<C: Borrow<Check>>(
+        checks: &[C],
+        deadline: Instant,
+    ) -> (PendingRequest, oneshot::Receiver<Answer>) {
         let (answer, answered) = oneshot::channel();
         let now = Instant::now();
         let queue_deadline = now + deadline.saturating_duration_since(now) / 2;
@@ -109,17 +112,17 @@ impl Request {
         let (group, travel) = (Group::new(checks), Travel::default());
         let is_durable = checks.iter().map(Borrow::borrow).any(takes_durably);
         let durable = is_durable.then(|| checks.iter().map(|check| check.borrow().clone()).collect());
-        (Request { group, work, travel, durable, queue_deadline, answer, span: None }, answered)
+        (PendingRequest { group, work, travel, durable, queue_deadline, answer, span: None }, answered)
     }
 
     /// Returns the request for counters in these slots, sent in this manner.
-    pub(crate) fn to(self, slots: Slots, travel: Travel) -> Request {
-        Request { group: self.group.within(slots), travel, ..self }
+    pub(crate) fn to(self, slots: Slots, travel: Travel) -> PendingRequest {
+        PendingRequest { group: self.group.within(slots), travel, ..self }
     }
 
     /// Returns the request with this span.
-    pub(crate) fn within(self, span: Option<Current>) -> Request {
-        Request { span, ..self }
+    pub(crate) fn within(self, span: Option<Current>) -> PendingRequest {
+        PendingRequest { span, ..self }
     }
 
     fn has_gone(&self) -> bool {
@@ -127,7 +130,7 @@ impl Request {
     }
 }
 
-impl Item for Request {
+impl Item for PendingRequest {
     fn size(&self) -> usize {
         self.group.checks()
     }
@@ -135,7 +138,7 @@ impl Item for Request {
 
 impl Batch {
     /// Takes the next batch from the queue. Returns `None` if nothing waits.
-    pub(crate) fn of(waiting: &mut Waiting<Request>, now: Instant) -> Option<Batch> {
+    pub(crate) fn of(waiting: &mut Waiting<PendingRequest>, now: Instant) -> Option<Batch> {
         let (mut batch, mut work) = (Vec::new(), 0);
         while let Some(request) = waiting.pop() {
             if request.queue_deadline <= now || request.has_gone() {
@@ -158,7 +161,7 @@ impl Batch {
     }
 
     /// Returns whether the waiting requests fill a call.
-    pub(crate) fn is_full(waiting: &Waiting<Request>) -> bool {
+    pub(crate) fn is_full(waiting: &Waiting<PendingRequest>) -> bool {
         let requests = waiting.iter();
         requests.len() >= REQUESTS || requests.map(|request| request.work).sum::<u64>() >= WORK
     }
@@ -285,8 +288,8 @@ mod tests {
 
     /// A queue, and its only permit to make calls.
     struct Scene {
-        queue: Arc<Queue<Request>>,
-        permit: Option<Permit<Request>>,
+        queue: Arc<Queue<PendingRequest>>,
+        permit: Option<Permit<PendingRequest>>,
     }
 
     type Answered = oneshot::Receiver<Answer>;
@@ -298,7 +301,7 @@ mod tests {
 
         /// Returns `None` if the queue is full.
         fn push(&mut self, checks: &[Check], deadline: Instant) -> Option<Answered> {
-            let (request, answered) = Request::new(checks, deadline);
+            let (request, answered) = PendingRequest::new(checks, deadline);
             let permit = self.queue.push(request, |_| true).ok()?;
             self.permit = self.permit.take().or(permit);
             Some(answered)
@@ -353,8 +356,8 @@ mod tests {
             let limit = Limit::new(algorithm, number, Duration::from_secs(1), Options::default()).unwrap();
             let checks = vec![Check { limit, ..check(algorithm) }];
             for waiting in 1..=full {
-                let (request, _) = Request::new(&checks, soon());
-                let asked = |requests: &Waiting<Request>| {
+                let (request, _) = PendingRequest::new(&checks, soon());
+                let asked = |requests: &Waiting<PendingRequest>| {
                     assert_eq!(Batch::is_full(requests), waiting == full, "{waiting} of {algorithm}");
                     false
                 };

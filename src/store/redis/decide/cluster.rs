@@ -17,7 +17,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-use super::lanes::Lanes;
+use super::node_queues::NodeQueues;
 use super::overview::Overview;
 use crate::store::health::{Health, OnChange};
 use crate::store::redis::doctor::StartError;
@@ -61,7 +61,7 @@ pub(crate) struct Cluster {
 pub(crate) struct Member {
     link: Arc<Link>,
     /// The node as each worker uses it.
-    nodes: Vec<Arc<Lanes>>,
+    nodes: Vec<Arc<NodeQueues>>,
 }
 
 /// A member, `None` until it is made, with the time when its place was last requested.
@@ -74,7 +74,7 @@ struct Membership {
 
 /// The node that the layout is read from.
 #[derive(Default)]
-struct Source {
+struct LayoutSource {
     dialed: Option<Dialed>,
     /// The index of the known node that the latest attempt to find another started with.
     turn: usize,
@@ -112,7 +112,7 @@ impl Cluster {
             config,
         });
         let unfit = |cause| StartError::Unfit { redis: cluster.config.to_string(), cause };
-        let mut source = Source::default();
+        let mut source = LayoutSource::default();
         match cluster.ask(&mut source).await {
             Ok(layout) => cluster.take(&layout).await?,
             Err(cause) if cause.is_unfit() => return Err(unfit(cause)),
@@ -182,7 +182,7 @@ impl Cluster {
     }
 
     /// Reads the layout from the node that was used before, or from another if that does not answer.
-    async fn ask(&self, source: &mut Source) -> Result<Layout, Cause> {
+    async fn ask(&self, source: &mut LayoutSource) -> Result<Layout, Cause> {
         if let Some(dialed) = source.dialed.take()
             && let Ok(layout) = ask_one(&dialed, self.config.timeout).await
         {
@@ -259,7 +259,7 @@ impl Cluster {
         // A node without slots redirects every check, which counts as an answer.
         let link = Link::start(config, dialer, Some(slot.unwrap_or_default()), on_change, &self.runtimes).await?;
         let link = Arc::new(link);
-        let node = |worker| Arc::new(Lanes::new(Arc::clone(&link), worker, queue));
+        let node = |worker| Arc::new(NodeQueues::new(Arc::clone(&link), worker, queue));
         Ok(Member { nodes: (0..self.runtimes.len()).map(node).collect(), link })
     }
 }
@@ -285,7 +285,7 @@ impl Membership {
 
 impl Member {
     /// Returns the node as this worker uses it.
-    pub(crate) fn node(&self, worker: usize) -> &Arc<Lanes> {
+    pub(crate) fn node(&self, worker: usize) -> &Arc<NodeQueues> {
         &self.nodes[worker]
     }
 }
@@ -312,7 +312,7 @@ impl Routes {
 }
 
 /// Keeps reading the layout until the cluster is dropped.
-async fn follow(cluster: Weak<Cluster>, mut source: Source) {
+async fn follow(cluster: Weak<Cluster>, mut source: LayoutSource) {
     let Some(doubts) = cluster.upgrade().map(|cluster| Arc::clone(&cluster.doubts)) else { return };
     let mut pause = POLL.0;
     let mut is_well = true;

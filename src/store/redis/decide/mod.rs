@@ -2,13 +2,13 @@
 
 pub(crate) mod batch;
 pub(crate) mod cluster;
-pub(crate) mod lanes;
-pub(crate) mod node;
-pub(crate) mod nodes;
+pub(crate) mod node_queues;
+pub(crate) mod batcher;
+pub(crate) mod router;
 mod overview;
 pub(crate) mod pace;
 pub(crate) mod queue;
-pub(crate) mod redises;
+pub(crate) mod backends;
 
 /// The queue's lock; the test of the queue uses another.
 mod sync {

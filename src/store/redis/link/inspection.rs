@@ -17,7 +17,7 @@ use super::connection::{Connection, Fault};
 use crate::store::redis::doctor::cause::{Cause, Rights};
 use crate::store::redis::doctor::identity::{Concern, Identity};
 use crate::store::redis::doctor::rights;
-use crate::store::redis::script::own::Own;
+use crate::store::redis::script::own_counters::OwnCounters;
 use crate::store::redis::topology::Access;
 use crate::store::redis::topology::config::RedisConfig;
 
@@ -31,7 +31,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub(crate) struct Inspection {
     config: RedisConfig,
     access: Arc<Access>,
-    own: Arc<ArcSwap<Own>>,
+    own: Arc<ArcSwap<OwnCounters>>,
     latest: AsyncMutex<Option<(Instant, Result<(), Cause>)>>,
     /// Threats to limits, as last reported.
     concerns: Mutex<Vec<Concern>>,
@@ -42,7 +42,7 @@ pub(crate) struct Inspection {
 }
 
 impl Inspection {
-    pub(crate) fn new(config: RedisConfig, access: Arc<Access>, own: Arc<ArcSwap<Own>>) -> Inspection {
+    pub(crate) fn new(config: RedisConfig, access: Arc<Access>, own: Arc<ArcSwap<OwnCounters>>) -> Inspection {
         Inspection {
             config,
             access,

@@ -36,7 +36,7 @@ use crate::engine::check::StoreError;
 use crate::store::health::OnChange;
 use crate::store::redis::doctor::StartError;
 use crate::store::redis::doctor::cause::Cause;
-use crate::store::redis::script::own::Own;
+use crate::store::redis::script::own_counters::OwnCounters;
 use crate::store::redis::script::{self, Reply};
 use crate::store::redis::topology::Dialer;
 use crate::store::redis::topology::config::RedisConfig;
@@ -73,7 +73,7 @@ pub(crate) struct Shared {
     /// Makes all keepers check their connections.
     pub(crate) doubts: watch::Sender<()>,
     /// The counter used by checks of a connection.
-    own: Arc<ArcSwap<Own>>,
+    own: Arc<ArcSwap<OwnCounters>>,
     /// Number of times the scripts have been loaded, and the lock for loading them.
     pub(crate) loads: AtomicU64,
     pub(crate) loading: Mutex<()>,
@@ -94,7 +94,7 @@ impl Link {
         on_change: OnChange,
         runtimes: &[Handle],
     ) -> Result<Link, StartError> {
-        let own = Arc::new(ArcSwap::from_pointee(Own::new(&config.key_prefix, slot)?));
+        let own = Arc::new(ArcSwap::from_pointee(OwnCounters::new(&config.key_prefix, slot)?));
         let for_each_worker = config.connections.div_ceil(runtimes.len());
         let (connections, workers) = (for_each_worker * runtimes.len(), runtimes.len());
         let shared = Arc::new(Shared {
@@ -144,7 +144,7 @@ impl Link {
     /// Moves Tollgate's own counter to this slot, which is one of the node's slots.
     pub(crate) fn move_own(&self, slot: u16) {
         if self.shared.own.load().slot != Some(slot)
-            && let Ok(own) = Own::new(&self.shared.config.key_prefix, Some(slot))
+            && let Ok(own) = OwnCounters::new(&self.shared.config.key_prefix, Some(slot))
         {
             self.shared.own.store(Arc::new(own));
         }

@@ -1,6 +1,6 @@
 //! The input and the reply of the Lua scripts.
 
-pub(crate) mod own;
+pub(crate) mod own_counters;
 pub(crate) mod slot;
 pub(crate) mod source;
 

@@ -22,7 +22,7 @@ const OVERRULED: Duration = Duration::from_secs(5);
 
 /// The answer of a Sentinel.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Answer {
+pub(super) struct SentinelAnswer {
     /// The server for clients: during a failover the promoted replica, as soon as the Sentinel knows it.
     pub(super) master: Place,
     /// The number of its configuration.
@@ -43,7 +43,7 @@ pub(super) struct NamedMaster {
 
 /// The last answer of a Sentinel.
 #[derive(Default)]
-struct Heard(Option<(Answer, Instant)>);
+struct Heard(Option<(SentinelAnswer, Instant)>);
 
 struct Known {
     master: Place,
@@ -70,7 +70,7 @@ impl NamedMaster {
     }
 
     /// Records the answer of the Sentinel with this index. Returns the master if it has changed.
-    pub(super) fn note(&mut self, sentinel: usize, answer: Answer, now: Instant) -> Option<Place> {
+    pub(super) fn note(&mut self, sentinel: usize, answer: SentinelAnswer, now: Instant) -> Option<Place> {
         let (master, epoch) = (answer.master.clone(), answer.epoch);
         self.sentinels[sentinel] = Heard(Some((answer, now)));
         let Some(known) = &mut self.known else {
@@ -113,7 +113,7 @@ impl NamedMaster {
         self.answers(now).map(|answer| answer.replicas).max().unwrap_or(0)
     }
 
-    fn answers(&self, now: Instant) -> impl Iterator<Item = &Answer> {
+    fn answers(&self, now: Instant) -> impl Iterator<Item = &SentinelAnswer> {
         self.sentinels.iter().filter_map(move |heard| heard.fresh(now))
     }
 
@@ -131,7 +131,7 @@ impl NamedMaster {
 
 impl Heard {
     /// Returns the answer, unless it is too old.
-    fn fresh(&self, now: Instant) -> Option<&Answer> {
+    fn fresh(&self, now: Instant) -> Option<&SentinelAnswer> {
         self.0.as_ref().filter(|(_, at)| now.duration_since(*at) < FRESH).map(|(answer, _)| answer)
     }
 }
@@ -140,8 +140,8 @@ impl Heard {
 mod tests {
     use super::*;
 
-    fn at(port: u16, epoch: u64) -> Answer {
-        Answer { master: Place::Tcp("10.0.0.1".into(), port), epoch, is_failing_over: false, replicas: 0 }
+    fn at(port: u16, epoch: u64) -> SentinelAnswer {
+        SentinelAnswer { master: Place::Tcp("10.0.0.1".into(), port), epoch, is_failing_over: false, replicas: 0 }
     }
 
     fn place(port: u16) -> Place {
@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn what_a_silent_sentinel_said_counts_no_more() {
         let (mut named, start) = (NamedMaster::new(3), Instant::now());
-        named.note(0, Answer { is_failing_over: true, replicas: 2, ..at(1, 3) }, start);
-        named.note(1, Answer { replicas: 1, ..at(1, 3) }, start);
+        named.note(0, SentinelAnswer { is_failing_over: true, replicas: 2, ..at(1, 3) }, start);
+        named.note(1, SentinelAnswer { replicas: 1, ..at(1, 3) }, start);
         assert!(named.is_failing_over(start));
         assert_eq!((named.replicas(start), named.answering(start)), (2, 2));
         named.note_silence(0);

@@ -25,7 +25,7 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use super::access::Access;
 use super::dial::{DialError, Dialed, dial};
-use super::named_master::{Answer, NamedMaster};
+use super::named_master::{NamedMaster, SentinelAnswer};
 use crate::store::redis::doctor::cause::Cause;
 use crate::store::redis::topology::address::Place;
 
@@ -150,12 +150,12 @@ impl Sentinels {
         Err(self.refusal(causes))
     }
 
-    async fn ask_one(&self, sentinel: &Sentinel, deadline: Instant) -> Result<Answer, Cause> {
+    async fn ask_one(&self, sentinel: &Sentinel, deadline: Instant) -> Result<SentinelAnswer, Cause> {
         // In this order: an address is then as new as the configuration, or newer.
         let master = self.ask_one_for("MASTER", sentinel, deadline).await?;
         let address = self.ask_one_for("GET-MASTER-ADDR-BY-NAME", sentinel, deadline).await?;
         let replicas = self.ask_one_for("REPLICAS", sentinel, deadline).await?;
-        Answer::of(&master, &address, &replicas)
+        SentinelAnswer::of(&master, &address, &replicas)
     }
 
     /// Returns a Sentinel's reply to this question about the master.
@@ -171,7 +171,7 @@ impl Sentinels {
     }
 
     /// Records an answer, and announces the master if it has changed.
-    fn note(&self, index: usize, answer: Answer) {
+    fn note(&self, index: usize, answer: SentinelAnswer) {
         // The lock spans both, so that connections never move to an older answer.
         let mut named = self.named.lock();
         let Some(master) = named.note(index, answer, Instant::now()) else { return };
@@ -282,9 +282,9 @@ fn of_sentinel(cause: Cause) -> Cause {
     }
 }
 
-impl Answer {
+impl SentinelAnswer {
     /// Reads an answer from the replies to `SENTINEL MASTER`, `GET-MASTER-ADDR-BY-NAME` and `REPLICAS`.
-    fn of(master: &Value, address: &Value, replicas: &Value) -> Result<Answer, Cause> {
+    fn of(master: &Value, address: &Value, replicas: &Value) -> Result<SentinelAnswer, Cause> {
         let told = pairs(master);
         let known = place(&told).ok_or(Cause::NotSentinel)?;
         let epoch = told.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
@@ -292,7 +292,7 @@ impl Answer {
         let is_in_failover = flags.split(',').any(|flag| flag == "failover_in_progress");
         let master = address_of(address).ok_or(Cause::NotSentinel)?;
         let replicas = in_step(replicas);
-        Ok(Answer { is_failing_over: is_in_failover && master == known, master, epoch, replicas })
+        Ok(SentinelAnswer { is_failing_over: is_in_failover && master == known, master, epoch, replicas })
     }
 }
 
@@ -374,8 +374,8 @@ mod tests {
         Value::Array(vec![bulk("10.0.0.1"), bulk(port)])
     }
 
-    fn named_by(port: u16, epoch: u64) -> Answer {
-        Answer { master: place_at(port), epoch, is_failing_over: false, replicas: 0 }
+    fn named_by(port: u16, epoch: u64) -> SentinelAnswer {
+        SentinelAnswer { master: place_at(port), epoch, is_failing_over: false, replicas: 0 }
     }
 
     #[tokio::test]
@@ -410,9 +410,9 @@ mod tests {
         let array = Value::Array(pairs.iter().flat_map(|(name, value)| [bulk(name), bulk(value)]).collect());
         let map = Value::Map(pairs.iter().map(|(name, value)| (bulk(name), bulk(value))).collect());
         for said in [array, map] {
-            assert_eq!(Answer::of(&said, &address("7"), &Value::Nil).unwrap(), named_by(7, 9));
+            assert_eq!(SentinelAnswer::of(&said, &address("7"), &Value::Nil).unwrap(), named_by(7, 9));
         }
-        assert_eq!(Answer::of(&Value::Okay, &address("7"), &Value::Nil).err(), Some(Cause::NotSentinel));
+        assert_eq!(SentinelAnswer::of(&Value::Okay, &address("7"), &Value::Nil).err(), Some(Cause::NotSentinel));
     }
 
     #[test]
@@ -420,7 +420,7 @@ mod tests {
         let of = |flags: &str, named: &str| {
             let pairs = [("ip", "10.0.0.1"), ("port", "7"), ("flags", flags), ("config-epoch", "9")];
             let master = Value::Array(pairs.iter().flat_map(|(name, value)| [bulk(name), bulk(value)]).collect());
-            let answer = Answer::of(&master, &address(named), &Value::Nil).unwrap();
+            let answer = SentinelAnswer::of(&master, &address(named), &Value::Nil).unwrap();
             (answer.master, answer.is_failing_over)
         };
         assert_eq!(of("master", "7"), (place_at(7), false));

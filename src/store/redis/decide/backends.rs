@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-use super::nodes::{self, Nodes};
+use super::router::{self, Router};
 use crate::engine::check::{Check, StoreError, Verdicts};
 use crate::spans::Current;
 use crate::store::health::{Health, OnChange};
@@ -22,16 +22,16 @@ use crate::store::scatter;
 /// Limits with shorter periods than this count as limits of seconds.
 const MINUTE_MS: u64 = 60_000;
 
-/// The Redises, as one worker uses them.
+/// The Redis backends, as one worker uses them.
 #[derive(Clone)]
-pub(crate) struct Redises {
-    main: Nodes,
-    per_second: Option<Nodes>,
+pub(crate) struct Backends {
+    main: Router,
+    per_second: Option<Router>,
 }
 
 /// A request to both.
-struct Request {
-    redises: Redises,
+struct SplitRequest {
+    backends: Backends,
     /// The span of the request, if it is sampled.
     span: Option<Current>,
 }
@@ -43,8 +43,8 @@ enum Which {
     PerSecond,
 }
 
-impl Redises {
-    /// Connects from each of these runtimes, and keeps trying in the background if that fails. Returns the Redises of
+impl Backends {
+    /// Connects from each of these runtimes, and keeps trying in the background if that fails. Returns the backends of
     /// each worker.
     ///
     /// # Errors
@@ -53,16 +53,16 @@ impl Redises {
         route: &Route,
         on_change: OnChange,
         runtimes: &[Handle],
-    ) -> Result<Vec<Redises>, StartError> {
+    ) -> Result<Vec<Backends>, StartError> {
         let Some(per_second) = &route.per_second else {
-            let main = Nodes::start(route, on_change, runtimes).await?;
-            return Ok(main.into_iter().map(|main| Redises { main, per_second: None }).collect());
+            let main = Router::start(route, on_change, runtimes).await?;
+            return Ok(main.into_iter().map(|main| Backends { main, per_second: None }).collect());
         };
         let both = Arc::new(Both::new(on_change));
-        let main = Nodes::start(route, both.of(Which::Main), runtimes);
-        let per_second = Nodes::start(per_second, both.of(Which::PerSecond), runtimes);
+        let main = Router::start(route, both.of(Which::Main), runtimes);
+        let per_second = Router::start(per_second, both.of(Which::PerSecond), runtimes);
         let (main, per_second) = tokio::try_join!(main, per_second)?;
-        let of_worker = |(main, per_second)| Redises { main, per_second: Some(per_second) };
+        let of_worker = |(main, per_second)| Backends { main, per_second: Some(per_second) };
         Ok(main.into_iter().zip(per_second).map(of_worker).collect())
     }
 
@@ -77,19 +77,19 @@ impl Redises {
         span: Option<Current>,
     ) -> Result<Verdicts, StoreError> {
         if self.per_second.is_none() {
-            return nodes::check(&self.main, checks, deadline, span).await;
+            return router::check(&self.main, checks, deadline, span).await;
         }
-        scatter::decide(&Arc::new(Request { redises: self.clone(), span }), checks, deadline).await
+        scatter::decide(&Arc::new(SplitRequest { backends: self.clone(), span }), checks, deadline).await
     }
 
     /// Logs what the log throttles hold back.
     pub(crate) fn flush_log(&self) {
         self.main.flush_log();
-        self.per_second.iter().for_each(Nodes::flush_log);
+        self.per_second.iter().for_each(Router::flush_log);
     }
 }
 
-impl scatter::Nodes for Request {
+impl scatter::Nodes for SplitRequest {
     type Node = Which;
 
     fn holder(&self, check: &Check) -> Which {
@@ -102,9 +102,9 @@ impl scatter::Nodes for Request {
         checks: &[C],
         deadline: Instant,
     ) -> Result<Verdicts, StoreError> {
-        let Redises { main, per_second } = &self.redises;
+        let Backends { main, per_second } = &self.backends;
         let nodes = if *which == Which::PerSecond { per_second.as_ref().unwrap_or(main) } else { main };
-        nodes::check(nodes, checks, deadline, self.span.clone()).await
+        router::check(nodes, checks, deadline, self.span.clone()).await
     }
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn is_of_seconds(check: &Check) -> bool {
     check.limit.period_ms() < MINUTE_MS && !check.limit.algorithm().has_holders()
 }
 
-/// The state of both Redises, and the callback that gets it as a single state.
+/// The state of both backends, and the callback that gets it as a single state.
 struct Both {
     on_change: OnChange,
     state: Mutex<[Option<Health>; 2]>,

@@ -16,9 +16,9 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 
 use super::batch::{NodeError, Travel};
+use super::batcher::Asking;
 use super::cluster::{Cluster, Member};
-use super::lanes::Lanes;
-use super::node::Asking;
+use super::node_queues::NodeQueues;
 use crate::engine::check::{Check, StoreError, Verdicts};
 use crate::spans::Current;
 use crate::store::health::OnChange;
@@ -35,8 +35,8 @@ const PAUSE: (Duration, Duration) = (Duration::from_millis(2), Duration::from_mi
 
 /// The nodes, as one worker uses them.
 #[derive(Clone)]
-pub(crate) enum Nodes {
-    One(Arc<Lanes>),
+pub(crate) enum Router {
+    One(Arc<NodeQueues>),
     Cluster(Arc<Cluster>, usize),
 }
 
@@ -45,29 +45,29 @@ pub(crate) enum Nodes {
 /// # Errors
 /// As [`Store::check`](crate::store::Store::check).
 pub(crate) async fn check<C: Borrow<Check> + Sync>(
-    nodes: &Nodes,
+    nodes: &Router,
     checks: &[C],
     deadline: Instant,
     span: Option<Current>,
 ) -> Result<Verdicts, StoreError> {
     match nodes {
-        Nodes::One(node) => {
+        Router::One(node) => {
             let asking = Asking { checks, deadline, slots: Slots::None, travel: Travel::Together, span };
             node.ask(asking).await.map_err(|error| match error {
                 NodeError::Store(error) => error,
                 NodeError::Elsewhere(_) => StoreError::Refused(Cause::Cluster.to_string().into()),
             })
         }
-        Nodes::Cluster(cluster, worker) => {
-            let request = Request { cluster: Arc::clone(cluster), worker: *worker, span };
+        Router::Cluster(cluster, worker) => {
+            let request = ClusterRequest { cluster: Arc::clone(cluster), worker: *worker, span };
             scatter::decide(&Arc::new(ByNode(request)), checks, deadline).await
         }
     }
 }
 
-impl Nodes {
+impl Router {
     /// Connects from each of these runtimes, and keeps trying in the background if that fails. Returns the nodes of
-    /// each worker. A node is a [`Link`] and, for each worker, a queue ([`Lanes`]).
+    /// each worker. A node is a [`Link`] and, for each worker, a queue ([`NodeQueues`]).
     ///
     /// # Errors
     /// If no attempt is possible at all, or if the first one finds that limits could never hold there.
@@ -75,33 +75,33 @@ impl Nodes {
         route: &Route,
         on_change: OnChange,
         runtimes: &[Handle],
-    ) -> Result<Vec<Nodes>, StartError> {
+    ) -> Result<Vec<Router>, StartError> {
         let Route { config, access, reach, .. } = route.clone();
         let workers = 0..runtimes.len();
         let dialer = match reach {
             Reach::One(dialer) => dialer,
             Reach::Cluster(known) => {
                 let cluster = Cluster::start(config, access, known, on_change, runtimes).await?;
-                return Ok(workers.map(|worker| Nodes::Cluster(Arc::clone(&cluster), worker)).collect());
+                return Ok(workers.map(|worker| Router::Cluster(Arc::clone(&cluster), worker)).collect());
             }
         };
         let queue = config.queue;
         let link = Arc::new(Link::start(config, dialer, None, on_change, runtimes).await?);
-        Ok(workers.map(|worker| Nodes::One(Arc::new(Lanes::new(Arc::clone(&link), worker, queue)))).collect())
+        Ok(workers.map(|worker| Router::One(Arc::new(NodeQueues::new(Arc::clone(&link), worker, queue)))).collect())
     }
 
     /// Logs what the log throttles hold back.
     pub(crate) fn flush_log(&self) {
         match self {
-            Nodes::One(node) => node.flush_log(),
-            Nodes::Cluster(cluster, _) => cluster.flush_log(),
+            Router::One(node) => node.flush_log(),
+            Router::Cluster(cluster, _) => cluster.flush_log(),
         }
     }
 }
 
 /// A request to a cluster.
 #[derive(Clone)]
-struct Request {
+struct ClusterRequest {
     cluster: Arc<Cluster>,
     worker: usize,
     /// The span of the request, if it is sampled.
@@ -109,10 +109,10 @@ struct Request {
 }
 
 /// A request split by the nodes that hold its counters.
-struct ByNode(Request);
+struct ByNode(ClusterRequest);
 
 /// A request split by the slots of its counters.
-struct BySlot(Request);
+struct BySlot(ClusterRequest);
 
 /// A node, or the slot if no node has it.
 enum Holder {
@@ -174,7 +174,7 @@ impl scatter::Nodes for BySlot {
     }
 }
 
-impl Request {
+impl ClusterRequest {
     fn holder(&self, slot: u16) -> Holder {
         self.cluster.owner(slot).map_or(Holder::Nobody(slot), Holder::Member)
     }

@@ -25,7 +25,7 @@ use tokio::task::yield_now;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 
-use super::batch::{Answered, Batch, NodeError, Request, Travel};
+use super::batch::{Answered, Batch, NodeError, PendingRequest, Travel};
 use super::pace::Pace;
 use super::queue::{Permit, Queue, Waiting};
 use crate::engine::check::{Check, StoreError, Verdicts};
@@ -42,12 +42,12 @@ const CALLS: usize = 4;
 /// the connection.
 const DURABLE_CALLS: usize = 1;
 
-pub(crate) struct Node {
+pub(crate) struct Batcher {
     link: Arc<Link>,
     worker: usize,
     /// Whether a replica must acknowledge the calls.
     is_durable: bool,
-    queue: Arc<Queue<Request>>,
+    queue: Arc<Queue<PendingRequest>>,
     /// The connection in use. Its lock is held while a call is taken from the queue and handed over.
     over: Mutex<Option<Arc<Connection>>>,
     pace: Mutex<Pace>,
@@ -76,16 +76,16 @@ struct Sent {
     span: Option<Span>,
 }
 
-impl Node {
-    pub(crate) fn new(link: Arc<Link>, worker: usize, capacity: usize) -> Node {
+impl Batcher {
+    pub(crate) fn new(link: Arc<Link>, worker: usize, capacity: usize) -> Batcher {
         let queue = Arc::new(Queue::new(capacity, CALLS));
-        Node { link, worker, is_durable: false, queue, over: Mutex::default(), pace: Mutex::default() }
+        Batcher { link, worker, is_durable: false, queue, over: Mutex::default(), pace: Mutex::default() }
     }
 
     /// Returns a node for durable limits, with a separate connection that is made when it is first needed.
-    pub(crate) fn durable(link: Arc<Link>, worker: usize, capacity: usize) -> Node {
+    pub(crate) fn durable(link: Arc<Link>, worker: usize, capacity: usize) -> Batcher {
         let queue = Arc::new(Queue::new(capacity, DURABLE_CALLS));
-        Node { is_durable: true, queue, ..Node::new(link, worker, capacity) }
+        Batcher { is_durable: true, queue, ..Batcher::new(link, worker, capacity) }
     }
 
     /// Decides a request.
@@ -105,7 +105,7 @@ impl Node {
                 .into());
             }
         }
-        let (request, answer) = Request::new(checks, deadline);
+        let (request, answer) = PendingRequest::new(checks, deadline);
         let request = request.to(slots, travel).within(span);
         let permit = self.queue.push(request, |waiting| self.is_worth_another(waiting));
         if let Some(permit) = permit.map_err(|_| StoreError::Overloaded)? {
@@ -118,7 +118,7 @@ impl Node {
         }
     }
 
-    async fn call_until_nothing_waits(self: Arc<Self>, permit: Permit<Request>) {
+    async fn call_until_nothing_waits(self: Arc<Self>, permit: Permit<PendingRequest>) {
         let mut permit = Some(permit);
         while permit.is_some() {
             // A panic fails only the requests of one call, and no other call loses its permit.
@@ -129,7 +129,7 @@ impl Node {
     }
 
     /// Makes one call.
-    async fn call(&self, permit: &mut Option<Permit<Request>>) {
+    async fn call(&self, permit: &mut Option<Permit<PendingRequest>>) {
         let Some(Sent { mut batch, connection, call, at, loads, span }) = self.send(permit) else { return };
         let timeout = self.link.timeout();
         let mut reply = call.wait(timeout).await;
@@ -172,7 +172,7 @@ impl Node {
 
     /// Returns whether the waiting requests justify a call in parallel with others. While Redis is busy, they must fill
     /// it.
-    fn is_worth_another(&self, waiting: &Waiting<Request>) -> bool {
+    fn is_worth_another(&self, waiting: &Waiting<PendingRequest>) -> bool {
         !self.pace.lock().is_busy() || Batch::is_full(waiting)
     }
 
@@ -183,7 +183,7 @@ impl Node {
 
     /// Takes a batch from the queue and hands it to a connection, or to the next one if that turns out to be closed.
     /// Returns `None` if nothing waits.
-    fn send(&self, permit: &mut Option<Permit<Request>>) -> Option<Sent> {
+    fn send(&self, permit: &mut Option<Permit<PendingRequest>>) -> Option<Sent> {
         let mut over = self.over.lock();
         loop {
             let go_home = self.choose(&mut over);

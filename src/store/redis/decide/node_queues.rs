@@ -9,23 +9,23 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use super::batch::{NodeError, takes_durably};
-use super::node::{Asking, Node};
+use super::batcher::{Asking, Batcher};
 use crate::engine::check::{Check, Verdicts};
 use crate::store::redis::link::Link;
 
 /// Both queues.
-pub(crate) struct Lanes {
+pub(crate) struct NodeQueues {
     link: Arc<Link>,
-    durable: Arc<Node>,
-    others: Arc<Node>,
+    durable: Arc<Batcher>,
+    others: Arc<Batcher>,
 }
 
-impl Lanes {
+impl NodeQueues {
     /// Returns the queues to the Redis of this link, each with room for this many checks.
-    pub(crate) fn new(link: Arc<Link>, worker: usize, capacity: usize) -> Lanes {
-        let durable = Arc::new(Node::durable(Arc::clone(&link), worker, capacity));
-        let others = Arc::new(Node::new(Arc::clone(&link), worker, capacity));
-        Lanes { link, durable, others }
+    pub(crate) fn new(link: Arc<Link>, worker: usize, capacity: usize) -> NodeQueues {
+        let durable = Arc::new(Batcher::durable(Arc::clone(&link), worker, capacity));
+        let others = Arc::new(Batcher::new(Arc::clone(&link), worker, capacity));
+        NodeQueues { link, durable, others }
     }
 
     /// Decides a request.
