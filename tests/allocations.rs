@@ -116,7 +116,7 @@ fn spans(share: f64) -> (Spans, Exporting) {
     };
     let propagators = Propagators { trace_context: true, b3: true };
     let sampling = Sampling { decider: Decider::Caller, share, propagators };
-    let options = spans::Options { sampling, resource, collector, handshake: None, queue };
+    let options = spans::SpanOptions { sampling, resource, collector, handshake: None, queue };
     Exporting::start(options, Arc::new(|_, _| {})).unwrap()
 }
 

@@ -16,7 +16,10 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
 }
 
 /// Handles `GET /replicas`.
-async fn report<S: Store>(State(admin): State<Arc<Admin<S>>>, headers: HeaderMap) -> Result<Json<FleetReport>, Refusal> {
+async fn report<S: Store>(
+    State(admin): State<Arc<Admin<S>>>,
+    headers: HeaderMap,
+) -> Result<Json<FleetReport>, Refusal> {
     admin.admit(&headers)?;
     Ok(Json(admin.fleet().report()))
 }

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::answer::{UsageAnswer, CounterPage, Record};
+use super::answer::{CounterPage, Record, UsageAnswer};
 use crate::engine::usage::page::{Owner, PageName};
 use crate::engine::usage::{Period, Time, Totals};
 
@@ -272,7 +272,8 @@ mod tests {
     fn a_part_of_a_month_a_day_or_an_hour_is_shown_as_part_of_one() {
         let records: Vec<(u64, i64)> = (0..240).map(|hour| (hour, 1)).collect();
         let spans = |by, from: u64, to: u64| {
-            let mut statement = Statement::new(StatementOptions { from: Time(from * HOUR), to: Time(to * HOUR), ..options(by) });
+            let mut statement =
+                Statement::new(StatementOptions { from: Time(from * HOUR), to: Time(to * HOUR), ..options(by) });
             statement.add(answer("main", &[("{shop|user=ann}|fw1:1000|u1:3600000:0", Period::Hour, &records)]));
             let rows = statement.rows();
             rows.iter().map(|row| (row.start.0 / HOUR, row.span, row.totals.admitted)).collect::<Vec<_>>()

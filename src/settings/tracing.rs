@@ -13,7 +13,7 @@ use clap::{ArgAction, Args};
 use super::otel::{self, Pairs};
 use super::tolerated::share_or_nearest;
 use super::{PeerTls, SettingsError, named, share, switch, whole};
-use crate::spans::{Collector, Decider, SpanOptions, Propagators, Protocol, Queue, Resource, Sampling};
+use crate::spans::{Collector, Decider, Propagators, Protocol, Queue, Resource, Sampling, SpanOptions};
 use crate::tls::{self, ClientFiles, Expected, NamedFile, Trusted};
 
 /// Path that the OTLP exporter appends to an address for all signals.

@@ -24,7 +24,7 @@ use opentelemetry_sdk::trace::{
 
 pub use caller::Propagators;
 pub use collector::{
-    Collector, CollectorError, Compression, Exporting, Fate, OnSpans, SpanOptions, Protocol, Queue, Resource,
+    Collector, CollectorError, Compression, Exporting, Fate, OnSpans, Protocol, Queue, Resource, SpanOptions,
 };
 pub use opentelemetry::trace::SpanKind;
 

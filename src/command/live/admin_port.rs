@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::engine::descriptor;
 use crate::ledger::answer::{UsageAnswer, Wanted};
-use crate::ledger::statement::{StatementOptions, Statement};
+use crate::ledger::statement::{Statement, StatementOptions};
 use crate::observe::heavy_hitters::Top;
 use crate::probe::{self, Found};
 use crate::shared::fleet::FleetReport;

@@ -11,7 +11,7 @@ use crate::command::live::admin_port::Administered;
 use crate::engine::descriptor::wait;
 use crate::engine::printable::printable;
 use crate::shared::fleet::heartbeats::ReplicaState;
-use crate::shared::fleet::{Line, FleetReport};
+use crate::shared::fleet::{FleetReport, Line};
 
 /// Interval between questions of `--wait`.
 const EVERY: Duration = Duration::from_secs(1);

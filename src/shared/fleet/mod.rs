@@ -23,7 +23,7 @@ use crate::shared::fleet::heartbeats::{Command, Heartbeat, MOST, ReplicaState, R
 use crate::store::Store;
 use crate::version;
 
-pub use report::{Line, FleetReport};
+pub use report::{FleetReport, Line};
 pub use store::HeartbeatStore;
 
 /// The target of this module's log lines.

@@ -47,7 +47,11 @@ pub struct Line {
 }
 
 impl FleetReport {
-    pub(super) fn new(own: Heartbeat, others: impl Iterator<Item = Heartbeat>, unavailable: Option<String>) -> FleetReport {
+    pub(super) fn new(
+        own: Heartbeat,
+        others: impl Iterator<Item = Heartbeat>,
+        unavailable: Option<String>,
+    ) -> FleetReport {
         let mut replicas: Vec<Line> = others.map(|other| Line::new(other, false)).collect();
         replicas.push(Line::new(own, true));
         replicas.sort_by(|one, other| one.id.cmp(&other.id));

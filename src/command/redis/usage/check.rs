@@ -12,7 +12,7 @@ use super::warn_of_damage;
 use crate::command::live::admin_port::Administered;
 use crate::engine::usage::Time;
 use crate::ledger::answer::Wanted;
-use crate::ledger::statement::{By, StatementOptions, Row};
+use crate::ledger::statement::{By, Row, StatementOptions};
 use crate::ledger::{Closed, Ledger, PublicKey, Stored};
 
 /// Check a ledger: its signatures, that no line is missing, and that the records in the store agree with it.
