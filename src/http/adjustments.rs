@@ -14,7 +14,7 @@ use super::admin::{Admin, Refusal, refuse};
 use super::json::whole;
 use crate::engine::adjustment::{Id, Written};
 use crate::observe::redaction::Values;
-use crate::shared::adjustment::{By, SteeringError};
+use crate::shared::adjustment::{AdjustmentError, By};
 use crate::store::Store;
 
 /// Largest body of a request in bytes. No adjustment is longer.
@@ -35,13 +35,13 @@ async fn all<S: Store>(
     role.may(&method)?;
     match method {
         Method::GET => {
-            let list = serde_json::to_value(admin.steering().list())
+            let list = serde_json::to_value(admin.adjustments().list())
                 .map_err(|error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error))?;
             Ok(Json(showing(admin.values(role), list)).into_response())
         }
         Method::POST => {
             let written = written(&whole(body, (MOST_BYTES, "an adjustment")).await?)?;
-            let shown = admin.steering().begin(&written, role.name()).await?;
+            let shown = admin.adjustments().begin(&written, role.name()).await?;
             Ok((StatusCode::CREATED, Json(shown)).into_response())
         }
         _ => Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET lists, POST begins one, DELETE /adjustments/ID ends it")),
@@ -67,7 +67,7 @@ async fn one<S: Store>(
     };
     let (who, why) = (value("who"), value("why"));
     let id = Id::parse(&id).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "no adjustment has such an id"))?;
-    admin.steering().end(&id, By { who: &who, why: &why, role: role.name() }).await?;
+    admin.adjustments().end(&id, By { who: &who, why: &why, role: role.name() }).await?;
     Ok(Json(json!({ "ended": id.as_str() })).into_response())
 }
 
@@ -90,13 +90,13 @@ fn written(body: &Bytes) -> Result<Written, Refusal> {
     })
 }
 
-impl From<SteeringError> for Refusal {
-    fn from(error: SteeringError) -> Refusal {
+impl From<AdjustmentError> for Refusal {
+    fn from(error: AdjustmentError) -> Refusal {
         let status = match error {
-            SteeringError::Mistakes(_) => StatusCode::BAD_REQUEST,
-            SteeringError::Unmatched(_) | SteeringError::Unknown(_) => StatusCode::NOT_FOUND,
-            SteeringError::Taken(_) | SteeringError::Full => StatusCode::CONFLICT,
-            SteeringError::NoRules | SteeringError::Unreached(_) | SteeringError::Store { .. } => {
+            AdjustmentError::Mistakes(_) => StatusCode::BAD_REQUEST,
+            AdjustmentError::Unmatched(_) | AdjustmentError::Unknown(_) => StatusCode::NOT_FOUND,
+            AdjustmentError::Taken(_) | AdjustmentError::Full => StatusCode::CONFLICT,
+            AdjustmentError::NoRules | AdjustmentError::Unreached(_) | AdjustmentError::Store { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
         };

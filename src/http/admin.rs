@@ -25,7 +25,7 @@ use crate::engine::descriptor::{Entry, Override};
 use crate::limiter::Limiter;
 use crate::observe::Observing;
 use crate::observe::redaction::Values;
-use crate::shared::adjustment::Steering;
+use crate::shared::adjustment::Adjustments;
 use crate::shared::fleet::Fleet;
 use crate::shared::usage::UsageStore;
 use crate::store::Store;
@@ -75,7 +75,7 @@ impl AdminRole {
 /// Shared state of the administrators' paths, and the tokens that open them.
 pub struct Admin<S> {
     limiter: Arc<Limiter<S>>,
-    steering: Arc<Steering<S>>,
+    adjustments: Arc<Adjustments<S>>,
     fleet: Arc<Fleet<S>>,
     runtime: Handle,
     tokens: AdminTokens,
@@ -94,14 +94,14 @@ impl<S> Admin<S> {
     /// `runtime` and not on the thread that accepts connections. `store_timeout` bounds the wait for the store.
     pub fn new(
         (limiter, runtime): (Arc<Limiter<S>>, Handle),
-        (steering, fleet): (Arc<Steering<S>>, Arc<Fleet<S>>),
+        (adjustments, fleet): (Arc<Adjustments<S>>, Arc<Fleet<S>>),
         usage: UsageStore,
         tokens: AdminTokens,
         store_timeout: Duration,
     ) -> Admin<S> {
         Admin {
             limiter,
-            steering,
+            adjustments,
             fleet,
             usage,
             runtime,
@@ -141,8 +141,8 @@ impl<S> Admin<S> {
         }
     }
 
-    pub(super) fn steering(&self) -> &Steering<S> {
-        &self.steering
+    pub(super) fn adjustments(&self) -> &Adjustments<S> {
+        &self.adjustments
     }
 
     pub(super) fn fleet(&self) -> &Fleet<S> {

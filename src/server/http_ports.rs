@@ -15,7 +15,7 @@ use crate::limiter::Limiter;
 use crate::metrics::Metrics;
 use crate::observe::Observing;
 use crate::settings::Settings;
-use crate::shared::adjustment::Steering;
+use crate::shared::adjustment::Adjustments;
 use crate::shared::fleet::Fleet;
 use crate::shared::usage::UsageStore;
 use crate::spans::Spans;
@@ -53,7 +53,7 @@ impl<S: Store> Parts<'_, S> {
     pub(super) fn admin(
         &self,
         runtime: Handle,
-        shared: (Arc<Steering<S>>, Arc<Fleet<S>>),
+        shared: (Arc<Adjustments<S>>, Arc<Fleet<S>>),
         usage: UsageStore,
         observing: &Observing,
     ) -> anyhow::Result<Option<Admin<S>>> {

@@ -43,7 +43,7 @@ use crate::observe::Observing;
 use crate::observe::decision_log::DecisionLog;
 use crate::settings::{ConfigType, Environment, Settings};
 use crate::shared::adjustment::AdjustmentStore;
-use crate::shared::adjustment::Steering;
+use crate::shared::adjustment::Adjustments;
 use crate::shared::adjustment::board::MemoryAdjustments;
 use crate::shared::adjustment::redis::RedisAdjustments;
 use crate::shared::fleet::HeartbeatStore;
@@ -208,11 +208,11 @@ fn origin(settings: &Settings, metrics: &Metrics, hangups: Hangups) -> anyhow::R
 
 /// Reads adjustments and ends them when they expire, forever. An adjustment that did not end would keep denying or
 /// allowing requests.
-async fn keep<S: Store>(steering: Arc<Steering<S>>) {
+async fn keep<S: Store>(adjustments: Arc<Adjustments<S>>) {
     let panicked = |error: &JoinError| tracing::error!(%error, retry = ?RETRY, "a panic while adjustments are kept");
     let task = || {
-        let steering = Arc::clone(&steering);
-        async move { match steering.keep().await {} }
+        let adjustments = Arc::clone(&adjustments);
+        async move { match adjustments.keep().await {} }
     };
     match supervise(panicked, task).await {}
 }
@@ -331,10 +331,10 @@ impl Parts {
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
         let limiter = options::limiter(&settings, observing.observers());
         let limiter = Arc::new(Limiter::new(limiter, Arc::clone(&store), self.memory, Arc::clone(&metrics)));
-        let steering = Arc::new(Steering::new(Arc::clone(&limiter), Arc::clone(&metrics), shared.adjustments));
+        let adjustments = Arc::new(Adjustments::new(Arc::clone(&limiter), Arc::clone(&metrics), shared.adjustments));
         // Runs before the first decision. If the store does not answer, the task below reads again.
-        let _ = steering.read().await;
-        tokio::spawn(keep(Arc::clone(&steering)));
+        let _ = adjustments.read().await;
+        tokio::spawn(keep(Arc::clone(&adjustments)));
 
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving::new(reporter, options::wants(&settings)).await;
@@ -357,7 +357,7 @@ impl Parts {
         let parts = http_ports::Parts { settings: &settings, limiter: &limiter, metrics: &metrics, spans: &spans };
         let (stop, stopped) = watch::channel(false);
         let json = parts.json(first_worker.clone())?;
-        let admin = parts.admin(first_worker, (steering, Arc::clone(&fleet)), usage, &observing)?;
+        let admin = parts.admin(first_worker, (adjustments, Arc::clone(&fleet)), usage, &observing)?;
         let console = match admin {
             Some(_) => parts.console(self.redis_history, self.events, about)?,
             None => None,

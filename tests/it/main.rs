@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
+mod adjustments;
 mod algorithms;
 mod batching;
 mod between;
@@ -61,7 +62,6 @@ mod shaping;
 mod simulation;
 mod starting;
 mod statistics;
-mod steering;
 mod stores;
 mod support;
 mod tidy;

@@ -18,7 +18,7 @@ use tollgate::metrics::Metrics;
 use tollgate::server::port::{Listener, Port as GrpcPort};
 use tollgate::server::workers::Workers;
 use tollgate::shared::adjustment::AdjustmentStore;
-use tollgate::shared::adjustment::Steering;
+use tollgate::shared::adjustment::Adjustments;
 use tollgate::shared::adjustment::board::MemoryAdjustments;
 use tollgate::shared::fleet::Fleet;
 use tollgate::shared::fleet::HeartbeatStore;
@@ -139,12 +139,12 @@ async fn what_an_admin_asks_a_worker_does() {
     let runtime = workers.runtimes()[0].clone();
     let limiter = Arc::new(limiter);
     let adjustments = AdjustmentStore::Memory(MemoryAdjustments::default());
-    let steering = Arc::new(Steering::new(Arc::clone(&limiter), Arc::clone(&metrics), adjustments));
+    let adjustments = Arc::new(Adjustments::new(Arc::clone(&limiter), Arc::clone(&metrics), adjustments));
     let (parts, alone) = ((Arc::clone(&limiter), Arc::clone(&metrics), None), HeartbeatStore::Memory);
     let fleet = Arc::new(Fleet::new("a".to_owned(), parts, alone, || ReplicaState::Ready));
     let tokens = AdminTokens { admin: Some(TOKEN.to_owned()), reader: None };
     let usage = UsageStore::Memory(Arc::<MemoryStore>::default());
-    let admin = Some(Admin::new((limiter, runtime), (steering, fleet), usage, tokens, support::SOON));
+    let admin = Some(Admin::new((limiter, runtime), (adjustments, fleet), usage, tokens, support::SOON));
     let router = http::router(Port {
         health: tokio::sync::watch::channel(Health::Serving).1,
         metrics,

@@ -15,7 +15,7 @@ use crate::metrics::Metrics;
 use crate::settings::{Reading, RulesSettings, SettingsError, StoreSettings};
 use crate::shared::adjustment::board::Command;
 use crate::shared::adjustment::redis::RedisAdjustments;
-use crate::shared::adjustment::{self, AdjustmentStore, By, Steering};
+use crate::shared::adjustment::{self, AdjustmentStore, By};
 use crate::sources::files::load;
 use crate::store::memory::MemoryStore;
 use crate::store::redis;
@@ -208,9 +208,9 @@ pub(crate) async fn adjust(adjust: Adjust) -> anyhow::Result<ExitCode> {
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn list(Adjustments { json, place }: Adjustments) -> anyhow::Result<ExitCode> {
     let _logs = logs();
-    let steering = place.steering()?;
-    steering.read().await.context("the adjustments cannot be read")?;
-    let list = steering.list();
+    let adjustments = place.adjustments()?;
+    adjustments.read().await.context("the adjustments cannot be read")?;
+    let list = adjustments.list();
     print(&match json {
         true => serde_json::to_string(&list)? + "\n",
         false if list.is_empty() => "no adjustment is in force\n".to_owned(),
@@ -235,7 +235,7 @@ impl Of {
         let Of { entries, domain, all, rule, lasts, said: Said { why, who }, id, place } = self;
         let entries = inspect::entries(&entries)?;
         let written = Written { id, everything: all, domain, rule, entries, who, why, lasts: Some(lasts), ..effect };
-        let shown: Shown = place.steering()?.begin(&written, ROLE).await?;
+        let shown: Shown = place.adjustments()?.begin(&written, ROLE).await?;
         println!("{shown}");
         Ok(ExitCode::SUCCESS)
     }
@@ -245,7 +245,7 @@ impl End {
     async fn run(self) -> anyhow::Result<ExitCode> {
         let End { id, said: Said { why, who }, place } = self;
         let id = Id::parse(&id).ok_or_else(|| anyhow!("no adjustment has such an id: see tollgate adjustments"))?;
-        place.steering()?.end(&id, By { who: &who, why: &why, role: ROLE }).await?;
+        place.adjustments()?.end(&id, By { who: &who, why: &why, role: ROLE }).await?;
         println!("{id} is ended");
         Ok(ExitCode::SUCCESS)
     }
@@ -257,7 +257,7 @@ impl Place {
     }
 
     /// Creates the part of the service that handles adjustments. It decides no requests here.
-    fn steering(&self) -> anyhow::Result<Steering<MemoryStore>> {
+    fn adjustments(&self) -> anyhow::Result<adjustment::Adjustments<MemoryStore>> {
         let Some(redis) = self.store.redis()? else {
             bail!("adjustments in memory are the service's own: set REDIS_URL, or ask the service (see ADMIN_API)");
         };
@@ -268,6 +268,6 @@ impl Place {
         let limiter = Limiter::new(LimiterOptions::default(), store, local, Arc::clone(&metrics));
         limiter.put_in_force(rules);
         let adjustments = AdjustmentStore::Redis(Box::new(RedisAdjustments::new(&Route::start(redis)?)));
-        Ok(Steering::new(Arc::new(limiter), metrics, adjustments))
+        Ok(adjustment::Adjustments::new(Arc::new(limiter), metrics, adjustments))
     }
 }

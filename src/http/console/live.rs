@@ -103,7 +103,7 @@ fn tick<S: Store>(shown: &Shown<S>, role: AdminRole, seconds: Vec<Second>, event
         rules: snapshot.rules.rules().len(),
         domains: snapshot.rules.domains(),
         shadow_mode: about.shadow_mode,
-        adjustments: shown.admin.steering().count(),
+        adjustments: shown.admin.adjustments().count(),
         rules_differ_ms: shown.admin.fleet().report().rules_differ_ms,
         seconds,
         events,

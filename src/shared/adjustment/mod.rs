@@ -39,7 +39,7 @@ pub const LOG_TARGET: &str = module_path!();
 pub const POLL: Duration = Duration::from_millis(500);
 
 /// The adjustments of this process: reads them from the store, changes them there, and puts them in force here.
-pub struct Steering<S> {
+pub struct Adjustments<S> {
     limiter: Arc<Limiter<S>>,
     metrics: Arc<Metrics>,
     store: AdjustmentStore,
@@ -89,7 +89,7 @@ pub struct By<'b> {
 
 /// The reason why a change was not made.
 #[derive(Debug, thiserror::Error)]
-pub enum SteeringError {
+pub enum AdjustmentError {
     /// The request is invalid.
     #[error(transparent)]
     Mistakes(#[from] Mistakes),
@@ -121,20 +121,20 @@ pub enum SteeringError {
     },
 }
 
-impl SteeringError {
+impl AdjustmentError {
     /// Returns the error for a change to this ID when the store failed.
-    pub fn unavailable(id: &Id, cause: StoreError) -> SteeringError {
+    pub fn unavailable(id: &Id, cause: StoreError) -> AdjustmentError {
         match cause {
-            StoreError::Down(_) => SteeringError::Unreached(cause),
-            cause => SteeringError::Store { id: id.clone(), cause },
+            StoreError::Down(_) => AdjustmentError::Unreached(cause),
+            cause => AdjustmentError::Store { id: id.clone(), cause },
         }
     }
 }
 
-impl<S: Store> Steering<S> {
-    /// Returns the adjustments of this limiter's limits. None is in force before the first [`Steering::read`].
-    pub fn new(limiter: Arc<Limiter<S>>, metrics: Arc<Metrics>, store: AdjustmentStore) -> Steering<S> {
-        Steering {
+impl<S: Store> Adjustments<S> {
+    /// Returns the adjustments of this limiter's limits. None is in force before the first [`Adjustments::read`].
+    pub fn new(limiter: Arc<Limiter<S>>, metrics: Arc<Metrics>, store: AdjustmentStore) -> Adjustments<S> {
+        Adjustments {
             limiter,
             metrics,
             store,
@@ -188,23 +188,23 @@ impl<S: Store> Steering<S> {
     ///
     /// # Errors
     /// If the adjustment is invalid or would change nothing, or if the store does not answer.
-    pub async fn begin(&self, written: &Written, role: &str) -> Result<Shown, SteeringError> {
+    pub async fn begin(&self, written: &Written, role: &str) -> Result<Shown, AdjustmentError> {
         let proposal = written.proposal(fresh_id)?;
         let snapshot = self.limiter.snapshot();
         if !snapshot.is_in_force() {
-            return Err(SteeringError::NoRules);
+            return Err(AdjustmentError::NoRules);
         }
         let mismatch = unmatched(&snapshot.rules, &[&proposal.content]).remove(&0);
         let note = match mismatch {
-            Some(Mismatch { reason, may_begin: false }) => return Err(SteeringError::Unmatched(reason)),
+            Some(Mismatch { reason, may_begin: false }) => return Err(AdjustmentError::Unmatched(reason)),
             Some(Mismatch { reason, may_begin: true }) => Some(reason),
             None => None,
         };
-        let unavailable = |cause| SteeringError::unavailable(&proposal.id, cause);
+        let unavailable = |cause| AdjustmentError::unavailable(&proposal.id, cause);
         let reply = self.ask(Command::Begin(&proposal)).await.map_err(unavailable)?;
         match reply.outcome {
-            Outcome::Taken => return Err(SteeringError::Taken(proposal.id)),
-            Outcome::Full => return Err(SteeringError::Full),
+            Outcome::Taken => return Err(AdjustmentError::Taken(proposal.id)),
+            Outcome::Full => return Err(AdjustmentError::Full),
             _ => {}
         }
         let Proposal { id, content: Content { target, effect, who, why }, .. } = &proposal;
@@ -218,12 +218,12 @@ impl<S: Store> Steering<S> {
     ///
     /// # Errors
     /// If the name or the reason is invalid, no adjustment has this ID, or the store does not answer.
-    pub async fn end(&self, id: &Id, By { who, why, role }: By<'_>) -> Result<(), SteeringError> {
+    pub async fn end(&self, id: &Id, By { who, why, role }: By<'_>) -> Result<(), AdjustmentError> {
         check_words(who, why)?;
-        let unavailable = |cause| SteeringError::unavailable(id, cause);
+        let unavailable = |cause| AdjustmentError::unavailable(id, cause);
         let reply = self.ask(Command::End(id)).await.map_err(unavailable)?;
         if reply.outcome == Outcome::Unknown {
-            return Err(SteeringError::Unknown(id.clone()));
+            return Err(AdjustmentError::Unknown(id.clone()));
         }
         tracing::warn!(%id, who, why, role, "an adjustment is ended by hand");
         Ok(())

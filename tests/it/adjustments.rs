@@ -25,7 +25,7 @@ use tollgate::limiter::{Deadlines, Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::shared::adjustment::board::{Command, MemoryAdjustments, Outcome, remaining};
 use tollgate::shared::adjustment::redis::RedisAdjustments;
-use tollgate::shared::adjustment::{AdjustmentStore, By, Steering};
+use tollgate::shared::adjustment::{AdjustmentStore, Adjustments, By};
 use tollgate::sources::files::load::{LoadOptions, Sources, load};
 use tollgate::store::Store;
 use tollgate::store::denied::{Denials, DeniedCache};
@@ -749,29 +749,29 @@ fn limiter<S: Store>(store: S, rules_text: &str) -> (Arc<Limiter<S>>, Arc<Metric
     (Arc::new(limiter), metrics)
 }
 
-fn steering<S: Store>((limiter, metrics): (Arc<Limiter<S>>, Arc<Metrics>)) -> Steering<S> {
-    Steering::new(limiter, metrics, AdjustmentStore::Memory(MemoryAdjustments::default()))
+fn adjustments<S: Store>((limiter, metrics): (Arc<Limiter<S>>, Arc<Metrics>)) -> Adjustments<S> {
+    Adjustments::new(limiter, metrics, AdjustmentStore::Memory(MemoryAdjustments::default()))
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_replica_ends_an_adjustment_by_its_own_clock_and_does_not_take_it_back() {
     let all = limiter(MemoryStore::default(), RULES);
     let limiter = Arc::clone(&all.0);
-    let steering = Arc::new(steering(all));
-    let kept = Arc::clone(&steering);
+    let adjustments = Arc::new(adjustments(all));
+    let kept = Arc::clone(&adjustments);
     tokio::spawn(async move { kept.keep().await });
-    steering.begin(&written("a", "block", "1m"), "admin").await.unwrap();
+    adjustments.begin(&written("a", "block", "1m"), "admin").await.unwrap();
     assert!(limiter.snapshot().adjustments().is_some());
     tokio::time::sleep(Duration::from_secs(59)).await;
-    assert_eq!(steering.list().len(), 1);
+    assert_eq!(adjustments.list().len(), 1);
     // The store's clock, which is the host's, has hardly moved: it still has it, and tells of it with the next one.
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert!(steering.list().is_empty() && limiter.snapshot().adjustments().is_none());
-    steering.begin(&written("b", "pass", "1m"), "admin").await.unwrap();
-    assert_eq!(steering.list().len(), 1, "what has ended here does not come back");
+    assert!(adjustments.list().is_empty() && limiter.snapshot().adjustments().is_none());
+    adjustments.begin(&written("b", "pass", "1m"), "admin").await.unwrap();
+    assert_eq!(adjustments.list().len(), 1, "what has ended here does not come back");
     let by = By { who: "ann", why: "a test", role: "admin" };
-    assert!(steering.end(&Id::parse("b").unwrap(), by).await.is_ok());
-    assert!(steering.list().is_empty() && limiter.snapshot().adjustments().is_none());
+    assert!(adjustments.end(&Id::parse("b").unwrap(), by).await.is_ok());
+    assert!(adjustments.list().is_empty() && limiter.snapshot().adjustments().is_none());
 }
 
 /// Every algorithm, with a lease where it may have one.
@@ -795,7 +795,7 @@ async fn neither_a_lease_nor_a_known_denial_answers_by_the_old_number() {
         );
         let all = limiter(leased, &rules);
         let limiter = Arc::clone(&all.0);
-        let steering = steering(all);
+        let adjustments = adjustments(all);
         let passes = async |times: u32| {
             let mut passed = 0;
             for _ in 0..times {
@@ -817,13 +817,13 @@ async fn neither_a_lease_nor_a_known_denial_answers_by_the_old_number() {
         };
         assert_eq!(passes(20).await, 20, "{limit}");
         // A lease may hold the rest: it does not pass any more.
-        steering.begin(&number("lower", 25), "admin").await.unwrap();
+        adjustments.begin(&number("lower", 25), "admin").await.unwrap();
         assert_eq!(passes(20).await, 5, "{limit}");
-        steering.end(&Id::parse("lower").unwrap(), By { who: "ann", why: "x", role: "admin" }).await.unwrap();
+        adjustments.end(&Id::parse("lower").unwrap(), By { who: "ann", why: "x", role: "admin" }).await.unwrap();
         let left = if limit == "algorithm: fixed_window" { 0 } else { 15 };
         assert_eq!(passes(30).await, left, "{limit}: what was denied may have been counted");
         // The denial is known, of the old number.
-        steering.begin(&number("higher", 200), "admin").await.unwrap();
+        adjustments.begin(&number("higher", 200), "admin").await.unwrap();
         assert!(passes(1).await == 1, "{limit}");
     }
 }
