@@ -1,14 +1,14 @@
 //! Sends decisions to Redis: batches, queues, and the nodes that decide.
 
+pub(crate) mod backends;
 pub(crate) mod batch;
+pub(crate) mod batcher;
 pub(crate) mod cluster;
 pub(crate) mod node_queues;
-pub(crate) mod batcher;
-pub(crate) mod router;
 mod overview;
 pub(crate) mod pace;
 pub(crate) mod queue;
-pub(crate) mod backends;
+pub(crate) mod router;
 
 /// The queue's lock; the test of the queue uses another.
 mod sync {
