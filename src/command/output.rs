@@ -1,6 +1,8 @@
 //! Output of a command: its text on standard output, and its exit code.
 
+use std::array;
 use std::io::{self, Write as _};
+use std::ops::Range;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
@@ -20,4 +22,20 @@ pub(super) fn print(text: &str) -> anyhow::Result<ExitCode> {
         }
         _ => Ok(ExitCode::SUCCESS),
     }
+}
+
+/// Lays rows out in columns, each as wide as its widest cell, two spaces apart. Aligns the columns in `numbers` to the
+/// right.
+pub(super) fn columns<const N: usize>(rows: &[[String; N]], numbers: Range<usize>) -> String {
+    let width = |column: usize| rows.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default();
+    let widths: [usize; N] = array::from_fn(width);
+    let mut text = String::new();
+    for cells in rows {
+        let cells = cells.iter().zip(widths).enumerate().map(|(column, (cell, width))| {
+            if numbers.contains(&column) { format!("{cell:>width$}") } else { format!("{cell:width$}") }
+        });
+        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
+        text.push('\n');
+    }
+    text
 }

@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use super::{Answer, Outcome, What};
+use crate::command::output::columns;
 use crate::engine::decision::{DecidedBy, Never};
 use crate::engine::descriptor::{self, wait};
 use crate::engine::printable::{printable, printable_lines};
 use crate::wire::details::LimitDetails;
 
 /// Columns of the table of several limits.
-const COLUMNS: [&str; 5] = ["rule", "limit", "algorithm", "left", ""];
+const COLUMNS: [&str; 5] = ["    rule", "limit", "algorithm", "left", ""];
 
 impl Answer {
     /// Returns the answer as text for people.
@@ -120,17 +121,10 @@ fn table(limits: &[LimitDetails], what: What) -> String {
         let state = [standing, &*state(limit, what)];
         let state = state.into_iter().filter(|words| !words.is_empty()).collect::<Vec<_>>().join(", ");
         let left = limit.remaining.map_or_else(|| "?".to_owned(), |remaining| remaining.to_string());
-        [limit.name.clone(), allowance(limit), limit.algorithm.clone(), left, state]
+        [format!("    {}", limit.name), allowance(limit), limit.algorithm.clone(), left, state]
     };
     let rows: Vec<[String; 5]> = [COLUMNS.map(str::to_owned)].into_iter().chain(limits.iter().map(row)).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let [rule, allowance, algorithm, left] = std::array::from_fn(width);
-    let mut text = String::new();
-    for [a, b, c, d, e] in &rows {
-        let row = format!("    {a:rule$}  {b:allowance$}  {c:algorithm$}  {d:>left$}  {e}");
-        let _ = writeln!(text, "{}", row.trim_end());
-    }
-    text
+    columns(&rows, 3..4)
 }
 
 /// Returns the allowance of a limit: `5 per 90s`.

@@ -1,11 +1,11 @@
 //! Rows as text for people, as CSV for spreadsheets, and as JSON for programs.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use anyhow::anyhow;
 use serde_json::json;
 
+use crate::command::output::columns;
 use crate::engine::printable::printable;
 use crate::engine::usage::Totals;
 use crate::ledger::statement::Row;
@@ -28,21 +28,7 @@ pub(crate) fn table(rows: &[Row]) -> String {
         [start.to_string(), span, domain, descriptor, limit, admitted, denied, cost]
     };
     let lines: Vec<[String; 8]> = std::iter::once(names).chain(rows.iter().map(cells)).collect();
-    let width = |column: usize| lines.iter().map(|cells| cells[column].chars().count()).max().unwrap_or_default();
-    let widths: [usize; 8] = std::array::from_fn(width);
-    let mut text = String::new();
-    for cells in &lines {
-        for (column, (cell, width)) in cells.iter().zip(widths).enumerate() {
-            // Writing to a `String` cannot fail.
-            let _ = match column {
-                0 => write!(text, "{cell:width$}"),
-                1..5 => write!(text, "  {cell:width$}"),
-                _ => write!(text, "  {cell:>width$}"),
-            };
-        }
-        text.push('\n');
-    }
-    text
+    columns(&lines, 5..8)
 }
 
 /// Returns CSV. No cell is a formula: a descriptor begins with a bracket, and names that look like a formula get a
