@@ -20,7 +20,8 @@ use tollgate::engine::check::{Check, Key, Origin};
 use tollgate::engine::descriptor::{Descriptor, Entry, Request, Role};
 use tollgate::engine::plan::{Names, Plan, PlanOptions};
 use tollgate::engine::rules::{DescriptorConfig, RuleConfig};
-use tollgate::replay::{Event, Run};
+use tollgate::evaluate::{RuleSet, Run, RunOptions};
+use tollgate::replay::Event;
 use tollgate::store::memory::MemoryStore;
 use tollgate::store::redis::script::{self, Group};
 use tollgate::wire::rate_limit_response::rate_limit::Unit;
@@ -162,13 +163,13 @@ fn replay(bencher: Bencher<'_, '_>, users: usize) {
         Event::new(0, Request { domain: "bench".to_owned(), descriptors: vec![descriptor] })
     };
     let mut events: Vec<Event> = (0..users).map(event).collect();
-    let mut run = Run::new(&rules, &options);
+    let mut run = Run::new(RuleSet::new(&rules, &options), RunOptions::default());
     let mut turn = 0;
     bencher.bench_local(|| {
         let event = &mut events[turn % users];
         event.at_ms = 1_700_000_000_000 + turn as u64 / 10;
         turn += 1;
-        run.decide(event)
+        run.decide(&*event).map(|decision| decision.is_some())
     });
 }
 

@@ -45,6 +45,9 @@ pub mod inspect;
 pub mod metrics;
 pub mod http;
 
+// Evaluates rules on logs and sampled requests, without the service's counters.
+pub mod evaluate;
+
 // Offline tools: rules replayed on a log, and a signed ledger of usage.
 pub mod replay;
 pub mod ledger;

@@ -352,7 +352,12 @@ impl<S: Store> Limiter<S> {
         let metrics = &self.common.metrics;
         metrics.record(&snapshot.metrics, request, &decision);
         for watch in &*snapshot.watches {
-            watch.decided(&Observed { request, decision: &decision, request_id: request_id.map(|id| id as _) });
+            watch.decided(&Observed {
+                request,
+                decision: &decision,
+                adjustments: snapshot.adjustments.as_ref(),
+                request_id: request_id.map(|id| id as _),
+            });
         }
         Ok((decision, delay))
     }

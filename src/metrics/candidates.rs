@@ -4,32 +4,7 @@ use prometheus::{Gauge, IntCounter, IntCounterVec};
 
 use super::declaration::{Metrics, REQUESTS_OF_CANDIDATES};
 use super::register::Register;
-
-/// Comparison of two sets of rules on a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CandidateOutcome {
-    /// Both decide alike.
-    Agreed,
-    /// Only the candidates deny it.
-    NewlyDenied,
-    /// Only the rules in force deny it.
-    NewlyAllowed,
-}
-
-impl CandidateOutcome {
-    /// All outcomes.
-    pub const ALL: [CandidateOutcome; 3] =
-        [CandidateOutcome::Agreed, CandidateOutcome::NewlyDenied, CandidateOutcome::NewlyAllowed];
-
-    /// Returns the value of the label.
-    pub const fn name(self) -> &'static str {
-        match self {
-            CandidateOutcome::Agreed => "agreed",
-            CandidateOutcome::NewlyDenied => "newly_denied",
-            CandidateOutcome::NewlyAllowed => "newly_allowed",
-        }
-    }
-}
+use crate::evaluate::Difference;
 
 /// Metrics of the candidate rules.
 #[derive(Debug)]
@@ -74,9 +49,9 @@ impl CandidateMetrics {
         self.sample.set(sample);
     }
 
-    /// Counts a request's outcome for this domain and rule.
-    pub fn record(&self, (domain, rule): (&str, &str), outcome: CandidateOutcome) {
-        self.requests.with_label_values(&[domain, rule, outcome.name()]).inc();
+    /// Counts a request for this domain and rule, by how both sets of rules decide it.
+    pub fn record(&self, (domain, rule): (&str, &str), difference: Difference) {
+        self.requests.with_label_values(&[domain, rule, difference.name()]).inc();
     }
 
     /// Counts requests that were not compared.

@@ -28,7 +28,7 @@ mod tls;
 mod xds;
 
 pub use by_rule::RuleMetrics;
-pub use candidates::{CandidateMetrics, CandidateOutcome};
+pub use candidates::CandidateMetrics;
 pub use decision_log::DecisionLogMetrics;
 pub use declaration::Metrics;
 pub use fleet::ReplicaCounts;

@@ -7,13 +7,13 @@ use std::time::SystemTime;
 
 use prometheus::proto::{LabelPair, MetricFamily, MetricType};
 
-use super::candidates::CandidateOutcome;
 use super::declaration::{
     Metrics, OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_CANDIDATES, REQUESTS_OF_RULES,
 };
 use super::namespace::NAMESPACE;
 use crate::engine::decision::DecidedBy;
 use crate::engine::rules::Rules;
+use crate::evaluate::Difference;
 use crate::tls::Held;
 
 /// Writes the page in Markdown from the metrics' declarations.
@@ -70,7 +70,7 @@ pub fn page() -> prometheus::Result<String> {
          the rules in force change. `rule=\"(unknown)\"` is what is denied because the rules do not know it.\n\n\
          | Metric | Kind | Meaning |\n| --- | --- | --- |\n",
     );
-    let outcomes = CandidateOutcome::ALL.map(CandidateOutcome::name);
+    let outcomes = Difference::ALL.map(Difference::name);
     page.push_str(&with_label(REQUESTS_OF_CANDIDATES, "outcome", &outcomes));
     page.push_str(REFERENCE);
     Ok(page)

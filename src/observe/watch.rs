@@ -3,6 +3,7 @@
 use std::fmt::Display;
 use std::sync::Arc;
 
+use crate::engine::adjustment::InForce;
 use crate::engine::decision::Decision;
 use crate::engine::descriptor::Request;
 use crate::engine::rules::Rules;
@@ -26,6 +27,8 @@ pub struct Observed<'d, 'a> {
     pub request: &'d Request,
     /// The decision.
     pub decision: &'d Decision<'a>,
+    /// The adjustments that it was made with, if any.
+    pub adjustments: Option<&'d Arc<InForce>>,
     /// The caller's ID for the request, if it sent one.
     pub request_id: Option<&'d dyn Display>,
 }

@@ -6,43 +6,32 @@
 //!        format       the fields of a line: Envoy's text or JSON, CSV, or a decision log
 //!        mapping      creates a Request from the fields, as Envoy's rate_limits would
 //!        order        sorts requests that are slightly out of order, and merges several logs
-//!        run          decides each request as the service would, and counts the results
-//!        comparison   finds the requests that another set of rules decides differently
-//!        suggestion   tries other numbers, to find the smallest that stays within a goal
-//!        peaks        measures each key's highest demand within a period
+//!        evaluate     decides each request as the service would, and counts the results
 //! report ◀─ report    for people, or as JSON
 //! ```
 //!
 //! Memory is bounded by the number of counters and keys, not by the length of a log. Nothing here opens a file: a log
 //! is any reader.
 
-mod comparison;
 mod decisions;
 mod format;
 mod lines;
 mod mapping;
 mod order;
-mod peaks;
 mod report;
-mod run;
 mod source;
-mod suggestion;
-mod tally;
 mod template;
 mod text;
 mod time;
 
 use crate::engine::descriptor::Request;
+use crate::evaluate::Arrival;
 
-pub use comparison::Comparison;
 pub use format::{Format, FormatError};
 pub use lines::Log;
 pub use mapping::{MappingError, MappingOptions};
-pub use peaks::{Peaks, UpTo};
-pub use report::{KeyReport, LimitReport, Point, Report, Suggestion};
-pub use run::{Judged, Run, Trying};
+pub use report::{Against, Report};
 pub use source::{Read, ReadError, Reading, Requests};
-pub use suggestion::{Goal, GoalError, GoalOf, Search};
 
 /// A request of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,9 +50,10 @@ impl Event {
     pub fn new(at_ms: u64, request: Request) -> Event {
         Event { at_ms, request, outside: Vec::new() }
     }
+}
 
-    /// Whether the key of this descriptor is in the log's sample.
-    pub fn is_sampled(&self, descriptor: usize) -> bool {
-        !self.outside.contains(&descriptor)
+impl<'e> From<&'e Event> for Arrival<'e> {
+    fn from(Event { at_ms, request, outside }: &'e Event) -> Self {
+        Arrival { at_ms: *at_ms, request, outside }
     }
 }

@@ -3,8 +3,8 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::Report;
-use super::report::{Changed, LimitReport, Suggestion};
 use super::source::Read;
+use crate::evaluate::{Difference, Differences, LimitReport, Suggestion};
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -32,8 +32,11 @@ impl Display for Report {
         }
         if let Some(against) = &self.against {
             writeln!(f, "\nagainst the old rules, which deny {}:", share(against.denied, self.requests))?;
-            changed(f, &against.newly_denied, "newly denied", "by")?;
-            changed(f, &against.newly_allowed, "no longer denied", "by the old")?;
+            changed(f, &against.differences, Difference::NewlyDenied)?;
+            changed(f, &against.differences, Difference::NewlyAllowed)?;
+            if against.differences.more_rules > 0 {
+                writeln!(f, "  {} more limits are left out", against.differences.more_rules)?;
+            }
         }
         self.suggestions.iter().try_for_each(|suggestion| write!(f, "\n{suggestion}"))
     }
@@ -104,11 +107,26 @@ impl Display for LimitReport {
     }
 }
 
-fn changed(f: &mut Formatter<'_>, changed: &Changed, what: &str, by: &str) -> fmt::Result {
-    writeln!(f, "  {} {what}", counted(changed.requests, "request"))?;
-    for limit in &changed.limits {
-        writeln!(f, "    {} {by} {}: {}", limit.requests, limit.domain, limit.rule)?;
-        limit.examples.iter().try_for_each(|example| writeln!(f, "      {}  {}", example.time, example.request))?;
+/// Writes the requests with one kind of difference, by the limits that deny them.
+fn changed(f: &mut Formatter<'_>, differences: &Differences, difference: Difference) -> fmt::Result {
+    let is_denial = difference == Difference::NewlyDenied;
+    let (requests, words, by) = match is_denial {
+        true => (differences.newly_denied, "newly denied", "by"),
+        false => (differences.newly_allowed, "no longer denied", "by the old"),
+    };
+    writeln!(f, "  {} {words}", counted(requests, "request"))?;
+    for rule in &differences.rules {
+        let (requests, keys) = match is_denial {
+            true => (rule.newly_denied, rule.keys_newly_denied),
+            false => (rule.newly_allowed, rule.keys_newly_allowed),
+        };
+        if requests == 0 {
+            continue;
+        }
+        let keys = counted(keys as u64, "key");
+        writeln!(f, "    {requests} {by} {}: {}, {keys}", rule.domain, rule.rule)?;
+        let mut examples = rule.examples.iter().filter(|example| example.outcome == difference.name());
+        examples.try_for_each(|example| writeln!(f, "      {}  {}", example.at, example.asked))?;
     }
     Ok(())
 }

@@ -20,12 +20,13 @@ use tollgate::engine::clock::GivenClock;
 use tollgate::engine::descriptor::{Descriptor, Entry, Request};
 use tollgate::engine::plan::PlanOptions;
 use tollgate::engine::rules::Rules;
+use tollgate::evaluate::{RuleSet, Run, RunOptions};
 use tollgate::limiter::{Deadlines, Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::observe::Observers;
 use tollgate::observe::candidates::{CandidateOptions, Candidates, Report};
 use tollgate::observe::redaction::Values;
-use tollgate::replay::{Event, Run};
+use tollgate::replay::Event;
 use tollgate::sources::files::load::{self, LoadOptions, NamedText, Sources};
 use tollgate::store::memory::MemoryStore;
 
@@ -120,7 +121,7 @@ impl Tried {
     fn see(&self, events: &[Event]) -> Report {
         for Event { at_ms, request, .. } in events {
             self.clock.set(*at_ms);
-            self.candidates.offer(request);
+            self.candidates.offer(request, None);
         }
         self.candidates.evaluate();
         self.candidates.report()
@@ -141,9 +142,9 @@ proptest! {
         let (text, events) = (shop(algorithm, 3), asking(algorithm, events));
         let tried = Tried::of(&text, &text, sample);
         let report = tried.see(&events);
-        prop_assert_eq!((report.newly_denied, report.newly_allowed), (0, 0), "{:?}", report);
+        prop_assert_eq!((report.differences.newly_denied, report.differences.newly_allowed), (0, 0), "{:?}", report);
         if sample == 1.0 {
-            prop_assert_eq!(report.compared, events.len() as u64);
+            prop_assert_eq!(report.differences.compared, events.len() as u64);
         }
         prop_assert!(report.changes.is_empty());
     }
@@ -155,15 +156,17 @@ proptest! {
         let (old, new) = (shop(algorithm, 4), shop(algorithm, 2));
         let report = Tried::of(&old, &new, 1.0).see(&events);
         let (old, new, options) = (rules(&old), rules(&new), PlanOptions::default());
-        let (mut old, mut new, mut expected) = (Run::new(&old, &options), Run::new(&new, &options), (0, 0));
+        let run = |rules| Run::new(RuleSet::new(rules, &options), RunOptions::default());
+        let (mut old, mut new, mut expected) = (run(&old), run(&new), (0, 0));
         for event in &events {
-            match (old.decide(event).unwrap().is_denied, new.decide(event).unwrap().is_denied) {
+            let is_denied = |run: &mut Run<'_>| run.decide(event).unwrap().unwrap().over_limit;
+            match (is_denied(&mut old), is_denied(&mut new)) {
                 (false, true) => expected.0 += 1,
                 (true, false) => expected.1 += 1,
                 _ => {}
             }
         }
-        prop_assert_eq!((report.newly_denied, report.newly_allowed), expected);
+        prop_assert_eq!((report.differences.newly_denied, report.differences.newly_allowed), expected);
     }
 
     #[test]
@@ -177,11 +180,11 @@ proptest! {
         for user in 0..12 {
             let own = |event: &&Event| event.request.descriptors[0].entries[0].value == format!("u{user}");
             let own: Vec<Event> = of_users.iter().filter(own).cloned().collect();
-            let of_user = Tried::of(&text, &text, 0.5).see(&own).compared;
+            let of_user = Tried::of(&text, &text, 0.5).see(&own).differences.compared;
             prop_assert!([0, own.len() as u64].contains(&of_user), "{of_user} of {}", own.len());
             compared += of_user;
         }
-        prop_assert_eq!(Tried::of(&text, &text, 0.5).see(&of_users).compared, compared);
+        prop_assert_eq!(Tried::of(&text, &text, 0.5).see(&of_users).differences.compared, compared);
     }
 
     /// All requests of a user ask about the same path, which is this user's alone. So a sample that has one of the two
@@ -200,8 +203,8 @@ proptest! {
                 event
             }).collect();
             let all = Tried::of(&old, &new, 1.0).see(&own);
-            for rule in Tried::of(&old, &new, 0.4).see(&own).rules {
-                let whole = all.rules.iter().find(|other| other.rule == rule.rule).unwrap();
+            for rule in Tried::of(&old, &new, 0.4).see(&own).differences.rules {
+                let whole = all.differences.rules.iter().find(|other| other.rule == rule.rule).unwrap();
                 prop_assert_eq!(&rule, whole);
             }
         }
@@ -236,7 +239,7 @@ proptest! {
                 }
                 answers
             });
-            (answers, tried.candidates.report().compared)
+            (answers, tried.candidates.report().differences.compared)
         };
         let (without, _) = answers(None);
         let (beside, compared) = answers(Some(&shop(algorithm, 1)));
@@ -257,11 +260,14 @@ fn what_differs_is_counted_by_rule_with_the_last_of_different_keys() {
         tried.see(&of_user(&format!("u{user}"), 4));
     }
     let report = tried.candidates.report();
-    assert_eq!((report.compared, report.newly_denied, report.newly_allowed), (28, 7, 0));
-    let [of_users] = &report.rules[..] else { panic!("{report:?}") };
+    assert_eq!(
+        (report.differences.compared, report.differences.newly_denied, report.differences.newly_allowed),
+        (28, 7, 0)
+    );
+    let [of_users] = &report.differences.rules[..] else { panic!("{report:?}") };
     assert_eq!((&*of_users.domain, &*of_users.rule), ("shop", "per-user"));
     assert_eq!((of_users.agreed, of_users.newly_denied), (21, 7));
-    assert_eq!((of_users.keys_newly_denied, of_users.keys_newly_allowed, report.more_keys), (7, 0, false));
+    assert_eq!((of_users.keys_newly_denied, of_users.keys_newly_allowed, report.differences.more_keys), (7, 0, false));
     let asked: Vec<&str> = of_users.examples.iter().map(|example| &*example.asked).collect();
     assert_eq!(asked, ["user=u2", "user=u3", "user=u4", "user=u5", "user=u6"]);
     assert_eq!(report.changes.len(), 1, "{report:?}");
@@ -271,18 +277,18 @@ fn what_differs_is_counted_by_rule_with_the_last_of_different_keys() {
     // The candidates become the rules.
     tried.candidates.put_in_force(Arc::new(rules(&shop(Algorithm::FixedWindow, 2))));
     let report = tried.see(&of_user("u1", 4));
-    assert_eq!((report.compared, report.newly_denied, report.changes.len()), (4, 0, 0));
+    assert_eq!((report.differences.compared, report.differences.newly_denied, report.changes.len()), (4, 0, 0));
     assert!(!tried.text().contains("outcome=\"newly_denied\""));
     // The same again is no new trial.
     tried.candidates.put_in_force(Arc::new(rules(&shop(Algorithm::FixedWindow, 2))));
-    assert_eq!(tried.see(&of_user("u1", 1)).compared, 5);
+    assert_eq!(tried.see(&of_user("u1", 1)).differences.compared, 5);
 }
 
 #[test]
 fn a_key_counts_once_however_often_it_is_decided_otherwise() {
     let tried = Tried::of(&shop(Algorithm::FixedWindow, 1), &shop(Algorithm::FixedWindow, 9), 1.0);
     let report = tried.see(&of_user("ann", 9));
-    let [of_users] = &report.rules[..] else { panic!("{report:?}") };
+    let [of_users] = &report.differences.rules[..] else { panic!("{report:?}") };
     assert_eq!((of_users.newly_allowed, of_users.keys_newly_allowed, of_users.keys_newly_denied), (8, 1, 0));
 }
 
@@ -314,9 +320,9 @@ fn a_replica_compares_its_part_of_a_limit() {
         let candidates = Candidates::new(options, clock, metrics);
         candidates.put_in_force(Arc::new(rules(&shop(Algorithm::FixedWindow, 100))));
         candidates.settle(Ok(rules(&shop(Algorithm::FixedWindow, 10))));
-        of_user("ann", 8).iter().for_each(|event| candidates.offer(&event.request));
+        of_user("ann", 8).iter().for_each(|event| candidates.offer(&event.request, None));
         candidates.evaluate();
-        candidates.report().newly_denied
+        candidates.report().differences.newly_denied
     };
     assert_eq!((tried(1), tried(2)), (0, 3));
 }
@@ -331,7 +337,7 @@ fn where_there_is_no_room_it_begins_anew_with_fewer_keys_and_still_nothing_diffe
         tried.see(&of_user(&format!("u{user}"), 2));
     }
     let report = tried.candidates.report();
-    assert_eq!((report.newly_denied, report.newly_allowed), (0, 0));
+    assert_eq!((report.differences.newly_denied, report.differences.newly_allowed), (0, 0));
     assert!(report.sample_now > 0.0 && report.sample_now < 0.6, "{report:?}");
     assert!(tried.text().contains(&format!("tollgate_candidate_sample_ratio {}", report.sample_now)));
 }
@@ -342,10 +348,10 @@ fn what_waits_is_bounded_and_what_is_dropped_is_counted() {
     let tried = Tried::of(&text, &text, 1.0);
     let requests = of_user(&"x".repeat(60_000), 100);
     let report = tried.see(&requests);
-    assert!(report.compared > 50 && report.compared < 80, "{}", report.compared);
-    let dropped = format!("tollgate_candidate_dropped_requests_total {}", 100 - report.compared);
+    assert!(report.differences.compared > 50 && report.differences.compared < 80, "{}", report.differences.compared);
+    let dropped = format!("tollgate_candidate_dropped_requests_total {}", 100 - report.differences.compared);
     assert!(tried.text().contains(&dropped), "{}", tried.text());
-    assert_eq!(tried.see(&requests[..10]).compared, report.compared + 10);
+    assert_eq!(tried.see(&requests[..10]).differences.compared, report.differences.compared + 10);
 }
 
 /// A service with candidates in a folder of their own.
@@ -411,23 +417,33 @@ async fn a_service_with_redis_tells_what_differs_and_denies_nobody() {
     a_service_tells_what_differs_and_denies_nobody(&[&format!("REDIS_URL={}", redis.tcp_address())]).await;
 }
 
-/// An adjustment ends, and the rules stay: what counts is what the rules say.
+/// The adjustment would be in force beside the candidates, too: what it changes is no difference of the rules.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_adjustment_in_force_is_no_part_of_what_is_compared() {
+async fn an_adjustment_in_force_applies_to_both_sets_of_rules() {
     let (old, new) = (shop(Algorithm::FixedWindow, 5), shop(Algorithm::FixedWindow, 2));
     let (service, _folder) = start(&old.replace("minute", "day"), &new.replace("minute", "day"), &[]);
-    let body = serde_json::json!({
-        "domain": "shop", "entries": [{"key": "user", "value": "eve"}], "effect": "block",
-        "who": "ann", "why": "abuse", "for": "1h",
-    });
     let (authorization, json) = (format!("Bearer {TOKEN}"), "application/json");
     let headers = [("authorization", &*authorization), ("content-type", json)];
     service.must_log("candidate rules are compared");
-    let (status, said) = service.send("POST", "/adjustments", &headers, body.to_string().as_bytes());
-    assert_eq!(status, 201, "{said}");
-    assert_eq!(ask(&service, 5).await, 0, "the adjustment denies all of them");
-    newly_denied(&service, 3);
-    assert_eq!(report(&service)["compared"], 5);
+    for (user, effect) in [("eve", "block"), ("ann", "pass")] {
+        let body = serde_json::json!({
+            "domain": "shop", "entries": [{"key": "user", "value": user}], "effect": effect,
+            "who": "ann", "why": "abuse", "for": "1h",
+        });
+        let (status, said) = service.send("POST", "/adjustments", &headers, body.to_string().as_bytes());
+        assert_eq!(status, 201, "{said}");
+    }
+    for (user, passes) in [("eve", 0), ("ann", 7), ("bob", 5)] {
+        let mut passed = 0;
+        for _ in 0..7 {
+            passed += usize::from(service.passes("shop", &[("user", user)]).await);
+        }
+        assert_eq!(passed, passes, "{user}");
+    }
+    wait_until("a comparison", || report(&service)["compared"] == 21);
+    let told = report(&service);
+    assert_eq!((&told["newly_denied"], &told["newly_allowed"]), (&3.into(), &0.into()), "{told}");
+    assert_eq!(told["rules"][0]["examples"][0]["asked"], "user=bob", "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -630,12 +646,12 @@ fn a_panic_costs_what_was_queued_and_not_the_comparison() {
     let fragile = Arc::new(Fragile { rules: rules_in_force, breaks, broken: AtomicU32::new(0) });
     tried.candidates.put_in_force(Arc::clone(&fragile) as _);
     tried.candidates.settle(Ok(rules(&shop(Algorithm::FixedWindow, 10))));
-    let offer = |user: &str| of_user(user, 1).iter().for_each(|event| tried.candidates.offer(&event.request));
+    let offer = |user: &str| of_user(user, 1).iter().for_each(|event| tried.candidates.offer(&event.request, None));
     offer("ann");
     fragile.breaks.store(true, Ordering::Relaxed);
     tried.candidates.follow().unwrap();
     wait_until("it has panicked", || fragile.broken.load(Ordering::Relaxed) > 0);
     fragile.breaks.store(false, Ordering::Relaxed);
     offer("bob");
-    wait_until("it goes on", || tried.candidates.report().compared == 1);
+    wait_until("it goes on", || tried.candidates.report().differences.compared == 1);
 }

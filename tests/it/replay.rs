@@ -14,7 +14,8 @@ use tempfile::TempDir;
 use tollgate::engine::algorithm::{Algorithm, Ask, Caller, State};
 use tollgate::engine::plan::PlanOptions;
 use tollgate::engine::rules::{Allowance, Rules};
-use tollgate::replay::{Event, Goal, GoalOf, Log, MappingOptions, Reading, Report, Requests, Run, Search};
+use tollgate::evaluate::{Goal, GoalOf, RuleSet, Run, RunOptions, Search};
+use tollgate::replay::{Event, Log, MappingOptions, Reading, Report, Requests};
 use tollgate::sources::files::load::{self, LoadOptions, NamedText, Sources};
 
 use crate::support::tollgate::command;
@@ -56,8 +57,8 @@ fn requests(lines: &[(u64, usize, u64)]) -> Vec<Event> {
 
 fn replayed(rules: &Rules, events: &[Event]) -> (Vec<bool>, Report) {
     let options = PlanOptions::default();
-    let mut run = Run::new(rules, &options);
-    let denied = events.iter().map(|event| run.decide(event).unwrap().is_denied).collect();
+    let mut run = Run::new(RuleSet::new(rules, &options), RunOptions::default());
+    let denied = events.iter().map(|event| run.decide(event).unwrap().unwrap().over_limit).collect();
     (denied, Report::new(Default::default(), &run))
 }
 
@@ -113,7 +114,7 @@ proptest! {
     ) {
         let (options, events) = (PlanOptions::default(), requests(&lines));
         let present = rules(&of_users(algorithm, 3, period_ms));
-        let mut run = Run::new(&present, &options);
+        let mut run = Run::new(RuleSet::new(&present, &options), RunOptions::default());
         events.iter().for_each(|event| drop(run.decide(event).unwrap()));
         let of = if of_keys { GoalOf::Keys } else { GoalOf::Requests };
         let mut search = Search::new(Goal { percent: percent.into(), of }, &run, Some("per-user"));
@@ -235,7 +236,7 @@ fn a_report_says_whom_each_limit_denies_when_and_what_changes() {
     assert_eq!((&user["rule"], &user["denied"], &report["denied"]), (&"per-user".into(), &31.into(), &31.into()));
     assert_eq!((&path["role"], &path["denied"]), (&"shadow_mode".into(), &12.into()));
     assert_eq!((&stream["not_replayed"], &stream["denied"]), (&true.into(), &0.into()));
-    assert_eq!(report["against"]["newly_denied"]["requests"], 3);
+    assert_eq!(report["against"]["newly_denied"], 3);
 }
 
 #[test]

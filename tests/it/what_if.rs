@@ -17,9 +17,10 @@ use tollgate::engine::clock::GivenClock;
 use tollgate::engine::descriptor::{Descriptor, Entry, Override, Request, Unit};
 use tollgate::engine::plan::PlanOptions;
 use tollgate::engine::rules::Rules;
+use tollgate::evaluate::{LimitReport, RuleSet, Run, RunOptions};
 use tollgate::observe::redaction::Values;
 use tollgate::observe::what_if::{Question, Trial, WhatIf, WhatIfError, WhatIfOptions};
-use tollgate::replay::{Event, LimitReport, MappingOptions, Reading, Report, Requests, Run};
+use tollgate::replay::{Event, MappingOptions, Reading, Requests};
 use tollgate::sources::files::load::{self, LoadOptions, NamedText, Sources};
 
 use crate::console::{TOKEN, ask, start};
@@ -124,9 +125,9 @@ fn question(number: u32) -> Question {
 /// Decisions, denials, keys, keys that are denied: of the limit of users, by a replay of these rules.
 fn replayed(text: &str, events: &[Event]) -> (u64, u64, u64, u64) {
     let (rules, options) = (rules(text), PlanOptions::default());
-    let mut run = Run::new(&rules, &options);
+    let mut run = Run::new(RuleSet::new(&rules, &options), RunOptions::default());
     events.iter().for_each(|event| drop(run.decide(event).unwrap()));
-    let limits = Report::new(Default::default(), &run).limits;
+    let limits = run.limit_reports(0);
     let limit = limits.iter().find(|limit| limit.rule == "per-user").unwrap();
     (limit.decisions, limit.denied, limit.keys, limit.keys_denied)
 }
@@ -224,9 +225,9 @@ proptest! {
             let scene = Scene::new(&text, WhatIfOptions { sample: 0.5, ..options() }).see(&events);
             // The log of the sample says the same to `tollgate replay`.
             let (rules, plan) = (rules(&text), PlanOptions::default());
-            let mut run = Run::new(&rules, &plan);
+            let mut run = Run::new(RuleSet::new(&rules, &plan), RunOptions::default());
             scene.logged().iter().for_each(|event| drop(run.decide(event).unwrap()));
-            let replayed = Report::new(Default::default(), &run).limits;
+            let replayed = run.limit_reports(0);
             let overview = scene.what_if.overview().unwrap().rules;
             for line in &overview {
                 let LimitReport { decisions, denied, keys, .. } =

@@ -17,10 +17,8 @@ use flate2::bufread::MultiGzDecoder;
 use crate::command::output::print;
 use crate::engine::plan::PlanOptions;
 use crate::engine::rules::Rules;
-use crate::replay::{
-    Comparison, Event, Format, FormatError, Goal, Log, MappingOptions, Read, Reading as LogReading, Report, Requests,
-    Run, Search,
-};
+use crate::evaluate::{Comparison, Goal, GoalError, RuleSet, Run, RunOptions, Search};
+use crate::replay::{Event, Format, FormatError, Log, MappingOptions, Read, Reading as LogReading, Report, Requests};
 use crate::settings::{Deciding, Reading, RulesSettings};
 use crate::sources::files::load::{self, Sources};
 
@@ -122,7 +120,7 @@ fn format(text: &str) -> Result<LineFormat, FormatError> {
     Format::parse(text).map(LineFormat)
 }
 
-fn goal(text: &str) -> Result<Goal, crate::replay::GoalError> {
+fn goal(text: &str) -> Result<Goal, GoalError> {
     text.parse()
 }
 
@@ -178,18 +176,20 @@ impl Replay {
             ..PlanOptions::default()
         };
         let reading = self.log_reading(new)?;
-        let mut run = Run::new(new, &options);
-        let mut before = old.map(|old| (Run::new(old, &options), Comparison::default()));
+        let begin = |rules| Run::new(RuleSet::new(rules, &options), RunOptions::default());
+        let (mut run, mut before) = (begin(new), old.map(|old| (begin(old), Comparison::default())));
         let read = self.each(&reading, "replaying".to_owned(), |event| {
-            let judged = run.decide(event)?;
-            if let Some((before, comparison)) = &mut before {
-                comparison.add(event, &before.decide(event)?, &judged);
+            let decision = run.decide(event)?;
+            if let Some((before, comparison)) = &mut before
+                && let (Some(old), Some(new)) = (before.decide(event)?, decision)
+            {
+                comparison.add(event.into(), (&old, &new), |_, _| {});
             }
             Ok(())
         })?;
         let mut report = Report::new(read, &run);
         if let Some((before, comparison)) = &before {
-            report = report.against(before, &run, comparison);
+            report = report.against(before, comparison);
         }
         if let Some(goal) = self.suggest {
             let mut search = Search::new(goal, &run, self.rule.as_deref());

@@ -353,13 +353,11 @@ impl<'a> Plan<'a> {
         self
     }
 
-    /// Replaces the limits of rules by the result of `other`.
+    /// Replaces the limits by the result of `other`.
     #[must_use]
-    pub fn with_limits(mut self, other: impl Fn(&RuleLimit, &Limit) -> Limit) -> Plan<'a> {
+    pub fn with_limits(mut self, other: impl Fn(Source<'a>, &Limit) -> Limit) -> Plan<'a> {
         for Asked { check, source, .. } in &mut self.asked {
-            if let Source::Rule(_, rule_limit) = *source {
-                check.limit = other(rule_limit, &check.limit);
-            }
+            check.limit = other(*source, &check.limit);
         }
         self
     }

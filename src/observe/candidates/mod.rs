@@ -3,26 +3,23 @@
 //! ```text
 //! worker ─▶ sample       selects keys by their hash, the same on every instance, and copies their requests
 //! thread ─▶ trial        decides each request by the rules in force and by the candidates, on one clock
-//!           tally        counts differences by rule, and keeps the latest examples
 //! people ◀─ report       for `GET /candidates`
 //! ```
 //!
 //! Each set of rules counts in its own memory, which is empty when the trial starts. So a difference comes from the
-//! rules, not from Redis or from earlier counts. No answer depends on a trial, and it does not touch the service's
+//! rules, not from Redis or from earlier counts. Adjustments in force apply to both sets. No answer depends on a trial, and it does not touch the service's
 //! counters.
 
 mod report;
-mod tally;
 mod trial;
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
-use std::thread;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use crate::engine::adjustment::InForce;
 use crate::engine::clock::Clock;
 use crate::engine::descriptor::Request;
 use crate::engine::plan::{CounterKeys, PlanOptions};
@@ -31,19 +28,14 @@ use crate::engine::rules::diff::Summary;
 use crate::engine::rules::report::RulesError;
 use crate::metrics::CandidateMetrics;
 use crate::observe::redaction::Values;
-use crate::observe::sample::{Queue, Sampling, Share, Shared, Waiting};
+use crate::observe::sample::{self, Queue, RETRY, Sampling, Share, Shared, Waiting};
 use crate::observe::watch::{Observed, Observer, Watch};
-use tally::Tally;
 use trial::{Room, Trial};
 
-pub use report::{Example, Report, RuleReport};
+pub use report::Report;
 
-/// Interval at which the thread takes queued requests.
-const TICK: Duration = Duration::from_millis(50);
 /// Interval at which differences are logged.
 const TELL: Duration = Duration::from_secs(60);
-/// Pause after a panic.
-const RETRY: Duration = Duration::from_secs(1);
 /// The most memory of queued requests, in bytes.
 const MOST_QUEUED_BYTES: usize = 4 << 20;
 
@@ -96,9 +88,9 @@ impl Candidates {
         }
     }
 
-    /// Queues a copy of a decided request if its keys are sampled.
-    pub fn offer(&self, request: &Request) {
-        self.queue.offer(request);
+    /// Queues a copy of a request that was decided with these adjustments, if its keys are sampled.
+    pub fn offer(&self, request: &Request, adjustments: Option<&Arc<InForce>>) {
+        self.queue.offer(request, adjustments);
     }
 
     /// Sets the rules in force. A trial continues if their content is unchanged, and restarts if it differs.
@@ -154,8 +146,8 @@ impl Candidates {
         self.metrics.record_dropped(dropped);
         let mut state = self.state.lock();
         let Some(trial) = &mut state.trial else { return };
-        for (at_ms, request) in &requests {
-            match trial.compare(*at_ms, request, &self.metrics) {
+        for copied in &requests {
+            match trial.compare(copied, &self.metrics) {
                 Room::Enough => {}
                 Room::UsedUp => {
                     trial.halve();
@@ -176,20 +168,24 @@ impl Candidates {
     /// # Errors
     /// Fails if the system cannot create a thread.
     pub fn follow(self: &Arc<Self>) -> io::Result<()> {
-        let candidates = Arc::downgrade(self);
-        thread::Builder::new().name("candidates".to_owned()).spawn(move || follow(&candidates))?;
-        Ok(())
+        let panicked = || tracing::error!(retry = ?RETRY, "a panic while candidates are compared");
+        let mut told = Instant::now();
+        sample::follow(self, "candidates", panicked, move |candidates| {
+            candidates.evaluate();
+            if told.elapsed() >= TELL {
+                told = Instant::now();
+                candidates.tell();
+            }
+        })
     }
 
     /// Logs differences that were not logged before.
     fn tell(&self) {
         let mut state = self.state.lock();
-        let Some(Trial { tally: Tally { compared, newly_denied, newly_allowed, .. }, .. }) = &state.trial else {
-            return;
-        };
-        let (compared, now) = (*compared, (*newly_denied, *newly_allowed));
+        let Some(trial) = &state.trial else { return };
+        let [compared, newly_denied, newly_allowed] = trial.comparison.counts();
+        let now = (newly_denied, newly_allowed);
         if now != std::mem::replace(&mut state.told, now) {
-            let (newly_denied, newly_allowed) = now;
             tracing::info!(compared, newly_denied, newly_allowed, "candidate rules decide requests otherwise");
         }
     }
@@ -216,26 +212,6 @@ impl Observer for Candidates {
 
 impl Watch for Candidates {
     fn decided(&self, observed: &Observed<'_, '_>) {
-        self.offer(observed.request);
-    }
-}
-
-fn follow(candidates: &Weak<Candidates>) {
-    let mut told = Instant::now();
-    loop {
-        thread::sleep(TICK);
-        let Some(candidates) = candidates.upgrade() else { return };
-        let done = catch_unwind(AssertUnwindSafe(|| {
-            candidates.evaluate();
-            if told.elapsed() >= TELL {
-                told = Instant::now();
-                candidates.tell();
-            }
-        }));
-        if done.is_err() {
-            // The requests that caused it have left the queue.
-            tracing::error!(retry = ?RETRY, "a panic while candidates are compared");
-            thread::sleep(RETRY);
-        }
+        self.offer(observed.request, observed.adjustments);
     }
 }

@@ -3,16 +3,11 @@
 use std::sync::Arc;
 
 use super::CandidateOptions;
-use super::tally::{Compared, Tally};
-use crate::engine::check::{Check, StoreError, Verdicts};
-use crate::engine::clock::GivenClock;
-use crate::engine::decision::Decision;
-use crate::engine::descriptor::Request;
-use crate::engine::plan::{MAX_WORK, Names, Plan, PlanOptions};
+use crate::engine::plan::PlanOptions;
 use crate::engine::rules::diff::Summary;
+use crate::evaluate::{Arrival, Comparison, Evaluator, RuleSet};
 use crate::metrics::CandidateMetrics;
-use crate::observe::sample::Sampling;
-use crate::store::memory::MemoryStore;
+use crate::observe::sample::{Copied, Sampling};
 
 /// Counters may use this many eighths of their memory. With less room to spare, a request could find memory for one set
 /// of rules and not for the other.
@@ -23,19 +18,13 @@ pub(super) struct Trial {
     pub(super) sampling: Arc<Sampling<2>>,
     pub(super) summary: Summary,
     pub(super) begin_ms: u64,
-    pub(super) tally: Tally,
+    pub(super) comparison: Comparison,
     plan: PlanOptions,
     replicas: u32,
     /// The most memory of the counters of each set of rules, in bytes.
     most_bytes: usize,
-    counters: Counters,
-}
-
-/// The counters of both sets.
-struct Counters {
-    clock: GivenClock,
-    in_force: MemoryStore<GivenClock>,
-    candidates: MemoryStore<GivenClock>,
+    /// The rules in force and the candidates.
+    evaluators: [Evaluator; 2],
 }
 
 /// Whether there is memory for more counters.
@@ -43,14 +32,6 @@ struct Counters {
 pub(super) enum Room {
     Enough,
     UsedUp,
-}
-
-impl Counters {
-    fn new(most_bytes: usize) -> Counters {
-        let clock = GivenClock::default();
-        let store = || MemoryStore::new(clock.clone(), most_bytes);
-        Counters { in_force: store(), candidates: store(), clock }
-    }
 }
 
 impl Trial {
@@ -65,59 +46,45 @@ impl Trial {
             sampling,
             summary,
             begin_ms,
-            tally: Tally::new(options.values.clone()),
+            comparison: Comparison::new(options.values.clone()),
             plan: options.plan.clone(),
             replicas: options.replicas,
             most_bytes,
-            counters: Counters::new(most_bytes),
+            evaluators: [most_bytes; 2].map(Evaluator::new),
         }
     }
 
     /// Continues with half of the sample. The counters of both sets of rules are emptied, to keep them comparable.
     pub(super) fn halve(&mut self) {
         self.sampling = Arc::new(self.sampling.half());
-        self.counters = Counters::new(self.most_bytes);
+        self.evaluators = [self.most_bytes; 2].map(Evaluator::new);
     }
 
-    /// Decides a request by both sets if one of its keys is sampled. All of its descriptors take part in that, because
-    /// one may replace the limits of another or deny the request. Of the verdicts, only those of sampled keys are
-    /// counted. A request is not compared if there is no memory for it.
-    pub(super) fn compare(&mut self, at_ms: u64, request: &Request, metrics: &CandidateMetrics) -> Room {
-        let picked = self.sampling.picked(request);
-        if !picked.contains(&true) {
-            return Room::Enough;
-        }
-        let Counters { clock, in_force, candidates } = &self.counters;
-        let bytes = in_force.bytes().max(candidates.bytes());
-        if bytes >= self.most_bytes / 8 * MOST_EIGHTHS {
+    /// Decides a request by both sets if one of its keys is sampled, both with the adjustments that the service decided
+    /// it with. All of its descriptors take part in that, because one may replace the limits of another or deny the
+    /// request. Of the verdicts, only those of sampled keys are counted. A request is not compared if there is no
+    /// memory for it, or if the service would reject it as invalid by one of the sets.
+    pub(super) fn compare(&mut self, copied: &Copied, metrics: &CandidateMetrics) -> Room {
+        let Copied { at_ms, request, adjustments } = copied;
+        let Some(outside) = self.sampling.outside(request) else { return Room::Enough };
+        if self.evaluators.iter().any(|evaluator| evaluator.bytes() >= self.most_bytes / 8 * MOST_EIGHTHS) {
             return Room::UsedUp;
         }
-        clock.set(at_ms);
-        let sampling = Arc::clone(&self.sampling);
-        let [old, new] = sampling
-            .rules()
-            .each_ref()
-            .map(|rules| Plan::new(&self.plan, (**rules).as_ref(), request, Names::default()));
-        // The service rejects such requests as invalid.
-        if old.work().max(new.work()) > MAX_WORK {
-            return Room::Enough;
+        let arrival = Arrival { at_ms: *at_ms, request, outside: &outside };
+        let [in_force, candidates] = self.sampling.rules().each_ref().map(|rules| RuleSet {
+            adjustments: adjustments.as_deref(),
+            replicas: self.replicas,
+            has_releases: true,
+            ..RuleSet::new((**rules).as_ref(), &self.plan)
+        });
+        let [of_rules, of_candidates] = &self.evaluators;
+        match (of_rules.decide(&in_force, arrival), of_candidates.decide(&candidates, arrival)) {
+            (Ok(Some(old)), Ok(Some(new))) => {
+                self.comparison.add(arrival, (&old, &new), |rule, difference| metrics.record(rule, difference));
+                Room::Enough
+            }
+            (Ok(_), Ok(_)) => Room::Enough,
+            _ => Room::UsedUp,
         }
-        let decided = (decide(old, in_force, self.replicas), decide(new, candidates, self.replicas));
-        let (Ok(old), Ok(new)) = decided else { return Room::UsedUp };
-        self.tally.add(&Compared { at_ms, request, picked: &picked, old: &old, new: &new }, metrics);
-        Room::Enough
     }
-}
-
-/// Decides a plan by this instance's share of each limit.
-fn decide<'a>(plan: Plan<'a>, store: &MemoryStore<GivenClock>, replicas: u32) -> Result<Decision<'a>, StoreError> {
-    let verdicts = match plan.asked() {
-        [] => Verdicts::new(),
-        asked if replicas <= 1 => store.decide(asked)?,
-        asked => {
-            let part = |check: &Check| Check { limit: check.limit.divided_by(replicas), ..check.clone() };
-            store.decide(&asked.iter().map(|asked| part(&asked.check)).collect::<Vec<_>>())?
-        }
-    };
-    Ok(plan.conclude(&verdicts))
 }

@@ -54,8 +54,8 @@ pub struct Sampling<const N: usize> {
     shares: bool,
 }
 
-/// Whether each descriptor of a request is sampled.
-pub type Picked = SmallVec<[bool; 8]>;
+/// Indices of the descriptors of a request that are not sampled.
+pub type Outside = SmallVec<[usize; 4]>;
 
 impl<const N: usize> Sampling<N> {
     /// Creates a selection of this share of the keys that these rules count.
@@ -96,9 +96,11 @@ impl<const N: usize> Sampling<N> {
         (0..request.descriptors.len()).any(|descriptor| self.picks(request, descriptor))
     }
 
-    /// Returns whether each descriptor of a request is sampled.
-    pub fn picked(&self, request: &Request) -> Picked {
-        (0..request.descriptors.len()).map(|descriptor| self.picks(request, descriptor)).collect()
+    /// Returns the descriptors of a request that are not sampled; `None` if no descriptor is sampled.
+    pub fn outside(&self, request: &Request) -> Option<Outside> {
+        let descriptors = 0..request.descriptors.len();
+        let outside: Outside = descriptors.filter(|descriptor| !self.picks(request, *descriptor)).collect();
+        (outside.len() < request.descriptors.len()).then_some(outside)
     }
 
     /// Returns whether one descriptor of a request is sampled.

@@ -16,10 +16,7 @@ mod ring;
 mod trial;
 
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Weak};
-use std::thread;
-use std::time::Duration;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
@@ -28,18 +25,14 @@ use crate::engine::clock::Clock;
 use crate::engine::descriptor::Request;
 use crate::engine::plan::{CounterKeys, PlanOptions};
 use crate::engine::rules::Rules;
+use crate::evaluate::Goal;
 use crate::observe::redaction::Values;
-use crate::observe::sample::{Queue, Sampling, Share, Shared};
+use crate::observe::sample::{self, Copied, Queue, RETRY, Sampling, Share, Shared};
 use crate::observe::watch::{Observed, Observer, Watch};
-use crate::replay::Goal;
 use ring::Ring;
 
 pub use trial::{Kept, LimitOfRule, Overview, RuleLine, Trial};
 
-/// Interval at which the thread takes queued requests.
-const TICK: Duration = Duration::from_millis(50);
-/// Pause after a panic.
-const RETRY: Duration = Duration::from_secs(1);
 /// The most memory of queued requests, in bytes.
 const MOST_WAITING_BYTES: usize = 2 << 20;
 /// The most memory of the ring, in bytes.
@@ -127,7 +120,7 @@ impl WhatIf {
 
     /// Queues a copy of a decided request if its keys are sampled.
     pub fn offer(&self, request: &Request) {
-        self.queue.offer(request);
+        self.queue.offer(request, None);
     }
 
     /// Sets the rules in force. The ring is emptied if they may select other keys.
@@ -151,7 +144,8 @@ impl WhatIf {
         let waiting = self.queue.take();
         state.dropped += waiting.dropped;
         let Some(sampling) = self.queue.sampling() else { return };
-        for (at_ms, request) in waiting.requests.into_iter().filter(|(_, request)| sampling.picks_any(request)) {
+        let sampled = waiting.requests.into_iter().filter(|copied| sampling.picks_any(&copied.request));
+        for Copied { at_ms, request, .. } in sampled {
             state.ring.push((at_ms, request), (self.options.requests, MOST_RING_BYTES));
         }
     }
@@ -161,9 +155,8 @@ impl WhatIf {
     /// # Errors
     /// Fails if the system cannot create a thread.
     pub fn follow(self: &Arc<Self>) -> io::Result<()> {
-        let what_if = Arc::downgrade(self);
-        thread::Builder::new().name("what-if".to_owned()).spawn(move || follow(&what_if))?;
-        Ok(())
+        let panicked = || tracing::error!(retry = ?RETRY, "a panic while requests are kept to be replayed");
+        sample::follow(self, "what-if", panicked, WhatIf::keep)
     }
 }
 
@@ -177,17 +170,5 @@ impl Observer for WhatIf {
 impl Watch for WhatIf {
     fn decided(&self, observed: &Observed<'_, '_>) {
         self.offer(observed.request);
-    }
-}
-
-fn follow(what_if: &Weak<WhatIf>) {
-    loop {
-        thread::sleep(TICK);
-        let Some(what_if) = what_if.upgrade() else { return };
-        if catch_unwind(AssertUnwindSafe(|| what_if.keep())).is_err() {
-            // The requests that caused it have left the queue.
-            tracing::error!(retry = ?RETRY, "a panic while requests are kept to be replayed");
-            thread::sleep(RETRY);
-        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::sync::Arc;
-use std::time::{Duration, Instant, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -10,10 +10,9 @@ use super::ring::Event;
 use super::{Question, WhatIf, WhatIfError};
 use crate::engine::algorithm::{Limit, LimitErrors};
 use crate::engine::check::StoreError;
-use crate::engine::descriptor::Request;
 use crate::engine::rules::{Allowance, Rule, RuleLimit, Rules};
-use crate::observe::sample::{Picked, Sampling};
-use crate::replay::{LimitReport, Peaks, Point, Read, Report, Run, Search, Suggestion, Trying, UpTo};
+use crate::evaluate::{Arrival, LimitReport, Peaks, Point, RuleSet, Run, RunOptions, Search, Suggestion, UpTo, time};
+use crate::observe::sample::Sampling;
 
 /// Time limit of a replay.
 pub(super) const LONGEST: Duration = Duration::from_secs(10);
@@ -125,9 +124,9 @@ impl WhatIf {
     /// Fails if the requests cannot be replayed.
     pub fn overview(&self) -> Result<Overview, WhatIfError> {
         self.replay(|scene| {
-            let mut run = Run::trying(scene.rules(), &self.options.plan, self.trying(None));
-            scene.each(|at_ms, request, picked| run.decide_at(at_ms, request, |it| picked[it]).map(drop))?;
-            let mut limits = Report::new(Read::default(), &run).limits;
+            let mut run = self.run(scene, None);
+            scene.each(|arrival| run.decide(arrival).map(drop))?;
+            let mut limits = run.limit_reports(0);
             limits.retain(|limit| !limit.not_replayed);
             limits.sort_by_key(|limit| Reverse(limit.decisions));
             let more_rules = limits.len().saturating_sub(MOST_RULES);
@@ -163,30 +162,29 @@ impl WhatIf {
     }
 
     fn try_on(&self, scene: &Scene, question: &Question) -> Result<Trial, Trouble> {
-        let (rules, plan) = (scene.rules(), &self.options.plan);
-        let found = find(rules, question)?;
-        let (rule, of_rule, in_force) = found;
+        let (rule, of_rule, in_force) = find(scene.rules(), question)?;
         let tried = other(&in_force, question).map_err(WhatIfError::Limit)?;
         if in_force.algorithm().has_holders() || tried.algorithm().has_holders() {
             return Err(WhatIfError::Concurrency.into());
         }
-        let told_by = |limit: Option<Limit>| {
-            let limit = limit.map(|limit| (of_rule.id, limit));
-            let mut run = Run::trying(rules, plan, self.trying(limit));
-            scene.each(|at_ms, request, picked| run.decide_at(at_ms, request, |it| picked[it]).map(drop))?;
-            let search = question.goal.filter(|_| limit.is_some());
-            let search = search.map(|goal| Search::of(goal, &run, |limit| limit.id == of_rule.id));
-            // Frees the counters of the run before those of the search are created.
-            Ok::<_, Trouble>((run.told_by((rule, of_rule), MOST_KEYS), search))
+        // One replay after the other, so that each may use all of the memory.
+        let now = {
+            let mut run = self.run(scene, None);
+            scene.each(|arrival| run.decide(arrival).map(drop))?;
+            run.limit_report((rule, of_rule), MOST_KEYS)
         };
-        let (now, _) = told_by(None)?;
-        let (then, search) = told_by(Some(tried))?;
+        let mut peaks = Peaks::new(of_rule.id, tried.period_ms());
+        let (then, search) = {
+            let mut run = self.run(scene, Some((of_rule.id, tried)));
+            scene.each(|arrival| {
+                let decision = run.decide(arrival)?;
+                decision.iter().for_each(|decision| peaks.add(arrival, decision));
+                Ok(())
+            })?;
+            let search = question.goal.map(|goal| Search::of(goal, &run, |limit| limit.id == of_rule.id));
+            (run.limit_report((rule, of_rule), MOST_KEYS), search)
+        };
         let suggestion = search.map(|search| self.suggest(scene, search)).transpose()?.flatten();
-        let mut peaks = Peaks::new(rules, plan, (of_rule.id, tried.period_ms()));
-        scene.each(|at_ms, request, picked| {
-            peaks.add(at_ms, request, |it| picked[it]);
-            Ok(())
-        })?;
         let replicas = u64::from(self.replicas());
         let whole = |UpTo { hits, keys }| UpTo { hits: hits * replicas, keys };
         Ok(Trial {
@@ -203,7 +201,7 @@ impl WhatIf {
     /// Returns the number for all instances together that denies no more than the goal.
     fn suggest(&self, scene: &Scene, mut search: Search<'_>) -> Result<Option<Suggestion>, Trouble> {
         while !search.is_done() {
-            scene.each(|at_ms, request, picked| search.decide_at(at_ms, request, |it| picked[it]))?;
+            scene.each(|arrival| search.decide(arrival))?;
             search.narrow();
         }
         let whole = |number: u32| number.saturating_mul(self.replicas());
@@ -219,15 +217,14 @@ impl WhatIf {
         self.options.replicas.max(1)
     }
 
-    fn trying(&self, limit: Option<(usize, Limit)>) -> Trying {
-        let values = self.options.values.clone();
-        Trying { limit, replicas: self.replicas(), values, most_bytes: MOST_BYTES }
+    /// Returns a run of the rules in force, in which another limit may replace one of them.
+    fn run<'s>(&'s self, scene: &'s Scene, tried: Option<(usize, Limit)>) -> Run<'s> {
+        let rules = RuleSet { tried, replicas: self.replicas(), ..RuleSet::new(scene.rules(), &self.options.plan) };
+        Run::new(rules, RunOptions { values: self.options.values.clone(), most_bytes: MOST_BYTES })
     }
 
     fn kept(&self, scene: &Scene) -> Kept {
-        let time = |(at_ms, _): &Event| {
-            humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(*at_ms)).to_string()
-        };
+        let time = |(at_ms, _): &Event| time(*at_ms);
         Kept {
             sample: self.options.sample,
             sample_now: scene.sampling.share().as_ratio(),
@@ -245,15 +242,15 @@ impl Scene {
         (*self.sampling.rules()[0]).as_ref()
     }
 
-    /// Calls `visit` for every request, with which of its descriptors are sampled.
-    fn each(&self, mut visit: impl FnMut(u64, &Request, &Picked) -> Result<(), StoreError>) -> Result<(), Trouble> {
-        for some in self.events.chunks(BETWEEN_LOOKS) {
-            if Instant::now() >= self.end {
+    /// Calls `visit` for every request with a sampled key.
+    fn each(&self, mut visit: impl FnMut(Arrival<'_>) -> Result<(), StoreError>) -> Result<(), Trouble> {
+        for (index, (at_ms, request)) in self.events.iter().enumerate() {
+            if index.is_multiple_of(BETWEEN_LOOKS) && Instant::now() >= self.end {
                 return Err(WhatIfError::TooLong.into());
             }
-            let mut each = some.iter().map(|(at_ms, request)| (*at_ms, request, self.sampling.picked(request)));
+            let Some(outside) = self.sampling.outside(request) else { continue };
             // A memory store fails only for lack of memory.
-            each.try_for_each(|(at_ms, request, picked)| visit(at_ms, request, &picked)).map_err(|_| Trouble::Room)?;
+            visit(Arrival { at_ms: *at_ms, request, outside: &outside }).map_err(|_| Trouble::Room)?;
         }
         Ok(())
     }

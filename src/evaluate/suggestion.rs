@@ -11,16 +11,14 @@ use std::str::FromStr;
 
 use hashbrown::HashMap;
 
-use super::Event;
-use super::run::{self, Run};
+use super::run::Run;
 use super::tally::{KeyHash, Room};
+use super::{Arrival, RuleSet};
 use crate::engine::algorithm::Limit;
 use crate::engine::asked::Source;
 use crate::engine::check::{Check, StoreError};
 use crate::engine::clock::GivenClock;
-use crate::engine::descriptor::Request;
-use crate::engine::plan::{MAX_WORK, PlanOptions};
-use crate::engine::rules::{RuleLimit, Rules};
+use crate::engine::rules::RuleLimit;
 use crate::store::memory::MemoryStore;
 
 /// Numbers tried in a pass. Each is a bit in [`Target::denied_by`].
@@ -79,8 +77,7 @@ impl FromStr for Goal {
 #[derive(Debug)]
 pub struct Search<'r> {
     pub(super) goal: Goal,
-    pub(super) rules: &'r Rules,
-    options: &'r PlanOptions,
+    pub(super) rules: RuleSet<'r>,
     most_bytes: usize,
     pub(super) targets: Vec<Target>,
     /// The target of each limit by its ID.
@@ -147,7 +144,7 @@ impl<'r> Search<'r> {
     /// Creates a search for the limits that a run used and that `is_wanted` selects.
     pub fn of(goal: Goal, run: &Run<'r>, is_wanted: impl Fn(&RuleLimit) -> bool) -> Search<'r> {
         let rules = run.rules;
-        let targets = rules.limits().filter(|(_, limit)| is_wanted(limit)).filter_map(|(_, rule_limit)| {
+        let targets = rules.rules.limits().filter(|(_, limit)| is_wanted(limit)).filter_map(|(_, rule_limit)| {
             let (limit, _) = run.limit(rule_limit)?;
             let tally = &run.tallies[rule_limit.id];
             let is_replayed = tally.decisions > 0 && !limit.algorithm().has_holders();
@@ -169,9 +166,8 @@ impl<'r> Search<'r> {
         let targets: Vec<_> = targets.collect();
         let by_limit = targets.iter().enumerate().map(|(index, target)| (target.id, index)).collect();
         let (clock, room) = (GivenClock::default(), Room::default());
-        let (options, most_bytes) = (run.options, run.trying.most_bytes);
-        let stores = Vec::new();
-        let mut search = Search { goal, rules, options, most_bytes, targets, by_limit, clock, stores, room };
+        let (most_bytes, stores) = (run.options.most_bytes, Vec::new());
+        let mut search = Search { goal, rules, most_bytes, targets, by_limit, clock, stores, room };
         search.empty_stores();
         search
     }
@@ -181,30 +177,18 @@ impl<'r> Search<'r> {
         self.targets.iter().all(|target| target.found != Found::Searching)
     }
 
-    /// Tries the numbers of this pass on the next request.
+    /// Tries the numbers of this pass on the sampled descriptors of the next request.
     ///
     /// # Errors
-    /// Where there is no memory for its counters.
-    pub fn decide(&mut self, event: &Event) -> Result<(), StoreError> {
-        self.decide_at(event.at_ms, &event.request, |descriptor| event.is_sampled(descriptor))
-    }
-
-    /// Tries them on the sampled descriptors of a request that came at this time, in milliseconds since the Unix epoch.
-    ///
-    /// # Errors
-    /// See [`Search::decide`].
-    pub fn decide_at(
-        &mut self,
-        at_ms: u64,
-        request: &Request,
-        is_sampled: impl Fn(usize) -> bool,
-    ) -> Result<(), StoreError> {
-        self.clock.set(at_ms);
-        let plan = run::plan(self.options, self.rules, at_ms, request);
-        if plan.work() > MAX_WORK {
-            return Ok(());
-        }
-        for asked in plan.asked().iter().filter(|asked| is_sampled(asked.check.descriptor)) {
+    /// If there is no memory for its counters.
+    pub fn decide<'a>(&mut self, arrival: impl Into<Arrival<'a>>) -> Result<(), StoreError>
+    where
+        'r: 'a,
+    {
+        let arrival = arrival.into();
+        self.clock.set(arrival.at_ms);
+        let Some(plan) = self.rules.plan(arrival) else { return Ok(()) };
+        for asked in plan.asked().iter().filter(|asked| arrival.is_sampled(asked.check.descriptor)) {
             let Source::Rule(_, limit) = asked.source else { continue };
             let Some(index) = self.by_limit.get(&limit.id) else { continue };
             let target = &mut self.targets[*index];

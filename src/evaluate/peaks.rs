@@ -5,18 +5,14 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
-use super::run;
+use super::Arrival;
 use super::tally::{KeyHash, Room};
 use crate::engine::asked::Source;
-use crate::engine::descriptor::Request;
-use crate::engine::plan::PlanOptions;
-use crate::engine::rules::Rules;
+use crate::engine::decision::Decision;
 
 /// The peaks of a limit's keys.
 #[derive(Debug)]
-pub struct Peaks<'r> {
-    rules: &'r Rules,
-    options: &'r PlanOptions,
+pub struct Peaks {
     /// ID of the limit.
     id: usize,
     period_ms: u64,
@@ -41,16 +37,16 @@ pub struct UpTo {
     pub keys: u64,
 }
 
-impl<'r> Peaks<'r> {
+impl Peaks {
     /// Creates empty peaks of the limit with this ID, within periods of this length.
-    pub fn new(rules: &'r Rules, options: &'r PlanOptions, (id, period_ms): (usize, u64)) -> Peaks<'r> {
-        Peaks { rules, options, id, period_ms, keys: HashMap::new(), room: Room::default() }
+    pub fn new(id: usize, period_ms: u64) -> Peaks {
+        Peaks { id, period_ms, keys: HashMap::new(), room: Room::default() }
     }
 
-    /// Adds the sampled descriptors of a request. Requests come in the order of time.
-    pub fn add(&mut self, at_ms: u64, request: &Request, is_sampled: impl Fn(usize) -> bool) {
-        let plan = run::plan(self.options, self.rules, at_ms, request);
-        for asked in plan.asked().iter().filter(|asked| is_sampled(asked.check.descriptor)) {
+    /// Adds the sampled descriptors of a decided request. Requests come in order of time.
+    pub fn add(&mut self, arrival: Arrival<'_>, decision: &Decision<'_>) {
+        let asked = decision.limits.iter().map(|limited| &limited.asked);
+        for asked in asked.filter(|asked| arrival.is_sampled(asked.check.descriptor)) {
             let hits = asked.check.ask.taken();
             if !matches!(asked.source, Source::Rule(_, limit) if limit.id == self.id) || hits == 0 {
                 continue;
@@ -61,7 +57,7 @@ impl<'r> Peaks<'r> {
                 None if self.room.take() => self.keys.entry(key).or_default(),
                 None => continue,
             };
-            peak.add(at_ms, hits, self.period_ms);
+            peak.add(arrival.at_ms, hits, self.period_ms);
         }
     }
 

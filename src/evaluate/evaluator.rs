@@ -1,0 +1,100 @@
+//! The evaluator: decides each request of a stream as the service would.
+
+use crate::engine::adjustment::InForce;
+use crate::engine::algorithm::Limit;
+use crate::engine::asked::Source;
+use crate::engine::check::StoreError;
+use crate::engine::clock::GivenClock;
+use crate::engine::decision::Decision;
+use crate::engine::plan::{MAX_WORK, Plan, PlanOptions};
+use crate::engine::rules::Rules;
+use crate::store::memory::MemoryStore;
+
+use super::Arrival;
+
+/// Rules to evaluate, with the circumstances of the stream.
+#[derive(Clone, Copy, Debug)]
+pub struct RuleSet<'r> {
+    /// The rules.
+    pub rules: &'r Rules,
+    /// Adjustments in force, if any.
+    pub adjustments: Option<&'r InForce>,
+    /// Options for planning requests.
+    pub options: &'r PlanOptions,
+    /// Number of instances that share each limit; the stream is from one of them.
+    pub replicas: u32,
+    /// Whether the stream contains the ends of streams. If not, concurrency limits are only peeked at.
+    pub has_releases: bool,
+    /// Another limit that replaces the one with this ID and uses its counters.
+    pub tried: Option<(usize, Limit)>,
+}
+
+impl<'r> RuleSet<'r> {
+    /// Returns these rules without differences, for all requests of the service, without the ends of streams.
+    pub fn new(rules: &'r Rules, options: &'r PlanOptions) -> RuleSet<'r> {
+        RuleSet { rules, adjustments: None, options, replicas: 1, has_releases: false, tried: None }
+    }
+
+    /// Returns the limit to use, for all instances together.
+    pub(super) fn whole(&self, id: usize, limit: &Limit) -> Limit {
+        self.tried.filter(|(other, _)| *other == id).map_or(*limit, |(_, other)| other)
+    }
+
+    /// Returns one instance's share of a limit.
+    pub(super) fn share(&self, limit: Limit) -> Limit {
+        if self.replicas > 1 { limit.divided_by(self.replicas) } else { limit }
+    }
+
+    /// Plans a request; `None` if the service would reject it as invalid, because it asks for too much work.
+    pub(super) fn plan<'a>(&self, Arrival { at_ms, request, .. }: Arrival<'a>) -> Option<Plan<'a>>
+    where
+        'r: 'a,
+    {
+        let names = self.options.counter_keys.names(|| at_ms);
+        let mut plan = Plan::adjusted(self.options, (self.rules, self.adjustments), request, names);
+        if !self.has_releases {
+            plan = plan.without_holders();
+        }
+        if self.tried.is_some() || self.replicas > 1 {
+            plan = plan.with_limits(|source, limit| {
+                self.share(match source {
+                    Source::Rule(_, of_rule) => self.whole(of_rule.id, limit),
+                    Source::Override(_) => *limit,
+                })
+            });
+        }
+        (plan.work() <= MAX_WORK).then_some(plan)
+    }
+}
+
+/// The counters of one set of rules, on the clock of a stream.
+#[derive(Debug)]
+pub struct Evaluator {
+    clock: GivenClock,
+    store: MemoryStore<GivenClock>,
+}
+
+impl Evaluator {
+    /// Creates an evaluator without counters. `most_bytes` is the most memory that they may take.
+    pub fn new(most_bytes: usize) -> Evaluator {
+        let clock = GivenClock::default();
+        Evaluator { store: MemoryStore::new(clock.clone(), most_bytes), clock }
+    }
+
+    /// Returns the approximate memory of all counters, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.store.bytes()
+    }
+
+    /// Decides the next request of the stream. Requests come in order of time. Returns `None` if the service would
+    /// reject it as invalid.
+    ///
+    /// # Errors
+    /// If there is no memory for its counters.
+    pub fn decide<'a>(&self, rules: &RuleSet<'a>, arrival: Arrival<'a>) -> Result<Option<Decision<'a>>, StoreError> {
+        self.clock.set(arrival.at_ms);
+        let Some(plan) = rules.plan(arrival) else { return Ok(None) };
+        let verdicts = if plan.asked().is_empty() { Default::default() } else { self.store.decide(plan.asked())? };
+        Ok(Some(plan.conclude(&verdicts)))
+    }
+}
