@@ -306,3 +306,22 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn keys_and_values_with_the_signs_of_paths_are_followed_to_their_rule() {
+    let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";
+    let (key, value) = ("'a|b=c'", "'x|y=z'");
+    let old = rules(&[&format!("{{domain: d, descriptors: [{{key: {key}, value: {value}, {limit}}}]}}")]);
+    // The requests of the removed rule reach the other one from now on.
+    let new = rules(&[&format!("{{domain: d, descriptors: [{{key: {key}, {limit}}}]}}")]);
+    let told = told(&old, &new);
+    assert!(told.contains("removed"), "{told}");
+    let mut afresh = 0;
+    diff::compare(&old, &new, &mut |change| {
+        let Kind::Removed(_, elsewhere) = change.kind else { return };
+        assert_eq!(elsewhere.map(|rule| &*rule.path), Some("a|b=c"), "{told}");
+        assert_eq!(change.counters, Counters::Kept, "{told}");
+        afresh += 1;
+    });
+    assert_eq!(afresh, 1, "{told}");
+}

@@ -334,13 +334,10 @@ fn reached<'r>(rules: &'r Rules, like: &Rule, request: &[Entry]) -> Option<&'r R
 
 /// Returns a descriptor that matches the rule, unless an earlier rule has a wildcard that matches it, too.
 pub fn example(rule: &Rule) -> Vec<Entry> {
-    let entry = |step: &str| {
-        let (key, value) = step.split_once('=').unwrap_or((step, "*"));
-        // A value that a rule has only by chance.
-        let filled = |text: &str| text.replace('*', "any-0b9a918f");
-        Entry { key: filled(key), value: filled(value) }
-    };
-    rule.path.split('|').map(entry).collect()
+    // A value that a rule has only by chance.
+    let filled = |text: &str| text.replace('*', "any-0b9a918f");
+    let levels = rule.keys_and_values();
+    levels.map(|(key, value)| Entry { key: filled(key), value: filled(value.unwrap_or("*")) }).collect()
 }
 
 /// Returns the counter of each limit for these entries, or `None` for an unlimited one.
