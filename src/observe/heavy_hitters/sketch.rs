@@ -11,8 +11,9 @@
 //! bounds the bytes of stored names, and supports several writers that do not wait.
 
 use std::mem;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 /// Number of keys that share a bucket.
 pub(super) const WAYS: usize = 8;
@@ -22,8 +23,20 @@ pub(super) const NAME_BYTES: usize = 512;
 
 /// Counts of the heaviest keys by 64-bit fingerprints.
 pub(super) struct Sketch {
-    buckets: Box<[Mutex<Bucket>]>,
+    buckets: Box<[Shared]>,
 }
+
+/// A bucket that many threads add to. A thread that finds it locked does not wait: it leaves its hits in the backlog.
+/// Otherwise the hottest key, which most threads add to at once, would lose most of its hits.
+struct Shared {
+    bucket: Mutex<Bucket>,
+    backlog: Backlog,
+}
+
+/// Hits that wait for the next thread that locks the bucket, of at most two keys. Each word has the last 40 bits of a
+/// key's fingerprint and the number of its hits; 0 if it is free.
+#[derive(Default)]
+struct Backlog([AtomicU64; 2]);
 
 /// The hits of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +82,7 @@ pub(super) struct Owner(pub(super) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Added {
     Counted,
-    /// Not counted, because another thread holds the bucket.
+    /// Not counted, because another thread holds the bucket, and other keys fill its backlog.
     Busy,
     /// Not counted, because the sketch has another owner by now.
     NotOwner,
@@ -78,14 +91,16 @@ pub(super) enum Added {
 impl Sketch {
     /// Creates a sketch with eight keys in each bucket. The number of buckets is rounded up to a power of two.
     pub(super) fn new(buckets: usize, owner: Owner) -> Sketch {
-        let bucket = || Mutex::new(Bucket { owner: owner.0, ..Bucket::default() });
+        let bucket = || Shared { bucket: Mutex::new(Bucket::of(owner)), backlog: Backlog::default() };
         Sketch { buckets: (0..buckets.next_power_of_two()).map(|_| bucket()).collect() }
     }
 
     /// Counts hits of a key. `name` is called only if the name is worth keeping.
     pub(super) fn add(&self, owner: Owner, print: u64, hits: u32, name: impl FnOnce() -> String) -> Added {
         let place = (print >> 40) as usize & (self.buckets.len() - 1);
-        match self.buckets[place].try_lock() {
+        let shared = &self.buckets[place];
+        match shared.try_lock() {
+            None if shared.backlog.add(print, hits) => Added::Counted,
             None => Added::Busy,
             Some(bucket) if bucket.owner != owner.0 => Added::NotOwner,
             Some(mut bucket) => {
@@ -103,7 +118,7 @@ impl Sketch {
     /// Empties the sketch and gives it to another owner.
     pub(super) fn give_to(&self, owner: Owner) {
         for bucket in &self.buckets {
-            *bucket.lock() = Bucket { owner: owner.0, ..Bucket::default() };
+            *bucket.lock() = Bucket::of(owner);
         }
     }
 
@@ -125,7 +140,63 @@ impl Sketch {
     }
 }
 
+impl Shared {
+    fn try_lock(&self) -> Option<MutexGuard<'_, Bucket>> {
+        self.bucket.try_lock().map(|bucket| self.settled(bucket))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Bucket> {
+        self.settled(self.bucket.lock())
+    }
+
+    /// Counts the backlog.
+    fn settled<'b>(&self, mut bucket: MutexGuard<'b, Bucket>) -> MutexGuard<'b, Bucket> {
+        self.backlog.take(|print, hits| bucket.add_waiting(print, hits));
+        bucket
+    }
+}
+
+impl Backlog {
+    const HITS_BITS: u32 = 24;
+    const MOST_HITS: u64 = (1 << Backlog::HITS_BITS) - 1;
+
+    /// Adds hits of a key. Returns whether there was room.
+    fn add(&self, print: u64, hits: u32) -> bool {
+        let key = print << Backlog::HITS_BITS;
+        let sum = |word: u64| {
+            let is_of_key = word == 0 || word & !Backlog::MOST_HITS == key;
+            let sum = (word & Backlog::MOST_HITS) + u64::from(hits);
+            is_of_key.then(|| key | sum.min(Backlog::MOST_HITS))
+        };
+        self.0.iter().any(|word| word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum).is_ok())
+    }
+
+    /// Takes all hits, each with the last 40 bits of its key's fingerprint.
+    fn take(&self, mut count: impl FnMut(u64, u32)) {
+        for word in &self.0 {
+            if word.load(Ordering::Relaxed) != 0 {
+                let word = word.swap(0, Ordering::Relaxed);
+                // No more than 24 bits.
+                count(word >> Backlog::HITS_BITS, (word & Backlog::MOST_HITS) as u32);
+            }
+        }
+    }
+}
+
 impl Bucket {
+    fn of(owner: Owner) -> Bucket {
+        Bucket { owner: owner.0, ..Bucket::default() }
+    }
+
+    /// Counts hits from the backlog. A key without a count stays without one: it was not heavy when its hits came.
+    fn add_waiting(&mut self, last_bits: u64, hits: u32) {
+        self.total += u64::from(hits);
+        let is_of_key = |print: u64| print << Backlog::HITS_BITS >> Backlog::HITS_BITS == last_bits;
+        if let Some(way) = (0..WAYS).find(|way| self.hits[*way] > 0 && is_of_key(self.prints[*way])) {
+            self.hits[way] = self.hits[way].saturating_add(hits);
+        }
+    }
+
     fn add(&mut self, print: u64, hits: u32, name: impl FnOnce() -> String) {
         self.total += u64::from(hits);
         let known = (0..WAYS).find(|way| self.prints[*way] == print && self.hits[*way] > 0);
@@ -211,6 +282,29 @@ mod tests {
         heaviest.sort_by_key(|heavy| std::cmp::Reverse(heavy.hits));
         heaviest.truncate(most);
         heaviest.into_iter().map(|heavy| heavy.name.map_or(u64::MAX, |name| name.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn the_key_that_all_threads_add_to_at_once_loses_no_hits() {
+        const THREADS: u64 = 16;
+        const HITS: u64 = 100_000;
+        let sketch = Sketch::new(1, OWNER);
+        std::thread::scope(|scope| {
+            for thread in 0..THREADS {
+                let sketch = &sketch;
+                scope.spawn(move || {
+                    for turn in 0..HITS {
+                        // One hit in ten is of another key of the same bucket.
+                        let key = if turn % 10 == 0 { 1 + thread % 4 } else { 0 };
+                        sketch.add(OWNER, print(key), 1, || key.to_string());
+                    }
+                });
+            }
+        });
+        let counts = sketch.counts();
+        let hot = counts.heaviest.iter().find(|heavy| heavy.print == print(0)).unwrap();
+        let counted = f64::from(hot.hits) / (THREADS * HITS * 9 / 10) as f64;
+        assert!(counted > 0.99 && counted <= 1.0, "{counted} of its hits are counted");
     }
 
     #[test]
