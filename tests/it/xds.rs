@@ -424,6 +424,11 @@ async fn a_policy_that_matches_128_headers_at_once_is_in_force(mut management: M
 
 /// As a client of its own, of a server at this port.
 fn follow(port: u16) -> mpsc::UnboundedReceiver<Event> {
+    follow_until(port, Arc::new(Notify::new()))
+}
+
+/// Follows a server, with a new stream whenever `asked` is notified.
+fn follow_until(port: u16, asked: Arc<Notify>) -> mpsc::UnboundedReceiver<Event> {
     let wait = Duration::from_millis(10);
     let options = Options {
         server: format!("127.0.0.1:{port}").parse().unwrap(),
@@ -438,8 +443,36 @@ fn follow(port: u16) -> mpsc::UnboundedReceiver<Event> {
         load: LoadOptions::default(),
     };
     let (events, received) = mpsc::unbounded_channel();
-    tokio::spawn(xds::follow(options, Arc::new(Notify::new()), events));
+    tokio::spawn(xds::follow(options, asked, events));
     received
+}
+
+#[tokio::test]
+async fn a_hangup_while_rules_are_put_in_force_forgets_none_of_them() {
+    let type_url = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig".to_owned();
+    let value = policy("eg/http", 3).encode_to_vec();
+    let resources = vec![prost_types::Any { type_url: type_url.clone(), value }];
+    let response = DiscoveryResponse { resources, type_url, ..DiscoveryResponse::default() };
+    let asked = Arc::new(Notify::new());
+    // Each stream is sent the same.
+    let mut events = follow_until(Fickle::start(vec![response]).await, Arc::clone(&asked));
+    let mut next = async || tokio::time::timeout(crate::support::SOON, events.recv()).await.unwrap().unwrap();
+    let offer = loop {
+        if let Event::Offered(offer) = next().await {
+            break offer;
+        }
+    };
+    asked.notify_one();
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    offer.in_force.send(()).expect("the client still waits for this");
+    let mut accepted = 0;
+    while accepted < 2 {
+        match next().await {
+            Event::Offered(_) => panic!("the rules are in force already"),
+            Event::Answered(_) => accepted += 1,
+            _ => {}
+        }
+    }
 }
 
 #[tokio::test]

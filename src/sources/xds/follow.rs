@@ -81,12 +81,9 @@ pub async fn follow(options: Options, asked: Arc<Notify>, events: mpsc::Unbounde
     loop {
         let begin = Instant::now();
         let mut following = Following::new(&options, &mut known, &events);
-        let end = tokio::select! {
-            end = following.run() => Some(end),
-            () = asked.notified() => None,
-        };
+        let end = following.run(&asked).await;
         let stood = following.first.is_some() || begin.elapsed() >= options.backoff.most;
-        let Some(error) = end else { continue };
+        let End::Failed(error) = end else { continue };
         failures = if stood { 1 } else { failures + 1 };
         let drawn = (random.hash_one(failures) >> 11) as f64 / (1_u64 << 53) as f64;
         let wait = options.backoff.delay(error.first_wait(&options), failures, drawn);
@@ -125,6 +122,13 @@ impl Known {
     fn has_refused_for(&self, reason: &str) -> bool {
         self.refused.as_ref().is_some_and(|refused| refused.resources.is_none() && refused.reason == reason)
     }
+}
+
+/// The end of a stream.
+enum End {
+    Failed(StreamError),
+    /// A new stream was asked for.
+    Asked,
 }
 
 /// One stream.
@@ -169,11 +173,16 @@ impl<'f> Following<'f> {
         let _ = self.events.send(event);
     }
 
-    /// Runs until the stream ends.
-    async fn run(&mut self) -> StreamError {
-        let mut stream = match Stream::open(self.options).await {
+    /// Runs until the stream ends, or until `asked` is notified and no response is being handled: rules that have been
+    /// offered may come into force, and must then be known.
+    async fn run(&mut self, asked: &Notify) -> End {
+        let opened = tokio::select! {
+            opened = Stream::open(self.options) => opened,
+            () = asked.notified() => return End::Asked,
+        };
+        let mut stream = match opened {
             Ok(stream) => stream,
-            Err(error) => return error,
+            Err(error) => return End::Failed(error),
         };
         let mut settles = Some(Instant::now() + SETTLED);
         loop {
@@ -188,8 +197,9 @@ impl<'f> Following<'f> {
                             stream.send(answer);
                         }
                     }
-                    Err(error) => return error,
+                    Err(error) => return End::Failed(error),
                 },
+                () = asked.notified() => return End::Asked,
                 () = at(settles) => {
                     settles = None;
                     self.tell(Event::Connected);
