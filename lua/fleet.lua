@@ -1,47 +1,95 @@
--- Stores the heartbeat of each Tollgate instance and returns those of all instances. Silent instances expire.
+-- Stores the heartbeat of each Tollgate instance, and returns those of all instances if the list has changed. Silent
+-- instances expire.
 --
--- KEYS[1]  a hash: the ID of each instance -> the time of its last heartbeat (ms since the epoch), a space, its text
--- ARGV[1]  the command: beat or leave
+-- Reading all heartbeats takes time for each of them. If each instance did so at each of its own heartbeats, the cost
+-- would grow with the square of their number. So the list has a version, and one instance in each period looks for
+-- silent ones.
+--
+-- KEYS[1]  a hash: the ID of each instance -> the time of its last heartbeat (ms since the epoch), a space, its text;
+--          and the empty ID -> the version of the list, the time when somebody last read all, the number of late ones
+-- ARGV[1]  the command: beat, leave, or again for a heartbeat whose text differs from the last in durations only
 -- ARGV[2]  the ID of the calling instance
 -- ARGV[3]  how long a silent instance stays in the list (ms)
 -- ARGV[4]  the most instances
--- ARGV[5]  the text of the heartbeat
--- reply    the time, the outcome (done or full), and each ID followed by its stored value
+-- ARGV[5]  the period of heartbeats (ms)
+-- ARGV[6]  the version of the list that the instance knows, 0 for none
+-- ARGV[7]  the text of the heartbeat
+-- reply    the time, the outcome (done, full, or unchanged without a list), the version, and each ID followed by its
+--          stored value
 local replicas, command, id = KEYS[1], ARGV[1], ARGV[2]
-local ttl, most = tonumber(ARGV[3]), tonumber(ARGV[4])
+local ttl, most, period, known = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
-local listed, others = {}, 0
+local read_at, late_before
+local version, about = 0, redis.call('HGET', replicas, '')
+if about then
+  local first, second, third = string.match(about, '^(%d+) (%d+) (%d+)$')
+  version, read_at, late_before = tonumber(first) or 0, tonumber(second), tonumber(third)
+end
+local before = version
+local function note_change()
+  -- Larger than any before, also after the list was lost.
+  version = math.max(before + 1, now)
+end
+local function keep(late)
+  redis.call('HSET', replicas, '', string.format('%.0f %.0f %.0f', version, read_at, late))
+  redis.call('PEXPIRE', replicas, ttl)
+end
+
+local own = redis.call('HGET', replicas, id)
+local kept = string.format('%.0f %s', now, ARGV[7] or '')
+local is_recent = read_at and read_at <= now and now < read_at + period
+if is_recent and known == version and own and command ~= 'leave' then
+  if command == 'beat' then
+    note_change()
+  end
+  redis.call('HSET', replicas, id, kept)
+  keep(late_before)
+  return {now, 'unchanged', version, {}}
+end
+
+local listed, others, late = {}, 0, 0
 local all = redis.call('HGETALL', replicas)
 for place = 1, #all, 2 do
-  local name, kept = all[place], all[place + 1]
-  local heard = tonumber(string.match(kept, '^(%d+) '))
+  local name, said = all[place], all[place + 1]
+  local heard = name ~= '' and tonumber(string.match(said, '^(%d+) '))
   if heard and heard > now then
     -- The clock was reset: the instance stays in the list no longer than usual.
     heard = now
-    kept = string.gsub(kept, '^%d+', string.format('%.0f', now))
-    redis.call('HSET', replicas, name, kept)
+    said = string.gsub(said, '^%d+', string.format('%.0f', now))
+    redis.call('HSET', replicas, name, said)
   end
-  if not heard or heard + ttl <= now then
+  if name == '' then
+    -- About the list.
+  elseif not heard or heard + ttl <= now then
     redis.call('HDEL', replicas, name)
+    note_change()
   elseif name ~= id then
     others = others + 1
+    late = late + (heard + 2 * period <= now and 1 or 0)
     listed[#listed + 1] = name
-    listed[#listed + 1] = kept
+    listed[#listed + 1] = said
   end
 end
 
+read_at = now
+if late ~= late_before then
+  note_change()
+end
 local outcome = 'done'
 if command == 'leave' then
   redis.call('HDEL', replicas, id)
+  note_change()
 elseif others < most then
-  local kept = string.format('%.0f %s', now, ARGV[5])
+  if command == 'beat' or not own then
+    note_change()
+  end
   redis.call('HSET', replicas, id, kept)
-  redis.call('PEXPIRE', replicas, ttl)
   listed[#listed + 1] = id
   listed[#listed + 1] = kept
 else
   outcome = 'full'
 end
-return {now, outcome, listed}
+keep(late)
+return {now, outcome, version, listed}

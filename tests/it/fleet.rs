@@ -10,7 +10,7 @@ use support::cluster::Cluster;
 use support::redis::Redis;
 use support::tollgate::{Tollgate, command};
 use support::{wait_until, wait_until_async};
-use tollgate::shared::fleet::heartbeats::{Command, MOST, ReplicaState, Reply, Said, TTL};
+use tollgate::shared::fleet::heartbeats::{Beat, Command, Heartbeat, MOST, ReplicaState, Reply, Said, TTL};
 use tollgate::shared::fleet::redis::RedisHeartbeats;
 use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 use tollgate::store::redis::topology::route::Route;
@@ -171,12 +171,21 @@ fn said(rules: &str) -> Said {
     Said { rules: Some(rules.to_owned()), state: ReplicaState::Ready, ..Said::default() }
 }
 
+/// The same of a replica that knows this version of the list, and whose state the store knows.
+async fn again(heartbeats: &RedisHeartbeats, id: &str, is_known: bool, list: u64) -> Reply {
+    heartbeats.ask(id, Command::Beat(Beat { said: &said("x"), is_known, list })).await.unwrap()
+}
+
 async fn beat(heartbeats: &RedisHeartbeats, id: &str) -> Reply {
-    heartbeats.ask(id, Command::Beat(&said("x"))).await.unwrap()
+    again(heartbeats, id, false, 0).await
+}
+
+fn listed(reply: &Reply) -> &[Heartbeat] {
+    reply.replicas.as_deref().unwrap()
 }
 
 fn ids(reply: &Reply) -> Vec<&str> {
-    let mut ids: Vec<&str> = reply.replicas.iter().map(|one| &*one.id).collect();
+    let mut ids: Vec<&str> = listed(reply).iter().map(|one| &*one.id).collect();
     ids.sort_unstable();
     ids
 }
@@ -200,19 +209,47 @@ async fn who_is_silent_for_too_long_goes_and_a_clock_that_was_set_back_keeps_nob
     redis.command::<()>("HSET {|replicas}|heard damaged nonsense").await;
     let reply = beat(&heartbeats, "b").await;
     assert_eq!(ids(&reply), ["a", "ahead", "b", "slow"]);
-    let heard = |id: &str| reply.replicas.iter().find(|one| one.id == id).unwrap().heard_ms;
+    let heard = |id: &str| listed(&reply).iter().find(|one| one.id == id).unwrap().heard_ms;
     assert!(heard("ahead") < 1_000 && heard("slow") >= TTL.as_millis() as u64 / 2);
     // From then on it counts as heard then.
     wait_until_async("it grows old", async || {
         let reply = beat(&heartbeats, "b").await;
-        reply.replicas.iter().any(|one| one.id == "ahead" && one.heard_ms > 0)
+        listed(&reply).iter().any(|one| one.id == "ahead" && one.heard_ms > 0)
     })
     .await;
-    assert_eq!(redis.command::<u64>("HLEN {|replicas}|heard").await, 4, "what is not listed is not kept");
+    assert_eq!(redis.command::<u64>("HLEN {|replicas}|heard").await, 5, "what is not listed is not kept");
     let left: i64 = redis.command("PTTL {|replicas}|heard").await;
     assert!(left > 0 && left <= TTL.as_millis() as i64);
     heartbeats.ask("a", Command::Leave).await.unwrap();
     assert_eq!(ids(&beat(&heartbeats, "b").await), ["ahead", "b", "slow"]);
+}
+
+#[tokio::test]
+async fn the_list_is_read_where_it_has_changed_and_not_at_each_heartbeat() {
+    let redis = Redis::start();
+    let heartbeats = heartbeats(&redis);
+    let first = beat(&heartbeats, "a").await;
+    let second = beat(&heartbeats, "b").await;
+    assert!(second.list > first.list);
+    let reply = again(&heartbeats, "a", true, first.list).await;
+    assert_eq!((ids(&reply), reply.list), (vec!["a", "b"], second.list));
+    redis.forget_calls();
+    for id in ["a", "b", "a", "b"] {
+        let reply = again(&heartbeats, id, true, second.list).await;
+        assert_eq!((reply.replicas, reply.list), (None, second.list));
+    }
+    assert_eq!(redis.calls_of("hgetall"), 0);
+    // News is for the others.
+    let reply = again(&heartbeats, "b", false, second.list).await;
+    assert!(reply.replicas.is_none() && reply.list > second.list);
+    assert_eq!(ids(&again(&heartbeats, "a", true, second.list).await), ["a", "b"]);
+    let list = beat(&heartbeats, "c").await.list;
+    heartbeats.ask("b", Command::Leave).await.unwrap();
+    let reply = again(&heartbeats, "a", true, list).await;
+    assert_eq!(ids(&reply), ["a", "c"]);
+    redis.command::<()>("DEL {|replicas}|heard").await;
+    let lost = again(&heartbeats, "a", true, reply.list).await;
+    assert!(ids(&lost) == ["a"] && lost.list > reply.list, "{lost:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -238,9 +275,9 @@ async fn no_more_are_listed_than_may_be_and_those_who_are_stay() {
         assert!(!beat(&heartbeats, &format!("r{number}")).await.is_full);
     }
     let reply = beat(&heartbeats, "more").await;
-    assert!(reply.is_full && reply.replicas.len() == MOST && !ids(&reply).contains(&"more"));
+    assert!(reply.is_full && listed(&reply).len() == MOST && !ids(&reply).contains(&"more"));
     let reply = beat(&heartbeats, "r7").await;
-    assert!(!reply.is_full && reply.replicas.len() == MOST);
+    assert!(!reply.is_full && listed(&reply).len() == MOST);
     heartbeats.ask("r7", Command::Leave).await.unwrap();
     assert!(ids(&beat(&heartbeats, "more").await).contains(&"more"));
 }

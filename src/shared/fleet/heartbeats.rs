@@ -60,9 +60,20 @@ impl ReplicaState {
 #[derive(Clone, Copy, Debug)]
 pub enum Command<'c> {
     /// Publish the state of this instance.
-    Beat(&'c Said),
+    Beat(Beat<'c>),
     /// Remove this instance.
     Leave,
+}
+
+/// A heartbeat.
+#[derive(Clone, Copy, Debug)]
+pub struct Beat<'c> {
+    /// The state.
+    pub said: &'c Said,
+    /// Whether the store knows this state, except for its durations.
+    pub is_known: bool,
+    /// The version of the list that this instance knows; 0 for none.
+    pub list: u64,
 }
 
 /// An instance that has published its state.
@@ -79,8 +90,11 @@ pub struct Heartbeat {
 /// The instances in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// All instances, including the one that asks.
-    pub replicas: Vec<Heartbeat>,
+    /// All instances, including the one that asks; `None` if the known list has not changed. None of those in it was
+    /// silent for long then.
+    pub replicas: Option<Vec<Heartbeat>>,
+    /// The version of the list.
+    pub list: u64,
     /// Whether there are too many instances to list the one that asks.
     pub is_full: bool,
 }

@@ -19,7 +19,7 @@ use crate::engine::check::StoreError;
 use crate::limiter::Limiter;
 use crate::metrics::{Metrics, ReplicaCounts};
 use crate::observe::candidates::Candidates;
-use crate::shared::fleet::heartbeats::{Command, Heartbeat, MOST, ReplicaState, Reply, Said, TTL};
+use crate::shared::fleet::heartbeats::{Beat, Command, Heartbeat, MOST, ReplicaState, Reply, Said, TTL};
 use crate::store::Store;
 use crate::version;
 
@@ -66,7 +66,27 @@ struct Known {
 /// The other instances, when the store last answered.
 struct Heard {
     others: Vec<Heartbeat>,
+    /// The version of the list.
+    list: u64,
     at: Instant,
+}
+
+impl Heard {
+    /// Returns the others, none of which has been silent for long since.
+    fn heard_since(self, now: Instant) -> Vec<Heartbeat> {
+        let since = now.duration_since(self.at);
+        let renewed = |other: &Heartbeat| {
+            let Heartbeat { id, heard_ms, said } = aged(other, since);
+            let later_ms = heard_ms.saturating_sub(ms(PERIOD));
+            let said = said.map(|said| Said {
+                rules_age_ms: said.rules_age_ms.saturating_add(later_ms),
+                uptime_ms: said.uptime_ms.saturating_add(later_ms),
+                ..said
+            });
+            Heartbeat { id, heard_ms: heard_ms - later_ms, said }
+        };
+        self.others.iter().map(renewed).collect()
+    }
 }
 
 impl<S: Store> Fleet<S> {
@@ -95,13 +115,18 @@ impl<S: Store> Fleet<S> {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last: Option<(Said, Instant)> = None;
+        // The state that the store knows.
+        let mut known: Option<Said> = None;
         loop {
             ticks.tick().await;
             let said = self.said();
-            let is_news = last.as_ref().is_none_or(|(before, at)| at.elapsed() >= PERIOD || differs(before, &said));
-            if is_news {
+            let is_due = last.as_ref().is_none_or(|(before, at)| at.elapsed() >= PERIOD || differs(before, &said));
+            if is_due {
                 last = Some((said.clone(), Instant::now()));
-                self.beat(&said).await;
+                let is_known = known.as_ref().is_some_and(|known| !differs(known, &said));
+                if self.beat(&said, is_known).await {
+                    known = Some(said);
+                }
             }
         }
     }
@@ -147,13 +172,16 @@ impl<S: Store> Fleet<S> {
         }
     }
 
-    async fn beat(&self, said: &Said) {
+    /// Publishes this state. Returns whether the store has it.
+    async fn beat(&self, said: &Said, is_known: bool) -> bool {
         let has_left = self.asking.lock().await;
         if *has_left {
-            return;
+            return false;
         }
-        let reply = self.store.ask(&self.id, Command::Beat(said)).await;
+        let list = self.known.lock().heard.as_ref().map_or(0, |heard| heard.list);
+        let reply = self.store.ask(&self.id, Command::Beat(Beat { said, is_known, list })).await;
         drop(has_left);
+        let has_state = reply.is_ok();
         self.take(reply);
         let report = self.report();
         self.metrics.set_replicas(ReplicaCounts {
@@ -162,14 +190,19 @@ impl<S: Store> Fleet<S> {
                 .count(|line| line.rules.is_some() && line.version == said.version && line.rules != said.rules),
             unknown: report.count(|line| line.rules.is_none() || line.version != said.version),
         });
+        has_state
     }
 
     fn take(&self, reply: Result<Reply, StoreError>) {
         let mut known = self.known.lock();
         match reply {
-            Ok(Reply { replicas, is_full }) => {
-                let others = replicas.into_iter().filter(|replica| replica.id != self.id).collect();
-                known.heard = Some(Heard { others, at: Instant::now() });
+            Ok(Reply { replicas, list, is_full }) => {
+                let (at, before) = (Instant::now(), known.heard.take());
+                let others = match replicas {
+                    Some(replicas) => replicas.into_iter().filter(|replica| replica.id != self.id).collect(),
+                    None => before.map(|heard| heard.heard_since(at)).unwrap_or_default(),
+                };
+                known.heard = Some(Heard { others, list, at });
                 known.error = None;
                 if is_full && !known.is_full {
                     tracing::warn!(replicas = MOST, "too many replicas share this store: this one is not listed");

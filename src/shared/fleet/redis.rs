@@ -5,7 +5,8 @@ use deadpool_redis::redis::Value;
 
 use crate::engine::check::StoreError;
 use crate::shared::exchange::{Exchange, Repeat};
-use crate::shared::fleet::heartbeats::{Command, Heartbeat, MOST, Reply, TTL};
+use crate::shared::fleet::PERIOD;
+use crate::shared::fleet::heartbeats::{Beat, Command, Heartbeat, MOST, Reply, TTL};
 use crate::store::redis::topology::route::Route;
 
 pub(crate) const SOURCE: &str = include_str!("../../../lua/fleet.lua");
@@ -27,9 +28,13 @@ impl RedisHeartbeats {
     /// If Redis does not answer within the timeout of the configuration, or rejects the command.
     pub async fn ask(&self, id: &str, command: Command<'_>) -> Result<Reply, StoreError> {
         let mut call = self.exchange.call();
-        let name = if let Command::Beat(_) = command { "beat" } else { "leave" };
-        call.arg(name).arg(id).arg(TTL.as_millis() as u64).arg(MOST);
-        if let Command::Beat(said) = command {
+        let (name, list) = match command {
+            Command::Beat(Beat { is_known: true, list, .. }) => ("again", list),
+            Command::Beat(Beat { list, .. }) => ("beat", list),
+            Command::Leave => ("leave", 0),
+        };
+        call.arg(name).arg(id).arg(TTL.as_millis() as u64).arg(MOST).arg(PERIOD.as_millis() as u64).arg(list);
+        if let Command::Beat(Beat { said, .. }) = command {
             // Cannot fail, since there are only strings and numbers.
             call.arg(serde_json::to_string(said).unwrap_or_default());
         }
@@ -40,18 +45,19 @@ impl RedisHeartbeats {
 /// Parses the reply of the script.
 fn read(reply: Value) -> Result<Reply, StoreError> {
     let Value::Array(parts) = reply else { return Err(StoreError::Answer) };
-    let [Value::Int(now_ms), Value::BulkString(outcome), Value::Array(listed)] = &*parts else {
+    let [Value::Int(now_ms), Value::BulkString(outcome), Value::Int(list), Value::Array(listed)] = &*parts else {
         return Err(StoreError::Answer);
     };
     let now_ms = u64::try_from(*now_ms).map_err(|_| StoreError::Answer)?;
+    let list = u64::try_from(*list).map_err(|_| StoreError::Answer)?;
     let heartbeat = |pair: &[Value]| match pair {
         [Value::BulkString(id), Value::BulkString(kept)] => {
             heartbeat(std::str::from_utf8(id).ok()?, std::str::from_utf8(kept).ok()?, now_ms)
         }
         _ => None,
     };
-    let replicas = listed.chunks(2).filter_map(heartbeat).collect();
-    Ok(Reply { replicas, is_full: outcome == b"full" })
+    let replicas = (outcome != b"unchanged").then(|| listed.chunks(2).filter_map(heartbeat).collect());
+    Ok(Reply { replicas, list, is_full: outcome == b"full" })
 }
 
 /// Parses the heartbeat of an instance.
