@@ -12,11 +12,13 @@ mod store;
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::hash::{BuildHasher as _, RandomState};
+use std::panic::resume_unwind;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::engine::adjustment::{
@@ -169,7 +171,7 @@ impl<S: Store> Adjustments<S> {
             ticks.tick().await;
             // The error is logged, and the next read tries again.
             let _ = self.read().await;
-            self.match_rules();
+            self.match_rules().await;
         }
     }
 
@@ -194,7 +196,8 @@ impl<S: Store> Adjustments<S> {
         if !snapshot.is_in_force() {
             return Err(AdjustmentError::NoRules);
         }
-        let mismatch = unmatched(&snapshot.rules, &[&proposal.content]).remove(&0);
+        let (rules, content) = (Arc::clone(&snapshot.rules), proposal.content.clone());
+        let mismatch = off_thread(move || unmatched(&rules, &[&content]).remove(&0)).await;
         let note = match mismatch {
             Some(Mismatch { reason, may_begin: false }) => return Err(AdjustmentError::Unmatched(reason)),
             Some(Mismatch { reason, may_begin: true }) => Some(reason),
@@ -242,13 +245,15 @@ impl<S: Store> Adjustments<S> {
     }
 
     async fn ask(&self, command: Command<'_>) -> Result<Reply, StoreError> {
-        let _one_at_a_time = self.asking.lock().await;
+        let one_at_a_time = self.asking.lock().await;
         let (known, asked) = (self.held.lock().version, Instant::now());
         let reply = self.store.ask(known, command).await;
         match &reply {
             Ok(reply) => self.take(reply, asked),
             Err(error) => self.report_unread(error),
         }
+        drop(one_at_a_time);
+        self.match_rules().await;
         reply
     }
 
@@ -290,7 +295,6 @@ impl<S: Store> Adjustments<S> {
         held.rules = Weak::new();
         self.put_in_force(&held);
         drop(held);
-        self.match_rules();
         self.changed.notify_one();
     }
 
@@ -317,14 +321,26 @@ impl<S: Store> Adjustments<S> {
     }
 
     /// Logs which adjustments do not match the rules, whenever either has changed.
-    fn match_rules(&self) {
-        let mut held = self.held.lock();
+    async fn match_rules(&self) {
         let rules = Arc::clone(&self.limiter.snapshot().rules);
-        if std::ptr::eq(held.rules.as_ptr(), Arc::as_ptr(&rules)) {
+        let adjustments: Vec<Arc<Adjustment>> = {
+            let held = self.held.lock();
+            if std::ptr::eq(held.rules.as_ptr(), Arc::as_ptr(&rules)) {
+                return;
+            }
+            held.list.iter().map(|entry| Arc::clone(&entry.adjustment)).collect()
+        };
+        let (searched, contents) = (Arc::clone(&rules), adjustments.clone());
+        let mut found = off_thread(move || {
+            let contents: Vec<&Content> = contents.iter().map(|adjustment| &adjustment.content).collect();
+            unmatched(&searched, &contents)
+        })
+        .await;
+        let mut held = self.held.lock();
+        if !held.list.iter().map(|entry| &entry.adjustment).eq(&adjustments) {
+            // The next read matches the new ones.
             return;
         }
-        let contents: Vec<&Content> = held.list.iter().map(|entry| &entry.adjustment.content).collect();
-        let mut found = unmatched(&rules, &contents);
         let mut new = 0;
         for (place, entry) in held.list.iter_mut().enumerate() {
             let reason = found.remove(&place).map(|mismatch| mismatch.reason);
@@ -372,6 +388,14 @@ fn tell(adjustments: &[Arc<Adjustment>], what: &str) {
     }
     if adjustments.len() > LOGGED {
         tracing::info!(adjustments = adjustments.len() - LOGGED, "{what}: further ones");
+    }
+}
+
+/// Runs work that may go over a million rules. On the calling thread it would hold up the ports and health checks.
+async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(error) => resume_unwind(error.into_panic()),
     }
 }
 
