@@ -62,6 +62,7 @@ pub mod connect;
 pub mod files;
 pub mod probe;
 pub mod spans;
+pub mod supervise;
 pub mod telemetry;
 pub mod tls;
 pub mod version;

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Method, StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use serde_json::{Value, json};
 
-use super::admin::{Admin, Refusal, refuse};
+use super::admin::{Admin, AdminRole, Refusal, refuse};
 use super::json::whole;
 use crate::engine::adjustment::{Id, Written};
 use crate::observe::redaction::Values;
@@ -28,10 +28,9 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
 async fn all<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
-    headers: HeaderMap,
+    Extension(role): Extension<AdminRole>,
     body: Body,
 ) -> Result<Response, Refusal> {
-    let role = admin.admit(&headers)?;
     role.may(&method)?;
     match method {
         Method::GET => {
@@ -54,9 +53,8 @@ async fn one<S: Store>(
     Path(id): Path<String>,
     method: Method,
     uri: Uri,
-    headers: HeaderMap,
+    Extension(role): Extension<AdminRole>,
 ) -> Result<Response, Refusal> {
-    let role = admin.admit(&headers)?;
     role.may(&method)?;
     if method != Method::DELETE {
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "DELETE ends it, GET /adjustments lists all"));

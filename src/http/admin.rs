@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use axum::middleware::map_response;
+use axum::http::{HeaderValue, Method, StatusCode, header};
+use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::{IntoResponse, Response};
 use axum::{Json, Router};
 use serde_json::json;
@@ -18,11 +18,13 @@ use super::candidates;
 use super::counters;
 use super::explain;
 use super::fleet;
+use super::gate::{Gate, pass};
 use super::top;
 use super::usage;
 use super::what_if;
 use crate::engine::descriptor::{Entry, Override};
 use crate::limiter::Limiter;
+use crate::metrics::AdminMetrics;
 use crate::observe::Observing;
 use crate::observe::redaction::Values;
 use crate::shared::adjustment::Adjustments;
@@ -72,18 +74,20 @@ impl AdminRole {
     }
 }
 
-/// Shared state of the administrators' paths, and the tokens that open them.
+/// Shared state of the administrators' paths, and the gate to them.
 pub struct Admin<S> {
     limiter: Arc<Limiter<S>>,
     adjustments: Arc<Adjustments<S>>,
     fleet: Arc<Fleet<S>>,
     runtime: Handle,
-    tokens: AdminTokens,
+    gate: Arc<Gate>,
     store_timeout: Duration,
     /// How values are shown to clients that may only read.
     reader_values: Values,
     /// Admits one explanation at a time: explaining takes CPU time that the rest of the process needs.
     explaining: Semaphore,
+    /// Admits one client at a time that reads the counters of many keys.
+    reading_counters: Arc<Semaphore>,
     /// Recorded usage of limits.
     usage: UsageStore,
     observing: Observing,
@@ -96,7 +100,7 @@ impl<S> Admin<S> {
         (limiter, runtime): (Arc<Limiter<S>>, Handle),
         (adjustments, fleet): (Arc<Adjustments<S>>, Arc<Fleet<S>>),
         usage: UsageStore,
-        tokens: AdminTokens,
+        (tokens, metrics): (&AdminTokens, AdminMetrics),
         store_timeout: Duration,
     ) -> Admin<S> {
         Admin {
@@ -105,10 +109,11 @@ impl<S> Admin<S> {
             fleet,
             usage,
             runtime,
-            tokens,
+            gate: Arc::new(Gate::new(tokens, metrics)),
             store_timeout,
             reader_values: Values::Plain,
             explaining: Semaphore::new(1),
+            reading_counters: Arc::new(Semaphore::new(1)),
             observing: Observing::default(),
         }
     }
@@ -161,32 +166,26 @@ impl<S> Admin<S> {
         self.store_timeout
     }
 
+    pub(super) fn reading_counters(&self) -> &Arc<Semaphore> {
+        &self.reading_counters
+    }
+
     pub(super) fn explaining(&self) -> &Semaphore {
         &self.explaining
     }
 
-    /// Returns the role of the client. Refuses a client without a valid token. Compares hashes: the response time then
-    /// reveals nothing about a token.
-    pub(super) fn admit(&self, headers: &HeaderMap) -> Result<AdminRole, Refusal> {
-        let given = headers.get(header::AUTHORIZATION).map_or(&[][..], |value| value.as_bytes());
-        let given = blake3::hash(given);
-        let is = |token: &String| given == blake3::hash(format!("Bearer {token}").as_bytes());
-        let AdminTokens { admin, reader } = &self.tokens;
-        if admin.as_ref().is_some_and(is) {
-            return Ok(AdminRole::Admin);
-        }
-        if reader.as_ref().is_some_and(is) {
-            return Ok(AdminRole::Reader);
-        }
-        Err(refuse(StatusCode::UNAUTHORIZED, "send Authorization: Bearer and the ADMIN_TOKEN, or ADMIN_READ_TOKEN"))
+    pub(super) fn gate(&self) -> Arc<Gate> {
+        Arc::clone(&self.gate)
     }
 }
 
 pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
+    let gate = admin.gate();
     let router = counters::router(Arc::clone(&admin)).merge(explain::router(Arc::clone(&admin)));
     let router = router.merge(candidates::router(Arc::clone(&admin))).merge(fleet::router(Arc::clone(&admin)));
     let router = router.merge(usage::router(Arc::clone(&admin))).merge(what_if::router(Arc::clone(&admin)));
     let router = router.merge(adjustments::router(Arc::clone(&admin))).merge(top::router(admin));
+    let router = router.layer(from_fn_with_state(gate, pass));
     // Answers contain user names: no proxy or browser may cache them.
     router.layer(map_response(async |mut response: Response| {
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -221,8 +220,10 @@ pub(super) struct Question {
 impl<S: Store> FromRequestParts<Arc<Admin<S>>> for Question {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, admin: &Arc<Admin<S>>) -> Result<Question, Refusal> {
-        admin.admit(&parts.headers)?.may(&parts.method)?;
+    async fn from_request_parts(parts: &mut Parts, _: &Arc<Admin<S>>) -> Result<Question, Refusal> {
+        let role = parts.extensions.get::<AdminRole>();
+        let role = role.ok_or_else(|| refuse(StatusCode::INTERNAL_SERVER_ERROR, "no role was determined"))?;
+        role.may(&parts.method)?;
         question(parts.method.clone(), parts.uri.query().unwrap_or_default())
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Json, Router};
 use tokio::task::spawn_blocking;
@@ -18,8 +18,7 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
 }
 
 /// Handles `GET /candidates`.
-async fn report<S: Store>(State(admin): State<Arc<Admin<S>>>, headers: HeaderMap) -> Result<Json<Report>, Refusal> {
-    admin.admit(&headers)?;
+async fn report<S: Store>(State(admin): State<Arc<Admin<S>>>) -> Result<Json<Report>, Refusal> {
     let Some(candidates) = admin.observed().candidates.clone() else {
         return Err(refuse(StatusCode::NOT_FOUND, "there are no candidate rules: set CANDIDATE_RULES"));
     };

@@ -3,12 +3,16 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::http::Request;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service as _, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
@@ -16,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use super::gate::Peer;
 use crate::telemetry::Throttle;
 
 /// Time within which the head of a request must arrive, from the start of the connection or the previous request.
@@ -44,10 +49,10 @@ pub async fn serve(listener: TcpListener, router: Router, permits: Arc<Semaphore
             () = &mut stop => break,
         };
         match taken {
-            Ok((stream, permit)) => {
+            Ok((stream, peer, permit)) => {
                 let (router, stopped) = (router.clone(), stopped.clone());
                 connections.spawn(async move {
-                    answer(stream, router, stopped).await;
+                    answer((stream, peer), router, stopped).await;
                     drop(permit);
                 });
             }
@@ -80,8 +85,8 @@ impl Connections {
         &mut self,
         listener: &TcpListener,
         permits: &Arc<Semaphore>,
-    ) -> io::Result<(TcpStream, Option<OwnedSemaphorePermit>)> {
-        let (stream, _) = listener.accept().await?;
+    ) -> io::Result<(TcpStream, SocketAddr, Option<OwnedSemaphorePermit>)> {
+        let (stream, peer) = listener.accept().await?;
         while self.tasks.try_join_next().is_some() {}
         self.by_age.retain(|connection| !connection.is_finished());
         if permits.available_permits() == 0
@@ -90,14 +95,19 @@ impl Connections {
             oldest.abort();
         }
         // An error means that the semaphore is closed; then it limits nothing.
-        Ok((stream, Arc::clone(permits).acquire_owned().await.ok()))
+        Ok((stream, peer, Arc::clone(permits).acquire_owned().await.ok()))
     }
 }
 
-async fn answer(stream: TcpStream, router: Router, mut stopped: watch::Receiver<bool>) {
+async fn answer((stream, peer): (TcpStream, SocketAddr), router: Router, mut stopped: watch::Receiver<bool>) {
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(Peer(peer));
+        router.call(request)
+    });
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(HEADER_TIMEOUT).max_buf_size(HEADER_BYTES);
-    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    let mut connection = pin!(server.serve_connection(TokioIo::new(stream), service));
     let grace = tokio::select! {
         // Errors concern only the client, which sees them.
         _ = connection.as_mut() => return,
@@ -114,8 +124,6 @@ async fn answer(stream: TcpStream, router: Router, mut stopped: watch::Receiver<
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-
     use axum::routing::any;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::oneshot;

@@ -10,6 +10,7 @@ mod counters;
 mod debug;
 mod explain;
 mod fleet;
+mod gate;
 mod health;
 mod json;
 mod metrics;

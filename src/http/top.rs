@@ -1,19 +1,18 @@
 //! `/top`: the keys with the most hits of each limit. Read-only.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::extract::{RawQuery, State};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Json, Router};
 use tokio::task::spawn_blocking;
 
 use super::admin::{Admin, Refusal, refuse};
+use crate::engine::check::StoreError;
 use crate::inspect::running;
-use crate::inspect::{Action, Counter, CounterOf};
-use crate::limiter::Limiter;
+use crate::inspect::{Action, Counter, CounterError, CounterOf};
 use crate::observe::heavy_hitters::{By, HeavyKey, Query};
 use crate::store::Store;
 
@@ -34,10 +33,8 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
 async fn answer<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
-    headers: HeaderMap,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    admin.admit(&headers)?;
     if method != Method::GET {
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads"));
     }
@@ -51,10 +48,15 @@ async fn answer<S: Store>(
     let mut top = spawn_blocking(move || heavy_hitters.top(&query)).await.map_err(|error| failed(&error))?;
     if reads_counters {
         let timeout = admin.store_timeout();
+        // One client's counters at a time. The work goes on if the client leaves.
+        let turn = Arc::clone(admin.reading_counters()).acquire_owned().await.map_err(|error| failed(&error))?;
         let read = async move {
-            for key in top.keys.iter_mut().take(MOST_COUNTERS) {
-                add_counter(&limiter, key, timeout).await;
-            }
+            let _turn = turn;
+            let read = |of| {
+                let limiter = Arc::clone(&limiter);
+                async move { running::counters(&limiter, Action::Get, of, timeout).await }
+            };
+            add_counters(&mut top.keys, read).await;
             top
         };
         top = admin.runtime().spawn(read).await.map_err(|error| failed(&error))?;
@@ -86,13 +88,57 @@ fn read(query: &str) -> Result<(Query, bool), Refusal> {
     Ok((read, reads_counters))
 }
 
-/// Adds the current value of the key's counter if the store answers. Limits that requests bring along are left out:
-/// their numbers are unknown here.
-async fn add_counter<S: Store>(limiter: &Limiter<S>, key: &mut HeavyKey, timeout: Duration) {
-    let Some(entries) = key.entries.clone() else { return };
-    let descriptor = CounterOf { domain: key.domain.clone(), entries, limit: None };
-    let counters = running::counters(limiter, Action::Get, descriptor, timeout).await.unwrap_or_default();
-    if let Some(Counter { remaining, capacity, banned_ms, .. }) = counters.into_iter().find(|of| of.rule == key.label) {
-        (key.remaining, key.capacity, key.banned_ms) = (Some(remaining), Some(capacity), banned_ms);
+/// Adds the current values of the keys' counters. Ends when the store does not answer: it would not answer the next
+/// question either, and each would take the store's timeout. Limits that requests bring along are left out: their
+/// numbers are unknown here.
+async fn add_counters<F: Future<Output = Result<Vec<Counter>, CounterError>>>(
+    keys: &mut [HeavyKey],
+    read: impl Fn(CounterOf) -> F,
+) {
+    for key in keys.iter_mut().take(MOST_COUNTERS) {
+        let Some(entries) = key.entries.clone() else { continue };
+        let counters = match read(CounterOf { domain: key.domain.clone(), entries, limit: None }).await {
+            Ok(counters) => counters,
+            Err(CounterError::Store(StoreError::Counter(_)) | CounterError::NoLimit(_) | CounterError::Entry(_)) => {
+                continue;
+            }
+            Err(_) => return,
+        };
+        let own = counters.into_iter().find(|of| of.rule == key.label);
+        if let Some(Counter { remaining, capacity, banned_ms, .. }) = own {
+            (key.remaining, key.capacity, key.banned_ms) = (Some(remaining), Some(capacity), banned_ms);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::engine::descriptor::Entry;
+
+    #[tokio::test]
+    async fn a_store_that_does_not_answer_is_asked_for_one_counter() {
+        let key = json!({
+            "domain": "shop", "rule": "user", "descriptor": null, "exact": true, "hits": 1, "denied": null,
+            "near": null, "at_least": 1, "share": 1.0, "window_ms": 1
+        });
+        let mut keys: Vec<HeavyKey> = (0..10).map(|_| serde_json::from_value(key.clone()).unwrap()).collect();
+        for key in &mut keys {
+            key.entries = Some(vec![Entry { key: "user".into(), value: "ann".into() }]);
+        }
+        let asked = Cell::new(0);
+        for (error, times) in [(StoreError::Counter("user".into()), 10), (StoreError::Timeout, 1)] {
+            asked.set(0);
+            let read = |_| {
+                asked.set(asked.get() + 1);
+                std::future::ready(Err(CounterError::Store(error.clone())))
+            };
+            add_counters(&mut keys, read).await;
+            assert_eq!(asked.get(), times, "{error}");
+        }
     }
 }

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use axum::extract::{RawQuery, State};
-use axum::http::{HeaderMap, Method, StatusCode};
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 
-use super::admin::{Admin, Refusal, refuse};
+use super::admin::{Admin, AdminRole, Refusal, refuse};
 use crate::engine::descriptor::Entry;
 use crate::engine::explain;
 use crate::engine::usage::Time;
@@ -29,10 +29,9 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
 async fn answer<S: Store>(
     State(admin): State<Arc<Admin<S>>>,
     method: Method,
-    headers: HeaderMap,
+    Extension(role): Extension<AdminRole>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let role = admin.admit(&headers)?;
     if !matches!(admin.values(role), Values::Plain) {
         return Err(refuse(
             StatusCode::FORBIDDEN,

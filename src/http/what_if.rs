@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::{RawQuery, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -37,8 +37,7 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
 }
 
 impl<S: Store> Asked<S> {
-    fn what_if(&self, headers: &HeaderMap) -> Result<Arc<WhatIf>, Refusal> {
-        self.admin.admit(headers)?;
+    fn what_if(&self) -> Result<Arc<WhatIf>, Refusal> {
         let none = || refuse(StatusCode::NOT_FOUND, "no requests are kept to be replayed: set WHAT_IF_REQUESTS");
         self.admin.observed().what_if.clone().ok_or_else(none)
     }
@@ -46,12 +45,8 @@ impl<S: Store> Asked<S> {
 
 /// Handles `GET /what-if?domain=shop&rule=per-user&number=7&algorithm=token_bucket&period_ms=60000&suggest=…`. Without
 /// a rule it lists the rules to ask about. With one, all parameters but the domain and the rule are optional.
-async fn answer<S: Store>(
-    State(asked): State<Arc<Asked<S>>>,
-    headers: HeaderMap,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
-    let what_if = asked.what_if(&headers)?;
+async fn answer<S: Store>(State(asked): State<Arc<Asked<S>>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
+    let what_if = asked.what_if()?;
     let question = question(query.as_deref().unwrap_or_default())?;
     let turn = Arc::clone(&asked.replaying).acquire_owned().await.map_err(failed)?;
     let told = spawn_blocking(move || {
@@ -72,8 +67,8 @@ async fn answer<S: Store>(
 }
 
 /// Handles `GET /what-if/log`: the recorded requests, as lines that `tollgate replay` reads.
-async fn log<S: Store>(State(asked): State<Arc<Asked<S>>>, headers: HeaderMap) -> Result<Response, Refusal> {
-    let what_if = asked.what_if(&headers)?;
+async fn log<S: Store>(State(asked): State<Arc<Asked<S>>>) -> Result<Response, Refusal> {
+    let what_if = asked.what_if()?;
     let Ok(turn) = Arc::clone(&asked.reading).try_acquire_owned() else {
         return Err(refuse(StatusCode::TOO_MANY_REQUESTS, format!("{READERS} read the log already: ask again later")));
     };

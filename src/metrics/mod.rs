@@ -3,6 +3,7 @@
 //! `envoyproxy/ratelimit`.
 
 pub mod statsd;
+mod admin;
 mod by_rule;
 mod by_value;
 mod calls;
@@ -20,6 +21,7 @@ mod record;
 pub mod reference;
 mod register;
 mod rules;
+mod sentinels;
 mod spans;
 mod store;
 mod striped;
@@ -27,6 +29,7 @@ mod tally;
 mod tls;
 mod xds;
 
+pub use admin::AdminMetrics;
 pub use by_rule::RuleMetrics;
 pub use candidates::CandidateMetrics;
 pub use decision_log::DecisionLogMetrics;
@@ -35,6 +38,7 @@ pub use fleet::ReplicaCounts;
 pub use page::page;
 pub use reading::{Reading, RuleReading, StoreReading, Times};
 pub use record::Delayed;
+pub use sentinels::SentinelMetrics;
 pub use spans::SpanMetrics;
 pub use tally::Around;
 pub use xds::XdsMetrics;

@@ -26,6 +26,8 @@ pub fn page() -> prometheus::Result<String> {
     metrics.observe_lost_log_lines(|| 0)?;
     metrics.record_load(&Rules::default());
     metrics.xds()?;
+    metrics.admin()?;
+    metrics.sentinels()?.set_answering("", 1, 1);
     metrics.spans()?;
     metrics.decision_log()?;
     metrics.candidates()?;

@@ -8,13 +8,13 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::{JoinError, spawn_blocking};
 
 use super::options;
-use super::supervise::{RETRY, supervise};
 use crate::metrics::Metrics;
 use crate::observe::candidates::Candidates;
 use crate::settings::Settings;
 use crate::sources::files::load::{Loader, Sources};
 use crate::sources::files::watch::{self, Fingerprint};
 use crate::store::memory::SystemClock;
+use crate::supervise::{RETRY, supervise};
 
 /// Returns the candidates that the settings name, kept up to date by a task, or `None` if there are none.
 ///

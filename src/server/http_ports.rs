@@ -20,6 +20,7 @@ use crate::shared::fleet::Fleet;
 use crate::shared::usage::UsageStore;
 use crate::spans::Spans;
 use crate::store::Store;
+use crate::supervise;
 use crate::telemetry::Events;
 use crate::wire::json::Mapping;
 
@@ -59,6 +60,7 @@ impl<S: Store> Parts<'_, S> {
     ) -> anyhow::Result<Option<Admin<S>>> {
         let Some(tokens) = self.settings.listeners.admin_tokens()? else { return Ok(None) };
         let limiter = (Arc::clone(self.limiter), runtime);
+        let tokens = (&tokens, self.metrics.admin()?);
         let admin = Admin::new(limiter, shared, usage, tokens, self.settings.store.redis_timeout);
         Ok(Some(admin.observing(observing.clone()).showing(self.settings.decisions.reader_values()?)))
     }
@@ -74,10 +76,18 @@ impl<S: Store> Parts<'_, S> {
             return Ok(None);
         }
         let history = Arc::new(History::default());
-        tokio::spawn(Arc::clone(&history).follow(Arc::clone(self.metrics)));
+        let (followed, metrics) = (Arc::clone(&history), Arc::clone(self.metrics));
+        supervise::spawn("console history", move || {
+            let follow = Arc::clone(&followed).follow(Arc::clone(&metrics));
+            async move { match follow.await {} }
+        });
         let redis = self.settings.store.redis()?;
         if redis.is_some() {
-            tokio::spawn(Arc::clone(&redis_history).follow(Arc::clone(self.metrics)));
+            let (followed, metrics) = (Arc::clone(&redis_history), Arc::clone(self.metrics));
+            supervise::spawn("redis history", move || {
+                let follow = Arc::clone(&followed).follow(Arc::clone(&metrics));
+                async move { match follow.await {} }
+            });
         }
         let about = http::About {
             store: store.to_owned(),

@@ -11,11 +11,11 @@ use tokio::time::{Instant, MissedTickBehavior, interval_at};
 use super::reload::{Settled, Target, panicked};
 use super::secure::Words;
 use super::signals::Hangups;
-use super::supervise::supervise;
 use crate::metrics::XdsMetrics;
 use crate::probe::{self, Found};
 use crate::sources::xds::{self, Event, HostPort, Offer, Options, Response, StreamError};
 use crate::store::Store;
+use crate::supervise::supervise;
 use crate::telemetry::Throttle;
 
 /// Interval of the reminders that the first rules have not arrived, and of repeated failures in the log.

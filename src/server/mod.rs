@@ -18,7 +18,6 @@ mod reload;
 mod secure;
 mod signals;
 mod socket;
-mod supervise;
 pub mod stream;
 mod tls;
 mod unix;
@@ -64,6 +63,7 @@ use crate::store::redis::RedisStore;
 use crate::store::redis::topology::config::OnCall;
 use crate::store::redis::topology::route::Route;
 use crate::store::timed::{OnAnswer, Timed};
+use crate::supervise::{self, RETRY, supervise};
 use crate::telemetry::Events;
 use announce::{Serving, Up};
 use door::Door;
@@ -74,7 +74,6 @@ use management::{BeforeTheFirst, Management};
 use reload::{Files, Origin, Target, WrongAtFirst};
 use secure::secure;
 use signals::{Hangups, Signals};
-use supervise::{RETRY, supervise};
 use tls::Tls;
 use workers::Workers;
 
@@ -119,7 +118,8 @@ pub async fn serve(
     let most_bytes = most_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let memory =
         Arc::new(MemoryStore::new(SystemClock, most_bytes.unwrap_or_else(memory::default_bytes)).keeping_usage());
-    tokio::spawn(tend(Arc::clone(&memory), Arc::clone(&metrics)));
+    let (tended, counted) = (Arc::clone(&memory), Arc::clone(&metrics));
+    supervise::spawn("memory", move || tend(Arc::clone(&tended), Arc::clone(&counted)));
     let (store_is_up, seen_store) = watch::channel(redis.is_none());
     let parts = Parts {
         settings,
@@ -159,6 +159,9 @@ pub async fn serve(
             let counted = Arc::clone(&parts.metrics);
             let on_call = on_call.and_of_damaged(move |counters| counted.record_damaged_counters(counters));
             let history = Arc::clone(&parts.redis_history);
+            let sentinels = parts.metrics.sentinels()?;
+            let on_call = on_call
+                .and_of_sentinels(move |master, answering, all| sentinels.set_answering(master, answering, all));
             let config = config.told_to(on_call.and_of_servers(move |server, vitals| history.take(server, vitals)));
             let route = Route::start(config)?;
             let shared = Shared::in_redis(&route);
@@ -338,7 +341,8 @@ impl Parts {
 
         let (reporter, health) = tonic_health::server::health_reporter();
         let serving = Serving::new(reporter, options::wants(&settings)).await;
-        tokio::spawn(serving.clone().follow_store(self.store_is_up));
+        let (followed, store_is_up) = (serving.clone(), self.store_is_up);
+        supervise::spawn("store health", move || followed.clone().follow_store(store_is_up.clone()));
         let fleet = fleet(self.instance, (&limiter, &metrics, &observing), shared.heartbeats, serving.health());
         tokio::spawn(meet(Arc::clone(&fleet)));
 

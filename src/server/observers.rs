@@ -9,6 +9,7 @@ use crate::metrics::Metrics;
 use crate::observe::Observing;
 use crate::observe::decision_log::DecisionLog;
 use crate::settings::Settings;
+use crate::supervise;
 
 /// Starts the observers with their tasks and threads. The decision log is started earlier, because its errors must end
 /// the process before anything else is created.
@@ -23,7 +24,8 @@ pub(super) fn start(
 ) -> anyhow::Result<Observing> {
     let heavy_hitters = options::heavy_hitters(settings)?;
     if let Some(heavy_hitters) = &heavy_hitters {
-        tokio::spawn(Arc::clone(heavy_hitters).tend());
+        let tended = Arc::clone(heavy_hitters);
+        supervise::spawn("heavy hitters", move || Arc::clone(&tended).tend());
     }
     let what_if = options::what_if(settings, instance)?;
     if let Some(what_if) = &what_if {

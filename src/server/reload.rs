@@ -13,7 +13,6 @@ use super::announce::{Serving, Up};
 use super::door::Door;
 use super::management::{self, Management};
 use super::signals::Hangups;
-use super::supervise::{RETRY, supervise};
 use crate::engine::rules::Rules;
 use crate::engine::rules::diff::{Summary, Totals};
 use crate::engine::rules::report::{Problem, RulesError};
@@ -22,6 +21,7 @@ use crate::metrics::Metrics;
 use crate::sources::files::load::{Loaded, Loader, Pace, Progress, Sources};
 use crate::sources::files::watch::{self, Fingerprint};
 use crate::store::Store;
+use crate::supervise::{RETRY, supervise};
 
 /// Interval of log lines about the progress of a long load.
 const PROGRESS: Duration = Duration::from_secs(2);

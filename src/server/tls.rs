@@ -11,6 +11,7 @@ use humantime::format_duration;
 
 use super::stream::{Peer, Plain, Stream};
 use crate::metrics::Metrics;
+use crate::supervise;
 use crate::telemetry::Throttle;
 use crate::tls::{
     self, Clients, HandshakeError, Held, ServerFiles, ServerTls, Shown, Standing, TlsErrors, Turns, Watched,
@@ -45,7 +46,10 @@ impl Tls {
         let tls = Arc::new(Tls { files, current, metrics, failures, unverified });
         tls.show(&tls.current.load());
         let kept = Arc::clone(&tls);
-        tokio::spawn(async move { tokio::join!(kept.watch(watched), kept.remind()).1 });
+        supervise::spawn("certificates", move || {
+            let (kept, watched) = (Arc::clone(&kept), watched.clone());
+            async move { match tokio::join!(kept.watch(watched), kept.remind()).1 {} }
+        });
         Ok(tls)
     }
 

@@ -15,11 +15,12 @@
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::{FutureExt as _, join_all};
 use smallvec::smallvec;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -177,7 +178,9 @@ impl<S: Store> Leases<S> {
     async fn ask(self, key: Key, refill: Refill) {
         let mut next = Some(refill);
         while let Some(refill) = next {
-            let verdict = self.put(&key, &refill).await;
+            // A panic of the store, which is logged, must not leave the counter busy: nobody would ask for it again.
+            let put = AssertUnwindSafe(self.put(&key, &refill)).catch_unwind().await;
+            let verdict = put.unwrap_or(Err(StoreError::Answer));
             next = self.book.settle(&key, refill, verdict);
         }
     }
@@ -426,12 +429,13 @@ impl Answers {
 #[cfg(test)]
 mod tests {
     use std::pin::Pin;
-    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
     use std::task::{Context, Wake, Waker};
 
     use super::*;
     use crate::engine::algorithm::{Algorithm, Options};
     use crate::engine::check::Origin;
+    use crate::store::memory::MemoryStore;
 
     fn book() -> Book {
         Book::new(1_000, Box::new(|_| {}))
@@ -467,6 +471,37 @@ mod tests {
             let is_free = self.book.ledgers.of(&self.key).try_lock().is_some();
             self.free.fetch_add(is_free.into(), Ordering::Relaxed);
         }
+    }
+
+    /// Panics where it is told to.
+    #[derive(Default)]
+    struct Fragile {
+        counters: MemoryStore,
+        panics: AtomicBool,
+    }
+
+    impl Store for Fragile {
+        async fn check<C: Borrow<Check> + Sync>(
+            &self,
+            checks: &[C],
+            deadline: Instant,
+        ) -> Result<Verdicts, StoreError> {
+            assert!(!self.panics.load(Ordering::Relaxed), "a panic of the store, for the test");
+            self.counters.check(checks, deadline).await
+        }
+    }
+
+    #[tokio::test]
+    async fn after_a_panic_of_the_store_the_counter_is_asked_for_again() {
+        let leases = Leases::around(vec![Fragile::default()], 100, Box::new(|_| {})).pop().unwrap();
+        let (check, _) = check("ann");
+        let ask = async || leases.check(from_ref(&check), Instant::now() + REFUND_TIMEOUT).await;
+        // The first request makes the counter known, so the second one waits for a lease.
+        ask().await.unwrap();
+        leases.store.panics.store(true, Ordering::Relaxed);
+        ask().await.unwrap_err();
+        leases.store.panics.store(false, Ordering::Relaxed);
+        ask().await.expect("the store answers again");
     }
 
     #[test]

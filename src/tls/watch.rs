@@ -13,7 +13,7 @@ use crate::files::{Debounce, INTERVAL, Stamp, blocking};
 const RETRY: Duration = Duration::from_secs(30);
 
 /// Files, with their state at some moment.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Watched {
     paths: Vec<PathBuf>,
     seen: Vec<Option<Stamp>>,

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
 mod adjustments;
+mod admin;
 mod algorithms;
 mod batching;
 mod between;

@@ -313,9 +313,12 @@ async fn sentinels_are_asked_by_their_own_user_and_any_of_them_will_do() {
     watched.sentinels.truncate(1);
     let tollgate = watched.tollgate(&[&master, &sentinel]);
     assert_decides(&tollgate).await;
+    let answering = || tollgate.metric("tollgate_sentinels_answering_ratio{master=\"main\"}");
+    wait_until("one of three answers", || (answering() - 1.0 / 3.0).abs() < 0.01);
     // Where none is left, whoever is connected stays so.
     watched.sentinels.clear();
     tollgate.must_log("the sentinels do not answer, a failover would not be seen");
+    wait_until("none answers", || answering() == 0.0);
     assert_decides(&tollgate).await;
     let late = watched.tollgate(&[&master, &sentinel]);
     assert_tells(&late, "no_sentinel", "no Sentinel says where the master is").await;
@@ -354,6 +357,9 @@ async fn what_each_sentinel_says_is_told_before_anything_depends_on_it() {
     assert_eq!((&server["role"], &server["replicas"]), (&"master".into(), &1.into()));
     assert_eq!(found["sentinels"][2]["master"], *master);
     assert_eq!(found["warnings"], serde_json::json!([]));
+    assert!(server["warnings"][0].as_str().unwrap().contains("min-replicas-to-write is 0"), "{found:#}");
+    watched.redis[0].command::<()>("CONFIG SET min-replicas-to-write 1").await;
+    assert_eq!(check()["servers"][0]["warnings"], serde_json::json!([]));
     watched.sentinels.remove(2);
     let found = check();
     assert_eq!(found["sentinels"][2]["master"], serde_json::Value::Null);

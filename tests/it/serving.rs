@@ -9,6 +9,7 @@ use std::time::Duration;
 use support::tollgate::request;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+use tollgate::engine::adjustment::Written;
 use tollgate::engine::algorithm::Verdict;
 use tollgate::engine::check::{Check, CheckVerdict, StoreError, Verdicts};
 use tollgate::grpc::{self, Activity, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
@@ -144,6 +145,7 @@ async fn what_an_admin_asks_a_worker_does() {
     let fleet = Arc::new(Fleet::new("a".to_owned(), parts, alone, || ReplicaState::Ready));
     let tokens = AdminTokens { admin: Some(TOKEN.to_owned()), reader: None };
     let usage = UsageStore::Memory(Arc::<MemoryStore>::default());
+    let tokens = (&tokens, metrics.admin().unwrap());
     let admin = Some(Admin::new((limiter, runtime), (adjustments, fleet), usage, tokens, support::SOON));
     let router = http::router(Port {
         health: tokio::sync::watch::channel(Health::Serving).1,
@@ -159,6 +161,24 @@ async fn what_an_admin_asks_a_worker_does() {
     let get = || ureq::get(address).header("Authorization", format!("Bearer {TOKEN}")).call().unwrap().status();
     assert_eq!(tokio::task::spawn_blocking(get).await.unwrap(), 200);
     assert_eq!(*store.threads.lock().unwrap(), ["worker-0"]);
+}
+
+#[tokio::test]
+async fn an_adjustment_is_matched_to_the_rules_on_another_thread() {
+    let metrics = Arc::new(Metrics::new(0.8).unwrap());
+    let limiter = Arc::new(limiter(Arc::<MemoryStore>::default(), &metrics));
+    let store = AdjustmentStore::Memory(MemoryAdjustments::default());
+    let adjustments = Adjustments::new(limiter, metrics, store);
+    let written = serde_json::json!({
+        "effect": "block", "domain": "shop", "rule": "user", "who": "ann", "why": "a test", "for": "1h"
+    });
+    let written: Written = serde_json::from_value(written).unwrap();
+    // With many rules this takes long, and this thread serves the ports.
+    let mut begin = std::pin::pin!(adjustments.begin(&written, "admin"));
+    assert!(futures_util::poll!(begin.as_mut()).is_pending());
+    begin.await.unwrap();
+    let listed = adjustments.list();
+    assert_eq!(listed.len(), 1, "{listed:?}");
 }
 
 #[tokio::test]

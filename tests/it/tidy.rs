@@ -12,7 +12,7 @@ use crate::support::imports::{Imports, circles};
 /// For each room, the rooms it may import. A room is a folder of `src`, and in those of [`DIVIDED`] a folder or file
 /// below. `engine` is a crate of its own: Cargo keeps it from the others, and [`FROM_BELOW`] orders its rooms.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("store", &["engine", "files", "probe", "spans", "telemetry", "tls"]),
+    ("store", &["engine", "files", "probe", "spans", "supervise", "telemetry", "tls"]),
     ("sources/files", &["engine", "files"]),
     ("sources/xds", &["connect", "engine", "files", "sources/files", "wire"]),
     ("shared/adjustment", &["engine", "limiter", "metrics", "shared/exchange", "store"]),
@@ -20,7 +20,10 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("shared/fleet", &["engine", "limiter", "metrics", "observe/candidates", "shared/exchange", "store", "version"]),
     ("shared/usage", &["engine", "store"]),
     ("delay", &["metrics", "telemetry"]),
-    ("metrics", &["engine", "evaluate", "observe/decision_log", "spans", "store", "telemetry", "tls", "version"]),
+    (
+        "metrics",
+        &["engine", "evaluate", "observe/decision_log", "spans", "store", "supervise", "telemetry", "tls", "version"],
+    ),
     ("observe/candidates", &["engine", "evaluate", "metrics", "observe/redaction", "observe/sample", "observe/watch"]),
     ("observe/decision_log", &["engine", "files", "observe/redaction", "telemetry", "observe/watch"]),
     ("observe/heavy_hitters", &["engine", "metrics", "observe", "observe/redaction", "observe/watch"]),
@@ -95,6 +98,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("files", &[]),
     ("probe", &[]),
     ("spans", &["connect", "telemetry", "version"]),
+    ("supervise", &[]),
     ("telemetry", &[]),
     ("tls", &["files"]),
     ("version", &[]),

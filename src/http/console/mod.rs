@@ -15,9 +15,10 @@ use std::sync::Arc;
 use axum::body::Bytes;
 use axum::extract::{RawQuery, State};
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response, Sse};
 use axum::routing::get;
-use axum::{Json, Router};
+use axum::{Extension, Json, Router};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use serde::Serialize;
@@ -26,6 +27,7 @@ use tokio::task::spawn_blocking;
 
 use super::Health;
 use super::admin::{Admin, AdminRole, Refusal, refuse};
+use super::gate::pass;
 use super::metrics::takes_gzip;
 use crate::engine::descriptor::Entry;
 use crate::engine::rules::FailureMode;
@@ -115,7 +117,7 @@ pub(super) fn router<S: Store>(
     (metrics, health): (Arc<Metrics>, watch::Receiver<Health>),
 ) -> Router {
     let (watchers, kept_for_admin) = (Arc::new(Semaphore::new(WATCHERS - 1)), Arc::new(Semaphore::new(1)));
-    let looking = Arc::new(Semaphore::new(1));
+    let (looking, gate) = (Arc::new(Semaphore::new(1)), admin.gate());
     let shown = Arc::new(Shown { admin, console, metrics, health, watchers, kept_for_admin, looking });
     let router = Router::new()
         .route("/console/live", get(live::<S>))
@@ -123,7 +125,8 @@ pub(super) fn router<S: Store>(
         .route("/rules", get(rules::<S>))
         .route("/redis", get(redis::<S>))
         .route("/redis/history", get(redis_history::<S>))
-        .with_state(shown);
+        .with_state(shown)
+        .layer(from_fn_with_state(gate, pass));
     FILES.iter().fold(router, |router, &(path, kind, text)| {
         let small = compressed(text);
         let file = async move |headers: HeaderMap| {
@@ -149,10 +152,9 @@ fn compressed(text: &str) -> Option<Bytes> {
 /// `GET /console/live?after=17,5` continues after second 17 and log line 5.
 async fn live<S: Store>(
     State(shown): State<Arc<Shown<S>>>,
-    headers: HeaderMap,
+    Extension(role): Extension<AdminRole>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
-    let role = shown.admin.admit(&headers)?;
     let Some(permit) = shown.watch(role) else {
         return Err(refuse(StatusCode::TOO_MANY_REQUESTS, format!("{WATCHERS} people watch already: close a page")));
     };
@@ -162,12 +164,7 @@ async fn live<S: Store>(
 
 /// Handles `GET /rules?domain=shop&search=user&failure_mode=open&sort=denials&offset=0&limit=100`; each parameter is
 /// optional.
-async fn rules<S: Store>(
-    State(shown): State<Arc<Shown<S>>>,
-    headers: HeaderMap,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
-    shown.admin.admit(&headers)?;
+async fn rules<S: Store>(State(shown): State<Arc<Shown<S>>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
     let wanted = wanted(&query.unwrap_or_default())?;
     // The work goes on if the client leaves.
     let turn = Arc::clone(&shown.looking).acquire_owned().await.map_err(failed)?;
@@ -218,12 +215,7 @@ struct Next<'a> {
 
 /// Handles `GET /console/entries?domain=shop&entries=[{"key":"user","value":"ann"}]&begin=pa`; each parameter is
 /// optional.
-async fn entries<S: Store>(
-    State(shown): State<Arc<Shown<S>>>,
-    headers: HeaderMap,
-    RawQuery(query): RawQuery,
-) -> Result<Response, Refusal> {
-    shown.admin.admit(&headers)?;
+async fn entries<S: Store>(State(shown): State<Arc<Shown<S>>>, RawQuery(query): RawQuery) -> Result<Response, Refusal> {
     let (mut domain, mut before, mut begin) = (String::new(), Vec::<Entry>::new(), String::new());
     for (key, value) in form_urlencoded::parse(query.unwrap_or_default().as_bytes()) {
         let wrong = |right: &dyn Display| refuse(StatusCode::BAD_REQUEST, format!("{key}={value}: {right}"));
@@ -246,8 +238,7 @@ async fn entries<S: Store>(
 }
 
 /// Handles `GET /redis`: the report of `tollgate check --redis`.
-async fn redis<S: Store>(State(shown): State<Arc<Shown<S>>>, headers: HeaderMap) -> Result<Response, Refusal> {
-    shown.admin.admit(&headers)?;
+async fn redis<S: Store>(State(shown): State<Arc<Shown<S>>>) -> Result<Response, Refusal> {
     let (config, _) = shown.redis()?;
     let _turn = shown.looking.acquire().await.map_err(failed)?;
     let found = examine(config.clone()).await.map_err(|error| refuse(StatusCode::SERVICE_UNAVAILABLE, error))?;
@@ -255,8 +246,7 @@ async fn redis<S: Store>(State(shown): State<Arc<Shown<S>>>, headers: HeaderMap)
 }
 
 /// Handles `GET /redis/history`: the state of Redis over the last fifteen minutes.
-async fn redis_history<S: Store>(State(shown): State<Arc<Shown<S>>>, headers: HeaderMap) -> Result<Response, Refusal> {
-    shown.admin.admit(&headers)?;
+async fn redis_history<S: Store>(State(shown): State<Arc<Shown<S>>>) -> Result<Response, Refusal> {
     let (_, history) = shown.redis()?;
     Ok((HEADERS, Json(history.past())).into_response())
 }

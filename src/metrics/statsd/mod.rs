@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, MissedTickBehavior, interval_at};
+use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 
 use crate::metrics::Metrics;
 use crate::metrics::reference::Push;
+use crate::supervise;
 use crate::telemetry::Throttle;
 use connection::Connection;
 use lines::Lines;
@@ -59,14 +60,15 @@ impl Statsd {
     /// Starts the task.
     pub fn start(config: StatsdConfig, metrics: Arc<Metrics>) -> Statsd {
         let (stop, stopped) = watch::channel(false);
-        Statsd { stop, task: tokio::spawn(run(config, Push::new(metrics), stopped)) }
+        let push = move || run(config.clone(), Push::new(Arc::clone(&metrics)), stopped.clone());
+        Statsd { stop, task: supervise::spawn("statsd", push) }
     }
 
     /// Flushes once more and stops the task.
     pub async fn finish(self) {
         self.stop.send_replace(true);
-        // If the task panicked, the panic was already reported.
-        let _ = self.task.await;
+        // After a panic, which is logged, the task may be waiting for its next start.
+        let _ = timeout(2 * TIMEOUT, self.task).await;
     }
 }
 

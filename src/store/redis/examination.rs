@@ -330,6 +330,12 @@ impl Looking<'_> {
                 found.role = known("role");
                 found.replicas = identity.number("connected_slaves");
                 found.maxmemory_policy = known("maxmemory_policy");
+                if self.config.address.kind() == "sentinel" && identity.decides_alone() {
+                    let advice = "min-replicas-to-write is 0: a master that a split network cuts off from its replicas \
+                                  and Sentinels goes on deciding beside the new one; set it to 1, and \
+                                  min-replicas-max-lag to 2";
+                    found.warnings.push(advice.to_owned());
+                }
                 found.clock_ahead_ms = identity.clock_ahead_ms(asked_at..=now_ms());
                 identity.concerns(asked_at..=now_ms()).iter().for_each(|concern| found.warn(concern));
                 found.errors.extend(identity.refusal(self.config.address.is_cluster()).map(|cause| cause.to_string()));

@@ -30,6 +30,7 @@ use crate::store::redis::topology::config::RedisConfig;
 use crate::store::redis::topology::route::KnownNodes;
 use crate::store::redis::topology::survey::{ask_any, ask_one};
 use crate::store::redis::topology::{Access, Dialed, Layout, node_dialer};
+use crate::supervise;
 
 /// How often the layout is read while all nodes are up, and while a node is down.
 const POLL: (Duration, Duration) = (Duration::from_secs(5), Duration::from_millis(150));
@@ -118,7 +119,9 @@ impl Cluster {
             Err(cause) if cause.is_unfit() => return Err(unfit(cause)),
             Err(cause) => cluster.overview.fail(&cause),
         }
-        *cluster.task.lock() = Some(tokio::spawn(follow(Arc::downgrade(&cluster), source)).abort_handle());
+        let (followed, mut source) = (Arc::downgrade(&cluster), Some(source));
+        let follow = move || follow(Weak::clone(&followed), source.take().unwrap_or_default());
+        *cluster.task.lock() = Some(supervise::spawn("cluster layout", follow).abort_handle());
         Ok(cluster)
     }
 

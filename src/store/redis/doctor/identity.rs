@@ -171,6 +171,14 @@ impl<'i> Identity<'i> {
         self.0.get(field).copied()
     }
 
+    /// Returns whether this is a master that accepts writes without any replica. Redis reports the number of replicas
+    /// in step only where `min-replicas-to-write` asks for some.
+    pub(crate) fn decides_alone(&self) -> bool {
+        let asks_for_replicas =
+            |field: &&str| field.starts_with("min_slaves_good") || field.starts_with("min_replicas_good");
+        self.is("role", "master") && !self.0.keys().any(|field| asks_for_replicas(field))
+    }
+
     fn is(&self, field: &str, value: &str) -> bool {
         self.get(field) == Some(value)
     }

@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use deadpool_redis::redis::{Cmd, RedisConnectionInfo, cmd};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
-use tokio::time::sleep;
+use tokio::time::{Duration, Instant, sleep};
 use tokio_rustls::rustls::pki_types::ServerName;
 
 use super::dial::{DialError, Stream, connect};
@@ -18,10 +18,15 @@ use crate::files::{Debounce, INTERVAL, Stamp, blocking, refuse_pipe};
 use crate::store::redis::doctor::cause::Cause;
 use crate::store::redis::doctor::rights;
 use crate::store::redis::topology::address::{Login, Place, RedisAddress, RedisTls};
+use crate::supervise;
 use crate::tls::{self, ClientTls, HandshakeError, NamedFile, TlsErrors, Watched};
 
 /// The largest size of a password or token, in bytes.
 const MOST_BYTES: u64 = 64 * 1024;
+
+/// Interval of the attempts to read a rejected password file again, even if it has not changed: what denied the access
+/// may be over.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// Tollgate's credentials for a Redis.
 pub(crate) struct Access {
@@ -70,7 +75,9 @@ impl Access {
             Some(file) => {
                 let (stamp, user) = (Stamp::of(&file.path), address.login().user.clone());
                 let login = Arc::new(watch::Sender::new(read_login(file, user.clone())?));
-                tasks.push(tokio::spawn(watch_login(file.clone(), user, stamp, Arc::clone(&login))).abort_handle());
+                let (watched, kept) = (file.clone(), Arc::clone(&login));
+                let watch = move || watch_login(watched.clone(), user.clone(), stamp, Arc::clone(&kept));
+                tasks.push(supervise::spawn("redis password", watch).abort_handle());
                 login
             }
         };
@@ -183,20 +190,23 @@ impl Secure {
         let watched = Watched::new(tls.files.paths());
         let client = Arc::new(ArcSwap::from_pointee(tls.files.load().map_err(AccessError::Tls)?));
         let (files, current) = (tls.files.clone(), Arc::clone(&client));
-        let kept = tls::watch(
-            watched,
-            move || files.load(),
-            move |loaded| match loaded {
-                Ok(loaded) => {
-                    tracing::info!("new certificates are in force for connections to redis");
-                    current.store(Arc::new(loaded));
-                }
-                Err(errors) => {
-                    tracing::error!("changed certificates for redis are refused, the old ones stay in force: {errors}");
-                }
-            },
-        );
-        tasks.push(tokio::spawn(kept).abort_handle());
+        let keep = move || {
+            let (files, current) = (files.clone(), Arc::clone(&current));
+            tls::watch(
+                watched.clone(),
+                move || files.load(),
+                move |loaded| match loaded {
+                    Ok(loaded) => {
+                        tracing::info!("new certificates are in force for connections to redis");
+                        current.store(Arc::new(loaded));
+                    }
+                    Err(errors) => tracing::error!(
+                        "changed certificates for redis are refused, the old ones stay in force: {errors}"
+                    ),
+                },
+            )
+        };
+        tasks.push(supervise::spawn("redis certificates", keep).abort_handle());
         Ok(Secure { client, server_name })
     }
 }
@@ -233,21 +243,30 @@ fn read_login(file: &NamedFile, user: Option<String>) -> Result<Login, AccessErr
 /// Puts the content of the file in force whenever it changes.
 async fn watch_login(file: NamedFile, user: Option<String>, stamp: Option<Stamp>, login: Arc<watch::Sender<Login>>) {
     let mut debounce = Debounce::after(stamp);
+    let mut refused: Option<Instant> = None;
     loop {
         sleep(INTERVAL).await;
         let path: PathBuf = file.path.clone();
-        if !debounce.settled(blocking(move || Stamp::of(&path)).await) {
+        let is_new = debounce.settled(blocking(move || Stamp::of(&path)).await);
+        let is_again = refused.is_some_and(|at| at.elapsed() >= RETRY);
+        if !is_new && !is_again {
             continue;
         }
         let (read, user) = (file.clone(), user.clone());
-        match blocking(move || read_login(&read, user)).await {
+        let read = blocking(move || read_login(&read, user)).await;
+        refused = read.is_err().then(Instant::now);
+        match read {
             Ok(new) => {
                 let is_new = login.send_if_modified(|old| std::mem::replace(old, new.clone()) != new);
                 if is_new {
                     tracing::info!(%file, "a new password is in force for redis");
                 }
             }
-            Err(error) => tracing::error!("a changed password for redis is refused, the old one stays: {error}"),
+            Err(error) if is_new => {
+                tracing::error!("a changed password for redis is refused, the old one stays: {error}");
+            }
+            // Logged before.
+            Err(_) => {}
         }
     }
 }

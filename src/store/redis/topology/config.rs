@@ -26,17 +26,21 @@ pub struct RedisConfig {
     pub on_call: OnCall,
 }
 
-/// Callbacks for each call to Redis, with the number of requests in it, for damaged counters, and for the vital figures
-/// of servers. By default nothing is called.
+/// Callbacks for each call to Redis, with the number of requests in it, for damaged counters, for the vital figures of
+/// servers, and for Sentinels. By default nothing is called.
 #[derive(Clone, Default)]
 pub struct OnCall {
     call: Option<Arc<dyn Fn(usize) + Send + Sync>>,
     vitals: Option<Arc<OnVitals>>,
     damaged: Option<Arc<dyn Fn(usize) + Send + Sync>>,
+    sentinels: Option<Arc<OnSentinels>>,
 }
 
 /// Called with the address of a server and its vital figures.
 type OnVitals = dyn Fn(&str, Vitals) + Send + Sync;
+
+/// Called with the name of a master, the number of its Sentinels that answer, and the number of all.
+type OnSentinels = dyn Fn(&str, usize, usize) + Send + Sync;
 
 impl OnCall {
     /// Returns callbacks with this one for calls.
@@ -55,6 +59,18 @@ impl OnCall {
     #[must_use]
     pub fn and_of_damaged(self, told: impl Fn(usize) + Send + Sync + 'static) -> OnCall {
         OnCall { damaged: Some(Arc::new(told)), ..self }
+    }
+
+    /// Adds a callback for Sentinels, with the name of their master, the number that answer, and the number of all.
+    #[must_use]
+    pub fn and_of_sentinels(self, told: impl Fn(&str, usize, usize) + Send + Sync + 'static) -> OnCall {
+        OnCall { sentinels: Some(Arc::new(told)), ..self }
+    }
+
+    pub(crate) fn tell_of_sentinels(&self, master: &str, answering: usize, all: usize) {
+        if let Some(told) = &self.sentinels {
+            told(master, answering, all);
+        }
     }
 
     pub(crate) fn tell_of_damaged(&self, counters: usize) {

@@ -54,7 +54,7 @@ impl Route {
             Servers::Single(place) => Target::Fixed(place.clone()),
             Servers::Sentinel { master, sentinels } => {
                 let access = access.of_sentinels(&config.address);
-                Target::Master(Sentinels::start(master.clone(), sentinels.clone(), access, config.timeout))
+                Target::Master(Sentinels::start(master.clone(), sentinels.clone(), access, &config))
             }
             Servers::Cluster(seeds) => {
                 let reach = Reach::Cluster(Arc::new(KnownNodes::new(seeds.clone())));

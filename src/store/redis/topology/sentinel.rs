@@ -28,6 +28,8 @@ use super::dial::{DialError, Dialed, dial};
 use super::named_master::{NamedMaster, SentinelAnswer};
 use crate::store::redis::doctor::cause::Cause;
 use crate::store::redis::topology::address::Place;
+use crate::store::redis::topology::config::{OnCall, RedisConfig};
+use crate::supervise;
 
 /// Pause between two polls of a Sentinel.
 const POLL: Duration = Duration::from_millis(100);
@@ -43,6 +45,7 @@ pub(crate) struct Sentinels {
     access: Access,
     /// Timeout of each Sentinel. Together with connecting to the master it must fit into the timeout of Redis.
     patience: Duration,
+    on_call: OnCall,
     named: Mutex<NamedMaster>,
     /// Whether the log has said that too few Sentinels answer.
     is_minority_logged: AtomicBool,
@@ -57,20 +60,24 @@ struct Sentinel {
 
 impl Sentinels {
     /// Returns the Sentinels, which are polled from now on.
-    pub(crate) fn start(name: String, places: Vec<Place>, access: Access, timeout: Duration) -> Arc<Sentinels> {
+    pub(crate) fn start(name: String, places: Vec<Place>, access: Access, config: &RedisConfig) -> Arc<Sentinels> {
         let number = places.len();
         let sentinels = places.into_iter().map(|place| Sentinel { place, connection: AsyncMutex::default() });
         let sentinels = Arc::new(Sentinels {
             name,
             sentinels: sentinels.collect(),
             access,
-            patience: timeout / 2,
+            patience: config.timeout / 2,
+            on_call: config.on_call.clone(),
             named: Mutex::new(NamedMaster::new(number)),
             is_minority_logged: AtomicBool::new(false),
             master: watch::Sender::new(None),
             polls: Mutex::default(),
         });
-        let poll = |index| tokio::spawn(poll(Arc::downgrade(&sentinels), index)).abort_handle();
+        let poll = |index| {
+            let polled = Arc::downgrade(&sentinels);
+            supervise::spawn("sentinel", move || poll(Weak::clone(&polled), index)).abort_handle()
+        };
         *sentinels.polls.lock() = (0..number).map(poll).collect();
         sentinels
     }
@@ -191,6 +198,7 @@ impl Sentinels {
             (named.answering(Instant::now()), named.majority())
         };
         let (name, all) = (&self.name, self.sentinels.len());
+        self.on_call.tell_of_sentinels(name, answering, all);
         if answering >= majority {
             if self.is_minority_logged.swap(false, Ordering::Relaxed) {
                 tracing::info!(name, answering, all, "the sentinels answer again");
@@ -355,11 +363,21 @@ fn text(value: &Value) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::redis::topology::address::RedisAddress;
 
     fn sentinels() -> Arc<Sentinels> {
-        let address = "redis+sentinel://127.0.0.1:1/main".parse().unwrap();
+        let address: RedisAddress = "redis+sentinel://127.0.0.1:1/main".parse().unwrap();
         let access = Access::start(&address).unwrap();
-        Sentinels::start("main".into(), vec![Place::Tcp("127.0.0.1".into(), 1)], access, Duration::from_secs(1))
+        let config = RedisConfig {
+            address,
+            connections: 1,
+            timeout: Duration::from_secs(1),
+            queue: 1,
+            key_prefix: String::new(),
+            per_second: None,
+            on_call: OnCall::default(),
+        };
+        Sentinels::start("main".into(), vec![Place::Tcp("127.0.0.1".into(), 1)], access, &config)
     }
 
     fn place_at(port: u16) -> Place {
