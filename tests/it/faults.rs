@@ -874,3 +874,23 @@ fn ask_says_what_a_failure_mode_answered() {
         }
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_is_known_is_not_examined_again_for_each_new_connection() {
+    let mut redis = Redis::start();
+    let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", redis.url()), "REDIS_TIMEOUT=20s"]);
+    // Only an examination uses this command.
+    let examinations = |redis: &Redis| redis.calls_of("ltrim");
+    wait_until("it is examined", || examinations(&redis) > 0);
+    let first = examinations(&redis);
+    for turn in 0..4 {
+        // Longer than one examination counts for all connections.
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+        redis.command::<i64>("CLIENT KILL TYPE normal SKIPME yes").await;
+        assert_limits_are_back(&tollgate, &format!("turn{turn}-")).await;
+    }
+    assert_eq!(examinations(&redis), first);
+    redis.kill();
+    redis.restart();
+    wait_until("another process is examined", || examinations(&redis) > 0);
+}

@@ -238,7 +238,7 @@ impl Replicas {
     fn cause(&self, fault: Fault) -> Cause {
         match self.with_grant(fault) {
             Fault::Refused(cause) | Fault::Connect(cause) => cause,
-            Fault::Silent(patience) => Cause::Silent(patience),
+            Fault::Silent(silence) => Cause::Silent(silence.within),
             fault => Cause::Closed(fault.to_string()),
         }
     }

@@ -1,5 +1,6 @@
 //! One connection to Redis, and the calls over it.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +12,7 @@ use futures_util::FutureExt as _;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Notify;
 use tokio::task::unconstrained;
-use tokio::time::{Duration, sleep};
+use tokio::time::{Duration, Instant, sleep};
 
 use crate::engine::check::StoreError;
 use crate::store::redis::doctor::cause::Cause;
@@ -26,8 +27,8 @@ const PARTS: u32 = 4;
 /// The reason why a connection, or a call over it, has failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Fault {
-    #[error("no answer within {0:?}")]
-    Silent(Duration),
+    #[error("{0}")]
+    Silent(Silence),
     #[error("connection lost: {0}")]
     Lost(String),
     #[error("{0}")]
@@ -49,6 +50,27 @@ pub(crate) enum Fault {
     },
     #[error("cannot connect: {0}")]
     Connect(Cause),
+}
+
+/// A time without an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Silence {
+    /// The time in which an answer must come.
+    pub within: Duration,
+    /// How much later the timer ended, because the process did not run.
+    pub late: Duration,
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Silence { within, late } = *self;
+        write!(f, "no answer within {within:?}")?;
+        if late < within {
+            return Ok(());
+        }
+        let late = Duration::from_millis(u64::try_from(late.as_millis()).unwrap_or(u64::MAX));
+        write!(f, ", but this process did not run for {late:?} of the time: it needs more processor time")
+    }
 }
 
 /// The place of counters that a node of a cluster does not have.
@@ -403,7 +425,7 @@ impl Call {
             None => tokio::select! {
                 biased;
                 reply = self.reply => reply,
-                () = silence(timeout) => Err(Fault::Silent(timeout)),
+                silence = silence(timeout) => Err(Fault::Silent(silence)),
             },
         }
     }
@@ -411,10 +433,12 @@ impl Call {
 
 /// Completes after the process has run for this long. A pause of the process, however long, counts as one part. After a
 /// pause the process therefore has time to read a reply that has already arrived.
-async fn silence(timeout: Duration) {
+async fn silence(timeout: Duration) -> Silence {
+    let begin = Instant::now();
     for _ in 0..PARTS {
         sleep(timeout / PARTS).await;
     }
+    Silence { within: timeout, late: begin.elapsed().saturating_sub(timeout) }
 }
 
 #[cfg(test)]
@@ -444,5 +468,16 @@ mod tests {
         assert!(!is_over());
         tokio::time::advance(Duration::from_millis(4)).await;
         assert!(is_over());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_process_that_did_not_run_is_told_from_a_redis_that_is_silent() {
+        let timeout = Duration::from_millis(400);
+        assert_eq!(silence(timeout).await.to_string(), "no answer within 400ms");
+        let mut late = pin!(silence(timeout));
+        assert!(late.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        tokio::time::advance(Duration::from_secs(3)).await;
+        let said = late.await.to_string();
+        assert!(said.contains("did not run for 2.9") || said.contains("did not run for 2.8"), "{said}");
     }
 }

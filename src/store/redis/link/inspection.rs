@@ -24,6 +24,10 @@ use crate::store::redis::topology::config::RedisConfig;
 /// How long the result of an inspection is reused.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// How long the same process of Redis is not inspected again for a new connection. A process of Tollgate that gets too
+/// little processor time often takes connections for lost; inspecting Redis each time would load it.
+const KNOWN: Duration = Duration::from_secs(60);
+
 /// How often the Redis is inspected again, by one of all connections, since an operator can change it while it runs.
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -33,6 +37,8 @@ pub(crate) struct Inspection {
     access: Arc<Access>,
     own: Arc<ArcSwap<OwnCounters>>,
     latest: AsyncMutex<Option<(Instant, Result<(), Cause>)>>,
+    /// When the process of Redis with this `run_id` was last inspected without an error.
+    known: Mutex<Option<(String, Instant)>>,
     /// Threats to limits, as last reported.
     concerns: Mutex<Vec<Concern>>,
     /// Missing rights, as last reported.
@@ -48,6 +54,7 @@ impl Inspection {
             access,
             own,
             latest: AsyncMutex::default(),
+            known: Mutex::default(),
             concerns: Mutex::default(),
             missing: Mutex::default(),
             looked: Mutex::default(),
@@ -88,9 +95,33 @@ impl Inspection {
         connection: &Connection,
         check: impl Future<Output = Result<(), Fault>>,
     ) -> Result<(), Fault> {
-        self.identify(connection).await?;
+        let found = if self.knows(connection).await { check.await } else { self.inspect_all(connection, check).await };
+        if matches!(found, Err(Fault::Refused(_))) {
+            *self.known.lock() = None;
+        }
+        found
+    }
+
+    async fn inspect_all(
+        &self,
+        connection: &Connection,
+        check: impl Future<Output = Result<(), Fault>>,
+    ) -> Result<(), Fault> {
+        let run_id = self.identify(connection).await?;
         check.await?;
-        self.look_at_rights(connection).await
+        self.look_at_rights(connection).await?;
+        *self.known.lock() = run_id.map(|run_id| (run_id, Instant::now()));
+        Ok(())
+    }
+
+    /// Returns whether the Redis process at the other end was inspected within [`KNOWN`].
+    async fn knows(&self, connection: &Connection) -> bool {
+        let known = self.known.lock().clone().filter(|(_, at)| at.elapsed() < KNOWN);
+        let Some((run_id, _)) = known else { return false };
+        let mut ask = cmd("INFO");
+        ask.arg("server");
+        let Ok(info) = connection.send(ask).wait(self.config.timeout).await else { return false };
+        Identity::read(&String::from_utf8_lossy(&info)).get("run_id") == Some(&run_id)
     }
 
     /// Returns whether it is time for another inspection, which the caller then makes.
@@ -115,8 +146,8 @@ impl Inspection {
         }
     }
 
-    /// Reads the server's description of itself.
-    async fn identify(&self, connection: &Connection) -> Result<(), Fault> {
+    /// Reads the server's description of itself, and returns the ID of its process if it reports one.
+    async fn identify(&self, connection: &Connection) -> Result<Option<String>, Fault> {
         let asked_at = now_ms();
         let info = match connection.send(cmd("INFO")).wait(self.config.timeout).await {
             Ok(info) => info,
@@ -126,10 +157,10 @@ impl Inspection {
             }
             Err(Fault::Refused(cause @ (Cause::Lacks(_) | Cause::NoCommand(_) | Cause::Other(_)))) => {
                 self.tell(&self.concerns, vec![Concern::Untold(self.of_user(cause))]);
-                return Ok(());
+                return Ok(None);
             }
             // The check reports errors that affect every command.
-            Err(_) => return Ok(()),
+            Err(_) => return Ok(None),
         };
         let info = String::from_utf8_lossy(&info);
         let identity = Identity::read(&info);
@@ -140,7 +171,7 @@ impl Inspection {
         *self.looked.lock() = Some(Instant::now());
         self.config.on_call.tell_of(&connection.place().to_string(), identity.vitals());
         self.tell(&self.concerns, identity.concerns(asked_at..=now_ms()));
-        Ok(())
+        Ok(identity.get("run_id").map(str::to_owned))
     }
 
     /// Looks for missing rights of a user that can decide, but perhaps not with every algorithm.

@@ -29,7 +29,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Duration, Instant, timeout_at};
 
 use self::breaker::Breaker;
-use self::connection::{Confirmation, Connection, Fault, reason};
+use self::connection::{Confirmation, Connection, Fault, Silence, reason};
 use self::inspection::Inspection;
 use self::keeper::Keeper;
 use crate::engine::check::StoreError;
@@ -303,7 +303,7 @@ impl Shared {
         }
         // While this call waited for the lock, another call tried to load over this connection, and Redis was silent.
         if connection.silent_loads() != silent_loads {
-            return Err(Fault::Silent(self.config.timeout));
+            return Err(Fault::Silent(Silence { within: self.config.timeout, late: Duration::ZERO }));
         }
         let loaded = connection.load(self.config.address.is_cluster(), self.config.timeout).await;
         match &loaded {
