@@ -12,7 +12,18 @@
 -- reply    the time, the outcome, the version, and the text
 local command, id, content = ARGV[1], ARGV[2], ARGV[4]
 local lasts, most = tonumber(ARGV[3]), tonumber(ARGV[5])
-local version, lines = redis.call('GET', KEYS[1]) or '0', redis.call('GET', KEYS[2]) or ''
+
+-- Returns a stored text. A key of another type counts as missing: the next change replaces it.
+local function stored(key)
+  local found = redis.pcall('GET', key)
+  if type(found) ~= 'table' then
+    return found
+  end
+  -- Raises any other error.
+  return not string.find(found.err, 'WRONGTYPE', 1, true) and redis.call('GET', key)
+end
+
+local version, lines = stored(KEYS[1]) or '0', stored(KEYS[2]) or ''
 -- The largest exact whole number in a double, and the upper bound of LASTS in src/engine/adjustment/mod.rs.
 local LARGEST, LONGEST = 9007199254740991, 604800000
 if not string.find(version, '^%d+$') or tonumber(version) > LARGEST then

@@ -519,6 +519,7 @@ async fn an_adjustment_that_is_ended_is_reported_and_logged_though_the_reply_is_
     let end = "/adjustments/one?who=ann&why=enough";
     let (status, said) = send(&tollgate, "DELETE", end, TOKEN, &Value::Null);
     assert_eq!(status, 200, "{said}");
+    tollgate.must_log("an adjustment is ended by hand");
     assert_eq!(count_logged(&tollgate, "an adjustment is ended by hand", "one"), 1);
     assert!(tollgate.passes("shop", &[("user", "ann")]).await);
     assert_eq!(send(&tollgate, "DELETE", end, TOKEN, &Value::Null).0, 404, "there is none any more");
@@ -627,6 +628,22 @@ async fn lines_that_cannot_be_read_stay_and_stand_in_nobodys_way() {
         let ttl: i64 = cmd("PTTL").arg(list).query_async(&mut connection).await.unwrap();
         assert!((1..=7 * 86_400_000).contains(&ttl), "{ttl}");
         assert_eq!(ask(Command::Begin(&proposal("one", "block", "1h"))).await.outcome, Outcome::Done);
+    }
+}
+
+#[tokio::test]
+async fn keys_of_another_type_stand_in_nobodys_way() {
+    let redis = Redis::start();
+    let adjustments = RedisAdjustments::new(&Route::start(config(&redis)).unwrap());
+    let ask = async |command: Command<'_>| adjustments.ask(0, command).await.unwrap();
+    for damage in ["LPUSH p:{|adjustments}|list x", "SADD p:{|adjustments}|version x"] {
+        redis.command::<()>("DEL p:{|adjustments}|list p:{|adjustments}|version").await;
+        redis.command::<()>(damage).await;
+        assert_eq!(adjustments.ask(7, Command::Read).await.unwrap().adjustments.len(), 0, "{damage}");
+        assert_eq!(ask(Command::End(&Id::parse("one").unwrap())).await.outcome, Outcome::Unknown);
+        assert_eq!(ask(Command::Begin(&proposal("one", "block", "1h"))).await.outcome, Outcome::Done);
+        assert_eq!(ask(Command::Read).await.adjustments.len(), 1, "{damage}");
+        assert_eq!(ask(Command::End(&Id::parse("one").unwrap())).await.outcome, Outcome::Done);
     }
 }
 

@@ -9,6 +9,7 @@ use crate::engine::adjustment::{Adjustment, Id, LASTS, MOST, Written};
 use crate::engine::algorithm::MAX_HITS;
 use crate::engine::check::StoreError;
 use crate::shared::exchange::{Exchange, Repeat, Turn};
+use crate::store::redis::doctor::cause::Cause;
 use crate::store::redis::link::connection::Fault;
 use crate::store::redis::topology::route::Route;
 
@@ -72,10 +73,13 @@ impl RedisAdjustments {
     async fn version(&self, turn: &mut Turn<'_>) -> Result<Option<u64>, StoreError> {
         let mut get = cmd("GET");
         get.arg(self.exchange.key(0));
-        match turn.send(&get, Repeat::Allowed).await? {
-            Value::Nil => Ok(Some(0)),
-            Value::BulkString(version) => Ok(number(&version).ok()),
-            _ => Err(StoreError::Answer),
+        match turn.send(&get, Repeat::Allowed).await {
+            Ok(Value::Nil) => Ok(Some(0)),
+            Ok(Value::BulkString(version)) => Ok(number(&version).ok()),
+            Ok(_) => Err(StoreError::Answer),
+            // The next change replaces it.
+            Err(Fault::Refused(Cause::Other(said))) if said.contains("WRONGTYPE") => Ok(None),
+            Err(fault) => Err(fault.into()),
         }
     }
 
