@@ -433,6 +433,15 @@ impl Limited<'_> {
         }
     }
 
+    /// Returns the time until this limit certainly allows the same request; `None` if that is unknown. A stream may
+    /// release its slot of a concurrency limit at any moment: the expiry of a slot is no retry time. The end of a ban
+    /// is known.
+    pub fn known_retry_after_ms(&self) -> Option<u64> {
+        let retry_after_ms = self.retry_after_ms()?;
+        let is_known = self.asked.check.limit.window().is_some() || self.verdict().is_none();
+        if is_known || !self.over() { Some(retry_after_ms) } else { self.banned_ms() }
+    }
+
     /// Returns why the request never passes, if it is over the limit and has no retry time.
     pub fn never(&self) -> Option<Never> {
         if !self.over() || self.retry_after_ms().is_some() {
@@ -486,9 +495,7 @@ impl Limited<'_> {
 fn wait_ms(limits: &[Limited<'_>]) -> Option<u64> {
     let mut longest = 0;
     for limited in limits.iter().filter(|limited| limited.over()) {
-        let retry_after_ms = limited.retry_after_ms()?;
-        let is_known = limited.asked.check.limit.window().is_some() || limited.verdict().is_none();
-        longest = longest.max(if is_known { retry_after_ms } else { limited.banned_ms()? });
+        longest = longest.max(limited.known_retry_after_ms()?);
     }
     Some(longest)
 }

@@ -128,7 +128,25 @@ async fn every_way_to_be_denied_is_told_apart_and_what_passes_is_not_told() {
     ];
     assert_eq!(said(&lines), expected);
     assert_eq!(lines[5]["limit"], json!({"algorithm": "concurrency", "number": 1}));
+    // A stream may release its slot at any moment. The other limits know when they allow it again.
+    assert_eq!(lines[5]["retry_after_ms"], Value::Null, "{}", lines[5]);
+    assert!(lines[0]["retry_after_ms"].is_u64(), "{}", lines[0]);
     assert_eq!((&lines[7]["domain"], &lines[7]["limit"]), (&"mall".into(), &Value::Null));
+}
+
+#[tokio::test]
+async fn a_limit_that_an_adjustment_blocks_is_told_with_its_own_number() {
+    let (_folder, path) = log();
+    let service = start(&path, &["ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}")]);
+    let block =
+        json!({"effect": "block", "domain": "shop", "rule": "user", "who": "ann", "why": "a test", "for": "1h"});
+    let token = format!("Bearer {TOKEN}");
+    let (status, text) =
+        service.send("POST", "/adjustments", &[("authorization", &token)], block.to_string().as_bytes());
+    assert_eq!(status, 201, "{text}");
+    assert!(!service.passes("shop", &[("user", "ann")]).await);
+    let line = &lines(&path, 1)[0];
+    assert_eq!((&line["limit"]["number"], &line["rule"]), (&1.into(), &"per-user".into()), "{line}");
 }
 
 #[tokio::test]

@@ -7,8 +7,10 @@ use std::time::SystemTime;
 use serde::Serialize;
 
 use crate::engine::algorithm::Limit;
-use crate::engine::decision::{DecidedBy, Decision, Limited};
+use crate::engine::asked::Source;
+use crate::engine::decision::{Answer, DecidedBy, Decision, Limited};
 use crate::engine::descriptor::{Descriptor, Request, Role};
+use crate::engine::rules::Allowance;
 use crate::observe::redaction::Values;
 
 /// The outcome of a request at one limit.
@@ -89,9 +91,9 @@ impl<'a> Context<'a, '_> {
         let check = &limited.asked.check;
         Some(Line {
             rule: Some(self.values.label(limited.asked.source)),
-            limit: Some(Number::of(&check.limit)),
+            limit: Some(Number::of(of_rule(limited))),
             remaining: limited.remaining(),
-            retry_after_ms: limited.retry_after_ms().filter(|_| limited.over()),
+            retry_after_ms: limited.known_retry_after_ms().filter(|_| limited.over()),
             outcome: self.outcome(limited),
             reason: reason(limited),
             sampled: sample_share.is_some(),
@@ -144,6 +146,15 @@ impl Number {
     fn of(limit: &Limit) -> Number {
         let period_ms = limit.window().map(|_| limit.period_ms());
         Number { algorithm: limit.algorithm().name(), number: limit.number(), period_ms }
+    }
+}
+
+/// Returns the limit that a line shows. A blocked limit is asked about with the number 0; the line shows the rule's.
+fn of_rule<'l>(limited: &'l Limited<'_>) -> &'l Limit {
+    let Source::Rule(_, limit) = limited.asked.source else { return &limited.asked.check.limit };
+    match &limit.config.allowance {
+        Allowance::Limited(own) if limited.answer == Answer::Blocked => own,
+        _ => &limited.asked.check.limit,
     }
 }
 
