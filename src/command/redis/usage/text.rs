@@ -3,11 +3,12 @@
 use std::borrow::Cow;
 
 use anyhow::anyhow;
-use serde_json::json;
+use serde::Serialize;
 
 use crate::command::output::columns;
 use crate::engine::printable::printable;
-use crate::engine::usage::Totals;
+use crate::engine::usage::page::Part;
+use crate::engine::usage::{Time, Totals};
 use crate::ledger::statement::Row;
 
 /// Returns a line for each row, below the names of the columns.
@@ -75,16 +76,44 @@ fn no_formula(text: &str) -> Cow<'_, str> {
     if text.starts_with(['=', '+', '-', '@', '\t', '\r']) { format!("'{text}").into() } else { text.into() }
 }
 
+/// A row in JSON. It borrows everything: there may be hundreds of thousands.
+#[derive(Serialize)]
+struct JsonRow<'r> {
+    admitted: i64,
+    cost: i64,
+    denied: u64,
+    descriptor: &'r [Part],
+    domain: &'r str,
+    r#for: &'r str,
+    from: Time,
+    limit: &'r str,
+    open: bool,
+    rule: Option<&'r str>,
+}
+
+#[derive(Serialize)]
+struct JsonRows<'r> {
+    damaged: u64,
+    left_out: u64,
+    rows: Vec<JsonRow<'r>>,
+}
+
 /// Returns one JSON object.
 pub(crate) fn json(rows: &[Row], left_out: u64, damaged: u64) -> anyhow::Result<String> {
-    let row = |row: &Row| {
+    fn row(row: &Row) -> JsonRow<'_> {
         let Row { start, span, counter, totals: Totals { admitted, denied, cost }, is_open, .. } = row;
-        json!({
-            "from": start, "for": span, "domain": counter.owner.domain, "descriptor": counter.owner.parts,
-            "limit": counter.limit, "rule": counter.rule, "admitted": admitted, "denied": denied, "cost": cost,
-            "open": is_open,
-        })
-    };
-    let rows: Vec<_> = rows.iter().map(row).collect();
-    Ok(serde_json::to_string(&json!({ "rows": rows, "left_out": left_out, "damaged": damaged }))?)
+        JsonRow {
+            admitted: *admitted,
+            cost: *cost,
+            denied: *denied,
+            descriptor: &counter.owner.parts,
+            domain: &counter.owner.domain,
+            r#for: span,
+            from: *start,
+            limit: &counter.limit,
+            open: *is_open,
+            rule: counter.rule.as_deref(),
+        }
+    }
+    Ok(serde_json::to_string(&JsonRows { damaged, left_out, rows: rows.iter().map(row).collect() })?)
 }
