@@ -4,11 +4,12 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 
 use clap::builder::{PossibleValue, Resettable, TypedValueParser};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
-use clap::{Arg, ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command, Id};
 
 use crate::settings::{Environment, Given, Mistake, Origin};
 
@@ -22,6 +23,18 @@ pub(super) struct Read {
     pub mistakes: Vec<Mistake>,
     /// The variables that the command reads.
     pub variables: BTreeSet<String>,
+}
+
+impl Read {
+    /// Returns the files that arguments name, each with the name of the argument.
+    pub fn files(&self) -> Vec<(String, PathBuf)> {
+        let matches = self.matches.subcommand().map_or(&self.matches, |(_, matches)| matches);
+        let file = |id: &Id| {
+            let path = matches.try_get_one::<PathBuf>(id.as_str()).ok().flatten()?;
+            Some((id.as_str().to_uppercase(), path.clone()))
+        };
+        matches.ids().filter_map(file).collect()
+    }
 }
 
 /// Most unknown flags reported.

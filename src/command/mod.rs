@@ -113,15 +113,19 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             _ => {}
         }
     }
-    let findings = Findings::new(read, &command.errors(&environment), &environment).without_effect(&ignored);
-    if !matches!(command, Command::Serve(_)) && !findings.tell() {
+    if let Command::Serve(settings) = command {
+        // Checking the settings reads files.
+        let begun = serve::begin(&settings, read.files());
+        let findings = Findings::new(read, &settings.errors(&environment), &environment).without_effect(&ignored);
+        let findings = findings.of_service(&settings, &environment);
+        return serve::run(*settings, &findings, begun);
+    }
+    let findings = Findings::new(read, &command.errors(), &environment).without_effect(&ignored);
+    if !findings.tell() {
         return ExitCode::FAILURE;
     }
     let done = match command {
-        Command::Serve(settings) => {
-            let findings = findings.of_service(&settings, &environment);
-            Ok(serve::run(*settings, &findings))
-        }
+        Command::Serve(_) => unreachable!("it has returned above"),
         Command::Check(check) => check::run(&check),
         Command::Ask(ask) => ask::run(ask),
         Command::Explain(explain) => explain::run(*explain),
@@ -155,9 +159,8 @@ fn told(done: anyhow::Result<ExitCode>) -> ExitCode {
 
 impl Command {
     /// Returns the errors in settings that clap could read.
-    fn errors(&self, environment: &Environment) -> Vec<SettingsError> {
+    fn errors(&self) -> Vec<SettingsError> {
         match self {
-            Command::Serve(settings) => settings.errors(environment),
             Command::Counter(command) => command.errors(),
             Command::Scale(scale) => scale.errors(),
             Command::Adjust(adjust) => adjust.errors(),

@@ -1,20 +1,37 @@
 //! `tollgate serve`: answers Envoy until a signal stops it.
 
+use std::io;
 use std::process::ExitCode;
+
+use anyhow::Context as _;
 
 use super::findings::Findings;
 use crate::server;
+use crate::server::watchdog::{FileOfSetting, Watchdog};
 use crate::settings::{Given, Settings};
 use crate::telemetry::{self, Logs};
 
-/// Runs the service. Logs why it cannot serve; logging does not wait for a reader.
-pub(super) fn run(settings: Settings, findings: &Findings) -> ExitCode {
+/// A service that has begun to log, and whose start is watched.
+pub(super) struct Begun {
+    logs: Logs,
+    watchdog: io::Result<Watchdog>,
+}
+
+/// Begins the service, before any file is read. `files` are those that settings name.
+pub(super) fn begin(settings: &Settings, mut files: Vec<FileOfSetting>) -> Begun {
+    files.extend(settings.decisions.file().map(|path| ("DECISION_LOG".to_owned(), path.to_owned())));
     let logs = telemetry::init(&settings.logs.log_level, settings.logs.log_format);
+    Begun { logs, watchdog: Watchdog::start(files) }
+}
+
+/// Runs the service. Logs why it cannot serve; logging does not wait for a reader.
+pub(super) fn run(settings: Settings, findings: &Findings, begun: Begun) -> ExitCode {
+    let Begun { logs, watchdog } = begun;
     tell(findings);
     if !findings.mistakes.is_empty() {
         return ExitCode::FAILURE;
     }
-    match run_to_the_end(settings, &logs) {
+    match run_to_the_end(settings, &logs, watchdog) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tracing::error!("{error:#}");
@@ -24,16 +41,17 @@ pub(super) fn run(settings: Settings, findings: &Findings) -> ExitCode {
 }
 
 /// Runs the server on this thread. The server starts its own threads for calls.
-fn run_to_the_end(settings: Settings, logs: &Logs) -> anyhow::Result<()> {
+fn run_to_the_end(settings: Settings, logs: &Logs, watchdog: io::Result<Watchdog>) -> anyhow::Result<()> {
+    let watchdog = watchdog.context("cannot watch for signals")?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let done = runtime.block_on(serve(settings, logs));
+    let done = runtime.block_on(serve(settings, logs, watchdog));
     // A load in progress, or a disk that does not answer, must not delay the end.
     runtime.shutdown_background();
     done
 }
 
-async fn serve(settings: Settings, logs: &Logs) -> anyhow::Result<()> {
-    server::serve(settings, logs.lost(), logs.events()).await
+async fn serve(settings: Settings, logs: &Logs, watchdog: Watchdog) -> anyhow::Result<()> {
+    server::serve(settings, logs.lost(), logs.events(), watchdog).await
 }
 
 fn tell(findings: &Findings) {

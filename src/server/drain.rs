@@ -52,7 +52,7 @@ pub(super) struct Last {
 }
 
 /// Time limit for the collector to take the last spans.
-const LAST_SPANS: Duration = Duration::from_secs(5);
+const LAST_SPANS: Duration = Duration::from_secs(2);
 
 /// Time limit for writing the last lines of the decision log.
 const LAST_DECISIONS: Duration = Duration::from_secs(2);
@@ -100,6 +100,7 @@ impl<S: Store> Running<S> {
     async fn drain(self) -> anyhow::Result<bool> {
         let Running { settings, serving, rules, ports, workers, limiter, store, fleet, last } = self;
         let Ports { grpc, http, stop } = ports;
+        let (begin, flushing) = (Instant::now(), last.exporting.as_ref().map(Exporting::flush));
         // A load that ended now would announce the process as serving again.
         rules.abort();
         let _ = rules.await;
@@ -120,7 +121,7 @@ impl<S: Store> Running<S> {
         let finished = tokio::time::timeout(timeout, async { tokio::join!(workers.drain(), http) }).await;
         store.close(Instant::now() + settings.store.redis_timeout).await;
         fleet.leave().await;
-        last.finish().await;
+        last.finish(flushing, begin.elapsed()).await;
         match finished {
             Ok(((), http)) => http.map(|()| true).context("the HTTP port"),
             Err(_) => Ok(false),
@@ -130,11 +131,14 @@ impl<S: Store> Running<S> {
 
 impl Last {
     /// Sends the last spans and writes the last lines of the decision log, at the same time, and then sends the last
-    /// statistics.
-    async fn finish(self) {
+    /// statistics. `flushing` sends the spans of before the drain, which took the time `drained`: a collector that has
+    /// not answered since then gets no more time.
+    async fn finish(self, flushing: Option<JoinHandle<()>>, drained: Duration) {
         let last_spans = async {
             if let Some(exporting) = self.exporting {
-                exporting.end(LAST_SPANS).await;
+                let answers = flushing.is_some_and(|flushing| flushing.is_finished());
+                let timeout = if answers { LAST_SPANS } else { LAST_SPANS.saturating_sub(drained) };
+                exporting.end(timeout).await;
             }
         };
         let last_decisions = async {

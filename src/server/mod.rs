@@ -21,6 +21,7 @@ mod socket;
 pub mod stream;
 mod tls;
 mod unix;
+pub mod watchdog;
 pub mod workers;
 
 use std::sync::Arc;
@@ -75,6 +76,7 @@ use reload::{Files, Origin, Target, WrongAtFirst};
 use secure::secure;
 use signals::{Hangups, Signals};
 use tls::Tls;
+use watchdog::Watchdog;
 use workers::Workers;
 
 /// Number of connections to Redis for what the fleet shares: adjustments and heartbeats.
@@ -90,6 +92,7 @@ pub async fn serve(
     settings: Settings,
     lost_log_lines: impl Fn() -> u64 + Send + Sync + 'static,
     events: Events,
+    watchdog: Watchdog,
 ) -> anyhow::Result<()> {
     // Comes first: before this, a signal would end the process without draining.
     let (signals, hangups) = (Signals::new()?, Hangups::new()?);
@@ -136,6 +139,7 @@ pub async fn serve(
         instance,
         decision_log,
         redis_history: Arc::default(),
+        watchdog,
     };
     let metrics = Arc::clone(&parts.metrics);
     let on_answer: OnAnswer = Arc::new(move |error, took| metrics.record_store(error, took));
@@ -160,8 +164,8 @@ pub async fn serve(
             let on_call = on_call.and_of_damaged(move |counters| counted.record_damaged_counters(counters));
             let history = Arc::clone(&parts.redis_history);
             let sentinels = parts.metrics.sentinels()?;
-            let on_call = on_call
-                .and_of_sentinels(move |master, answering, all| sentinels.set_answering(master, answering, all));
+            let on_call =
+                on_call.and_of_sentinels(move |master, answering, all| sentinels.set_answering(master, answering, all));
             let config = config.told_to(on_call.and_of_servers(move |server, vitals| history.take(server, vitals)));
             let route = Route::start(config)?;
             let shared = Shared::in_redis(&route);
@@ -309,6 +313,7 @@ struct Parts {
     /// `None` if the decision log is off.
     decision_log: Option<Arc<DecisionLog>>,
     redis_history: Arc<RedisHistory>,
+    watchdog: Watchdog,
 }
 
 impl Parts {
@@ -375,6 +380,7 @@ impl Parts {
         let statsd = statsd.map(|config| Statsd::start(config, Arc::clone(&metrics)));
         let target = Target { limiter: Arc::clone(&limiter), metrics, serving: serving.clone(), door, up, in_memory };
         let rules = tokio::spawn(reload::keep(self.origin, target));
+        self.watchdog.started();
         let (exporting, decision_log) = (self.exporting, observing.decision_log);
         let ports = drain::Ports { grpc, http, stop };
         let last = drain::Last { exporting, decision_log, statsd };

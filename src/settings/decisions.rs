@@ -116,6 +116,12 @@ impl DecisionSettings {
         }))
     }
 
+    /// Returns the file of the decision log; `None` if it goes elsewhere.
+    pub fn file(&self) -> Option<&Path> {
+        let LogPlace::File(path) = &self.decision_log else { return None };
+        Some(path)
+    }
+
     /// Returns how top keys show values; `None` if top keys are not counted.
     ///
     /// # Errors

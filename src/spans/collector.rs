@@ -16,6 +16,7 @@ use opentelemetry_sdk::trace::{
 };
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
 
 use super::connection::{Heard, Listening, exporter};
 use super::exporter::{Exporter, Told};
@@ -196,6 +197,13 @@ impl Exporting {
             .build();
         let spans = Spans::new(provider.tracer("tollgate"), options.sampling);
         Ok((spans, Exporting { provider, _alive: alive }))
+    }
+
+    /// Starts to send the waiting spans.
+    pub fn flush(&self) -> JoinHandle<()> {
+        let provider = self.provider.clone();
+        // An error is logged where the spans are sent.
+        tokio::task::spawn_blocking(move || drop(provider.force_flush()))
     }
 
     /// Sends the waiting spans, for at most `timeout`.

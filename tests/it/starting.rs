@@ -1,15 +1,17 @@
 //! A process whose rules take long to load, and what it answers meanwhile. A pipe stands for the slow disk: it is read
 //! when the test writes to it, and not before.
 
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 use tonic_health::pb::health_client::HealthClient;
 
 use crate::support::tollgate::{Tollgate, command};
-use crate::support::wait_until;
+use crate::support::{signal, wait_until};
 
 const RULES: &str = "{domain: shop, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]}";
 const OTHERS: &str = "{domain: mall, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]}";
@@ -252,5 +254,33 @@ fn a_pipe_where_a_file_belongs_ends_the_start_and_the_log_says_so() {
         let said = String::from_utf8_lossy(&said);
         assert_eq!(ended.status.code(), Some(1), "{setting}: {said}");
         assert!(said.contains("it is a pipe or a socket: name a plain file"), "{setting}: {said}");
+    }
+}
+
+/// The master of a terminal stands for a file on a mount that hangs: it is no pipe, and a read from it never ends.
+const HANGS: &str = "/dev/ptmx";
+
+#[test]
+fn a_start_that_waits_for_a_file_says_for_which_and_ends_with_a_signal() {
+    let token = "ADMIN_TOKEN=a token of some length";
+    for (setting, others) in [
+        ("REDIS_AUTH_FILE", &["REDIS_URL=redis://127.0.0.1:1"][..]),
+        ("GRPC_SERVER_TLS_CERT", &["GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_KEY=/dev/null"]),
+        ("VALUES_KEY_FILE", &["TOP_KEYS_VALUES=hashed", "ADMIN_API=true", token]),
+        ("PROMETHEUS_MAPPER_YAML", &["USE_PROMETHEUS=true", "USE_STATSD=false"]),
+    ] {
+        let mut command = command();
+        command.envs([("GRPC_PORT", "0"), ("PORT", "0"), ("RULES", "/dev/null"), (setting, HANGS)]);
+        command.envs(others.iter().map(|setting| setting.split_once('=').unwrap()));
+        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let said = lines.find(|line| line.contains("the start waits for a file that does not answer"));
+        let said = said.unwrap_or_else(|| panic!("{setting}: it ended: {:?}", process.wait()));
+        assert!(said.contains(setting) && said.contains(HANGS), "{said}");
+        signal(&process, "TERM");
+        let begin = Instant::now();
+        assert!(process.wait().unwrap().success());
+        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+        assert!(lines.any(|line| line.contains("ending before the start is over")));
     }
 }
