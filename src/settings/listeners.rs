@@ -73,7 +73,8 @@ pub struct ListenerSettings {
     #[arg(long, env = "ADMIN_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
     pub admin_token: Option<String>,
 
-    /// Token of clients that may read all administrators' paths but change nothing; /usage shows them plain values.
+    /// Token of clients that may read all administrators' paths but change nothing, and /usage only with
+    /// TOP_KEYS_VALUES=plain.
     /// Unset: no such clients. Without ADMIN_TOKEN, no client can change anything over HTTP.
     #[arg(long, env = "ADMIN_READ_TOKEN", value_name = "TOKEN", hide_env_values = true, help_heading = "Listeners")]
     pub admin_read_token: Option<String>,

@@ -498,7 +498,7 @@ fn what_is_promoted_below_the_rules_of_a_service_leaves_it_able_to_start() {
 #[cfg(unix)]
 #[test]
 fn promoted_files_have_the_mode_of_those_that_they_replace_and_nothing_but_rules_is_copied() {
-    use std::os::unix::fs::PermissionsExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     let home = teams();
     let at = |name: &str| home.path().join(name);
@@ -512,9 +512,15 @@ fn promoted_files_have_the_mode_of_those_that_they_replace_and_nothing_but_rules
     for (name, mode) in [("rules/a/shop.yaml", 0o644), ("rules/a", 0o755), ("next/shop.yaml", 0o600), ("next", 0o700)] {
         set(name, mode);
     }
+    // Only root may give files away.
+    let is_root = std::os::unix::fs::chown(at("rules/a/shop.yaml"), Some(12_345), Some(54_321)).is_ok();
     let output = promote(&at("rules/a"), &at("next"), &[]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!((mode("rules/a"), mode("rules/a/shop.yaml")), (0o755, 0o644));
+    if is_root {
+        let metadata = fs::metadata(at("rules/a/shop.yaml")).unwrap();
+        assert_eq!((metadata.uid(), metadata.gid()), (12_345, 54_321));
+    }
     assert_eq!((mode("rules/a/new"), mode("rules/a/new/more.yaml")), (0o755, 0o644));
     assert!(!at("rules/a/notes.txt").exists() && !at("rules/a/pipe").exists() && !at("rules/a/pipe.yaml").exists());
     let error = refused(&promote(&at("rules/a/shop.yaml"), &at("next/pipe"), &[]));

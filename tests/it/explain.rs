@@ -440,3 +440,37 @@ async fn unknown_domains_are_logged_by_name_once_and_a_flood_of_names_in_few_lin
     assert!(lines().all(|line| line.to_string().len() < 1_000 && !line.to_string().contains("ann")));
     assert_eq!(service.metric("tollgate_descriptors_total{match=\"domain_not_found\"}"), 205.0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_control_character_of_an_argument_reaches_the_terminal() {
+    const EVIL: &str = "a\u{1b}]0;x\u{7}\r\u{9b}2J\u{202e}\u{2028}\u{200b}b";
+    let service =
+        Tollgate::start("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 5}}]", &[]);
+    let folder = tempfile::tempdir().unwrap();
+    let rules = folder.path().join("rules.yaml");
+    let quoted = "\"a\\e]0;x\\a\\r\\u009b2J\\u202e\\u2028\\u200bb\"";
+    let text =
+        format!("domain: shop\ndescriptors:\n- {{key: {quoted}, value: {quoted}, rate_limit: {{unit: {quoted}}}}}\n");
+    std::fs::write(&rules, text).unwrap();
+    let (rules, address) = (rules.to_str().unwrap(), format!("http://127.0.0.1:{}", service.grpc_port));
+    let (entry, key) = (format!("user={EVIL}"), format!("{EVIL}={EVIL}"));
+    let good = service.rules.path().join("rules.yaml");
+    let good = good.to_str().unwrap();
+    for words in [
+        &["ask", "--address", &address, "--domain", "shop", &entry][..],
+        &["ask", "--address", &address, "--domain", EVIL, &key],
+        &["explain", "--rules", good, "--domain", "shop", &entry],
+        &["explain", "--rules", good, "--domain", EVIL, &key],
+        &["explain", "--rules", good, "--domain", "shop", EVIL],
+        &["check", rules],
+        &["check", EVIL],
+        &["check", "--redis", EVIL],
+    ] {
+        let output = tollgate::command().args(words).output().unwrap();
+        for said in [output.stdout, output.stderr] {
+            let said = String::from_utf8(said).unwrap();
+            let is_bad = |char: char| char != '\n' && (char.is_control() || "\u{202e}\u{2028}\u{200b}".contains(char));
+            assert!(!said.contains(is_bad), "{words:?}: {said:?}");
+        }
+    }
+}
