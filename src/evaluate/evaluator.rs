@@ -2,7 +2,7 @@
 
 use crate::engine::adjustment::InForce;
 use crate::engine::algorithm::Limit;
-use crate::engine::asked::Source;
+use crate::engine::asked::{Asked, Source};
 use crate::engine::check::StoreError;
 use crate::engine::clock::GivenClock;
 use crate::engine::decision::Decision;
@@ -92,9 +92,18 @@ impl Evaluator {
     /// # Errors
     /// If there is no memory for its counters.
     pub fn decide<'a>(&self, rules: &RuleSet<'a>, arrival: Arrival<'a>) -> Result<Option<Decision<'a>>, StoreError> {
-        self.clock.set(arrival.at_ms);
-        let Some(plan) = rules.plan(arrival) else { return Ok(None) };
+        rules.plan(arrival).map(|plan| self.conclude(plan, arrival.at_ms)).transpose()
+    }
+
+    /// Decides a planned request that came at this time.
+    pub(super) fn conclude<'a>(&self, plan: Plan<'a>, at_ms: u64) -> Result<Decision<'a>, StoreError> {
+        self.clock.set(at_ms);
         let verdicts = if plan.asked().is_empty() { Default::default() } else { self.store.decide(plan.asked())? };
-        Ok(Some(plan.conclude(&verdicts)))
+        Ok(plan.conclude(&verdicts))
+    }
+
+    /// Fetches the counters of these limits into the processor's caches, without effect on decisions.
+    pub(super) fn fetch<'p, 'a: 'p>(&mut self, asked: impl Iterator<Item = &'p Asked<'a>>) {
+        self.store.fetch(asked.map(|asked| &asked.check.key));
     }
 }

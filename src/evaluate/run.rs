@@ -1,15 +1,19 @@
 //! Runs: evaluate rules, and count the decisions of each limit.
 
-use super::tally::{Decided, Room, Tally};
+use super::tally::{KeyHash, Room, Tally};
 use super::{Arrival, Evaluator, OldLimit, RuleSet};
 use crate::engine::algorithm::Limit;
 use crate::engine::asked::Source;
 use crate::engine::check::StoreError;
 use crate::engine::decision::{Decision, Limited};
 use crate::engine::descriptor::{Entry, Request};
+use crate::engine::plan::Plan;
 use crate::engine::rules::{Allowance, RuleLimit};
 use crate::observe::redaction::Values;
 use crate::store::memory;
+
+/// Number of requests that are planned ahead, so that their counters and tallies are fetched from memory together.
+const AHEAD: usize = 32;
 
 /// Options of a run.
 #[derive(Clone, Debug)]
@@ -35,6 +39,8 @@ pub struct Run<'r> {
     evaluator: Evaluator,
     /// Counts by the limits' IDs.
     pub(super) tallies: Vec<Tally>,
+    /// Allowed decisions that are not in the tallies yet: ID of the limit, key and hits.
+    allowed: Vec<(usize, KeyHash, u64)>,
     room: Room,
     totals: Totals,
 }
@@ -60,7 +66,8 @@ impl<'r> Run<'r> {
     pub fn new(rules: RuleSet<'r>, options: RunOptions) -> Run<'r> {
         let evaluator = Evaluator::new(options.most_bytes);
         let tallies = rules.rules.limits().map(|_| Tally::default()).collect();
-        Run { rules, options, evaluator, tallies, room: Room::default(), totals: Totals::default() }
+        let (allowed, room, totals) = (Vec::new(), Room::default(), Totals::default());
+        Run { rules, options, evaluator, tallies, allowed, room, totals }
     }
 
     /// Decides the next request, and counts the decision. See [`Evaluator::decide`]. All of its descriptors take part;
@@ -73,16 +80,57 @@ impl<'r> Run<'r> {
         'r: 'a,
     {
         let arrival = arrival.into();
+        let decision = self.decide_planned(arrival, self.rules.plan(arrival))?;
+        self.add_allowed();
+        Ok(decision)
+    }
+
+    /// Decides the next requests, and calls `visit` for each of them. This is faster than [`Run::decide`] with many
+    /// keys: the requests are planned a few at a time, so that the processor waits once for the memory of all their
+    /// counters.
+    ///
+    /// # Errors
+    /// If there is no memory for a request's counters, or if `visit` fails.
+    pub fn decide_all<'a, E: From<StoreError>>(
+        &mut self,
+        arrivals: impl IntoIterator<Item = impl Into<Arrival<'a>>>,
+        mut visit: impl FnMut(Arrival<'a>, Option<Decision<'a>>) -> Result<(), E>,
+    ) -> Result<(), E>
+    where
+        'r: 'a,
+    {
+        let mut arrivals = arrivals.into_iter().map(Into::into);
+        let mut planned: Vec<(Arrival<'a>, Option<Plan<'a>>)> = Vec::with_capacity(AHEAD);
+        loop {
+            let next = arrivals.by_ref().take(AHEAD);
+            planned.extend(next.map(|arrival| (arrival, self.rules.plan(arrival))));
+            if planned.is_empty() {
+                return Ok(());
+            }
+            self.evaluator.fetch(planned.iter().flat_map(|(_, plan)| plan).flat_map(Plan::asked));
+            for (arrival, plan) in planned.drain(..) {
+                visit(arrival, self.decide_planned(arrival, plan)?)?;
+            }
+            self.add_allowed();
+        }
+    }
+
+    fn decide_planned<'a>(
+        &mut self,
+        arrival: Arrival<'a>,
+        plan: Option<Plan<'a>>,
+    ) -> Result<Option<Decision<'a>>, StoreError> {
         let at_ms = arrival.at_ms;
         let first = self.totals.between_ms.map_or(at_ms, |(first, _)| first);
         self.totals.between_ms = Some((first, at_ms));
         self.totals.requests += 1;
-        let decision = self.evaluator.decide(&self.rules, arrival)?;
-        match &decision {
-            Some(decision) => self.count(decision, arrival),
-            None => self.totals.invalid += 1,
-        }
-        Ok(decision)
+        let Some(plan) = plan else {
+            self.totals.invalid += 1;
+            return Ok(None);
+        };
+        let decision = self.evaluator.conclude(plan, at_ms)?;
+        self.count(&decision, arrival);
+        Ok(Some(decision))
     }
 
     /// Returns the counts of all requests.
@@ -124,10 +172,20 @@ impl<'r> Run<'r> {
         for limited in limits.iter().filter(|limited| arrival.is_sampled(limited.asked.check.descriptor)) {
             let Source::Rule(_, limit) = limited.asked.source else { continue };
             let check = &limited.asked.check;
-            let decided =
-                Decided { at_ms: arrival.at_ms, key: &check.key, hits: check.ask.taken(), is_denied: limited.over() };
-            let values = &self.options.values;
-            self.tallies[limit.id].add(decided, &mut self.room, || name(limited, arrival.request, values).into());
+            let counted = (KeyHash::of(&check.key), check.ask.taken());
+            if limited.over() {
+                let name = || name(limited, arrival.request, &self.options.values).into();
+                self.tallies[limit.id].deny(arrival.at_ms, counted, &mut self.room, name);
+            } else {
+                self.allowed.push((limit.id, counted.0, counted.1));
+            }
+        }
+    }
+
+    /// Adds allowed decisions to the tallies. Done for several at once, the processor waits for their memory together.
+    fn add_allowed(&mut self) {
+        for (limit, key, hits) in self.allowed.drain(..) {
+            self.tallies[limit].allow(key, hits, &mut self.room);
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::hash::Hasher as _;
 
 use hashbrown::HashMap;
+use hashbrown::hash_map::Entry;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use crate::engine::check::Key;
@@ -81,40 +82,22 @@ impl Room {
     }
 }
 
-/// One decision of a limit.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Decided<'d> {
-    pub(super) at_ms: u64,
-    pub(super) key: &'d Key,
-    pub(super) hits: u64,
-    pub(super) is_denied: bool,
-}
-
 impl Tally {
-    /// Adds a decision. `name` is called once for each key with a denial.
-    pub(super) fn add(&mut self, decided: Decided<'_>, room: &mut Room, name: impl FnOnce() -> Box<str>) {
-        let Decided { at_ms, key, hits, is_denied } = decided;
+    /// Adds an allowed decision.
+    pub(super) fn allow(&mut self, key: KeyHash, hits: u64, room: &mut Room) {
         self.decisions += 1;
-        if is_denied {
-            self.deny(at_ms);
-        }
-        let hash = KeyHash::of(key);
-        let key = match self.keys.get_mut(&hash) {
-            Some(key) => key,
-            None if room.take() => self.keys.entry(hash).or_default(),
-            None => return,
-        };
-        key.decisions += 1;
-        key.hits += hits;
-        if is_denied {
-            key.denied += 1;
-            if key.denied == 1 {
-                self.names.insert(hash, name());
-            }
-        }
+        self.add(key, hits, room);
     }
 
-    fn deny(&mut self, at_ms: u64) {
+    /// Adds a denial. `name` is called once for each key with a denial.
+    pub(super) fn deny(
+        &mut self,
+        at_ms: u64,
+        (key, hits): (KeyHash, u64),
+        room: &mut Room,
+        name: impl FnOnce() -> Box<str>,
+    ) {
+        self.decisions += 1;
         self.denied += 1;
         let (first, _) = self.denied_between_ms.unwrap_or((at_ms, at_ms));
         self.denied_between_ms = Some((first, at_ms));
@@ -126,6 +109,23 @@ impl Tally {
         if self.minute.denied > self.worst_minute.denied {
             self.worst_minute = self.minute;
         }
+        let Some(tally) = self.add(key, hits, room) else { return };
+        tally.denied += 1;
+        if tally.denied == 1 {
+            self.names.insert(key, name());
+        }
+    }
+
+    /// Adds a decision to its key; `None` if there is no room for the key.
+    fn add(&mut self, key: KeyHash, hits: u64, room: &mut Room) -> Option<&mut KeyTally> {
+        let tally = match self.keys.entry(key) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) if room.take() => new.insert(KeyTally::default()),
+            Entry::Vacant(_) => return None,
+        };
+        tally.decisions += 1;
+        tally.hits += hits;
+        Some(tally)
     }
 
     /// Returns the number of keys, and of those with a denial.

@@ -178,14 +178,15 @@ impl Replay {
         let reading = self.log_reading(new)?;
         let begin = |rules| Run::new(RuleSet::new(rules, &options), RunOptions::default());
         let (mut run, mut before) = (begin(new), old.map(|old| (begin(old), Comparison::default())));
-        let read = self.each(&reading, "replaying".to_owned(), |event| {
-            let decision = run.decide(event)?;
-            if let Some((before, comparison)) = &mut before
-                && let (Some(old), Some(new)) = (before.decide(event)?, decision)
-            {
-                comparison.add(event.into(), (&old, &new), |_, _| {});
-            }
-            Ok(())
+        let read = self.each(&reading, "replaying".to_owned(), |events| {
+            run.decide_all(events, |arrival, decision| {
+                if let Some((before, comparison)) = &mut before
+                    && let (Some(old), Some(new)) = (before.decide(arrival)?, decision)
+                {
+                    comparison.add(arrival, (&old, &new), |_, _| {});
+                }
+                Ok(())
+            })
         })?;
         let mut report = Report::new(read, &run);
         if let Some((before, comparison)) = &before {
@@ -196,7 +197,9 @@ impl Replay {
             let mut pass = 0;
             while !search.is_done() {
                 pass += 1;
-                self.each(&reading, format!("trying numbers, pass {pass}"), |event| Ok(search.decide(event)?))?;
+                self.each(&reading, format!("trying numbers, pass {pass}"), |events| {
+                    Ok(events.iter().try_for_each(|event| search.decide(event))?)
+                })?;
                 search.narrow();
             }
             report = report.suggesting(&search);
@@ -225,12 +228,12 @@ impl Replay {
         })
     }
 
-    /// Calls `visit` with every request of the logs, which another thread reads.
+    /// Calls `visit` with all requests of the logs, some at a time, which another thread reads.
     fn each(
         &self,
         reading: &LogReading,
         what: String,
-        mut visit: impl FnMut(&Event) -> anyhow::Result<()>,
+        mut visit: impl FnMut(&[Event]) -> anyhow::Result<()>,
     ) -> anyhow::Result<Read> {
         let mut progress = Progress::new(what, Screen::of_stderr());
         let logs = self.logs.iter().map(|path| Ok((path.clone(), open(path, &mut progress)?)));
@@ -240,7 +243,7 @@ impl Replay {
             let reader = scope.spawn(move || read(logs, reading, &sender));
             let mut visited = Ok(());
             for batch in batches {
-                visited = batch.iter().try_for_each(&mut visit);
+                visited = visit(&batch);
                 if visited.is_err() {
                     break;
                 }
