@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Each set of rules counts in its own memory, which is empty when the trial starts. So a difference comes from the
-//! rules, not from Redis or from earlier counts. Adjustments in force apply to both sets. No answer depends on a trial, and it does not touch the service's
-//! counters.
+//! rules, not from Redis or from earlier counts. Adjustments in force apply to both sets. No answer depends on a trial,
+//! and it does not touch the service's counters.
 
 mod report;
 mod trial;
