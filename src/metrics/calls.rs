@@ -46,7 +46,7 @@ pub(super) struct DelayedOutcomes {
     pub(super) released: IntCounter,
 }
 
-/// Counters of descriptors by what was found for them.
+/// Counters of descriptors, by how they match the rules.
 #[derive(Debug)]
 pub(super) struct Matches {
     pub(super) limited: Striped<IntCounter>,
@@ -61,36 +61,36 @@ impl Calls {
             outcomes: Outcomes::new(register)?,
             without_store: register.striped(Opts::new(
                 "calls_without_store_total",
-                "Calls that the store could not decide, whatever they were answered.",
+                "Calls that the store could not decide, regardless of their answer.",
             ))?,
             seconds: register
-                .seconds("request_seconds", "Time from a call's arrival to its answer, its delay not counted.")?,
+                .seconds("request_seconds", "Time from the arrival of a call to its answer, without its delay.")?,
             descriptors: Matches::new(register)?,
             unknown_denied: register.known(
                 (
                     "unknown_denied_total",
-                    "Descriptors denied because the rules know no such domain (UNKNOWN_DOMAIN=deny) or no rule for \
-                     them (UNKNOWN_DESCRIPTOR=deny); those that only SHADOW_MODE lets pass among them.",
+                    "Descriptors denied because no rules have their domain (UNKNOWN_DOMAIN=deny) or no rule matches \
+                     them (UNKNOWN_DESCRIPTOR=deny), including those allowed only because of SHADOW_MODE.",
                 ),
                 ("unknown", ["domain", "descriptor"]),
                 itself,
             )?,
-            only_shadow: register.counter("global_shadow_mode_total", "Calls that only SHADOW_MODE let pass.")?,
+            only_shadow: register.counter("global_shadow_mode_total", "Calls allowed only because of SHADOW_MODE.")?,
             retry_after_seconds: register.histogram(
                 "retry_after_seconds",
-                "Wait of denied calls until the same may pass, where it is known; clients are told whole seconds.",
+                "Time until a denied call can pass, if known. Responses to clients have whole seconds.",
                 &WAITS,
             )?,
             failure_answers: register.known(
                 (
                     "failure_mode_answers_total",
-                    "Limits answered while the store was unavailable: by a denial that was known, or by their failure \
-                     mode; and refunds that it has not confirmed.",
+                    "Limits answered while the store was unavailable, by what answered: a known denial or the failure \
+                     mode; also refunds that the store has not confirmed.",
                 ),
                 ("decided_by", DecidedBy::WITHOUT_STORE),
                 DecidedBy::name,
             )?,
-            delayed_now: register.gauge("delayed_requests", "Requests that are delayed now.")?,
+            delayed_now: register.gauge("delayed_requests", "Requests being delayed.")?,
             delayed: DelayedOutcomes::new(register)?,
         })
     }
@@ -98,7 +98,7 @@ impl Calls {
 
 impl Outcomes {
     fn new(register: &Register<'_>) -> prometheus::Result<Outcomes> {
-        let options = Opts::new("requests_total", "Calls to ShouldRateLimit by outcome.");
+        let options = Opts::new("requests_total", "Calls to ShouldRateLimit, by outcome.");
         let calls = |outcome: &str| register.striped(options.clone().const_label("outcome", outcome));
         Ok(Outcomes {
             ok: calls("ok")?,
@@ -114,7 +114,7 @@ impl Outcomes {
 
 impl DelayedOutcomes {
     fn new(register: &Register<'_>) -> prometheus::Result<DelayedOutcomes> {
-        let help = "Requests that were to be delayed, by what became of them.";
+        let help = "Requests that needed a delay, by outcome.";
         let requests = register.counters("delayed_requests_total", help, &["outcome"])?;
         Ok(DelayedOutcomes {
             passed: requests.with_label_values(&["passed"]),
@@ -127,7 +127,7 @@ impl DelayedOutcomes {
 
 impl Matches {
     fn new(register: &Register<'_>) -> prometheus::Result<Matches> {
-        let options = Opts::new("descriptors_total", "Descriptors asked about, by what the rules say.");
+        let options = Opts::new("descriptors_total", "Descriptors in requests, by how they match the rules.");
         let descriptors = |matched: &str| register.striped(options.clone().const_label("match", matched));
         Ok(Matches {
             limited: descriptors("limited")?,

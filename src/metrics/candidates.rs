@@ -26,12 +26,12 @@ impl Metrics {
             requests: register.counters(name, help, &["domain", "rule", "outcome"])?,
             dropped: register.counter(
                 "candidate_dropped_requests_total",
-                "Requests in the sample of candidate rules that were not compared, because too many waited for it.",
+                "Requests in the sample of candidate rules that were not compared because the queue was full.",
             )?,
             sample: register.share(
                 "candidate_sample_ratio",
-                "The share of keys on which candidate rules are compared: CANDIDATE_SAMPLE, or less where their \
-                 counters have no room; 0 where nothing is compared.",
+                "Share of keys on which candidate rules are compared: CANDIDATE_SAMPLE, or less if memory for their \
+                 counters is short; 0 if nothing is compared.",
             )?,
         })
     }

@@ -14,8 +14,8 @@ impl Metrics {
     /// # Errors
     /// If they are already registered.
     pub fn decision_log(&self) -> prometheus::Result<DecisionLogMetrics> {
-        let help = "Lines of the decision log by their fate: written; or dropped, because there were too many in that \
-                    second (rate), because too many waited (queue), or because they could not be written (error).";
+        let help = "Lines of the decision log by fate: written, or dropped because of too many lines in one second \
+                    (rate), a full queue (queue) or a write error (error).";
         let register = Register(&self.registry);
         Ok(DecisionLogMetrics(register.known(("decision_log_lines_total", help), ("fate", Fate::ALL), Fate::name)?))
     }

@@ -21,9 +21,10 @@ use crate::version;
 /// Name and help of the requests of each rule, with the labels `domain`, `rule` and `outcome`.
 pub(super) const REQUESTS_OF_RULES: (&str, &str) = (
     "rule_requests_total",
-    "Requests that asked the rule, once for each of their descriptors: within its limit; over it, or banned; the same \
-     of a rule in shadow mode, which denies nothing; or undecided, where a failure mode answered without counting, \
-     nobody was asked or the call failed. The series of the last two begin with their first.",
+    "Requests that reached the rule, counted once per descriptor: within its limit; over it, which includes banned; \
+     the same for a rule in shadow mode, which denies nothing; or undecided, if a failure mode answered without \
+     counting, the limit was not checked or the call failed. The series of the last two appear with their first \
+     request.",
 );
 
 /// Values of the label `outcome`.
@@ -42,36 +43,39 @@ pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER - OUTCOMES.len(
     (
         OfRule::Hits,
         "hits_total",
-        "Hits that a rule was asked about, at most 4294967295 for one descriptor of a request.",
+        "Hits of requests that reached the rule, at most 4294967295 for one descriptor of a request.",
     ),
-    (OfRule::OverLimit, "over_limit_hits_total", "Hits over the rule's limit, where that could be decided."),
-    (OfRule::NearLimit, "near_limit_hits_total", "Hits within the limit, beyond NEAR_LIMIT_RATIO of it."),
-    (OfRule::WithinLimit, "within_limit_hits_total", "Hits within the rule's limit, where that could be decided."),
-    (OfRule::Shadow, "shadow_hits_total", "Hits over the limit of a rule in shadow mode, which passed."),
+    (OfRule::OverLimit, "over_limit_hits_total", "Hits over the rule's limit, without undecided ones."),
+    (OfRule::NearLimit, "near_limit_hits_total", "Hits within the limit, but above NEAR_LIMIT_RATIO of it."),
+    (OfRule::WithinLimit, "within_limit_hits_total", "Hits within the rule's limit, without undecided ones."),
+    (OfRule::Shadow, "shadow_hits_total", "Hits over the limit of a rule in shadow mode, which were allowed."),
     (
         OfRule::Banned,
         "banned_hits_total",
-        "Hits of those whom the rule's penalty bans, the denial that brings the ban among them; they are over its \
-         limit, too.",
+        "Hits of clients banned by the rule's penalty, including the denial that causes the ban; they also count as \
+         over the limit.",
     ),
     (
         OfRule::KnownDenied,
         "known_denied_hits_total",
-        "Hits over the rule's limit by a denial that was known, without asking the store; a series begins with its \
-         first.",
+        "Hits over the rule's limit that the denied cache decided without asking the store; a series appears with its \
+         first hit.",
     ),
 ];
 
 /// Name and help of the requests on which candidate rules are compared, with the labels `domain`, `rule` and `outcome`.
 pub(super) const REQUESTS_OF_CANDIDATES: (&str, &str) = (
     "candidate_requests_total",
-    "Requests in the sample that asked the rule, by how the rules in force and the candidates decide them: alike, or \
-     denied by this rule of the candidates alone, or by this rule in force alone.",
+    "Sampled requests that reached the rule, by outcome: both rule sets decided alike (agreed), only this candidate \
+     rule denied it (newly_denied), or only this rule in force denied it (newly_allowed).",
 );
 
 /// Name and help of each rule's failure mode answers, with the labels `domain`, `rule` and `decided_by`.
-pub(super) const OF_RULES_WITHOUT_STORE: (&str, &str) =
-    ("rule_failure_mode_answers_total", "The same of each rule; a series begins with its first answer.");
+pub(super) const OF_RULES_WITHOUT_STORE: (&str, &str) = (
+    "rule_failure_mode_answers_total",
+    "Limits of the rule answered while the store was unavailable, by what answered; a series appears with its first \
+     answer.",
+);
 
 /// The metrics of the process.
 #[derive(Debug)]
@@ -132,7 +136,7 @@ impl Metrics {
         let evicted = Arc::clone(&values);
         let options = Opts::new(
             "value_series_evicted_total",
-            "Paths with requests' values that made way for others, at the bound of MAX_VALUE_SERIES.",
+            "Statistics paths with values of requests that were evicted because of MAX_VALUE_SERIES.",
         );
         self.registry.register(Box::new(Observed::new(&options, move || evicted.evicted())?))?;
         self.values = Some(values);
@@ -144,8 +148,7 @@ impl Metrics {
     /// # Errors
     /// If it is already registered.
     pub fn observe_lost_log_lines(&self, lost: impl Fn() -> u64 + Send + Sync + 'static) -> prometheus::Result<()> {
-        let options =
-            Opts::new("log_lines_lost_total", "Log lines that were dropped because standard error takes none.");
+        let options = Opts::new("log_lines_lost_total", "Log lines dropped because standard error was blocked.");
         self.registry.register(Box::new(Observed::new(&options, lost)?))
     }
 }

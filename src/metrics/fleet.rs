@@ -37,16 +37,16 @@ impl FleetMetrics {
     pub(super) fn new(register: &Register<'_>) -> prometheus::Result<FleetMetrics> {
         Ok(FleetMetrics {
             adjustments: register.gauges(
-                ("adjustments", "Adjustments in force, by what they do."),
+                ("adjustments", "Adjustments in force, by effect."),
                 &["effect"],
                 &Effect::NAMES,
             )?,
             replicas: register.gauges(
                 (
                     "replicas",
-                    "Replicas that share the store and were heard of in the last 15 seconds, this one among them: \
-                     those that decide by the same rules as this one, by other rules, or by rules that cannot be \
-                     compared, because the replica has none yet or is of another release.",
+                    "Instances that share the store and sent a heartbeat in the last 15 seconds, including this one, \
+                     by rules: the same as this instance's, other ones, or unknown, because an instance has no rules \
+                     yet or runs another release.",
                 ),
                 &["rules"],
                 &ReplicaCounts::default().each().map(|(rules, _)| rules),

@@ -284,7 +284,7 @@ mod tests {
     #[test]
     fn every_kind_of_error_and_every_mode_is_counted_as_what_it_is() {
         let metrics = Metrics::new(0.8).unwrap();
-        metrics.record_store_error(&StoreError::Down("a password is wanted".into()));
+        metrics.record_store_error(&StoreError::Down("it requires a password".into()));
         let shop = rules("shop");
         let source = Source::Override(shop.domain("shop").unwrap());
         let request = Request { domain: "shop".into(), descriptors: Vec::new() };

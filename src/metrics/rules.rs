@@ -23,7 +23,7 @@ impl RulesMetrics {
     pub(super) fn new(register: &Register<'_>) -> prometheus::Result<RulesMetrics> {
         Ok(RulesMetrics {
             loads: register.known(
-                ("rules_loads_total", "Attempts to load the rules, by result."),
+                ("rules_loads_total", "Attempts to load rules, by result."),
                 ("result", ["success", "error"]),
                 itself,
             )?,
@@ -32,8 +32,8 @@ impl RulesMetrics {
             info: register.gauges(
                 (
                     "rules_info",
-                    "1 for the rules in force; the version names what they say, whatever their files are called. Two \
-                     replicas of one release that differ here decide by different rules.",
+                    "1 for the version of the rules in force. The version depends on the rules, not on file names: two \
+                     instances of one release with different versions have different rules.",
                 ),
                 &["version"],
                 &[],

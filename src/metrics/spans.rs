@@ -14,8 +14,8 @@ impl Metrics {
     /// # Errors
     /// If they are already registered.
     pub fn spans(&self) -> prometheus::Result<SpanMetrics> {
-        let help = "Spans by their fate: sent to the collector; dropped, because too many waited for it; or lost, \
-                    because it did not take them.";
+        let help = "Spans by fate: sent to the collector, dropped because the queue was full, or lost because the \
+                    collector did not accept them.";
         let register = Register(&self.registry);
         Ok(SpanMetrics(register.known(("spans_total", help), ("fate", Fate::ALL), Fate::name)?))
     }

@@ -36,50 +36,50 @@ impl StoreMetrics {
         Ok(StoreMetrics {
             seconds: register.seconds(
                 "store_seconds",
-                "Time the store took to decide or to fail, its queue included; where a lease or the denied cache \
-                 answers it is not asked.",
+                "Time the store took to decide or fail, including its queue. Requests decided by a lease or the denied \
+                 cache are not included.",
             )?,
             errors: register.known(
-                ("store_errors_total", "Decisions that the store could not make, by reason."),
+                ("store_errors_total", "Requests that the store could not decide, by reason."),
                 ("kind", StoreError::KINDS),
                 itself,
             )?,
             damaged: register.counter(
                 "damaged_counters_total",
-                "Counters and records of usage in Redis that were damaged, and were decided or written as fresh ones.",
+                "Damaged counters and usage records in Redis, which were treated as new ones.",
             )?,
             call_requests: register.histogram(
                 "store_call_requests",
-                "Requests that travelled in one call to Redis.",
+                "Requests sent in one call to Redis.",
                 &REQUESTS,
             )?,
             up: register.share(
                 "store_up",
-                "1 while the store can be asked; 0 while it is known to be down and is not. Of a Redis Cluster, the \
-                 share of its slots whose node can be asked.",
+                "1 while the store is up, 0 while it is down. For a Redis Cluster, the share of slots with a node that \
+                 is up.",
             )?,
             down: register.gauges(
-                ("store_down", "1 for the cause why Redis is down, and 0 for all others."),
+                ("store_down", "1 for the cause of Redis being down, 0 for all other causes."),
                 &["cause"],
                 &Health::CAUSES,
             )?,
             denied_cache_hits: register.striped(Opts::new(
                 "denied_cache_hits_total",
-                "Requests denied without asking Redis, which had just said so.",
+                "Requests denied by the denied cache, without asking Redis.",
             ))?,
             lease_decisions: register.striped(Opts::new(
                 "lease_decisions_total",
                 "Requests decided by a lease, without asking the store.",
             ))?,
-            leased_hits: register.counter("leased_hits_total", "Hits that leases took from the store in advance.")?,
+            leased_hits: register.counter("leased_hits_total", "Hits taken from the store in advance by leases.")?,
             unused_leased_hits: register.counter(
                 "unused_leased_hits_total",
-                "Those of them that no request used before their lease ended: they are refunded.",
+                "Leased hits that no request used before their lease ended; they are refunded.",
             )?,
             memory_counters: register.gauge("memory_counters", "Counters in this process's memory.")?,
             memory_bytes: register.gauge(
                 "memory_bytes",
-                "About what the counters in this process's memory take; bounded by MEMORY_STORE_SIZE_IN_BYTES.",
+                "Approximate size of the counters in this process's memory, at most MEMORY_STORE_SIZE_IN_BYTES.",
             )?,
         })
     }

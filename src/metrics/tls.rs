@@ -25,8 +25,8 @@ impl TlsMetrics {
             handshakes: register.known(
                 (
                     "tls_handshakes_total",
-                    "TLS handshakes at the gRPC port by outcome. A client that only looks whether the port is open is \
-                     closed.",
+                    "TLS handshakes at the gRPC port, by outcome. Probes that only check whether the port is open \
+                     count as closed.",
                 ),
                 ("outcome", HandshakeError::OUTCOMES),
                 itself,
@@ -34,19 +34,19 @@ impl TlsMetrics {
             unverified: register.known(
                 (
                     "tls_unverified_clients_total",
-                    "Clients that GRPC_SERVER_TLS_CA_CERT lets in and GRPC_CLIENT_TLS_CACERT would keep out, by their \
+                    "Clients accepted with GRPC_SERVER_TLS_CA_CERT that GRPC_CLIENT_TLS_CACERT would reject, by \
                      certificate.",
                 ),
                 ("certificate", ["none", "wrong"]),
                 itself,
             )?,
             reloads: register.known(
-                ("tls_reloads_total", "Attempts to exchange certificates whose files changed."),
+                ("tls_reloads_total", "Attempts to reload certificates after their files changed."),
                 ("result", ["success", "error"]),
                 itself,
             )?,
             expiry: register.gauges(
-                ("tls_certificate_expiry_timestamp_seconds", "When a certificate in force ends, in Unix time."),
+                ("tls_certificate_expiry_timestamp_seconds", "Expiry of each certificate in use, in Unix time."),
                 &["certificate"],
                 &[],
             )?,

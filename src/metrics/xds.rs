@@ -23,21 +23,21 @@ impl Metrics {
     /// If they are already registered.
     pub fn xds(&self) -> prometheus::Result<XdsMetrics> {
         let register = Register(&self.registry);
-        let version = ("xds_version_info", "1 for the version of the rules that was accepted last.");
+        let version = ("xds_version_info", "1 for the version of the rules accepted last.");
         Ok(XdsMetrics {
             connected: register
-                .gauge("xds_connected", "1 while there is a stream to the management server; 0 while there is none.")?,
+                .gauge("xds_connected", "1 while a stream to the management server is open, otherwise 0.")?,
             responses: register.known(
                 (
                     "xds_responses_total",
-                    "Responses of the management server by their answer, one that comes again unchanged only once.",
+                    "Responses of the management server, by answer. A response that is repeated unchanged counts once.",
                 ),
                 ("answer", ["ack", "nack"]),
                 itself,
             )?,
             accepted_at: register.gauge(
                 "xds_accepted_timestamp_seconds",
-                "When the management server's last response was accepted, in Unix time; 0 before the first.",
+                "Time of the last response accepted from the management server, in Unix time; 0 before the first.",
             )?,
             version: register.gauges(version, &["version"], &[""])?,
         })

@@ -5,7 +5,7 @@ use super::{METHOD, Name, OfService, Stat, StatPath};
 use crate::metrics::namespace::NAMESPACE;
 
 /// The error for a label that is not allowed.
-pub(crate) const NO_LABEL: &str = "cannot be a label: choose a name that is not le and does not begin with __";
+pub(crate) const NO_LABEL: &str = "cannot be a label: choose a name other than le that does not begin with __";
 
 /// Returns whether Prometheus reserves a label for itself.
 pub(crate) fn is_reserved(label: &str) -> bool {
@@ -13,7 +13,7 @@ pub(crate) fn is_reserved(label: &str) -> bool {
 }
 
 /// The help text of every series, as users know the names already.
-pub(in crate::metrics) const HELP: &str = "As envoyproxy/ratelimit counts it.";
+pub(in crate::metrics) const HELP: &str = "As counted by envoyproxy/ratelimit.";
 /// Milliseconds in a second.
 pub(in crate::metrics) const MILLISECONDS: f64 = 1_000.0;
 pub(in crate::metrics) const NO_GARBAGE: &str = "go_memstats_gc_cpu_fraction";

@@ -49,7 +49,7 @@ pub enum Wrong {
     #[error("has no name")]
     NoName,
     /// Prometheus does not allow the name.
-    #[error("name: {0:?} is no name of a metric")]
+    #[error("name: {0:?} is not a metric name")]
     Name(String),
     /// The name may clash with one of Tollgate's own metrics.
     #[error("name: {0:?} begins like Tollgate's own metrics: choose another name")]
@@ -58,25 +58,25 @@ pub enum Wrong {
     #[error("labels: {0:?} {NO_LABEL}, of letters, digits and _")]
     Label(String),
     /// The pattern can match nothing.
-    #[error("match: {0:?} is no pattern: parts with dots between them, each a word or *")]
+    #[error("match: {0:?} is not a pattern: write parts separated by dots, each a word or *")]
     Glob(String),
     /// The regular expression is invalid.
     #[error("match: {0}")]
     Pattern(regex::Error),
     /// It asks for quantiles, which are not kept.
-    #[error("{0}: quantiles are not kept: use histogram")]
+    #[error("{0}: quantiles are not supported: use histogram")]
     Summary(&'static str),
     /// It asks for a bucket that is not kept.
-    #[error("buckets: {0} is not one of the bounds that are kept: {1}")]
+    #[error("buckets: {0} is not one of the available bounds: {1}")]
     Bucket(f64, String),
     /// The scale would keep counters from growing.
-    #[error("scale: must be more than 0")]
+    #[error("scale: must be greater than 0")]
     Scale,
     /// Series expire by a fixed rule instead.
-    #[error("ttl: is not supported: remove it, series that nobody asks leave after an hour")]
+    #[error("ttl: is not supported: remove it; series disappear after an hour without requests")]
     Ttl,
     /// Mappings always apply in the order of the file.
-    #[error("glob_disable_ordering: is not supported: remove it, the first mapping that matches counts")]
+    #[error("glob_disable_ordering: is not supported: remove it; the first mapping that matches applies")]
     Ordering,
 }
 

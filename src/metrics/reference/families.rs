@@ -33,7 +33,7 @@ struct Counted<'p> {
     is_quiet: bool,
 }
 
-/// All that is counted at paths, read at one moment.
+/// The counts of all paths, read at one moment.
 struct Paths<'d> {
     rules: Vec<AtPlace>,
     values: Vec<Arc<ValueCounters>>,
@@ -213,7 +213,7 @@ fn family(name: String, help: String, kind: MetricType, metrics: Vec<Metric>) ->
 fn no_garbage() -> MetricFamily {
     let mut metric = Metric::default();
     metric.set_gauge(Gauge::default());
-    let help = "Always 0: nothing here collects garbage. Dashboards for envoyproxy/ratelimit ask for it.";
+    let help = "Always 0, because Tollgate has no garbage collector. Dashboards for envoyproxy/ratelimit use it.";
     family(NO_GARBAGE.to_owned(), help.to_owned(), MetricType::GAUGE, vec![metric])
 }
 

@@ -86,8 +86,10 @@ async fn run(config: StatsdConfig, mut push: Push, mut stopped: watch::Receiver<
         };
         if let Err(error) = connection.flush(&mut push, &lines, Instant::now() + TIMEOUT).await {
             let server = connection.to_string();
-            failures.log((), || move |times| {
-                tracing::warn!(%error, server, times, "cannot send statistics: they are kept, and sent when it works");
+            failures.log((), || {
+                move |times| {
+                    tracing::warn!(%error, server, times, "cannot send statistics: they are kept and sent later");
+                }
             });
         }
         if is_last {
