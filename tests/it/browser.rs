@@ -1,5 +1,5 @@
-//! The console in a real Chromium: every page, light and dark, with and without a Redis; nothing from elsewhere, no
-//! error, nothing that hinders people who cannot see or do not use a mouse (axe). Needs Chromium: `make e2e`.
+//! The console in a real Chromium: every page, light and dark, with and without Redis; no requests to other hosts, no
+//! errors, and no accessibility problems (axe). Needs Chromium: `make e2e`.
 //!
 //! TOLLGATE_SCREENSHOTS=1 replaces the pictures in docs/console.
 
@@ -9,19 +9,19 @@ use crate::support::redis::Redis;
 use crate::support::tollgate::Tollgate;
 use tempfile::TempDir;
 
-/// What tells whether a page is accessible.
+/// The accessibility checker.
 const AXE: &str = "target/tools/bin/axe.min.js";
 
-/// Their names, and what each says once it is there.
+/// The pages, each with a text that shows that it has loaded.
 const PAGES: [(&str, &str); 8] = [
-    ("now", "Replicas that share the store"),
+    ("now", "Instances that share the store"),
     ("rules", "per-user"),
     ("who", "user=ann"),
     ("try", "Its limits"),
     ("candidates", "user=u08"),
-    ("what-if", "Whom it would deny most"),
+    ("what-if", "Most denied keys with the new limit"),
     ("steer", "In force"),
-    ("redis", "A decision in Redis"),
+    ("redis", "Time of a decision in Redis"),
 ];
 
 fn enter(page: &mut Page, service: &Tollgate) {
@@ -30,7 +30,7 @@ fn enter(page: &mut Page, service: &Tollgate) {
     page.wait_for("document.activeElement.tagName === 'INPUT'");
     page.type_text(TOKEN);
     page.press("Enter", 13);
-    page.wait_for_text("Decisions a second");
+    page.wait_for_text("Decisions per second");
 }
 
 fn show(page: &mut Page, name: &str, says: &str) {
@@ -68,7 +68,7 @@ fn every_page_shows_what_it_should_to_everybody() {
     let candidates = format!("CANDIDATE_RULES={}", candidates.path().display());
     let own = ["CANDIDATE_SAMPLE=1", "WHAT_IF_REQUESTS=10000", "WHAT_IF_SAMPLE=1", &candidates];
     let service = Tollgate::start_from(&[&["RULES=config/rules", &url, "ADMIN_API=true", &token][..], &own].concat());
-    service.must_log("candidate rules are compared with those in force");
+    service.must_log("comparing candidate rules with the rules in force");
     (0..8).for_each(|_| ask(&service, "user", "ann"));
     (1..=24).for_each(|user| (0..user % 8).for_each(|_| ask(&service, "user", &format!("u{user:02}"))));
     (0..4).for_each(|_| ask(&service, "user", "u08"));
@@ -105,7 +105,7 @@ fn stricter_rules() -> TempDir {
     folder
 }
 
-/// As a file of the documentation.
+/// Saves a picture for the documentation.
 fn keep(picture: &str, name: &str) {
     use base64::Engine as _;
     let bytes = base64::engine::general_purpose::STANDARD.decode(picture).unwrap();
@@ -122,11 +122,11 @@ fn a_wrong_token_shows_nothing_and_a_right_one_can_be_forgotten() {
     page.wait_for("document.activeElement?.tagName === 'INPUT'");
     page.type_text("not the token, but long");
     page.press("Enter", 13);
-    page.wait_for_text("does not know this token");
+    page.wait_for_text("does not accept this token");
     assert!(!page.text().contains("per-user"));
     enter(&mut page, &service);
     page.evaluate("document.getElementById('leave').click()");
-    page.wait_for_text("The service shows nothing without it");
+    page.wait_for_text("Enter the ADMIN_TOKEN of the service");
     assert_eq!(page.evaluate("sessionStorage.length"), 0);
 }
 
@@ -139,7 +139,7 @@ fn the_banner_names_what_is_open_while_redis_is_away() {
     enter(&mut page, &service);
     redis.kill();
     page.wait_for_text("The store is down");
-    page.wait_for_text("Open, so that everything passes: shop/per-user, shop/trial.");
+    page.wait_for_text("Not limited, because of failure_mode open: shop/per-user, shop/trial.");
     must_be_accessible(&mut page, "the banner");
     redis.restart();
     page.wait_for("!document.body.innerText.includes('The store is down')");
@@ -153,13 +153,13 @@ fn replicas_are_listed_and_a_banner_tells_that_their_rules_differ() {
     let (service, other) = (start(&[&url]), start(&[&url]));
     let mut page = Page::open((1200, 800));
     enter(&mut page, &service);
-    page.wait_for_text("Replicas that share the store: 2");
+    page.wait_for_text("Instances that share the store: 2");
     other.change_rules(&RULES.replace("requests_per_unit: 5", "requests_per_unit: 6"));
-    page.wait_for_text("not those of most");
-    page.wait_for_text("Replicas of one release have different rules");
+    page.wait_for_text("differs from most");
+    page.wait_for_text("Instances of one release have had different rules");
     must_be_accessible(&mut page, "replicas that differ");
     other.change_rules(RULES);
-    page.wait_for("!document.body.innerText.includes('Replicas of one release have different rules')");
+    page.wait_for("!document.body.innerText.includes('Instances of one release have had different rules')");
     must_be_good(&page, &service);
 }
 
@@ -173,17 +173,17 @@ fn what_is_tried_is_explained_and_sent_by_keys_alone() {
     assert!(page.text().contains("2 of 2"), "nothing is counted yet: {}", page.text());
     page.evaluate("[...document.querySelectorAll('button')].find((b) => b.textContent.startsWith('Send')).focus()");
     page.press("Enter", 13);
-    page.wait_for_text("10 requests, each of which has counted");
+    page.wait_for_text("10 requests sent and counted");
     let text = page.text();
     assert_eq!((text.matches("passed").count(), text.matches("denied").count()), (2, 8), "{text}");
-    // A value that would be markup stays a text.
+    // A value with markup is shown as text.
     let entries = "encodeURIComponent(JSON.stringify([{key: 'user', value: '<img/src=x/onerror=alert(1)> a=b'}]))";
     page.evaluate(&format!("location.hash = 'try?domain=shop&entries=' + {entries}"));
     page.wait_for_text("user=<img/src=x/onerror=alert(1)> a=b matches");
     assert_eq!(page.evaluate("document.querySelectorAll('main img').length"), 0);
 }
 
-/// Presses the button that says so.
+/// Presses the button with this label.
 fn press(page: &mut Page, says: &str) {
     let button =
         format!("[...document.querySelectorAll('main button')].find((it) => it.textContent.startsWith('{says}'))");
@@ -216,21 +216,21 @@ fn who_is_limited_gets_room_again_and_another_number_for_a_while() {
     show(
         &mut page,
         "steer?domain=shop&entries=%5B%7B%22key%22%3A%22user%22%2C%22value%22%3A%22ann%22%7D%5D",
-        "None is in force",
+        "No adjustment is in force",
     );
     fill(&mut page, "Number", "100");
-    fill(&mut page, "Who", "bob");
-    fill(&mut page, "Why", "she imports her orders");
-    press(&mut page, "Begin");
+    fill(&mut page, "Author", "bob");
+    fill(&mut page, "Reason", "she imports her orders");
+    press(&mut page, "Create");
     page.wait_for_text("bob: she imports her orders");
     page.wait_for_text("Adjustments in force: 1");
     must_be_accessible(&mut page, "an adjustment");
     show(&mut page, "who?by=hits", "100 of 100");
     show(&mut page, "steer", "bob: she imports her orders");
-    fill(&mut page, "Why", "they are imported");
+    fill(&mut page, "Reason", "they are imported");
     press(&mut page, "End");
-    page.wait_for_text("is ended");
-    page.wait_for_text("None is in force");
+    page.wait_for_text("Ended ");
+    page.wait_for_text("No adjustment is in force");
     must_be_good(&page, &service);
 }
 
@@ -244,10 +244,10 @@ fn who_may_only_read_is_offered_no_change() {
     page.wait_for("document.activeElement?.tagName === 'INPUT'");
     page.type_text("another token of some length");
     page.press("Enter", 13);
-    page.wait_for_text("reading only");
+    page.wait_for_text("read-only");
     show(&mut page, "who", "user=ann");
     assert_eq!(page.evaluate("document.querySelectorAll('main button').length"), 0);
-    show(&mut page, "steer", "None is in force");
+    show(&mut page, "steer", "No adjustment is in force");
     page.wait_for("[...document.querySelectorAll('main button')].every((it) => it.disabled)");
 }
 
@@ -259,7 +259,7 @@ fn values_that_are_hidden_are_nowhere_in_the_page() {
     let named = format!("CANDIDATE_RULES={}", folder.path().display());
     let kept = ["CANDIDATE_SAMPLE=1", "WHAT_IF_REQUESTS=1000", "WHAT_IF_SAMPLE=1", "TOP_KEYS_VALUES=hidden"];
     let service = start(&[&kept[..], &[&named]].concat());
-    service.must_log("candidate rules are compared with those in force");
+    service.must_log("comparing candidate rules with the rules in force");
     (0..3).for_each(|_| ask(&service, "user", "zaphod-beeblebrox"));
     let mut page = Page::open((1200, 800));
     enter(&mut page, &service);
@@ -268,10 +268,10 @@ fn values_that_are_hidden_are_nowhere_in_the_page() {
     show(&mut page, "who", "per-user");
     assert_eq!(page.evaluate("document.querySelectorAll('main button').length"), 0, "a hidden key cannot be reset");
     assert!(!shown(&mut page));
-    show(&mut page, "candidates", "Of all keys");
+    show(&mut page, "candidates", "Share of keys");
     page.wait_for("[...document.querySelectorAll('code')].some((it) => it.textContent === 'user')");
     assert!(!shown(&mut page));
-    show(&mut page, "what-if", "Whom it would deny most");
+    show(&mut page, "what-if", "Most denied keys with the new limit");
     page.wait_for("[...document.querySelectorAll('code')].some((it) => it.textContent === 'user')");
     assert!(!shown(&mut page));
 }
@@ -284,7 +284,7 @@ fn candidates_show_whom_they_would_deny_and_how_they_are_promoted() {
     std::fs::write(&next, RULES.replace("requests_per_unit: 2", "requests_per_unit: 1")).unwrap();
     let named = format!("CANDIDATE_RULES={}", next.display());
     let service = start(&[&named, "CANDIDATE_SAMPLE=1"]);
-    service.must_log("candidate rules are compared with those in force");
+    service.must_log("comparing candidate rules with the rules in force");
     (0..2).for_each(|_| ask(&service, "user", "<b>ann</b>"));
     let mut page = Page::open((1200, 800));
     enter(&mut page, &service);
@@ -295,10 +295,10 @@ fn candidates_show_whom_they_would_deny_and_how_they_are_promoted() {
     page.wait_for_text(&format!("{command} {}", report["version"].as_str().unwrap()));
     page.evaluate("document.querySelector('[aria-label=\"Copy the command\"]').focus()");
     page.press("Enter", 13);
-    page.wait_for("/^(Copied|Marked)/.test(document.activeElement.textContent)");
-    // Wrong ones are told, and those before go on.
+    page.wait_for("/^(Copied|Selected)/.test(document.activeElement.textContent)");
+    // Invalid candidates are reported, and the previous ones stay in use.
     std::fs::write(&next, "domain: [").unwrap();
-    page.wait_for_text("As they are now they are refused");
+    page.wait_for_text("The current files are invalid");
     page.wait_for_text("user=<b>ann</b>");
     must_be_accessible(&mut page, "refused candidates");
     must_be_good(&page, &service);
@@ -315,7 +315,7 @@ fn a_number_is_tried_by_keys_alone_and_the_right_one_found() {
     show(&mut page, "what-if?domain=shop&rule=per-user", "2 per day denies 50 % of the requests and 1 of 2 keys");
     page.wait_for_text("user=<i>ann</i>");
     fill(&mut page, "Number", "4");
-    page.wait_for_text("4 per day denies 16.7 % of the requests and 1 of 2 keys; now it is 50 % and 1 of 2 keys.");
+    page.wait_for_text("4 per day denies 16.7 % of the requests and 1 of 2 keys; now 50 % and 1 of 2 keys.");
     page.wait_for_text("requests_per_unit: 4");
     must_be_accessible(&mut page, "a number that is tried");
     page.evaluate("document.querySelector('input[type=range]').focus()");
@@ -323,11 +323,11 @@ fn a_number_is_tried_by_keys_alone_and_the_right_one_found() {
     page.wait_for_text("0 per day denies 100 % of the requests");
     page.press("End", 35);
     page.wait_for_text("10 per day denies 0 % of the requests");
-    page.wait_for_text("It would deny nobody");
-    fill(&mut page, "At most, in percent", "0");
+    page.wait_for_text("It would deny no request");
+    fill(&mut page, "Share, in percent", "0");
     page.press("Enter", 13);
-    page.wait_for_text("5 per day is the least that denies at most 0 % of the keys");
-    press(&mut page, "Take 5");
+    page.wait_for_text("5 per day is the smallest number that denies at most 0 % of the keys");
+    press(&mut page, "Use 5");
     page.wait_for_text("5 per day denies 0 % of the requests");
     page.evaluate(
         "(() => { const it = document.querySelectorAll('main select')[2]; it.value = 'token_bucket'; \

@@ -13,7 +13,7 @@ export function descriptors(text) {
     else if (at < 1) throw new Error(`${line} is not an entry: write key=value, for example user=ann`);
     else found.at(-1).push({ key: line.slice(0, at), value: line.slice(at + 1) });
   }
-  if (found.some((entries) => !entries.length)) throw new Error('Write entries, for example user=ann; between two descriptors stands a line with +.');
+  if (found.some((entries) => !entries.length)) throw new Error('Write entries, for example user=ann. Separate two descriptors with a line +.');
   return found;
 }
 

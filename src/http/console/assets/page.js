@@ -8,7 +8,7 @@ import { attempt } from './try.js';
 import { candidates } from './candidates.js';
 import { whatIf } from './what-if.js';
 
-const UNKNOWN = 'The service does not know this token.';
+const UNKNOWN = 'The service does not accept this token.';
 
 // ---- updates of every second
 
@@ -47,7 +47,7 @@ function take(tick) {
   seen.seconds = seen.seconds.concat(tick.seconds).slice(-MOST_SECONDS);
   seen.events = seen.events.concat(tick.events).slice(-200);
   const standing = `${tick.version} · ${count(tick.rules)} rules · ${tick.store.name}`;
-  $('standing').textContent = may() ? standing : `${standing} · reading only`;
+  $('standing').textContent = may() ? standing : `${standing} · read-only`;
   $('standing').className = '';
   warn(tick);
   shown?.tick?.();
@@ -66,20 +66,20 @@ async function warn(tick) {
     const names = rules?.limits.map((line) => `${line.domain}/${line.rule}`).join(', ');
     const more = rules && rules.total > rules.limits.length ? ` and ${rules.total - rules.limits.length} more` : '';
     const share = store.up === 0 ? 'is down' : `is down for ${count((1 - store.up) * 100)} % of its slots`;
-    lines.push(['bad', `The store ${share} for ${ago(store.since_ms)}: ${store.cause}. Failure modes answer.\n`
-      + (!rules ? 'Which rules are open is not known yet.' : rules.total ? `Open, so that everything passes: ${names}${more}.` : 'No rule is open.')]);
+    lines.push(['bad', `The store ${share} for ${ago(store.since_ms)}: ${store.cause}. Failure modes answer for it.\n`
+      + (!rules ? 'Loading the rules with failure_mode open.' : rules.total ? `Not limited, because of failure_mode open: ${names}${more}.` : 'No rule has failure_mode open.')]);
   } else {
     open = null;
   }
   if (tick.not_serving) lines.push(['bad', `Not serving: ${tick.not_serving}.`]);
   if (tick.rules_refused) {
-    const why = seen.events.findLast((event) => event.level === 'ERROR' && /^(changed|the) rules are refused/.test(event.text));
-    lines.push(['bad', why ? `${clock(why.at_ms)}: ${why.text}` : 'Changed rules are refused, the old ones stay in force: the log says why.']);
+    const why = seen.events.findLast((event) => event.level === 'ERROR' && /^(changed|the) rules are rejected/.test(event.text));
+    lines.push(['bad', why ? `${clock(why.at_ms)}: ${why.text}` : 'Changed rules are rejected, the previous ones stay in force: see the log.']);
   }
   // A rollout takes a while.
-  if (tick.rules_differ_ms > 10000) lines.push(['warn', 'Replicas of one release have different rules, and none has changed for a while: Now lists them.']);
+  if (tick.rules_differ_ms > 10000) lines.push(['warn', 'Instances of one release have had different rules for a while: see the list on Now.']);
   if (tick.shadow_mode) lines.push(['warn', 'SHADOW_MODE: no request is denied.']);
-  if (tick.adjustments) lines.push(['warn', `Adjustments in force: ${tick.adjustments}; Steer lists them.`]);
+  if (tick.adjustments) lines.push(['warn', `Adjustments in force: ${tick.adjustments}. See Adjust.`]);
   const text = JSON.stringify(lines);
   if ($('banners').dataset.text === text) return;
   $('banners').dataset.text = text;
@@ -95,20 +95,20 @@ const now = {
     this.charts = el('div', { class: 'charts' });
     this.events = el('div');
     this.replicas = el('div');
-    return [el('h2', {}, 'Now'), this.tiles, el('h2', {}, 'The last fifteen minutes'), this.charts, el('h2', {}, 'Replicas'), this.replicas, el('h2', {}, 'Events'), this.events];
+    return [el('h2', {}, 'Now'), this.tiles, el('h2', {}, 'The last fifteen minutes'), this.charts, el('h2', {}, 'Instances'), this.replicas, el('h2', {}, 'Events'), this.events];
   },
   show() { return every(3000, () => this.load()); },
   async load() {
     const told = await tried(this.replicas, () => ask('/replicas'));
     if (!told) return;
-    const differ = told.rules_differ_ms == null ? '' : `; their rules have differed for ${wait(told.rules_differ_ms)} at least`;
+    const differ = told.rules_differ_ms == null ? '' : `; their rules have differed for at least ${wait(told.rules_differ_ms)}`;
     this.replicas.replaceChildren(
-      told.unavailable ? el('p', { class: 'bad' }, `The store does not tell of replicas (${told.unavailable}): others may be missing.`) : '',
-      table(`Replicas that share the store: ${count(told.replicas.length)}${differ}`,
-        ['Replica', 'Version', 'State', 'Rules', '#For', 'Candidates', '#Up', '#Heard'], told.replicas.map((one) => [
-          [el('code', {}, one.id), one.is_self ? ', this one' : ''], one.version || 'unknown',
+      told.unavailable ? el('p', { class: 'bad' }, `Cannot read the other instances from the store (${told.unavailable}): some may be missing.`) : '',
+      table(`Instances that share the store: ${count(told.replicas.length)}${differ}`,
+        ['Instance', 'Version', 'State', 'Rules', '#Rules age', 'Candidates', '#Uptime', '#Last heartbeat'], told.replicas.map((one) => [
+          [el('code', {}, one.id), one.is_self ? ' (this instance)' : ''], one.version || 'unknown',
           el('span', { class: { ready: 'good', draining: 'warn' }[one.state] ?? 'bad' }, one.state.replace('_', ' ')),
-          one.rules ? [el('code', {}, one.rules), one.differs ? el('span', { class: 'bad' }, ', not those of most') : ''] : 'none yet',
+          one.rules ? [el('code', {}, one.rules), one.differs ? el('span', { class: 'bad' }, ', differs from most') : ''] : 'none yet',
           one.rules ? wait(one.rules_age_ms) : '–', one.candidates ? el('code', {}, one.candidates) : '–', wait(one.uptime_ms),
           one.is_self ? '–' : `${wait(one.heard_ms)} ago`,
         ])));
@@ -119,10 +119,10 @@ const now = {
     const { store } = seen.tick;
     const up = store.up === 1 ? `up for ${ago(store.since_ms)}` : store.up === 0 ? `down for ${ago(store.since_ms)}` : `${count(store.up * 100)} % up`;
     this.tiles.replaceChildren(
-      tile('Decisions a second', count(last.passed + last.denied)),
-      tile('Denied a second', count(last.denied), last.denied ? 'warn' : null),
-      tile('Failed a second', count(last.failed), last.failed ? 'bad' : null),
-      tile('Answered without the store', count(last.without_store), last.without_store ? 'bad' : null),
+      tile('Decisions per second', count(last.passed + last.denied)),
+      tile('Denied per second', count(last.denied), last.denied ? 'warn' : null),
+      tile('Failed per second', count(last.failed), last.failed ? 'bad' : null),
+      tile('Answered without the store per second', count(last.without_store), last.without_store ? 'bad' : null),
       tile('p50 of calls', time(last.p50_us)),
       tile('p99 of calls', time(last.p99_us)),
       tile('Store, p50', time(last.store_p50_us)),
@@ -131,14 +131,14 @@ const now = {
     );
     const of = (key) => seen.seconds.map((second) => second[key]);
     this.charts.replaceChildren(
-      chart('Requests a second', [{ name: 'passed', values: of('passed') }, { name: 'denied', values: of('denied') }, { name: 'failed', values: of('failed') }], count),
+      chart('Requests per second', [{ name: 'passed', values: of('passed') }, { name: 'denied', values: of('denied') }, { name: 'failed', values: of('failed') }], count),
       chart('p99', [{ name: 'calls', values: of('p99_us') }, { name: 'store', values: of('store_p99_us') }], time),
     );
     const kinds = { ERROR: 'bad', WARN: 'warn', INFO: 'soft' };
     const latest = seen.events.at(-1)?.number ?? 0;
     if (this.latest === latest && this.events.childElementCount) return;
     this.latest = latest;
-    this.events.replaceChildren(table('The last lines of the log, the newest first', ['Time', 'Level', 'What'],
+    this.events.replaceChildren(table('Latest log lines, newest first', ['Time', 'Level', 'Message'],
       seen.events.toReversed().map((event) => [el('span', { class: 'time' }, clock(event.at_ms)), el('span', { class: kinds[event.level] }, event.level), el('span', { class: 'mono' }, event.text)])));
   },
 };
@@ -180,35 +180,35 @@ const rules = {
       return count(((line.counted[key] - (then?.[key] ?? 0)) * 1000) / (at - before.at));
     };
     this.before = { at, counts: new Map(listing.limits.filter((line) => line.counted).map((line) => [`${line.domain}\n${line.rule}`, line.counted])) };
-    this.list.replaceChildren(table(`${count(listing.total)} limits; hits a second, and in all since the start`,
-      ['Rule', 'Limit', 'Store down', 'Mode', 'Where', '#Hits/s', '#Near/s', '#Over/s', '#Hits', '#Over'],
+    this.list.replaceChildren(table(`${count(listing.total)} limits; hits per second, and total hits since the start`,
+      ['Rule', 'Limit', 'Failure mode', 'Mode', 'File', '#Hits/s', '#Near/s', '#Over/s', '#Hits', '#Over'],
       listing.limits.map((line) => [
         [el('a', { href: `#who?${query([['domain', line.domain], ['rule', line.rule]])}` }, line.rule), el('br'), el('span', { class: 'soft' }, line.domain)],
         line.limit, line.failure_mode, line.role === 'enforced' ? 'enforced' : el('span', { class: 'warn' }, line.role.replace('_', ' ')), el('code', {}, line.at ?? '–'),
         rate(line, 'hits'), rate(line, 'near_limit'), rate(line, 'over_limit'),
-        line.counted ? count(line.counted.hits) : 'never asked', line.counted ? count(line.counted.over_limit) : null,
-      ]), 'No rule is so.'));
+        line.counted ? count(line.counted.hits) : 'never reached', line.counted ? count(line.counted.over_limit) : null,
+      ]), 'No rule matches.'));
     this.back.disabled = this.offset === 0;
     this.more.disabled = this.offset + listing.limits.length >= listing.total;
     this.place.textContent = listing.total ? `${count(this.offset + 1)} to ${count(this.offset + listing.limits.length)}` : '';
   },
 };
 
-// ---- Who
+// ---- Top keys
 
 const written = (entries) => entries.map(({ key, value }) => (value == null ? key : `${key}=${value}`)).join(' ');
 
 const who = {
-  title: 'Who',
+  title: 'Top keys',
   make(asked) {
     this.domain = el('input', { value: asked.get('domain') ?? '', autocomplete: 'off', spellcheck: 'false', input: () => this.load() });
     this.rule = el('input', { value: asked.get('rule') ?? '', autocomplete: 'off', spellcheck: 'false', input: () => this.load(), 'data-search': true });
-    this.by = el('select', { change: () => this.load() }, ['denied', 'hits', 'near'].map((by) => el('option', { value: by }, { denied: 'hits that are denied', hits: 'hits', near: 'hits near the limit' }[by])));
+    this.by = el('select', { change: () => this.load() }, ['denied', 'hits', 'near'].map((by) => el('option', { value: by }, { denied: 'denied hits', hits: 'hits', near: 'hits near the limit' }[by])));
     this.by.value = asked.get('by') ?? 'hits';
     this.list = el('div');
     this.said = el('div', { 'aria-live': 'polite' });
-    return [el('h2', {}, 'Who uses most'),
-      el('form', { submit: (event) => event.preventDefault() }, field('Domain', this.domain), field('Rule, by its name in metrics', this.rule), field('By', this.by)),
+    return [el('h2', {}, 'Keys with the most hits'),
+      el('form', { submit: (event) => event.preventDefault() }, field('Domain', this.domain), field('Rule, as named in metrics', this.rule), field('By', this.by)),
       this.said, this.list];
   },
   show() { return every(2000, () => this.load()); },
@@ -220,27 +220,27 @@ const who = {
     const top = await tried(this.list, () => ask(`/top?${wanted}`));
     if (!top || turn !== this.turn) return;
     const rate = (value, key) => (value == null ? '–' : count((value * 1000) / Math.max(1000, key.window_ms)));
-    this.list.replaceChildren(table(`The heaviest keys at this replica; rules that are counted: ${count(top.rules)}`,
-      ['Key', 'Rule', '#Hits/s', '#Denied/s', '#Near/s', '#Share', '#Remaining', 'What to do'],
+    this.list.replaceChildren(table(`Top keys of this instance; rules counted: ${count(top.rules)}`,
+      ['Key', 'Rule', '#Hits/s', '#Denied/s', '#Near/s', '#Share', '#Remaining', 'Actions'],
       top.keys.map((key) => {
         const entries = key.descriptor ? written(key.descriptor) : null;
         const place = query([['domain', key.domain], ['entries', JSON.stringify(key.descriptor)]]);
         return [
-          el('code', {}, entries ?? 'too long to be kept'), [key.rule, el('br'), el('span', { class: 'soft' }, key.domain)],
+          el('code', {}, entries ?? 'too long to store'), [key.rule, el('br'), el('span', { class: 'soft' }, key.domain)],
           rate(key.hits, key), el('span', { class: key.denied ? 'warn' : null }, rate(key.denied, key)), rate(key.near, key), `${count(key.share * 100)} %`,
           key.remaining == null ? '–' : [`${count(key.remaining)} of ${count(key.capacity)}`, key.banned_ms ? el('div', { class: 'bad' }, `banned for ${wait(key.banned_ms)}`) : ''],
           // Other keys are hidden or shortened, and cannot be used in a request.
           key.exact ? el('div', { class: 'actions' }, el('a', { href: `#try?${place}` }, 'Explain'),
-            may() ? el('a', { href: `#steer?${place}` }, 'Change') : null,
+            may() ? el('a', { href: `#steer?${place}` }, 'Adjust') : null,
             may() ? el('button', { type: 'button', class: 'bad', click: (event) => this.reset(event.target, key) }, key.banned_ms ? 'Reset, lift the ban' : 'Reset') : null) : '–',
         ];
-      }), 'No key is so.'));
+      }), 'No key matches.'));
   },
   // Resets a counter when the button is pressed for the second time.
   async reset(button, key) {
     if (!button.dataset.sure) {
       button.dataset.sure = 'asked';
-      button.textContent = 'Really? Press again';
+      button.textContent = 'Really? Click again';
       button.addEventListener('blur', () => { delete button.dataset.sure; button.textContent = 'Reset'; }, { once: true });
       return;
     }
@@ -252,17 +252,17 @@ const who = {
   },
 };
 
-// ---- Steer
+// ---- Adjust
 
 const NAME = 'tollgate-who';
 
 const steer = {
-  title: 'Steer',
+  title: 'Adjust',
   make(asked) {
     const text = (attributes = {}) => el('input', { autocomplete: 'off', spellcheck: 'false', ...attributes });
     this.effect = el('select', { change: () => this.fit() }, [
-      ['scale', 'scale numbers to a share'], ['number', 'another number'], ['pass', 'always let pass'], ['block', 'never let pass'],
-      ['enforce', 'enforce'], ['shadow', 'shadow: deny nobody'],
+      ['scale', 'scale the numbers'], ['number', 'set another number'], ['pass', 'allow all requests'], ['block', 'deny all requests'],
+      ['enforce', 'enforce'], ['shadow', 'shadow mode: deny no requests'],
     ].map(([value, words]) => el('option', { value }, words)));
     this.share = text({ value: '10%', size: 6 });
     this.number = text({ type: 'number', min: 1, value: 100 });
@@ -279,13 +279,13 @@ const steer = {
     this.said = el('div', { 'aria-live': 'polite' });
     this.list = el('div');
     this.everything = el('input', { type: 'checkbox' });
-    this.begin = el('button', { class: 'bad' }, 'Begin');
+    this.begin = el('button', { class: 'bad' }, 'Create');
     this.fit();
-    return [el('h2', {}, 'Steer: other limits for a while'),
-      el('p', {}, 'What is begun here holds at all replicas within a second, is logged with who and why, and ends by itself.'),
+    return [el('h2', {}, 'Adjust limits for a time'),
+      el('p', {}, 'An adjustment takes effect on all instances within a second, is logged with author and reason, and expires by itself.'),
       el('form', { submit: (event) => { event.preventDefault(); this.add(); } },
-        field('What', this.effect), this.shareField, this.numberField, field('Domain', this.domain), field('Rule, by its name', this.rule),
-        field('Or one key, by its entries, one a line', this.entries), field('All limits of all domains', this.everything), field('For', this.lasts), field('Who', this.by), field('Why', this.why), this.begin),
+        field('Effect', this.effect), this.shareField, this.numberField, field('Domain', this.domain), field('Rule, by name', this.rule),
+        field('Or one key: its entries, one per line', this.entries), field('All limits of all domains', this.everything), field('Duration', this.lasts), field('Author', this.by), field('Reason', this.why), this.begin),
       this.said, this.list];
   },
   fit() {
@@ -297,7 +297,7 @@ const steer = {
   async add() {
     localStorage.setItem(NAME, this.by.value);
     const begun = await tried(this.said, () => ask('/adjustments', { method: 'POST', body: this.asked() }));
-    if (begun) this.said.replaceChildren(el('p', { class: 'good' }, `${begun.id} holds until ${new Date(begun.until).toLocaleString()}.`));
+    if (begun) this.said.replaceChildren(el('p', { class: 'good' }, `${begun.id} is in force until ${new Date(begun.until).toLocaleString()}.`));
     this.load();
   },
   asked() {
@@ -305,7 +305,7 @@ const steer = {
     const body = { effect, who: this.by.value, why: this.why.value, for: this.lasts.value };
     if (effect === 'scale') body.share = this.share.value;
     if (effect === 'number') body.number = Number(this.number.value);
-    if (!this.domain.value && !this.everything.checked) throw new Error('Say which domain, or that all limits of all domains are meant.');
+    if (!this.domain.value && !this.everything.checked) throw new Error('Enter a domain, or select all limits of all domains.');
     if (!this.domain.value) body.everything = true;
     if (this.domain.value) body.domain = this.domain.value;
     if (this.rule.value) body.rule = this.rule.value;
@@ -316,20 +316,20 @@ const steer = {
     const turn = (this.turn = (this.turn ?? 0) + 1);
     const all = await tried(this.list, () => ask('/adjustments'));
     if (!all || turn !== this.turn) return;
-    this.list.replaceChildren(table('In force', ['Id', 'What', 'For', 'Who and why', 'Since', 'Until', 'Change'], all.map((one) => [
+    this.list.replaceChildren(table('In force', ['ID', 'Effect', 'Target', 'Author and reason', 'Since', 'Until', 'Action'], all.map((one) => [
       el('code', {}, one.id), [one.effect, ' ', one.share ?? one.number ?? ''],
       [one.domain ?? 'everything', one.rule ? `, ${one.rule}` : '', one.entries ? `: ${written(one.entries)}` : '', one.unmatched ? el('div', { class: 'warn' }, one.unmatched) : ''],
       [one.who, ': ', one.why], new Date(one.since).toLocaleString(), new Date(one.until).toLocaleString(),
       may() ? el('button', { type: 'button', 'aria-label': `End ${one.id}`, click: (event) => this.end(event.target, one.id) }, 'End') : '',
-    ]), 'None is in force.'));
+    ]), 'No adjustment is in force.'));
   },
   async end(button, id) {
     const said = [['who', this.by.value], ['why', this.why.value]];
     const ended = await tried(this.said, () => {
-      if (said.some(([, value]) => !value.trim())) throw new Error('Say who you are, and why it ends, in the form above.');
+      if (said.some(([, value]) => !value.trim())) throw new Error('Enter your name and the reason for ending it in the form above.');
       return ask(`/adjustments/${encodeURIComponent(id)}?${new URLSearchParams(said)}`, { method: 'DELETE' });
     });
-    if (ended) this.said.replaceChildren(el('p', { class: 'good' }, `${id} is ended.`));
+    if (ended) this.said.replaceChildren(el('p', { class: 'good' }, `Ended ${id}.`));
     this.load();
   },
 };
@@ -339,11 +339,11 @@ const steer = {
 const redis = {
   title: 'Redis',
   make() {
-    this.result = el('div', { 'aria-live': 'polite' }, el('p', { class: 'soft' }, 'Looking …'));
+    this.result = el('div', { 'aria-live': 'polite' }, el('p', { class: 'soft' }, 'Loading …'));
     this.tiles = el('dl', { class: 'tiles' });
     this.charts = el('div', { class: 'charts' });
-    this.past = el('div', { hidden: true }, el('h2', {}, 'The last fifteen minutes, as this replica knows them'), this.tiles, this.charts);
-    return [el('h2', {}, 'Where counters live'), this.result, this.past];
+    this.past = el('div', { hidden: true }, el('h2', {}, 'The last fifteen minutes, seen from this instance'), this.tiles, this.charts);
+    return [el('h2', {}, 'Redis servers'), this.result, this.past];
   },
   show() { return every(10000, async () => { if (await this.load()) await this.loadPast(); }); },
   async loadPast() {
@@ -356,26 +356,26 @@ const redis = {
     const kinds = [...new Set(steps.flatMap((step) => Object.keys(step.errors)))].sort();
     const evicted = steps.reduce((sum, step) => sum + (step.evicted ?? 0), 0);
     this.tiles.replaceChildren(
-      tile('Calls a second', count(last.calls)),
-      tile('Requests a call', count(last.requests_per_call)),
-      tile('Waiting or on their way', count(last.in_flight)),
-      tile('Damaged counters met', count(damaged), damaged ? 'bad' : null),
+      tile('Calls per second', count(last.calls)),
+      tile('Requests per call', count(last.requests_per_call)),
+      tile('Queued or in flight', count(last.in_flight)),
+      tile('Damaged counters', count(damaged), damaged ? 'bad' : null),
       tile('Keys evicted', last.evicted == null && !evicted ? '–' : count(evicted), evicted ? 'bad' : null),
       tile('Memory', last.memory == null ? '–' : maxmemory ? `${bytes(last.memory)} of ${bytes(maxmemory)}` : bytes(last.memory)),
       tile('Clients', count(last.clients)),
-      tile('Cores of Redis', count(last.cpu)),
+      tile('CPU cores of Redis', count(last.cpu)),
     );
-    if (!steps.length) return this.charts.replaceChildren(el('p', { class: 'soft' }, 'The first ten seconds are not over yet.'));
+    if (!steps.length) return this.charts.replaceChildren(el('p', { class: 'soft' }, 'No data yet: the first values appear after ten seconds.'));
     const draw = (caption, lines, show) => chart(caption, lines, show, most);
     this.charts.replaceChildren(
-      draw('A decision in Redis', [line('p50', 'p50_us'), line('p99', 'p99_us')], time),
-      draw('Requests a call', [line('requests', 'requests_per_call')], count),
-      draw('Waiting or on their way', [line('requests', 'in_flight')], count),
-      draw('A second', [line('calls of this replica', 'calls'), line('commands of Redis', 'commands')], count),
+      draw('Time of a decision in Redis', [line('p50', 'p50_us'), line('p99', 'p99_us')], time),
+      draw('Requests per call', [line('requests', 'requests_per_call')], count),
+      draw('Queued or in flight', [line('requests', 'in_flight')], count),
+      draw('Per second', [line('calls of this instance', 'calls'), line('commands of Redis', 'commands')], count),
       draw('Memory', [line('used', 'memory')], bytes),
-      draw('Keys evicted in ten seconds', [line('keys', 'evicted')], count),
-      kinds.length ? draw('Not decided in ten seconds', kinds.slice(0, 3).map((kind) => ({ name: kind, values: steps.map((step) => step.errors[kind] ?? 0) })), count) : '',
-      kinds.length ? table('Not decided in these fifteen minutes, by why', ['Kind', '#Decisions'], kinds.map((kind) => [kind, count(all(kind))])) : '',
+      draw('Keys evicted per ten seconds', [line('keys', 'evicted')], count),
+      kinds.length ? draw('Undecided requests per ten seconds', kinds.slice(0, 3).map((kind) => ({ name: kind, values: steps.map((step) => step.errors[kind] ?? 0) })), count) : '',
+      kinds.length ? table('Undecided requests in the last fifteen minutes, by reason', ['Reason', '#Requests'], kinds.map((kind) => [kind, count(all(kind))])) : '',
     );
   },
   // Detects whether there is a Redis. It may not answer.
@@ -394,7 +394,7 @@ const redis = {
     const section = (one, title) => [
       el('h3', {}, `${title}: ${one.redis}, ${one.kind}`),
       el('ul', { class: 'plain' }, concerns(one), one.sentinels.map((line) => el('li', {}, `${line.sentinel} names ${line.master ?? 'none'}`))),
-      table('Its servers', ['Server', 'Engine', 'Role', '#Replicas', '#Slots', 'A decision takes', 'When full', 'Clock', 'Concerns'],
+      table('Its servers', ['Server', 'Engine', 'Role', '#Replicas', '#Slots', 'Decision time', 'Eviction policy', 'Clock', 'Concerns'],
         one.servers.map((server) => [
           el('code', {}, server.server ?? '–'), server.engine, server.role, server.replicas, server.slots,
           server.decision_us ? `${time(server.decision_us.median)}, ${time(server.decision_us.most)} at most` : '–',
@@ -403,7 +403,7 @@ const redis = {
           el('ul', { class: 'plain' }, concerns(server)),
         ])),
     ];
-    this.result.replaceChildren(...section(found, 'Counters'), ...(found.per_second ? section(found.per_second, 'Limits of seconds') : []));
+    this.result.replaceChildren(...section(found, 'Counters'), ...(found.per_second ? section(found.per_second, 'Limits with a period below a minute') : []));
     return true;
   },
 };
@@ -449,9 +449,9 @@ function leave(reason = '') {
   $('banners').replaceChildren();
   $('standing').textContent = '';
   const input = el('input', { type: 'password', required: true, autocomplete: 'off', minlength: 16 });
-  $('main').replaceChildren(el('h2', {}, 'The token'),
-    el('p', {}, 'The service shows nothing without it: it is what ADMIN_TOKEN says, or ADMIN_READ_TOKEN for who only reads. It is kept until this tab is closed.'),
-    el('form', { submit: (event) => { event.preventDefault(); sessionStorage.setItem(TOKEN, input.value); enter(); } }, field('Token', input), el('button', {}, 'Enter')),
+  $('main').replaceChildren(el('h2', {}, 'Sign in'),
+    el('p', {}, 'Enter the ADMIN_TOKEN of the service, or its ADMIN_READ_TOKEN for read-only access. The browser keeps the token until you close this tab.'),
+    el('form', { submit: (event) => { event.preventDefault(); sessionStorage.setItem(TOKEN, input.value); enter(); } }, field('Token', input), el('button', {}, 'Sign in')),
     el('p', { class: 'bad', role: 'alert' }, reason));
   input.focus();
 }

@@ -111,7 +111,7 @@ export function copyable(text, what) {
       button.textContent = 'Copied';
     } catch {
       getSelection().selectAllChildren(pre);
-      button.textContent = 'Marked: copy it';
+      button.textContent = 'Selected: copy it';
     }
   } }, 'Copy');
   return el('div', { class: 'copyable' }, pre, button);

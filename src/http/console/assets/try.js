@@ -26,16 +26,16 @@ export const attempt = {
     this.service = null;
     this.domain = el('input', { input: () => this.complete(), required: true, list: 'domains', autocomplete: 'off', spellcheck: 'false' });
     this.domains = el('datalist', { id: 'domains' });
-    this.entries = el('textarea', { input: () => this.complete(), required: true, spellcheck: 'false', placeholder: 'user=ann\nbetween two descriptors a line with +' });
-    this.next = el('div', { class: 'actions', role: 'group', 'aria-label': 'Entries that the rules have next' });
+    this.entries = el('textarea', { input: () => this.complete(), required: true, spellcheck: 'false', placeholder: 'user=ann\nseparate descriptors with a line +' });
+    this.next = el('div', { class: 'actions', role: 'group', 'aria-label': 'Entries that the rules suggest' });
     this.copies = el('div');
     this.times = el('input', { type: 'number', min: 1, max: 100, value: 10 });
     this.result = el('div', { 'aria-live': 'polite' });
     return [el('h2', {}, 'Try a request'),
       el('form', { submit: (event) => { event.preventDefault(); this.explain(); } },
-        field('Domain', this.domain), this.domains, field('Entries of the descriptor, one a line', this.entries),
-        this.next, el('button', {}, 'Explain: counts nothing'), field('Requests', this.times),
-        el('button', { type: 'button', class: 'bad', click: () => this.send() }, 'Send them: counts')),
+        field('Domain', this.domain), this.domains, field('Entries of the descriptor, one per line', this.entries),
+        this.next, el('button', {}, 'Explain without counting'), field('Requests', this.times),
+        el('button', { type: 'button', class: 'bad', click: () => this.send() }, 'Send and count')),
       this.result, this.copies];
   },
   async show(asked) {
@@ -77,7 +77,7 @@ export const attempt = {
     const offers = (entries, goesOn) => entries.slice(0, 12).map((entry) => el('button', { type: 'button', click: () => take(entry, goesOn) }, entry.value == null ? `${entry.key}=…` : words(entry)));
     const longer = begun.next.filter((entry) => words(entry) !== last);
     this.next.replaceChildren(...offers(longer, true), ...offers(behind.next, false),
-      ...(begun.more || behind.more || longer.length > 12 || behind.next.length > 12 ? [el('span', { class: 'soft' }, 'and others')] : []));
+      ...(begun.more || behind.more || longer.length > 12 || behind.next.length > 12 ? [el('span', { class: 'soft' }, 'and more')] : []));
   },
   // Shows commands that send the same request.
   async copy(all) {
@@ -87,11 +87,11 @@ export const attempt = {
     const flags = `${tls ? '-cacert FILE' : '-plaintext'}${grpc.startsWith('unix:') ? ' -unix' : ''}`;
     const address = grpc.startsWith('unix:') ? quoted(grpc.slice(5)) : `${location.hostname}:${grpc.split(':').at(-1) || 8081}`;
     this.copies.replaceChildren(
-      el('h3', {}, 'To ask from elsewhere, which counts'),
-      copyable(`curl -s ${location.origin}/json -d ${quoted(request)}`, 'the line for curl'),
-      copyable(`grpcurl ${flags} -d ${quoted(request)} ${address} envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`, 'the line for grpcurl'),
+      el('h3', {}, 'To send it from elsewhere (counts)'),
+      copyable(`curl -s ${location.origin}/json -d ${quoted(request)}`, 'the curl command'),
+      copyable(`grpcurl ${flags} -d ${quoted(request)} ${address} envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit`, 'the grpcurl command'),
       el('h3', {}, 'For a route of Envoy'),
-      el('p', { class: 'soft' }, 'Where a value comes from another header, write its name; where it never changes: generic_key: {descriptor_key: plan, descriptor_value: gold}.'),
+      el('p', { class: 'soft' }, 'If a value comes from another header, change the header name. For a constant value use generic_key: {descriptor_key: plan, descriptor_value: gold}.'),
       copyable(actions(all), 'the actions for Envoy'));
   },
   async explain() {
@@ -109,13 +109,13 @@ export const attempt = {
     const words = descriptors(this.entries.value).map((entries) => entries.map(({ key, value }) => quoted(`${key}=${value}`)).join(' ')).join(' + ');
     const kinds = { pass: 'good', deny: 'bad', fail: 'bad', unknown: 'warn' };
     this.result.replaceChildren(
-      el('h3', {}, 'It would ', el('span', { class: kinds[told.answer] }, told.answer === 'unknown' ? 'get nobody knows what' : told.answer)), el('p', {}, told.because),
+      el('h3', {}, 'Result: ', el('span', { class: kinds[told.answer] }, told.answer)), el('p', {}, told.because),
       ...told.descriptors.flatMap((descriptor) => [
         el('h3', { class: 'mono' }, descriptor.entries.join(' ')),
         el('ul', { class: 'plain' },
           descriptor.matched.map((matched) => el('li', {}, el('code', {}, matched.entry), ' matches ', el('code', {}, matched.node), place(matched.at))),
           descriptor.missed.slice(0, 3).map((missed) => el('li', { class: 'warn' }, missed.words, place(missed.at)))),
-        descriptor.limits.length ? table('Its limits', ['Limit', 'Says', '#Remaining', 'Fresh after', 'Counter'],
+        descriptor.limits.length ? table('Its limits', ['Limit', 'Options', '#Remaining', 'Resets in', 'Counter'],
           descriptor.limits.map((limit) => [
             [limit.name, el('br'), place(limit.at) ?? ''],
             limit.parts.map((part) => el('div', {}, `${part.key}: ${part.value} `, el('span', { class: 'soft' }, part.setting ?? (part.from === 'limit' ? '' : part.from.replace('_', ' '))))),
@@ -141,6 +141,6 @@ export const attempt = {
       }
       return answers;
     });
-    if (rows) this.result.replaceChildren(table(`${times} requests, each of which has counted`, ['#Request', 'Answer', 'Limit', '#Remaining', 'Reset'], rows));
+    if (rows) this.result.replaceChildren(table(`${times} requests sent and counted`, ['#Request', 'Answer', 'Limit', '#Remaining', 'Reset'], rows));
   },
 };

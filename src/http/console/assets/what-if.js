@@ -3,8 +3,8 @@
 import { bar, copyable, count, el, field, percent, table, tile, tried, wait } from './parts.js';
 import { ask, query } from './service.js';
 
-const HOW = `WHAT_IF_REQUESTS=200000         # so many of the last requests, 8 MiB at most
-WHAT_IF_SAMPLE=0.1              # of this share of keys`;
+const HOW = `WHAT_IF_REQUESTS=200000         # number of latest requests to record, 8 MiB at most
+WHAT_IF_SAMPLE=0.1              # share of keys to record`;
 
 const ALGORITHMS = ['sliding_window', 'sliding_log', 'token_bucket', 'leaky_bucket', 'fixed_window'];
 const UNITS = [['second', 1000], ['minute', 60000], ['hour', 3600000], ['day', 86400000], ['week', 604800000], ['month', 2592000000], ['year', 31536000000]];
@@ -19,7 +19,7 @@ export const whatIf = {
     this.asked = asked;
     this.rules = [];
     this.body = el('div', {}, el('p', { class: 'soft' }, 'Replaying …'));
-    return [el('h2', {}, 'What would another number do?'), this.body];
+    return [el('h2', {}, 'What would another limit do?'), this.body];
   },
   show() { this.load(); },
   async load() {
@@ -28,16 +28,16 @@ export const whatIf = {
       told = await ask('/what-if');
     } catch (error) {
       this.body.replaceChildren(...(error.status === 404
-        ? [el('p', { class: 'soft' }, error.message), el('p', {}, 'The service keeps the last requests of some keys by these settings:'), copyable(HOW, 'the settings')]
+        ? [el('p', { class: 'soft' }, error.message), el('p', {}, 'To record the latest requests of some keys, start the service with these settings:'), copyable(HOW, 'the settings')]
         : [el('p', { class: 'bad', role: 'alert' }, error.message)]));
       return;
     }
     this.rules = told.rules;
     if (!told.rules.length) {
-      this.body.replaceChildren(this.kept(told), el('p', {}, 'No request has reached a limit yet. ', el('button', { type: 'button', click: () => this.load() }, 'Look again')));
+      this.body.replaceChildren(this.kept(told), el('p', {}, 'No request has reached a limit yet. ', el('button', { type: 'button', click: () => this.load() }, 'Reload')));
       return;
     }
-    const line = (rule) => `${rule.domain}/${rule.rule}: ${rule.limit}; asked ${count(rule.decisions)} times, denies ${percent(rule.denied, rule.decisions)}`;
+    const line = (rule) => `${rule.domain}/${rule.rule}: ${rule.limit}; reached ${count(rule.decisions)} times, denies ${percent(rule.denied, rule.decisions)}`;
     this.rule = el('select', { change: () => this.choose() }, told.rules.map((rule, at) => option(at, line(rule))));
     const wanted = told.rules.findIndex((rule) => rule.domain === this.asked.get('domain') && rule.rule === this.asked.get('rule'));
     this.rule.value = Math.max(0, wanted);
@@ -53,24 +53,24 @@ export const whatIf = {
     this.terminal = el('div');
     this.body.replaceChildren(
       this.kept(told),
-      el('form', { submit: (event) => event.preventDefault() }, field('Limit', this.rule), field('Number', this.number), field('Drag it', this.slider),
+      el('form', { submit: (event) => event.preventDefault() }, field('Limit', this.rule), field('Number', this.number), field('Slider', this.slider),
         field('Per', this.period), field('Algorithm', this.algorithm)),
       this.said, this.result,
-      el('h3', {}, 'Which number denies no more than …'),
-      el('form', { submit: (event) => { event.preventDefault(); this.search(); } }, field('At most, in percent', this.share), field('Of what', this.of), el('button', {}, 'Search')),
+      el('h3', {}, 'Find the smallest number that denies at most …'),
+      el('form', { submit: (event) => { event.preventDefault(); this.search(); } }, field('Share, in percent', this.share), field('Of', this.of), el('button', {}, 'Search')),
       this.found, this.terminal);
     this.choose();
   },
   // Describes the replayed requests and the limits of the replay.
   kept(told) {
     const notes = [];
-    if (told.sample_now < told.sample) notes.push(`the counters of all keys have no room: ${count(told.sample_now * 100)} % of all keys are replayed`);
-    if (told.replicas > 1) notes.push(`this is counted as one of ${told.replicas} replicas, as EXPECTED_REPLICAS says: it sees its part of each key's requests, and replays its part of each limit; the answer is true only if so many share the traffic`);
-    if (told.dropped) notes.push(`${count(told.dropped)} requests could not be kept`);
-    if (told.more_rules) notes.push(`${count(told.more_rules)} more limits have been asked`);
-    const span = told.first ? `, which came within ${wait(Date.parse(told.last) - Date.parse(told.first))} up to ${new Date(told.last).toLocaleTimeString()}` : '';
-    return el('div', {}, el('p', {}, `Replayed by the real algorithms: the last ${count(told.requests)} requests of ${count(told.sample * 100)} % of all keys${span}. Counters begin empty. Nothing is counted, and nobody is denied.`),
-      told.replicas > 1 ? '' : el('p', { class: 'soft' }, 'Counted as if this were the only replica: EXPECTED_REPLICAS is 1, or counters live in memory.'),
+    if (told.sample_now < told.sample) notes.push(`memory for the counters is short: only ${count(told.sample_now * 100)} % of all keys are replayed`);
+    if (told.replicas > 1) notes.push(`EXPECTED_REPLICAS is ${told.replicas}: this instance sees a part of each key's requests, so it replays them against the same part of each limit; the result is only right if ${told.replicas} instances share the traffic`);
+    if (told.dropped) notes.push(`${count(told.dropped)} requests could not be recorded`);
+    if (told.more_rules) notes.push(`${count(told.more_rules)} more limits were reached and are not listed`);
+    const span = told.first ? `, from the ${wait(Date.parse(told.last) - Date.parse(told.first))} before ${new Date(told.last).toLocaleTimeString()}` : '';
+    return el('div', {}, el('p', {}, `Replays the latest ${count(told.requests)} requests of ${count(told.sample * 100)} % of all keys${span} with the real algorithms, starting with empty counters. It counts nothing and denies no request.`),
+      told.replicas > 1 ? '' : el('p', { class: 'soft' }, 'Assumes that this is the only instance: EXPECTED_REPLICAS is 1, or counters are in memory.'),
       notes.length ? el('ul', { class: 'plain' }, notes.map((note) => el('li', { class: 'warn' }, note))) : '');
   },
   choose() {
@@ -80,7 +80,7 @@ export const whatIf = {
     this.number.value = '';
     this.chosen = [['domain', domain], ['rule', rule]];
     this.terminal.replaceChildren(el('h3', {}, 'The same in a terminal'),
-      el('p', {}, 'The requests that are kept, as a log that ', el('code', {}, 'tollgate replay'), ' reads, with rules of any kind beside those in force:'),
+      el('p', {}, 'The recorded requests as a log that ', el('code', {}, 'tollgate replay'), ' reads, to compare any rules with those in force:'),
       copyable(`curl -s -H "Authorization: Bearer $ADMIN_TOKEN" ${location.origin}/what-if/log > requests.log\ntollgate replay --rules NEW --against OLD requests.log`, 'the commands'));
     this.try(true);
   },
@@ -141,16 +141,16 @@ export const whatIf = {
       ...(limit.period_ms === present.period_ms ? [] : [UNITS.some(([, length]) => length === limit.period_ms) ? `unit: ${unit(limit.period_ms)}` : `period: ${unit(limit.period_ms)}`]),
       ...(limit.algorithm === present.algorithm ? [] : [`algorithm: ${limit.algorithm}`])];
     const differs = limit.number !== present.number || lines.length > 1;
-    this.said.textContent = `${then.limit} denies ${percent(then.denied, then.decisions)} of the requests and ${keys(then)} keys; now it is ${percent(now.denied, now.decisions)} and ${keys(now)} keys.`;
+    this.said.textContent = `${then.limit} denies ${percent(then.denied, then.decisions)} of the requests and ${keys(then)} keys; now ${percent(now.denied, now.decisions)} and ${keys(now)} keys.`;
     this.result.replaceChildren(
       el('dl', { class: 'tiles' },
-        tile(`Requests denied now, ${now.limit}`, part(now)), tile(`Requests denied then, ${then.limit}`, part(then), then.denied > now.denied ? 'warn' : null),
-        tile('Keys denied now', keys(now)), tile('Keys denied then', keys(then), then.keys_denied > now.keys_denied ? 'warn' : null)),
-      short ? el('p', { class: 'warn' }, 'The requests that are kept came within less than a period of the limit: in a whole one it may deny more.') : '',
-      differs ? el('div', {}, el('p', {}, 'To have it so, write into the rules', now.file ? [', at ', el('code', {}, `${now.file}${now.line ? `:${now.line}` : ''}`)] : '', ':'), copyable(lines.join('\n'), 'the lines')) : '',
-      table('Whom it would deny most', ['Key', '#Asked', '#Denied now', '#Denied then'],
-        then.most_denied.map((key) => [el('code', {}, key.key), count(key.decisions), deniedNow(key), count(key.denied)]), 'It would deny nobody.'),
-      table(`How much each key asks for at most, per ${unit(limit.period_ms)}`, ['#Up to', '#Keys', '#Share', 'Spread', 'Over the number'],
+        tile(`Requests denied now, with ${now.limit}`, part(now)), tile(`Requests denied with ${then.limit}`, part(then), then.denied > now.denied ? 'warn' : null),
+        tile('Keys denied now', keys(now)), tile('Keys denied with the new limit', keys(then), then.keys_denied > now.keys_denied ? 'warn' : null)),
+      short ? el('p', { class: 'warn' }, 'The recorded requests cover less than one period of the limit: over a whole period it may deny more.') : '',
+      differs ? el('div', {}, el('p', {}, 'To apply it, write into the rules', now.file ? [', at ', el('code', {}, `${now.file}${now.line ? `:${now.line}` : ''}`)] : '', ':'), copyable(lines.join('\n'), 'the lines')) : '',
+      table('Most denied keys with the new limit', ['Key', '#Requests', '#Denied now', '#Denied with the new limit'],
+        then.most_denied.map((key) => [el('code', {}, key.key), count(key.decisions), deniedNow(key), count(key.denied)]), 'It would deny no request.'),
+      table(`Peak hits of each key per ${unit(limit.period_ms)}`, ['#Up to', '#Keys', '#Share', 'Distribution', 'Above the limit'],
         peaks.map((one, at) => [count(one.hits), count(one.keys), percent(one.keys, all), bar(one.keys / most), el('span', { class: beyond(one, at) === 'no' ? null : 'warn' }, beyond(one, at))])),
     );
   },
@@ -159,12 +159,12 @@ export const whatIf = {
     const trial = await tried(this.found, () => ask(`/what-if?${this.wanted([['suggest', `deny at most ${this.share.value} % of ${this.of.value}`]])}`));
     if (!trial) return;
     const found = trial.suggestion;
-    if (!found) { this.found.replaceChildren(el('p', {}, 'No request that is kept has reached this limit.')); return; }
+    if (!found) { this.found.replaceChildren(el('p', {}, 'No recorded request has reached this limit.')); return; }
     const take = (number) => { this.number.value = number; this.slide(); this.changed(); this.number.focus(); };
     this.found.replaceChildren(
-      el('p', {}, found.number == null ? 'Every number that was tried denies more.'
-        : [el('b', {}, `${count(found.number)} ${found.per}`), ` is the least that denies at most ${found.percent} % of the ${found.of}. `, el('button', { type: 'button', click: () => take(found.number) }, `Take ${count(found.number)}`)]),
-      table('What each number denies that was tried, without other limits of the same requests', ['#Number', '#Keys', '#of all', '#Requests', '#of all', 'Share of requests'],
+      el('p', {}, found.number == null ? 'Every number tried denies more.'
+        : [el('b', {}, `${count(found.number)} ${found.per}`), ` is the smallest number that denies at most ${found.percent} % of the ${found.of}. `, el('button', { type: 'button', click: () => take(found.number) }, `Use ${count(found.number)}`)]),
+      table('Denials by number, ignoring other limits of the same requests', ['#Number', '#Keys denied', '#of all', '#Requests denied', '#of all', 'Share of requests'],
         found.curve.map((point) => [count(point.number), count(point.keys_denied), percent(point.keys_denied, found.keys), count(point.requests_denied), percent(point.requests_denied, found.requests), bar(point.requests_denied / Math.max(1, found.requests))])));
   },
 };
