@@ -25,7 +25,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- with .Values.image.digest }}@{{ . }}{{ end }}
 {{- end }}
 
-{{/* What cannot be right, in words that say what to do. */}}
+{{/* Rejects values that cannot work, and says what to change. */}}
 {{- define "tollgate.check" -}}
 {{- $rules := .Values.rules }}
 {{- $sources := 0 }}
@@ -33,28 +33,28 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- if . }}{{ $sources = add1 $sources }}{{ end }}
 {{- end }}
 {{- if ne (int $sources) 1 }}
-{{- fail "name one source of rules: rules.files, rules.existingConfigMap or rules.managementServer" }}
+{{- fail "set exactly one source of rules: rules.files, rules.existingConfigMap or rules.managementServer" }}
 {{- end }}
 {{- if and .Values.rules.tls.secret (not $rules.managementServer) }}
 {{- fail "rules.tls is for a management server: set rules.managementServer, or remove it" }}
 {{- end }}
 {{- if and .Values.candidates.files .Values.candidates.existingConfigMap }}
-{{- fail "name one source of candidates: candidates.files or candidates.existingConfigMap" }}
+{{- fail "set only one source of candidates: candidates.files or candidates.existingConfigMap" }}
 {{- end }}
 {{- $log := .Values.decisionLog }}
 {{- $hashed := or (and (ne $log.to "off") (eq $log.values "hashed")) (eq .Values.topKeys.values "hashed") }}
 {{- if and $hashed (not .Values.valuesKey.secret) }}
-{{- fail "values are hashed by a key: set valuesKey.secret" }}
+{{- fail "hashed values need a key: set valuesKey.secret" }}
 {{- end }}
 {{- if and (not .Values.redis.url) (or .Values.autoscaling.enabled (gt (int .Values.replicaCount) 1)) }}
-{{- fail "without redis.url each replica counts for itself: set it, or replicaCount: 1" }}
+{{- fail "without redis.url each instance counts on its own: set it, or replicaCount: 1" }}
 {{- end }}
 {{- if and .Values.autoscaling.enabled (not ((.Values.resources).requests).cpu) }}
-{{- fail "the autoscaler compares with resources.requests.cpu: set it" }}
+{{- fail "the autoscaler needs resources.requests.cpu: set it" }}
 {{- end }}
 {{- end }}
 
-{{/* The settings by their variables, as YAML; those of `settings` win. */}}
+{{/* The settings by variable, as YAML; `settings` takes precedence. */}}
 {{- define "tollgate.settings" -}}
 {{- $redis := .Values.redis }}
 {{- $all := dict }}
@@ -123,7 +123,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- toYaml (merge (deepCopy .Values.settings) $all) }}
 {{- end }}
 
-{{/* Secrets that only a variable can bring. */}}
+{{/* Secrets that can only be passed as variables. */}}
 {{- define "tollgate.secretEnv" -}}
 {{- $redis := .Values.redis }}
 {{- $all := dict "REDIS_SENTINEL_AUTH" $redis.sentinelAuth "REDIS_PERSECOND_AUTH" $redis.perSecond.auth }}
@@ -138,7 +138,7 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end }}
 {{- end }}
 
-{{/* What is mounted as whole folders, by volume: a single file (subPath) would never see a change. */}}
+{{/* Volumes, mounted as whole folders: a single file (subPath) would never be updated. */}}
 {{- define "tollgate.volumes" -}}
 {{- $redis := .Values.redis }}
 {{- $secrets := dict "redis-auth" $redis.auth.secret "tls" .Values.tls.secret }}
