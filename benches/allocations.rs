@@ -1,5 +1,5 @@
-//! How often one request allocates, in a process whose allocator counts: a decision by the memory store, and tonic's
-//! own part, which is the same request with a constant answer. `make bench` takes the difference.
+//! The number of allocations per request, in a process with a counting allocator: of a decision with the memory store,
+//! and of tonic alone, with a constant answer. `make bench` prints the difference.
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
@@ -28,7 +28,7 @@ descriptors:
     rate_limit: {unit: minute, requests_per_unit: 1000000}
 ";
 
-/// So often before and while it is counted.
+/// Number of repetitions of each count.
 const TIMES: u64 = 1_000;
 
 fn main() {

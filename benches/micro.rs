@@ -30,12 +30,12 @@ use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitResponse, r
 
 use rules::entries;
 
-/// Counts allocations beside the time.
+/// Counts allocations as well as time.
 #[global_allocator]
 static ALLOCATOR: AllocProfiler<mimalloc::MiMalloc> = AllocProfiler::new(mimalloc::MiMalloc);
 
 fn main() {
-    // So many at once that the timer does not matter.
+    // A sample large enough that the timer does not matter.
     divan::Divan::default().sample_size(100).config_with_args().main();
 }
 
@@ -49,7 +49,7 @@ fn check(user: usize, limit: Limit) -> Check {
     Check { descriptor: user, ..Check::new(key, limit, Ask::Take(1)) }
 }
 
-/// One request among so many rules of one level.
+/// Looks up one request among this many rules on one level.
 #[divan::bench(args = [10, 10_000, 1_000_000])]
 fn matching(bencher: Bencher<'_, '_>, rules: usize) {
     let rules = rules::of_one_level(rules);
@@ -60,7 +60,7 @@ fn matching(bencher: Bencher<'_, '_>, rules: usize) {
     });
 }
 
-/// One request of 128 headers among so many rules of Envoy Gateway's, each of 128 headers.
+/// Looks up one request of 128 headers among this many rules of Envoy Gateway, with 128 headers each.
 #[divan::bench(args = [1, 16, 256])]
 fn matching_headers(bencher: Bencher<'_, '_>, rules: usize) {
     let entries = headers::entries(rules / 2);
@@ -71,7 +71,7 @@ fn matching_headers(bencher: Bencher<'_, '_>, rules: usize) {
     });
 }
 
-/// What a request asks, with so many adjustments in force, each for one other descriptor.
+/// Plans one request with this many adjustments in force, each for another descriptor.
 #[divan::bench(args = [0, 1, 1_000])]
 fn plan(bencher: Bencher<'_, '_>, adjustments: usize) {
     let (rules, options) = (rules::of_one_level(10), PlanOptions::default());
@@ -98,7 +98,7 @@ fn key(bencher: Bencher<'_, '_>, levels: usize) {
     bencher.bench(|| Key::new("", black_box("bench"), black_box(&entries), |_| None, &limit, Origin::Rule));
 }
 
-/// One decision on a counter that ten have hit, on the clock's next tick.
+/// Decides on a counter with ten hits, at the next tick of the clock.
 #[divan::bench(args = Algorithm::ALL)]
 fn decide(bencher: Bencher<'_, '_>, algorithm: &Algorithm) {
     let limit = limit(*algorithm);
@@ -115,17 +115,17 @@ fn decide(bencher: Bencher<'_, '_>, algorithm: &Algorithm) {
     });
 }
 
-/// What is told of each decision.
+/// The observers that record each decision.
 #[derive(Clone, Copy, Debug)]
 enum Told {
     Nothing,
     HeaviestKeys,
-    /// Of requests that pass there is no line.
+    /// Requests that pass write no line.
     DecisionLog,
 }
 
-/// One request on the memory store from its message to its answer, of a million users by Zipf's law. What a call costs
-/// beside it, HTTP/2 above all, is some four times as much.
+/// Decides one request with the memory store, from message to response, for a million users with Zipf's distribution.
+/// The rest of a call, mainly HTTP/2, costs about four times as much.
 #[divan::bench(args = [Told::Nothing, Told::HeaviestKeys, Told::DecisionLog])]
 fn service(bencher: Bencher<'_, '_>, told: Told) {
     let service = users::service(told);
@@ -141,7 +141,7 @@ fn service(bencher: Bencher<'_, '_>, told: Told) {
     bencher.bench_local(answer);
 }
 
-/// One request to the memory store, of as many counters, among ten thousand.
+/// Decides one request with this many counters in the memory store, among ten thousand.
 #[divan::bench(args = [1, 5])]
 fn memory_store(bencher: Bencher<'_, '_>, checks: usize) {
     let store = MemoryStore::default();
@@ -151,7 +151,7 @@ fn memory_store(bencher: Bencher<'_, '_>, checks: usize) {
     bencher.bench_local(|| turns.next().map(|checks| store.decide(checks)));
 }
 
-/// One request of a log, of one of so many users: what `tollgate replay` does with it beside reading its line.
+/// Replays one request of a log with this many users: the cost of `tollgate replay` without reading the line.
 #[divan::bench(args = [10_000, 1_000_000])]
 fn replay(bencher: Bencher<'_, '_>, users: usize) {
     let rule = RuleConfig { role: Role::Enforced, metadata: None, limits: vec![rules::limit()] };

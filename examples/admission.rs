@@ -5,7 +5,7 @@
 //! admits of what the log admits, and the most that it admits in any interval of one period, in multiples of the
 //! number.
 //!
-//! The traffic is drawn by a generator with a fixed seed, so that the table is the same everywhere.
+//! A generator with a fixed seed creates the traffic, so the table is the same everywhere.
 
 #![allow(dead_code, reason = "a test takes the table and leaves main")]
 
@@ -49,7 +49,7 @@ pub fn table() -> String {
     text
 }
 
-/// What is compared.
+/// Returns the limits to compare.
 fn limits() -> Vec<(&'static str, Limit)> {
     let limit = |algorithm, options| {
         let options = Options { count_denied: Some(false), ..options };

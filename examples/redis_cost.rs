@@ -1,8 +1,8 @@
 //! What a decision costs Redis, and what a counter holds: the last two tables of `docs/algorithms.md`.
 //!
-//! `cargo run --release --example redis_cost -- redis://localhost:6379` asks that Redis, which should have nothing else
-//! to do and nothing that is of use: pages of records stay. With `sizes` after it only the second table is printed, of
-//! counters that grow with what they hold, which takes a few seconds; with `usage` the tables of `docs/usage.md`.
+//! `cargo run --release --example redis_cost -- redis://localhost:6379` uses that Redis, which should have no other
+//! load and no valuable data: usage pages are left behind. With `sizes` only the second table is printed, for counters
+//! that grow with their contents, in a few seconds; with `usage` the tables of `docs/usage.md`.
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
@@ -33,7 +33,7 @@ const SIZES: [(Algorithm, &[u32]); 2] =
     [(Algorithm::SlidingLog, &[10, 1_000, 90_000]), (Algorithm::Concurrency, &[10, 100, 1_000])];
 /// An entry of a sliding log, as the script packs it.
 const ENTRY_BYTES: usize = 20;
-/// So many requests travel together: in one call, as Tollgate sends them, or in as many as there are.
+/// Number of requests sent together: in one call, as Tollgate does, or in separate calls.
 const TOGETHER: usize = 32;
 
 #[tokio::main(flavor = "current_thread")]
@@ -62,7 +62,7 @@ async fn by_algorithm(redis: &mut MultiplexedConnection) {
     println!("|---|---|---|---|---|---|");
     for algorithm in Algorithm::ALL {
         let (allowed, denied) = (checks(*algorithm, NUMBER), checks(*algorithm, 1));
-        // Now they have what they may have.
+        // The limits are used up now.
         cpu_us(redis, &denied, TOGETHER, COUNTERS).await;
         let mut row = format!("| `{algorithm}`");
         for checks in [&allowed, &denied] {
@@ -100,7 +100,7 @@ async fn by_size(redis: &mut MultiplexedConnection) {
     }
 }
 
-/// Decisions whose use is recorded beside those whose is not, and what a page of records takes.
+/// Measures decisions with and without usage records, and the size of a page of records.
 async fn by_usage(redis: &mut MultiplexedConnection) {
     println!("| | {TOGETHER} in a call | with `usage` | one in a call | with `usage` |\n|---|---|---|---|---|");
     let usage = Usage::new(Period::Hour, Duration::from_secs(400 * 86_400)).unwrap();
@@ -174,7 +174,7 @@ fn limit(algorithm: Algorithm, number: u32, period: Duration) -> Limit {
 }
 
 fn check(limit: Limit, user: String) -> Check {
-    // The last entry tells the holder, where there are any, and is no part of the counter's name.
+    // The last entry names the holder, if any, and is not part of the counter's name.
     let entries = [("user", user), ("stream", String::new())].map(|(key, value)| Entry { key: key.into(), value });
     let of_counter = if limit.algorithm().has_holders() { &entries[..] } else { &entries[..1] };
     let key = Key::new("", "cost", of_counter, |_| None, &limit, Origin::Rule);

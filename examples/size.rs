@@ -1,8 +1,8 @@
 //! What a million counters and a million rules take: the figures of `docs/performance.md` about size.
 //!
-//! `cargo run --release --example size` counts bytes and times look-ups. `-- churn SECONDS PERIOD` adds 200,000
-//! counters a second, each of a name never seen, that live for PERIOD seconds, and tells how many there were and how
-//! long one decision took at most: in processor time, because what else the machine does is no matter of ours.
+//! `cargo run --release --example size` measures memory and look-up times. `-- churn SECONDS PERIOD` creates 200,000
+//! counters per second with new names, which live for PERIOD seconds, and prints their number and the longest decision,
+//! in CPU time, so other processes do not matter.
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
@@ -28,7 +28,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 const MILLION: usize = 1_000_000;
 /// New counters in a millisecond.
 const CHURN: usize = 200;
-/// Who goes on when the crowd has gone.
+/// Clients that continue after the crowd has gone.
 const STAYING: usize = 1_000;
 
 fn main() {
@@ -62,8 +62,8 @@ fn tables() {
     }
 }
 
-/// What this program prints with these arguments: in a process of its own, whose allocator has nothing left over from
-/// before.
+/// Returns the output of this program with these arguments, in a separate process whose allocator has nothing left
+/// over.
 fn alone(arguments: &[&str]) -> String {
     let output = Command::new(std::env::current_exe().unwrap()).args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");
@@ -181,7 +181,7 @@ impl fmt::Display for Took {
     }
 }
 
-/// Runs it in each millisecond, and tells how long that took.
+/// Runs it once per millisecond, and returns the time it took.
 fn every_ms(times: u64, mut run: impl FnMut(usize)) -> Duration {
     let start = Instant::now();
     for ms in 0..times {

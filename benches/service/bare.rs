@@ -1,5 +1,5 @@
-//! The server to compare with: the same service by tonic as it comes, which answers every request the same, on the
-//! runtime that is the cheapest for it. What Tollgate costs beyond this is its own.
+//! The server for comparison: the same service by tonic alone, which returns a constant answer, with the cheapest
+//! runtime for it. The difference is the cost of Tollgate.
 
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Child;
@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status};
 
 use crate::stage::Stage;
 
-/// What this program is told, to be this server.
+/// The argument that makes this program act as this server.
 pub const ARGUMENT: &str = "bare";
 
 /// Answers as a Tollgate does that lets pass.
@@ -40,7 +40,7 @@ impl RateLimitService for Constant {
     }
 }
 
-/// Serves until nobody holds the other end of standard input; the port is the first line of standard output.
+/// Serves until standard input is closed. Prints the port as the first line.
 #[tokio::main(flavor = "current_thread")]
 pub async fn serve() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -68,7 +68,7 @@ impl Bare {
         Bare { port: port.trim().parse().unwrap(), process }
     }
 
-    /// Its process.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }

@@ -1,4 +1,5 @@
-//! Redis Clusters of several masters, beside one of one: what a decision costs the server and the nodes.
+//! A Redis Cluster with several masters and one with a single master: the cost of a decision for the server and the
+//! nodes.
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -9,7 +10,7 @@ use crate::stage::Stage;
 use crate::support::cluster::Cluster;
 use crate::support::tollgate::Tollgate;
 
-/// How many masters there are, in turn.
+/// Numbers of masters to compare.
 const MASTERS: [u16; 3] = [1, 3, 6];
 
 /// A cluster, and the service that asks it.
@@ -18,7 +19,7 @@ struct Side {
     cluster: Cluster,
 }
 
-/// What requests of one slot and of two cost where there are six masters.
+/// Measures requests with one slot and with two slots, with six masters.
 pub fn by_masters(stage: &Stage) -> Vec<Measured> {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let sides = MASTERS.map(|masters| Side::start(stage, &runtime, masters));

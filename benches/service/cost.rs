@@ -1,32 +1,31 @@
-//! What processes have used, by the system's own account: unlike the time that passes, it does not depend on who else
-//! is there.
+//! The CPU time of processes, as reported by the system. Unlike elapsed time, it does not depend on other processes.
 
 use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// So much of a core, used by others, disturbs.
+/// Share of a core that other processes can use without disturbing a measurement.
 const DISTURBED: f64 = 0.02;
 
-/// What one load has cost.
+/// The cost of a load.
 pub struct Cost {
     /// Requests, or decisions.
     pub done: u64,
-    /// How long it took.
+    /// Duration.
     pub elapsed: Duration,
-    /// What each used of the processor, in the order in which they were named.
+    /// CPU time of each process, in the order given.
     pub used: Vec<Used>,
-    /// What the system used for everybody else, its host included.
+    /// CPU time of all other processes, including that of the host.
     others: Duration,
 }
 
-/// What the processes of one name used.
+/// CPU time of the processes with one name.
 pub struct Used {
     name: &'static str,
     account: Account,
 }
 
-/// What a process has had of the processor, and how long it would have gone on if others had not been there.
+/// CPU time of a process, and the time it waited for a CPU.
 #[derive(Clone, Copy)]
 struct Account {
     cpu: Duration,
@@ -34,7 +33,8 @@ struct Account {
 }
 
 impl Cost {
-    /// What these processes, each by its name, use while `load` does so much. Those of one name count together.
+    /// Measures the CPU use of these processes during `load`, which returns its number of requests. Processes with the
+    /// same name are added up.
     pub fn of(processes: &[(&'static str, u32)], load: impl FnOnce() -> u64) -> Cost {
         let start = Instant::now();
         let (everybody_before, stolen_before) = (everybody(), stolen());
@@ -58,18 +58,18 @@ impl Cost {
         Cost { done, elapsed, used, others }
     }
 
-    /// Microseconds of the processor for each request, of what was named in this place.
+    /// Returns the CPU time per request of the process at this position, in microseconds.
     pub fn each_us(&self, process: usize) -> f64 {
         self.used[process].account.cpu.as_secs_f64() * 1e6 / self.done as f64
     }
 
-    /// So many in a second.
+    /// Returns the requests per second.
     pub fn rate(&self) -> f64 {
         self.done as f64 / self.elapsed.as_secs_f64()
     }
 
-    /// How much of a core each had, and how long its threads waited for one that others were on. What had nine tenths
-    /// or more was saturated.
+    /// Describes the share of a core that each process used, and the time its threads waited for a core. A share of
+    /// nine tenths or more means saturation.
     pub fn busy(&self) -> String {
         let percent = |time: Duration| time.as_secs_f64() / self.elapsed.as_secs_f64() * 100.0;
         let tell = |Used { name, account }: &Used| {
@@ -81,17 +81,18 @@ impl Cost {
         self.used.iter().map(tell).collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether others were on the cores so much that times and rates say nothing, unlike the use of the processor.
+    /// Returns whether other processes used so much CPU time that durations and rates are meaningless. CPU times remain
+    /// valid.
     pub fn disturbed(&self) -> bool {
         self.others > self.elapsed.mul_f64(DISTURBED)
     }
 }
 
 impl Account {
-    /// Of all threads of a process, to the nanosecond.
+    /// Reads the sums over all threads of a process, in nanoseconds.
     fn of(pid: u32) -> Account {
         let (mut cpu, mut waiting) = (0, 0);
-        // It may end meanwhile, or one of its threads.
+        // The process or a thread can end during this.
         for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
             let Ok(account) = fs::read_to_string(task.path().join("schedstat")) else { continue };
             let mut figures = account.split_whitespace().map(|figure| figure.parse::<u64>().unwrap());
@@ -107,14 +108,14 @@ impl Account {
     }
 }
 
-/// What every process there is has had of the processor.
+/// Returns the CPU time of every process.
 fn everybody() -> HashMap<u32, Duration> {
     let names = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().file_name());
     let pids = names.filter_map(|name| name.to_str()?.parse().ok());
     pids.map(|pid| (pid, Account::of(pid).cpu)).collect()
 }
 
-/// What this machine's host had of its cores, or gave to other machines.
+/// Returns the time that the host used for itself or for other machines.
 fn stolen() -> Duration {
     let stat = fs::read_to_string("/proc/stat").unwrap();
     let ticks = stat.lines().next().unwrap().split_whitespace().nth(8).map_or(0, |ticks| ticks.parse().unwrap());

@@ -1,5 +1,5 @@
-//! Many replicas that share one Redis: what a decision costs it where none of them has much to ask, what is left of its
-//! limit, and what passes of a hot key.
+//! Many instances that share one Redis: the cost of a decision when each has few requests, the resulting capacity, and
+//! the admission of a hot key.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -16,18 +16,19 @@ use crate::stage::{Place, Stage};
 use crate::support::redis::Redis;
 use crate::support::tollgate::{Tollgate, request};
 
-/// How many replicas are a fleet.
+/// Number of instances in a fleet.
 pub const REPLICAS: usize = 16;
-/// What the replicas of a fleet are asked together.
+/// Total request rates of the fleet.
 pub const RATES: [u32; 2] = [2_000, 8_000];
-/// How long a load that pauses leaves its core to others.
+/// Time for which a pausing load leaves its core to other processes.
 const PAUSE: Duration = Duration::from_micros(20);
-/// How many replicas share a hot key.
+/// Number of instances that share a hot key.
 const TWO: usize = 2;
 /// The decided code of an answer that lets pass: its first field, 1.
 const PASSED: [u8; 2] = [8, 1];
 
-/// What a decision costs Redis at each rate, beside the commands of `envoyproxy/ratelimit` over as many connections.
+/// Measures the cost of a decision for Redis at each rate, and that of the commands of `envoyproxy/ratelimit` over the
+/// same number of connections.
 pub fn low_rates(stage: &Stage) -> Vec<Measured> {
     let redis = stage.redis(Place::BesideLoad);
     let replicas = stage.replicas(REPLICAS, RULES, &[&format!("REDIS_URL={}", redis.url())]);
@@ -100,8 +101,8 @@ pub fn at_redis_limit(stage: &Stage) -> Vec<Measured> {
     vec![Measured::new(ratio, detail).under(&[("fleet", fleet), ("one", one)]).timed_by(all)]
 }
 
-/// A key that two replicas are asked for twice as often as it may pass, by leases of a hundredth of that. Requests have
-/// ten hits each, so that two cores can offer as much.
+/// Measures a hot key with twice as many requests as its limit allows, on two instances with leases of a hundredth of
+/// the limit. Each request has ten hits, so two cores can generate enough load.
 pub fn hot_key(stage: &Stage) -> Vec<Measured> {
     let number = stage.hot;
     let seen = HotKey { number, lease: number / 100, offered: 2 * number, hits: 10 }.run(stage);
@@ -127,23 +128,23 @@ fn list(passed: &[f64]) -> String {
     if least == most { format!("{most:.0}") } else { format!("{least:.0} to {most:.0}") }
 }
 
-/// A key that may pass so often in a second, of two replicas that lease it.
+/// A key with this limit per second, leased by two instances.
 struct HotKey {
     number: u32,
     lease: u32,
     /// Hits a second, to both together.
     offered: u32,
-    /// Of each request.
+    /// Hits per request.
     hits: u32,
 }
 
-/// What became of it.
+/// The results.
 struct Seen {
     /// In each whole second.
     passed: Vec<f64>,
     /// Hits a second.
     offered: f64,
-    /// What should have been.
+    /// The expected value.
     wanted: f64,
     /// To Redis, a second and replica.
     calls: f64,

@@ -5,10 +5,10 @@ use tollgate::engine::rules::{DescriptorConfig, RuleConfig, Rules};
 
 use super::rules::{descriptor, domain, limit};
 
-/// The most that a rule of Envoy Gateway's may match at once.
+/// The largest number of headers that a rule of Envoy Gateway can match.
 const HEADERS: usize = 128;
 
-/// A policy of Envoy Gateway's: so many rules of so many headers.
+/// Returns a policy of Envoy Gateway: this many rules with the maximum number of headers.
 pub fn of_rules(rules: usize) -> Rules {
     let limits = vec![limit()];
     let chain = |rule| {
@@ -20,7 +20,7 @@ pub fn of_rules(rules: usize) -> Rules {
     domain((0..rules).flat_map(chain).collect())
 }
 
-/// What a request asks about that has all headers of a rule.
+/// Returns the entries of a request with all headers of a rule.
 pub fn entries(rule: usize) -> Vec<Entry> {
     let name = |header| format!("rule-{rule}-match-{header}");
     (0..HEADERS).map(name).map(|name| Entry { key: name.clone(), value: name }).collect()

@@ -1,10 +1,10 @@
 //! A client for unary calls of one method, by the least of HTTP/2 that it takes.
 //!
-//! It costs a quarter of what the cheapest server costs, so that it saturates one on another core and leaves Redis room
-//! beside it. It sends what Envoy sends: the same headers, named once on a connection and then by their numbers in its
-//! table, and a message in one frame. It does not read headers: an answer is a message, and a call that ends without
-//! one has failed. Nor does it count flow control: it allows the server everything, and a call's message is far less
-//! than a window.
+//! It needs a quarter of the CPU time of the cheapest server, so it saturates a server on another core and leaves room
+//! for Redis on its own. It sends what Envoy sends: the same headers, indexed after the first call, and a message in
+//! one frame. It does not parse headers: an answer is a message, and a call that ends without one has failed. It does
+//! not track flow control: it grants the server an unlimited window, and the message of a call is far smaller than a
+//! window.
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -16,8 +16,7 @@ use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// What is sent with each call beside `:method` and `:scheme`: the place of its name in HPACK's static table, or 0 and
-/// the name.
+/// Headers of each call except `:method` and `:scheme`: index of the name in HPACK's static table, or 0, and the name.
 const HEADERS: &[(u8, &str, &str)] = &[
     (4, ":path", METHOD),
     (1, ":authority", "tollgate"),
@@ -27,7 +26,7 @@ const HEADERS: &[(u8, &str, &str)] = &[
     (0, "x-forwarded-for", "192.0.2.1"),
     (0, TIMEOUT, ""),
 ];
-/// Its value is the connection's.
+/// Its value is set per connection.
 const TIMEOUT: &str = "grpc-timeout";
 /// The place of the header in a connection's table that was named last.
 const LAST_NAMED: u8 = 62;
@@ -46,7 +45,7 @@ const MAX_CONCURRENT_STREAMS: u16 = 3;
 const END_HEADERS: u8 = 4;
 const FRAME_HEADER: usize = 9;
 
-/// Where a server is, and how it is spoken to.
+/// The address of a server, and its transport.
 #[derive(Clone)]
 pub struct Server {
     port: u16,
@@ -56,11 +55,11 @@ pub struct Server {
 /// A connection with calls on their way, each with a `T` of the caller's.
 pub struct Connection<T> {
     stream: Stream,
-    /// What a call is told to have.
+    /// The call's `grpc-timeout`.
     timeout: String,
     next_stream: u32,
     calls: HashMap<u32, Call<T>>,
-    /// How many calls the server wants at a time.
+    /// The server's maximum number of concurrent calls.
     most: usize,
     out: Vec<u8>,
     received: Vec<u8>,
@@ -153,17 +152,17 @@ impl<T> Connection<T> {
         self.stream.socket().set_nonblocking(true)
     }
 
-    /// Whether the server wants one more call now.
+    /// Returns whether the server accepts another call now.
     pub fn has_room(&self) -> bool {
         self.calls.len() < self.most
     }
 
-    /// Puts a call with this message, its gRPC prefix included, on the way; [`Connection::flush`] sends it. Tells its
-    /// number.
+    /// Adds a call with this message, including its gRPC prefix, to the buffer; [`Connection::flush`] sends it. Returns
+    /// its number.
     pub fn call(&mut self, message: &[u8], tag: T) -> u32 {
         let id = self.next_stream;
         self.next_stream += 2;
-        // POST and http have numbers of their own.
+        // Indices of POST and http in the static table.
         let mut headers = vec![0x83, 0x86];
         if id == 1 {
             for (place, name, value) in HEADERS {
@@ -190,7 +189,7 @@ impl<T> Connection<T> {
         Some(call.tag)
     }
 
-    /// Sends what is on the way; where it shall not wait, what the system takes.
+    /// Sends the buffer. A non-blocking connection sends only as much as the system accepts.
     pub fn flush(&mut self) -> io::Result<()> {
         let mut sent = 0;
         while sent < self.out.len() {
@@ -201,7 +200,7 @@ impl<T> Connection<T> {
             }
         }
         self.out.drain(..sent);
-        // What TLS has taken is not always sent yet.
+        // TLS may still buffer data.
         match self.stream.flush() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(()),
             flushed => flushed,
@@ -227,7 +226,7 @@ impl<T> Connection<T> {
             let Some((payload, after)) = after.split_at_checked(length) else { break };
             let id = u32::from_be_bytes([s3, s2, s1, s0]);
             match kind {
-                // What was given up is answered nevertheless, now and then.
+                // Cancelled calls are sometimes answered nevertheless.
                 DATA if length > 0 => {
                     if let Some(call) = self.calls.get_mut(&id) {
                         call.answered = true;
@@ -263,7 +262,7 @@ impl<T> Connection<T> {
         Ok(())
     }
 
-    /// How many calls have not ended.
+    /// Returns the number of calls in progress.
     pub fn waiting(&self) -> usize {
         self.calls.len()
     }

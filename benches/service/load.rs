@@ -16,17 +16,16 @@ const CONNECTIONS: usize = 8;
 const CALLS: usize = 32;
 /// Together: so many are in flight.
 pub const IN_FLIGHT: usize = CONNECTIONS * CALLS;
-/// One of so many answers is taken apart.
+/// Every this many'th answer is decoded completely.
 const SAMPLE: usize = 64;
-/// One of so many users may not pass.
+/// Every this many'th user is always denied.
 const REFUSED: usize = 64;
-/// What a call is said to have, where it shall not be late.
+/// A timeout that calls do not reach.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// Before anything is measured.
+/// Duration of the load before a measurement.
 const WARM_UP: Duration = Duration::from_millis(300);
 
-/// What every request is limited by: a user, and as many more things as it has descriptors. Only `refused` may never
-/// pass.
+/// Every request is limited by user, and by further keys for further descriptors. The value `refused` is always denied.
 pub const RULES: &str = "
 domain: bench
 descriptors:
@@ -52,18 +51,18 @@ pub struct Call {
     descriptors: usize,
 }
 
-/// Who asks.
+/// The users that send requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Users {
-    /// Some of them may not pass.
+    /// Some users are denied.
     Mixed,
     /// All of them pass.
     Passing,
-    /// Those who pass as long as they may, who may no more.
+    /// Users that have used up their limits.
     Over,
 }
 
-/// One request for each of so many users, of so many descriptors.
+/// Returns one request for each of this many users, with this many descriptors.
 pub fn calls(users: usize, descriptors: usize, kind: Users) -> Vec<Call> {
     let call = |user: usize| {
         let refused = kind == Users::Mixed && user.is_multiple_of(REFUSED);
@@ -76,14 +75,14 @@ pub fn calls(users: usize, descriptors: usize, kind: Users) -> Vec<Call> {
 }
 
 impl Call {
-    /// Of this request, which shall be answered so.
+    /// Creates a call with this request and its expected answer.
     pub fn new(request: &RateLimitRequest, expected: Code) -> Call {
         let body = request.encode_to_vec();
         let message = [&[0], &(body.len() as u32).to_be_bytes()[..], &body].concat();
         Call { message, expected, descriptors: request.descriptors.len() }
     }
 
-    /// Looks at the code, which is the first field of an answer; and at all of it where it is one of the sample.
+    /// Checks the code, the first field of an answer; for sampled answers, decodes all fields.
     ///
     /// # Panics
     /// Where it is not the answer to this call.
@@ -97,8 +96,8 @@ impl Call {
             for status in &response.statuses {
                 match &status.current_limit {
                     Some(limit) => assert!(limit.requests_per_unit > 0 || status.code() == Code::OverLimit),
-                    // Nobody has asked it, because another limit denies the request; or Redis was late, on a machine
-                    // that is busy, and it has failed open: the metadata say so.
+                    // The limit was not checked, because another limit denies the request; or Redis was late on a busy
+                    // machine, and the limit failed open. The metadata say so.
                     None => assert!(
                         response.overall_code() == Code::OverLimit || response.dynamic_metadata.is_some(),
                         "every descriptor is limited"
@@ -109,12 +108,12 @@ impl Call {
     }
 }
 
-/// A closed loop: whoever has an answer asks again.
+/// A closed loop: each client sends its next request after the answer.
 pub struct Closed<'a> {
     server: Server,
     calls: &'a [Call],
     next: AtomicUsize,
-    /// How many are sent.
+    /// Number of requests to send.
     most: usize,
     answered: AtomicU64,
     stop: AtomicBool,
@@ -126,7 +125,7 @@ impl<'a> Closed<'a> {
         Closed { server, calls, next, most, answered, stop }
     }
 
-    /// Runs it while `measure` does what it does, which is told how many answers have come.
+    /// Runs the load during `measure`, which receives the number of answers so far.
     pub fn during<R>(server: impl Into<Server>, calls: &'a [Call], measure: impl FnOnce(&AtomicU64) -> R) -> R {
         let closed = Closed::new(server.into(), calls, usize::MAX);
         std::thread::scope(|scope| {
@@ -179,10 +178,10 @@ impl<'a> Closed<'a> {
     }
 }
 
-/// An open loop: calls go out when they are due, whatever became of those before, and their time counts from then. They
-/// go out later where a server wants no more at a time.
+/// An open loop: calls are sent when they are due, regardless of earlier calls, and their latency counts from then. A
+/// call is sent later if the server has reached its limit of concurrent calls.
 pub struct OpenLoop<'a> {
-    /// One server after the other has its turn.
+    /// The servers, used in turn.
     pub ports: &'a [u16],
     pub calls: &'a [Call],
     /// To all of them together.
@@ -191,16 +190,16 @@ pub struct OpenLoop<'a> {
     pub idle: Idle,
 }
 
-/// What an open loop does while nothing is due.
+/// The behavior of an open loop while no call is due.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Idle {
-    /// It spins, and has a core for itself.
+    /// Spins on a separate core.
     Spin,
-    /// It leaves the core to others, and is late by a part of a tenth of a millisecond.
+    /// Leaves the core to other processes; calls may be sent a fraction of a tenth of a millisecond late.
     Pause,
 }
 
-/// How long it leaves the core to others.
+/// Time for which it leaves the core to other processes.
 const PAUSE: Duration = Duration::from_micros(20);
 
 impl OpenLoop<'_> {
@@ -220,7 +219,7 @@ impl OpenLoop<'_> {
         let (mut turn, mut taken) = (0, Vec::new());
         let (start, gap) = (Instant::now(), Duration::from_secs(1) / self.per_second);
         loop {
-            // What is due at one time goes out at once.
+            // Calls that are due at the same time are sent together.
             let now = Instant::now();
             while start + gap * turn <= now.min(start + self.run) {
                 let (place, due) = (turn as usize, start + gap * turn);
@@ -254,12 +253,12 @@ impl OpenLoop<'_> {
     }
 }
 
-/// One server, asked by an open loop that spins.
+/// Creates a spinning open loop for one server.
 pub fn open_loop(port: u16, calls: &[Call], per_second: u32, run: Duration) -> Latencies {
     OpenLoop { ports: &[port], calls, per_second, run, idle: Idle::Spin }.checked()
 }
 
-/// How long answers took.
+/// Latencies.
 #[derive(Default)]
 pub struct Latencies(Vec<Duration>);
 
@@ -270,12 +269,12 @@ impl Latencies {
         Latencies(taken)
     }
 
-    /// How many there are.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.0.len() as u64
     }
 
-    /// What this share of them took at the most, in microseconds.
+    /// Returns this percentile, in microseconds.
     pub fn us(&self, share: f64) -> f64 {
         let place = (self.0.len() as f64 * share) as usize;
         self.0[place.min(self.0.len() - 1)].as_secs_f64() * 1e6

@@ -1,25 +1,26 @@
-//! What Tollgate costs, beside what it could cost at the least: `make bench` prints the table of `docs/performance.md`.
+//! The cost of Tollgate, compared with the minimum possible cost: `make bench` prints the table of
+//! `docs/performance.md`.
 //!
 //! ```text
-//! rows        every row once: the figure, the target, how it is measured
+//! rows        the rows of the table: figure, target, measurement
 //! report      the table
-//! stage       on which cores everything runs, and for how long
-//! cost        what processes have used of the processor, by the system's own account
-//! load        requests of many users, closed loop and open loop, and a check of every answer
-//! fleet       of many replicas that share a Redis
-//! cluster     of a Redis Cluster of several masters
-//! overload    more of them than can be served (`make bench-overload`)
-//! plot        draws what becomes of them
-//! peers       beside envoyproxy/ratelimit (`make bench-peers`)
-//! http2       the least of HTTP/2 that this takes: load must cost far less than what it measures
-//! bare        the server to compare with: tonic, with one constant answer
-//! rules       as many as one likes
-//! headers     of many levels, as Envoy Gateway writes them
-//! redis_loop  the client to compare with: nothing but pipelined calls
+//! stage       the cores on which everything runs, and the durations
+//! cost        the CPU time of processes, as reported by the system
+//! load        requests of many users, in a closed or open loop, with a check of every answer
+//! fleet       many instances that share a Redis
+//! cluster     a Redis Cluster with several masters
+//! overload    more requests than can be served (`make bench-overload`)
+//! plot        draws the results of overload
+//! peers       comparison with envoyproxy/ratelimit (`make bench-peers`)
+//! http2       a minimal HTTP/2 client: the load must cost far less than the server
+//! bare        the server for comparison: tonic, with a constant answer
+//! rules       any number of rules
+//! headers     rules with many levels, as Envoy Gateway writes them
+//! redis_loop  the client for comparison: only pipelined calls
 //! ```
 //!
-//! Both sides of a comparison run in turn, in one run on one machine, so that ratios hold where absolute figures do
-//! not.
+//! Both sides of a comparison run alternately, in one run on one machine, so ratios are comparable even if absolute
+//! figures are not.
 
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
@@ -43,7 +44,7 @@ mod support;
 
 use stage::Stage;
 
-/// That of the `tollgate` command, for the bare server.
+/// The same allocator as that of the `tollgate` command, for the bare server.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -55,14 +56,14 @@ fn main() {
     }
     let stage = match () {
         () if is_given("--quick") => Stage::quick(),
-        // `cargo bench` says so; `cargo test` does not.
+        // `cargo bench` passes this argument; `cargo test` does not.
         () if is_given("--bench") => Stage::full(),
         () => {
             println!("Every row is tried, and nothing is measured: `cargo bench` does that.");
             Stage::tried()
         }
     };
-    // `cargo bench --bench service -- latency` measures what has that in a figure's name.
+    // `cargo bench --bench service -- latency` measures only figures with that in their name.
     let wanted = arguments.iter().find(|argument| !argument.starts_with('-'));
     let part = wanted.map_or("", |part| part);
     match () {

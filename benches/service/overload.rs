@@ -1,12 +1,11 @@
-//! What becomes of more load than can be served: goodput and latency over the load that is offered, the memory of the
-//! server meanwhile, and how it ends. `make bench-overload` prints the tables of `docs/performance.md` and draws its
-//! picture.
+//! Overload: goodput and latency by offered load, the memory of the server meanwhile, and its shutdown. `make
+//! bench-overload` prints the tables of `docs/performance.md` and draws its picture.
 //!
-//! The load is an open loop of one thread that does what Envoys do. A call is due at its time, whatever became of those
-//! before, and its [`DEADLINE`] counts from then; a call that is late is given up, and the server told so. Each thread
-//! of an Envoy has a connection, and opens another where the server wants no more calls on those that it has. Its
-//! circuit breaker lets so many calls be on their way (`max_requests`); what is more fails in Envoy, and is never sent.
-//! Only what is decided in time is goodput: an answer by a failure mode is none.
+//! An open loop of one thread that behaves like several Envoys. Each call has a due time that does not depend on
+//! previous calls, and its [`DEADLINE`] starts then. A late call is cancelled. Each thread of an Envoy has a
+//! connection, and opens another if the server's limit of calls on it is reached. The circuit breaker limits the number
+//! of calls in flight (`max_requests`); further calls fail in Envoy and are not sent. Goodput is the number of calls
+//! decided in time; answers by failure modes are not included.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -23,34 +22,35 @@ use crate::stage::{Place, Stage};
 use crate::support::redis::Redis;
 use crate::support::tollgate::{Tollgate, request};
 
-/// What Envoy gives a call, unless it is told otherwise.
+/// Envoy's default timeout.
 const DEADLINE: Duration = Duration::from_millis(20);
-/// What is offered, of what can be served.
+/// The offered load, as a share of the capacity.
 const OFFERED: [f64; 9] = [0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0];
-/// At this one has to hold what is promised.
+/// The share at which the promise must hold.
 const PROMISED: f64 = 2.0;
-/// Of the peak, so much has to be left there.
+/// The minimum goodput there, as a share of the peak.
 const KEPT: f64 = 0.8;
 /// An Envoy's threads.
 const THREADS: usize = 8;
 const USERS: usize = 10_000;
-/// How often the server's memory is looked at.
+/// Interval for reading the server's memory.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long the load leaves its core to others between two looks: a call that is so much late is none.
+/// Time for which the load leaves its core to other processes. A call that is late by only this much does not count as
+/// late.
 const PAUSE: Duration = Duration::from_micros(20);
-/// How long the server has nothing to do before its memory is looked at once more.
+/// Idle time of the server before its memory is read again.
 const REST: Duration = Duration::from_secs(2);
 /// The decided code of an answer: its first field, 1.
 const PASSED: [u8; 2] = [8, 1];
 
-/// What is overloaded.
+/// A service to overload.
 struct Scenario {
     name: &'static str,
     store: Backend,
     envoys: Envoys,
 }
 
-/// How many there are, and how many calls each may have on their way: by default an Envoy has 1,024.
+/// Number of Envoys, and their calls in flight: Envoy's default is 1,024.
 #[derive(Clone, Copy)]
 struct Envoys {
     count: usize,
@@ -60,7 +60,7 @@ struct Envoys {
 enum Backend {
     Memory,
     Redis,
-    /// Redis is what is slowest: every decision copies a thousand slots there.
+    /// Redis is the bottleneck: every decision copies a thousand slots there.
     SlowRedis,
 }
 
@@ -91,7 +91,7 @@ const SCENARIOS: &[Scenario] = &[
 /// More calls on their way than can be answered while their callers wait: nothing is promised then.
 const UNBOUNDED: &str = "memory store, 16 Envoys of 1,024 calls";
 
-/// Where Redis shall be slow, and how many slots are taken then.
+/// Rules that make Redis slow, with the number of slots in use.
 const CONCURRENCY: &str = "
 domain: bench
 defaults: {failure_mode: closed}
@@ -100,7 +100,7 @@ descriptors:
 ";
 const SLOTS: usize = 1_000;
 
-/// Measures what has `part` in its name, and draws it where all is measured.
+/// Measures the scenarios with `part` in their name; draws the picture if all were measured.
 pub fn run(stage: &Stage, part: &str) {
     println!("{stage}");
     let measured = SCENARIOS.iter().filter(|scenario| scenario.name.contains(part));
@@ -154,9 +154,9 @@ impl Scenario {
         Curve { name: self.name, points: offers.iter().map(point).collect() }
     }
 
-    /// Who serves, and what is asked of it.
+    /// Starts the services of a scenario, and returns its calls.
     fn start(&self, stage: &Stage) -> (Option<Redis>, Tollgate, Vec<Call>) {
-        // What a failure mode answers shall be told from what is decided.
+        // Distinguishes answers by failure modes from decisions.
         let rules = format!("{RULES}\ndefaults: {{failure_mode: closed}}\n");
         let users = calls(USERS, 1, Users::Passing);
         let redis = || stage.redis(Place::BesideLoad);
@@ -173,7 +173,7 @@ impl Scenario {
                 let tollgate = with(&redis, CONCURRENCY);
                 let streams = |hits: u64| (0..SLOTS).map(|stream| call(&format!("{stream}"), hits)).collect::<Vec<_>>();
                 Closed::once(tollgate.grpc_port, &streams(1));
-                // Who only looks changes nothing.
+                // Peeks change nothing.
                 (Some(redis), tollgate, streams(0))
             }
         }
@@ -187,7 +187,7 @@ fn call(stream: &str, hits: u64) -> Call {
     Call::new(&request, Code::Ok)
 }
 
-/// What can be served: a closed loop never offers more.
+/// Measures the capacity: a closed loop never offers more.
 fn capacity(stage: &Stage, tollgate: &Tollgate, redis: Option<&Redis>, calls: &[Call]) -> Cost {
     let mut processes = vec![("server", tollgate.pid()), ("load", std::process::id())];
     processes.extend(redis.map(|redis| ("Redis", redis.pid())));
@@ -200,7 +200,7 @@ fn capacity(stage: &Stage, tollgate: &Tollgate, redis: Option<&Redis>, calls: &[
     })
 }
 
-/// Ends it in the middle of a load that it cannot serve, and tells how that went.
+/// Ends the service during an overload, and returns the result.
 fn end(mut tollgate: Tollgate, stage: &Stage, envoys: Envoys, per_second: f64, calls: &[Call]) -> String {
     let load = Load { port: tollgate.grpc_port, pid: tollgate.pid(), envoys, per_second, run: stage.run };
     std::thread::scope(|scope| {
@@ -224,7 +224,7 @@ struct Load {
     run: Duration,
 }
 
-/// What came of it.
+/// The results.
 #[derive(Default)]
 struct Came {
     /// From when they were due to when they were decided, in time.
@@ -250,7 +250,7 @@ struct Thread {
     lanes: Vec<Lane>,
 }
 
-/// A connection, and what was sent over it: its number, and when it was due.
+/// A connection and its calls: their numbers and due times.
 struct Lane {
     connection: Connection<Sent>,
     sent: VecDeque<(u32, Instant)>,
@@ -263,7 +263,7 @@ struct Sent {
 
 impl Load {
     fn offer(&self, calls: &[Call]) -> Came {
-        // The threads of one Envoy lie beside each other.
+        // The threads of one Envoy are adjacent.
         let mut threads: Vec<Thread> = (0..self.envoys.count * THREADS).map(|_| Thread::default()).collect();
         let mut on_their_way = vec![0; self.envoys.count];
         let (mut came, mut taken) = (Came::default(), Vec::new());
@@ -304,7 +304,7 @@ impl Load {
 }
 
 impl Thread {
-    /// Sends a call, over one more connection where there is no room on those that it has.
+    /// Sends a call, on an additional connection if no other has room.
     fn send(&mut self, port: u16, message: &[u8], due: Instant) -> io::Result<()> {
         let place = match self.lanes.iter().position(|lane| lane.connection.has_room()) {
             Some(place) => place,
@@ -339,7 +339,7 @@ impl Thread {
 }
 
 impl Lane {
-    /// Receives, gives up what is late, and sends. An error tells how many calls were lost with the connection.
+    /// Receives, cancels late calls, and sends. An error contains the number of calls lost with the connection.
     fn step(mut self, now: Instant, came: &mut Came, taken: &mut Vec<Duration>) -> Result<Lane, usize> {
         let end = |Sent { due, decided }: Sent, answered: bool| match answered {
             _ if due.elapsed() > DEADLINE => came.late += 1,
@@ -376,7 +376,7 @@ impl Offer {
         self.came.taken.count() as f64 / self.run.as_secs_f64()
     }
 
-    /// How long this share of what was decided in time took, if anything was.
+    /// Returns this percentile of the calls decided in time, in milliseconds; `None` if there were none.
     fn ms(&self, share: f64) -> Option<f64> {
         let taken = &self.came.taken;
         (taken.count() > 0).then(|| taken.us(share) / 1e3)

@@ -1,8 +1,9 @@
-//! Tollgate beside `envoyproxy/ratelimit`: `make bench-peers` prints a table of both, in turn, in one run.
+//! Tollgate compared with `envoyproxy/ratelimit`: `make bench-peers` prints a table of both, measured alternately in
+//! one run.
 //!
-//! Both run the same rules with the same environment, each with a Redis of its own, on the server's core. The load
-//! asks them from the other core: this program's own, which checks every answer; h2load; and an Envoy. Then fleets of
-//! both, each with a Redis that its replicas share.
+//! Both run the same rules and environment, each with a separate Redis, on the server's core. The load runs on the
+//! other core: this program's, which checks every answer; h2load; and an Envoy. Then fleets of both, each with a Redis
+//! that its instances share.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,17 +23,17 @@ use crate::support::tollgate;
 
 /// `scripts/peer-tools.sh` installs it.
 const REFERENCE: &str = "target/tools/bin/ratelimit";
-/// Where latency is measured: far from what either can do, so that nobody waits for another.
+/// The rate for measuring latency: far below the capacity of both, so calls do not queue.
 const PER_SECOND: u32 = 2_000;
 const USERS: usize = 10_000;
-/// What the replicas of a fleet are asked together.
+/// Total request rates of the fleet.
 const FLEET_RATES: [u32; 3] = [2_000, 8_000, 16_000];
 /// The part that has only fleets.
 const FLEET: &str = "fleet";
 /// Calls of h2load for each second of a run: some seconds of the slower one.
 const H2LOAD_CALLS: u64 = 20_000;
 
-/// One of those who are compared.
+/// One side of the comparison.
 struct Peer {
     name: &'static str,
     redis: Redis,
@@ -41,7 +42,7 @@ struct Peer {
     envoys: [Envoy; 2],
 }
 
-/// What one run of one peer came to.
+/// The result of a run.
 struct Run {
     /// A closed loop of 10,000 users.
     many: Cost,
@@ -119,7 +120,7 @@ fn digits(value: f64) -> usize {
     if value.abs() < 100.0 { 1 } else { 0 }
 }
 
-/// What every run needs.
+/// The environment of every run.
 struct Bench {
     calls: Vec<Call>,
     folder: TempDir,
@@ -153,7 +154,7 @@ impl Bench {
         Run { many, h2load, direct, envoys }
     }
 
-    /// As many calls as h2load can make of 8 connections with 32 each, until there have been so many.
+    /// Measures the rate of h2load with 8 connections and 32 streams each, for this many calls.
     fn h2load_calls(&self, port: u16, calls: u64) -> u64 {
         let url = format!("http://127.0.0.1:{port}/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit");
         let mut command = h2load(calls);
@@ -180,7 +181,7 @@ impl Bench {
     }
 }
 
-/// Who is compared, and the program of each.
+/// Returns both sides, with their programs.
 fn sides() -> [(&'static str, PathBuf); 2] {
     let reference = Path::new(env!("CARGO_MANIFEST_DIR")).join(REFERENCE);
     assert!(reference.exists(), "{REFERENCE} is missing: scripts/test-tools.sh ratelimit h2load");
@@ -198,7 +199,7 @@ impl Fleet {
         let redis = stage.redis(Place::BesideLoad);
         let command = || {
             let mut command = stage.on_any_core(program);
-            // One thread for each replica, as where it may use one core.
+            // One thread for each instance, as if it had one core.
             command.envs([("WORKER_THREADS", "1"), ("GOMAXPROCS", "1")]);
             command
         };
@@ -245,7 +246,7 @@ fn print_fleets(stage: &Stage) {
 
 /// A server of either side, which counts in this Redis.
 fn start(name: &str, command: &dyn Fn() -> Command, redis: &Redis) -> DropIn {
-    // The cheapest that envoyproxy/ratelimit can be told: it reports nothing to anybody.
+    // The cheapest configuration of envoyproxy/ratelimit: it reports nothing.
     let settings = [("USE_STATSD", "false"), ("DISABLE_STATS", "true"), ("LOG_LEVEL", "WARN")];
     let settings = settings.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let rules = [("rules.yaml".to_owned(), RULES.trim_start().to_owned())];
@@ -256,7 +257,7 @@ fn start(name: &str, command: &dyn Fn() -> Command, redis: &Redis) -> DropIn {
 fn peer(stage: &Stage, name: &'static str, program: &Path) -> Peer {
     let redis = stage.redis(Place::BesideLoad);
     let server = start(name, &|| stage.on_server_core(program), &redis);
-    // One descriptor, the user; without it nobody is asked.
+    // Only the descriptor of the user, which is absent without the header.
     let domain = ("domain: shop", "domain: bench");
     let no_path = ("text: request.url_path", "text: request.headers['x-nobody']");
     let no_user = ("header_name: x-user,", "header_name: x-nobody,");
@@ -267,7 +268,7 @@ fn peer(stage: &Stage, name: &'static str, program: &Path) -> Peer {
     Peer { name, redis, server, envoys }
 }
 
-/// One that makes so many requests, on this program's core.
+/// Returns a command for this many requests, on this program's core.
 fn h2load(calls: u64) -> Command {
     let mut command = Command::new("h2load");
     command.args(["-n", &calls.to_string()]);

@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// What came of one scenario.
+/// The results of a scenario.
 pub struct Curve {
     pub name: &'static str,
     pub points: Vec<Point>,
 }
 
 pub struct Point {
-    /// What is offered, and what of it is good, both in what can be served.
+    /// The offered load and its goodput, both as shares of the capacity.
     pub offered: f64,
     pub goodput: f64,
     /// The 99th percentile, in milliseconds; none where nothing was good.
@@ -67,8 +67,7 @@ impl Panel {
     }
 }
 
-/// Both diagrams and what their lines mean. Those of scenarios of which nothing is promised are dashed: their names are
-/// in `dashed`.
+/// Draws both diagrams with their legend. Scenarios without a promise, named in `dashed`, have dashed lines.
 pub fn picture(curves: &[Curve], deadline: Duration, dashed: &[&str]) -> String {
     let mut svg = String::new();
     draw(&mut svg, curves, deadline, dashed).expect("a string takes everything");

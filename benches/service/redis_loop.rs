@@ -11,7 +11,7 @@ use tollgate::store::redis::script::{self, Group};
 use crate::load::Latencies;
 use crate::support::redis::Redis;
 
-/// How long replies are.
+/// The expected length of replies.
 #[derive(Clone, Copy)]
 enum Expected {
     Bytes(usize),
@@ -19,7 +19,7 @@ enum Expected {
 }
 
 impl Expected {
-    /// How much of it a part of the replies is.
+    /// Returns the number of replies in a part of the data.
     fn in_part(self, part: &[u8]) -> usize {
         match self {
             Expected::Bytes(_) => part.len(),
@@ -37,14 +37,14 @@ impl Expected {
 /// Calls that travel together.
 pub struct Pipeline {
     bytes: Vec<u8>,
-    /// What the replies to all of them have in all.
+    /// The expected data of all replies.
     reply: Expected,
-    /// What they are worth.
+    /// The number of decisions.
     pub decisions: usize,
 }
 
 impl Pipeline {
-    /// So many calls of a script that does nothing.
+    /// Returns this many calls of a script that does nothing.
     pub fn of_nothing(calls: usize) -> Pipeline {
         let mut call = cmd("EVALSHA");
         call.arg(Script::new(NOTHING).get_hash()).arg(0);
@@ -63,7 +63,7 @@ impl Pipeline {
         }
     }
 
-    /// What `envoyproxy/ratelimit` sends for one decision.
+    /// Returns the commands that `envoyproxy/ratelimit` sends for one decision.
     pub fn of_counting(counter: &str) -> Pipeline {
         let (mut count, mut expire) = (cmd("INCRBY"), cmd("EXPIRE"));
         count.arg(counter).arg(1);
@@ -73,7 +73,7 @@ impl Pipeline {
     }
 }
 
-/// How many bytes a string of so many takes in a reply.
+/// Returns the length of a bulk string of this length in a reply.
 fn bulk(bytes: usize) -> usize {
     format!("${bytes}\r\n\r\n").len() + bytes
 }
@@ -101,7 +101,7 @@ impl RedisLoop {
         connection
     }
 
-    /// One command, and so much of a reply.
+    /// Adds a command and its expected reply.
     fn command(&mut self, command: &Cmd, reply: Expected) {
         self.run(&Pipeline { bytes: command.get_packed_command(), reply, decisions: 0 });
     }
@@ -117,14 +117,14 @@ impl RedisLoop {
                 Err(error) => panic!("{error}"),
             };
             let reply = &self.chunk[..size];
-            // An error has another length, too: so that what follows one is noticed.
+            // An error has another length, so it would shift what follows.
             assert!(size > 0 && !(got == 0 && reply[0] == b'-'), "{}", String::from_utf8_lossy(reply));
             got += pipeline.reply.in_part(reply);
         }
         assert_eq!(got, pipeline.reply.all(), "the replies are not what the script answers");
     }
 
-    /// The same again and again, and how many decisions that were.
+    /// Repeats the pipelines for this time, and returns the number of decisions.
     pub fn run_for(&mut self, pipelines: &[Pipeline], time: Duration) -> u64 {
         let (start, mut decisions) = (Instant::now(), 0);
         for pipeline in pipelines.iter().cycle() {
@@ -137,15 +137,15 @@ impl RedisLoop {
         decisions
     }
 
-    /// How long one of these takes, of so many in a second. It spins.
+    /// Measures the duration of each pipeline at this rate per second. Spins between them.
     pub fn round_trips(&mut self, pipeline: &Pipeline, per_second: u32, run: Duration) -> Latencies {
         self.stream.set_nonblocking(true).unwrap();
         spread(std::slice::from_mut(self), std::slice::from_ref(pipeline), per_second, run, std::hint::spin_loop)
     }
 }
 
-/// How long each of these takes, of so many in a second, over one connection after the other, one at a time; `idle` is
-/// what is done until the next is due.
+/// Measures the duration of each of these commands, at this rate per second, on each connection in turn, one at a time;
+/// `idle` runs until the next is due.
 pub fn spread(
     connections: &mut [RedisLoop],
     pipelines: &[Pipeline],

@@ -3,7 +3,7 @@
 use crate::rows::{MEASUREMENTS, Measured, Row, Target};
 use crate::stage::Stage;
 
-/// Measures what has `part` in a figure's name, and prints every row as soon as it is there.
+/// Measures figures with `part` in their name, and prints each row as soon as it is measured.
 pub fn print(stage: &Stage, part: &str) {
     println!("{stage}\n");
     println!("| figure | target | measured | held | busy meanwhile |\n|---|---|---|---|---|");

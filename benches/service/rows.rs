@@ -1,4 +1,4 @@
-//! Every row of the table, once: the figure, its target, and how it is measured.
+//! The rows of the table, each with its figure, target and measurement.
 
 use std::hint::black_box;
 use std::process::Command;
@@ -26,20 +26,20 @@ use crate::support::certificates::Authority;
 use crate::support::redis::Redis;
 use crate::support::tollgate::Tollgate;
 
-/// What is measured together.
+/// Figures measured together.
 pub struct Measurement {
     pub rows: &'static [Row],
     /// Gives one for each row.
     pub measure: fn(&Stage) -> Vec<Measured>,
 }
 
-/// One line of the table.
+/// A row of the table.
 pub struct Row {
     pub figure: &'static str,
     pub target: Target,
 }
 
-/// What to reach, and in what.
+/// The target and its unit.
 #[derive(Clone, Copy)]
 pub enum Target {
     AtMost(f64, &'static str),
@@ -47,14 +47,14 @@ pub enum Target {
 }
 use Target::{AtLeast, AtMost};
 
-/// What came of it.
+/// A result.
 pub struct Measured {
     pub value: f64,
-    /// Of what the value was made.
+    /// Description of the measurement.
     pub detail: String,
-    /// How much of a core each process had.
+    /// Share of a core that each process used.
     pub busy: String,
-    /// Others had so much that the value says nothing.
+    /// Whether other processes used so much that the value is meaningless.
     pub disturbed: bool,
 }
 
@@ -63,7 +63,7 @@ impl Measured {
         Measured { value, detail, busy: String::new(), disturbed: false }
     }
 
-    /// With what was busy in these loads, each with its name.
+    /// Adds the utilization of these processes.
     pub fn under(self, loads: &[(&str, &Cost)]) -> Measured {
         let tell = |(name, cost): &(&str, &Cost)| match *name {
             "" => cost.busy(),
@@ -78,7 +78,7 @@ impl Measured {
     }
 }
 
-/// In the order of the table. What is not there yet has no row.
+/// In the order of the table. Figures that are not measured yet have no row.
 pub const MEASUREMENTS: &[Measurement] = &[
     Measurement {
         rows: &[
@@ -220,10 +220,10 @@ pub const MEASUREMENTS: &[Measurement] = &[
     Measurement { rows: &[Row { figure: "start to first answer", target: AtMost(100.0, "ms") }], measure: start },
 ];
 
-/// Who asks.
+/// Number of users.
 pub const USERS: usize = 10_000;
 
-/// What a closed loop costs, with these processes looked at, the first of them the server.
+/// Measures a closed loop and the CPU time of these processes, the first of which is the server.
 pub fn closed_loop(
     stage: &Stage,
     server: impl Into<Server>,
@@ -311,7 +311,7 @@ fn tls(stage: &Stage) -> Vec<Measured> {
     vec![Measured::new(value, detail).under(&[("TLS", secret), ("without", plain)])]
 }
 
-/// The store by itself, without gRPC: 256 tasks on one thread.
+/// Measures the store without gRPC: 256 tasks on one thread.
 fn decisions_per_second(stage: &Stage) -> Vec<Measured> {
     let redis = stage.redis(Place::BesideServer);
     let checks = checks(USERS);
@@ -321,7 +321,7 @@ fn decisions_per_second(stage: &Stage) -> Vec<Measured> {
         let calls_before = redis.script_calls();
         let store = Cost::of(&processes, || store_loop(stage, &redis, &checks, 1));
         let calls = redis.script_calls() - calls_before;
-        // Each a call of its own, or as many in one as the store has put there.
+        // Each request in a separate call, or as many per call as the store sent.
         let in_each = ((store.done as f64 / calls as f64).round() as usize).max(1);
         let bare = Cost::of(&processes, || bare_loop(stage, &redis, &checks, in_each));
         runs.push((store, bare, in_each));
@@ -337,7 +337,7 @@ fn decisions_per_second(stage: &Stage) -> Vec<Measured> {
     vec![Measured::new(value, detail).under(&[("store", store), ("loop", bare)]).timed_by(all)]
 }
 
-/// What so many stores decide that have together so much in flight.
+/// Measures the decisions of this many stores with a total number of requests in flight.
 pub fn store_loop(stage: &Stage, redis: &Redis, checks: &[Check], stores: usize) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -366,7 +366,7 @@ pub fn store_loop(stage: &Stage, redis: &Redis, checks: &[Check], stores: usize)
     })
 }
 
-/// Two connections, as the store has, with half of what is in flight on each.
+/// Two connections like the store's, each with half of the requests in flight.
 fn bare_loop(stage: &Stage, redis: &Redis, checks: &[Check], in_each: usize) -> u64 {
     let pipelines: Vec<Pipeline> =
         checks.chunks(IN_FLIGHT / 2).map(|checks| Pipeline::of_decisions(checks, in_each)).collect();
@@ -377,14 +377,14 @@ fn bare_loop(stage: &Stage, redis: &Redis, checks: &[Check], in_each: usize) -> 
     })
 }
 
-/// One for each user, by the algorithm that a limit has that names none.
+/// Returns one check per user, with the default algorithm.
 pub fn checks(users: usize) -> Vec<Check> {
     let limit =
         Limit::new(Algorithm::SlidingWindow, 4_000_000_000, Duration::from_secs(60), Options::default()).unwrap();
     let check = |user: usize| {
         let entries = rules::entries(user);
         let key = Key::new("", "bench", &entries, |_| None, &limit, Origin::Rule);
-        // Of one descriptor each, as if each were of another request.
+        // With one descriptor each, as if they were separate requests.
         Check { descriptor: user, ..Check::new(key, limit, Ask::Take(1)) }
     };
     (0..users).map(check).collect()
@@ -418,7 +418,8 @@ fn latency(stage: &Stage) -> Vec<Measured> {
     ]
 }
 
-/// As Envoy Gateway writes a policy, at its largest: each header is a level of the tree, and an entry of the request.
+/// Measures a policy of Envoy Gateway with the maximum size: each header is a level of the tree, and an entry of the
+/// request.
 fn headers(stage: &Stage) -> Vec<Measured> {
     let matched = |count: usize| {
         let rules = headers::of_rules(count);
@@ -433,7 +434,7 @@ fn headers(stage: &Stage) -> Vec<Measured> {
     ]
 }
 
-/// How long one takes, in the middle one of the runs.
+/// Returns the duration of one call, the median of the runs.
 fn ns_each(stage: &Stage, mut once: impl FnMut()) -> f64 {
     let run = |_| {
         let (start, mut times) = (Instant::now(), 0_u32);
@@ -500,7 +501,8 @@ fn descriptors(stage: &Stage) -> Vec<Measured> {
     ]
 }
 
-/// A hundred who have had what they may have today, and go on: what is known of each is asked again after a second.
+/// A hundred users that have used up their daily limits and continue: each cached denial is checked again after a
+/// second.
 fn keys_over_their_limit(stage: &Stage) -> Vec<Measured> {
     const KEYS: usize = 100;
     let redis = stage.redis(Place::BesideLoad);
@@ -516,7 +518,7 @@ fn keys_over_their_limit(stage: &Stage) -> Vec<Measured> {
         let memory = closed_loop(stage, memory.grpc_port, &over, &[("server", memory.pid())]);
         let calls_before = redis.script_calls();
         let shared = closed_loop(stage, shared.grpc_port, &over, &[("server", shared.pid()), ("Redis", redis.pid())]);
-        // Those of the warm-up are among them.
+        // Includes the requests of the warm-up.
         let trips = (redis.script_calls() - calls_before) as f64 / shared.done as f64;
         runs.push((memory, shared, trips));
     }
@@ -536,7 +538,7 @@ fn keys_over_their_limit(stage: &Stage) -> Vec<Measured> {
     ]
 }
 
-/// One key, as often as it can be asked for.
+/// Measures one key at the maximum rate.
 fn hot_key(stage: &Stage) -> Vec<Measured> {
     let redis = stage.redis(Place::BesideLoad);
     let limit = "requests_per_unit: 4000000000";
@@ -562,7 +564,7 @@ fn hot_key(stage: &Stage) -> Vec<Measured> {
     vec![Measured::new(median(trips_each), detail).under(&[("", cost)])]
 }
 
-/// In a process whose allocator counts, which would cost the servers of this one.
+/// In a process with a counting allocator, which would slow down the servers of this one.
 fn allocations(_: &Stage) -> Vec<Measured> {
     let mut cargo = Command::new(env!("CARGO"));
     let command = if cfg!(debug_assertions) { "test" } else { "bench" };
@@ -579,7 +581,7 @@ fn allocations(_: &Stage) -> Vec<Measured> {
 fn idle_counters(stage: &Stage) -> Vec<Measured> {
     let crowd = calls(stage.crowd, 1, Users::Passing);
     let tollgate = stage.tollgate(RULES, &[]);
-    // So that what each connection and the first counters take is not counted.
+    // Excludes the memory of connections and of the first counters.
     let (first, rest) = crowd.split_at(stage.crowd / 100);
     Closed::once(tollgate.grpc_port, first);
     let before = memory(tollgate.pid());
@@ -590,7 +592,7 @@ fn idle_counters(stage: &Stage) -> Vec<Measured> {
     const PERIOD: Duration = Duration::from_secs(5);
     let tollgate = stage.tollgate(&RULES.replace("unit: minute", "period: 5s"), &[]);
     Closed::once(tollgate.grpc_port, &crowd);
-    // Meanwhile these come all the time, and their counters stay.
+    // These users send requests throughout, so their counters stay.
     let staying = &crowd[..100];
     let processes = [("server", tollgate.pid()), ("load, which spins,", std::process::id())];
     let mut latencies = None;

@@ -1,4 +1,4 @@
-//! As many rules as one likes, beside each other on one level, each for one user.
+//! Any number of rules on one level, each for one user.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use tollgate::engine::rules::{
     Rules, Said,
 };
 
-/// So many rules, in the domain `bench`.
+/// Returns this many rules in the domain `bench`.
 pub fn of_one_level(rules: usize) -> Rules {
     let limits = vec![limit()];
     let rule = || RuleConfig { role: Role::Enforced, metadata: None, limits: limits.clone() };
     domain((0..rules).flat_map(entries).map(|entry| descriptor(entry, Some(rule()), Vec::new())).collect())
 }
 
-/// One of five a minute.
+/// Returns a limit of five per minute.
 pub fn limit() -> RuleLimitConfig {
     let limit = Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(60), Options::default());
     let config = LimitConfig {
@@ -51,7 +51,7 @@ pub fn domain(descriptors: Vec<DescriptorConfig>) -> Rules {
     Rules::new(vec![DomainConfig { name, defaults, origins: Vec::new(), descriptors }])
 }
 
-/// What a user's request asks about.
+/// Returns the entries of a user's request.
 pub fn entries(user: usize) -> Vec<Entry> {
     vec![Entry { key: "user".into(), value: format!("user-{user:07}") }]
 }

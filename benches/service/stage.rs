@@ -8,17 +8,17 @@ use std::time::Duration;
 use crate::support::redis::Redis;
 use crate::support::tollgate::{self, Tollgate};
 
-/// How long things are measured, and where they run.
+/// Durations and places of measurements.
 pub struct Stage {
-    /// One run of a load.
+    /// Duration of one run.
     pub run: Duration,
-    /// How many runs there are; their median counts.
+    /// Number of runs; the median is used.
     pub runs: usize,
-    /// How many counters make a crowd.
+    /// Number of counters in the test of many counters.
     pub crowd: usize,
-    /// How many rules are many.
+    /// Number of rules in the test of many rules.
     pub rules: usize,
-    /// How often a hot key may pass in a second.
+    /// The limit of a hot key per second.
     pub hot: u32,
     cores: Option<Cores>,
 }
@@ -31,18 +31,18 @@ struct Cores {
     redis: usize,
 }
 
-/// Where Redis runs.
+/// The core on which Redis runs.
 #[derive(Clone, Copy)]
 pub enum Place {
-    /// On a core of its own, or with two cores on that of the load: the server has its own.
+    /// On a separate core; with only two cores, on that of the load, because the server has its own.
     BesideLoad,
     /// With the server, or where the server would be: the load has its own.
     BesideServer,
 }
 
 impl Stage {
-    /// Under ten minutes. Runs are short and many: the speed of a machine that is not alone on its host drifts within
-    /// seconds, and the sides of a comparison shall have the same.
+    /// Takes less than ten minutes. Runs are short and numerous, because the speed of a shared machine drifts within
+    /// seconds, and both sides of a comparison must be affected equally.
     pub fn full() -> Stage {
         Stage {
             run: Duration::from_secs(1),
@@ -66,7 +66,7 @@ impl Stage {
         }
     }
 
-    /// Not to measure anything: whether every row still comes about, in a test.
+    /// For tests: checks that every row can be measured, without meaningful values.
     pub fn tried() -> Stage {
         Stage {
             run: Duration::from_millis(50),
@@ -83,7 +83,7 @@ impl Stage {
         self.tollgate_by(self.on_server_core(Path::new(tollgate::BINARY)), rules, settings)
     }
 
-    /// So many of one thread each, on any core.
+    /// Starts this many instances with one thread each, on any core.
     pub fn replicas(&self, count: usize, rules: &str, settings: &[&str]) -> Vec<Tollgate> {
         let settings = [settings, &["WORKER_THREADS=1"]].concat();
         let replica = |_| self.tollgate_by(self.on_any_core(Path::new(tollgate::BINARY)), rules, &settings);
@@ -94,7 +94,7 @@ impl Stage {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("rules.yaml"), rules).unwrap();
         let named = format!("RULES={}", folder.path().display());
-        // A busy machine shall make nobody late: a failure mode's answer costs something else than a decision.
+        // A generous timeout: an answer by a failure mode costs a different amount than a decision.
         let settings = [settings, &[&*named, "REDIS_TIMEOUT=10s"]].concat();
         let mut tollgate = Tollgate::start_by(command, &settings);
         tollgate.rules = folder;
@@ -114,7 +114,7 @@ impl Stage {
         redis
     }
 
-    /// Moves a Redis that is there to the core of those beside the load.
+    /// Moves a running Redis to the core of processes that run beside the load.
     pub fn place_beside_load(&self, redis: &Redis) {
         self.cores.iter().for_each(|cores| pin(redis.pid(), cores.redis));
     }
@@ -139,13 +139,13 @@ impl Stage {
         let mut command = match &self.cores {
             None => Command::new(program),
             Some(cores) => {
-                // From its start on, so that it has as many threads as it has cores.
+                // Set before the start, so that it has as many threads as cores.
                 let mut command = Command::new("taskset");
                 command.arg("--cpu-list").arg(list(cores)).arg(program);
                 command
             }
         };
-        // Nothing of this environment is a setting.
+        // Keeps variables of this environment from acting as settings.
         command.env_clear().envs(std::env::var_os("PATH").map(|path| ("PATH", path)));
         command
     }

@@ -1,4 +1,4 @@
-//! A service whose only rule limits each user, and requests of a million users by Zipf's law.
+//! A service with a single rule, which limits each user, and requests of a million users with Zipf's distribution.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ descriptors:
 - {key: user, rate_limit: {unit: minute, requests_per_unit: 1000000000}}
 ";
 
-/// So many users there are, and so many requests.
+/// Number of users, and of requests.
 const USERS: usize = 1_000_000;
 const REQUESTS: usize = 1 << 17;
 
-/// On the memory store; what is within its limit has no line in the log.
+/// Starts a service with the memory store; requests within the limit are not logged.
 pub fn service(told: Told) -> Service<MemoryStore> {
     let decision_log = matches!(told, Told::DecisionLog).then(|| {
         let options = Options {
@@ -63,7 +63,7 @@ fn rules() -> Rules {
     load::load(&sources, &LoadOptions::default()).expect("these rules are right").rules
 }
 
-/// Each of a user whose rank is drawn.
+/// Returns requests of users with random ranks.
 pub fn requests() -> Vec<RateLimitRequest> {
     let mut sums = Vec::with_capacity(USERS);
     let mut sum = 0.0;
