@@ -58,7 +58,7 @@ impl DelayQueue {
             |requests| {
                 tracing::warn!(
                     requests,
-                    "as many requests were delayed as MAX_DELAYED_REQUESTS allows: nothing more is delayed"
+                    "MAX_DELAYED_REQUESTS is reached: further requests that need a delay are denied"
                 );
             }
         });

@@ -56,14 +56,14 @@ impl Identity {
 /// which may never happen; a signal does not interrupt it.
 ///
 /// # Errors
-/// If the path leads to a pipe or a socket. A missing file is no error.
+/// If the path leads to a pipe or a socket. A missing file is not an error.
 pub fn refuse_pipe(path: &Path) -> io::Result<()> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::FileTypeExt as _;
         let kind = fs::metadata(path).map(|metadata| metadata.file_type());
         if kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket()) {
-            let reason = "it is a pipe or a socket: name a plain file";
+            let reason = "it is a pipe or a socket: name a regular file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
     }

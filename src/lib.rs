@@ -28,7 +28,7 @@
 //! - An algorithm is one pair of files of one name and one line in `engine::algorithm`; every property, twin and store
 //!   test picks it up.
 
-// The path of a request. `engine` decides; it is a crate of its own, which imports nothing of the others.
+// The path of a request. `engine` decides; it is a separate crate, which imports nothing of the others.
 pub use tollgate_engine as engine;
 
 pub mod store;

@@ -1,5 +1,5 @@
-//! How often a decision asks the allocator: by a budget, because every time costs as much as finding a rule does. And
-//! how much of its memory is taken, where a setting says how much may be.
+//! The number of allocations per decision, which must stay within a budget because each costs as much as finding a
+//! rule. And the memory in use, for settings that limit it.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 
@@ -38,7 +38,7 @@ descriptors:
   - {key: path, rate_limit: {unit: year, requests_per_unit: 1000000}}
 ";
 
-/// The service on the memory store, as far as it is ours: tonic has read the request already, and will send the answer.
+/// Returns the service with the memory store, without tonic's part of a call.
 fn service() -> Service<MemoryStore> {
     service_with(LimiterOptions::default())
 }
@@ -65,7 +65,7 @@ fn service_with(options: LimiterOptions) -> Service<MemoryStore> {
     Service::new(Arc::new(limiter), metrics, options)
 }
 
-/// One that asks about the same path for so many users.
+/// Returns a request with the same path for this many users.
 fn request(users: usize) -> RateLimitRequest {
     let entry = |key: &str, value: String| Entry { key: key.into(), value };
     let descriptor = |user| RateLimitDescriptor {
@@ -76,7 +76,7 @@ fn request(users: usize) -> RateLimitRequest {
     RateLimitRequest { domain: "shop".into(), descriptors, ..RateLimitRequest::default() }
 }
 
-/// How often the allocator is asked from a request's arrival to its answer, once everything that lasts is there.
+/// Returns the number of allocations from a request's arrival to its answer, after a warm-up.
 fn allocations(users: usize) -> u64 {
     allocations_of(service(), users)
 }
@@ -103,7 +103,7 @@ fn a_decision_allocates_at_most_four_times() {
     assert!(five <= 13, "{five} for five: a name for each counter, and a list now and then");
 }
 
-/// Spans of so many calls, for nobody.
+/// Creates an exporter for this share of calls, without a collector.
 fn spans(share: f64) -> (Spans, Exporting) {
     let resource = Resource { service: "tollgate".into(), instance: None, attributes: Vec::new() };
     let queue = Queue { capacity: 10, batch: 10, delay: Duration::from_secs(3_600) };
@@ -156,7 +156,7 @@ fn the_heaviest_keys_of_a_rule_take_at_most_64_kib_whatever_clients_send() {
         let decision = plan.conclude(&verdicts);
         heavy_hitters.record(&places, &request, &decision, |_, hits| Some(Around { near: hits, over: hits }));
     };
-    // Who comes again has a name.
+    // A key that comes a second time is stored with its name.
     let info = allocation_counter::measure(|| (0..200_000).for_each(|turn| record(turn / 2)));
     let taken = usize::try_from(info.bytes_current).unwrap();
     assert!((RULE_BYTES / 2..RULE_BYTES).contains(&taken), "{taken} bytes");
@@ -197,10 +197,10 @@ fn check(name: &str, limit: Limit) -> Check {
     Check::new(key, limit, Ask::Take(1))
 }
 
-/// What is taken when so many denials have come, each of a name of its own that grows by so many bytes from one to the
-/// last.
+/// Measures the memory of the denied cache after this many denials, with keys that grow by `growth` bytes from the
+/// first to the last.
 fn taken_by_denials(setting: usize, denials: usize, growth: usize) -> usize {
-    // Nothing is kept in the store itself: it is closed.
+    // The store itself stores nothing: it denies everything.
     let limit = Limit::new(Algorithm::SlidingWindow, 0, Duration::from_secs(60), Options::default()).unwrap();
     let cache = DeniedCache::new(MemoryStore::default(), Arc::new(Denials::new(setting as u64, Box::new(|| {}))));
     let info = allocation_counter::measure(|| {
@@ -231,8 +231,8 @@ fn what_is_known_to_be_denied_takes_no_more_than_the_setting_says_and_not_before
     assert!(taken < 200_000, "{taken} bytes for a hundred");
 }
 
-/// What descriptors mean is less than what they are written in: no tree of all of them is made, which takes more than
-/// ten times the text.
+/// Compiled descriptors need less memory than their text. A tree of all of them would need more than ten times the
+/// text.
 #[test]
 fn to_load_many_rules_takes_a_few_times_the_memory_of_their_text() {
     let rule = |user| {

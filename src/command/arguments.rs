@@ -103,7 +103,7 @@ fn unknown_flag(error: &clap::Error, words: &[OsString]) -> Option<(usize, Mista
         Some(ContextValue::String(near)) => format!("; did you mean {near}?"),
         _ => String::new(),
     };
-    let reason = format!("{flag} (command line): there is no such flag{near}");
+    let reason = format!("{flag} (command line): unknown flag{near}");
     Some((words.iter().position(is_it)?, Mistake { given: None, reason }))
 }
 

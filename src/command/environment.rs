@@ -36,7 +36,7 @@ pub(super) fn run(cli: &Command, format: Format, environment: &Environment) -> a
     match format {
         Format::Text => print_text(&all, &findings, &notes),
         Format::Json => print_json(&all, &findings, &notes),
-        Format::Github | Format::Sarif => bail!("--env has no place in a file to point at: use --format text or json"),
+        Format::Github | Format::Sarif => bail!("--env has no file positions to report: use --format text or json"),
     }
     Ok(if findings.mistakes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

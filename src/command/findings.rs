@@ -41,14 +41,14 @@ impl Findings {
         let set = |name| self.given.iter().find(|given| given.variable.as_deref() == Some(name));
         let redis = set("REDIS_URL").filter(|_| settings.store.backend_type == Some(Backend::Memory));
         let redis = redis
-            .map(|given| format!("{given} does nothing: BACKEND_TYPE is memory, so each replica counts for itself"));
+            .map(|given| format!("{given} does nothing: BACKEND_TYPE is memory, so each instance counts on its own"));
         let expected = set("EXPECTED_REPLICAS").map(|_| settings.deciding.expected_replicas);
         let in_memory = self.mistakes.is_empty() && matches!(settings.store.redis(), Ok(None));
         let sign = in_memory.then(|| settings::sign_of_replicas(environment, expected)).flatten();
         let replicas = sign.map(|sign| {
             format!(
-                "counters are in the memory of this process, but {sign}: each replica counts for itself, and so many \
-                 replicas let so many times a limit pass; set REDIS_URL, or EXPECTED_REPLICAS=1 where there is one"
+                "counters are in the memory of this process, but {sign}: each instance counts on its own, so N \
+                 instances allow N times each limit; set REDIS_URL, or EXPECTED_REPLICAS=1 if there is only one"
             )
         });
         let names = self.of_names(settings);
@@ -123,12 +123,14 @@ impl Findings {
         let is_fixed = settings.reading.counts_by_fixed_windows();
         let keys = match (settings.store.counter_keys, settings.store.counter_keys()) {
             (KeyNames::Tollgate, _) => None,
-            (KeyNames::Reference, CounterKeys::Tollgate) => {
-                keys.map(|given| format!("{given} does nothing: counters in the memory of a process are its own"))
-            }
+            (KeyNames::Reference, CounterKeys::Tollgate) => keys.map(|given| {
+                format!(
+                    "{given} does nothing: envoyproxy/ratelimit cannot share counters in the memory of this process"
+                )
+            }),
             (KeyNames::Reference, CounterKeys::Reference { .. }) => keys.filter(|_| !is_fixed).map(|given| {
                 format!(
-                    "{given} does little: only limits that say algorithm: fixed_window count together with \
+                    "{given} does little: only limits with algorithm: fixed_window share their counters with \
                      envoyproxy/ratelimit; set DEFAULT_ALGORITHM=fixed_window"
                 )
             }),

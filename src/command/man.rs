@@ -19,7 +19,7 @@ pub(super) fn run(man: &Man, tollgate: clap::Command) -> anyhow::Result<ExitCode
     // All targets share one manual, which a release builds once.
     let mut tollgate = tollgate.version(version::VERSION).disable_help_subcommand(true);
     if let Some(folder) = &man.folder {
-        let refused = || format!("cannot write the pages to {}", folder.display());
+        let refused = || format!("cannot write the man pages to {}", folder.display());
         std::fs::create_dir_all(folder).with_context(refused)?;
         clap_mangen::generate_to(tollgate, folder).with_context(refused)?;
     } else {

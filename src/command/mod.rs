@@ -108,8 +108,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     if let Command::Check(check) = &command {
         match check {
-            _ if check.env => return told(environment::run(&cli, check.format, &environment)),
-            _ if check.redis => return told(redis::check::run(&cli, check, &environment)),
+            _ if check.env => return exit_code(environment::run(&cli, check.format, &environment)),
+            _ if check.redis => return exit_code(redis::check::run(&cli, check, &environment)),
             _ => {}
         }
     }
@@ -147,11 +147,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Completions(completions) => completions::run(&completions, Cli::command()),
         Command::Man(man) => man::run(&man, Cli::command()),
     };
-    told(done)
+    exit_code(done)
 }
 
-fn told(done: anyhow::Result<ExitCode>) -> ExitCode {
-    done.unwrap_or_else(|error| {
+fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| {
         eprintln!("error: {}", printable_lines(&format!("{error:#}")));
         ExitCode::FAILURE
     })

@@ -108,8 +108,8 @@ fn refusal<B>(request: &http::Request<B>) -> Option<StatusCode> {
 fn refused(status: StatusCode) -> http::Response<Body> {
     // The text is for people; gRPC clients read only the status.
     let reason = match status {
-        StatusCode::METHOD_NOT_ALLOWED => "gRPC is called by POST\n",
-        _ => "gRPC has content of the type application/grpc\n",
+        StatusCode::METHOD_NOT_ALLOWED => "gRPC calls use POST\n",
+        _ => "gRPC calls have the content type application/grpc\n",
     };
     let mut response = http::Response::new(Body::new(Full::<Bytes>::from(reason)));
     *response.status_mut() = status;

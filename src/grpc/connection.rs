@@ -103,7 +103,7 @@ impl<S: Store> Server<S> {
         let stop = async {
             tokio::select! {
                 () = stop => {}
-                () = session.unsent.overdue() => tracing::debug!("a client does not read its answers"),
+                () = session.unsent.overdue() => tracing::debug!("a client does not read its responses"),
             }
         };
         let mut stop = pin!(stop.fuse());

@@ -74,7 +74,7 @@ async fn wait(parts: &mut http::request::Parts, mut message: Message, session: &
         biased;
         received = receive => received,
         () = tokio::time::sleep(MESSAGE_TIME) => {
-            Err(Status::deadline_exceeded(format!("the request has not come whole within {MESSAGE_TIME:?}")))
+            Err(Status::deadline_exceeded(format!("the request did not arrive completely within {MESSAGE_TIME:?}")))
         }
         () = drained => Err(draining()),
     }
@@ -86,7 +86,7 @@ pub(super) fn draining() -> Status {
 }
 
 fn over_budget() -> Status {
-    Status::resource_exhausted("too much of this connection's requests is half-received")
+    Status::resource_exhausted("this connection has too many bytes of incomplete requests")
 }
 
 /// A message being received.

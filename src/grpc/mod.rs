@@ -172,7 +172,7 @@ impl<S: Store> Service<S> {
         let (response, delay) = answer?;
         // If it is too late for the store's answer, it is too late for a failure mode's answer.
         if caller.timeout.is_some_and(|timeout| timeout < took) {
-            let error = CallError::DeadlineExceeded("the deadline is over".to_owned());
+            let error = CallError::DeadlineExceeded("the deadline has passed".to_owned());
             caller.span.iter().for_each(|span| span.fail(error.kind()));
             return Err(error);
         }

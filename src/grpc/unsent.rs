@@ -128,7 +128,7 @@ impl<B> Counted<B> {
 
 /// Returns the status of a call with an answer beyond the budget.
 pub(super) fn over_budget() -> Status {
-    Status::resource_exhausted("the client does not read the answers of this connection")
+    Status::resource_exhausted("the client does not read the responses of this connection")
 }
 
 impl<B: Body<Data = Bytes, Error = Status> + Unpin> Body for Counted<B> {

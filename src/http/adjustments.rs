@@ -43,7 +43,10 @@ async fn all<S: Store>(
             let shown = admin.adjustments().begin(&written, role.name()).await?;
             Ok((StatusCode::CREATED, Json(shown)).into_response())
         }
-        _ => Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET lists, POST begins one, DELETE /adjustments/ID ends it")),
+        _ => Err(refuse(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "use GET to list, POST to create, and DELETE /adjustments/ID to end",
+        )),
     }
 }
 
@@ -57,14 +60,14 @@ async fn one<S: Store>(
 ) -> Result<Response, Refusal> {
     role.may(&method)?;
     if method != Method::DELETE {
-        return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "DELETE ends it, GET /adjustments lists all"));
+        return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "use DELETE to end it, GET /adjustments to list all"));
     }
     let value = |name: &str| {
         let mut pairs = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
         pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned()).unwrap_or_default()
     };
     let (who, why) = (value("who"), value("why"));
-    let id = Id::parse(&id).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "no adjustment has such an id"))?;
+    let id = Id::parse(&id).ok_or_else(|| refuse(StatusCode::NOT_FOUND, "no adjustment has this id"))?;
     admin.adjustments().end(&id, By { who: &who, why: &why, role: role.name() }).await?;
     Ok(Json(json!({ "ended": id.as_str() })).into_response())
 }

@@ -67,7 +67,7 @@ impl AdminRole {
     pub(super) fn may(self, method: &Method) -> Result<(), Refusal> {
         match self {
             AdminRole::Reader if !method.is_safe() => {
-                Err(refuse(StatusCode::FORBIDDEN, "the ADMIN_READ_TOKEN may only read: send the ADMIN_TOKEN"))
+                Err(refuse(StatusCode::FORBIDDEN, "the ADMIN_READ_TOKEN permits only reading: send the ADMIN_TOKEN"))
             }
             AdminRole::Admin | AdminRole::Reader => Ok(()),
         }
@@ -249,7 +249,8 @@ fn question(method: Method, query: &str) -> Result<Question, Refusal> {
             Ok(Question { method, domain, descriptors, limit })
         }
         _ => {
-            let reason = "say which: ?domain=shop&user=ann, the domain first and then the entries in order";
+            let reason = "name a descriptor, for example ?domain=shop&user=ann: the domain first, then the entries in \
+                          order";
             Err(refuse(StatusCode::BAD_REQUEST, reason))
         }
     }

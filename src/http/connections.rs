@@ -57,7 +57,7 @@ pub async fn serve(listener: TcpListener, router: Router, permits: Arc<Semaphore
                 });
             }
             Err(error) => {
-                reports.log((), || move |times| tracing::error!(%error, times, "cannot take an HTTP connection"));
+                reports.log((), || move |times| tracing::error!(%error, times, "cannot accept an HTTP connection"));
                 sleep(PAUSE).await;
             }
         }

@@ -22,11 +22,11 @@ async fn act<S: Store>(State(admin): State<Arc<Admin<S>>>, question: Question) -
     let action = match question.method {
         Method::GET => Action::Get,
         Method::DELETE => Action::Reset,
-        _ => return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET reads and DELETE resets")),
+        _ => return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "use GET to read, DELETE to reset")),
     };
     let Question { domain, descriptors, limit, .. } = question;
     let Ok([entries]) = <[_; 1]>::try_from(descriptors) else {
-        return Err(refuse(StatusCode::BAD_REQUEST, "name the entries of one descriptor"));
+        return Err(refuse(StatusCode::BAD_REQUEST, "name the entries of exactly one descriptor"));
     };
     let descriptor = CounterOf { domain, entries, limit };
     let (limiter, timeout) = (admin.limiter(), admin.store_timeout());

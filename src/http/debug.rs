@@ -20,8 +20,8 @@ use crate::store::Store;
 /// The paths of the port, in the order listed.
 const PATHS: &[(&str, &str)] = &[
     ("/", "this list"),
-    ("/rlconfig", "the limits in force, a line for each, in the order of the rules"),
-    ("/stats", "what has been counted, a line for each series"),
+    ("/rlconfig", "the limits in force, one per line, in the order of the rules"),
+    ("/stats", "the counts so far, one series per line"),
 ];
 
 /// Returns the paths of the debug port. One text is rendered at a time, on a thread that answers nothing else: a

@@ -17,7 +17,7 @@ pub enum Health {
         /// Bytes in all; 0 while unknown.
         bytes: u64,
     },
-    /// Not yet: no rules have come from the management server.
+    /// Not yet: the management server has sent no rules.
     Waiting,
     /// Not yet: the first rules are invalid, and the process waits for valid ones.
     Refused,
@@ -56,14 +56,14 @@ impl Health {
             Health::Serving => return None,
             Health::Loading { bytes: 0, .. } => "the rules are being loaded".to_owned(),
             Health::Loading { bytes_read, bytes } => {
-                format!("the rules are being loaded, {bytes_read} of {bytes} bytes are read")
+                format!("the rules are being loaded, {bytes_read} of {bytes} bytes")
             }
-            Health::Waiting => "no rules have come from the management server yet".to_owned(),
-            Health::Refused => "the rules are refused, and the log says why".to_owned(),
+            Health::Waiting => "no rules have been received from the management server yet".to_owned(),
+            Health::Refused => "the rules are rejected, see the log".to_owned(),
             Health::NoDomains => {
-                "the rules have no domain, and HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED wants one".to_owned()
+                "the rules have no domain, but HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED requires one".to_owned()
             }
-            Health::NoStore => "Redis is unavailable, and REDIS_HEALTH_CHECK_ACTIVE_CONNECTION wants it".to_owned(),
+            Health::NoStore => "Redis is unavailable, but REDIS_HEALTH_CHECK_ACTIVE_CONNECTION requires it".to_owned(),
             Health::Draining => "the process is shutting down".to_owned(),
         };
         Some(reason)

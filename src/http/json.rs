@@ -59,7 +59,7 @@ impl<S: Store> JsonApi<S> {
             return Err(refuse(StatusCode::BAD_REQUEST, format!("send a request, such as {example}")));
         }
         self.mapping.request(body).map_err(|error| {
-            tracing::debug!(%error, "no request in JSON");
+            tracing::debug!(%error, "the body is not a request in JSON");
             refuse(StatusCode::BAD_REQUEST, format!("not a request: {error}"))
         })
     }
@@ -73,14 +73,14 @@ impl<S: Store> JsonApi<S> {
             Some(Ok(answer)) => answer.map_err(refusal),
             Some(Err(error)) => Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, error)),
             // The set holds one task.
-            None => Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, "nobody has decided")),
+            None => Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, "no worker is left to decide")),
         }
     }
 }
 
 /// Error: half-received requests have reached the bytes that they may have together.
 #[derive(Debug, thiserror::Error)]
-#[error("too many requests are half-received: try again")]
+#[error("too many incomplete requests: try again")]
 struct NoRoom;
 
 /// Makes each byte of the body hold a permit until the body is dropped. If there are no permits left, the body ends
@@ -104,13 +104,13 @@ pub(super) async fn whole(body: Body, (max_bytes, allowed_by): (usize, &str)) ->
     match timeout(BODY_TIMEOUT, Limited::new(body, max_bytes).collect()).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),
         Ok(Err(error)) if is_caused_by::<LengthLimitError>(&*error) => {
-            let reason = format!("the request has more than the {max_bytes} bytes that {allowed_by} allows");
+            let reason = format!("the request is larger than the {max_bytes} bytes that {allowed_by} allows");
             Err(refuse(StatusCode::PAYLOAD_TOO_LARGE, reason))
         }
         Ok(Err(error)) if is_caused_by::<NoRoom>(&*error) => Err(refuse(StatusCode::SERVICE_UNAVAILABLE, NoRoom)),
         Ok(Err(error)) => Err(refuse(StatusCode::BAD_REQUEST, error)),
         Err(_) => {
-            let reason = format!("the request has not come within {BODY_TIMEOUT:?}");
+            let reason = format!("the request did not arrive within {BODY_TIMEOUT:?}");
             Err(refuse(StatusCode::REQUEST_TIMEOUT, reason))
         }
     }
@@ -140,7 +140,7 @@ fn from_elsewhere(headers: &HeaderMap) -> Result<(), Refusal> {
     let site = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
     match site {
         Some(site) if text(header::HOST) == Some(site) && is_local(site) => Ok(()),
-        _ => Err(refuse(StatusCode::FORBIDDEN, "a page of another site has sent this, by its Origin")),
+        _ => Err(refuse(StatusCode::FORBIDDEN, "rejected: the Origin header names another site")),
     }
 }
 

@@ -41,7 +41,7 @@ async fn answer<S: Store>(
     let (query, reads_counters) = read(query.as_deref().unwrap_or_default())?;
     let limiter = admin.limiter();
     let Some(heavy_hitters) = admin.observed().heavy_hitters.clone() else {
-        return Err(refuse(StatusCode::NOT_FOUND, "nobody counts the heaviest keys: set TOP_KEYS=true"));
+        return Err(refuse(StatusCode::NOT_FOUND, "the top keys are not counted: set TOP_KEYS=true"));
     };
     let failed = |error: &dyn std::error::Error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error);
     // This copies the names of thousands of keys.
@@ -74,15 +74,15 @@ fn read(query: &str) -> Result<(Query, bool), Refusal> {
             "rule" => read.rule = Some(value.into_owned()),
             "by" => {
                 let by = By::ALL.into_iter().find(|by| by.name() == value);
-                read.by = by.ok_or_else(|| wrong("by is one of hits, denied, near".to_owned()))?;
+                read.by = by.ok_or_else(|| wrong("by must be hits, denied or near".to_owned()))?;
             }
             "n" => {
                 let number = value.parse().ok().filter(|number| (1..=MOST_KEYS).contains(number));
-                read.most = number.ok_or_else(|| wrong(format!("n is a whole number from 1 to {MOST_KEYS}")))?;
+                read.most = number.ok_or_else(|| wrong(format!("n must be a whole number from 1 to {MOST_KEYS}")))?;
             }
             "remaining" if value == "true" || value == "false" => reads_counters = value == "true",
-            "remaining" => return Err(wrong("remaining is true or false".to_owned())),
-            _ => return Err(wrong("it takes domain, rule, by, n and remaining".to_owned())),
+            "remaining" => return Err(wrong("remaining must be true or false".to_owned())),
+            _ => return Err(wrong("the parameters are domain, rule, by, n and remaining".to_owned())),
         }
     }
     Ok((read, reads_counters))

@@ -35,7 +35,7 @@ async fn answer<S: Store>(
     if !matches!(admin.values(role), Values::Plain) {
         return Err(refuse(
             StatusCode::FORBIDDEN,
-            "usage has the values of clients, which TOP_KEYS_VALUES does not show to this token: use the ADMIN_TOKEN",
+            "usage contains values of descriptors, which TOP_KEYS_VALUES hides from this token: use the ADMIN_TOKEN",
         ));
     }
     if method != Method::GET {
@@ -73,20 +73,17 @@ fn read(query: &str) -> Result<(Wanted, Option<String>), Refusal> {
             "key" => {
                 let (key, value) = value
                     .split_once('=')
-                    .ok_or_else(|| wrong("key is an entry: key=user%3Dann is for user=ann".to_owned()))?;
+                    .ok_or_else(|| wrong("key must be an entry: write key=user%3Dann for user=ann".to_owned()))?;
                 wanted.entries.push((key.to_owned(), value.to_owned()));
             }
             "from" => wanted.from = time(&value)?,
             "to" => wanted.to = time(&value)?,
             "cursor" => cursor = Some(value.into_owned()),
-            _ => return Err(wrong("it takes domain, rule, key, from, to and cursor".to_owned())),
+            _ => return Err(wrong("the parameters are domain, rule, key, from, to and cursor".to_owned())),
         }
     }
     if wanted.from >= wanted.to {
-        return Err(wrong(format!(
-            "from {} to {} is no time: to is later, and not part of it",
-            wanted.from, wanted.to
-        )));
+        return Err(wrong(format!("{} to {} is not a time range: to must be later than from", wanted.from, wanted.to)));
     }
     Ok((wanted, cursor))
 }

@@ -38,7 +38,7 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
 
 impl<S: Store> Asked<S> {
     fn what_if(&self) -> Result<Arc<WhatIf>, Refusal> {
-        let none = || refuse(StatusCode::NOT_FOUND, "no requests are kept to be replayed: set WHAT_IF_REQUESTS");
+        let none = || refuse(StatusCode::NOT_FOUND, "no requests are recorded: set WHAT_IF_REQUESTS");
         self.admin.observed().what_if.clone().ok_or_else(none)
     }
 }
@@ -70,7 +70,10 @@ async fn answer<S: Store>(State(asked): State<Arc<Asked<S>>>, RawQuery(query): R
 async fn log<S: Store>(State(asked): State<Arc<Asked<S>>>) -> Result<Response, Refusal> {
     let what_if = asked.what_if()?;
     let Ok(turn) = Arc::clone(&asked.reading).try_acquire_owned() else {
-        return Err(refuse(StatusCode::TOO_MANY_REQUESTS, format!("{READERS} read the log already: ask again later")));
+        return Err(refuse(
+            StatusCode::TOO_MANY_REQUESTS,
+            format!("{READERS} clients are reading the log: try again later"),
+        ));
     };
     let lines = what_if.log().map(move |lines| {
         let _turn = &turn;
@@ -97,14 +100,14 @@ fn question(query: &str) -> Result<Option<Question>, Refusal> {
             "period_ms" => question.period_ms = Some(value.parse().map_err(|_| wrong(&"write milliseconds"))?),
             "algorithm" => {
                 let algorithm = Algorithm::ALL.iter().find(|algorithm| algorithm.name() == value);
-                question.algorithm = Some(*algorithm.ok_or_else(|| wrong(&"no algorithm is called so"))?);
+                question.algorithm = Some(*algorithm.ok_or_else(|| wrong(&"unknown algorithm"))?);
             }
             "suggest" => question.goal = Some(value.parse().map_err(|error| wrong(&error))?),
             _ => return Err(wrong(&"write domain, rule, number, algorithm, period_ms or suggest")),
         }
     }
     match question.domain.is_empty() || question.rule.is_empty() {
-        true => Err(refuse(StatusCode::BAD_REQUEST, "say which limit: domain and rule, its name in metrics")),
+        true => Err(refuse(StatusCode::BAD_REQUEST, "name a limit: its domain and rule, as in metrics")),
         false => Ok(Some(question)),
     }
 }

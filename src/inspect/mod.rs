@@ -133,8 +133,8 @@ pub async fn act<S: Store>(
         // Counter names contain values of the descriptor, which are logged only at level `debug`.
         let keys: Vec<&str> = plan.asked().iter().map(|asked| asked.check.key.as_str()).collect();
         let hashes: Vec<_> = keys.iter().map(|key| blake3::hash(key.as_bytes()).to_hex()).collect();
-        tracing::warn!(domain = request.domain, ?rules, ?hashes, "counters are reset by hand");
-        tracing::debug!(counters = ?keys, "these counters are reset");
+        tracing::warn!(domain = request.domain, ?rules, ?hashes, "an operator has reset counters");
+        tracing::debug!(counters = ?keys, "an operator has reset these counters");
     }
     let counters = plan.asked().iter().zip(verdicts).filter_map(|(asked, verdict)| Some(counter(asked, verdict?)));
     Ok(counters.collect())
@@ -173,7 +173,7 @@ fn plan<'a>(
     if plan.asked().is_empty() {
         let missed = explain::missed(rules, request).into_iter().flatten().next();
         return Err(CounterError::NoLimit(
-            missed.unwrap_or_else(|| "the rule that it reaches is unlimited".to_owned()),
+            missed.unwrap_or_else(|| "the rule that matches it is unlimited".to_owned()),
         ));
     }
     Ok(plan)

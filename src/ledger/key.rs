@@ -21,16 +21,18 @@ pub struct PublicKey([u8; 32]);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     /// Not a private key, or of another algorithm.
-    #[error("is no private Ed25519 key in PEM: `openssl genpkey -algorithm ed25519` makes one")]
+    #[error("is not a private Ed25519 key in PEM: create one with `openssl genpkey -algorithm ed25519`")]
     Private,
     /// The key is encrypted.
-    #[error("is encrypted, and nobody is there to give the password: `openssl pkey -in FILE` takes it off")]
+    #[error("is encrypted, which is not supported: remove the password with `openssl pkey -in FILE`")]
     Encrypted,
     /// Not a public key, or of another algorithm.
-    #[error("is no public Ed25519 key in PEM: `openssl pkey -in KEY.pem -pubout` makes it of the private one")]
+    #[error(
+        "is not a public Ed25519 key in PEM: derive it from the private one with `openssl pkey -in KEY.pem -pubout`"
+    )]
     Public,
     /// A private key where the public key is needed.
-    #[error("is a private key, which whoever checks does not need: `openssl pkey -pubout` makes the public one")]
+    #[error("is a private key, but checking needs only the public one: derive it with `openssl pkey -pubout`")]
     NotPublic,
 }
 

@@ -52,47 +52,47 @@ pub struct Problem {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Wrong {
     /// The line is not JSON, or not from a ledger.
-    #[error("it is no line of a ledger")]
+    #[error("it is not a line of a ledger")]
     NoLine,
     /// The content does not match its signature.
-    #[error("it has been changed: it is not what was signed")]
+    #[error("its content does not match its signature")]
     Changed,
     /// Another key signed the line.
-    #[error("it is signed with another key, {0}: name the public key of that, too, if it is one of yours")]
+    #[error("it is signed with another key, {0}: if that key is yours, pass its public key as well")]
     OtherKey(String),
     /// Preceding lines are missing.
-    #[error("{} in front of it", taken_out(.0, .1))]
+    #[error("{} before it", taken_out(.0, .1))]
     TakenOut(u64, u64),
     /// A line with a higher number precedes this one.
-    #[error("it is line {0}, and stands behind a later one, or a second time")]
+    #[error("it is line {0}, but follows a later line or a copy of itself")]
     OutOfPlace(u64),
     /// The preceding line does not have the hash that this one refers to.
-    #[error("the line in front of it is another than the one that it was signed behind")]
+    #[error("the preceding line was replaced: its hash does not match")]
     Replaced,
     /// A period is closed twice.
-    #[error("it closes {0} from {1} on, which another line has closed")]
+    #[error("it closes {0} from {1} on, which another line has already closed")]
     Again(String, Time),
     /// A period is not closed.
-    #[error("nothing closes {0} from {1} to {2}")]
+    #[error("no line closes {0} from {1} to {2}")]
     Gap(String, Time, Time),
     /// The final seal is missing.
-    #[error("nothing seals the lines up to here: some are taken out, or `close` was interrupted; `close` goes on")]
+    #[error("the lines up to here are not sealed: lines were removed, or `close` was interrupted; run `close` again")]
     NoSeal,
     /// The last line is incomplete.
-    #[error("it is half a line, of {0} bytes: `close` was interrupted; the next one takes it off and goes on")]
+    #[error("it is an incomplete line of {0} bytes: `close` was interrupted; the next `close` removes it")]
     Half(usize),
     /// The file has no lines.
-    #[error("there is no line at all")]
+    #[error("the ledger has no lines")]
     Empty,
     /// A domain's last period ends too early.
-    #[error("nothing closes {0} from {1} on")]
+    #[error("no line closes {0} from {1} on")]
     Ends(String, Time),
 }
 
 fn taken_out(first: &u64, last: &u64) -> String {
     match first == last {
-        true => format!("line {first} is taken out"),
-        false => format!("lines {first} to {last} are taken out"),
+        true => format!("line {first} is missing"),
+        false => format!("lines {first} to {last} are missing"),
     }
 }
 
@@ -106,13 +106,13 @@ impl fmt::Display for Problem {
 #[derive(Debug, thiserror::Error)]
 pub enum CloseError {
     /// The ledger is damaged.
-    #[error("the ledger is damaged, and nothing is written behind that: {0}; `tollgate usage check` says all")]
+    #[error("the ledger is damaged, so nothing was appended: {0}; `tollgate usage check` lists all problems")]
     Damaged(Problem),
     /// The ledger's periods have another length.
-    #[error("the ledger closes {}s, and so it must go on: leave --by out", .0.name())]
+    #[error("the ledger closes {}s and cannot switch to another period: omit --by", .0.name())]
     Length(Length),
     /// The records cover longer periods.
-    #[error("{0} keeps what was used in a day, which no hour can close: use --by day")]
+    #[error("{0} records usage by day, which cannot be closed by hour: use --by day")]
     Coarse(String),
     /// A line cannot be written as JSON.
     #[error("a line cannot be written")]
@@ -464,10 +464,10 @@ impl Closed {
             numbers
                 .iter()
                 .filter(|(_, found, closed)| found != closed)
-                .map(|(name, found, closed)| format!("{name} is {found}, and was {closed}")),
+                .map(|(name, found, closed)| format!("{name} is {found}, was {closed}")),
         );
         if words.is_empty() {
-            words.push("the sums agree, and what they are made of has been changed".to_owned());
+            words.push("the sums agree, but the records behind them have changed".to_owned());
         }
         Stored::Differs(words.join("; "))
     }

@@ -165,19 +165,21 @@ pub enum DecideError {
         error: StoreError,
     },
     /// The store has no room, and the settings reject such requests.
-    #[error("too many requests wait for the rate limit store")]
+    #[error("too many requests are queued for the rate limit store")]
     Overloaded,
     /// The caller's deadline passed before the store was asked.
-    #[error("the deadline is over before the rate limit store was asked")]
+    #[error("the deadline passed before the rate limit store was asked")]
     DeadlineExceeded,
     /// The request would delay all others.
     #[error(
-        "the request is too much work ({0}, and {MAX_WORK} is the most): ask for fewer descriptors at once, or for \
-         ones with fewer limits; sliding_log, concurrency and penalty of large numbers are the most work"
+        "the request is too expensive ({0} of at most {MAX_WORK} units): send fewer descriptors at once, or \
+         descriptors with fewer limits; sliding_log, concurrency and penalty cost most where their numbers are large"
     )]
     TooMuchWork(u64),
     /// A limit has `give_back: false`.
-    #[error("descriptors[{descriptor}]: negative hits, and the rule {rule:?} takes none: it says give_back: false")]
+    #[error(
+        "descriptors[{descriptor}]: negative hits, but the rule {rule:?} allows no refunds: it has give_back: false"
+    )]
     GiveBack {
         /// Index of the descriptor with negative hits.
         descriptor: usize,
@@ -390,7 +392,7 @@ impl<S: Store> Limiter<S> {
                 tracing::warn!(domain = escaped(domain), requests, gets, "no rules for the {hint}");
             }
             Some(Admitted::Others(requests)) => {
-                tracing::warn!(requests, gets, "no rules for more domains than are named here");
+                tracing::warn!(requests, gets, "no rules for further domains, which are not listed");
             }
         }
     }

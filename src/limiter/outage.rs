@@ -54,7 +54,7 @@ impl Outage {
                     kind = answers.error.as_ref().map(StoreError::kind),
                     requests,
                     rules = answers.text(),
-                    "the store could not decide: failure modes answered"
+                    "the store could not decide all limits: their failure modes answered"
                 );
             }
         });

@@ -33,7 +33,7 @@ pub(super) fn start(settings: &Settings, metrics: &Arc<Metrics>) -> anyhow::Resu
 
 async fn keep(loader: Loader, candidates: &Arc<Candidates>) -> Infallible {
     let (changes, mut changed) = mpsc::unbounded_channel();
-    let panicked = |error: &JoinError| tracing::error!(%error, retry = ?RETRY, "a panic while candidates are read");
+    let panicked = |error: &JoinError| tracing::error!(%error, retry = ?RETRY, "a panic while reading candidate rules");
     let watch = supervise(panicked, || {
         let changes = changes.clone();
         // A fingerprint of no files differs from any file, so everything counts as changed.

@@ -54,7 +54,7 @@ impl Shares {
                 grpc,
                 http,
                 descriptors = limit,
-                "fewer connections than the settings allow: raise ulimit -n"
+                "the limit on file descriptors allows fewer connections than the settings: raise ulimit -n"
             );
         }
     }

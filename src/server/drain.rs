@@ -58,7 +58,7 @@ const LAST_SPANS: Duration = Duration::from_secs(2);
 const LAST_DECISIONS: Duration = Duration::from_secs(2);
 
 /// The error when a worker thread ends: its connections are gone, and new ones would not be served.
-const WORKER_LOST: &str = "a thread that answers calls has ended by a panic, see above";
+const WORKER_LOST: &str = "a worker thread has panicked, see above";
 
 impl<S: Store> Running<S> {
     /// Serves until a signal, and drains. A second signal ends the process at once.
@@ -72,8 +72,8 @@ impl<S: Store> Running<S> {
             // The task returns only if the first rules are wrong.
             ended = &mut self.rules => match ended?? {},
             // Neither port's task ends by itself.
-            ended = &mut self.ports.grpc => bail!("the gRPC port takes no more connections: {ended:?}"),
-            ended = &mut self.ports.http => bail!("the HTTP port takes no more connections: {ended:?}"),
+            ended = &mut self.ports.grpc => bail!("the gRPC port no longer accepts connections: {ended:?}"),
+            ended = &mut self.ports.http => bail!("the HTTP port no longer accepts connections: {ended:?}"),
         };
         let first = Instant::now();
         tracing::info!(signal, drain = ?self.settings.listeners.drain_delay, "draining");
@@ -83,13 +83,13 @@ impl<S: Store> Running<S> {
             answered = self.drain() => {
                 limiter.flush_log();
                 match answered? {
-                    true => tracing::info!("every request is answered: bye"),
-                    false => tracing::warn!(after = ?timeout, "connections are still open: closing them"),
+                    true => tracing::info!("all requests are answered, exiting"),
+                    false => tracing::warn!(after = ?timeout, "closing connections that are still open"),
                 }
             }
             signal = signals.after(first) => {
                 limiter.flush_log();
-                tracing::warn!(signal, "a second signal: ending at once");
+                tracing::warn!(signal, "second signal: exiting immediately");
             }
             () = workers.lost() => bail!(WORKER_LOST),
         }

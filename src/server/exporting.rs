@@ -13,9 +13,9 @@ use crate::spans::{Exporting, Spans};
 const TLS: Words = Words {
     tls: "TLS with the collector of traces (OTEL_EXPORTER_OTLP_ENDPOINT)",
     name: "OTEL_EXPORTER_OTLP_ENDPOINT",
-    plain_text: "name an http:// URL in OTEL_EXPORTER_OTLP_ENDPOINT, or another port",
+    plain_text: "use an http:// URL in OTEL_EXPORTER_OTLP_ENDPOINT, or another port",
     untrusted: "an authority in OTEL_EXPORTER_OTLP_CERTIFICATE must have signed it",
-    wrong_name: "OTEL_EXPORTER_OTLP_ENDPOINT must have a name that it has",
+    wrong_name: "use a host name from the certificate in OTEL_EXPORTER_OTLP_ENDPOINT",
     refused: "does it trust OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE?",
 };
 

@@ -72,8 +72,8 @@ impl Entrance {
                     tracing::warn!(
                         %client,
                         times,
-                        "a client speaks TLS at the gRPC port, which speaks none: set GRPC_SERVER_USE_TLS, or let \
-                         the client do without"
+                        "a client uses TLS at the gRPC port, which does not: set GRPC_SERVER_USE_TLS, or turn TLS off \
+                         in the client"
                     );
                 }
             });

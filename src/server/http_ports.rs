@@ -114,7 +114,7 @@ impl<S: Store> Parts<'_, S> {
         if let Some(path) = statistics.missing_mapping() {
             tracing::warn!(
                 path = %path.display(),
-                "PROMETHEUS_MAPPER_YAML names a file that is not there: the built-in names stay"
+                "the file of PROMETHEUS_MAPPER_YAML does not exist: using the built-in names"
             );
         }
         let router = http::statistics_router(&statistics.prometheus_path, Arc::clone(self.metrics));

@@ -123,11 +123,11 @@ impl Waits {
         match self.before_the_first {
             BeforeTheFirst::Serve => tracing::info!(
                 %server, node = node_id,
-                "no rules have come from the management server yet: no request is limited"
+                "no rules have been received from the management server yet: no request is limited"
             ),
             BeforeTheFirst::Fail => tracing::info!(
                 %server, node = node_id,
-                "no rules have come from the management server yet: calls fail (FAILURE_MODE=error)"
+                "no rules have been received from the management server yet: calls fail (FAILURE_MODE=error)"
             ),
             BeforeTheFirst::Wait => tracing::warn!(
                 %server, node = node_id,
@@ -141,7 +141,7 @@ impl Waits {
         let is_refused = loaded.is_err();
         if let Ok(loaded) = &loaded {
             let (rules, domains) = (loaded.rules.rules().len(), loaded.rules.domains());
-            tracing::info!(version, rules, domains, "the management server has sent rules");
+            tracing::info!(version, rules, domains, "received rules from the management server");
         }
         let settled = match loaded {
             Ok(_) => target.settle(loaded).await,
@@ -197,14 +197,14 @@ impl Teller {
             Event::Lost(error, retry) => self.lost(error, retry).await,
             Event::Answered(Response::Accepted(version)) => {
                 self.metrics.record_accepted(&version);
-                tracing::debug!(%server, version, "the management server hears that its rules are in force");
+                tracing::debug!(%server, version, "accepted the rules of the management server (ACK)");
             }
             Event::Answered(Response::Refused(version)) => {
                 self.metrics.record_refused();
                 let server = server.clone();
                 self.refusals.log((), || {
                     move |times| {
-                        let told = "the management server hears that its rules are refused, and why";
+                        let told = "rejected the rules of the management server (NACK)";
                         tracing::warn!(%server, version, times, "{told}");
                     }
                 });
@@ -213,7 +213,7 @@ impl Teller {
                 let (resources, names) = (names.len(), some(&names));
                 tracing::warn!(
                     %server, resources, names, ?stay,
-                    "the management server has not named these since it came back: they stay in force for a while"
+                    "keeping rules that the management server no longer lists since it reconnected"
                 );
             }
             Event::Stray(type_url) => {
@@ -221,7 +221,8 @@ impl Teller {
                 // The server may repeat this without end.
                 self.strays.log((), || {
                     move |times| {
-                        let told = "the management server sends what nobody has asked for: ignored";
+                        let told = "ignoring a response of the management server for a resource type that was not \
+                                    requested";
                         tracing::warn!(%server, type_url, times, "{told}");
                     }
                 });
@@ -262,14 +263,14 @@ impl Teller {
     /// Probes the address, and describes what answers there if it is not a management server.
     async fn look(&self) -> Option<String> {
         let found = match probe::probe(&self.server.to_string(), LOOK).await {
-            Found::UnknownHost => "the name has no address: see CONFIG_GRPC_XDS_SERVER_URL",
-            Found::Nobody => "nobody listens there: is the management server running? see CONFIG_GRPC_XDS_SERVER_URL",
-            Found::Tls if !self.secure => "TLS is spoken there: set CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
-            Found::Http2 if self.secure => "no TLS is spoken there: unset CONFIG_GRPC_XDS_SERVER_USE_TLS",
-            Found::Http => "HTTP/1.1 is spoken there, not gRPC: see CONFIG_GRPC_XDS_SERVER_URL",
-            Found::Redis => "Redis is there, no management server: see CONFIG_GRPC_XDS_SERVER_URL",
-            Found::Silent => "it takes connections and says nothing",
-            Found::Other(said) => return Some(format!("something else is spoken there, which says {said:?}")),
+            Found::UnknownHost => "its name does not resolve: see CONFIG_GRPC_XDS_SERVER_URL",
+            Found::Nobody => "connection refused: is the management server running? see CONFIG_GRPC_XDS_SERVER_URL",
+            Found::Tls if !self.secure => "the port uses TLS: set CONFIG_GRPC_XDS_SERVER_USE_TLS=true",
+            Found::Http2 if self.secure => "the port does not use TLS: unset CONFIG_GRPC_XDS_SERVER_USE_TLS",
+            Found::Http => "the port speaks HTTP/1.1, not gRPC: see CONFIG_GRPC_XDS_SERVER_URL",
+            Found::Redis => "the port belongs to Redis, not to a management server: see CONFIG_GRPC_XDS_SERVER_URL",
+            Found::Silent => "the server accepts connections and sends nothing",
+            Found::Other(said) => return Some(format!("the port speaks another protocol; it sends {said:?}")),
             Found::Tls | Found::Http2 | Found::Closes | Found::Unreachable(_) => return None,
         };
         Some(found.to_owned())

@@ -101,7 +101,7 @@ pub async fn serve(
     let ports =
         Ports::open(&settings, threads, redis.as_ref().map_or(0, |redis| redis.connections + SHARED_CONNECTIONS))
             .await?;
-    let workers = Workers::start(threads).context("cannot start the threads that answer calls")?;
+    let workers = Workers::start(threads).context("cannot start the worker threads")?;
 
     let metrics = Metrics::new(settings.answers.near_limit_ratio)?;
     let metrics = match settings.statistics.value_series() {
@@ -216,7 +216,7 @@ fn origin(settings: &Settings, metrics: &Metrics, hangups: Hangups) -> anyhow::R
 /// Reads adjustments and ends them when they expire, forever. An adjustment that did not end would keep denying or
 /// allowing requests.
 async fn keep<S: Store>(adjustments: Arc<Adjustments<S>>) {
-    let panicked = |error: &JoinError| tracing::error!(%error, retry = ?RETRY, "a panic while adjustments are kept");
+    let panicked = |error: &JoinError| tracing::error!(%error, retry = ?RETRY, "a panic while updating adjustments");
     let task = || {
         let adjustments = Arc::clone(&adjustments);
         async move { match adjustments.keep().await {} }
@@ -226,7 +226,9 @@ async fn keep<S: Store>(adjustments: Arc<Adjustments<S>>) {
 
 /// Announces this instance to the fleet, and reads the heartbeats of the others, forever.
 async fn meet<S: Store>(fleet: Arc<Fleet<S>>) {
-    let panicked = |error: &JoinError| tracing::error!(%error, retry = ?RETRY, "a panic while replicas are heard");
+    let panicked = |error: &JoinError| {
+        tracing::error!(%error, retry = ?RETRY, "a panic while exchanging heartbeats with other instances");
+    };
     let task = || {
         let fleet = Arc::clone(&fleet);
         async move { match fleet.keep().await {} }

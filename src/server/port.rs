@@ -133,7 +133,7 @@ impl Port {
                 },
                 Err(error) => {
                     self.failures
-                        .log((), || move |times| tracing::error!(%error, times, "cannot take a gRPC connection"));
+                        .log((), || move |times| tracing::error!(%error, times, "cannot accept a gRPC connection"));
                     tokio::time::sleep(PAUSE).await;
                 }
             }
@@ -173,15 +173,15 @@ impl Port {
         self.refusals.log(refusal, || {
             move |times| match refusal {
                 Refusal::New => {
-                    tracing::warn!(times, "as many gRPC connections as may be are open: others were closed");
+                    tracing::warn!(times, "GRPC_MAX_CONNECTIONS is reached: new connections were closed");
                 }
                 Refusal::Beginning => tracing::warn!(
                     times,
-                    "as many gRPC connections as may be are open: some that had not begun were closed for others"
+                    "GRPC_MAX_CONNECTIONS is reached: connections without a finished handshake were closed for new ones"
                 ),
                 Refusal::Idle => tracing::warn!(
                     times,
-                    "as many gRPC connections as may be are open: the longest idle were closed for new ones"
+                    "GRPC_MAX_CONNECTIONS is reached: the longest idle connections were closed for new ones"
                 ),
             }
         });

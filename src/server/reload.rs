@@ -121,7 +121,7 @@ async fn load_and_watch<S: Store>(files: Files, target: &Target<S>) -> anyhow::R
 /// later change.
 async fn load_first<S: Store>(loader: Loader, wrong: WrongAtFirst, target: &Target<S>) -> anyhow::Result<Fingerprint> {
     let load = move || (Fingerprint::of(&loader.sources), loader.load(Pace::Alone));
-    let (seen, loaded) = spawn_blocking(load).await.context("a panic while the rules are read, see above")?;
+    let (seen, loaded) = spawn_blocking(load).await.context("a panic while loading the rules, see above")?;
     match loaded {
         Ok(Loaded { rules, warnings, .. }) => {
             warn_of(&warnings);
@@ -133,9 +133,9 @@ async fn load_first<S: Store>(loader: Loader, wrong: WrongAtFirst, target: &Targ
         Err(error) if wrong == WrongAtFirst::Wait => {
             target.metrics.record_load_error();
             target.serving.refused().await;
-            tracing::error!("the rules are refused, not serving until they are right:\n{error}");
+            tracing::error!("the rules are rejected, not serving until they are corrected:\n{error}");
         }
-        Err(error) => bail!("the rules are refused:\n{error}"),
+        Err(error) => bail!("the rules are rejected:\n{error}"),
     }
     Ok(seen)
 }
@@ -183,7 +183,7 @@ impl<S: Store> Target<S> {
         self.metrics.record_load_error();
         move |times| {
             let times = (times > 1).then_some(times);
-            tracing::error!(times, "changed rules are refused, the old ones stay in force:\n{error}");
+            tracing::error!(times, "changed rules are rejected, the previous ones stay in force:\n{error}");
         }
     }
 
@@ -191,7 +191,7 @@ impl<S: Store> Target<S> {
     fn warn_of_usage(&self) {
         let snapshot = self.limiter.snapshot();
         if self.in_memory && snapshot.rules.limits().any(|(_, limit)| limit.config.options.usage.is_some()) {
-            tracing::warn!("usage is kept in memory, and is gone when this process ends: set REDIS_URL to keep it");
+            tracing::warn!("usage is kept in memory and lost when this process ends: set REDIS_URL to keep it");
         }
     }
 
@@ -232,11 +232,11 @@ fn report_changes(summary: &Summary, (rules, domains): (usize, usize)) {
             removed,
             changed,
             afresh,
-            "the rules have been read again, and limit the same"
+            "the rules were reloaded, their limits are unchanged"
         );
     }
     tracing::info!(rules, domains, added, removed, changed, afresh, "new rules are in force: {totals}");
-    tracing::info!("what new rules change:\n{}", summary.to_string().trim_end());
+    tracing::info!("changes of the new rules:\n{}", summary.to_string().trim_end());
 }
 
 /// Keeps rules that are no longer in force until no request uses them, then frees them on a thread where this delays no
@@ -252,7 +252,7 @@ async fn retire(old: Arc<Snapshot>) {
 
 pub(super) fn panicked(error: &tokio::task::JoinError, metrics: &Metrics) {
     metrics.record_load_error();
-    tracing::error!(%error, retry = ?RETRY, "a panic while rules are read, the old ones stay in force");
+    tracing::error!(%error, retry = ?RETRY, "a panic while reloading the rules, the previous ones stay in force");
 }
 
 fn warn_of(warnings: &[Problem]) {

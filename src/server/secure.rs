@@ -34,7 +34,7 @@ pub(super) struct Words {
 pub(super) fn secure(PeerTls { files, name }: PeerTls, words: &'static Words) -> anyhow::Result<Handshake> {
     files.load().context(words.tls)?;
     let server = ServerName::try_from(name.clone());
-    let server = server.with_context(|| format!("{name:?} is no name: see {}", words.name))?;
+    let server = server.with_context(|| format!("{name:?} is not a host name: see {}", words.name))?;
     Ok(Arc::new(move |connection| {
         let (files, server) = (files.clone(), server.clone());
         Box::pin(async move {
@@ -53,7 +53,7 @@ impl Words {
             HandshakeError::PlainText => self.plain_text,
             HandshakeError::Untrusted(_) => self.untrusted,
             HandshakeError::WrongName(_) => self.wrong_name,
-            HandshakeError::Expired(_) => "the server needs another",
+            HandshakeError::Expired(_) => "the server needs a valid certificate",
             HandshakeError::Refused(_) => self.refused,
             _ => return io::Error::other(error.to_string()),
         };

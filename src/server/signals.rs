@@ -48,7 +48,7 @@ impl Hangups {
         let heard = Arc::clone(&kept);
         tokio::spawn(async move {
             while hangups.recv().await.is_some() {
-                tracing::info!(signal = "SIGHUP", "the rules are read again, after a load that is going on");
+                tracing::info!(signal = "SIGHUP", "the rules are reloaded, after the load in progress");
                 heard.notify_one();
             }
         });
@@ -70,7 +70,7 @@ async fn not_before(time: Instant, mut next: impl AsyncFnMut() -> &'static str) 
         if Instant::now() >= time {
             return signal;
         }
-        tracing::info!(signal, "this signal is one with the first, which came within a second before");
+        tracing::info!(signal, "ignoring a second signal within one second of the first");
     }
 }
 

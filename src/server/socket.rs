@@ -23,7 +23,7 @@ pub(super) struct Bound {
 /// # Errors
 /// If no address of that name can be bound; the error is that of the last address.
 pub(super) async fn bind(host: &str, port: u16) -> io::Result<Bound> {
-    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
+    let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name does not resolve");
     for address in lookup_host((host, port)).await? {
         let bound = if address.ip().is_unspecified() { bind_every(port) } else { bind_one(address) };
         match bound {
@@ -58,7 +58,7 @@ fn bind_one(address: SocketAddr) -> io::Result<Bound> {
         socket.set_only_v6(false)?;
     }
     socket.bind(&SockAddr::from(address))?;
-    let no_address = || io::Error::other("the system does not say where the socket is bound");
+    let no_address = || io::Error::other("cannot get the address that the socket is bound to");
     let address = socket.local_addr()?.as_socket().ok_or_else(no_address)?;
     Ok(Bound { socket, address })
 }

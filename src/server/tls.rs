@@ -76,21 +76,24 @@ impl Tls {
         let advice = match error {
             // Usual for a probe that only checks whether the port is open.
             HandshakeError::Closed | HandshakeError::Timeout => return tracing::debug!(%client, "{error}"),
-            HandshakeError::PlainText => "let it speak TLS, or unset GRPC_SERVER_USE_TLS",
-            HandshakeError::NoCertificate => "give it one that an authority in GRPC_CLIENT_TLS_CACERT has signed",
+            HandshakeError::PlainText => "use TLS in the client, or unset GRPC_SERVER_USE_TLS",
+            HandshakeError::NoCertificate => {
+                "give the client one that an authority in GRPC_CLIENT_TLS_CACERT has signed"
+            }
             HandshakeError::Untrusted(_) => "an authority in GRPC_CLIENT_TLS_CACERT must have signed it",
             HandshakeError::WrongName(_) => "see GRPC_CLIENT_TLS_SAN",
-            HandshakeError::Expired(_) => "give it another",
+            HandshakeError::Expired(_) => "give the client a valid certificate",
             HandshakeError::Refused(_) => {
-                "does it trust the authority of GRPC_SERVER_TLS_CERT, and want a name that is in there?"
+                "does it trust the authority that signed GRPC_SERVER_TLS_CERT, and ask for a name in that certificate?"
             }
             HandshakeError::NothingInCommon(_) => "the port speaks gRPC (ALPN h2) in TLS 1.2 or 1.3",
-            HandshakeError::Broken(_) => "is it a client of gRPC?",
+            HandshakeError::Broken(_) => "is it a gRPC client?",
         };
-        self.failures.log(
-            error.kind(),
-            || move |times| tracing::warn!(%client, times, "a gRPC client gets no connection: {error}: {advice}"),
-        );
+        self.failures.log(error.kind(), || {
+            move |times| {
+                tracing::warn!(%client, times, "TLS handshake with a gRPC client failed: {error}: {advice}")
+            }
+        });
     }
 
     /// Records a client that was admitted, but would not be with GRPC_CLIENT_TLS_CACERT.
@@ -102,7 +105,7 @@ impl Tls {
         };
         self.metrics.record_unverified_client(certificate);
         self.unverified.log(certificate, || {
-            let told = "a client that GRPC_CLIENT_TLS_CACERT would keep out";
+            let told = "GRPC_CLIENT_TLS_CACERT would reject this client";
             move |times| tracing::info!(%client, times, certificate = said, "{told}")
         });
     }
@@ -120,7 +123,7 @@ impl Tls {
             Err(TlsErrors(errors)) => {
                 self.metrics.record_tls_reload_error();
                 for error in errors {
-                    tracing::error!("changed certificates are refused, the old ones stay in force: {error}");
+                    tracing::error!("changed certificates are rejected, the previous ones stay in force: {error}");
                 }
             }
         })
@@ -189,10 +192,9 @@ fn line(held: &Held, standing: Standing) -> Option<(Level, String)> {
             Level::Error,
             format!("the certificate of {file} expired {} ago: replace the file", format_duration(ago)),
         )),
-        Standing::NotYet(after) => Some((
-            Level::Error,
-            format!("the certificate of {file} is not valid before {} are over", format_duration(after)),
-        )),
+        Standing::NotYet(after) => {
+            Some((Level::Error, format!("the certificate of {file} only becomes valid in {}", format_duration(after))))
+        }
     }
 }
 
@@ -207,17 +209,17 @@ pub(super) fn client_flags(files: &ServerFiles) -> &'static str {
 /// Describes what clients must present.
 fn demand(clients: &Clients) -> String {
     match clients {
-        Clients::Unasked => "asks clients for no certificate".into(),
+        Clients::Unasked => "does not ask clients for certificates".into(),
         Clients::Observed(authorities) => format!(
-            "lets clients in without a certificate, too: {authorities} only tells which GRPC_CLIENT_TLS_CACERT would \
-             keep out"
+            "accepts clients without a certificate, too; {authorities} is only used to report clients that \
+             GRPC_CLIENT_TLS_CACERT would reject"
         ),
         Clients::Required { authorities, names } if names.is_empty() => {
-            format!("lets clients in whose certificate {authorities} has signed")
+            format!("accepts clients with a certificate signed by {authorities}")
         }
         Clients::Required { authorities, names } => {
             let names: Vec<_> = names.iter().map(ToString::to_string).collect();
-            format!("lets clients in whose certificate {authorities} has signed for {}", names.join(" or "))
+            format!("accepts clients with a certificate signed by {authorities} for {}", names.join(" or "))
         }
     }
 }

@@ -24,7 +24,7 @@ pub struct SocketFile {
 /// If another process listens there, if a file of another kind exists there, or if the system denies access.
 pub(super) fn listen(path: &Path, mode: u32) -> anyhow::Result<(SocketFile, UnixListener)> {
     vacate(path)?;
-    let listener = UnixListener::bind(path).context("cannot make the socket: may this process write there?")?;
+    let listener = UnixListener::bind(path).context("cannot create the socket: may this process write there?")?;
     let identity = identity(&fs::symlink_metadata(path)?);
     let file = SocketFile { path: path.to_owned(), identity };
     fs::set_permissions(path, Permissions::from_mode(mode)).context("cannot set its mode (GRPC_UDS_MODE)")?;
@@ -40,24 +40,24 @@ pub(super) fn vacate(path: &Path) -> anyhow::Result<()> {
         && !folder.as_os_str().is_empty()
         && !folder.exists()
     {
-        bail!("there is no folder {}", folder.display());
+        bail!("the folder {} does not exist", folder.display());
     }
     let there = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         there => there?,
     };
     if !there.file_type().is_socket() {
-        bail!("there is something else than a socket: move it away, or name another path");
+        bail!("the path exists and is not a socket: move the file, or choose another path");
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             fs::remove_file(path).context("cannot remove the socket of a process that has ended")?;
-            tracing::info!(path = %path.display(), "replacing a socket on which nobody listens");
+            tracing::info!(path = %path.display(), "replacing a socket that no process listens on");
             Ok(())
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error).context("cannot find out whether somebody listens there"),
-        Ok(_) => bail!("another process listens there: end it, or name another path"),
+        Err(error) => Err(error).context("cannot detect whether a process listens on it"),
+        Ok(_) => bail!("another process listens on it: end that process, or choose another path"),
     }
 }
 
@@ -112,9 +112,9 @@ mod tests {
         let path = folder.path().join("notes.txt");
         fs::write(&path, "mine").unwrap();
         let refused = listen(&path, 0o660).err().unwrap();
-        assert!(refused.to_string().contains("something else than a socket"), "{refused:#}");
+        assert!(refused.to_string().contains("is not a socket"), "{refused:#}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
         let refused = listen(&folder.path().join("none/gate.sock"), 0o660).err().unwrap();
-        assert!(format!("{refused:#}").contains("there is no folder"), "{refused:#}");
+        assert!(format!("{refused:#}").contains("does not exist"), "{refused:#}");
     }
 }

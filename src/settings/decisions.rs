@@ -154,7 +154,7 @@ impl DecisionSettings {
             names.iter().filter(move |_| is_idle).map(move |name| (*name, why))
         };
         let of_log = idle(is_off, &OF_LOG, "DECISION_LOG is off");
-        let of_file = idle(!is_file, &OF_FILE, "DECISION_LOG is no file");
+        let of_file = idle(!is_file, &OF_FILE, "DECISION_LOG is not a file");
         let of_what_if = idle(self.what_if_requests == 0, &["WHAT_IF_SAMPLE"], "WHAT_IF_REQUESTS is 0");
         let of_key = idle(!hashes, &["VALUES_KEY", "VALUES_KEY_FILE"], "nothing is hashed");
         of_log.chain(of_file).chain(of_what_if).chain(of_key).collect()

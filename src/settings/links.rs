@@ -11,11 +11,11 @@ pub fn port(variable: &'static str) -> impl Fn(&str) -> Result<u16, String> + Cl
     move |text| {
         text.parse().map_err(|_| match variable.strip_suffix("_PORT") {
             Some(service) if is_address(text) => format!(
-                "not a port, but what Kubernetes sets {variable} to where a Service has the name `{}`: set {variable} \
-                 in the container's env, or enableServiceLinks: false on the pod, or give the Service another name",
+                "not a port, but the value that Kubernetes sets for a Service named `{}`: set {variable} in the \
+                 container's env, or enableServiceLinks: false on the pod, or rename the Service",
                 service.to_lowercase().replace('_', "-")
             ),
-            None if is_address(text) => "an address, as Kubernetes has them for Services: write the port alone".into(),
+            None if is_address(text) => "an address, as Kubernetes sets it for Services: write only the port".into(),
             _ => format!("must be a whole number from 0 to {}", u16::MAX),
         })
     }
@@ -65,8 +65,8 @@ mod tests {
     #[test]
     fn a_service_with_the_name_of_a_setting_is_named() {
         let told = port("GRPC_PORT")("tcp://10.0.0.1:8081").unwrap_err();
-        assert!(told.contains("a Service has the name `grpc`"), "{told}");
-        assert!(port("PORT")("tcp://10.0.0.1:8080").unwrap_err().contains("write the port alone"));
+        assert!(told.contains("a Service named `grpc`"), "{told}");
+        assert!(port("PORT")("tcp://10.0.0.1:8080").unwrap_err().contains("write only the port"));
         assert_eq!(port("PORT")("8080"), Ok(8080));
         for wrong in ["65536", "-1", "http", ""] {
             assert_eq!(port("PORT")(wrong).unwrap_err(), "must be a whole number from 0 to 65535");

@@ -75,7 +75,7 @@ pub fn misspelt(environment: &Environment, concerned: &BTreeSet<String>) -> Vec<
     let settings = super::names();
     let known: Vec<String> = settings.iter().cloned().chain(reference::names().map(str::to_owned)).collect();
     let is_known = |name: &str| settings.contains(name) || reference::is_name(name) || name.starts_with(OF_LOGS);
-    let is_read = |name: &String| concerned.contains(reference::beside(name).unwrap_or(name));
+    let is_read = |name: &String| concerned.contains(reference::closest(name).unwrap_or(name));
     let unknown = environment.iter().filter(|(name, value)| !is_known(name) && !is_service_link(name, value));
     let meant = |variable: &str| {
         let given = without_prefix(variable);

@@ -134,8 +134,8 @@ pub enum SettingsError {
     NoRules,
     /// The rules come from a source that this command does not read.
     #[error(
-        "the rules come from a management server (CONFIG_TYPE=GRPC_XDS_SOTW): name files with --rules PATH, or ask the \
-         running service"
+        "the rules come from a management server (CONFIG_TYPE=GRPC_XDS_SOTW): name files with --rules PATH, or query \
+         the running service"
     )]
     RulesElsewhere,
     /// The store is Redis, without an address.
@@ -148,7 +148,7 @@ pub enum SettingsError {
     #[error("REDIS_URL is the path of a Unix socket: write host:port there, or unix here")]
     SocketType,
     /// TLS on a Unix socket, which sends nothing over a network.
-    #[error("REDIS_URL is a Unix socket, where no TLS is spoken: unset it")]
+    #[error("REDIS_URL is a Unix socket, which does not use TLS: unset it")]
     SocketTls,
     /// One of two files that are needed together.
     #[error("needs both REDIS_TLS_CLIENT_CERT and REDIS_TLS_CLIENT_KEY, or neither")]
@@ -166,7 +166,7 @@ pub enum SettingsError {
     #[error("has {1} characters, which is too easy to guess: it needs at least {MIN_TOKEN}")]
     ShortAdminToken(&'static str, usize),
     /// The token for reading is also the token for changes.
-    #[error("is the ADMIN_TOKEN, with which everything may be changed: choose another")]
+    #[error("is the same as the ADMIN_TOKEN, which permits changes: choose another")]
     SameAdminTokens,
     /// TLS without a certificate.
     #[error("needs GRPC_SERVER_TLS_CERT, the file of the server's certificate")]
@@ -193,7 +193,7 @@ pub enum SettingsError {
     #[error("{0}")]
     Mogrifier(String),
     /// A header that HTTP cannot carry.
-    #[error("not the name of a header: use letters, digits and dashes")]
+    #[error("not a header name: use letters, digits and dashes")]
     HeaderName(&'static str),
     /// Values are to be hashed without a key.
     #[error("needs VALUES_KEY, or VALUES_KEY_FILE, of at least {MIN_TOKEN} characters")]

@@ -75,7 +75,7 @@ pub(super) fn endpoint(text: &str) -> Result<Uri, String> {
 pub(super) fn headers(text: &str) -> Result<Pairs, String> {
     let pairs = pairs(text)?;
     match pairs.0.iter().find(|(name, value)| !is_header(name, value)) {
-        Some((name, _)) => Err(format!("{name:?} is no header that HTTP can carry")),
+        Some((name, _)) => Err(format!("{name:?} is not a valid HTTP header name")),
         None => Ok(pairs),
     }
 }
@@ -87,7 +87,7 @@ fn is_header(name: &str, value: &str) -> bool {
 pub(super) fn pairs(text: &str) -> Result<Pairs, String> {
     let pair = |part: &str| {
         let (name, value) = part.split_once('=').ok_or("must be NAME=VALUE, separated by commas")?;
-        let value = percent_decode_str(value.trim()).decode_utf8().map_err(|_| "a value is no UTF-8")?;
+        let value = percent_decode_str(value.trim()).decode_utf8().map_err(|_| "a value is not UTF-8")?;
         Ok((name.trim().to_owned(), value.into_owned()))
     };
     text.split(',').filter(|part| !part.trim().is_empty()).map(pair).collect::<Result<_, String>>().map(Pairs)

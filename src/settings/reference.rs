@@ -21,7 +21,7 @@ struct Row {
     /// Values that ask for nothing.
     harmless: &'static [&'static str],
     /// The closest setting here: commands that read it report these variables.
-    beside: &'static str,
+    closest: &'static str,
     advice: &'static str,
 }
 
@@ -34,96 +34,98 @@ const SWITCH: &[&str] = &["0", "f", "F", "false", "False", "FALSE", "1", "t", "T
 /// No value is harmless.
 const NONE: &[&str] = &[];
 
-const SHARED: &str = "calls share connections, and OVERLOAD says what happens where too many wait";
+const SHARED: &str = "calls share connections; OVERLOAD sets what happens when too many calls are queued";
 const NO_MEMCACHED: &str = "Memcached is not supported; unset it, and set REDIS_URL";
-const NO_PIPELINE: &str = "calls that come together go to Redis together, without waiting for others";
+const NO_PIPELINE: &str = "calls that arrive at the same time are sent to Redis together, without waiting for more";
 
 const ROWS: &[Row] = &[
-    told(
+    row(
         &["GOMAXPROCS"],
         NONE,
         "WORKER_THREADS",
-        "Go's runtime reads it, and Tollgate has none; WORKER_THREADS is one for each core that the process may use",
+        "only Go's runtime reads it; WORKER_THREADS defaults to the number of cores available to the process",
     ),
-    told(
+    row(
         &["GODEBUG", "GOGC", "GOMEMLIMIT", "GOTRACEBACK"],
         NONE,
         "WORKER_THREADS",
-        "Go's runtime reads it, and Tollgate has none; nor does it collect garbage",
+        "only Go's runtime reads it; Tollgate has no garbage collector",
     ),
-    told(
+    row(
         &["GRPC_GO_LOG_SEVERITY_LEVEL", "GRPC_GO_LOG_VERBOSITY_LEVEL"],
         NONE,
         "LOG_LEVEL",
-        "Go's gRPC reads it; set LOG_LEVEL, which can name a module",
+        "only Go's gRPC reads it; set LOG_LEVEL, which can name a module",
     ),
-    told(
+    row(
         &["RUNTIME_IGNOREDOTFILES"],
         ON,
         "RULES",
-        "files and folders that begin with a dot are never read; in a ConfigMap they are a second copy of all rules",
+        "files and folders whose names begin with a dot are never read; in a ConfigMap they would be a second copy of \
+         all rules",
     ),
-    told(
+    row(
         &["RUNTIME_WATCH_ROOT"],
         SWITCH,
         "RULES",
-        "every change below the folder of rules is noticed, including links that are swapped",
+        "every change below the folder of rules is detected, including swapped links",
     ),
-    told(
+    row(
         &["MAX_CONCURRENT_REQUESTS"],
         NONE,
         "GRPC_MAX_CONCURRENT_STREAMS",
-        "calls are bounded by connection (GRPC_MAX_CONCURRENT_STREAMS), and by the queue for Redis (REDIS_QUEUE_SIZE)",
+        "the number of calls is limited by connection (GRPC_MAX_CONCURRENT_STREAMS) and by the queue for Redis \
+         (REDIS_QUEUE_SIZE)",
     ),
-    told(
+    row(
         &["REQUEST_TIMEOUT"],
         &["0", "0s"],
         "REDIS_TIMEOUT",
-        "REDIS_TIMEOUT and the caller's own gRPC deadline bound a call",
+        "REDIS_TIMEOUT and the gRPC deadline of the caller limit the time of a call",
     ),
-    told(
+    row(
         &["REDIS_OP_TIMEOUT", "REDIS_PERSECOND_OP_TIMEOUT"],
         &["0", "0s"],
         "REDIS_TIMEOUT",
-        "REDIS_TIMEOUT bounds every wait for Redis, commands among them",
+        "REDIS_TIMEOUT limits every wait for Redis, including commands",
     ),
-    told(
+    row(
         &["LIMIT_ALL_DESCRIPTORS_HEADERS_ENABLED"],
         OFF,
         "LIMIT_RESPONSE_HEADERS_ENABLED",
         "LIMIT_RESPONSE_HEADERS_FORMAT=ietf lists every limit of a request",
     ),
-    told(
+    row(
         &["LIMIT_REQUEST_HEADERS_ENABLED"],
         OFF,
         "LIMIT_RESPONSE_HEADERS_ENABLED",
-        "headers are added to responses, and not to requests on their way to an upstream",
+        "headers are added to responses, not to requests to an upstream",
     ),
-    told(
+    row(
         &["REDIS_CLOSE_CONNECTION_ON_READONLY_ERROR"],
         SWITCH,
         "REDIS_URL",
-        "a Redis that has become a replica is left, and its primary looked for, in any case",
+        "Tollgate always leaves a Redis that has become a replica and looks for its primary",
     ),
-    told(
+    row(
         &["SOFT_BREACH_HEADER_RATIO"],
         &["0"],
         "NEAR_LIMIT_RATIO",
-        "no header tells that a limit is nearly used up; tollgate_near_limit_hits_total counts it",
+        "no header shows that a limit is nearly used up; tollgate_near_limit_hits_total counts it",
     ),
-    told(
+    row(
         &["REDIS_AWS_IAM_AUTH"],
         OFF,
         "REDIS_AUTH_FILE",
-        "a token of AWS IAM can be in the file that REDIS_AUTH_FILE names, which is read again when it changes",
+        "an AWS IAM token can be in the file that REDIS_AUTH_FILE names, which is reread when it changes",
     ),
-    told(
+    row(
         &["ENABLE_NEGATIVE_HITS"],
         ON,
         "RULES",
         "hits are refunded by is_negative_hits unless the limit says give_back: false",
     ),
-    told(
+    row(
         &[
             "REDIS_PERSECOND_CLUSTER_PIPELINE_PARALLELISM",
             "REDIS_PERSECOND_PIPELINE_LIMIT",
@@ -133,18 +135,23 @@ const ROWS: &[Row] = &[
         "REDIS_PERSECOND_URL",
         NO_PIPELINE,
     ),
-    told(&["REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR"], NONE, "REDIS_PERSECOND_URL", SHARED),
-    told(&["REDIS_PERSECOND_TIMEOUT"], NONE, "REDIS_TIMEOUT", "that holds for both Redises, and for all waiting"),
-    told(&["REDIS_CLUSTER_PIPELINE_PARALLELISM"], NONE, "REDIS_URL", NO_PIPELINE),
-    told(&["REDIS_PIPELINE_LIMIT", "REDIS_PIPELINE_WINDOW"], &["0", "0s"], "REDIS_URL", NO_PIPELINE),
-    told(&["REDIS_POOL_ON_EMPTY_BEHAVIOR"], NONE, "REDIS_URL", SHARED),
-    told(
+    row(&["REDIS_PERSECOND_POOL_ON_EMPTY_BEHAVIOR"], NONE, "REDIS_PERSECOND_URL", SHARED),
+    row(
+        &["REDIS_PERSECOND_TIMEOUT"],
+        NONE,
+        "REDIS_TIMEOUT",
+        "REDIS_TIMEOUT applies to both Redis servers and to every wait",
+    ),
+    row(&["REDIS_CLUSTER_PIPELINE_PARALLELISM"], NONE, "REDIS_URL", NO_PIPELINE),
+    row(&["REDIS_PIPELINE_LIMIT", "REDIS_PIPELINE_WINDOW"], &["0", "0s"], "REDIS_URL", NO_PIPELINE),
+    row(&["REDIS_POOL_ON_EMPTY_BEHAVIOR"], NONE, "REDIS_URL", SHARED),
+    row(
         &["REDIS_STARTUP_INITIAL_INTERVAL", "REDIS_STARTUP_MAX_ELAPSED_TIME", "REDIS_STARTUP_MAX_INTERVAL"],
         NONE,
         "REDIS_URL",
-        "Tollgate starts without Redis, too, and connects as soon as Redis is there",
+        "Tollgate also starts without Redis, and connects as soon as Redis is available",
     ),
-    told(
+    row(
         &[
             "MEMCACHE_HOST_PORT",
             "MEMCACHE_MAX_IDLE_CONNS",
@@ -158,18 +165,18 @@ const ROWS: &[Row] = &[
         "BACKEND_TYPE",
         NO_MEMCACHED,
     ),
-    told(&["MEMCACHE_TLS", "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION"], OFF, "BACKEND_TYPE", NO_MEMCACHED),
+    row(&["MEMCACHE_TLS", "MEMCACHE_TLS_SKIP_HOSTNAME_VERIFICATION"], OFF, "BACKEND_TYPE", NO_MEMCACHED),
 ];
 
 /// Prefix of the variables of mogrifiers that `USE_DOG_STATSD_MOGRIFIERS` lists.
 const MOGRIFIER: &str = "DOG_STATSD_MOGRIFIER_";
-const fn told(
+const fn row(
     names: &'static [&'static str],
     harmless: &'static [&'static str],
-    beside: &'static str,
+    closest: &'static str,
     advice: &'static str,
 ) -> Row {
-    Row { names, harmless, beside, advice }
+    Row { names, harmless, closest, advice }
 }
 
 /// Returns whether `envoyproxy/ratelimit` has this variable and Tollgate does not.
@@ -183,8 +190,8 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// Returns the closest setting here to one of these variables.
-pub(super) fn beside(name: &str) -> Option<&'static str> {
-    ROWS.iter().find(|row| row.names.contains(&name)).map(|row| row.beside)
+pub(super) fn closest(name: &str) -> Option<&'static str> {
+    ROWS.iter().find(|row| row.names.contains(&name)).map(|row| row.closest)
 }
 
 /// Returns the variables in the environment that ask for something unsupported, if their closest setting is in
@@ -192,7 +199,7 @@ pub(super) fn beside(name: &str) -> Option<&'static str> {
 pub fn unsupported(environment: &Environment, settings: &BTreeSet<String>) -> Vec<Unsupported> {
     let of_row = |row: &'static Row| {
         let set = row.names.iter().filter_map(|name| Some((*name, environment.get(name)?)));
-        let set = set.filter(|(_, value)| settings.contains(row.beside) && !row.harmless.contains(value));
+        let set = set.filter(|(_, value)| settings.contains(row.closest) && !row.harmless.contains(value));
         set.map(|(name, value)| Unsupported { setting: format!("{name}={}", on_one_line(value)), advice: row.advice })
     };
     ROWS.iter().flat_map(of_row).collect()
@@ -244,7 +251,7 @@ mod tests {
         }
         let stale: Vec<_> = names().filter(|name| !variables.contains(name)).collect();
         assert!(stale.is_empty() && variables.len() > 100, "{stale:?}");
-        let unknown: Vec<_> = ROWS.iter().map(|row| row.beside).filter(|name| !settings.contains(*name)).collect();
+        let unknown: Vec<_> = ROWS.iter().map(|row| row.closest).filter(|name| !settings.contains(*name)).collect();
         assert!(unknown.is_empty(), "{unknown:?} are no settings");
     }
 }

@@ -258,7 +258,7 @@ fn backend() -> impl TypedValueParser<Value = Backend> {
     let memcached = PossibleValue::new("memcache").alias("memcached").hide(true);
     let ours = Backend::value_variants().iter().filter_map(Backend::to_possible_value);
     PossibleValuesParser::new(ours.chain([memcached])).try_map(|given| {
-        let message = "there is no Memcached: use redis, with REDIS_URL, or memory, where there is one replica";
+        let message = "Memcached is not supported: use redis, with REDIS_URL, or memory for a single instance";
         Backend::from_str(&given, true).map_err(|_| message)
     })
 }
@@ -266,7 +266,7 @@ fn backend() -> impl TypedValueParser<Value = Backend> {
 /// Parses a prefix without braces: the first braces of a counter's name must be those around its descriptor.
 fn key_prefix(text: &str) -> Result<String, String> {
     if text.contains(['{', '}']) {
-        return Err("must have no braces: they mean a slot to a Redis Cluster".into());
+        return Err("must not contain braces, which select a slot in a Redis Cluster".into());
     }
     Ok(text.to_owned())
 }

@@ -38,7 +38,7 @@ const CONNECT_RETRY_INTERVAL: Duration = Duration::from_secs(3);
 const BACKOFF_INITIAL_INTERVAL: Duration = Duration::from_secs(10);
 const BACKOFF_MAX_INTERVAL: Duration = Duration::from_secs(60);
 
-const CONNECTIONS: &str = "calls share connections, and a process has 1 to 100 of them";
+const CONNECTIONS: &str = "calls share connections, of which a process has 1 to 100";
 const DEFAULT: &str = "a duration of zero or less means the default";
 
 const ROWS: &[Row] = &[
@@ -47,37 +47,37 @@ const ROWS: &[Row] = &[
     Row {
         variable: "GRPC_MAX_CONCURRENT_STREAMS",
         counts_as: CountsAs::Most(STREAMS as i64),
-        why: "the number of calls on a connection has a bound",
+        why: "the number of calls on a connection is limited",
     },
     Row {
         variable: "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES",
         counts_as: CountsAs::Whole(*RESPONSE_BYTES.start() as i64, *RESPONSE_BYTES.end() as i64),
-        why: "a response has a gigabyte at most",
+        why: "a response is at most 1 GiB",
     },
     Row {
         variable: "LOCAL_CACHE_SIZE_IN_BYTES",
         counts_as: CountsAs::Whole(0, i64::MAX),
-        why: "a negative size remembers no denial",
+        why: "a negative size disables the cache",
     },
     Row {
         variable: "EXPIRATION_JITTER_MAX_SECONDS",
         counts_as: CountsAs::Whole(0, u32::MAX as i64),
-        why: "a counter expires no earlier than its window",
+        why: "a counter never expires before its window ends",
     },
     Row {
         variable: "NEAR_LIMIT_RATIO",
         counts_as: CountsAs::Number(0.0, 1.0),
-        why: "beyond 1 no hit is near its limit, and below 0 each is",
+        why: "above 1 no hit is near its limit, below 0 every hit is",
     },
     Row {
         variable: "TRACING_SAMPLING_RATE",
         counts_as: CountsAs::Number(0.0, 1.0),
-        why: "beyond 1 every call is sampled, and below 0 none is",
+        why: "above 1 every call is sampled, below 0 none is",
     },
     positive(
         "REDIS_TIMEOUT",
         REDIS_TIMEOUT,
-        "whatever waits for Redis has a deadline, because the failure mode must answer in time",
+        "every wait for Redis needs a deadline, because the failure mode must answer in time",
     ),
     positive("STATS_FLUSH_INTERVAL", STATS_FLUSH_INTERVAL, DEFAULT),
     positive("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", CONNECT_RETRY_INTERVAL, DEFAULT),
@@ -189,10 +189,10 @@ mod tests {
             ("REDIS_POOL_SIZE", "500", Some("counts as 100: calls share connections")),
             ("REDIS_PERSECOND_POOL_SIZE", "0", Some("counts as 1: calls share connections")),
             ("REDIS_POOL_SIZE", "100", None),
-            ("NEAR_LIMIT_RATIO", "1.5", Some("counts as 1: beyond 1 no hit is near")),
+            ("NEAR_LIMIT_RATIO", "1.5", Some("counts as 1: above 1 no hit is near")),
             ("NEAR_LIMIT_RATIO", "0.8", None),
             ("LOCAL_CACHE_SIZE_IN_BYTES", "-1", Some("counts as 0: a negative size")),
-            ("REDIS_TIMEOUT", "0", Some("counts as 100ms: whatever waits for Redis")),
+            ("REDIS_TIMEOUT", "0", Some("counts as 100ms: every wait for Redis")),
             ("REDIS_TIMEOUT", "-1s", Some("counts as 100ms")),
             ("REDIS_TIMEOUT", "5s", None),
             ("GRPC_MAX_CONCURRENT_STREAMS", "0", Some("counts as 100000: ")),

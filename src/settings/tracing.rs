@@ -380,20 +380,20 @@ impl TracingSettings {
             (Some(_), _) if self.tracing_sampling_rate.is_some() => {
                 Some("does nothing: TRACING_SAMPLING_RATE decides".to_owned())
             }
-            (Some(_), None) => Some(format!("is not known: parentbased_always_on is taken; {}", otel::SAMPLERS)),
+            (Some(_), None) => Some(format!("is unknown, parentbased_always_on is used instead: {}", otel::SAMPLERS)),
             _ => None,
         };
         let arg = self.otel_traces_sampler_arg.as_ref().and_then(|_| match known {
             _ if self.tracing_sampling_rate.is_some() => Some("does nothing: TRACING_SAMPLING_RATE decides".to_owned()),
             Some((_, None)) if self.sampler_share().is_none() => {
-                Some("is no number from 0 to 1: all are sampled, as with 1".to_owned())
+                Some("is not a number from 0 to 1: all traces are sampled, as with 1".to_owned())
             }
             Some((_, None)) => None,
-            _ => Some("does nothing: OTEL_TRACES_SAMPLER is no traceidratio".to_owned()),
+            _ => Some("does nothing: OTEL_TRACES_SAMPLER is not traceidratio".to_owned()),
         });
         let propagators = self.otel_propagators.as_deref().map(|names| otel::propagators(names).1);
         let propagators = propagators.filter(|unknown| !unknown.is_empty()).map(|unknown| {
-            format!("names {}, which is left out: tracecontext, b3 and b3multi are read", unknown.join(", "))
+            format!("names {}, which is ignored: tracecontext, b3 and b3multi are supported", unknown.join(", "))
         });
         let all = [("OTEL_TRACES_SAMPLER", sampler), (ARG, arg), ("OTEL_PROPAGATORS", propagators)];
         all.into_iter().filter_map(|(name, remark)| Some((name, remark?)))
@@ -405,14 +405,15 @@ impl TracingSettings {
             let taken = self.protocol().name();
             match (self.tracing_exporter_protocol, otel::protocol(word)) {
                 (Some(ours), known) if known != Some(ours) => {
-                    Some((name, format!("does nothing: TRACING_EXPORTER_PROTOCOL={taken} comes before it")))
+                    Some((name, format!("does nothing: TRACING_EXPORTER_PROTOCOL={taken} takes precedence")))
                 }
-                (None, None) => Some((name, format!("is not known: {taken} is taken; {}", otel::PROTOCOLS))),
+                (None, None) => Some((name, format!("is unknown, {taken} is used instead: {}", otel::PROTOCOLS))),
                 _ => None,
             }
         });
         let compression = self.compression().filter(|(_, word)| otel::compression(word).is_none());
-        let compression = compression.map(|(name, _)| (name, "is not known: none is taken; write gzip or none".into()));
+        let compression =
+            compression.map(|(name, _)| (name, "is unknown, none is used instead: write gzip or none".into()));
         let is_plain = self.endpoint().is_ok_and(|endpoint| endpoint.scheme_str() != Some("https"));
         let idle = self.files().into_iter().flatten().filter(move |_| is_plain);
         let idle = idle.map(|file| (file.name, "does nothing: the collector's URL is not https://".to_owned()));

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use super::connection::{Heard, Listening, exporter};
-use super::exporter::{Exporter, Told};
+use super::exporter::{Exporter, OutageLog};
 use super::queue::{Bounded, Waiting};
 use super::{Sampling, Spans};
 use crate::connect::{Connector, Handshake};
@@ -179,11 +179,11 @@ impl Exporting {
             .with_max_export_batch_size(options.queue.batch.min(options.queue.capacity))
             .with_scheduled_delay(options.queue.delay)
             .build();
-        let told = Told::new(&options.collector, heard);
+        let outages = OutageLog::new(&options.collector, heard);
         let exporter = Exporter {
             exporter: Arc::new(exporter),
             runtime,
-            told: Arc::new(told),
+            outages: Arc::new(outages),
             waiting: Arc::clone(&waiting),
             on_spans: Arc::clone(&on_spans),
         };
@@ -210,7 +210,7 @@ impl Exporting {
     pub async fn end(self, timeout: Duration) {
         let ended = tokio::task::spawn_blocking(move || self.provider.shutdown_with_timeout(timeout)).await;
         if !matches!(ended, Ok(Ok(()))) {
-            tracing::warn!("the collector has not taken the last spans: they are lost");
+            tracing::warn!("the collector did not accept the last spans in time: they are lost");
         }
     }
 }

@@ -20,13 +20,13 @@ use crate::telemetry::Throttle;
 pub(super) struct Exporter {
     pub(super) exporter: Arc<SpanExporter>,
     pub(super) runtime: Handle,
-    pub(super) told: Arc<Told>,
+    pub(super) outages: Arc<OutageLog>,
     pub(super) waiting: Arc<Waiting>,
     pub(super) on_spans: OnSpans,
 }
 
 /// The state of the collector as it was logged.
-pub(super) struct Told {
+pub(super) struct OutageLog {
     /// The collector's address, without a password.
     collector: String,
     timeout: Duration,
@@ -35,11 +35,11 @@ pub(super) struct Told {
     lines: Throttle<bool>,
 }
 
-impl Told {
-    pub(super) fn new(collector: &Collector, heard: Heard) -> Told {
+impl OutageLog {
+    pub(super) fn new(collector: &Collector, heard: Heard) -> OutageLog {
         let (scheme, rest) = collector.endpoint.split_once("://").unwrap_or(("", &collector.endpoint));
         let place = rest.rsplit_once('@').map_or(rest, |(_, place)| place);
-        Told {
+        OutageLog {
             collector: format!("{scheme}://{place}"),
             timeout: collector.timeout,
             heard,
@@ -57,8 +57,10 @@ impl Told {
         let error = sent.as_ref().err().map(|error| self.heard.last().unwrap_or_else(|| error.to_string()));
         self.lines.log(sent.is_err(), || {
             move |_| match error {
-                Some(error) => tracing::warn!(collector, error, spans, "the collector takes no spans: they are lost"),
-                None => tracing::info!(collector, "the collector takes spans again"),
+                Some(error) => {
+                    tracing::warn!(collector, error, spans, "the collector does not accept spans: they are lost")
+                }
+                None => tracing::info!(collector, "the collector accepts spans again"),
             }
         });
     }
@@ -72,12 +74,12 @@ impl fmt::Debug for Exporter {
 
 impl opentelemetry_sdk::trace::SpanExporter for Exporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
-        let (exporter, told, spans) = (Arc::clone(&self.exporter), Arc::clone(&self.told), batch.len());
+        let (exporter, outages, spans) = (Arc::clone(&self.exporter), Arc::clone(&self.outages), batch.len());
         let sending = self.runtime.spawn(async move {
-            let limit = told.timeout;
+            let limit = outages.timeout;
             // The exporter's own timeout does not end an attempt in progress.
             let sent = timeout(limit, exporter.export(batch)).await.unwrap_or(Err(OTelSdkError::Timeout(limit)));
-            told.note(spans, &sent);
+            outages.note(spans, &sent);
             sent
         });
         let sent = sending.await.unwrap_or_else(|error| Err(OTelSdkError::InternalFailure(error.to_string())));

@@ -333,7 +333,7 @@ fn wait(ms: u64) -> Duration {
 
 /// Returns whether the check refunds hits or resets the counter.
 fn gives(check: &Check) -> bool {
-    (check.ask.gives_back() || check.ask == Ask::Reset) && !check.limit.algorithm().has_holders()
+    (check.ask.returns_hits() || check.ask == Ask::Reset) && !check.limit.algorithm().has_holders()
 }
 
 /// Returns whether a check has no effect once its request is denied: a take that changes neither its counter nor the

@@ -255,7 +255,7 @@ impl<S: Store> Store for Leases<S> {
         if lost > 0 {
             tracing::warn!(
                 counters = lost,
-                "leases could not be refunded: they count as used until their windows have passed"
+                "leases could not be refunded: their hits count as used until their windows end"
             );
         }
         self.store.close(deadline).await;

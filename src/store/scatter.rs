@@ -9,8 +9,8 @@
 //! - If a node does not answer, the verdicts of the others are kept ([`StoreError::Partly`]). If one of them denies the
 //!   request, the charges of the others are taken back; if none does, the caller decides what happens to it.
 //! - A cancelled caller does not interrupt the request: a task completes it.
-//! - A charge stays if it was not taken back within [`PATIENCE`], or if the node failed during the attempt: in that
-//!   case it is unknown whether the node took it back, and nothing is taken back twice.
+//! - A charge stays if it was not taken back within [`TAKE_BACK_TIME`], or if the node failed during the attempt: in
+//!   that case it is unknown whether the node took it back, and nothing is taken back twice.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ use crate::engine::check::{Check, CheckVerdict, Partly, StoreError, Verdicts};
 use crate::engine::descriptor::Role;
 
 /// How long to retry taking back a charge on an unavailable node.
-const PATIENCE: Duration = Duration::from_secs(1);
+const TAKE_BACK_TIME: Duration = Duration::from_secs(1);
 /// The shortest and the longest pause between two attempts.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(100));
 
@@ -141,7 +141,8 @@ impl<N: PartialEq + Send + Sync + 'static> Request<N> {
 
     /// Returns the verdicts in the order of the request's checks, with `None` for those that are undecided.
     fn verdicts(&self, replies: &[Reply]) -> Verdicts {
-        let of_check = |(part, place, _): &(usize, usize, Role)| said(&replies[*part]).get(*place).copied().flatten();
+        let of_check =
+            |(part, place, _): &(usize, usize, Role)| verdicts_of(&replies[*part]).get(*place).copied().flatten();
         self.order.iter().map(of_check).collect()
     }
 
@@ -172,7 +173,7 @@ impl<N: Send + Sync> Part<N> {
     /// back. A part that denied by itself has charged nothing.
     fn owed(&self, reply: &Reply) -> Vec<(usize, Check)> {
         let decided = || {
-            let verdicts = self.checks.iter().zip(said(reply)).enumerate();
+            let verdicts = self.checks.iter().zip(verdicts_of(reply)).enumerate();
             verdicts.filter_map(|(place, (check, verdict))| Some((place, check, verdict.as_ref()?)))
         };
         if decided().any(|(_, check, verdict)| check.role == Role::Enforced && !verdict.allowed()) {
@@ -184,7 +185,7 @@ impl<N: Send + Sync> Part<N> {
     /// Takes the charges back, once. Retries for a while only if the node is known not to have received the question.
     async fn take_back(&self, nodes: &impl Nodes<Node = N>, owed: &[(usize, Check)]) -> Verdicts {
         let mut returned: Verdicts = owed.iter().map(|_| None).collect();
-        let (end, mut pause) = (Instant::now() + PATIENCE, PAUSE.0);
+        let (end, mut pause) = (Instant::now() + TAKE_BACK_TIME, PAUSE.0);
         loop {
             let places: Vec<usize> = (0..owed.len()).filter(|place| returned[*place].is_none()).collect();
             if places.is_empty() {
@@ -192,7 +193,7 @@ impl<N: Send + Sync> Part<N> {
             }
             let checks: Vec<&Check> = places.iter().map(|place| &owed[*place].1).collect();
             let reply = nodes.ask(&self.node, &checks, end).await;
-            places.iter().zip(said(&reply)).for_each(|(place, verdict)| returned[*place] = *verdict);
+            places.iter().zip(verdicts_of(&reply)).for_each(|(place, verdict)| returned[*place] = *verdict);
             match reply.as_ref().map_err(StoreError::without_verdicts) {
                 Ok(_) => return returned,
                 Err(error) if error.changes_nothing() && Instant::now() + pause < end => {
@@ -209,7 +210,7 @@ impl<N: Send + Sync> Part<N> {
 }
 
 /// Returns the verdicts in a reply.
-fn said(reply: &Reply) -> &[Option<CheckVerdict>] {
+fn verdicts_of(reply: &Reply) -> &[Option<CheckVerdict>] {
     match reply {
         Ok(verdicts) => verdicts,
         Err(error) => error.partly().map_or(&[], |partly| &partly.decided),
@@ -468,7 +469,7 @@ mod tests {
                         request.iter().map(|(key, ask, role)| check(*key, limits[*key], *ask, *role)).collect();
                     let answer = decide(&nodes, &checks, soon()).await;
                     // After this time no more charges are taken back.
-                    sleep(PATIENCE * 2).await;
+                    sleep(TAKE_BACK_TIME * 2).await;
                     nodes.0.iter().for_each(|nodes| nodes.fates.lock().clear());
                     let (decided, error) = match &answer {
                         Ok(verdicts) => (&verdicts[..], false),
@@ -538,7 +539,7 @@ mod tests {
                     };
                     let checks: Vec<Check> = request.iter().map(to_check).collect();
                     let answer = decide(&nodes, &checks, soon()).await;
-                    sleep(PATIENCE * 2).await;
+                    sleep(TAKE_BACK_TIME * 2).await;
                     nodes.fates.lock().clear();
                     let Ok(verdicts) = answer else { continue };
                     let denied = is_denied(&checks, &verdicts);
@@ -626,7 +627,7 @@ mod tests {
         let asking = decide(&nodes, &checks, soon());
         // Polled once, which starts the request.
         assert!(tokio::time::timeout(Duration::ZERO, asking).await.is_err());
-        sleep(PATIENCE).await;
+        sleep(TAKE_BACK_TIME).await;
         assert_eq!(nodes.left(0, limit).await, 12);
     }
 

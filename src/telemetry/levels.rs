@@ -15,7 +15,7 @@ pub struct LogLevels {
 /// An unknown level, or a target without one.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "there is no level {0:?}: must be one of {names}; libraries follow as TARGET=LEVEL, such as info,h2=warn",
+    "unknown level {0:?}: must be one of {names}; for libraries append TARGET=LEVEL, such as info,h2=warn",
     names = names()
 )]
 pub struct LogLevelsError(String);

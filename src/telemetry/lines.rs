@@ -68,7 +68,7 @@ fn cut_fields(fields: &Map<String, Value>) -> String {
             return object;
         }
     }
-    r#"{"level":"ERROR","message":"a log line of too many fields has been left out"}"#.to_owned()
+    r#"{"level":"ERROR","message":"omitted a log line that has too many fields"}"#.to_owned()
 }
 
 /// More than the length of `... (18446744073709551615 bytes more)`.

@@ -58,7 +58,7 @@ impl LogFormat {
 }
 
 /// The running log. Dropping it writes the waiting lines, for at most 1.5 s.
-#[must_use = "lines that wait are lost where nobody holds this"]
+#[must_use = "dropping this loses the lines that are queued"]
 pub struct Logs {
     writer: Option<WorkerGuard>,
     lost: ErrorCounter,

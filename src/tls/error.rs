@@ -25,13 +25,13 @@ pub enum Reason {
     #[error("cannot be read: {0}")]
     Unreadable(io::Error),
     /// The file is larger than any real certificates.
-    #[error("has more than {0} bytes, which are no certificates")]
+    #[error("has more than {0} bytes, too many for certificates")]
     TooLong(u64),
     /// The file has a binary format.
-    #[error("is no PEM, and may be DER: write it as PEM, by openssl x509 -inform der (of a key: openssl pkey)")]
+    #[error("is not PEM, perhaps DER: convert it with openssl x509 -inform der (for a key: openssl pkey)")]
     Der,
     /// The file has no certificate.
-    #[error("has no certificate: it wants PEM with -----BEGIN CERTIFICATE-----")]
+    #[error("has no certificate: PEM with -----BEGIN CERTIFICATE----- is required")]
     NoCertificate,
     /// The file is the key, not the certificate.
     #[error("has a private key, and no certificate: is it the file of the key?")]
@@ -40,31 +40,31 @@ pub enum Reason {
     #[error("is damaged PEM: {0}")]
     Damaged(String),
     /// A block in the file is not a valid certificate.
-    #[error("has no certificate that can be understood in place {0}")]
+    #[error("has an invalid certificate at position {0}")]
     BadCertificate(usize),
     /// The file has no key.
-    #[error("has no private key: it wants PEM with -----BEGIN PRIVATE KEY-----")]
+    #[error("has no private key: PEM with -----BEGIN PRIVATE KEY----- is required")]
     NoKey,
     /// The key needs a passphrase, which a service cannot ask for.
-    #[error("has a key with a passphrase: write it without, by openssl pkey -in KEY -out NEW")]
+    #[error("has a key with a passphrase: remove it with openssl pkey -in KEY -out NEW")]
     Encrypted,
     /// The kind of key is not supported.
-    #[error("has a key that cannot be used: it wants RSA of 2048 bits at least, ECDSA P-256 or P-384, or Ed25519")]
+    #[error("has an unsupported key: use RSA with at least 2048 bits, ECDSA P-256 or P-384, or Ed25519")]
     BadKey,
     /// The key belongs to another certificate.
-    #[error("is not the key of the certificate that comes first in {0}")]
+    #[error("is not the key of the first certificate in {0}")]
     Mismatch(NamedFile),
     /// The certificate has expired.
     #[error("has a certificate that expired {} ago", format_duration(*.0))]
     Expired(Duration),
     /// The certificate is not valid yet.
-    #[error("has a certificate that is not valid yet: it will be in {}", format_duration(*.0))]
+    #[error("has a certificate that is not valid yet: it becomes valid in {}", format_duration(*.0))]
     NotYetValid(Duration),
     /// rustls rejects it.
     #[error("cannot be used: {0}")]
     Unusable(rustls::Error),
     /// The machine has no authorities.
-    #[error("this machine has no authorities to trust: name a file of them")]
+    #[error("this machine has no trusted authorities: name a file with authorities")]
     NoAuthorities,
 }
 

@@ -189,16 +189,18 @@ impl HandshakeError {
 impl fmt::Display for HandshakeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            HandshakeError::PlainText => f.write_str("it speaks no TLS"),
+            HandshakeError::PlainText => f.write_str("the peer does not use TLS"),
             HandshakeError::Timeout => write!(f, "no TLS handshake within {TIME:?}"),
-            HandshakeError::Closed => f.write_str("it goes within the TLS handshake"),
-            HandshakeError::NoCertificate => f.write_str("it shows no certificate"),
+            HandshakeError::Closed => f.write_str("the peer closed the connection during the TLS handshake"),
+            HandshakeError::NoCertificate => f.write_str("the peer sent no certificate"),
             HandshakeError::Untrusted(error) => write!(f, "its certificate is not trusted: {error}"),
-            HandshakeError::Expired(error) => write!(f, "its certificate is not valid now: {error}"),
-            HandshakeError::WrongName(error) => write!(f, "its certificate is of somebody else: {error}"),
-            HandshakeError::Refused(alert) => write!(f, "it refuses: {alert:?}"),
-            HandshakeError::NothingInCommon(error) => write!(f, "it has nothing in common: {error}"),
-            HandshakeError::Broken(error) => write!(f, "the TLS handshake fails: {error}"),
+            HandshakeError::Expired(error) => write!(f, "its certificate has expired or is not valid yet: {error}"),
+            HandshakeError::WrongName(error) => write!(f, "its certificate has another name: {error}"),
+            HandshakeError::Refused(alert) => write!(f, "the peer rejected the handshake: {alert:?}"),
+            HandshakeError::NothingInCommon(error) => {
+                write!(f, "no TLS version, cipher or protocol in common: {error}")
+            }
+            HandshakeError::Broken(error) => write!(f, "the TLS handshake failed: {error}"),
         }
     }
 }

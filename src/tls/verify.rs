@@ -36,7 +36,7 @@ pub(super) enum Admits {
 
 /// A certificate with none of the expected names.
 #[derive(Debug, thiserror::Error)]
-#[error("its names are {}, and {} is wanted", list(.has), list(.wanted))]
+#[error("its names are {}, but it needs {}", list(.has), list(.wanted))]
 pub struct WrongName {
     has: Vec<PeerName>,
     wanted: Vec<PeerName>,

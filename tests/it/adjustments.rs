@@ -1,4 +1,4 @@
-//! Adjustments: what is changed about limits for a while, for all replicas, and what becomes of it.
+//! Adjustments: temporary changes of limits on all instances, and their effects.
 
 use crate::support;
 
@@ -60,7 +60,7 @@ fn start(settings: &[&str]) -> Tollgate {
     Tollgate::start(RULES, &[&ADMIN[..], settings].concat())
 }
 
-/// A request to the admin port with a body: the status, and what it says.
+/// Sends a request with a body to the admin port; returns the status and the body.
 fn send(tollgate: &Tollgate, method: &str, path: &str, token: &str, body: &Value) -> (u16, Value) {
     let headers = [("Authorization", format!("Bearer {token}"))];
     let headers = headers.each_ref().map(|(name, value)| (*name, value.as_str()));
@@ -68,7 +68,7 @@ fn send(tollgate: &Tollgate, method: &str, path: &str, token: &str, body: &Value
     (status, serde_json::from_str(&said).unwrap_or(Value::Null))
 }
 
-/// Begins an adjustment, with a who, a why and an end.
+/// Creates an adjustment, with author, reason and end.
 fn begin(tollgate: &Tollgate, said: Value) -> (u16, Value) {
     let mut body = json!({"who": "ann", "why": "a sale", "for": "1h"});
     body.as_object_mut().unwrap().extend(said.as_object().unwrap().clone());
@@ -116,7 +116,7 @@ async fn a_command_scales_limits_at_all_replicas_and_what_it_changes_ends_with_i
     for (replica, name) in replicas.iter().zip(["bob", "eve"]) {
         wait_until("it is in force", || in_force(replica, "scale") == 1.0);
         assert_eq!(passed(replica, "user", name, 5).await, 2, "a tenth of 20");
-        let line = replica.must_log("an adjustment begins");
+        let line = replica.must_log("an adjustment is in force");
         for (field, value) in [
             ("id", "INC-1"),
             ("effect", "scale 10%"),
@@ -147,10 +147,10 @@ async fn a_command_scales_limits_at_all_replicas_and_what_it_changes_ends_with_i
     assert_eq!((code, &same), (Some(0), &said));
     let (code, _, error) = run(&["scale", "20%", "--all", "--for", "30m", "--why", "an incident", "--id", "INC-1"]);
     assert_eq!(code, Some(1));
-    assert!(error.contains("the id INC-1 is that of another adjustment"), "{error}");
+    assert!(error.contains("another adjustment has the id INC-1"), "{error}");
     for (words, wrong) in [
         (&["scale", "10", "--all", "--for", "1h", "--why", "x"][..], "share: a share such as"),
-        (&["scale", "10%", "--all", "--for", "8d", "--why", "x"], "for: how long it holds"),
+        (&["scale", "10%", "--all", "--for", "8d", "--why", "x"], "for: write a duration"),
         (&["scale", "10%", "--all", "--why", "x"], "--for <DURATION>"),
         (&["scale", "10%", "--all", "--for", "1h"], "--why <WHY>"),
         (&["adjust", "block", "--for", "1m", "--why", "x"], "<--domain <DOMAIN>|--all>"),
@@ -171,7 +171,7 @@ async fn a_command_scales_limits_at_all_replicas_and_what_it_changes_ends_with_i
         wait_until("it has ended", || in_force(replica, "scale") == 0.0);
         assert_eq!(passed(replica, "user", name, 30).await, 18, "what was counted meanwhile counts");
         replica.must_log("an adjustment has ended");
-        assert_eq!(count_logged(replica, "an adjustment begins", "INC-1"), 1);
+        assert_eq!(count_logged(replica, "an adjustment is in force", "INC-1"), 1);
         assert_eq!(count_logged(replica, "an adjustment has ended", "INC-1"), 1);
     }
     assert_eq!(run(&["adjustments"]).1, "no adjustment is in force\n");
@@ -202,11 +202,11 @@ async fn the_admin_port_changes_what_one_key_a_rule_or_everything_gets() {
     let line = said["descriptors"][0]["limits"][0]["adjustments"][0].as_str().unwrap();
     assert!(line.starts_with("no  block  shop: user=crimson  until ") && line.ends_with(", by ann: a sale"), "{line}");
 
-    // And always passing.
+    // An adjustment that allows everything.
     begin(&tollgate, json!({"id": "yes", "effect": "pass", "domain": "shop", "entries": user("scarlet")}));
     assert_eq!(passed(&tollgate, "user", "scarlet", 30).await, 30);
     let said = explained("scarlet");
-    assert_eq!((&said["answer"], &said["because"]), (&json!("pass"), &json!("the adjustment yes lets it pass")));
+    assert_eq!((&said["answer"], &said["because"]), (&json!("pass"), &json!("the adjustment yes allows it")));
     let said = explained("ann");
     assert_eq!((&said["answer"], &said["because"]), (&json!("deny"), &json!("used up: user")));
     let line = said["descriptors"][0]["limits"][0]["adjustments"][0].as_str().unwrap();
@@ -214,7 +214,7 @@ async fn the_admin_port_changes_what_one_key_a_rule_or_everything_gets() {
     let (_, counters) = tollgate.admin("GET", "/counters?domain=shop&user=ann", READ_TOKEN);
     assert_eq!((&counters[0]["capacity"], &counters[0]["remaining"]), (&json!(3), &json!(0)));
 
-    // A rule that denies nobody, and does for a while; and the other way round.
+    // A rule in shadow mode that is enforced for a while, and the reverse.
     assert_eq!(passed(&tollgate, "quiet", "x", 3).await, 3);
     begin(&tollgate, json!({"id": "hard", "effect": "enforce", "domain": "shop", "rule": "quiet"}));
     assert_eq!(passed(&tollgate, "quiet", "x", 3).await, 0);
@@ -232,14 +232,14 @@ async fn the_admin_port_changes_what_one_key_a_rule_or_everything_gets() {
     assert_eq!(send(&tollgate, "DELETE", path, TOKEN, &Value::Null).0, 200);
     assert_eq!(passed(&tollgate, "quiet", "x", 3).await, 3);
     assert_eq!(send(&tollgate, "DELETE", path, TOKEN, &Value::Null).0, 404, "it has ended");
-    assert_eq!(tollgate.must_log("an adjustment is made by hand")["level"], "WARN");
-    let line = tollgate.must_log("an adjustment is ended by hand");
+    assert_eq!(tollgate.must_log("an operator has created an adjustment")["level"], "WARN");
+    let line = tollgate.must_log("an operator has ended an adjustment");
     assert_eq!(line["level"], "WARN");
     assert_eq!((&line["who"], &line["why"], &line["role"]), (&json!("ann"), &json!("enough"), &json!("admin")));
     let logs = format!("{:?}", tollgate.logs());
     assert!(!logs.contains("crimson") && !logs.contains("scarlet"), "the log tells no values: {logs}");
 
-    // It goes by itself.
+    // It expires by itself.
     begin(&tollgate, json!({"id": "brief", "effect": "block", "everything": true, "for": "1s"}));
     wait_until("it has ended", || {
         in_force(&tollgate, "block") == 1.0 && count_logged(&tollgate, "an adjustment has ended", "brief") == 1
@@ -292,10 +292,10 @@ async fn who_may_read_changes_nothing_and_what_is_wrong_is_told() {
     assert_eq!(tollgate.admin("GET", "/adjustments", READ_TOKEN).1, json!([]), "nothing has changed");
     for (said, status, wrong) in [
         (json!({"effect": "blcok"}), 400, "effect: one of scale, number, pass, block, enforce, shadow"),
-        (json!({"effect": "block"}), 400, "domain: name one, or say \"everything\": true"),
+        (json!({"effect": "block"}), 400, "domain: name one, or write \"everything\": true"),
         (json!({"effect": "pass", "everything": true, "who": ""}), 400, "who: say who you are"),
         (json!({"effect": "pass", "everything": true, "why": " "}), 400, "why: say why"),
-        (json!({"effect": "pass", "everything": true, "for": "1y"}), 400, "for: how long it holds"),
+        (json!({"effect": "pass", "everything": true, "for": "1y"}), 400, "for: write a duration"),
         (json!({"effect": "pass", "until": "noon"}), 400, "send one such as {"),
         (json!({"effect": "pass", "domain": "mall"}), 404, "the rules have no domain mall"),
         (json!({"effect": "pass", "domain": "shop", "rule": "usr"}), 404, "domain shop has no rule usr"),
@@ -330,7 +330,7 @@ async fn who_may_read_changes_nothing_and_what_is_wrong_is_told() {
         assert_eq!(status, 400, "{words}");
         assert!(said["error"].as_str().unwrap().contains(wrong), "{said}");
     }
-    assert!(tollgate.logged("an adjustment is ended by hand").is_none());
+    assert!(tollgate.logged("an operator has ended an adjustment").is_none());
     for (method, path, status) in
         [("PUT", "/adjustments", 405), ("GET", "/adjustments/x", 405), ("DELETE", "/adjustments/x", 400)]
     {
@@ -346,11 +346,12 @@ async fn what_is_known_holds_while_redis_is_down_and_a_new_replica_hears_of_it_f
     begin(&tollgate, json!({"id": "no", "effect": "block", "domain": "shop", "entries": user("eve")}));
     let second = start(&[&setting]);
     assert!(!second.passes("shop", &[("user", "eve")]).await, "from its first decision on");
-    assert!(second.logged("an adjustment begins").is_some());
+    assert!(second.logged("an adjustment is in force").is_some());
     redis.kill();
-    tollgate.must_log("the store does not tell of adjustments");
+    tollgate.must_log("cannot read adjustments from the store");
     assert!(!tollgate.passes("shop", &[("user", "eve")]).await, "a limit that fails open is blocked all the same");
-    // Who repeats what may have happened knows its id, also where it was chosen here; nothing has, if none was reached.
+    // A client that repeats an uncertain change knows its ID, even if the service chose it. If no instance was reached,
+    // nothing changed.
     let (status, said) = begin(&tollgate, json!({"effect": "pass", "everything": true}));
     assert_eq!(status, 503);
     let by_command = process::command()
@@ -364,16 +365,16 @@ async fn what_is_known_holds_while_redis_is_down_and_a_new_replica_hears_of_it_f
         .unwrap();
     let by_command = String::from_utf8(by_command.stderr).unwrap();
     for error in [said["error"].as_str().unwrap(), by_command.trim_end()] {
-        assert!(error.contains("nothing is changed, because the store is unavailable (redis is down: "), "{error}");
+        assert!(error.contains("the store is unavailable (redis is down: "), "{error}");
         assert_eq!(error.matches("unavailable").count(), 1, "{error}");
     }
     redis.restart();
-    tollgate.must_log("the store tells of adjustments again");
+    tollgate.must_log("adjustments can be read from the store again");
     redis.freeze();
     let (status, said) = begin(&tollgate, json!({"effect": "pass", "everything": true}));
     assert_eq!(status, 503);
     let error = said["error"].as_str().unwrap();
-    let id = error.split_once("the change may have been made: ask again with the id ").unwrap().1;
+    let id = error.split_once("the change may have been made: repeat it with the id ").unwrap().1;
     assert!(id.len() == 10 && Id::parse(id).is_some(), "{error}");
     redis.thaw();
 }
@@ -396,7 +397,7 @@ async fn an_adjustment_of_a_rule_that_goes_stays_and_is_told() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_limit_that_a_request_brings_along_is_changed_by_its_descriptor_alone() {
     let tollgate = start(&[]);
-    for (key, why) in [("guest", "reaches no rule"), ("free", "the rule is unlimited")] {
+    for (key, why) in [("guest", "no rule matches"), ("free", "the rule is unlimited")] {
         let entries = json!([{"key": key, "value": "x"}]);
         let said = json!({"id": key, "effect": "number", "number": 2, "domain": "shop", "entries": entries});
         let (status, said) = begin(&tollgate, said);
@@ -412,7 +413,7 @@ async fn a_limit_that_a_request_brings_along_is_changed_by_its_descriptor_alone(
         assert_eq!(passed, 2, "{key}");
     }
     let (_, list) = tollgate.admin("GET", "/adjustments", TOKEN);
-    assert!(list[1]["unmatched"].as_str().unwrap().contains("limits that requests bring along"), "{list}");
+    assert!(list[1]["unmatched"].as_str().unwrap().contains("limits that requests supply"), "{list}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -500,7 +501,7 @@ async fn a_cluster_whose_configured_node_is_gone_keeps_what_instances_share() {
     for node in &cluster.nodes[..3] {
         node.command::<i64>("CLIENT KILL TYPE normal SKIPME yes").await;
     }
-    wait_until("an adjustment begins", || {
+    wait_until("an adjustment is in force", || {
         begin(&tollgate, json!({"id": "two", "effect": "pass", "everything": true})).0 == 201
     });
     let (status, said) = tollgate.send("GET", "/usage", &[("Authorization", &format!("Bearer {TOKEN}"))], b"");
@@ -519,8 +520,8 @@ async fn an_adjustment_that_is_ended_is_reported_and_logged_though_the_reply_is_
     let end = "/adjustments/one?who=ann&why=enough";
     let (status, said) = send(&tollgate, "DELETE", end, TOKEN, &Value::Null);
     assert_eq!(status, 200, "{said}");
-    tollgate.must_log("an adjustment is ended by hand");
-    assert_eq!(count_logged(&tollgate, "an adjustment is ended by hand", "one"), 1);
+    tollgate.must_log("an operator has ended an adjustment");
+    assert_eq!(count_logged(&tollgate, "an operator has ended an adjustment", "one"), 1);
     assert!(tollgate.passes("shop", &[("user", "ann")]).await);
     assert_eq!(send(&tollgate, "DELETE", end, TOKEN, &Value::Null).0, 404, "there is none any more");
 }
@@ -563,7 +564,7 @@ async fn two_who_write_at_once_both_do_and_a_lost_connection_is_made_anew() {
         writing.spawn(async move {
             for i in 0..50 {
                 let proposal = proposal(&format!("w{place}-{i}"), "pass", "1h");
-                // As one would whose reply was lost.
+                // Repeats the command, as a client does whose reply was lost.
                 for outcome in [Outcome::Done, Outcome::Same] {
                     assert_eq!(writer.ask(0, Command::Begin(&proposal)).await.unwrap().outcome, outcome);
                 }
@@ -578,7 +579,7 @@ async fn two_who_write_at_once_both_do_and_a_lost_connection_is_made_anew() {
     assert_eq!((unchanged.outcome, unchanged.adjustments.len()), (Outcome::Unchanged, 0));
     let ttl: i64 = redis.command("PTTL p:{|adjustments}|list").await;
     assert!((3_000_000..=3_600_000).contains(&ttl), "{ttl}");
-    // What another version has written is passed over.
+    // Adjustments of another version are ignored.
     redis.command::<()>("SET p:{|adjustments}|list 1").await;
     redis.command::<()>("SET p:{|adjustments}|version 7").await;
     let read = writers[0].ask(0, Command::Read).await.unwrap();
@@ -621,7 +622,7 @@ async fn lines_that_cannot_be_read_stay_and_stand_in_nobodys_way() {
         );
         assert_eq!(ask(Command::End(&Id::parse("far").unwrap())).await.outcome, Outcome::Done);
         assert_eq!(ask(Command::End(&Id::parse("two").unwrap())).await.outcome, Outcome::Done);
-        // They are left, for as long as they were to be.
+        // They are kept until they expire.
         let kept: Vec<u8> = cmd("GET").arg(list).query_async(&mut connection).await.unwrap();
         let lines: Vec<&[u8]> = kept.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).collect();
         assert_eq!(lines[1..], unreadable.iter().map(Vec::as_slice).collect::<Vec<_>>());
@@ -781,7 +782,7 @@ async fn a_replica_ends_an_adjustment_by_its_own_clock_and_does_not_take_it_back
     assert!(limiter.snapshot().adjustments().is_some());
     tokio::time::sleep(Duration::from_secs(59)).await;
     assert_eq!(adjustments.list().len(), 1);
-    // The store's clock, which is the host's, has hardly moved: it still has it, and tells of it with the next one.
+    // The store uses the host's clock, which has hardly moved: the adjustment still exists, and the next one shows it.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(adjustments.list().is_empty() && limiter.snapshot().adjustments().is_none());
     adjustments.begin(&written("b", "pass", "1m"), "admin").await.unwrap();
@@ -791,7 +792,7 @@ async fn a_replica_ends_an_adjustment_by_its_own_clock_and_does_not_take_it_back
     assert!(adjustments.list().is_empty() && limiter.snapshot().adjustments().is_none());
 }
 
-/// Every algorithm, with a lease where it may have one.
+/// Every algorithm, with a lease if it can have one.
 const LIMITS: [&str; 6] = [
     "algorithm: sliding_window, lease: {size: 20, ttl: 10s}",
     "algorithm: sliding_log, lease: {size: 20, ttl: 10s}",
@@ -833,7 +834,7 @@ async fn neither_a_lease_nor_a_known_denial_answers_by_the_old_number() {
             ..written(id, "", "1h")
         };
         assert_eq!(passes(20).await, 20, "{limit}");
-        // A lease may hold the rest: it does not pass any more.
+        // A lease may hold the remaining hits, which can no longer be used.
         adjustments.begin(&number("lower", 25), "admin").await.unwrap();
         assert_eq!(passes(20).await, 5, "{limit}");
         adjustments.end(&Id::parse("lower").unwrap(), By { who: "ann", why: "x", role: "admin" }).await.unwrap();

@@ -1,4 +1,4 @@
-//! What every algorithm promises, as properties over all of them.
+//! The promises of every algorithm, as properties.
 
 mod take_back;
 
@@ -19,7 +19,7 @@ use tollgate::engine::check::{Check, Key, Origin};
 /// Milliseconds since the epoch, some day in 2026, where every sequence begins.
 const START: u64 = 1_784_000_000_123;
 
-/// One counter in time.
+/// A counter and its clock.
 #[derive(Clone, Debug)]
 struct Counter {
     limit: Limit,
@@ -44,7 +44,7 @@ impl Counter {
         verdict
     }
 
-    /// What `hits` would meet at `now`, without a trace.
+    /// Returns the verdict for `hits` at `now`, without changing the counter.
     fn at(&self, now: u64, hits: i64) -> Verdict {
         Counter { now, ..self.clone() }.take(hits)
     }
@@ -88,7 +88,7 @@ fn used(limit: Limit, start: u64, steps: &[(i64, u64)]) -> Counter {
     counter
 }
 
-/// And perhaps its limit has just been changed.
+/// Generates a counter whose limit may just have been changed.
 fn any_counter() -> impl Strategy<Value = Counter> {
     let limit = prop_oneof![any_limit(), small_limit()];
     (limit, 0..1_000_000_u64, steps(), prop::option::weighted(0.3, any_change())).prop_map(
@@ -123,7 +123,7 @@ proptest! {
         }
     }
 
-    /// Also where the clock steps back by an hour, which does not begin a window anew.
+    /// Clocks may step back by up to an hour, which does not start a new window.
     #[test]
     fn no_window_of_a_calendar_admits_more_than_its_number(
         limit in calendar_limit(), offset in 0..400 * 86_400_000_u64,
@@ -152,7 +152,7 @@ proptest! {
         }
     }
 
-    /// As if the zone were another.
+    /// Tests with another time zone as well.
     #[test]
     fn processes_that_know_different_rules_of_a_zone_begin_a_window_anew_once_at_most(
         limit in calendar_limit(), zone in any_time_zone(), offset in 0..400 * 86_400_000_u64,
@@ -214,7 +214,7 @@ proptest! {
         asked in [0..6_u64, 0..6]
     ) {
         let asked: Vec<(usize, u64)> = asked.into_iter().enumerate().collect();
-        // A bucket that begins empty may be forgotten while the request waits for another counter.
+        // A bucket that starts empty can be forgotten while the request waits for another counter.
         prop_assume!(limits.iter().all(|limit| limit.options().initial != Some(Initial::Empty)));
         let mut counters: Vec<Counter> = limits.into_iter().map(|limit| Counter::new(limit, START)).collect();
         for (which, hits, wait) in used {
@@ -236,8 +236,8 @@ proptest! {
         };
         let denied = || verdicts.iter().filter(|verdict| !verdict.allowed);
         let denies = |counter: usize| (0..checks.len()).any(|i| asked[i].0 == counter && !verdicts[i].allowed);
-        // What a limit that counts denials charges where only others deny, it may want to wait for: no check tells
-        // that.
+        // A limit that counts denials may want to delay the charge of a request that only other limits deny. No check
+        // reports that.
         let charged = |counter: &usize| counters[*counter].limit.count_denied() && !denies(*counter);
         if denied().next().is_none() || asked.iter().any(|(counter, _)| charged(counter)) {
             return Ok(());
@@ -274,8 +274,8 @@ proptest! {
         if counter.limit.count_denied() {
             prop_assert_eq!(counter.peek().remaining, 0);
         } else {
-            // A bucket that begins empty begins to fill with the first request, concurrency remembers who was denied,
-            // and a bucket is remembered for longer where the limit has become slower.
+            // Three exceptions: a bucket that starts empty starts to fill with the first request, concurrency remembers
+            // denied holders, and a limit that became slower keeps its bucket for longer.
             prop_assert_eq!(counter.peek().remaining, before.peek().remaining);
         }
     }
@@ -288,7 +288,7 @@ proptest! {
         let before = counter.peek();
         let mut counter = Counter { now: counter.now - back, ..counter };
         let after = counter.take(0);
-        // A bucket that begins empty may have been forgotten, and be known again.
+        // A bucket that starts empty may have been forgotten and created again.
         let begins_empty = limit.options().initial == Some(Initial::Empty);
         prop_assert!(after.remaining <= before.remaining || begins_empty);
         let longest = memory_ms(&limit) + limit.period_ms() + 2 * limit.period_ms() / 10 + 2;
@@ -297,7 +297,7 @@ proptest! {
         if limit.count_denied() {
             return Ok(());
         }
-        // The first of them may be what sees to it that a slower limit is remembered for longer.
+        // The first charge may be the one that extends the time for which a slower limit is kept.
         counter.take(i64::from(limit.capacity()) + 1);
         let after = counter.take(0);
         let end = counter.now + after.reset_after_ms;
@@ -333,7 +333,7 @@ proptest! {
 
     #[test]
     fn a_refund_undoes_its_charge_and_never_goes_below_empty(counter in any_counter(), hits in 1..50_i64) {
-        // A stream that has not asked before: of one that was denied, a release is for that.
+        // A new stream: for one that was denied, a release cancels the denial.
         let mut charged = counter.clone().held_by(MAX_HITS);
         if charged.take(hits).allowed {
             prop_assert!(charged.take(-hits).allowed);
@@ -341,7 +341,7 @@ proptest! {
         }
         charged.take(-(MAX_HITS as i64));
         if charged.limit.algorithm().has_holders() {
-            // Nobody releases what others hold.
+            // A holder cannot release the slots of other holders.
             prop_assert_eq!(charged.peek().remaining, counter.peek().remaining);
             return Ok(());
         }
@@ -354,7 +354,7 @@ proptest! {
 
     #[test]
     fn after_a_reset_a_counter_is_as_fresh(counter in any_counter(), holder in 0..3_u64) {
-        // By hand it is done in nobody's name.
+        // An operator's reset has no holder.
         let mut reset = counter.clone().held_by(holder);
         let verdict = reset.ask(Ask::Reset);
         prop_assert_eq!(&reset.state, &None);
@@ -367,20 +367,21 @@ proptest! {
         let options = Options { burst: None, ..old.options() };
         let new = Limit::new(old.algorithm(), number, old.period(), options).unwrap();
         let mut counter = counter;
-        // What a bucket has restored since its last charge is restored at the new rate; so charge it, or rather the
-        // contrary.
+        // Hits restored since the last charge are restored at the new rate, so a refund that changes nothing settles
+        // them first.
         counter.take(-1);
         let changed = Counter { limit: new, ..counter.clone() };
         let (before, after) = (counter.peek(), changed.peek());
-        // One that begins empty is as fresh when it is forgotten, which may be late: that keeps nobody out.
+        // A bucket that starts empty is equivalent to a new one once it is forgotten. Being forgotten late denies no
+        // extra request.
         let begins_empty = new.options().initial == Some(Initial::Empty);
         prop_assert!(begins_empty || after.reset_after_ms <= memory_ms(&new).max(1));
         let used = old.capacity() - before.remaining;
         let left = new.capacity().saturating_sub(used);
-        // What may wait is no whole number of hits, so that a part of one may count or not.
+        // The delay need not correspond to a whole number of hits, so a partial hit may count or not.
         let part = u32::from(old.options().max_delay.is_some());
         prop_assert!(after.remaining <= left + part);
-        // A counter that is over its limit may be over by more than it shows.
+        // A counter over its limit can be over by more than it shows.
         if before.remaining > 0 {
             prop_assert!(after.remaining + part >= left);
         }
@@ -415,7 +416,7 @@ proptest! {
         let (long, short) = (slow.take(hits), hurried.take(hits));
         let max_delay = counter.limit.options().max_delay.unwrap_or_default();
         prop_assert!(u128::from(long.delay_ms) <= max_delay.as_millis());
-        // A caller that would have to wait longer is denied and not charged; for others it is the same.
+        // A caller with too short a timeout is denied and not charged; for other callers nothing changes.
         prop_assert_eq!(short.allowed, long.allowed && long.delay_ms <= max_wait);
         if short.allowed {
             prop_assert_eq!(short.delay_ms, long.delay_ms);
@@ -436,7 +437,7 @@ proptest! {
         let options = Options { burst: Some(burst), max_delay: delay, ..Options::default() };
         let limit = Limit::new(Algorithm::LeakyBucket, number, Duration::from_millis(period), options).unwrap();
         let mut counter = Counter::new(limit, START);
-        // Time is told in 1/number of a millisecond: when the bucket will be empty.
+        // The time at which the bucket is empty, in units of 1/number of a millisecond.
         let (unit, held) = (u64::from(number), u64::from(burst) * period);
         let mut empty_at = 0;
         let mut last = 0;
@@ -473,7 +474,7 @@ proptest! {
             let in_period = admitted.iter().filter(|at| **at + period >= now).count() as i64;
             let verdict = counter.take(hits);
             if hits < 0 {
-                // What is no longer in the period cannot be refunded.
+                // Hits outside of the current period cannot be refunded.
                 admitted.truncate(admitted.len() - in_period.min(-hits) as usize);
             } else {
                 let fits = in_period + hits <= i64::from(number);
@@ -499,7 +500,7 @@ proptest! {
     }
 }
 
-/// What became of a request, and how long after the one before it was.
+/// Generates the results of requests, with the time since the previous one.
 fn fates() -> impl Strategy<Value = Vec<(Event, u64)>> {
     let fate = prop_oneof![2 => Just(Event::Peeked), 2 => Just(Event::Passed), 6 => Just(Event::Denied)];
     prop::collection::vec((fate, prop_oneof![3 => 0..3_u64, 2 => 0..20_u64, 1 => 0..200_u64]), 1..100)
@@ -566,7 +567,7 @@ proptest! {
                 prop_assert_eq!(bans.state.as_ref(), before.as_ref());
             }
         }
-        // From when it says so it is as fresh.
+        // From the reported time on it is equivalent to a new one.
         let fresh = Bans::new(bans.penalty, bans.now + bans.at(bans.now, Event::Peeked).reset_after_ms);
         prop_assert_eq!(bans.at(fresh.now, Event::Denied), fresh.at(fresh.now, Event::Denied));
     }
@@ -602,7 +603,7 @@ proptest! {
             penalties.into_iter().map(|(after, ban, extend)| penalty(after, within, ban * ban * 100, extend)).collect();
         let (mut kept, mut deleted, mut expires) = (Bans::new(penalties[0], START), Bans::new(penalties[0], START), 0);
         for (which, event, wait) in steps {
-            // What was deleted is not there again when the clock steps back behind that.
+            // A deleted counter does not reappear when the clock steps back to before the deletion.
             let now = kept.now.saturating_add_signed(wait).max(if deleted.state.is_none() { expires } else { 0 });
             let penalty = penalties[which % penalties.len()];
             (kept.now, deleted.now, kept.penalty, deleted.penalty) = (now, now, penalty, penalty);
@@ -639,7 +640,7 @@ proptest! {
         let mut now = START;
         for (hits, wait, change, holder, denied) in steps {
             let step = (i128::from(memory_ms(&kept.limit)) * i128::from(wait) / 32) as i64;
-            // What was deleted is not there again when the clock steps back behind that.
+            // A deleted counter does not reappear when the clock steps back to before the deletion.
             let earliest = if deleted.state.is_none() { expires } else { START / 2 };
             now = now.saturating_add_signed(step.min(1 << 40)).max(earliest);
             let limit = change.and_then(|change| change.of(&limit)).unwrap_or(kept.limit);
@@ -696,7 +697,7 @@ fn a_ban_that_is_made_longer_lasts_so_long_and_one_that_is_asked_is_kept_for_it(
     assert_eq!([hours - 1, hours].map(|ms| at(&bans, ms)), [false, true]);
 }
 
-/// Where names of streams repeat.
+/// For repeating names of streams.
 #[test]
 fn a_refused_stream_releases_nobody_elses_slot_though_it_has_the_same_name() {
     let limit = Limit::new(Algorithm::Concurrency, 3, Duration::from_secs(60), Options::default()).unwrap();
@@ -725,7 +726,7 @@ proptest! {
     ) {
         let limit = Limit::new(Algorithm::Concurrency, number, Duration::from_secs(60), Options::default()).unwrap();
         let mut counter = Counter::new(limit, START);
-        // Of those in progress, when they end; and of all releases, when and whose.
+        // The ends of the requests in progress; and the time and holder of each release.
         let (mut in_progress, mut releases): (Vec<u64>, Vec<(u64, u64)>) = Default::default();
         let mut now = START;
         for (name, wait, lasts, late) in streams {
@@ -748,8 +749,7 @@ proptest! {
     }
 }
 
-/// A request: how long after the one before, how long until it ends, what it takes, and whether its release gets
-/// lost.
+/// A request: time since the previous one, duration, hits, and whether its release is lost.
 type Stream = (u64, u64, i64, bool);
 
 fn streams() -> impl Strategy<Value = Vec<Stream>> {
@@ -760,7 +760,7 @@ fn streams() -> impl Strategy<Value = Vec<Stream>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(4_000))]
 
-    /// However long it is busy, whatever gets lost, comes late or comes from a stream that was refused.
+    /// For any load, and for releases that are lost, late or sent by denied streams.
     #[test]
     fn concurrency_counts_what_is_in_progress_and_nothing_else(
         number in 1..12_u32, hold in 1..150_u64, streams in streams()
@@ -768,7 +768,7 @@ proptest! {
         let period = Duration::from_millis(hold);
         let limit = Limit::new(Algorithm::Concurrency, number, period, Options::default()).unwrap();
         let mut counter = Counter::new(limit, START);
-        // When it was admitted, what it took, and its end.
+        // Time of admission, hits, and end.
         let mut in_progress: Vec<(u64, i64, Option<u64>)> = Vec::new();
         let mut ends: Vec<(u64, u64, i64)> = Vec::new();
         let mut start = START;
@@ -821,7 +821,7 @@ fn of_exactly_the_number_sent_evenly_a_sliding_window_lets_a_part_pass_and_a_log
     }
 }
 
-/// What its documentation says of the edge.
+/// The boundary described in the documentation.
 #[test]
 fn a_sliding_log_denies_what_comes_a_period_later_and_nothing_from_a_millisecond_after_on() {
     let limit = Limit::new(Algorithm::SlidingLog, 1, Duration::from_secs(60), Options::default()).unwrap();
@@ -844,7 +844,7 @@ fn a_token_bucket_refills_evenly_and_without_loss() {
             passed.push(ms);
         }
     }
-    // A third of a second is no whole number of milliseconds; what is left over is not lost.
+    // A third of a second is not a whole number of milliseconds; the remainder is not lost.
     assert_eq!(passed, [334, 667, 1_000]);
 }
 
@@ -896,7 +896,7 @@ fn a_fixed_window_is_aligned_to_the_clock_as_in_the_reference() {
     let mut counter = Counter::new(limit, 1_200_000 + 59_000);
     let verdict = counter.take(5);
     assert_eq!((verdict.allowed, verdict.remaining, verdict.reset_after_ms), (true, 0, 1_000));
-    // Denied hits count, so that looking says over, too.
+    // Denied hits count, so a peek also reports the limit as exceeded.
     assert!(!counter.take(6).allowed);
     assert!(!counter.take(0).allowed);
     counter.now = 1_260_000;
@@ -951,7 +951,7 @@ fn all_that_is_wrong_with_a_limit_is_reported() {
         new(Algorithm::Concurrency, u32::MAX, slots),
         [LimitError::Hold, LimitError::Slots, LimitError::SlotsOfDenied]
     );
-    // How long it takes to fill, a period that is wrong does not tell.
+    // The time to fill is not reported for an invalid period.
     let endless = Options { burst: Some(u32::MAX), max_delay: ms(60_000), ..Options::default() };
     assert_eq!(new(Algorithm::LeakyBucket, u32::MAX, endless), [LimitError::Period]);
     let wrong = Penalty::new(0, Duration::ZERO, Duration::ZERO, false).unwrap_err();

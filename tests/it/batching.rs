@@ -1,5 +1,5 @@
-//! Requests travel to Redis together, and nothing is lost by it: each keeps its own deadline, a call that fails fails
-//! once, and what waits is bounded.
+//! Batching of requests to Redis: each request keeps its own deadline, a failed call fails its requests once, and the
+//! queue is bounded.
 
 use crate::support;
 
@@ -52,7 +52,7 @@ async fn ask_together(tollgate: &Tollgate, requests: Vec<RateLimitRequest>) -> V
     join_all(requests.into_iter().map(ask)).await
 }
 
-/// What the counter of a user has left, by one who only looks.
+/// Returns the remaining hits of a user, from a peek.
 async fn remaining(tollgate: &Tollgate, name: &str) -> u32 {
     let mut peek = user(name);
     peek.descriptors[0].hits_addend = Some(0);
@@ -130,7 +130,7 @@ async fn what_waits_is_bounded_and_the_rest_is_answered_at_once() {
                 tokio::spawn(async move { client.should_rate_limit(strict).await })
             })
             .collect();
-        // Redis still says nothing.
+        // Redis still does not answer.
         let answered = async || flood.iter().filter(|call| call.is_finished()).count() >= 200;
         wait_until_async("what does not fit is answered", answered).await;
         let (answered, waiting): (Vec<_>, Vec<_>) = flood.drain(..).partition(|call| call.is_finished());
@@ -147,11 +147,11 @@ async fn what_waits_is_bounded_and_the_rest_is_answered_at_once() {
     redis.thaw();
 }
 
-/// Fills the queue of 10 for a Redis that says nothing. While these calls wait it stays full.
+/// Fills the queue of 10 while Redis does not answer. The queue stays full while these calls wait.
 async fn fill_the_queue(tollgate: &Tollgate) -> tokio::task::JoinSet<()> {
     let client = tollgate.client().await;
     let mut flood = tokio::task::JoinSet::new();
-    // Each time one more of 4 calls to Redis may set out with what waits; after them nothing goes any more.
+    // Each iteration lets one more of the 4 calls to Redis start with the queued requests; after that none starts.
     for _ in 0..6 {
         for _ in 0..200 {
             let mut client = client.clone();
@@ -263,7 +263,7 @@ async fn a_call_that_panics_fails_its_own_requests_and_no_later_ones() {
     for _ in 0..10 {
         let mut panics = Box::pin(store.check(&check, deadline));
         assert!(panics.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
-        // It comes after the other in the same call, or in another.
+        // It follows the other in the same call or in a later one.
         let told = store.check(&check, deadline).await;
         assert!(matches!(told, Ok(_) | Err(StoreError::Connection(_))), "{told:?}");
     }

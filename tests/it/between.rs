@@ -36,7 +36,7 @@ fn start(redis: &Redis, settings: &[&str]) -> Tollgate {
     Tollgate::start(RULES, &[&[&*url], settings].concat())
 }
 
-/// One in memory and one on a Redis, which is given back to live as long.
+/// Starts one instance in memory and one on Redis. Redis is returned so that it outlives them.
 fn on_both(rules: &str) -> ([Tollgate; 2], Redis) {
     let redis = Redis::start();
     let url = format!("REDIS_URL={}", redis.url());
@@ -70,7 +70,7 @@ async fn a_limit_that_is_known_to_be_used_up_stays_so_while_redis_is_away_and_a_
     for key in ["open", "closed", "local", "error", "fixed"] {
         use_up(&tollgate, key).await;
     }
-    // A refund through this process ends what it knows.
+    // A refund through this instance clears its cached denial.
     for hits in [4, 1] {
         let _ = code(&tollgate, &[("open", "dan")], hits).await;
     }
@@ -82,18 +82,18 @@ async fn a_limit_that_is_known_to_be_used_up_stays_so_while_redis_is_away_and_a_
             assert_eq!(code(&tollgate, &[(key, "ann")], 1).await, Code::OverLimit, "{key}");
         }
     }
-    // What has just been denied is, for a second at most, denied without a question in every mode.
+    // A cached denial answers for up to a second without asking Redis, in every failure mode.
     let fails = async || {
         tollgate.ask(of(&[("error", "ann")], 1)).await.is_err_and(|error| error.code() == tonic::Code::Unavailable)
     };
     wait_until_async("failure mode error has the call fail", fails).await;
-    // When it passes again is known, too.
+    // The time at which the request passes again is known as well.
     let response = tollgate.ask(of(&[("open", "ann")], 1)).await.unwrap();
     assert!(response.statuses[0].duration_until_reset.unwrap().seconds > 300 * 24 * 60 * 60);
     for (entries, expected) in [([("open", "bob")], Code::Ok), ([("closed", "bob")], Code::OverLimit)] {
         assert_eq!(code(&tollgate, &entries, 1).await, expected, "nothing is known of bob");
     }
-    // One known denial denies a request of two, and the other is charged nothing, here either.
+    // One cached denial denies a request with two limits, and the other is not charged, here either.
     let both = request("shop", &[&[("local", "cid")], &[("open", "ann")]]);
     for _ in 0..10 {
         assert_eq!(tollgate.ask(both.clone()).await.unwrap().overall_code(), Code::OverLimit);
@@ -135,7 +135,7 @@ async fn load_does_not_open_a_limit_that_is_known_to_be_used_up() {
 async fn a_deadline_that_is_over_passes_nothing() {
     let redis = Redis::start();
     let tollgate = start(&redis, &[]);
-    // By hand, because tonic's client gives up by itself.
+    // Without tonic's client, which cancels calls itself.
     let connection = tokio::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).await.unwrap();
     let (mut client, connection) = h2::client::handshake(connection).await.unwrap();
     tokio::spawn(connection);
@@ -161,7 +161,7 @@ async fn a_request_that_is_too_much_work_is_refused_with_what_would_be_less() {
     assert_eq!(tollgate.ask(many(50)).await.unwrap().overall_code(), Code::Ok);
     let error = tollgate.ask(many(100)).await.unwrap_err();
     assert_eq!(error.code(), tonic::Code::InvalidArgument);
-    assert!(error.message().contains("ask for fewer descriptors at once"), "{error:?}");
+    assert!(error.message().contains("send fewer descriptors at once"), "{error:?}");
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn concurrency_is_a_bound_also_for_streams_of_one_name() {
         // Envoy ends the fourth, too.
         assert_eq!(code(tollgate, &stream, -1).await, Code::Ok);
         assert_eq!(code(tollgate, &stream, 1).await, Code::OverLimit, "three are in progress");
-        // That one, and one of the three.
+        // That hit, and one of the three.
         for _ in 0..2 {
             code(tollgate, &stream, -1).await;
         }
@@ -257,7 +257,7 @@ async fn a_bucket_that_was_emptied_under_a_faster_rule_does_not_come_back_full()
     for tollgate in &services {
         assert_eq!(code(tollgate, &[("user", "ann")], 1_000).await, Code::Ok);
         change(tollgate, &rules(1)).await;
-        // So long that the faster rule would have filled it.
+        // Long enough for the faster rule to refill it.
         tokio::time::sleep(Duration::from_millis(1_500)).await;
         let remaining = tollgate.ask(of(&[("user", "ann")], 0)).await.unwrap().statuses[0].limit_remaining;
         assert!(remaining < 500, "{remaining} remain");
@@ -276,7 +276,7 @@ async fn a_ban_that_is_made_longer_lasts_so_long() {
     for tollgate in &services {
         assert_eq!(code(tollgate, &[("user", "ann")], 2).await, Code::OverLimit);
         change(tollgate, &rules("60s")).await;
-        // So long that the shorter ban would have ended.
+        // Long enough for the shorter ban to end.
         tokio::time::sleep(Duration::from_millis(400)).await;
         assert_eq!(code(tollgate, &[("user", "ann")], 1).await, Code::OverLimit);
     }

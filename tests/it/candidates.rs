@@ -57,7 +57,7 @@ fn shop(algorithm: Algorithm, number: u32) -> String {
     )
 }
 
-/// The same requests, each of a stream of its own where the algorithm counts such.
+/// Returns the same requests, each with its own stream if the algorithm needs one.
 fn asking(algorithm: Algorithm, mut events: Vec<Event>) -> Vec<Event> {
     for (number, event) in events.iter_mut().enumerate().filter(|_| algorithm.has_holders()) {
         let stream = Entry { key: "stream".into(), value: format!("s{number}") };
@@ -70,7 +70,7 @@ fn descriptor(key: &str, value: String, hits: u64) -> Descriptor {
     Descriptor { entries: vec![Entry { key: key.into(), value }], ask: Ask::Take(hits), limit: None }
 }
 
-/// Requests of users, some with a path beside, and how long after the one before.
+/// Requests of users, some with a path as well, with the time since the previous request.
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let paths = prop::sample::select(vec!["/a", "/b", "/admin/x", "/admin/y"]);
     let one = (0..8_000_u64, 0..12_usize, 0..12_usize, 1..3_u64, prop::option::of(paths));
@@ -279,7 +279,7 @@ fn what_differs_is_counted_by_rule_with_the_last_of_different_keys() {
     let report = tried.see(&of_user("u1", 4));
     assert_eq!((report.differences.compared, report.differences.newly_denied, report.changes.len()), (4, 0, 0));
     assert!(!tried.text().contains("outcome=\"newly_denied\""));
-    // The same again is no new trial.
+    // Identical candidates do not restart the comparison.
     tried.candidates.put_in_force(Arc::new(rules(&shop(Algorithm::FixedWindow, 2))));
     assert_eq!(tried.see(&of_user("u1", 1)).differences.compared, 5);
 }
@@ -354,7 +354,7 @@ fn what_waits_is_bounded_and_what_is_dropped_is_counted() {
     assert_eq!(tried.see(&requests[..10]).differences.compared, report.differences.compared + 10);
 }
 
-/// A service with candidates in a folder of their own.
+/// Starts a service with candidates in a separate folder.
 fn start(in_force: &str, candidates: &str, settings: &[&str]) -> (Tollgate, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("next.yaml"), candidates).unwrap();
@@ -384,7 +384,7 @@ fn newly_denied(service: &Tollgate, expected: u64) {
 async fn a_service_tells_what_differs_and_denies_nobody(settings: &[&str]) {
     let (old, new) = (shop(Algorithm::FixedWindow, 5), shop(Algorithm::FixedWindow, 2));
     let (service, folder) = start(&old.replace("minute", "day"), &new.replace("minute", "day"), settings);
-    service.must_log("candidate rules are compared with those in force: 0 added, 0 removed, 1 changed");
+    service.must_log("comparing candidate rules with the rules in force: 0 added, 0 removed, 1 changed");
     assert_eq!(ask(&service, 5).await, 5, "the candidates deny nobody");
     newly_denied(&service, 3);
     let series = "tollgate_candidate_requests_total{domain=\"shop\",outcome=\"newly_denied\",rule=\"per-user\"}";
@@ -398,7 +398,7 @@ async fn a_service_tells_what_differs_and_denies_nobody(settings: &[&str]) {
 
     // Wrong candidates harm neither the rules nor those before.
     fs::write(folder.path().join("next.yaml"), "domain: [").unwrap();
-    service.must_log("candidate rules are refused, those before are compared on");
+    service.must_log("new candidate rules are rejected, the previous ones are still compared");
     assert_eq!(ask(&service, 1).await, 0);
     wait_until("a comparison", || report(&service)["compared"] == 6);
     assert!(report(&service)["refused"].is_string());
@@ -424,7 +424,7 @@ async fn an_adjustment_in_force_applies_to_both_sets_of_rules() {
     let (service, _folder) = start(&old.replace("minute", "day"), &new.replace("minute", "day"), &[]);
     let (authorization, json) = (format!("Bearer {TOKEN}"), "application/json");
     let headers = [("authorization", &*authorization), ("content-type", json)];
-    service.must_log("candidate rules are compared");
+    service.must_log("comparing candidate rules with the rules in force");
     for (user, effect) in [("eve", "block"), ("ann", "pass")] {
         let body = serde_json::json!({
             "domain": "shop", "entries": [{"key": "user", "value": user}], "effect": effect,
@@ -478,7 +478,7 @@ fn what_is_promoted_below_the_rules_of_a_service_leaves_it_able_to_start() {
     let home = teams();
     let at = |name: &str| home.path().join(name);
     let served = format!("--served={}", at("rules").display());
-    // What a promotion that was killed has left.
+    // The remains of a promotion that was killed.
     fs::create_dir(at("rules/.a.next-2026-01-02T03-04-05Z")).unwrap();
     fs::copy(at("next/shop.yaml"), at("rules/.a.next-2026-01-02T03-04-05Z/shop.yaml")).unwrap();
     let output = promote(&at("rules/a"), &at("next"), &[&served]);
@@ -487,7 +487,7 @@ fn what_is_promoted_below_the_rules_of_a_service_leaves_it_able_to_start() {
     let whole = load::load(&Sources { paths: vec![at("rules")] }, &LoadOptions::default()).unwrap();
     assert_eq!(whole.rules.rules().len(), 6);
 
-    // Another team's domain.
+    // A domain of another team.
     let taken = fs::read_to_string(at("rules/b/shop.yaml")).unwrap();
     fs::write(at("next/shop.yaml"), taken).unwrap();
     let error = refused(&promote(&at("rules/a"), &at("next"), &[&served]));
@@ -524,7 +524,7 @@ fn promoted_files_have_the_mode_of_those_that_they_replace_and_nothing_but_rules
     assert_eq!((mode("rules/a/new"), mode("rules/a/new/more.yaml")), (0o755, 0o644));
     assert!(!at("rules/a/notes.txt").exists() && !at("rules/a/pipe").exists() && !at("rules/a/pipe.yaml").exists());
     let error = refused(&promote(&at("rules/a/shop.yaml"), &at("next/pipe"), &[]));
-    assert!(error.contains("is no plain file"), "{error}");
+    assert!(error.contains("is not a regular file"), "{error}");
 }
 
 fn promoted(rules: &Path, candidates: &Path) -> String {
@@ -538,7 +538,7 @@ fn refused(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What lies beside the rules.
+/// Returns the paths next to the rules whose names contain `part`.
 fn beside(folder: &Path, part: &str) -> Vec<PathBuf> {
     let all = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     all.filter(|path| path.file_name().unwrap().to_str().unwrap().contains(part)).collect()
@@ -567,8 +567,8 @@ fn promoting_exchanges_a_folder_or_a_file_and_keeps_the_old_one() {
         assert!(kept.file_name().unwrap().to_str().unwrap().starts_with('.'), "no service reads it");
         assert!(beside(folder, ".next-").is_empty());
 
-        // Twice is once.
-        assert!(promoted(&rules, &next).contains("already says"));
+        // Repeating it has no second effect.
+        assert!(promoted(&rules, &next).contains("are identical"));
         assert_eq!(beside(folder, ".before-").len(), 1);
     }
 }
@@ -587,11 +587,11 @@ fn what_cannot_be_promoted_changes_nothing_and_says_what_to_do() {
     fs::create_dir(at("mounted/..data")).unwrap();
     fs::create_dir(at("git/.git")).unwrap();
     let cases = [
-        ("rules", "wrong", &[][..], "the candidates are refused"),
+        ("rules", "wrong", &[][..], "the candidates are invalid"),
         ("rules", "gone", &[], "cannot be read"),
-        ("rules", "rules", &[], "must lie apart"),
+        ("rules", "rules", &[], "must not contain each other"),
         ("rules", "next/shop.yaml", &[], "two files or two folders"),
-        ("rules", "next", &["--expect", "0123456789ab"], "are of version"),
+        ("rules", "next", &["--expect", "0123456789ab"], "have version"),
         ("mounted", "next", &[], "a mounted ConfigMap or Secret"),
         ("git", "next", &[], "a checkout of Git"),
     ];

@@ -1,5 +1,5 @@
-//! Why Redis does not decide, in words: at the start, while it runs, to clients, by the command, and in metrics. And
-//! what is refused or warned of because limits would not hold.
+//! The reasons why Redis cannot decide, as reported at the start, at run time, to clients, by commands and in metrics;
+//! and configurations that are rejected or warned about because limits would not hold.
 
 use crate::support;
 
@@ -24,7 +24,7 @@ descriptors:
 /// In every test that has one.
 const PASSWORD: &str = "open-sesame";
 
-/// A place that `REDIS_URL` names, and who asks there.
+/// An address for `REDIS_URL`, with credentials.
 struct Place {
     url: String,
     auth: String,
@@ -33,7 +33,7 @@ struct Place {
 
 impl Place {
     fn at(url: impl ToString) -> Place {
-        // So long that no machine is too busy for it.
+        // Long enough for any busy machine.
         Place { url: url.to_string(), auth: String::new(), timeout: "10s" }
     }
 
@@ -44,7 +44,7 @@ impl Place {
     fn settings(&self) -> Vec<String> {
         let Place { url, auth, .. } = self;
         let timeout = format!("REDIS_TIMEOUT={}", self.timeout);
-        // Debugging tells no secrets either.
+        // Secrets do not appear in debug logs either.
         vec![format!("REDIS_URL={url}"), format!("REDIS_AUTH={auth}"), timeout, "LOG_LEVEL=debug".into()]
     }
 
@@ -53,7 +53,7 @@ impl Place {
         Tollgate::start(RULES, &settings.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
-    /// What `tollgate` says with these words, where it ends by itself.
+    /// Runs `tollgate` with these arguments until it ends.
     fn run(&self, words: &[&str]) -> Output {
         let rules = tempfile::tempdir().unwrap();
         std::fs::write(rules.path().join("rules.yaml"), RULES).unwrap();
@@ -63,7 +63,7 @@ impl Place {
         tollgate::command().args(words).envs(ports).envs(settings).env("RULES", rules.path()).output().unwrap()
     }
 
-    /// It starts all the same; and the log, clients, the command and the metrics tell the cause.
+    /// Asserts that the service starts, and that the log, clients, the command and the metrics report the cause.
     async fn assert_tells(&self, kind: &str, words: &str) {
         let tollgate = self.start();
         assert_tells(&tollgate, kind, words).await;
@@ -81,7 +81,7 @@ impl Place {
         assert!(!said.contains(PASSWORD), "{said}");
     }
 
-    /// Neither the service nor the command starts.
+    /// Asserts that neither the service nor the command starts.
     fn assert_refused(&self, words: &str) {
         for command in [&["serve"][..], &["counter", "get", "--domain", "shop", "user=ann"]] {
             let output = self.run(command);
@@ -93,7 +93,7 @@ impl Place {
     }
 }
 
-/// Clients and metrics tell the cause.
+/// Asserts that clients and metrics report the cause.
 async fn assert_tells(tollgate: &Tollgate, kind: &str, words: &str) {
     let error = async || tollgate.ask(request("shop", &[&[("user", "ann")]])).await.unwrap_err().message().to_owned();
     let series = format!("tollgate_store_down{{cause=\"{kind}\"}}");
@@ -104,7 +104,7 @@ async fn assert_tells(tollgate: &Tollgate, kind: &str, words: &str) {
     assert_eq!(causes(tollgate), (1, Health::CAUSES.len()));
 }
 
-/// Of how many causes Redis is down, and how many there are.
+/// Returns the number of causes that are 1, and the number of causes.
 fn causes(tollgate: &Tollgate) -> (usize, usize) {
     let (_, metrics) = tollgate.get("/metrics");
     let causes: Vec<&str> = metrics.lines().filter(|line| line.starts_with("tollgate_store_down{")).collect();
@@ -120,7 +120,8 @@ async fn assert_decides(tollgate: &Tollgate) {
     assert_eq!(causes(tollgate), (0, Health::CAUSES.len()));
 }
 
-/// Answers each connection by what `answer` makes of what has come first, and closes it.
+/// Starts a server that passes the first bytes of each connection to `answer`, sends the result, and closes the
+/// connection.
 fn stand_in(answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -130,15 +131,15 @@ fn stand_in(answer: impl Fn(&[u8]) -> Vec<u8> + Send + Sync + 'static) -> String
             let read = stream.read(&mut buffer).unwrap_or(0);
             let _ = stream.write_all(&answer(&buffer[..read]));
             let _ = stream.shutdown(Shutdown::Write);
-            // What it still sends is read, so that the answer is not lost to a reset.
+            // Reads the rest of the request, so that a reset does not discard the answer.
             while stream.read(&mut buffer).is_ok_and(|read| read > 0) {}
         }
     });
     address
 }
 
-/// Passes on what comes for Redis, and its replies, after `change`, which is asked about what was sent last, too.
-/// `None` closes the connection.
+/// Starts a proxy in front of Redis. It passes each reply, with the request before it, through `change`. `None` closes
+/// the connection.
 pub(crate) fn proxy(redis: &Redis, change: fn(sent: &[u8], reply: Vec<u8>) -> Option<Vec<u8>>) -> String {
     let (listener, redis) = (TcpListener::bind("127.0.0.1:0").unwrap(), redis.tcp_address());
     let address = listener.local_addr().unwrap().to_string();
@@ -173,7 +174,7 @@ pub(crate) fn proxy(redis: &Redis, change: fn(sent: &[u8], reply: Vec<u8>) -> Op
     address
 }
 
-/// Of what a client asks, the word `INFO`.
+/// Returns whether a client's command is `INFO`.
 fn asks_info(sent: &[u8]) -> bool {
     sent.starts_with(b"*1\r\n$4\r\nINFO\r\n")
 }
@@ -190,7 +191,7 @@ async fn a_redis_cluster_is_refused_at_the_start_with_slots_and_without() {
     })
     .await;
     Place::at(redis.url()).assert_refused("set REDIS_TYPE=CLUSTER");
-    // Also where it does not tell what it is.
+    // Also without permission for INFO.
     redis.command::<()>(&format!("ACL SETUSER toll on >{PASSWORD} ~* +@all -info")).await;
     Place::at(redis.url()).with_auth(&format!("toll:{PASSWORD}")).assert_refused("it is a node of a Redis Cluster");
 }
@@ -214,7 +215,7 @@ async fn a_sentinel_is_refused_with_the_redis_that_it_watches() {
     let sentinel = Redis::start_sentinel(&config, port);
     for auth in ["", PASSWORD] {
         let place = Place::at(sentinel.tcp_address()).with_auth(auth);
-        place.assert_refused("name the Redis that it watches (127.0.0.1:1234) in REDIS_URL");
+        place.assert_refused("name the Redis that it monitors (127.0.0.1:1234) in REDIS_URL");
     }
 }
 
@@ -226,10 +227,10 @@ async fn a_redis_that_is_too_old_is_refused() {
         Some(if asks_info(sent) { info } else { reply })
     });
     Place::at(older).assert_refused("it is Redis 5.0");
-    // What runs no scripts at all.
+    // A server without scripts.
     let redis = Redis::start_with(&["--rename-command", "EVALSHA", ""]);
     Place::at(redis.url()).assert_refused("it does not know EVALSHA");
-    // What does not know an option of a command.
+    // A server that does not know an option of a command.
     let redis = Redis::start();
     let older = proxy(&redis, |_, reply| {
         let is_of_rights = reply == b"$0\r\n\r\n";
@@ -243,8 +244,8 @@ async fn a_replica_says_so_and_names_its_primary() {
     let redis = Redis::start();
     let place = Place::at(redis.url());
     redis.command::<()>("REPLICAOF 127.0.0.1 1").await;
-    place.assert_tells("replica", "it is a replica, which takes no writes: name its primary (127.0.0.1:1)").await;
-    // Also where it becomes one.
+    place.assert_tells("replica", "it is a replica, which accepts no writes: name its primary (127.0.0.1:1)").await;
+    // Also if it becomes a master.
     redis.command::<()>("REPLICAOF NO ONE").await;
     let tollgate = place.start();
     assert_decides(&tollgate).await;
@@ -259,7 +260,10 @@ async fn a_replica_says_so_and_names_its_primary() {
 async fn what_evicts_counters_is_warned_of_and_told_again_when_that_has_changed() {
     for (policy, words) in [
         ("allkeys-lru", "redis evicts keys when it is full (allkeys-lru, 0 so far)"),
-        ("volatile-ttl", "redis evicts keys with a TTL, as every counter is, when it is full (volatile-ttl, 0 so far)"),
+        (
+            "volatile-ttl",
+            "redis evicts keys with a TTL, which every counter has, when it is full (volatile-ttl, 0 so far)",
+        ),
     ] {
         let redis = Redis::start_with(&["--maxmemory", "100mb", "--maxmemory-policy", policy]);
         let tollgate = Place::at(redis.url()).start();
@@ -278,7 +282,7 @@ async fn what_evicts_counters_is_warned_of_and_told_again_when_that_has_changed(
     let warning = "redis evicts keys when it is full (allkeys-lfu";
     wait_until("it is looked at again", || tollgate.logged(warning).is_some());
     redis.command::<()>("CONFIG SET maxmemory-policy noeviction").await;
-    wait_until("it is right again", || tollgate.logged("redis evicts keys no longer").is_some());
+    wait_until("it is right again", || tollgate.logged("redis no longer evicts keys").is_some());
     assert!(tollgate.logged("redis is down").is_none());
 }
 
@@ -286,7 +290,7 @@ async fn what_evicts_counters_is_warned_of_and_told_again_when_that_has_changed(
 async fn passwords() {
     let redis = Redis::start_with(&["--requirepass", PASSWORD]);
     let place = || Place::at(redis.tcp_address());
-    place().assert_tells("no_password", "a password is wanted, and none is given: set REDIS_AUTH").await;
+    place().assert_tells("no_password", "it requires a password, and none is set: set REDIS_AUTH").await;
     for wrong in ["another", "toll:another", "toll:"] {
         place().with_auth(wrong).assert_tells("wrong_password", "the user or the password is wrong").await;
     }
@@ -295,12 +299,12 @@ async fn passwords() {
     assert!(!format!("{:?}", tollgate.logs()).contains(PASSWORD), "a password is in the log");
     let redis = Redis::start();
     let place = Place::at(redis.url()).with_auth(PASSWORD);
-    place.assert_tells("needless_password", "a password is given, and Redis has none").await;
-    // It answers clients of this machine: these are its words to others.
+    place.assert_tells("needless_password", "a password is set, but Redis has none").await;
+    // It answers local clients; this is its reply to others.
     let denies = stand_in(|_| b"-DENIED Redis is running in protected mode because protected mode is on\r\n".to_vec());
     for auth in ["", PASSWORD] {
         let place = Place::at(&denies).with_auth(auth);
-        place.assert_tells("protected_mode", "protected mode answers no other machine").await;
+        place.assert_tells("protected_mode", "protected mode rejects other machines").await;
     }
 }
 
@@ -311,7 +315,7 @@ async fn missing_rights_are_named_with_the_line_that_grants_them() {
         ("-evalsha", "run EVALSHA"),
         ("-script", "run SCRIPT LOAD"),
         ("-set -time -rpush", "run RPUSH, SET, TIME"),
-        ("resetkeys ~other:*", "use counters' keys"),
+        ("resetkeys ~other:*", "access the keys of counters"),
     ] {
         redis.command::<()>("SCRIPT FLUSH").await;
         redis.command::<()>(&format!("ACL SETUSER toll reset on >{PASSWORD} ~* +@all {lacks}")).await;
@@ -326,7 +330,7 @@ async fn the_line_that_is_told_first_grants_all_there_is_to_grant() {
     for (path, rights) in [("", ""), ("/1", ""), ("", "+evalsha +script|load"), ("", "~* +@all -evalsha"), ("", "~*")] {
         let redis = Redis::start();
         if rights.contains("+@all") && redis.version().await < (6, 2) {
-            // It adds no subcommand to a user who has them all.
+            // A user with all subcommands gets none added.
             continue;
         }
         redis.command::<()>(&format!("ACL SETUSER toll reset on >{PASSWORD} {rights}")).await;
@@ -357,7 +361,7 @@ async fn a_right_that_some_algorithms_need_is_warned_of() {
     assert!(tollgate.ask(request("shop", &[&[("user", "ann")]])).await.is_ok());
     let error = tollgate.ask(request("shop", &[&[("log", "ann")]])).await.unwrap_err();
     assert!(error.message().contains("its user may not run"), "{error}");
-    let words = "redis does not tell what it is (INFO)";
+    let words = "redis does not answer INFO";
     let told = tollgate.must_log(words);
     assert_eq!(told["level"], "INFO");
     assert!(told["message"].as_str().unwrap().contains("ACL SETUSER toll ~* +evalsha +script|load +info"), "{told}");
@@ -372,7 +376,7 @@ async fn a_proxy_need_not_know_info() {
     for address in [proxy(&redis, says_so), proxy(&redis, closes)] {
         let tollgate = Place::at(address).start();
         assert_decides(&tollgate).await;
-        tollgate.must_log("redis does not tell what it is (INFO)");
+        tollgate.must_log("redis does not answer INFO");
         assert!(tollgate.logged("redis cannot be used").is_none());
     }
 }
@@ -381,27 +385,27 @@ async fn a_proxy_need_not_know_info() {
 async fn another_protocol_than_rediss() {
     let other = Tollgate::start(RULES, &[]);
     for (port, kind, words) in [
-        (other.http_port, "not_redis", "HTTP is spoken at this port, so this is no Redis"),
+        (other.http_port, "not_redis", "the port speaks HTTP, so it is not Redis"),
         (other.grpc_port, "mute", "it closes connections without an answer: correct REDIS_URL"),
     ] {
         Place::at(format!("127.0.0.1:{port}")).with_auth(PASSWORD).assert_tells(kind, words).await;
     }
     let ssh = stand_in(|_| b"SSH-2.0-OpenSSH_9.9\r\n".to_vec());
-    Place::at(ssh).assert_tells("not_redis", "another protocol is spoken at this port").await;
-    // Some answer what is no TLS by an alert; Redis closes the connection.
+    Place::at(ssh).assert_tells("not_redis", "the port speaks another protocol").await;
+    // Some servers answer plain text with a TLS alert; Redis closes the connection.
     let alert = stand_in(|_| b"\x15\x03\x01\x00\x02\x02\x46".to_vec());
-    Place::at(alert).assert_tells("tls", "TLS is spoken at this port").await;
+    Place::at(alert).assert_tells("tls", "the port uses TLS").await;
 }
 
 #[tokio::test]
 async fn a_redis_that_is_to_be_asked_over_tls() {
     let redis = redis_with_tls();
     for auth in ["", PASSWORD] {
-        Place::at(redis.tcp_address()).with_auth(auth).assert_tells("tls", "TLS is spoken at this port").await;
+        Place::at(redis.tcp_address()).with_auth(auth).assert_tells("tls", "the port uses TLS").await;
     }
 }
 
-/// One whose port is for TLS alone.
+/// Starts a Redis that accepts only TLS.
 fn redis_with_tls() -> Redis {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();
@@ -420,10 +424,10 @@ fn redis_with_tls() -> Redis {
 #[tokio::test]
 async fn nobody_there() {
     let redis = Redis::stopped();
-    Place::at(redis.tcp_address()).assert_tells("nobody_listens", "nobody listens there (connection refused)").await;
-    Place::at(redis.url()).assert_tells("nobody_listens", "there is no such socket").await;
-    // A name that cannot be asked for: nobody need know that it is not there.
-    Place::at("no..such..host:6379").assert_tells("unknown_host", "its host name has no address").await;
+    Place::at(redis.tcp_address()).assert_tells("nobody_listens", "connection refused").await;
+    Place::at(redis.url()).assert_tells("nobody_listens", "the socket does not exist").await;
+    // An invalid host name, which fails without a DNS query.
+    Place::at("no..such..host:6379").assert_tells("unknown_host", "its host name does not resolve").await;
     let hole = TcpListener::bind("127.0.0.1:0").unwrap();
     let place = Place { timeout: "100ms", ..Place::at(hole.local_addr().unwrap()) };
     place.assert_tells("timeout", "no answer within 100ms").await;
@@ -431,7 +435,7 @@ async fn nobody_there() {
     Place::at(loads).assert_tells("loading", "it is loading its data from disk").await;
 }
 
-/// Answers all that comes in the same words.
+/// Starts a server that answers every request with these bytes.
 fn stand_in_for_good(words: &'static [u8]) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -454,7 +458,7 @@ fn stand_in_for_good(words: &'static [u8]) -> String {
 async fn a_redis_that_cannot_take_part() {
     let redis = Redis::start();
     let place = Place::at(format!("redis://{}/17", redis.tcp_address()));
-    place.assert_tells("no_database", "it has no such database").await;
+    place.assert_tells("no_database", "the database does not exist").await;
 
     redis.command::<()>("CONFIG SET min-replicas-to-write 1").await;
     if redis.version().await >= (7, 0) {
@@ -462,7 +466,7 @@ async fn a_redis_that_cannot_take_part() {
     } else {
         let tollgate = Place::at(redis.url()).start();
         assert_decides(&tollgate).await;
-        let line = tollgate.must_log("redis does not hold scripts to its min-replicas-to-write");
+        let line = tollgate.must_log("redis does not apply its min-replicas-to-write to scripts");
         assert_eq!(line["level"], "WARN");
     }
     redis.command::<()>("CONFIG SET min-replicas-to-write 0").await;
@@ -490,7 +494,7 @@ async fn a_redis_that_cannot_take_part() {
         the_one.is_some()
     })
     .await;
-    Place::at(crowded.url()).assert_tells("too_many_clients", "it has as many clients as it may have").await;
+    Place::at(crowded.url()).assert_tells("too_many_clients", "it has reached its number of clients").await;
 
     let busy = Redis::start_with(&["--lua-time-limit", "1"]);
     let mut connection = busy.connection().await;
@@ -506,7 +510,7 @@ async fn a_redis_that_cannot_take_part() {
     })
     .await;
     let tollgate = Place::at(busy.url()).start();
-    assert_tells(&tollgate, "busy", "another client's script keeps it busy: SCRIPT KILL ends that").await;
+    assert_tells(&tollgate, "busy", "a script of another client keeps it busy: end it with SCRIPT KILL").await;
     busy.command::<()>("SCRIPT KILL").await;
     endless.await.unwrap();
     assert_decides(&tollgate).await;
@@ -516,14 +520,14 @@ async fn a_redis_that_cannot_take_part() {
 async fn another_cause_of_the_same_outage_is_told_when_it_comes() {
     let mut redis = Redis::stopped();
     let tollgate = Place::at(redis.tcp_address()).start();
-    assert_tells(&tollgate, "nobody_listens", "nobody listens there").await;
+    assert_tells(&tollgate, "nobody_listens", "connection refused").await;
     redis.restart();
     assert_decides(&tollgate).await;
     redis.kill();
     let address = redis.tcp_address();
-    assert_tells(&tollgate, "nobody_listens", "nobody listens there").await;
+    assert_tells(&tollgate, "nobody_listens", "connection refused").await;
     let _other = Redis::start_at(&address, &["--requirepass", PASSWORD]);
-    assert_tells(&tollgate, "no_password", "a password is wanted").await;
-    let tells = |line: &Value| line["error"].as_str().is_some_and(|error| error.contains("a password is wanted"));
+    assert_tells(&tollgate, "no_password", "it requires a password").await;
+    let tells = |line: &Value| line["error"].as_str().is_some_and(|error| error.contains("it requires a password"));
     wait_until("the log tells it", || tollgate.logs().iter().any(tells));
 }

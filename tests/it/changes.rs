@@ -1,4 +1,4 @@
-//! What is said of changed rules is what becomes of the counters.
+//! The summary of changed rules matches what happens to the counters.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ fn rules(files: &[&str]) -> Rules {
     load(&sources, &LoadOptions::default()).unwrap_or_else(|error| panic!("{error}\n{files:?}")).rules
 }
 
-/// What is said, a line for each.
+/// Returns the changes, one per line.
 fn told(old: &Rules, new: &Rules) -> String {
     let mut lines = String::new();
     diff::compare(old, new, &mut |change| writeln!(lines, "{change}").unwrap());
@@ -158,7 +158,7 @@ fn another_time_zone_is_another_counter() {
     let [none, utc, there, the_same] =
         ["", ", time_zone: UTC", ", time_zone: Asia/Shanghai", ", time_zone: asia/shanghai"].map(month);
     for (before, after, said) in [(&none, &utc, "none -> UTC"), (&utc, &there, "UTC -> Asia/Shanghai")] {
-        assert_eq!(told(before, after), format!("changed: d: a: time_zone {said}: counters start afresh\n"));
+        assert_eq!(told(before, after), format!("changed: d: a: time_zone {said}: counters are reset\n"));
         assert_ne!(before.version(), after.version());
     }
     assert_eq!(told(&there, &the_same), "");
@@ -193,9 +193,9 @@ fn a_summary_is_short_and_shows_first_what_starts_afresh() {
     assert_eq!((summary.totals.changed, summary.totals.afresh), (2_000, 1));
     let text = summary.to_string();
     let lines: Vec<&str> = text.lines().collect();
-    let first = "changed: d: user=u1999: requests_per_unit 5 -> 6, period minute -> day: counters start afresh";
+    let first = "changed: d: user=u1999: requests_per_unit 5 -> 6, period minute -> day: counters are reset";
     assert_eq!((lines.len(), lines[0]), (26, first));
-    assert!(text.len() < 16 * 1024 && lines[25].starts_with("and more"), "{text}");
+    assert!(text.len() < 16 * 1024 && lines[25].starts_with("more changes"), "{text}");
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn drawn_rules() -> impl Strategy<Value = Rules> {
         (format!("{unit} {algorithm}"), json!({"requests_per_unit": number, "unit": unit, "algorithm": algorithm}))
     });
     let limits = prop::collection::btree_map("[a-c]", limit, 1..3).prop_map(|limits| {
-        // No two of one rule may share a counter.
+        // No two limits of one rule may share a counter.
         let limits: HashMap<String, Value> = limits.into_values().collect();
         Value::Array(limits.into_values().collect())
     });
@@ -249,7 +249,7 @@ fn drawn_rules() -> impl Strategy<Value = Rules> {
     })
 }
 
-/// Every descriptor of one or two entries that such rules can tell apart.
+/// All descriptors of one or two entries that these rules can distinguish.
 fn descriptors() -> Vec<Vec<Entry>> {
     let entry = |key: &str, value: &str| Entry { key: key.into(), value: value.into() };
     let entries: Vec<Entry> =
@@ -285,8 +285,9 @@ proptest! {
                 prop_assert_eq!(before.contains(&key), told_kept, "{:?}: {:?}", entries, said.get(&limit.id));
             }
         }
-        // What is said of a rule that is new is said of a request that nothing else takes from it. A limit that is new
-        // in an old rule has no counters, also where another rule took the requests before: that one has changed.
+        // A change reported for a new rule concerns requests that no other rule takes. A new limit of an existing rule
+        // has no counters, even if another rule took the requests before; in that case the other rule is reported as
+        // changed.
         let was_there = |rule: &&Rule| old.rules().iter().any(|before| before.path == rule.path);
         for rule in new.rules().iter().filter(|rule| !was_there(rule)) {
             let entries = diff::example(rule);

@@ -24,7 +24,7 @@ fn check_input(rules: &[u8], arguments: &[&str]) -> Output {
     let mut command = tollgate::command();
     command.arg("check").args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
-    // It does not read to the end of what is too long.
+    // The command stops reading input that is too long.
     let _ = child.stdin.take().unwrap().write_all(rules);
     child.wait_with_output().unwrap()
 }
@@ -33,7 +33,7 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap()
 }
 
-/// What is on standard output, and nothing else where.
+/// Returns the standard output; asserts that standard error is empty.
 fn stdout(output: &Output) -> &str {
     assert_eq!(text(&output.stderr), "");
     text(&output.stdout)
@@ -123,7 +123,7 @@ fn github_gets_workflow_commands() {
     assert_eq!(stdout(&check(RIGHT, &["--format", "github", "rules"])), "ok: 1 rule in 1 domain\n");
 }
 
-/// The schema of SARIF 2.1.0 that OASIS publishes accepts what is in the snapshot; it is too large to be kept here.
+/// The snapshot is valid against the SARIF 2.1.0 schema that OASIS publishes, which is too large to include here.
 #[test]
 fn sarif_is_what_code_scanning_reads() {
     let log = |rules: &str, paths: &[&str]| -> Value {
@@ -162,7 +162,7 @@ fn a_check_that_fails_ends_with_how_much_is_wrong() {
     };
     assert_eq!(last(WRONG, &["rules"]), "refused: 1 error, 1 warning");
     let doubtful = RIGHT.replace("key: user", "key: user, value: ^a");
-    let strict = "refused: 1 warning, and --strict takes warnings for errors";
+    let strict = "refused: 1 warning, and --strict treats warnings as errors";
     assert_eq!(last(&doubtful, &["--strict", "rules"]), strict);
     let github = check(&doubtful, &["--strict", "--format", "github", "rules"]);
     assert_eq!(stdout(&github).lines().last(), Some(strict));
@@ -198,7 +198,7 @@ fn every_format_says_what_is_wrong_with_the_rules_to_compare_with() {
 fn programs_read_what_changes_and_so_does_github() {
     let old = RIGHT.replace("minute", "hour");
     let said: Value = serde_json::from_str(stdout(&compared(&old, &["--format", "json"]))).unwrap();
-    let words = "changed: shop: user: period hour -> minute: counters start afresh";
+    let words = "changed: shop: user: period hour -> minute: counters are reset";
     let changes = json!([{"kind": "changed", "domain": "shop", "rule": "user", "counters": "afresh", "words": words}]);
     let against = json!({
         "problems": [], "more": 0, "added": 0, "removed": 0, "changed": 1, "afresh": 1, "changes": changes,
@@ -207,7 +207,7 @@ fn programs_read_what_changes_and_so_does_github() {
     let github = compared(&old, &["--format", "github"]);
     let expected = format!(
         "ok: 1 rule in 1 domain\n::notice file=new.yaml,line=2::{words}\n0 added, 0 removed, 1 changed; counters of 1 \
-         start afresh\n"
+         are reset\n"
     );
     assert_eq!(stdout(&github), expected);
 }
@@ -221,7 +221,7 @@ fn the_rules_to_compare_with_may_come_from_standard_input_but_not_both() {
     assert!(stdout(&output).contains("changed: shop: user: requests_per_unit 6 -> 5: counters are kept\n"));
     let output = check_input(RIGHT.as_bytes(), &["--against", "-", "-"]);
     assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("standard input is read once"), "{output:?}");
+    assert!(text(&output.stderr).contains("standard input can only be read once"), "{output:?}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn users() -> impl Iterator<Item = String> + Clone {
 async fn each_counter_is_where_its_slot_is() {
     let cluster = Cluster::start(3, 0).await;
     let tollgates = [(); 2].map(|()| start(&cluster, RULES, &[]));
-    // At the same time, so that calls are shared by requests of several slots.
+    // Sent at the same time, so that requests of several slots share calls.
     let mut asked = Vec::new();
     for (i, user) in users().cycle().take(500).enumerate() {
         let mut client = tollgates[i % 2].client().await;
@@ -62,7 +62,7 @@ async fn each_counter_is_where_its_slot_is() {
     }
 }
 
-/// What has been recorded of this user, on all nodes.
+/// Returns the recorded usage of this user on all nodes.
 async fn recorded(cluster: &Cluster, user: &str) -> Totals {
     let mut sum = Totals::default();
     for node in &cluster.nodes {
@@ -88,7 +88,7 @@ async fn what_is_used_is_recorded_where_its_slot_is_and_taken_back_there() {
     let users = users_of("moving", 6, |its| its == slot);
     let ask = async || pass(&tollgate, users.iter().map(|user| of_user(user))).await;
     assert_eq!(ask().await, 6);
-    // Redis says TRYAGAIN for two names of which one is not there: what it does not decide it does not record.
+    // Redis answers TRYAGAIN if one of two keys is missing. Undecided requests are not recorded.
     let decided = AtomicU64::new(0);
     cluster
         .move_slot(slot, from, to, async || {
@@ -110,7 +110,7 @@ async fn what_is_used_is_recorded_where_its_slot_is_and_taken_back_there() {
         assert_eq!((recorded.admitted, recorded.cost), (3, 3), "{user}");
     }
 
-    // The user's limit is used up: what is charged on another node is taken back, and recorded as denied.
+    // The user's limit is used up: the charge on the other node is taken back and recorded as denied.
     let elsewhere = users_of("elsewhere", 1, |its| !cluster.slots(to as u16).contains(&its) && its != slot).remove(0);
     let both = || request("shop", &[&[("user", &elsewhere)], &[("user", &users[0])]]);
     assert_eq!(pass(&tollgate, [both(), both()]).await, 0);
@@ -122,12 +122,12 @@ fn slot_of(user: &str) -> u16 {
     State::<XMODEM>::calculate(format!("shop|user={user}").as_bytes()) % SLOTS
 }
 
-/// So many users whose counters are in a slot that `is_theirs`; their names begin so.
+/// Returns this many users, with this name as prefix, whose counters are in slots for which `is_theirs` is true.
 fn users_of(name: &str, count: usize, is_theirs: impl Fn(u16) -> bool) -> Vec<String> {
     (0..).map(|i| format!("{name}{i}")).filter(|user| is_theirs(slot_of(user))).take(count).collect()
 }
 
-/// How many of these pass, each asked once and all at the same time.
+/// Sends these requests at the same time; returns the number that passed.
 async fn pass(tollgate: &Tollgate, asked: impl IntoIterator<Item = RateLimitRequest>) -> usize {
     let client = tollgate.client().await;
     let asked = asked.into_iter().map(|asked| {
@@ -174,7 +174,7 @@ async fn a_slot_that_moves_there_and_back_costs_no_decision() {
         assert_eq!(ask().await, 12, "before it moves {name}");
         cluster
             .move_slot(slot, from, to, async || {
-                // What is new while the slot moves is at its new place at once.
+                // Counters created while the slot moves are created in its new place.
                 let fresh = users_of(&format!("fresh-{name}-{}", fastrand::u32(..)), 4, |its| its == slot);
                 assert_eq!(pass(&tollgate, fresh.iter().map(|user| of_user(user))).await, 4);
                 assert_eq!(ask().await, 12, "while it moves {name}");
@@ -194,7 +194,7 @@ async fn a_slot_that_moves_there_and_back_costs_no_decision() {
     .await;
 }
 
-/// One that is asked for over and over.
+/// A repeated request.
 struct Load {
     ok: AtomicU64,
     /// By the failure mode.
@@ -236,12 +236,12 @@ descriptors:
       {unit: year, requests_per_unit: 10000000, algorithm: fixed_window, count_denied: false, failure_mode: error}
 ";
 
-/// What the counters of these users have counted, on this node: a fixed window's count is behind its beginning.
+/// Returns the counts of these users' counters on this node: a fixed window's count follows its start.
 async fn count(redis: &Redis, users: &[String]) -> u64 {
     let mut sum = 0;
     for user in users {
         let names: Vec<String> = redis.command(&format!("KEYS {{shop|user={user}}}*")).await;
-        // A replica may not have heard of it yet.
+        // A replica may not have received it yet.
         if names.is_empty() {
             continue;
         }
@@ -276,7 +276,7 @@ async fn a_master_that_is_killed_costs_its_own_counters_alone_and_its_replica_ta
     cluster.nodes[0].kill();
     wait_until("the failure mode answers", || load_of_mine.errors.load(Ordering::SeqCst) > 0);
     let before = load_of_mine.ok.load(Ordering::SeqCst) + 2;
-    // Beside what was asked to find out that the nodes decide.
+    // Not counting the requests that tested whether the nodes decide.
     let heard = count(&cluster.nodes[3], &mine).await;
     wait_until("the replica has taken over", || load_of_mine.ok.load(Ordering::SeqCst) > before + 50);
     end(&load_of_mine, tasks).await;
@@ -285,12 +285,12 @@ async fn a_master_that_is_killed_costs_its_own_counters_alone_and_its_replica_ta
     let admitted = load_of_mine.ok.load(Ordering::SeqCst);
     let counted = count(&cluster.nodes[3], &mine).await;
     let unheard = before.saturating_sub(heard);
-    // Each client may have been charged once, and told nothing.
+    // Each client may have been charged once without an answer.
     assert!(admitted <= counted + unheard, "{admitted} admitted, {counted} counted, {unheard} unheard of");
     assert!(counted <= admitted + 2 * 3, "{admitted} admitted, {counted} counted");
     wait_until("it is known to be well", || tollgate.metric("tollgate_store_up") == 1.0);
 
-    // By hand, while both are alive: nothing is lost, and nobody notices.
+    // A manual failover with both nodes alive: nothing is lost, and no request fails.
     cluster.nodes[0].restart();
     cluster.agreed(3).await;
     let (load, tasks) = load(&tollgate, &mine).await;
@@ -381,7 +381,7 @@ descriptors:
             "{user}: {passed} passed, {unanswered} unanswered, {counted} counted"
         );
     }
-    // Not all that was asked was denied, nor was nothing in doubt.
+    // Some requests passed, and some had no clear result.
     assert!(passed.len() == 12 && !unanswered.is_empty(), "{passed:?} {unanswered:?}");
 }
 
@@ -447,7 +447,7 @@ async fn every_master_is_examined_before_anything_depends_on_it() {
     let single = Redis::start();
     let (is_good, found) = check(name, &format!("redis-cluster://{}", single.tcp_address()));
     assert!(
-        !is_good && found["errors"][0].as_str().unwrap().starts_with("it is no node of a Redis Cluster"),
+        !is_good && found["errors"][0].as_str().unwrap().starts_with("it is not a node of a Redis Cluster"),
         "{found:#}"
     );
     let (is_good, found) = check(name, &format!("redis://{}", cluster.nodes[0].tcp_address()));
@@ -570,14 +570,14 @@ async fn a_node_of_no_use_costs_its_own_slots_alone() {
     let to = (from + 1) % 3;
     let moved = users_of("moved", 1, |its| its == slot).remove(0);
     assert_eq!(pass(&tollgate, [of_user(&moved)]).await, 1);
-    // One that runs no scripts joins, and gets the slot.
+    // A node without scripts joins, and gets the slot.
     let address = cluster.join(&["--rename-command", "EVALSHA", ""]).await;
     let last = cluster.nodes.len() - 1;
     cluster.move_slot(slot, from, last, async || {}).await;
     wait_until_async("its limits fail", async || tollgate.ask(of_user(&moved)).await.is_err()).await;
     wait_until("the slot is known to be lost", || (0.9..1.0).contains(&tollgate.metric("tollgate_store_up")));
     assert!(tollgate.metric("tollgate_store_down{cause=\"no_command\"}") == 1.0, "{address}");
-    // What changes elsewhere is learnt nevertheless.
+    // Changes of other slots are noticed as well.
     let other = (cluster.slots(from as u16).start..).find(|its| *its != slot).unwrap();
     let user = users_of("other", 1, |its| its == other).remove(0);
     cluster.move_slot(other, from, to, async || {}).await;
@@ -595,7 +595,7 @@ async fn a_node_of_no_use_costs_its_own_slots_alone() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_that_do_not_know_their_own_names_are_found_nevertheless() {
     if Redis::start().version().await < (7, 0) {
-        // Every node tells its address.
+        // All nodes know their addresses.
         return;
     }
     for preferred in ["unknown-endpoint", "hostname"] {

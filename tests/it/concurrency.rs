@@ -1,5 +1,5 @@
-//! So many requests at once and no more: `deploy/envoy/concurrency.yaml` in a real Envoy, in front of a service that
-//! answers when it is told to.
+//! Concurrency limits with `deploy/envoy/concurrency.yaml` in a real Envoy, in front of a service that answers on
+//! command.
 
 use crate::support;
 
@@ -42,7 +42,7 @@ impl Service {
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 let head = BufReader::new(&stream).lines().map_while(Result::ok).take_while(|line| !line.is_empty());
-                // A connection that ends without a request is no client.
+                // Ignores connections that close without a request.
                 if head.count() > 0 {
                     queue.lock().unwrap().push_back(stream);
                 }
@@ -56,14 +56,14 @@ impl Service {
         wait_until("requests reach the service", || self.waiting.lock().unwrap().len() == clients);
     }
 
-    /// Answers who waits longest.
+    /// Answers the request that waits longest.
     fn answer(&self) {
         let mut stream = self.waiting.lock().unwrap().pop_front().unwrap();
         stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").unwrap();
     }
 }
 
-/// An Envoy in front of it.
+/// Starts an Envoy in front of it.
 fn envoy(tollgate: &Tollgate, service: &Service) -> Envoy {
     let stand_in = "endpoint: { address: { socket_address: { address: 127.0.0.1, port_value: 10001 } } }";
     let service = stand_in.replace("10001", &service.port.to_string());
@@ -89,7 +89,7 @@ impl Client {
     }
 }
 
-/// How many more may come, by a question that counts nothing.
+/// Returns the number of free slots, from a peek.
 async fn free_slots(tollgate: &Tollgate) -> u32 {
     let mut peek: RateLimitRequest = request("shop", &[&[("route", "reports"), ("stream", "a peek")]]);
     peek.descriptors[0].hits_addend = Some(0);
@@ -100,7 +100,7 @@ async fn until_free(tollgate: &Tollgate, slots: u32) {
     wait_until_async(&format!("{slots} slots are free"), async || free_slots(tollgate).await == slots).await;
 }
 
-/// So many more that are in progress, in the order in which the service has them.
+/// Starts this many more requests, and returns them in the order in which the service received them.
 fn start(clients: usize, envoy: &Envoy, service: &Service) -> VecDeque<Client> {
     let before = service.waiting.lock().unwrap().len();
     let start = |nth| {

@@ -1,5 +1,5 @@
-//! What a server that takes the place of `envoyproxy/ratelimit` must answer: the cases of `tests/conformance`, asked of
-//! our own command, or of any other (`make conformance SERVER=/path/to/it`).
+//! The conformance of a replacement for `envoyproxy/ratelimit`: the cases of `tests/conformance`, run against our own
+//! command, or any other (`make conformance SERVER=/path/to/it`).
 
 mod case;
 mod http;
@@ -23,15 +23,15 @@ use tonic::transport::Endpoint;
 use crate::support::drop_in::Ended;
 use crate::support::{SOON, tollgate};
 
-/// Another server than ours.
+/// Names another server.
 const SERVER: &str = "CONFORMANCE_SERVER";
-/// How it is judged: `reference`, which is the default, or `tollgate`.
+/// The marks to use: `reference`, which is the default, or `tollgate`.
 const SIDE: &str = "CONFORMANCE_SIDE";
-/// How many servers run at a time.
+/// Number of servers that run at a time.
 const SERVERS: usize = 4;
-/// How often the cases of a server are tried that may have met the edge of a window.
+/// Number of attempts for cases that may have crossed the end of a window.
 const TRIES: usize = 3;
-/// The rules that every server has, for the runner's own request: it tells when statistics have come through.
+/// Rules that every server gets for the runner's own request, which shows when statistics have been delivered.
 const MARKER: &str =
     "domain: conformance-marker\ndescriptors: [{key: marker, rate_limit: {unit: year, requests_per_unit: 1000000}}]\n";
 
@@ -43,7 +43,7 @@ struct Group {
     cases: Vec<Case>,
 }
 
-/// What became of a case.
+/// The result of a case.
 struct Outcome {
     file: String,
     case: Case,
@@ -61,7 +61,7 @@ async fn every_case_is_answered_as_it_says() {
         Err(_) if other.is_some() => Side::Reference,
         Err(_) => Side::Tollgate,
     };
-    // It is started in a folder of its own.
+    // Starts it in a separate folder.
     let binary = other.map_or_else(|| PathBuf::from(tollgate::BINARY), |server| std::fs::canonicalize(server).unwrap());
     let (permits, binary) = (Arc::new(Semaphore::new(SERVERS)), Arc::new(binary));
     let begin = |group: Group| {
@@ -75,14 +75,14 @@ async fn every_case_is_answered_as_it_says() {
     let tasks: Vec<_> = groups().into_iter().map(begin).collect();
     let mut outcomes = Vec::new();
     for (group, task) in tasks {
-        // One that is not to be had at all fails its own cases.
+        // A server that cannot be started fails its own cases.
         outcomes.extend(task.await.unwrap_or_else(|error| group.wrong(&error.to_string())));
     }
     let wrong = judge::report(&outcomes);
     assert!(wrong.is_empty(), "{} cases are not as they say:\n\n{}", wrong.len(), wrong.join("\n\n"));
 }
 
-/// Cases that need nothing of their own are served together.
+/// Cases without special requirements share a server.
 fn groups() -> Vec<Group> {
     let wanted = std::env::var("CONFORMANCE_CASES").unwrap_or_default();
     let mut groups = Vec::new();
@@ -121,7 +121,7 @@ impl Group {
         self.cases.into_iter().map(outcome).collect()
     }
 
-    /// What each case came to.
+    /// Runs the cases of the group.
     async fn run(&self, binary: &std::path::Path, side: Side) -> Vec<Result<(), String>> {
         let mut settings = self.about.settings.clone();
         settings.extend(self.cases.iter().flat_map(|case| case.settings.clone()));
@@ -181,13 +181,13 @@ fn rules(cases: &[Case]) -> BTreeMap<String, String> {
 fn refusal(case: &Case, side: Side) -> Option<String> {
     let own = case.tollgate.refused.clone();
     match side {
-        // Tollgate may accept what the reference refuses, and says so by its own steps.
+        // Tollgate can accept rules that the reference rejects, with its own steps.
         Side::Tollgate => own.or_else(|| case.refused.clone().filter(|_| case.tollgate.steps.is_none())),
         Side::Reference => case.refused.clone(),
     }
 }
 
-/// Whoever refuses its rules at the start ends, or serves without any; and logs why.
+/// A server that rejects its rules at the start either ends or serves without rules, and logs the reason.
 async fn refused(started: Result<Server, Ended>, reason: &str) -> Result<(), String> {
     let (output, serves) = match started {
         Err(Ended(output)) => (output, None),
@@ -204,7 +204,7 @@ async fn refused(started: Result<Server, Ended>, reason: &str) -> Result<(), Str
     match serves {
         Some(serves) => Err(format!("the rules must be refused:\n{serves}")),
         None if output.contains(reason) => Ok(()),
-        None => Err(format!("the rules are refused, and must be because of {reason:?}:\n{output}")),
+        None => Err(format!("the rules are rejected, but the reason must be {reason:?}:\n{output}")),
     }
 }
 
@@ -218,7 +218,7 @@ async fn take(client: &Client<'_>, case: &Case, side: Side) -> Result<(), String
     Ok(())
 }
 
-/// Until all that was counted has come: a flush sends everything, and the second marker comes with a later one.
+/// Waits until all statistics have arrived: a flush sends everything, and the second marker comes with a later flush.
 async fn settle(client: &Client<'_>) -> Result<(), String> {
     let name = if client.server.statistics.is_prometheus() {
         "ratelimit_service_rate_limit_total_hits{domain=\"conformance-marker\",key1=\"marker\"}"
@@ -289,7 +289,7 @@ fn the_page_lists_every_difference_and_every_flaw() {
     assert_eq!(listed(&page, "Flaws that are not copied"), marked(|case| &case.flaw));
 }
 
-/// What the rows of a section's table begin with.
+/// Returns the first cells of the table in a section.
 fn listed(page: &str, heading: &str) -> BTreeSet<String> {
     let (_, section) = page.split_once(&format!("\n## {heading}\n")).expect(heading);
     let section = section.split("\n## ").next().unwrap_or_default();

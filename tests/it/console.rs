@@ -1,4 +1,4 @@
-//! The console: the page for everybody, what it shows for the token alone, and that it tells what happens.
+//! The console: the page is public, its data needs the token, and it shows live updates.
 
 use crate::support;
 
@@ -47,7 +47,7 @@ fn head(port: u16, path: &str) -> String {
     answer.split("\r\n\r\n").next().unwrap().to_lowercase()
 }
 
-/// What the page is told, second by second.
+/// The stream of updates that the page receives.
 struct Live(BufReader<TcpStream>);
 
 impl Live {
@@ -115,7 +115,7 @@ fn what_it_shows_needs_the_token_and_is_on_no_other_port() {
             );
         }
     }
-    // Spoken to in HTTP/1.1, the gRPC port says nothing of it.
+    // On the gRPC port, HTTP/1.1 gets no response.
     let mut stream = TcpStream::connect(("127.0.0.1", service.grpc_port)).unwrap();
     write!(stream, "GET /console HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
     let mut said = Vec::new();
@@ -282,7 +282,7 @@ fn only_so_many_watch_at_once_and_who_goes_leaves_room() {
     let mut watching: Vec<Live> = (0..16).map(|_| Live::open(service.http_port)).collect();
     watching.iter_mut().for_each(|live| assert!(live.next().is_some()));
     let (status, said) = service.admin("GET", "/console/live", TOKEN);
-    assert_eq!((status, &said["error"]), (429, &"16 people watch already: close a page".into()));
+    assert_eq!((status, &said["error"]), (429, &"16 console pages are open already: close one".into()));
     watching.pop();
     wait_until("there is room for one more", || {
         let mut stream = TcpStream::connect(("127.0.0.1", service.http_port)).unwrap();

@@ -55,12 +55,12 @@ async fn the_command_shows_and_resets_what_is_in_redis() {
     let (code, out, log) = counter(&["reset", "--domain", "shop", "user=ann"]);
     assert_eq!(code, Some(0));
     assert!(out.contains("2 of 2 left\n") && out.contains("5 of 5 left\n"), "{out}");
-    assert!(log.contains("counters are reset by hand") && log.contains("[\"burst\", \"user#1\", "), "{log}");
+    assert!(log.contains("an operator has reset counters") && log.contains("[\"burst\", \"user#1\", "), "{log}");
     assert!(!log.contains("ann"), "the log tells no values: {log}");
-    // The service was not asked to forget what it has just denied.
+    // The reset did not go through the service, so the service still has its cached denial.
     wait_until_async("ann passes", async || service.passes("shop", &[("user", "ann")]).await).await;
 
-    // Slots that no stream releases any more: whose they are need not be known.
+    // Slots that will not be released: a reset needs no holder.
     for (stream, passes) in [("1", true), ("2", true), ("3", false)] {
         assert_eq!(service.passes("shop", &[("report", "all"), ("stream", stream)]).await, passes);
     }
@@ -68,7 +68,7 @@ async fn the_command_shows_and_resets_what_is_in_redis() {
     assert!(out.contains("2 at once, concurrency (report|stream): 2 of 2 left\n"), "{out}");
 
     for (words, reason) in [
-        (&["get", "--domain", "shop", "user=root"][..], "no limit applies: the rule that it reaches is unlimited"),
+        (&["get", "--domain", "shop", "user=root"][..], "no limit applies: the rule that matches it is unlimited"),
         (&["get", "--domain", "shop", "usr=ann"], "no limit applies: key \"usr\": did you mean \"user\"?"),
         (&["get", "--domain", "shpo", "user=ann"], "no limit applies: domain \"shpo\": did you mean \"shop\"?"),
         (&["reset", "--domain", "shop", "ann"], "\"ann\" is not an entry: write KEY=VALUE"),
@@ -90,11 +90,11 @@ fn counters_in_memory_are_not_for_the_command() {
     let output = tollgate::command().args(words).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(
-        String::from_utf8(output.stderr).unwrap().contains("counters in memory are the service's own: set REDIS_URL")
+        String::from_utf8(output.stderr).unwrap().contains("counters are in the memory of the service: set REDIS_URL")
     );
 }
 
-/// A request to the admin port: the status, and what it says.
+/// Sends a request to the admin port; returns the status and the body.
 fn http(service: &Tollgate, method: &str, query: &str, token: &str) -> (u16, Value) {
     service.admin(method, &format!("/counters{query}"), token)
 }
@@ -115,7 +115,7 @@ async fn the_admin_port_shows_and_resets_for_clients_with_the_token() {
 
     let (status, counters) = http(&service, "DELETE", ann, TOKEN);
     assert_eq!((status, &counters[0]["remaining"], &counters[1]["remaining"]), (200, &2.into(), &5.into()));
-    let line = service.must_log("counters are reset by hand").to_string();
+    let line = service.must_log("an operator has reset counters").to_string();
     assert!(line.contains("shop") && !line.contains("a&b") && !line.contains("a%26b"), "{line}");
     for (method, query, status) in [
         ("GET", "", 400),
@@ -144,7 +144,7 @@ descriptors:
 ";
     let redis = Redis::start();
     let url = format!("REDIS_URL={}", redis.url());
-    // On a busy machine, a failure mode shall not answer instead.
+    // A generous timeout, so that a failure mode does not answer on a busy machine.
     let settings = [&url, "ADMIN_API=true", &format!("ADMIN_TOKEN={TOKEN}"), "REDIS_TIMEOUT=30s"];
     let service = Tollgate::start(RULES, &settings);
     for key in ["user", "leased", "banned"] {

@@ -1,4 +1,4 @@
-//! The debug port: what is in force, for people.
+//! The debug port: the rules in force as text.
 
 use crate::support;
 
@@ -35,7 +35,7 @@ shop.stream: unit=UNKNOWN requests_per_unit=4, shadow_mode: false, quota_mode: f
 shop.two\nlines: unit=HOUR requests_per_unit=1, shadow_mode: false, quota_mode: false
 ";
 
-/// The port that the log names.
+/// Returns the debug port from the log.
 fn port(tollgate: &Tollgate) -> u16 {
     let up = tollgate.must_log("tollgate is up");
     up["debug_port"].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap()

@@ -1,4 +1,4 @@
-//! The decision log: who is denied, by what, and why; and what it never does to a decision.
+//! The decision log: denials, their limits and reasons; and that logging never changes a decision.
 
 use crate::support;
 
@@ -311,7 +311,7 @@ fn a_setting_of_a_log_that_is_off_is_told_to_do_nothing() {
     let service = Tollgate::start(RULES, &["DECISION_LOG_SAMPLE=0.5", "DECISION_LOG_FILES=2", "VALUES_KEY=hidden"]);
     for told in [
         "DECISION_LOG_SAMPLE=0.5 (environment) does nothing: DECISION_LOG is off",
-        "DECISION_LOG_FILES=2 (environment) does nothing: DECISION_LOG is no file",
+        "DECISION_LOG_FILES=2 (environment) does nothing: DECISION_LOG is not a file",
         "VALUES_KEY=*** (environment) does nothing: nothing is hashed",
     ] {
         service.must_log(told);

@@ -1,4 +1,5 @@
-//! What Redis has just denied is denied without asking it again, until something changes; what counts is always asked.
+//! The denied cache: a denial by Redis is repeated without asking it, until something changes; requests that must be
+//! counted always ask.
 
 use crate::support;
 
@@ -41,7 +42,7 @@ async fn a_flood_over_the_limit_leaves_redis_alone() {
     let redis = Redis::start();
     let tollgate = start(&redis, &[]);
     assert_eq!(flood(&tollgate, "user", 500).await, 5);
-    // What is known is asked again once a second.
+    // A cached denial is checked again once per second.
     let asked = redis.script_calls();
     assert!(asked < 50, "{asked} calls for 500 requests");
     assert_eq!(tollgate.metric(HITS), f64::from(500 - asked));
@@ -127,12 +128,12 @@ async fn what_is_leased_passes_though_redis_is_known_to_deny_and_is_given_back_t
     assert!(left < 190, "{left} are left: nothing is held");
     assert_eq!(hot(&rival, left.into()).await.overall_code(), Code::Ok);
 
-    // A request of several limits goes around the lease.
+    // A request with several limits does not use the lease.
     let both = async || holder.ask(request("shop", &[&[("hot", "x")], &[("other", "y")]])).await.unwrap();
     assert_eq!(both().await.overall_code(), Code::OverLimit);
     assert_eq!(hot(&holder, 1).await.overall_code(), Code::Ok, "by what is held");
     assert_eq!(both().await.overall_code(), Code::OverLimit);
-    // What is held is not enough: it is refunded, and there for others.
+    // The lease is too small for the request: it is refunded and available to others.
     assert_eq!(hot(&holder, 30).await.overall_code(), Code::OverLimit);
     assert_eq!(hot(&holder, 1).await.overall_code(), Code::Ok, "of what was refunded");
 }

@@ -1,5 +1,4 @@
-//! What is in `deploy/` fits together: each file parses, its rules load, and the names in one file are those of the
-//! others.
+//! The files in `deploy/` are consistent: each parses, its rules load, and names in one file match those in the others.
 
 mod charts;
 mod monitoring;
@@ -44,7 +43,8 @@ fn value<'v>(key: &str, within: &'v Value) -> &'v str {
     value.as_str().unwrap()
 }
 
-/// Every descriptor that an Envoy is told to send, written as the paths of rules are: `route=login|remote_address`.
+/// Returns the descriptors that an Envoy configuration sends, written like paths of rules:
+/// `route=login|remote_address`.
 fn descriptors(config: &Value) -> Vec<String> {
     let entry = |action: &Value| {
         let (kind, action) = action.as_object().unwrap().iter().next().unwrap();
@@ -60,7 +60,7 @@ fn descriptors(config: &Value) -> Vec<String> {
     actions.map(|actions| actions.iter().map(entry).collect::<Vec<_>>().join("|")).collect()
 }
 
-/// What Envoy decides by itself is not asked of anybody.
+/// Envoy's local limits send no descriptors.
 fn without_local_limits(within: &Value) -> Value {
     match within {
         Value::Array(items) => {
@@ -247,7 +247,7 @@ fn the_nodes_of_the_compose_file_are_a_cluster_and_tollgate_asks_them() {
     for place in environment["REDIS_URL"].as_str().unwrap().split(',') {
         let command = services[place.strip_suffix(":6379").unwrap()]["command"].as_array().unwrap();
         let has = |name: &str, value: &str| command.windows(2).any(|pair| pair[0] == name && pair[1] == value);
-        // One dead shard is to cost its own counters alone.
+        // A dead shard must affect only its own counters.
         assert!(has("--cluster-enabled", "yes") && has("--cluster-require-full-coverage", "no"), "{command:?}");
     }
     let layout = services["layout"]["command"][2].as_str().unwrap();

@@ -1,4 +1,4 @@
-//! What `make dist` has made, tried as its users would: `make e2e` makes it, installs what is needed, and runs this.
+//! The archives of `make dist`, used as a user would. `make e2e` builds them, installs the requirements and runs this.
 
 use crate::support;
 
@@ -22,7 +22,7 @@ fn name(target: &str) -> String {
     format!("tollgate-{}-{target}", env!("CARGO_PKG_VERSION"))
 }
 
-/// What the archive for a target has, in an empty folder.
+/// Unpacks the archive of a target into an empty folder.
 fn unpacked(target: &str) -> (TempDir, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let archive = dist().join(format!("{}.tar.gz", name(target)));
@@ -160,7 +160,7 @@ fn a_binary_needs_nothing_and_tells_nothing_of_where_it_was_built() {
     }
 }
 
-/// Whether an ELF file of 64 bits, little end first, has a program header of the kind PT_INTERP.
+/// Returns whether a little-endian 64-bit ELF file has a program header of type PT_INTERP.
 fn asks_for_a_loader(elf: &[u8]) -> bool {
     assert_eq!(elf[..6], *b"\x7fELF\x02\x01");
     let number =

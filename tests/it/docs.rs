@@ -1,5 +1,5 @@
-//! `docs/algorithms.md` and `docs/recipes.md` tell the truth: the table is what the simulation says, and the rules do
-//! what is said of them. So does `docs/running.md` of the fields of the log and of engines.
+//! `docs/algorithms.md` and `docs/recipes.md` are correct: the table is the result of the simulation, and the rules do
+//! what the page says. The same for the log fields and engines in `docs/running.md`.
 
 #[path = "../../examples/admission.rs"]
 mod admission;
@@ -27,7 +27,7 @@ fn the_table_of_what_is_admitted_is_current() {
     assert!(page.contains(&admission::table()), "{hint}:\n{}", admission::table());
 }
 
-/// The fields of a line, from what stands behind `tracing::info!(`: all before the message.
+/// Returns the fields of a log line from the arguments of `tracing::info!(`: everything before the message.
 fn fields(call: &str) -> Vec<String> {
     let is_message = |at: &usize| call[..*at].trim_end().ends_with(',') || call[..*at].trim().is_empty();
     let message = call.match_indices('"').map(|(at, _)| at).find(is_message).unwrap();
@@ -80,7 +80,7 @@ fn alarms() -> Vec<(String, String)> {
     alarms
 }
 
-/// What stands for lines whose words come from elsewhere.
+/// Rows for lines whose text is composed elsewhere.
 const SAID_ELSEWHERE: [(&str, &[&str]); 7] = [
     (
         "src/command/serve.rs",
@@ -89,8 +89,8 @@ const SAID_ELSEWHERE: [(&str, &[&str]); 7] = [
     (
         "src/server/management.rs",
         &[
-            "`the management server sends what nobody has asked for: ignored`",
-            "`the management server hears that its rules are refused, and why`",
+            "`ignoring a response of the management server for a resource type that was not requested`",
+            "`rejected the rules of the management server (NACK)`",
         ],
     ),
     ("src/server/reload.rs", &["`FILE:LINE:COLUMN: …` of the rules"]),
@@ -99,7 +99,7 @@ const SAID_ELSEWHERE: [(&str, &[&str]); 7] = [
         &[
             "`the certificate of FILE expires in`",
             "`the certificate of FILE expired`",
-            "`the certificate of FILE is not valid before`",
+            "`the certificate of FILE only becomes valid in`",
             "a certificate, and `clients are not asked for certificates`",
         ],
     ),
@@ -108,16 +108,16 @@ const SAID_ELSEWHERE: [(&str, &[&str]); 7] = [
         &[
             "`redis is down: each limit answers by its failure mode`",
             "`redis cannot be used: each limit answers by its failure mode`",
-            "`a connection to redis could not be made, and others serve`",
-            "`a connection to redis was lost, and others serve`",
+            "`cannot open a connection to redis, other connections still work`",
+            "`lost a connection to redis, other connections still work`",
         ],
     ),
     (
         "src/store/redis/link/inspection.rs",
         &[
             "`redis evicts`",
-            "`redis is a replica that takes writes`",
-            "`redis does not hold scripts to its min-replicas-to-write`",
+            "`redis is a replica that accepts writes`",
+            "`redis does not apply its min-replicas-to-write to scripts`",
             "`redis's clock is`",
             "`some limits cannot be decided in redis`",
         ],
@@ -155,7 +155,7 @@ fn every_warning_and_error_of_the_log_has_its_row_in_operations() {
     assert_eq!(rows, [""; 0], "no such line is logged");
 }
 
-/// Of each engine, where its package and whether its TLS are told right.
+/// For each engine, whether its row has the right package and TLS support.
 #[test]
 fn the_engines_that_are_told_are_those_that_make_engines_runs() {
     let read = |path: &Path| std::fs::read_to_string(path).unwrap();
@@ -185,7 +185,7 @@ fn the_engines_that_are_told_are_those_that_make_engines_runs() {
     assert_eq!(told, run.collect());
 }
 
-/// What is asked of a domain, and how much of it passes: entries, hits of each request, and which of them pass.
+/// Requests to a domain and the expected result: the entries, and for each request its hits and whether it passes.
 type Scenario = (&'static str, &'static [(&'static str, &'static str)], &'static [(u64, bool)]);
 
 const SCENARIOS: &[Scenario] = &[

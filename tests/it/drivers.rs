@@ -1,6 +1,6 @@
-//! Started as Envoy Gateway and Envoy AI Gateway start `envoyproxy/ratelimit`: their command, arguments and environment
-//! (tests/drivers), mounts, probes, and management servers. Here, where ports and paths have to be others; and in the
-//! image's root, in namespaces of its own, word by word.
+//! Tollgate started the way Envoy Gateway and Envoy AI Gateway start `envoyproxy/ratelimit`: with their command,
+//! arguments and environment (tests/drivers), mounts, probes, and management servers. Once on the host, with different
+//! ports and paths; and once in the image's root file system, in separate namespaces, without any change.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -21,15 +21,15 @@ use crate::support::tollgate::{self, Tollgate, get};
 use crate::support::{signal, wait_until};
 use crate::xds::{HOST, MATCH, limit, node, policy};
 
-/// Who starts it, and how.
+/// The program that starts Tollgate.
 #[derive(Clone, Copy)]
 struct Driver {
     /// By line, word by word.
     environment: &'static str,
     arguments: &'static [&'static str],
-    /// What its management server says first.
+    /// The first rules of its management server.
     rules: fn() -> RateLimitConfig,
-    /// What Envoy asks then, up to the first denial.
+    /// Envoy's requests with them, up to the first denial.
     asked: &'static [&'static str],
 }
 
@@ -62,7 +62,7 @@ impl Driver {
         self.environment.lines().map(|line| line.split_once('=').unwrap()).collect()
     }
 
-    /// What docs/migrating.md adds to the variables of Envoy Gateway.
+    /// Returns the variables that docs/migrating.md adds to those of Envoy Gateway.
     fn added() -> Vec<String> {
         let text = fs::read_to_string("deploy/envoy-gateway/config.yaml").unwrap();
         let added = text.lines().filter_map(|line| line.trim().strip_prefix("- { name: ")?.strip_suffix(" }"));
@@ -80,7 +80,7 @@ impl Driver {
         self.value("GRPC_SERVER_USE_TLS") == "true"
     }
 
-    /// It is ready before any rules are there.
+    /// Returns whether it is ready without rules.
     fn is_ready_without_rules(&self) -> bool {
         self.value("FORCE_START_WITHOUT_INITIAL_CONFIG") == "true"
     }
@@ -132,7 +132,7 @@ mod the_image {
     }
 }
 
-/// What is around it in a cluster.
+/// The environment of the pod in its cluster.
 struct Around {
     driver: Driver,
     authority: Authority,
@@ -151,12 +151,12 @@ impl Around {
         let around = Around { driver, authority, redis };
         let folder = around.authority.folder();
         fs::write(folder.join("conf.yaml"), "mappings: []\n").unwrap();
-        // As a Secret is mounted: for every user.
+        // Secrets are mounted readable for every user.
         fs::set_permissions(folder, fs::Permissions::from_mode(0o755)).unwrap();
         around
     }
 
-    /// With the settings that have to be others here, each by its name.
+    /// Starts it on the host, with replacements for the settings that must differ.
     async fn serves_here(self, mut management: Management) {
         let server = Redis::stopped().tcp_address();
         let certs = self.authority.folder().display().to_string();
@@ -191,7 +191,7 @@ impl Around {
         management.finish().await;
     }
 
-    /// What its probes and its Envoys see. The management server comes later, at this address.
+    /// Asserts what its probes and its Envoys see. The management server starts later, at this address.
     async fn serves(&self, place: &impl Place, management: &mut Management, server: &str) {
         let health = || place.get("/healthcheck").0;
         let expected = if self.driver.is_ready_without_rules() { 200 } else { 500 };
@@ -223,13 +223,13 @@ impl Around {
         command.output().unwrap().status.code()
     }
 
-    /// What the driver's Secret holds.
+    /// Returns the contents of the driver's Secret.
     fn secret(&self) -> Pair {
         let folder = self.authority.folder();
         Pair { cert: folder.join("tls.crt"), key: folder.join("tls.key") }
     }
 
-    /// The driver's management server: the one at this port, behind mutual TLS where the driver wants it.
+    /// Creates the driver's management server on this listener, with mutual TLS if the driver requires it.
     fn management_at(&self, listener: TcpListener, port: u16) -> Serving {
         let host = self.driver.value("CONFIG_GRPC_XDS_SERVER_URL").rsplit_once(':').unwrap().0;
         let pair = self.authority.sign("management", &[host, "localhost"]);
@@ -268,7 +268,7 @@ async fn forward(listener: TcpListener, port: u16, acceptor: Option<TlsAcceptor>
     }
 }
 
-/// Where it runs.
+/// The environment in which it runs.
 trait Place {
     fn grpc_port(&self) -> u16;
     fn get(&self, path: &str) -> (u16, String);
@@ -286,9 +286,9 @@ impl Place for Tollgate {
 
 /// Set for the process in the namespaces.
 const INSIDE: &str = "TOLLGATE_TEST_IS_INSIDE";
-/// Another image's root than that of a debug binary: one that is mounted.
+/// Names a mounted image to use instead of an image made from a debug binary.
 const IMAGE: &str = "TOLLGATE_TEST_IMAGE";
-/// A network of its own begins without an address.
+/// A new network namespace has no address.
 const IN_NAMESPACES: &str = r#"
 ip link set lo up 2>/dev/null || python3 -c '
 import fcntl, socket, struct
@@ -297,7 +297,7 @@ fcntl.ioctl(socket.socket(), SIOCSIFFLAGS, struct.pack("16sh", b"lo", UP_AND_RUN
 exec "$@"
 "#;
 
-/// With nothing replaced: mounts and network are namespaces of its own, so that every port and path is free.
+/// Starts it without replacements, in separate mount and network namespaces, where every port and path is free.
 fn in_the_image(driver: Driver, recording: &str) {
     if std::env::var_os(INSIDE).is_none() {
         let test = format!("drivers::the_image::{recording}_starts_it");
@@ -359,7 +359,7 @@ impl Container {
         let mut command = Command::new("setpriv");
         command.args(["--no-new-privs", "--bounding-set=-all,+setuid,+setgid,+sys_chroot", "chroot"]);
         command.arg(format!("--userspec={NOBODY}:{NOBODY}")).arg("--groups=").arg(&root).arg("/bin/ratelimit");
-        // Nothing but what the driver says: so `chroot` is found before.
+        // Only the driver's environment, so `chroot` is resolved before.
         command.args(around.driver.arguments).env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command.envs(around.driver.variables());
         Container { process: command.spawn().unwrap(), _root: folder }
@@ -389,7 +389,7 @@ impl Place for Container {
     }
 
     fn get(&self, path: &str) -> (u16, String) {
-        // Nobody listens yet, or any more.
+        // Connection refused: the service has not started or has ended.
         match std::net::TcpStream::connect("127.0.0.1:8080") {
             Ok(_) => get(8080, path),
             Err(_) => (0, String::new()),
@@ -422,7 +422,7 @@ fn laid_out() -> TempDir {
     root
 }
 
-/// What a binary needs beside itself, where it is not static: its loader, and libraries.
+/// Returns the files that a dynamically linked binary needs: its loader and libraries.
 fn libraries(root: &Path) -> &'static [&'static str] {
     let said = Command::new("ldd").arg(root.join("bin/tollgate")).output().unwrap();
     let is_static = !String::from_utf8_lossy(&said.stdout).contains("=>");
@@ -434,7 +434,7 @@ fn inside(root: &Path, path: &str) -> PathBuf {
     root.join(path.trim_start_matches('/'))
 }
 
-/// Shows what is at `from` at `to`, too, in this namespace alone.
+/// Bind-mounts `from` at `to` in this namespace.
 fn mount(from: &Path, to: &Path) {
     if from.is_dir() {
         fs::create_dir_all(to).unwrap();

@@ -1,4 +1,4 @@
-//! Limits that let pass only what a replica of Redis has heard of.
+//! Durable limits, which admit only requests that a replica of Redis has confirmed.
 
 use crate::support;
 
@@ -26,7 +26,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 10000000, failure_mode: error}
 ";
 
-/// A master, and a replica of it that is in step.
+/// Starts a master and a replica in sync.
 async fn pair() -> (Redis, Redis) {
     let master = Redis::start();
     let replica = master.start_replica(&[]).await;
@@ -49,7 +49,7 @@ async fn what_no_replica_has_heard_of_is_answered_by_the_failure_mode_and_keeps_
         assert_eq!(ask("plain").await.unwrap().overall_code(), Code::Ok);
     }
     let error = waiting.await.unwrap_err();
-    assert!(error.message().contains("no replica has heard of it within 1s"), "{error}");
+    assert!(error.message().contains("no replica confirmed the write within 1s"), "{error}");
     assert_eq!(tollgate.metric("tollgate_store_up"), 1.0, "Redis itself is well");
     replica.thaw();
     wait_until_async("the replica hears again", async || ask("durable").await.is_ok()).await;
@@ -78,7 +78,7 @@ async fn of_what_has_passed_nothing_is_lost_with_the_master() {
     let state: Vec<u8> = cmd("GET").arg(&names[0]).query_async(&mut replica.connection().await).await.unwrap();
     let heard = u64::from(u32::from_le_bytes(state[8..12].try_into().unwrap()));
     let passed = passed.load(Ordering::SeqCst);
-    // Whoever was told neither may have been charged: one for each client at the most.
+    // A client without an answer may have been charged, at most once each.
     assert!((passed..=passed + 8).contains(&heard), "{passed} passed, {heard} heard of");
 }
 

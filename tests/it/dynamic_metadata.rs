@@ -1,4 +1,4 @@
-//! What an answer's dynamic metadata say where `RESPONSE_DYNAMIC_METADATA` is on.
+//! Dynamic metadata of answers with `RESPONSE_DYNAMIC_METADATA`.
 
 use crate::support;
 
@@ -32,7 +32,7 @@ descriptors:
     rate_limit: {unit: hour, requests_per_unit: 100}
 ";
 
-/// What is said of a request.
+/// Returns the details of a request's answer.
 fn said(tollgate: &Tollgate, request: &Value) -> Value {
     let (_, body) = tollgate.post("/json", request.to_string().as_bytes());
     let answer: Value = serde_json::from_str(&body).unwrap();
@@ -68,7 +68,7 @@ fn it_is_what_was_asked_and_the_metadata_of_the_rules_that_pass() {
     });
     assert_eq!(said(&tollgate, &asked), expected);
 
-    // The first is over its limit now: what the second says is its own, and nothing of an answer before is left in it.
+    // The first limit is exceeded now: the second answer has its own metadata, and nothing of the first.
     let of_second = json!({"plan": "second", "svc": {"a": 9.0, "b": true}, "5": "2020-01-01"});
     for _ in 0..2 {
         let told = said(&tollgate, &asked);
@@ -135,7 +135,7 @@ fn envoy_hands_it_to_its_access_log() {
     let (metadata, passed) = lines[0].split_once(" [").unwrap();
     let metadata: Value = serde_json::from_str(metadata).unwrap();
     assert_eq!(metadata, json!({"plan": "free", "svc": {"a": 1, "weights": [1, 2.5]}}));
-    // The same header is asked about twice: (user=ann), and (path=/), which no rule knows.
+    // The header is used twice: (user=ann), and (path=/), which has no rule.
     assert_eq!(passed, "true,true]");
     assert_eq!(lines[1], "- [false,true]");
 }

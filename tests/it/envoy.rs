@@ -1,5 +1,5 @@
-//! What a user of Envoy sees: `deploy/envoy/envoy.yaml` in a real Envoy, real Tollgates, a real Redis, and requests
-//! over HTTP.
+//! End-to-end tests with Envoy: `deploy/envoy/envoy.yaml` in a real Envoy, real instances of Tollgate, a real Redis,
+//! and HTTP requests.
 
 use crate::support;
 
@@ -11,7 +11,7 @@ use support::redis::Redis;
 use support::tollgate::Tollgate;
 use support::{SOON, wait_until};
 
-/// What `deploy/envoy/envoy.yaml` asks about: a user, a path, and for `/login` the client's address instead.
+/// Rules for the descriptors of `deploy/envoy/envoy.yaml`: user, path, and for `/login` the client's address instead.
 const RULES: &str = "
 domain: shop
 descriptors:
@@ -30,7 +30,7 @@ descriptors:
 /// A timeout so long that only a Redis that is really away is away.
 const LONG_REDIS_TIMEOUT: &str = "REDIS_TIMEOUT=2s";
 
-/// The header by which a client learns what has decided.
+/// The setting that reports in a header what decided a request.
 const DECIDED_BY: &str = "LIMIT_DECIDED_BY_HEADER=x-decided-by";
 
 /// The change that makes Envoy write a line of this format for each request into the file `access`.
@@ -98,7 +98,7 @@ fn a_limit_of_several_units_is_shown_in_seconds() {
     assert_eq!(envoy.get_as("ann").header("x-ratelimit-limit"), Some("10, 10;w=300"));
 }
 
-/// One user for each way to be denied; all of them pass again after six seconds at most, two windows.
+/// One user for each kind of denial; each passes again after at most six seconds, two windows.
 const DENIALS: [(&str, &str); 9] = [
     ("fixed", "algorithm: fixed_window"),
     ("sliding", "algorithm: sliding_window"),
@@ -127,7 +127,7 @@ fn retry_after_passes_at_that_second_and_not_one_before() {
     let headers = "enable_x_ratelimit_headers: DRAFT_VERSION_03";
     let both = format!("{headers}\n                      enable_retry_after_header: true");
     let envoy = Envoy::start_with(tollgate.grpc_port, &[Envoy::LONG_TIMEOUT, (headers, &both)]);
-    // And where what has to be waited for is a slot that no stream releases: one stream holds it.
+    // A denial that waits for a slot, which no stream releases: one stream holds it.
     let rules = "domain: shop\ndescriptors: \
                  [{key: stream, rate_limit: {algorithm: concurrency, requests_per_unit: 1, hold: 3s}}]";
     let slots = Tollgate::start(rules, &[]);
@@ -136,7 +136,7 @@ fn retry_after_passes_at_that_second_and_not_one_before() {
     assert_eq!(slots_envoy.get_as("the-holder").status, 200);
     std::thread::scope(|scope| {
         scope.spawn(|| retry(&slots_envoy, "/", "waits-for-a-slot"));
-        // Of two limits, each of which Envoy may take for the tightest, both must let pass.
+        // With two limits, either of which Envoy may report as the tightest, both must allow the request.
         scope.spawn(|| retry(&envoy, "/slow", "quick"));
         scope.spawn(|| retry(&envoy, "/quick", "slow"));
         for (user, _) in DENIALS {
@@ -146,7 +146,7 @@ fn retry_after_passes_at_that_second_and_not_one_before() {
     });
 }
 
-/// Uses up what a user has and asks again and again, whatever the machine makes of the time between.
+/// Uses up a user's limit and retries, with any delays of the machine.
 fn retry(envoy: &Envoy, path: &str, user: &str) {
     let ask = || envoy.ask(path, &[("x-user", user)]);
     let (mut asked, mut told) = (Instant::now(), None);
@@ -155,7 +155,7 @@ fn retry(envoy: &Envoy, path: &str, user: &str) {
         told = ask().number("retry-after");
         told.is_some()
     });
-    // The denial lies between these two, and when it was told what it was told was true.
+    // The denial happened between these two times, so `told` is correct if it fits both.
     let (told, answered) = (Duration::from_secs(told.unwrap()), Instant::now());
     assert!((Duration::from_secs(1)..=Duration::from_secs(6)).contains(&told), "{user}: {told:?}");
     loop {
@@ -175,7 +175,7 @@ fn retry(envoy: &Envoy, path: &str, user: &str) {
     }
 }
 
-/// What a mesh does, and what it does with a client that it trusts: the id that comes along stays.
+/// The settings of a mesh for trusted clients: the request's own ID is kept.
 const TRUSTING: (&str, &str) = ("use_remote_address: true", "preserve_external_request_id: true");
 
 #[test]
@@ -192,7 +192,7 @@ fn requests_that_share_an_x_request_id_take_a_slot_each() {
             scope.spawn(|| assert_eq!(envoy.ask("/reports", &same).status, 200));
         }
         wait_until("three have slots", || tollgate.metric("tollgate_requests_total{outcome=\"ok\"}") == 3.0);
-        // And what is denied frees nobody's slot.
+        // A denied request releases no slot of another request.
         let denied: Vec<u16> = statuses((0..5).map(|_| envoy.ask("/reports", &same)));
         assert_eq!(denied, [429; 5]);
     });
@@ -227,15 +227,15 @@ fn while_redis_is_gone_each_rule_fails_its_own_way_and_limits_again_when_it_is_b
         assert_eq!((open.status, closed.status, known.status), (200, 429, 429));
         let decided_by = [&open, &closed].map(|answer| answer.header("x-decided-by"));
         assert_eq!(decided_by, ["failure_mode_open", "failure_mode_closed"].map(Some));
-        // Nobody knows what remains for carl, nor when it is whole again.
+        // The remaining hits and the reset time of carl's limit are unknown.
         assert_eq!(open.header("x-ratelimit-limit"), None, "{open:?}");
         assert_eq!(open.header("x-ratelimit-remaining"), None, "{open:?}");
-        // And for logins there is a time at which Redis may be back.
+        // Logins also report a time, because Redis may be back by then.
         for header in ["retry-after", "x-ratelimit-reset"] {
             assert!((1..=3).contains(&closed.number(header).unwrap()), "{closed:?}");
         }
     }
-    // What Redis has denied within the last second needs no Redis.
+    // A denial within the last second needs no Redis.
     wait_until("a denial that was known", || envoy.get_as("ann").header("x-decided-by") == Some("known_denial"));
     for line in ["200 -", "429 -", "200 failure_mode_open", "429 failure_mode_closed", "429 known_denial"] {
         let is_written = || envoy.written("access").lines().any(|written| written == line);
@@ -248,10 +248,10 @@ fn while_redis_is_gone_each_rule_fails_its_own_way_and_limits_again_when_it_is_b
 }
 
 #[test]
-fn while_redis_hangs_tollgate_answers_before_envoys_patience_ends() {
+fn while_redis_hangs_tollgate_answers_within_envoys_timeout() {
     let redis = Redis::start();
     let tollgate = Tollgate::start(RULES, &[&format!("REDIS_URL={}", redis.url()), DECIDED_BY]);
-    // With the timeout that users get. That it is kept each time is a question of the machine, so it is asked for once.
+    // With the default timeout. Whether it suffices every time depends on the machine, so one success is enough.
     let envoy = Envoy::start_with(tollgate.grpc_port, &[]);
     wait_until("users are limited", || envoy.get_as("ann").status == 429);
     wait_until("logins pass", || envoy.get("/login").is_decided());

@@ -1,5 +1,5 @@
-//! `tollgate explain`, and the same over HTTP: it says why a request is limited or is not, what it says is what
-//! happens, and nothing is counted. And what an unknown domain or descriptor gets.
+//! `tollgate explain` and `/explain`: they report why a request is limited or not, agree with real decisions, and count
+//! nothing. Also the handling of unknown domains and descriptors.
 
 use crate::support;
 
@@ -40,7 +40,7 @@ fn entries(words: &[&str]) -> Vec<Entry> {
     words.iter().filter_map(entry).collect()
 }
 
-/// What `tollgate explain` says.
+/// Runs `tollgate explain`.
 fn command(settings: &[(&str, &str)], words: &[&str]) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } =
         tollgate::command().arg("explain").args(words).envs(settings.iter().copied()).output().unwrap();
@@ -76,7 +76,7 @@ fn every_question_has_the_answer_of_the_snapshot() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
 
-    /// Over few keys and values, so that much is nearly right; also where there is no time to look for what is near.
+    /// Few distinct keys and values make near misses frequent. Also with a budget too small to search for near misses.
     #[test]
     fn the_way_that_is_told_is_the_way_that_requests_go(
         words in prop::collection::vec((
@@ -133,7 +133,7 @@ fn a_rule_knows_its_file_and_line_also_where_a_domain_has_several_files() {
     is_at(&algorithm["at"], "b.yaml", 2);
 }
 
-/// A million rules: the work is bounded, so what is told is told of some of them.
+/// With a million rules the search is bounded, so the answer covers only some of them.
 #[test]
 fn among_more_rules_than_are_compared_something_is_told_all_the_same() {
     let rule = |i| format!("- {{key: user, value: u{i}, rate_limit: {{unit: day, requests_per_unit: 1}}}}\n");
@@ -209,10 +209,10 @@ fn only_who_has_the_token_gets_an_explanation_and_what_is_no_question_is_refused
         command(&[("ADMIN_TOKEN", token)], &words)
     };
     for (port, token, reason) in [
-        (service.http_port, "", "wants its ADMIN_TOKEN"),
+        (service.http_port, "", "requires its ADMIN_TOKEN"),
         (closed.http_port, TOKEN, "start the service with ADMIN_API=true"),
         (service.grpc_port, TOKEN, "not the one of gRPC; for example http://localhost:8080"),
-        (1, TOKEN, "nobody listens at localhost:1: is the service running? --address names the HTTP port"),
+        (1, TOKEN, "connection to localhost:1 refused: is the service running? --address names the HTTP port"),
     ] {
         let (code, _, said) = ask(port, token);
         assert_eq!(code, Some(1));
@@ -238,10 +238,10 @@ async fn the_command_reads_files_and_redis_with_the_settings_of_the_service() {
     let (code, said, _) = command(&settings[1..], &ann);
     assert_eq!(code, Some(1));
     assert!(
-        said.contains("    state: unknown\nwhether a request would pass is unknown: counters in memory are"),
+        said.contains("    state: unknown\nwhether a request would pass is unknown: counters are in the memory of"),
         "{said}"
     );
-    assert_eq!(said.matches("counters in memory").count(), 1, "{said}");
+    assert_eq!(said.matches("counters are in the memory").count(), 1, "{said}");
     let (code, said, _) = command(&settings, &["--domain", "shop", "--json", "color=red"]);
     assert_eq!(code, Some(3));
     let json: Value = serde_json::from_str(&said).unwrap();
@@ -270,7 +270,7 @@ fn a_limit_of_0_denies_whatever_its_counter_says() {
     let rules = "domain: d\ndescriptors:\n- {key: a, rate_limit: {unit: day, requests_per_unit: 0}}\n";
     std::fs::write(file.path(), rules).unwrap();
     let (code, said, _) = command(&[("RULES", file.path().to_str().unwrap())], &["--domain", "d", "a=1"]);
-    assert!(code == Some(2) && said.ends_with("a request would be LIMITED: a lets nothing pass\n"), "{said}");
+    assert!(code == Some(2) && said.ends_with("a request would be LIMITED: a allows no requests\n"), "{said}");
     std::fs::write(file.path(), rules.replace("{key: a", "{key: a, shadow_mode: true")).unwrap();
     let (code, said, _) = command(&[("RULES", file.path().to_str().unwrap())], &["--domain", "d", "a=1"]);
     assert!(code == Some(1) && said.contains("is unknown"), "{said}");
@@ -284,16 +284,16 @@ fn a_limit_that_the_request_brings_along_is_explained_with_where_its_parts_come_
     let words = ["--address", &http, "--domain", "shop", "--limit", "7/30second", "user=ann"];
     let (code, said, _) = command(&[("ADMIN_TOKEN", TOKEN)], &words);
     let expected = "user=ann
-  the request brings its limit along, and no rule is looked at
+  the request supplies its own limit, so no rule is applied
   limit (override)
-    requests_per_unit: 7 per 30s, by the request, which brings it along
+    requests_per_unit: 7 per 30s, supplied by the request
     algorithm: sliding_window, by the setting DEFAULT_ALGORITHM
     failure_mode: closed, by the file's defaults (";
     assert!(code == Some(0) && said.contains(expected) && said.contains("\n    state: 7 of 7 left\n"), "{said}");
     let (status, said) = service.admin("GET", "/explain?domain=shop&@limit=7/minuets&user=ann", TOKEN);
     assert!(status == 400 && said["error"].as_str().unwrap().contains("@limit=5/minute"), "{said}");
     let (_, said) = service.admin("GET", "/explain?domain=shop&@limit=0/day&user=ann", TOKEN);
-    assert_eq!((&said["answer"], &said["because"]), (&"deny".into(), &"(override) lets nothing pass".into()));
+    assert_eq!((&said["answer"], &said["because"]), (&"deny".into(), &"(override) allows no requests".into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -312,11 +312,11 @@ descriptors:
     assert!(service.passes("shop", &[("known", "ann")]).await && !service.passes("shop", &[("known", "ann")]).await);
     redis.freeze();
     for (key, answer, because) in [
-        ("open", "pass", "the store is unavailable, and failure modes let it pass"),
-        ("closed", "deny", "the store is unavailable, and these deny it: closed"),
-        ("local", "pass", "the store is unavailable, and failure modes let it pass"),
+        ("open", "pass", "the store is unavailable, and the failure modes allow the request"),
+        ("closed", "deny", "the store is unavailable, and these limits deny the request: closed"),
+        ("local", "pass", "the store is unavailable, and the failure modes allow the request"),
         ("error", "fail", "the store is unavailable, and failure_mode error of error fails the call"),
-        ("known", "deny", "the store is unavailable, and these deny it: known"),
+        ("known", "deny", "the store is unavailable, and these limits deny the request: known"),
     ] {
         let (status, explained) = service.admin("GET", &format!("/explain?domain=shop&{key}=ann"), TOKEN);
         assert_eq!(status, 200);
@@ -379,7 +379,7 @@ async fn an_unknown_domain_or_descriptor_is_denied_where_a_setting_says_so() {
     let codes: Vec<Code> = answer.statuses.iter().map(|status| status.code()).collect();
     assert_eq!(codes, [Code::Ok, Code::OverLimit, Code::Ok]);
     assert_eq!((&answer.statuses[1].current_limit, &answer.statuses[1].duration_until_reset), (&None, &None));
-    // One request is one group: only what counts denials is charged.
+    // One request is one group: only limits that count denials are charged.
     assert_eq!((left("user"), left("count")), (2, 8));
     assert!(service.ask(request("shop", &[ann])).await.unwrap().overall_code() == Code::Ok);
     // A refund always passes, and happens.
@@ -393,7 +393,7 @@ async fn an_unknown_domain_or_descriptor_is_denied_where_a_setting_says_so() {
     assert_eq!(service.metric("tollgate_descriptors_total{match=\"domain_not_found\"}"), 2.0);
     assert_eq!(service.metric("tollgate_descriptors_total{match=\"no_rule\"}"), 2.0);
     let (_, explained) = service.admin("GET", "/explain?domain=shop&color=red", TOKEN);
-    assert_eq!(explained["because"], "no rule is reached, and UNKNOWN_DESCRIPTOR is deny");
+    assert_eq!(explained["because"], "no rule matches, and UNKNOWN_DESCRIPTOR is deny");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -429,7 +429,7 @@ async fn unknown_domains_are_logged_by_name_once_and_a_flood_of_names_in_few_lin
     for i in 0..200 {
         client.should_rate_limit(request(&format!("{i}\n{long}"), &[&[("user", "ann")]])).await.unwrap();
     }
-    service.must_log("no rules for more domains than are named here");
+    service.must_log("no rules for further domains, which are not listed");
     let lines = || {
         service
             .logs()

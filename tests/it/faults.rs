@@ -1,5 +1,4 @@
-//! When Redis fails: every request is answered by its limits' failure modes, in time, and limits are back when Redis
-//! is.
+//! Outages of Redis: failure modes answer every request in time, and limits work again when Redis returns.
 
 use crate::support;
 
@@ -21,8 +20,8 @@ use tollgate::wire::rate_limit_descriptor::RateLimitOverride;
 use tollgate::wire::rate_limit_response::{Code, DescriptorStatus};
 use tonic::Status;
 
-/// One rule for each failure mode, all with a limit of 4 (a token bucket that refills in a year, so that no window
-/// ends).
+/// One rule for each failure mode, all with a limit of 4: token buckets that refill within a year, so no window ends
+/// during a test.
 const RULES: &str = "
 domain: shop
 defaults: {algorithm: token_bucket}
@@ -33,7 +32,7 @@ descriptors:
   - {key: error, rate_limit: {unit: year, requests_per_unit: 4, failure_mode: error}}
 ";
 
-/// One for whatever is asked, and for each algorithm one for a check alone.
+/// One script for all requests, and for each algorithm one for single checks.
 const SCRIPTS: usize = 1 + Algorithm::ALL.len();
 
 const DOWN: &str = "tollgate_store_errors_total{kind=\"down\"}";
@@ -47,7 +46,7 @@ async fn code(tollgate: &Tollgate, key: &str, value: &str) -> Code {
     ask(tollgate, key, value).await.unwrap().overall_code()
 }
 
-/// Every mode answers as it says, for a user nobody has seen.
+/// Asserts that every failure mode answers as documented, for a new user.
 async fn assert_failure_modes(tollgate: &Tollgate, user: &str) {
     for _ in 0..6 {
         assert_eq!(code(tollgate, "open", user).await, Code::Ok);
@@ -66,7 +65,7 @@ async fn assert_failure_modes(tollgate: &Tollgate, user: &str) {
     assert_eq!(code(tollgate, "local", user).await, Code::OverLimit);
 }
 
-/// Redis decides again: what it lets pass is exactly the limit.
+/// Asserts that Redis decides again and allows exactly the limit.
 async fn assert_limits_are_back(tollgate: &Tollgate, user: &str) {
     let mut probers = 0;
     wait_until_async("the store decides again", async || {
@@ -167,7 +166,7 @@ async fn a_redis_that_wants_a_password_and_a_service_that_has_another() {
 
 #[tokio::test]
 async fn a_redis_that_is_loading() {
-    // Only a large data set makes a real Redis load for long; this stands in with its words.
+    // A stand-in with Redis's reply; a real Redis takes long to load only with a large data set.
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -214,7 +213,7 @@ async fn a_counter_that_somebody_else_has_written() {
     }
     assert_eq!(tollgate.metric(DAMAGED), 1.0);
     let hash = blake3::hash(b"{shop|closed=ann}|tb1:31536000000").to_hex().to_string();
-    let line = tollgate.must_log("damaged counters were decided as fresh ones");
+    let line = tollgate.must_log("damaged counters were treated as new ones");
     assert!(line.to_string().contains(&hash), "{line}");
     assert!(!format!("{:?}", tollgate.logs()).contains("closed=ann"), "values are for LOG_LEVEL=debug");
 }
@@ -274,7 +273,7 @@ async fn each_limit_of_a_request_answers_by_its_own_mode() {
     let response = tollgate.ask(of(&["open", "closed", "local"])).await.unwrap();
     let codes: Vec<_> = response.statuses.iter().map(|status| status.code()).collect();
     assert_eq!((response.overall_code(), codes), (Code::OverLimit, vec![Code::Ok, Code::OverLimit, Code::Ok]));
-    // The request that `closed` denied was charged to nobody.
+    // The request that `closed` denied was not charged to any other limit.
     for expected in [Code::Ok, Code::OverLimit] {
         assert_eq!(tollgate.ask(of(&["open", "local"])).await.unwrap().overall_code(), expected);
     }
@@ -299,7 +298,7 @@ async fn a_failure_mode_is_the_limits_or_else_the_files_or_else_the_settings() {
     let by_file = Tollgate::start(&rules("defaults: {failure_mode: error}\n"), &[&url, "FAILURE_MODE=closed"]);
     assert_eq!(code(&by_file, "own", "ann").await, Code::Ok);
     assert_eq!(ask(&by_file, "other", "ann").await.unwrap_err().code(), tonic::Code::Unavailable);
-    // What a client brings along has the file's, too.
+    // Limits that requests supply use the file's failure mode as well.
     let mut overriding = request("shop", &[&[("any", "ann")]]);
     overriding.descriptors[0].limit = Some(RateLimitOverride { requests_per_unit: 5, unit: 1, unit_multiplier: None });
     assert_eq!(by_file.ask(overriding.clone()).await.unwrap_err().code(), tonic::Code::Unavailable);
@@ -336,14 +335,14 @@ struct Network {
     connections: Arc<Mutex<Vec<Arc<Wire>>>>,
 }
 
-/// One connection.
+/// A connection.
 #[derive(Default)]
 struct Wire {
-    /// It takes bytes and passes none on.
+    /// Accepts bytes and forwards none.
     is_cut: AtomicBool,
-    /// It is cut by what carries this.
+    /// Cut when this text is sent over it.
     cut_by: Mutex<Option<&'static str>>,
-    /// What the service has sent.
+    /// The bytes sent by the service.
     sent: Mutex<Vec<u8>>,
 }
 
@@ -352,7 +351,7 @@ impl Wire {
         self.times(text) > 0
     }
 
-    /// How often it has carried this.
+    /// Returns the number of times this text was sent.
     fn times(&self, text: &str) -> usize {
         self.sent.lock().unwrap().windows(text.len()).filter(|part| *part == text.as_bytes()).count()
     }
@@ -404,7 +403,7 @@ fn pass_on(mut from: TcpStream, mut to: TcpStream, wire: Arc<Wire>, delay: Durat
                 break;
             }
         }
-        // What one side has closed is closed for the other.
+        // A connection closed by one side is closed for the other.
         let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
     });
 }
@@ -414,7 +413,7 @@ async fn many_connections_to_a_redis_far_away() {
     let redis = Redis::start();
     let network = Network::to(&redis, |_| Duration::from_millis(3));
     let url = format!("REDIS_URL={}", network.address);
-    // One after the other they would take longer than any one of them may.
+    // One after the other would take longer than the time allowed for each.
     let tollgate = Tollgate::start(RULES, &[&url, "REDIS_POOL_SIZE=100", "REDIS_TIMEOUT=500ms"]);
     assert_limits_are_back(&tollgate, "ann").await;
     assert!(tollgate.logged("redis cannot be used").is_none());
@@ -466,7 +465,7 @@ async fn the_last_line_of_redis_says_what_is_so_when_the_process_ends() {
         tollgate.signal("TERM");
         assert!(tollgate.wait().success());
         let logs = tollgate.logs();
-        // A connection that was tried in vain while another was made already says that it is up, too.
+        // A connection that failed while another was being opened also logs that Redis is up.
         let says_up = |text: &str| match text {
             _ if text.starts_with("redis is up") || text.ends_with("others serve") => Some(true),
             _ if text.starts_with("redis is ") => Some(false),
@@ -493,8 +492,7 @@ const CONNECTION: &str = "tollgate_store_errors_total{kind=\"connection\"}";
 const REFUSED: &str = "tollgate_store_errors_total{kind=\"refused\"}";
 const DAMAGED: &str = "tollgate_damaged_counters_total";
 
-/// How often checks of the service's own, and all that its connections are for, have called Redis, where this many
-/// calls were requests'.
+/// Returns the number of script calls for the service's own checks and connections, without these calls for requests.
 fn calls_for_nothing(redis: &Redis, requests: u32) -> u32 {
     let calls = redis.calls();
     // The test's own; by `CLIENT` a connection names itself, which not every version counts.
@@ -502,7 +500,7 @@ fn calls_for_nothing(redis: &Redis, requests: u32) -> u32 {
     let commands_of_script = ["time", "get", "set", "del", "hgetall", "hset", "hdel", "pexpire"];
     let others = calls.iter().filter(|(command, _)| !is_tests(command) && !commands_of_script.contains(&&**command));
     let calls: u32 = others.map(|(_, calls)| *calls).sum();
-    // Replicas tell each other that they are there.
+    // Subtracts the heartbeats of instances.
     calls - redis.calls_of("hgetall") - requests
 }
 
@@ -576,7 +574,7 @@ async fn a_service_that_was_stopped_does_not_take_redis_for_silent() {
     tollgate.signal("STOP");
     tokio::time::sleep(Duration::from_secs(3)).await;
     tollgate.signal("CONT");
-    // Its own deadline has passed, by any clock; what it has asked was answered long ago.
+    // The call's deadline has passed, and its request was answered long ago.
     let _ = call.await.unwrap();
     assert_eq!(code(&tollgate, "closed", "bob").await, Code::Ok);
     // To replace a connection takes some four.
@@ -655,7 +653,7 @@ async fn assert_a_lost_connection_concerns_only_the_calls_on_it(threads: &str) {
         let ids = lines.filter_map(|line| line.strip_prefix("id=")?.split(' ').next()?.parse().ok());
         ids.filter(|id| *id != own).collect()
     };
-    // One more is for what replicas say of themselves, and made anew for the next time.
+    // One more connection is for heartbeats, and a new one is opened for the next heartbeat.
     wait_until_async("all are made", async || clients().await.len() == 8 + 1).await;
     let before = clients().await;
     let (asked, undecided) = ask_all_the_time(&tollgate, async {
@@ -669,7 +667,7 @@ async fn assert_a_lost_connection_concerns_only_the_calls_on_it(threads: &str) {
         }
     })
     .await;
-    // Of each worker one connection carries calls at a time, of which four are on their way at most.
+    // Each worker uses one connection at a time, with at most four calls in flight.
     assert!(undecided <= 8 * 4 * 32 / 8, "{undecided} of {asked} requests");
     assert_eq!(f64::from(undecided), tollgate.metric(CONNECTION));
     assert_eq!(tollgate.metric(DOWN), 0.0);
@@ -705,7 +703,7 @@ async fn one_connection_that_is_silent_is_made_anew() {
     assert_eq!(code(&tollgate, "error", "ann").await, Code::Ok);
     network.carrier("error=ann").await.is_cut.store(true, Ordering::Relaxed);
     wait_until_async("another serves", async || ask(&tollgate, "error", "ann").await.is_ok()).await;
-    // It was there before the old one was given up.
+    // The new connection was open before the old one was closed.
     assert!(tollgate.logged("redis is down").is_none());
 }
 
@@ -720,7 +718,7 @@ async fn calls_that_wait_for_the_same_script_to_be_loaded_in_vain_wait_once() {
     wire.sent.lock().unwrap().clear();
     *wire.cut_by.lock().unwrap() = Some("SCRIPT");
     redis.command::<()>("SCRIPT FLUSH").await;
-    // As many calls as there are at one time, on their way before the first has come back.
+    // As many concurrent calls as possible, all in flight before the first returns.
     let mut calls = Vec::new();
     for name in ["a1", "a2", "a3", "a4"] {
         let mut client = tollgate.client().await;
@@ -810,7 +808,7 @@ async fn an_answer_of_a_failure_mode_says_so_everywhere_and_tells_no_figures_tha
     let error = ask(&tollgate, "error", "ann").await.unwrap_err();
     assert!(error.message().ends_with("the rule \"error\" says failure_mode: error"), "{error:?}");
 
-    let told = tollgate.must_log("the store could not decide: failure modes answered");
+    let told = tollgate.must_log("the store could not decide all limits: their failure modes answered");
     assert!(told["rules"].as_str().unwrap().starts_with("shop/open: 1 by failure_mode_open"), "{told}");
     for (rule, decided_by) in [("open", "open"), ("strict", "closed"), ("local", "local"), ("error", "error")] {
         let labels = format!("domain=\"shop\",rule=\"{rule}\",decided_by=\"failure_mode_{decided_by}\"");
@@ -832,7 +830,7 @@ fn ask_says_what_a_failure_mode_answered() {
     };
     for key in ["open", "closed"] {
         let (exit, out) = ask(&["--refund", &format!("{key}=ann")]);
-        let ends = "): the store is unavailable, and has not confirmed it\n";
+        let ends = "): the store is unavailable and has not confirmed the refund\n";
         let begins = format!("NOT REFUNDED\n  {key}=ann: not refunded to the limit of 4 per year (");
         assert!(exit == 1 && out.starts_with(&begins) && out.ends_with(ends), "{out}");
         let (_, out) = ask(&["--refund", &format!("{key}=ann"), "--json"]);
@@ -842,25 +840,25 @@ fn ask_says_what_a_failure_mode_answered() {
     let answers = |by: &str| tollgate.metric(&format!("tollgate_failure_mode_answers_total{{decided_by=\"{by}\"}}"));
     assert_eq!((answers("not_refunded"), answers("failure_mode_open")), (4.0, 0.0));
     let (exit, out) = ask(&["--refund", "local=ann"]);
-    assert!(exit == 0 && out.contains("refunded to the share of this process alone"), "{out}");
+    assert!(exit == 0 && out.contains("refunded to this instance's share only"), "{out}");
     for (key, code, begins) in [
         (
             "open",
             0,
-            "passed\n  open=ann: not checked against the limit of 4 per year (open): the store is unavailable, and \
-             failure_mode open lets pass\n",
+            "passed\n  open=ann: not checked against the limit of 4 per year (open): the store is unavailable: \
+             failure_mode open allows the request\n",
         ),
         (
             "closed",
             2,
-            "LIMITED\n  closed=ann: not checked against the limit of 4 per year (strict): the store is unavailable, \
-             and failure_mode closed denies, try again in ",
+            "LIMITED\n  closed=ann: not checked against the limit of 4 per year (strict): the store is unavailable: \
+             failure_mode closed denies the request, try again in ",
         ),
         (
             "local",
             0,
-            "passed\n  local=ann: within the limit of 4 per year (local), 0 left, the store is unavailable, and \
-             failure_mode local decides by a share, resets in ",
+            "passed\n  local=ann: within the limit of 4 per year (local), 0 left, the store is unavailable: \
+             failure_mode local decides with a share of the limit, resets in ",
         ),
     ] {
         let entry = format!("{key}=ann");

@@ -1,4 +1,4 @@
-//! Replicas that share a store: each knows who else is there, and whether all decide by the same rules.
+//! Instances that share a store: each knows the others, and whether all have the same rules.
 
 use crate::support;
 
@@ -40,7 +40,7 @@ fn replicas(service: &Tollgate) -> Vec<Value> {
     report(service)["replicas"].as_array().unwrap().clone()
 }
 
-/// What `tollgate replicas` says of this service, and whether it is content.
+/// Runs `tollgate replicas` for this service.
 fn asked(service: &Tollgate, words: &[&str]) -> (Option<i32>, String) {
     let address = format!("http://127.0.0.1:{}", service.http_port);
     let mut asking = command();
@@ -58,7 +58,7 @@ fn replicas_see_each_other_and_who_has_other_rules() {
     let stranger = start(&url, &["CACHE_KEY_PREFIX=q:"]);
     let [first, second, _] = &services;
     wait_until("each sees all", || services.iter().all(|service| replicas(service).len() == 3));
-    // They are there before their rules are.
+    // They are listed before they have rules.
     let are_ready = || replicas(first).iter().filter(|replica| replica["state"] == "ready").count() == 3;
     wait_until("all are ready", are_ready);
     let (code, text) = asked(first, &["--expect", "4", "--wait", "10ms"]);
@@ -85,11 +85,14 @@ fn replicas_see_each_other_and_who_has_other_rules() {
     assert!(differing[0]["rules"] != version && differing[0]["is_self"] == false);
     let (code, text) = asked(first, &[]);
     let marked = text.lines().filter(|line| line.starts_with("! ")).count();
-    assert!(code == Some(1) && marked == 1 && text.contains("replicas have different rules, for "), "{text}");
+    assert!(
+        code == Some(1) && marked == 1 && text.contains("the instances have had different rules for at least "),
+        "{text}"
+    );
     let count = |rules: &str| first.metric(&format!("tollgate_replicas{{rules=\"{rules}\"}}"));
     wait_until("it is counted", || ["same", "other", "unknown"].map(count) == [2.0, 1.0, 0.0]);
 
-    // Who waits for new rules is told when the last replica has them.
+    // The wait for new rules ends when the last instance has them.
     let new = differing[0]["rules"].as_str().unwrap();
     std::thread::scope(|threads| {
         let waiting = threads.spawn(|| asked(first, &["--rules", new, "--wait", "60s", "--json"]));
@@ -125,7 +128,7 @@ async fn while_redis_is_down_that_is_said_and_decisions_go_on() {
     assert!(replicas(first).iter().any(|line| line["is_self"] == true), "of itself each knows");
     assert!(first.passes("shop", &[("user", "ann")]).await);
     let (code, text) = asked(first, &[]);
-    assert!(code == Some(1) && text.contains("the store does not tell of replicas"), "{text}");
+    assert!(code == Some(1) && text.contains("cannot read the other instances from the store"), "{text}");
     redis.restart();
     wait_until("both are there again", || {
         report(first)["unavailable"].is_null() && services.iter().all(|service| replicas(service).len() == 2)
@@ -152,7 +155,7 @@ async fn a_cluster_has_them_too() {
     wait_until("each sees all", || services.iter().all(|service| replicas(service).len() == 2));
 }
 
-// The script, asked as a replica asks it.
+// The heartbeat script, called as an instance does.
 
 fn heartbeats(redis: &Redis) -> RedisHeartbeats {
     let config = RedisConfig {
@@ -211,7 +214,7 @@ async fn who_is_silent_for_too_long_goes_and_a_clock_that_was_set_back_keeps_nob
     assert_eq!(ids(&reply), ["a", "ahead", "b", "slow"]);
     let heard = |id: &str| listed(&reply).iter().find(|one| one.id == id).unwrap().heard_ms;
     assert!(heard("ahead") < 1_000 && heard("slow") >= TTL.as_millis() as u64 / 2);
-    // From then on it counts as heard then.
+    // From then on its age counts from that time.
     wait_until_async("it grows old", async || {
         let reply = beat(&heartbeats, "b").await;
         listed(&reply).iter().any(|one| one.id == "ahead" && one.heard_ms > 0)
@@ -263,7 +266,7 @@ async fn a_replica_that_is_not_listed_says_so_once_and_sees_the_others() {
     }
     fill.exec_async(&mut redis.connection().await).await.unwrap();
     let service = start(&redis.url(), &[]);
-    assert_eq!(service.must_log("too many replicas share this store")["replicas"], MOST);
+    assert_eq!(service.must_log("too many instances share this store")["replicas"], MOST);
     wait_until("it sees them", || replicas(&service).len() == MOST + 1);
 }
 

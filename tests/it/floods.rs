@@ -27,9 +27,9 @@ descriptors:
 
 const REFLECTION: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 
-/// So much may memory grow.
+/// Largest growth of memory.
 const GROWTH_KB: usize = 64 * 1024;
-/// And so much be logged.
+/// Largest size of the log.
 const LOG_BYTES: usize = 64 * 1024;
 
 /// The memory that a process has of the system, in kilobytes.
@@ -39,7 +39,7 @@ fn memory_kb(tollgate: &Tollgate) -> usize {
     line.trim().trim_end_matches(" kB").parse().unwrap()
 }
 
-/// A service, and a client of it that is answered for as long as this lives, or the test fails.
+/// A service, with a client that must be answered during the whole test.
 struct Scene {
     tollgate: Arc<Tollgate>,
     before_kb: usize,
@@ -83,7 +83,7 @@ impl Scene {
         assert!(grown < GROWTH_KB, "{what}: memory has grown by {grown} kB");
         let logged: usize = self.tollgate.logs().iter().map(|line| line.to_string().len()).sum();
         assert!(logged < LOG_BYTES, "{what}: {logged} bytes of log");
-        // One that comes only now is served as well.
+        // A new client is served as well.
         let mut late = open(self.tollgate.grpc_port, &[]);
         late.read_exact(&mut [0; 9]).expect("a new client is served");
     }
@@ -97,7 +97,7 @@ impl Scene {
 impl Drop for Scene {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        // Where the test fails: the client shares the service, which ends when nobody has it.
+        // If the test fails: the client keeps the service alive, so joins its thread first.
         let _ = self.good.take().map(std::thread::JoinHandle::join);
     }
 }
@@ -119,10 +119,10 @@ fn flood(connection: &mut TcpStream, mut next: impl FnMut(u32) -> Vec<u8>, bytes
     }
 }
 
-/// What comes next, by the turn.
+/// Returns the frames to send in each turn.
 type Frames = fn(u32) -> Vec<u8>;
 
-/// What clients flood with. Streams have odd numbers.
+/// The floods. Client streams have odd numbers.
 const FLOODS: &[(&str, Frames)] = &[
     ("reset", |turn| {
         let stream = 2 * turn + 1;
@@ -181,7 +181,7 @@ fn a_good_client_is_answered_during_every_flood_and_neither_memory_nor_log_grows
     scene.end();
 }
 
-/// What its prefix says of a message, and the prefix.
+/// Returns the message's length from its prefix, plus the prefix.
 fn message_length(message: &[u8]) -> usize {
     5 + u32::from_be_bytes(message[1..5].try_into().unwrap()) as usize
 }
@@ -194,21 +194,21 @@ fn open_calls(port: u16, calls: u32, headers: &[u8], (flags, message): (u8, &[u8
     for call in 0..calls {
         let stream = 2 * call + 1;
         let begun = frame(HEADERS, END_HEADERS, stream, headers);
-        // The service may go where too much is sent.
+        // The service may close the connection.
         if connection.write_all(&[&begun, &frame(DATA, flags, stream, message), behind].concat()).is_err() {
             break;
         }
     }
-    // What does not fit is told, and then the connection may be closed.
+    // The server rejects messages that do not fit, and may then close the connection.
     let _ = is_read(&mut connection);
     connection
 }
 
 #[test]
 fn a_thousand_open_calls_on_each_of_ten_connections_take_less_than_64_mb() {
-    // The prefix of a message of 64 KiB, and so many bytes of it.
+    // The prefix of a message of 64 KiB, and this many bytes of it.
     let half = |bytes| [&[0, 0, 1, 0, 0][..], &vec![7; bytes]].concat();
-    // What is behind a call fills the buffer that it was read in, which nothing of the call may keep.
+    // Padding after a call fills the buffer in which it was read; the call must not keep that buffer.
     let padding = frame(200, 0, 0, &[0; 16_000]);
     let rate_limit = call(RATE_LIMIT);
     let many_headers = [rate_limit.clone(), b"\0\x01a\x01a".repeat(450)].concat();
@@ -286,7 +286,7 @@ async fn what_is_half_received_has_a_budget_and_gives_it_back() {
     }
 }
 
-/// Of 256 rules, each of which matches 128 headers and the route.
+/// With 256 rules that match 128 headers and the route each.
 #[tokio::test]
 async fn the_largest_request_that_envoy_gateway_can_make_is_answered_beside_another() {
     let entries = |rule: usize| -> Vec<(String, String)> {
@@ -371,7 +371,7 @@ async fn what_is_no_call_of_grpc_is_refused_as_http_says() {
 
 /// A client that does not read answers: it gives them no window.
 const NO_WINDOW: &[u8] = &[0, 4, 0, 0, 0, 0];
-/// One that reads a byte of each.
+/// A window of one byte per stream.
 const A_BYTE: &[u8] = &[0, 4, 0, 0, 0, 1];
 
 /// The headers of a call that asks for details.
@@ -408,7 +408,7 @@ fn answers_that_nobody_reads_take_less_than_64_mb() {
                     let stream = 2 * call + 1;
                     let begun = frame(HEADERS, END_HEADERS, stream, &headers);
                     let sent = [begun, frame(DATA, END_STREAM, stream, &message)].concat();
-                    // The service may go where too much is asked.
+                    // The service may close the connection.
                     if connection.write_all(&sent).is_err() {
                         break;
                     }
@@ -452,7 +452,7 @@ fn an_answer_that_is_not_read_in_time_ends_and_one_that_is_read_does_not() {
         // The stream is reset, or the connection ends.
         while next_frame(connection).is_some_and(|frame| !matches!(frame.kind, RESET | GOAWAY)) {}
     }
-    // A connection of the same age whose answers are read is still served.
+    // A connection of the same age whose responses are read stays open.
     assert!(is_read(&mut watch));
     watch
         .write_all(&[frame(HEADERS, END_HEADERS, 3, &call(RATE_LIMIT)), frame(DATA, END_STREAM, 3, &body)].concat())
@@ -492,7 +492,7 @@ fn idle_connections_make_room_for_new_ones_and_those_with_a_call_stay() {
         &[&format!("GRPC_MAX_CONNECTIONS={MOST}"), "WORKER_THREADS=1", "MAX_DELAYED_REQUESTS=10"],
     );
     let port = tollgate.grpc_port;
-    // It waits for its turn in the queue while all else happens.
+    // It stays in the queue during all this.
     let mut busy = open(port, &[]);
     let body = message(&request("shop", &[&[("queue", "x")]]).encode_to_vec());
     for stream in [1, 3] {
@@ -514,7 +514,7 @@ fn idle_connections_make_room_for_new_ones_and_those_with_a_call_stay() {
         [frame(HEADERS, END_HEADERS, 3, &call("/grpc.health.v1.Health/Watch")), frame(DATA, END_STREAM, 3, &[0; 5])];
     idle[0].write_all(&watch.concat()).unwrap();
     assert!(is_read(&mut idle[0]));
-    // As many new clients as there were, each as patient as a proxy that connects again.
+    // The same number of new clients, each of which retries like a proxy.
     let mut clients = Vec::new();
     wait_until("all new clients are served", || {
         let connection = try_open(port, &[]).ok();
@@ -527,7 +527,7 @@ fn idle_connections_make_room_for_new_ones_and_those_with_a_call_stay() {
         assert!(frames.all(|frame| frame.kind != DATA), "and nothing else");
     }
     assert!(is_read(&mut busy), "it has a call in progress");
-    tollgate.must_log("as many gRPC connections as may be are open: the longest idle were closed for new ones");
+    tollgate.must_log("GRPC_MAX_CONNECTIONS is reached: the longest idle connections were closed for new ones");
 }
 
 #[test]
@@ -556,7 +556,7 @@ fn nothing_but_requests_that_are_being_decided_holds_up_the_end() {
     let start = std::time::Instant::now();
     tollgate.signal("TERM");
     assert_eq!(tollgate.wait().code(), Some(0));
-    tollgate.must_log("every request is answered");
+    tollgate.must_log("all requests are answered");
     assert!(start.elapsed() < SOON, "{:?}", start.elapsed());
     drop(held);
 }

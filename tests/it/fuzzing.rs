@@ -1,9 +1,8 @@
-//! Nothing that comes from outside breaks Tollgate: rules files, requests, addresses of Redis, replies of the script,
-//! and what stands in Redis where a counter should be. Every case is drawn from one seed, which repeats it (but for the
-//! clock of Redis); most are real ones that are damaged somewhere.
+//! Fuzzing of all external input: rules files, requests, addresses of Redis, replies of the script, and the contents of
+//! keys in Redis. Each case is generated from a seed, which reproduces it (apart from Redis's clock); most are valid
+//! inputs with random damage.
 //!
-//! `make fuzz` runs each target for five minutes; `TOLLGATE_FUZZ_SEED=N cargo test --test it NAME` runs one case
-//! again.
+//! `make fuzz` runs each target for five minutes; `TOLLGATE_FUZZ_SEED=N cargo test --test it NAME` repeats a case.
 //!
 //! Why without a fuzzer: libFuzzer needs a nightly compiler to see what a case reaches. Without that view, on stable,
 //! bolero draws at random as this does, and is one more dependency; proptest's strategies cannot mutate a file.
@@ -39,10 +38,10 @@ use tollgate::wire::rate_limit_descriptor::{Entry, RateLimitOverride};
 use tollgate::wire::rate_limit_response::Code;
 use tollgate::wire::{RateLimitDescriptor, RateLimitRequest, RateLimitService as _};
 
-/// One case that takes so long is a hang.
+/// A case that takes this long is a hang.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Runs so many cases; or, where the environment says so, as many as there is time for, or the one.
+/// Runs this many cases; or, depending on the environment, as many as fit into a time, or a single one.
 fn fuzz(cases: u64, mut case: impl FnMut(&mut Rng) + Send + 'static) {
     let setting = |name: &str| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
     let seconds = setting("TOLLGATE_FUZZ_SECONDS");
@@ -66,7 +65,7 @@ fn fuzz(cases: u64, mut case: impl FnMut(&mut Rng) + Send + 'static) {
             }
         }
     });
-    // What the cases hold, a Redis among it, goes with their thread.
+    // Resources of the cases, including a Redis, are dropped with their thread.
     let wait = || runs.join().unwrap();
     let mut last = first;
     loop {
@@ -83,7 +82,7 @@ fn fuzz(cases: u64, mut case: impl FnMut(&mut Rng) + Send + 'static) {
     }
 }
 
-/// What a strategy of the other tests draws.
+/// Generates a value with a strategy of the other tests.
 fn draw<T: std::fmt::Debug>(rng: &mut Rng, strategy: impl Strategy<Value = T>) -> T {
     let mut seed = [0; 32];
     rng.fill(&mut seed);
@@ -125,7 +124,7 @@ pub fn damage(rng: &mut Rng, bytes: &mut Vec<u8>) {
                 bytes.splice(at..at, copy);
             }
             _ => {
-                // Where a double may stand.
+                // Damages four bytes at an aligned position, where a double may be.
                 let at = at / 4 * 4;
                 if let Some(place) = bytes.get_mut(at..at + 8) {
                     place.copy_from_slice(&double(rng).to_le_bytes());
@@ -149,7 +148,7 @@ static FILES: LazyLock<Vec<String>> = LazyLock::new(|| {
     paths.iter().map(|path| String::from_utf8_lossy(&std::fs::read(path).unwrap()).into_owned()).collect()
 });
 
-/// What may stand anywhere in rules: YAML's own signs, and values at the edges.
+/// Fragments of rules files: YAML's special characters, and boundary values.
 const WORDS: &[&str] = &[
     "&a",
     "*a",
@@ -321,7 +320,7 @@ fn request(rng: &mut Rng, words: &[&str]) -> RateLimitRequest {
         2 => WORDS[rng.usize(..WORDS.len())].to_owned(),
         _ => (*rng.choice(words).unwrap_or(&"a")).to_owned(),
     };
-    // What follows this word in the rules, mostly.
+    // A plausible value for this word in rules.
     let of = |rng: &mut Rng, name: &str| {
         let named: Vec<&str> = words.windows(2).filter(|pair| pair[0] == name).map(|pair| pair[1]).collect();
         if rng.usize(..8) == 0 { word(rng) } else { (*rng.choice(&named).unwrap_or(&"a")).to_owned() }
@@ -347,7 +346,7 @@ fn request(rng: &mut Rng, words: &[&str]) -> RateLimitRequest {
     RateLimitRequest { domain: of(rng, "domain"), descriptors, hits_addend }
 }
 
-/// Asks, and judges what comes.
+/// Sends a request, and checks the response.
 fn judge(service: &Service<MemoryStore>, runtime: &tokio::runtime::Runtime, asked: RateLimitRequest) {
     let mut call = tonic::Request::new(asked.clone());
     call.set_timeout(Duration::from_millis(500));
@@ -402,7 +401,7 @@ fn rules_are_refused_or_hold() {
 #[test]
 fn every_request_is_decided_or_refused() {
     let runtime = paused();
-    // Each with its words, made anew now and then, so that limits are used up and yet something passes.
+    // A service for each rules file, recreated now and then, so that limits are used up and yet some requests pass.
     let mut services: HashMap<usize, (u32, Service<MemoryStore>)> = HashMap::new();
     let accepted = |text: &String| {
         let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
@@ -546,7 +545,7 @@ fn a_reply_is_refused_or_says_something_to_each_check() {
     });
 }
 
-/// What stands in Redis, damaged, in place of a counter.
+/// Writes a damaged counter to Redis.
 fn spoil(rng: &mut Rng, redis: &mut Connection, key: &str) {
     let kind: String = cmd("TYPE").arg(key).query(redis).unwrap();
     let garbage = match rng.usize(..12) {
@@ -572,7 +571,7 @@ fn spoil(rng: &mut Rng, redis: &mut Connection, key: &str) {
             cmd(command).arg(key).arg(values).exec(redis).unwrap();
         }
         (None, "string") => {
-            // It may have expired meanwhile.
+            // It may have expired by now.
             let state: Option<Vec<u8>> = cmd("GET").arg(key).query(redis).unwrap();
             let Some(mut state) = state else { return };
             damage(rng, &mut state);
@@ -592,7 +591,7 @@ fn spoil(rng: &mut Rng, redis: &mut Connection, key: &str) {
 
 #[test]
 fn a_damaged_counter_is_decided_and_disturbs_no_other() {
-    // A thread of Redis may be kept waiting on a busy machine, so only what is far too long counts.
+    // A busy machine can suspend Redis's thread, so only a very long call counts as a failure.
     const TOO_LONG_US: u32 = 1_000_000;
     let server = Redis::start_with(&["--slowlog-log-slower-than", &TOO_LONG_US.to_string()]);
     let mut redis = Client::open(server.url()).unwrap().get_connection().unwrap();
@@ -667,7 +666,7 @@ fn many_streams_of_few_names_are_the_same_in_redis_and_in_memory() {
     let limit = Limit::new(Algorithm::Concurrency, 120, Duration::from_secs(3_600), Options::default()).unwrap();
     let (mut rng, memory) = (Rng::with_seed(1), MemoryStore::default());
     for call in 0..3_000 {
-        // Mostly denied, so that more denials are remembered than there is room for.
+        // Mostly denied requests, so that the cache gets more denials than it can store.
         let wants = ask(if rng.usize(..8) == 0 { -rng.i64(1..4) } else { rng.i64(1..3) });
         let holder = rng.u64(..if call < 1_500 { 150 } else { 1_000 });
         let check = Check { caller: Caller { holder, ..Caller::default() }, ..limited("stream", limit, None, wants) };

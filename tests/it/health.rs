@@ -1,4 +1,4 @@
-//! What health says, by HTTP and by gRPC under every name, and what it depends on where settings say so.
+//! Health over HTTP and over gRPC for every service name, and the settings that change what it depends on.
 
 use crate::support;
 
@@ -11,7 +11,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 const RULES: &str = "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 5}}]";
 
-/// What gRPC says to each name.
+/// Returns the gRPC health status for each service name.
 pub async fn statuses(tollgate: &Tollgate) -> Vec<ServingStatus> {
     let mut client = HealthClient::new(tollgate.channel().await);
     let mut statuses = Vec::new();
@@ -32,14 +32,14 @@ async fn where_health_wants_redis_it_follows_redis_and_else_it_does_not() {
     assert_eq!(statuses(&wants).await, [ServingStatus::Serving; 3]);
 
     redis.kill();
-    // The failure mode answers, and health says that it is one.
+    // The failure mode answers, and health reports it.
     wait_until_async("redis is known to be away", async || {
         assert!(wants.passes("shop", &[("user", "ann")]).await && does_not.passes("shop", &[("user", "ann")]).await);
         wants.get("/healthcheck").0 == 500 && does_not.metric("tollgate_store_up") == 0.0
     })
     .await;
     let (_, told) = wants.get("/healthcheck");
-    assert!(told.contains("Redis is unavailable, and REDIS_HEALTH_CHECK_ACTIVE_CONNECTION wants it"), "{told}");
+    assert!(told.contains("Redis is unavailable, but REDIS_HEALTH_CHECK_ACTIVE_CONNECTION requires it"), "{told}");
     assert_eq!(statuses(&wants).await, [ServingStatus::NotServing; 3]);
     assert_eq!(does_not.get("/healthcheck").0, 200);
     assert_eq!(statuses(&does_not).await, [ServingStatus::Serving; 3]);

@@ -15,7 +15,7 @@ descriptors:
   - {key: strict, rate_limit: {unit: hour, requests_per_unit: 5, failure_mode: error}}
 ";
 
-/// One that asks about an entry.
+/// Returns a request with one entry.
 fn about(key: &str, value: &str) -> Value {
     json!({"domain": "shop", "descriptors": [{"entries": [{"key": key, "value": value}]}]})
 }

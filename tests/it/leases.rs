@@ -1,5 +1,4 @@
-//! Leases take work off Redis, and cost what is said of them and no more: the bound on what passes, and what is told of
-//! it.
+//! Leases: they reduce calls to Redis within the documented bounds on admitted requests, and metrics report them.
 
 use crate::support;
 
@@ -72,7 +71,7 @@ fn what_cannot_be_leased_is_refused() {
     assert_eq!(error(5, 100, limit(Algorithm::Concurrency, None)), Some(LeaseError::Holders));
 }
 
-/// A store that counts how often it is asked, and can refuse to answer.
+/// A store that counts calls and can fail.
 struct Watched<S> {
     store: Arc<S>,
     asked: Arc<AtomicU64>,
@@ -82,7 +81,7 @@ struct Watched<S> {
 impl<S: Store> Store for Watched<S> {
     async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        // So that others come while it is asked.
+        // Lets other tasks run during the call.
         tokio::task::yield_now().await;
         match self.fails.load(Ordering::Relaxed) {
             0 => self.store.check(checks, deadline).await,
@@ -91,7 +90,7 @@ impl<S: Store> Store for Watched<S> {
     }
 }
 
-/// One process before a store, whose worker this is.
+/// One instance and its store.
 struct Desk {
     leases: Leases<Watched<MemoryStore>>,
     memory: Arc<MemoryStore>,
@@ -134,7 +133,7 @@ impl Desk {
         }
     }
 
-    /// What the store says that remains.
+    /// Returns the remaining hits in the store.
     fn remaining(&self, check: &Check) -> u32 {
         own(self.memory.decide(&[taking(0, check)])).remaining
     }
@@ -158,7 +157,7 @@ async fn ask<S: Store>(store: &S, check: &Check) -> Verdict {
     own(store.check(from_ref(check), soon()).await)
 }
 
-/// What the limit of the first check says.
+/// Returns the verdict of the first check.
 fn own(verdicts: Result<Verdicts, StoreError>) -> Verdict {
     verdicts.unwrap()[0].unwrap().own
 }
@@ -223,7 +222,7 @@ async fn a_changed_rule_ends_a_lease_at_once() {
     let ttl = Check { lease: Some(lease(50, 100, &check.limit)), ..check.clone() };
     desk.ask(&ttl).await;
     assert_eq!(desk.remaining(&check), 1_000 - passed - 2, "nothing is held by the terms that were");
-    // One that has no lease any more asks the store; what is held is refunded when it ends.
+    // The same check without a lease asks the store; leased hits are refunded when the lease ends.
     let without = Check { lease: None, ..check.clone() };
     desk.warm_up(&check).await;
     let asked = desk.asked();
@@ -263,7 +262,7 @@ async fn a_known_denial_ends_with_the_lease_that_it_is_for() {
     }
     let left = own(memory.decide(&[taking(0, &ann)])).remaining;
     assert!(left < 990 && own(memory.decide(&[taking(left.into(), &ann)])).allowed, "the rest is taken by others");
-    // A request of several limits goes around the lease.
+    // A request with several limits does not use the lease.
     let both = [ann.clone(), bob];
     assert!(!own(leases.check(&both, soon()).await).allowed);
     tokio::time::sleep(Duration::from_secs(11)).await;
@@ -304,7 +303,7 @@ async fn a_caller_that_goes_away_keeps_no_other_waiting() {
     let desk = Arc::new(Desk::new());
     let check = leased("ann", 1_000);
     desk.ask(&check).await;
-    // This one asks for a lease, and is gone before it is there.
+    // This request asks for a lease and is cancelled before it arrives.
     assert!(desk.leases.check(from_ref(&check), soon()).now_or_never().is_none());
     assert_eq!(desk.ask(&check).await.remaining, 997, "the one that has gone is charged, as any would be");
 }
@@ -347,7 +346,7 @@ async fn redis_leases(redis: &Redis, workers: usize) -> Vec<Leases<RedisStore>> 
     Leases::around(stores, 100_000, Box::new(|_| {}))
 }
 
-/// Asks from many tasks at once, and tells how many pass.
+/// Sends requests from many tasks at once, and returns the number that passed.
 async fn crowd<S: Store>(workers: &Arc<Vec<S>>, check: &Check, tasks: usize, each: usize) -> usize {
     let tasks = (0..tasks).map(|i| {
         let (workers, check) = (Arc::clone(workers), check.clone());
@@ -379,7 +378,7 @@ async fn all_workers_of_a_process_use_one_lease_and_redis_is_asked_seldom() {
 async fn exactly_the_limit_passes_through_processes_that_lease_from_one_counter() {
     let redis = Redis::start();
     for algorithm in Algorithm::ALL.iter().filter(|algorithm| !algorithm.has_holders()) {
-        // Of what has a burst, one of all.
+        // For algorithms with a burst, one of 1,000.
         let burst = algorithm.options().contains(&"burst").then_some(1_000);
         let options = Options { count_denied: Some(false), burst, ..Options::default() };
         let limit = Limit::new(*algorithm, 1_000, MAX_PERIOD, options).unwrap();
@@ -401,7 +400,7 @@ async fn exactly_the_limit_passes_through_processes_that_lease_from_one_counter(
     }
 }
 
-/// One limit that is far away, one that is reached, and one that fails closed.
+/// A limit that is far from reached, one that is reached, and one that fails closed.
 const RULES: &str = "
 domain: shop
 descriptors:
@@ -416,7 +415,7 @@ fn start(redis: &Redis, settings: &[&str]) -> Tollgate {
     Tollgate::start(RULES, &[&[&*format!("REDIS_URL={}", redis.url()), "REDIS_TIMEOUT=20s"], settings].concat())
 }
 
-/// Asks from 20 clients at once, and tells how many pass.
+/// Sends requests from 20 clients at once, and returns the number that passed.
 async fn passed(tollgate: &Tollgate, key: &str, requests: usize) -> usize {
     let client = tollgate.client().await;
     let clients = (0..20).map(|_| {
@@ -433,7 +432,7 @@ async fn passed(tollgate: &Tollgate, key: &str, requests: usize) -> usize {
     join_all(clients).await.into_iter().sum()
 }
 
-/// What remains, by the word of Redis.
+/// Returns the remaining hits in Redis.
 async fn remaining(tollgate: &Tollgate, key: &str) -> usize {
     let mut peek = request("shop", &[&[(key, "x")]]);
     peek.descriptors[0].hits_addend = Some(0);

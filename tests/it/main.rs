@@ -1,5 +1,5 @@
-//! All tests that stand outside of the code, in one binary: to link one takes as long as to compile the tests of a
-//! file. tests/allocations.rs is apart, because its allocator counts for a whole process.
+//! All integration tests, in one binary, because linking a binary takes as long as compiling one file of tests.
+//! tests/allocations.rs is separate, because its allocator counts for the whole process.
 
 #![allow(clippy::unwrap_used, reason = "a test ends where something is not as it should be")]
 

@@ -1,5 +1,4 @@
-//! More than can be answered in time: a proxy that gives up what is late loses nothing but that, and what a connection
-//! may have is bounded.
+//! Overload: a proxy that cancels late calls loses only those calls, and the memory of a connection is bounded.
 
 #[allow(dead_code, reason = "the load of the benchmarks, which need more of it")]
 #[path = "../../benches/service/http2.rs"]
@@ -24,7 +23,7 @@ fn message() -> Vec<u8> {
     [&[0], &(body.len() as u32).to_be_bytes()[..], &body].concat()
 }
 
-/// Waits until all calls have ended, and tells which of them were answered, in their order.
+/// Waits until all calls have ended, and returns those that were answered, in order.
 fn answered(connection: &mut Connection<usize>) -> Vec<usize> {
     let mut answered = Vec::new();
     connection.flush().unwrap();
@@ -45,7 +44,7 @@ fn a_proxy_that_gives_up_all_that_is_late_keeps_its_connection() {
     let tollgate = Tollgate::start(RULES, &["WORKER_THREADS=1"]);
     let mut connection = Connection::open(tollgate.grpc_port, SOON).unwrap();
     let message = message();
-    // All in one go, so that they are given up before the server has seen them.
+    // In one write, so that the calls are cancelled before the server has read them.
     for _ in 0..10 {
         let late: Vec<u32> = (0..200).map(|call| connection.call(&message, call)).collect();
         for call in late {

@@ -1,4 +1,4 @@
-//! The pages tell the truth: whoever follows one word by word, from a fresh start, gets what it says.
+//! The commands and outputs in the documentation work when followed step by step from a fresh start.
 
 mod block;
 mod terminal;
@@ -33,7 +33,7 @@ fn what_a_page_says_happens() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Does what a reader does who comes to a block, and says what is not as the page says.
+/// Does what a block tells the reader to do, and returns the differences from the page.
 fn follow(terminal: &mut Terminal, block: &Block) -> Vec<String> {
     if block.is_fresh {
         terminal.end_services();
@@ -68,7 +68,7 @@ fn is_run(command: &str) -> bool {
     command.split('#').next().unwrap().trim() == "make run"
 }
 
-/// Whether this is what a page shows: `...` stands for any lines, and a time differs from run to run.
+/// Returns whether the output matches the page: `...` matches any lines, and times may differ.
 fn is_shown(printed: &str, shown: &str) -> bool {
     let lines = |text: &str| -> Vec<String> { text.lines().map(without_times).collect() };
     matches(&lines(printed), &lines(shown))
@@ -257,7 +257,7 @@ fn links_lead_somewhere() {
     }
 }
 
-/// Whether what a page links to is there, and has the heading that the link names.
+/// Returns whether the target of a link exists, including its heading.
 fn leads_somewhere(page: &Path, target: &str) -> bool {
     let (path, section) = target.split_once('#').unwrap_or((target, ""));
     let path = if path.is_empty() { page.to_owned() } else { page.parent().unwrap().join(path) };

@@ -43,7 +43,7 @@ impl Case {
         format!("{one} and {other} of {}", self.algorithm)
     }
 
-    /// How much each hit counts.
+    /// Returns the cost of a hit.
     fn cost(&self) -> u64 {
         if self.has("cost") { 5 } else { 1 }
     }
@@ -57,7 +57,7 @@ impl Case {
         if self.algorithm.has_holders() && self.is_counted() { "run" } else { "pair" }
     }
 
-    /// What the limit says: the two options, and what they need.
+    /// Returns the limit: the two options and what they require.
     fn limit(&self, number: &str) -> String {
         let (algorithm, own) = (self.algorithm, |key: &str| self.has(key));
         let mut says: Vec<(&str, &str)> = Vec::new();
@@ -85,7 +85,7 @@ impl Case {
     fn rules(&self, number: &str) -> String {
         let limit = self.limit(number);
         let mut beside = if self.has("rate_limits") {
-            // Of another period than any of the examples.
+            // With another period than the examples.
             format!("rate_limits: [{limit}, {{algorithm: fixed_window, period: 1h, requests_per_unit: 1000}}]")
         } else {
             format!("rate_limit: {limit}")
@@ -101,7 +101,7 @@ impl Case {
         format!("domain: sim\ndescriptors:\n  - {other}\n  - {pair}\n")
     }
 
-    /// What the loader says: whether it refuses the rules, and every problem.
+    /// Returns whether the loader rejects the rules, and all problems.
     fn told(&self) -> (bool, String) {
         match load_text(self.rules(&NUMBER.to_string())) {
             Ok(loaded) => (false, loaded.warnings.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")),
@@ -116,7 +116,7 @@ fn all_pairs() -> impl Iterator<Item = (Term, Term, Pair)> {
     all.map(|(one, other)| (one, other, pairs::pair(one.key.name, other.key.name)))
 }
 
-/// Every pair that goes together, by each algorithm that has both.
+/// Returns every valid pair, for each algorithm that has both options.
 fn cases() -> Vec<Case> {
     let of = |(one, other, pair)| match pair {
         Pair::Together(algorithms) => {
@@ -243,7 +243,7 @@ fn both_twins_decide_every_pair_of_options_alike() {
     assert!(decided > 5_000, "{decided}");
 }
 
-/// What a limit of two options promises, as one of its own does.
+/// A limit with two options keeps the promises of both.
 #[test]
 fn every_pair_of_options_keeps_the_properties_of_its_algorithm() {
     let mut denied = 0;
@@ -264,7 +264,7 @@ fn every_pair_of_options_keeps_the_properties_of_its_algorithm() {
             if verdict.allowed() {
                 passed.push((now + verdict.own.delay_ms, check.ask.taken(), name.clone()));
             } else if limit.options().initial == Some(Initial::Empty) && verdict.banned_ms().is_some() {
-                // A bucket that begins empty may be forgotten while a ban lasts.
+                // A bucket that starts empty may be forgotten while a ban lasts.
                 denied += 1;
             } else {
                 denied += 1;
@@ -311,7 +311,7 @@ fn the_simulation_keeps_its_promises_with_every_pair_of_options() {
                 loop {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     let Some(case) = cases.get(seed) else { break };
-                    // What is taken at once must fit.
+                    // The hits taken at once must fit into the limit.
                     let number = if case.has("lease") || case.has("cost") { "MANY" } else { "NUMBER" };
                     let rules = case.rules(number);
                     let scenario = Arc::new(Scenario::new(&rules, &[case.key(), "other"], case.cost()));

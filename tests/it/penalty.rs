@@ -1,5 +1,5 @@
-//! Who is denied again and again is banned: everywhere at once, for as long as the rule says, and not for what is none
-//! of their doing.
+//! Penalties: a client that is denied repeatedly is banned on all instances, for exactly the configured time, and only
+//! for its own denials.
 
 use crate::support;
 
@@ -9,7 +9,7 @@ use support::redis::Redis;
 use support::tollgate::{self, Tollgate, request};
 use support::wait_until_async;
 
-/// The buckets refill so fast that a limit lets pass again at once, and only a ban does not.
+/// The buckets refill so fast that a limit allows requests again at once; only a ban does not.
 const RULES: &str = "
 domain: shop
 defaults: {algorithm: token_bucket}
@@ -221,6 +221,6 @@ async fn a_ban_is_shown_and_lifted_by_hand() {
     );
     let shown = counter("reset");
     assert!(shown.contains("2 of 2 left\n"), "{shown}");
-    // The service may still know the ban for a second: it was not asked to lift it.
+    // The service may cache the ban for another second, because the reset did not go through it.
     wait_until_async("ann may come in", async || service.passes("shop", &[("user", "ann")]).await).await;
 }

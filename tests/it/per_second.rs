@@ -1,4 +1,4 @@
-//! A Redis of their own for limits of seconds.
+//! A separate Redis for limits with a period below a minute.
 
 use crate::support;
 
@@ -53,7 +53,7 @@ async fn limits_of_seconds_live_apart_and_a_request_is_still_one() {
     let (of_main, of_second) = (names(&main).await, names(&per_second).await);
     assert!(of_main.len() == 1 && of_main[0].starts_with("{shop|year=ann}"), "{of_main:?}");
     assert!(of_second.len() == 1 && of_second[0].starts_with("{shop|second=ann}"), "{of_second:?}");
-    // What one of them denies, the other does not count.
+    // A denial by one limit is not charged to the other.
     let used_up = request("shop", &[&[("year", "ann")][..], &[("second", "bob")]]);
     assert_eq!(tollgate.ask(used_up).await.unwrap().overall_code(), Code::OverLimit);
     assert_eq!(left(&tollgate, "second", "bob").await, 3);

@@ -24,7 +24,7 @@ descriptors:
     rate_limit: {name: per-user, unit: year, requests_per_unit: 2}
 ";
 
-/// How a client of HTTP/2 begins, with empty SETTINGS.
+/// The start of an HTTP/2 connection, with empty SETTINGS.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// Runs the command to its end.
@@ -36,7 +36,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// What it says on standard error when it does not start, whoever listens on the ports that it has by default.
+/// Returns the standard error of a service that fails to start, regardless of what listens on the default ports.
 fn refusal(arguments: &[&str], settings: &[(&str, &str)]) -> String {
     let output = run(arguments, &[&[("GRPC_PORT", "0"), ("PORT", "0")], settings].concat());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -147,14 +147,14 @@ descriptors:
         text(&output.stdout)
     };
     for (words, said) in [
-        (&["--hits", "8", "slow=ann"][..], "so many never pass"),
-        (&["--hits", "3", "slow=ann"], "it would be delayed for longer than this timeout"),
-        (&["zero=ann"], "over the limit of 0 per year (zero), 0 left, it lets nothing pass"),
-        (&["--hits", "0", "zero=ann"], "the limit of 0 per year (zero) lets nothing pass"),
-        (&["--hits", "2", "user=ann"], "so many never pass"),
+        (&["--hits", "8", "slow=ann"][..], "more hits than the limit ever allows at once"),
+        (&["--hits", "3", "slow=ann"], "its delay would be longer than the timeout"),
+        (&["zero=ann"], "over the limit of 0 per year (zero), 0 left, it allows no requests"),
+        (&["--hits", "0", "zero=ann"], "the limit of 0 per year (zero) allows no requests"),
+        (&["--hits", "2", "user=ann"], "more hits than the limit ever allows at once"),
         (
             &["--limit", "0/minute", "user=ann"],
-            "over the limit of 0 per minute (override), 0 left, it lets nothing pass",
+            "over the limit of 0 per minute (override), 0 left, it allows no requests",
         ),
     ] {
         assert!(ask(words).contains(said), "{words:?}: {}", ask(words));
@@ -229,7 +229,10 @@ descriptors:
     assert!(out.starts_with(expected), "{out}");
     assert!(ask(&["odd=1"]).contains("within the limit of 3 per 90s (odd), 2 left, resets in "));
     assert!(ask(&["stream=1"]).contains("within the limit of 3 at once (stream), 2 left, resets in "));
-    assert!(ask(&["--hits", "4", "odd=1"]).contains("over the limit of 3 per 90s (odd), 2 left, so many never pass"));
+    assert!(
+        ask(&["--hits", "4", "odd=1"])
+            .contains("over the limit of 3 per 90s (odd), 2 left, more hits than the limit ever allows at once")
+    );
 }
 
 #[test]
@@ -238,7 +241,7 @@ fn a_question_without_an_answer_exits_with_1_and_says_why() {
         (&["ask", "--domain", "shop", "ann"][..], "\"ann\" is not an entry: write KEY=VALUE, for example user=ann"),
         (
             &["ask", "--domain", "shop", "--address", "localhost:1", "user=ann"],
-            "nobody listens at localhost:1: is the service running?",
+            "connection to localhost:1 refused: is the service running?",
         ),
         (&["ask", "user=ann"], "--domain"),
         (&["ask", "--domain", "shop", "--hits", "many", "user=ann"], "--hits"),
@@ -260,14 +263,14 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
     let rules = folder.path().to_str().unwrap();
     for (settings, reason) in [
         (&[][..], "no rules: name a file or folder with --rules PATH"),
-        (&[("RULES", rules), ("BACKEND_TYPE", "memcache")], "there is no Memcached: use redis, with REDIS_URL"),
+        (&[("RULES", rules), ("BACKEND_TYPE", "memcache")], "Memcached is not supported: use redis, with REDIS_URL"),
         (
             &[("RULES", rules), ("BACKEND_TYPE", "redis")],
             "BACKEND_TYPE=redis (environment): needs REDIS_URL, for example REDIS_URL=localhost:6379",
         ),
         (
             &[("RULES", rules), ("REDIS_URL", "unix:///run/r.sock"), ("REDIS_TLS", "true")],
-            "REDIS_TLS=true (environment): REDIS_URL is a Unix socket, where no TLS is spoken: unset it",
+            "REDIS_TLS=true (environment): REDIS_URL is a Unix socket, which does not use TLS: unset it",
         ),
         (
             &[("RULES", rules), ("REDIS_URL", "rediss://cache"), ("REDIS_TLS_CLIENT_CERT", "a.crt")],
@@ -308,12 +311,12 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
             &[("RULES", rules), ("DEFAULT_ALGORITHM", "gcra")],
             "must be one of fixed_window, sliding_window, sliding_log, token_bucket",
         ),
-        (&[("RULES", rules), ("DEFAULT_ALGORITHM", "concurrency")], "concurrency is no default: it counts slots"),
-        (&[("RULES", rules), ("FAILURE_MODE", "shut")], "must be one of open, closed, local, error"),
         (
-            &[("RULES", rules), ("LIMIT_LIMIT_HEADER", "a b")],
-            "LIMIT_LIMIT_HEADER=a b (environment): not the name of a header",
+            &[("RULES", rules), ("DEFAULT_ALGORITHM", "concurrency")],
+            "concurrency cannot be the default: it counts slots",
         ),
+        (&[("RULES", rules), ("FAILURE_MODE", "shut")], "must be one of open, closed, local, error"),
+        (&[("RULES", rules), ("LIMIT_LIMIT_HEADER", "a b")], "LIMIT_LIMIT_HEADER=a b (environment): not a header name"),
         (&[("RULES", rules), ("REDIS_URL", "redis-cluster://a:1/3")], "a Redis Cluster has database 0 alone"),
         (
             &[("RULES", rules), ("HOST", "192.0.2.1"), ("GRPC_PORT", "0"), ("PORT", "0")],
@@ -326,7 +329,7 @@ fn wrong_settings_are_refused_with_what_would_be_right() {
         assert!(!said.contains("hidden"), "{said}");
     }
     let said = refusal(&["--gprc-port", "1"], &[]);
-    assert!(said.contains("there is no such flag; did you mean --grpc-port?"), "{said}");
+    assert!(said.contains("unknown flag; did you mean --grpc-port?"), "{said}");
 }
 
 #[test]
@@ -364,7 +367,7 @@ fn the_embedded_store_serves_unless_redis_is_named() {
 fn the_service_forgoes_huge_pages() {
     let tollgate = Tollgate::start(RULES, &[]);
     let status = std::fs::read_to_string(format!("/proc/{}/status", tollgate.pid())).unwrap();
-    // Linux before 5.0 does not tell.
+    // Linux before 5.0 does not report it.
     let told = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
     assert!(told.is_none_or(|enabled| enabled.trim() == "0"), "{status}");
 }
@@ -395,8 +398,9 @@ async fn the_references_layout_and_names_are_understood() {
         "RUNTIME_WATCH_ROOT=true",
     ]);
     assert!(tollgate.passes("shop", &[("user", "ann")]).await);
-    tollgate
-        .must_log("RUNTIME_IGNOREDOTFILES=false (environment) does nothing: files and folders that begin with a dot");
+    tollgate.must_log(
+        "RUNTIME_IGNOREDOTFILES=false (environment) does nothing: files and folders whose names begin with a dot",
+    );
     assert!(tollgate.logged("RUNTIME_WATCH_ROOT").is_none(), "Tollgate does so anyway");
 }
 
@@ -474,7 +478,7 @@ async fn changed_rules_come_into_force_and_wrong_ones_do_not() {
     .await;
     tollgate
         .change_rules("domain: shop\ndescriptors: [{key: user, rate_limit: {unit: minuets, requests_per_unit: 5}}]");
-    wait_until("the wrong rules are reported", || tollgate.logged("changed rules are refused").is_some());
+    wait_until("the wrong rules are reported", || tollgate.logged("changed rules are rejected").is_some());
     assert!(!tollgate.passes("shop", &[("user", "bob")]).await, "the old rules are still in force");
     assert_eq!(tollgate.metric("tollgate_rules_loads_total{result=\"error\"}"), 1.0);
     assert_eq!(health(&tollgate).await, ServingStatus::Serving);
@@ -495,7 +499,7 @@ async fn changed_rules_come_into_force_and_wrong_ones_do_not() {
 async fn without_rules_it_serves_only_if_set_to_and_says_so_in_its_health() {
     let folder = tempfile::tempdir().unwrap();
     let said = refusal(&["--rules", folder.path().to_str().unwrap()], &[]);
-    assert!(said.contains("no rules in this folder"), "{said}");
+    assert!(said.contains("this folder has no rules"), "{said}");
 
     let tollgate = Tollgate::start_in(folder, &["FORCE_START_WITHOUT_INITIAL_CONFIG=true"]);
     assert_eq!(health(&tollgate).await, ServingStatus::NotServing);
@@ -652,7 +656,7 @@ async fn logs_tell_no_values_above_debug() {
         let counter = format!("http://127.0.0.1:{}/counters?domain=shop&user=crimson", tollgate.http_port);
         let reset = ureq::delete(counter).header("Authorization", "Bearer a token of some length").call();
         assert_eq!(reset.unwrap().status(), 200);
-        tollgate.must_log("counters are reset by hand");
+        tollgate.must_log("an operator has reset counters");
 
         // A counter that somebody has written to.
         tollgate.passes("shop", &[("user", "crimson")]).await;
@@ -661,7 +665,7 @@ async fn logs_tell_no_values_above_debug() {
             redis.command::<()>(&format!("HSET {name} x y")).await;
         }
         tollgate.passes("shop", &[("user", "crimson")]).await;
-        tollgate.must_log("damaged counters were decided as fresh ones");
+        tollgate.must_log("damaged counters were treated as new ones");
         redis.command::<()>("FLUSHALL").await;
 
         let tells = |name: &str| format!("{:?}", tollgate.logs()).contains(name);
@@ -694,7 +698,7 @@ async fn a_signal_drains_and_answers_what_is_on_its_way() {
         assert_eq!(on_its_way.await.unwrap(), Code::Ok);
         redis.thaw();
         assert_eq!(tollgate.wait().code(), Some(0));
-        tollgate.must_log("every request is answered");
+        tollgate.must_log("all requests are answered");
     }
 }
 
@@ -713,7 +717,7 @@ async fn draining_answers_what_is_on_its_way_on_every_worker() {
             client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await.map(|answer| answer.into_inner())
         }));
         tokio::task::yield_now().await;
-        // What comes later on the same connection is answered: so the call has come, too.
+        // A later call on the same connection is answered, so this one has arrived.
         HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap();
     }
     tollgate.signal("TERM");
@@ -724,7 +728,7 @@ async fn draining_answers_what_is_on_its_way_on_every_worker() {
     for call in calls {
         assert_eq!(call.await.unwrap().unwrap().overall_code(), Code::Ok, "by the failure mode");
     }
-    tollgate.await.unwrap().must_log("every request is answered");
+    tollgate.await.unwrap().must_log("all requests are answered");
     redis.thaw();
 }
 
@@ -750,19 +754,19 @@ async fn an_idle_connection_does_not_hold_up_the_end() {
     let mut client = tollgate.client().await;
     client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await.unwrap();
     tollgate.signal("TERM");
-    // The client stays connected, and lives on meanwhile.
+    // The client stays connected and active meanwhile.
     let tollgate = tokio::task::spawn_blocking(move || {
         assert_eq!(tollgate.wait().code(), Some(0));
         tollgate
     });
-    tollgate.await.unwrap().must_log("every request is answered");
+    tollgate.await.unwrap().must_log("all requests are answered");
     drop(client);
 }
 
 #[test]
 fn a_silent_client_delays_nothing_whatever_it_said_before() {
     let mut tollgate = Tollgate::start(RULES, &["SHUTDOWN_TIMEOUT=60s", "DRAIN_DELAY=0s"]);
-    // Nothing; the first byte of the preface; the preface without SETTINGS; with them, and half of a frame.
+    // Nothing; the first byte of the preface; the preface without SETTINGS; the preface with SETTINGS and half a frame.
     let silent: Vec<_> = [&b""[..], b"P", &PREFACE[..24], PREFACE, &[PREFACE, b"\0\0\x08\x06"].concat()]
         .into_iter()
         .map(|words| {
@@ -777,7 +781,7 @@ fn a_silent_client_delays_nothing_whatever_it_said_before() {
         .collect();
     tollgate.signal("TERM");
     assert_eq!(tollgate.wait().code(), Some(0));
-    tollgate.must_log("every request is answered");
+    tollgate.must_log("all requests are answered");
     drop(silent);
 }
 
@@ -786,10 +790,10 @@ fn a_second_signal_ends_at_once() {
     let mut tollgate = Tollgate::start(RULES, &["DRAIN_DELAY=1h"]);
     tollgate.signal("INT");
     wait_until("it drains", || tollgate.logged("draining").is_some());
-    // One that comes within a second of the first is one with it, so this sends some more.
+    // A signal within a second of the first is ignored, so this sends several.
     wait_until("a second signal", || {
         tollgate.signal("INT");
-        tollgate.logged("a second signal").is_some()
+        tollgate.logged("second signal: exiting").is_some()
     });
     assert_eq!(tollgate.wait().code(), Some(0));
 }
@@ -799,14 +803,14 @@ async fn a_hangup_reads_the_rules_again_and_ends_nothing() {
     let mut tollgate = Tollgate::start(RULES, &["DRAIN_DELAY=1h"]);
     let loads = |tollgate: &Tollgate| tollgate.metric("tollgate_rules_loads_total{result=\"success\"}");
     tollgate.signal("HUP");
-    assert_eq!(tollgate.must_log("the rules are read again")["signal"], "SIGHUP");
-    tollgate.must_log("the rules have been read again, and limit the same");
+    assert_eq!(tollgate.must_log("the rules are reloaded")["signal"], "SIGHUP");
+    tollgate.must_log("the rules were reloaded, their limits are unchanged");
     assert_eq!(loads(&tollgate), 2.0, "though nothing has changed");
     assert!(tollgate.passes("shop", &[("user", "ann")]).await);
 
     tollgate.change_rules(&RULES.replace("requests_per_unit: 2", "requests_per_unit: x"));
     tollgate.signal("HUP");
-    tollgate.must_log("changed rules are refused");
+    tollgate.must_log("changed rules are rejected");
     assert!(tollgate.passes("shop", &[("user", "ann")]).await, "the old ones stay");
 
     tollgate.signal("TERM");
@@ -815,7 +819,7 @@ async fn a_hangup_reads_the_rules_again_and_ends_nothing() {
     assert!(!tollgate.passes("shop", &[("user", "ann")]).await, "and it still answers");
     wait_until("a second signal", || {
         tollgate.signal("TERM");
-        tollgate.logged("a second signal").is_some()
+        tollgate.logged("second signal: exiting").is_some()
     });
     assert_eq!(tollgate.wait().code(), Some(0));
 }
@@ -831,7 +835,7 @@ async fn a_client_that_does_not_let_go_is_let_go_after_the_shutdown_timeout() {
     let mut client = RateLimitServiceClient::new(channel.clone());
     let call = tokio::spawn(async move { client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await });
     tokio::task::yield_now().await;
-    // What comes later on the same connection is answered: so the call has come, too.
+    // A later call on the same connection is answered, so this one has arrived.
     HealthClient::new(channel).check(HealthCheckRequest::default()).await.unwrap();
     tollgate.signal("TERM");
     let ended = tokio::task::spawn_blocking(move || (tollgate.wait().code(), tollgate));
@@ -882,7 +886,7 @@ async fn an_old_connection_is_closed_without_failing_a_request() {
     while start.elapsed() < Duration::from_millis(300) {
         match client.should_rate_limit(request("shop", &[&[("user", "ann")]])).await {
             Ok(_) => answered += 1,
-            // The client noticed that the connection was gone before it had sent the call: nobody has failed it.
+            // The client noticed the closed connection before it sent the call, so the server failed no call.
             Err(status) => {
                 assert_eq!((status.code(), status.message()), (tonic::Code::Cancelled, "operation was canceled"))
             }
@@ -915,7 +919,7 @@ async fn with_few_descriptors_clients_leave_enough_for_redis_and_for_the_other_p
     let flood = |port: u16, words: &[u8]| -> Vec<_> {
         let connection = |_| {
             let mut connection = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-            // What is beyond the bound is closed already.
+            // Connections beyond the bound are already closed.
             let _ = connection.write_all(words);
             connection
         };
@@ -926,8 +930,9 @@ async fn with_few_descriptors_clients_leave_enough_for_redis_and_for_the_other_p
     let late = tollgate.client().await;
     let idle = flood(tollgate.grpc_port, PREFACE);
     wait_until("gRPC is full", || {
-        let says =
-            |line: &serde_json::Value| line["message"].as_str().is_some_and(|text| text.contains("gRPC connections"));
+        let says = |line: &serde_json::Value| {
+            line["message"].as_str().is_some_and(|text| text.contains("GRPC_MAX_CONNECTIONS"))
+        };
         tollgate.logs().iter().any(says)
     });
     assert!(ask(&mut { late }).await, "while HTTP is full gRPC is served");
@@ -939,8 +944,8 @@ async fn with_few_descriptors_clients_leave_enough_for_redis_and_for_the_other_p
     drop((half_requests, idle));
 }
 
-/// A service whose standard error and output are one pipe, which is read up to the line that says that it is up, and no
-/// further.
+/// Starts a service with standard error and output in one pipe, and reads the pipe only up to the line that reports the
+/// start.
 fn start_unread(settings: &[(&str, &str)]) -> (std::process::Child, std::io::BufReader<std::io::PipeReader>, [u16; 2]) {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut command = tollgate::command();
@@ -968,7 +973,7 @@ async fn a_log_that_nobody_reads_holds_up_no_request_and_no_signal() {
     let settings = [("RULES", rules), ("LOG_LEVEL", "debug"), ("DRAIN_DELAY", "0s")];
     let (mut process, unread, [grpc, http]) = start_unread(&settings);
     let mut client = RateLimitServiceClient::connect(format!("http://127.0.0.1:{grpc}")).await.unwrap();
-    // Each makes a line of its own of 16 KiB: what waits and what the pipe holds are full after some 2,000.
+    // Each call logs a line of 16 KiB: after some 2,000 of them the queue and the pipe are full.
     let long = "x".repeat(50_000);
     for _ in 0..3_000 {
         client.should_rate_limit(request("shop", &[&[("user", &long)]])).await.unwrap();
@@ -989,7 +994,7 @@ fn a_start_that_fails_ends_though_nobody_reads_why() {
     let folder = tempfile::tempdir().unwrap();
     let mistakes = "  - {key: user, rate_limit: {unit: minuets, requests_per_unit: 5}}\n".repeat(5_000);
     std::fs::write(folder.path().join("a.yaml"), format!("domain: shop\ndescriptors:\n{mistakes}")).unwrap();
-    // What is full from the start, because its reader has fallen asleep.
+    // A pipe that is full from the start, because its reader does not read.
     let (reader, mut full) = std::os::unix::net::UnixStream::pair().unwrap();
     full.set_nonblocking(true).unwrap();
     while full.write(&[b'x'; 1_024]).is_ok() {}
@@ -1004,13 +1009,13 @@ fn a_start_that_fails_ends_though_nobody_reads_why() {
 
 #[test]
 fn what_a_client_makes_a_library_say_is_not_logged() {
-    /// An answer to a PING that nobody has sent: h2 warns of each.
+    /// A PING response without a request: h2 logs a warning for each.
     const PING_ACK: &[u8] = b"\0\0\x08\x06\x01\0\0\0\0ofnobody";
 
     let flood = |tollgate: &Tollgate| {
         let mut connection = std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).unwrap();
         connection.set_read_timeout(Some(support::SOON)).unwrap();
-        // It has read them all when it answers a PING that comes last, unless it has closed the connection.
+        // When it answers a final PING it has read all of them, unless it has closed the connection.
         let _ = connection.write_all(&[PREFACE, &PING_ACK.repeat(1_000), b"\0\0\x08\x06\0\0\0\0\0lastping"].concat());
         let (mut said, mut buffer) = (Vec::<u8>::new(), [0; 1_024]);
         while !said.windows(8).any(|bytes| bytes == b"lastping") {

@@ -1,5 +1,5 @@
-//! The queue of calls, in every order that threads can take: nothing that waits is forgotten, and no more make calls
-//! than may.
+//! The queue of calls, under every interleaving of threads: no request is forgotten, and no more calls run than
+//! allowed.
 
 #![allow(missing_docs, reason = "the file is part of this binary here")]
 
@@ -11,7 +11,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use subject::{Item, Permit, Queue, Waiting};
 
-/// What the queue locks with, as loom has it.
+/// The queue's locks, by loom.
 mod sync {
     pub struct Mutex<T>(loom::sync::Mutex<T>);
 
@@ -44,7 +44,7 @@ fn in_every_order(run: impl Fn() + Send + Sync + 'static) {
     model.check(run);
 }
 
-/// What the tasks have done.
+/// The work of the tasks.
 #[derive(Default)]
 struct Log {
     calls: AtomicUsize,
@@ -72,8 +72,7 @@ impl Log {
     }
 }
 
-/// Three threads put one request each in the queue, and make calls with the permit that they may get; each request is
-/// taken.
+/// Three threads queue one request each, and make calls if they get a permit; asserts that each request is taken.
 fn assert_all_are_taken(
     is_worth_another: fn(&Waiting<Request>) -> bool,
     choose: fn(&mut Waiting<Request>) -> Option<Request>,
@@ -119,7 +118,7 @@ fn a_task_that_ends_early_takes_no_permit_with_it() {
         let thread = loom::thread::spawn({
             let (queue, log) = (std::sync::Arc::clone(&queue), Arc::clone(&log));
             move || {
-                // One ends before it has taken anything, one after.
+                // One ends before it has taken a request, one after.
                 drop(queue.push(Request, |_| true).ok().unwrap());
                 if let Some(permit) = queue.push(Request, |_| true).ok().unwrap() {
                     log.make_calls(permit, Waiting::pop, true);

@@ -12,7 +12,7 @@ use support::tollgate::{BINARY, Tollgate, request};
 use support::{wait_until, wait_until_async};
 use tollgate::wire::rate_limit_response::Code;
 
-/// So long that no time that a test takes refills anything.
+/// Periods so long that nothing refills during a test.
 const RULES: &str = "
 domain: shop
 descriptors:
@@ -35,7 +35,7 @@ fn start(file: &str, rules: &str, changes: &[(&str, &str)]) -> (Tollgate, Envoy)
 mod local_limits_in_front {
     use super::*;
 
-    /// A client's address is what it says, and a bucket never refills.
+    /// The client's address comes from its header, and buckets never refill.
     const CHANGES: &[(&str, &str)] = &[
         ("use_remote_address: true", "use_remote_address: true\n                xff_num_trusted_hops: 1"),
         ("fill_interval: 1s", "fill_interval: 86400s"),
@@ -82,7 +82,8 @@ mod failures_alone {
         envoy.ask("/login", &[password]).status
     }
 
-    /// Asks as `ann`, who has failed so often before: nobody waits for the call at the end of a stream.
+    /// Sends a request as `ann` after this many failures. The charge at the end of a stream arrives later, so this
+    /// waits for it.
     async fn call(envoy: &Envoy, tollgate: &Tollgate, failed: f64) -> u16 {
         wait_until("the failures are charged", || hits(tollgate) >= failed);
         envoy.ask("/api", &[("x-user", "ann"), WRONG]).status
@@ -92,7 +93,7 @@ mod failures_alone {
         tollgate.metric("tollgate_hits_total{domain=\"shop\",rule=\"failures\"}")
     }
 
-    /// What is left for the address that the test comes from.
+    /// Returns the remaining hits of the test's own address.
     async fn left(tollgate: &Tollgate) -> u32 {
         let mut peek = request("shop", &[&[("failed", "login"), ("remote_address", "127.0.0.1")]]);
         peek.descriptors[0].hits_addend = Some(0);
@@ -193,7 +194,7 @@ descriptors:
       - {key: customer, value: acme, rate_limit: {unit: year, requests_per_unit: 6}}
 ";
 
-    // Signed by the key in the file, without an end. The first stands in the file, too.
+    // Tokens signed with the key in the file, without an expiry. The first is also in the file.
     const SMALL: &str = concat!(
         "eyJhbGciOiJIUzI1NiIsImtpZCI6InRyeSIsInR5cCI6IkpXVCJ9.",
         "eyJpc3MiOiJodHRwczovL2lzc3Vlci5leGFtcGxlIiwicGxhbiI6ImZyZWUiLCJjdXN0b21lciI6InNtYWxsIn0.",
@@ -249,7 +250,7 @@ descriptors:
   - {key: queue, value: mail, rate_limit: {period: 50ms, requests_per_unit: 1, algorithm: leaky_bucket, max_delay: 30s}}
 ";
 
-    /// Starts one whose command writes each job into a file.
+    /// Starts a consumer whose command writes each job to a file.
     fn consumer(tollgate: &Tollgate, jobs: &str, done: &std::path::Path) -> Child {
         let folder = std::path::Path::new(BINARY).parent().unwrap();
         let mut consumer = Command::new("deploy/queue/consumer.sh")

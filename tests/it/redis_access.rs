@@ -1,4 +1,4 @@
-//! What lets Tollgate into Redis: TLS with certificates that are exchanged, and passwords in files that are rotated.
+//! Access to Redis: TLS with certificates that are replaced, and passwords in files that are rotated.
 
 use crate::support;
 
@@ -36,7 +36,7 @@ async fn assert_decides(tollgate: &Tollgate) {
     assert!(!format!("{:?}", tollgate.logs()).contains(PASSWORD), "a password is in the log");
 }
 
-/// It is down for this cause, and clients learn why.
+/// Asserts that Redis is down with this cause, and that clients get the reason.
 async fn assert_tells(tollgate: &Tollgate, kind: &str, words: &str) {
     let series = format!("tollgate_store_down{{cause=\"{kind}\"}}");
     wait_until(&series, || tollgate.metric(&series) == 1.0);
@@ -98,13 +98,13 @@ async fn a_redis_that_may_be_another_is_not_asked_over_tls() {
     ] {
         assert_tells(&start(&settings), "tls", words).await;
     }
-    // And plain text where TLS is wanted, whichever side wants it.
+    // Plain text with TLS required, on either side.
     let plain = Redis::start();
     let (address, files) = (plain.tcp_address(), tls(&ours, &client));
     let settings = [vec![format!("REDIS_URL=rediss://{address}"), "REDIS_TIMEOUT=2s".into()], files].concat();
-    assert_tells(&start(&settings), "tls", "no TLS is spoken at this port").await;
+    assert_tells(&start(&settings), "tls", "the port does not use TLS").await;
     let settings = [format!("REDIS_URL={}", redis.tcp_address())];
-    assert_tells(&start(&settings), "tls", "TLS is spoken at this port: write rediss://").await;
+    assert_tells(&start(&settings), "tls", "the port uses TLS: write rediss://").await;
 }
 
 #[tokio::test]
@@ -118,7 +118,7 @@ async fn certificates_that_change_are_those_of_the_next_connection_over_tls() {
     let tollgate = start(&[format!("REDIS_URL=rediss://localhost:{port}"), setting("REDIS_TLS_CACERT", &ca)]);
     assert_decides(&tollgate).await;
     fs::write(&ca, "no certificate").unwrap();
-    tollgate.must_log("changed certificates for redis are refused, the old ones stay in force");
+    tollgate.must_log("changed certificates for redis are rejected, the previous ones stay in force");
     fs::copy(new.file(), &ca).unwrap();
     tollgate.must_log("new certificates are in force for connections to redis");
     assert_eq!(asks(&tollgate).await, Ok(()), "a connection that is there stays");
@@ -143,32 +143,32 @@ async fn a_password_that_is_rotated_costs_no_answer() {
     let tollgate = start(&settings);
     assert_decides(&tollgate).await;
 
-    // Both are good for a while, as where tokens are issued.
+    // Both are valid for a while, as with issued tokens.
     redis.command::<()>(&format!("ACL SETUSER toll >{PASSWORD}-2")).await;
     redis.forget_calls();
     fs::write(&file, format!("{PASSWORD}-2\n")).unwrap();
     tollgate.must_log("a new password is in force for redis");
     wait_until("connections that are there make themselves known anew", || redis.calls_of("auth") >= 2);
     assert_eq!(asks(&tollgate).await, Ok(()));
-    // Who is known by the old one alone would be let out with it.
+    // A connection that only knows the old password would be closed with it.
     redis.command::<()>(&format!("ACL SETUSER toll <{PASSWORD}")).await;
     redis.command::<()>("CLIENT KILL TYPE normal").await;
     assert_decides(&tollgate).await;
 
-    // One that Redis does not know yet: the connections that are there go on.
+    // A password that Redis does not know yet: existing connections continue.
     fs::write(&file, format!("toll:{PASSWORD}-3")).unwrap();
-    tollgate.must_log("redis refuses the new password: a connection that is there goes on with the old one");
+    tollgate.must_log("redis rejects the new password: an open connection keeps using the old one");
     assert_eq!(asks(&tollgate).await, Ok(()));
     assert_eq!(tollgate.metric("tollgate_store_up"), 1.0);
-    // A file that is emptied on its way changes nothing.
+    // An empty file during a change has no effect.
     fs::write(&file, "").unwrap();
-    tollgate.must_log("a changed password for redis is refused, the old one stays");
+    tollgate.must_log("a changed password for redis is rejected, the previous one stays in use");
     assert!(!format!("{:?}", tollgate.logs()).contains(PASSWORD), "a password is in the log");
 }
 
 #[tokio::test]
 async fn where_a_name_leads_elsewhere_a_replica_of_it_is_given_up() {
-    // As where a managed Redis fails over, and its name follows: the server of before goes on as a replica.
+    // A managed Redis fails over, and its name follows: the previous server continues as a replica.
     let (mut old, mut new) = (Redis::start(), Redis::start());
     let tollgate = start(&[format!("REDIS_URL={}", old.tcp_address())]);
     assert_decides(&tollgate).await;
@@ -178,7 +178,7 @@ async fn where_a_name_leads_elsewhere_a_replica_of_it_is_given_up() {
     let series = "tollgate_store_down{cause=\"replica\"}";
     wait_until_async("the replica refuses", async || asks(&tollgate).await.is_err() && tollgate.metric(series) == 1.0)
         .await;
-    // Nothing stands behind the name in a test but the port.
+    // In the test, only the port identifies the server behind the name.
     old.kill();
     new.kill();
     let _new = Redis::start_at(&address, &[]);

@@ -1,4 +1,4 @@
-//! `tollgate check --redis`: what it finds, and that it finds what the service would.
+//! `tollgate check --redis`: its findings, and that they match those of the service.
 
 use crate::support;
 
@@ -78,11 +78,11 @@ async fn what_endangers_limits_is_a_warning_and_what_prevents_them_an_error() {
 fn what_is_not_there_is_told_as_the_service_would() {
     let nobody = Redis::stopped();
     for (settings, words) in [
-        (&[("REDIS_URL", nobody.tcp_address())][..], "nobody listens there"),
-        (&[("REDIS_URL", format!("redis+sentinel://{}/main", nobody.tcp_address()))], "no Sentinel says"),
+        (&[("REDIS_URL", nobody.tcp_address())][..], "connection refused"),
+        (&[("REDIS_URL", format!("redis+sentinel://{}/main", nobody.tcp_address()))], "no Sentinel names"),
         (&[("REDIS_URL", "localhost".into())], "the port is missing"),
-        (&[("REDIS_URL", nobody.tcp_address()), ("REDIS_TYPE", "cluster".into())], "nobody listens there"),
-        (&[], "counters live in the memory of the service"),
+        (&[("REDIS_URL", nobody.tcp_address()), ("REDIS_TYPE", "cluster".into())], "connection refused"),
+        (&[], "counters are in the memory of the service"),
     ] {
         let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let output = check(&settings, &[]);

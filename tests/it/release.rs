@@ -1,5 +1,5 @@
-//! What a release has beside the service: what the binary tells of itself, completions, the manual, and the files by
-//! which it is made. `make e2e` tries what is made: see dist.rs.
+//! The rest of a release: the binary's information about itself, completions, man pages, and the files that build it.
+//! `make e2e` tests the result: see dist.rs.
 
 #[path = "../../build/commit.rs"]
 mod commit;
@@ -29,7 +29,7 @@ fn subcommands(of: &[&str]) -> Vec<String> {
     names.filter(|name| *name != "help").map(str::to_owned).collect()
 }
 
-/// Every command, as it is typed: `counter get`.
+/// Returns every command, as typed: `counter get`.
 fn commands() -> Vec<String> {
     let mut found = Vec::new();
     for command in subcommands(&[]) {
@@ -93,7 +93,7 @@ fn a_manual_that_cannot_be_written_says_where() {
     let output = tollgate::command().args(["man", "/dev/null/pages"]).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.starts_with("error: cannot write the pages to /dev/null/pages: "), "{said}");
+    assert!(said.starts_with("error: cannot write the man pages to /dev/null/pages: "), "{said}");
 }
 
 #[test]
@@ -212,7 +212,7 @@ fn workflows_run_only_what_is_pinned_and_may_no_more_than_they_say() {
     }
 }
 
-/// What is made somewhere by a command: `make NAME` at the beginning of a line, of a step or of marked words.
+/// Returns the targets of `make NAME` commands: at the beginning of a line, of a step or of marked text.
 fn made_by(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for line in text.lines() {
@@ -221,7 +221,7 @@ fn made_by(text: &str) -> Vec<String> {
         for words in marked.chain([line]).filter_map(|words| words.strip_prefix("make ")) {
             let end = words.find(|char: char| !char.is_ascii_lowercase() && !"-2".contains(char));
             let name = &words[..end.unwrap_or(words.len())];
-            // "make what …" is prose, but for what stands alone or in front of a comment or a variable.
+            // "make what …" is prose, unless it is alone or precedes a comment or a variable.
             let rest = words[name.len()..].trim_start();
             if rest.is_empty()
                 || rest.starts_with(['#', '`', '|', '&', ';'])

@@ -1,4 +1,5 @@
-//! In the place of `envoyproxy/ratelimit`: its programs' names, arguments, and settings, and what is said of them.
+//! Tollgate as a replacement of `envoyproxy/ratelimit`: its programs' names, arguments, and settings, and the warnings
+//! about them.
 
 use crate::support;
 
@@ -195,7 +196,7 @@ fn check_env_tells_what_depends_on_the_name_of_the_program() {
     assert!(!check("tollgate", &[]).contains("note:"), "nothing that could be away");
 }
 
-/// Go's `settings.go` takes them, so whoever runs it may have them.
+/// Go's `settings.go` accepts them, so users may have set them.
 #[test]
 fn no_value_that_envoyproxy_ratelimit_takes_ends_the_process() {
     let folder = tempfile::tempdir().unwrap();
@@ -207,7 +208,7 @@ fn no_value_that_envoyproxy_ratelimit_takes_ends_the_process() {
         ),
         (
             &["GRPC_MAX_CONNECTION_AGE=0s", "GRPC_MAX_CONNECTION_AGE_GRACE=876000h", "REDIS_TIMEOUT=0"],
-            &["REDIS_TIMEOUT=0 (environment) counts as 100ms: whatever waits for Redis has a deadline"],
+            &["REDIS_TIMEOUT=0 (environment) counts as 100ms: every wait for Redis needs a deadline"],
         ),
         (
             &["NEAR_LIMIT_RATIO=1.5", "LOCAL_CACHE_SIZE_IN_BYTES=-1", "TRACING_SAMPLING_RATE=2"],
@@ -264,7 +265,7 @@ fn check_env_says_all_that_the_start_would() {
     assert_eq!((&replicas["value"], &replicas["origin"]), (&"3".into(), &"environment".into()));
     let refused = check("sarif");
     assert!(text(&refused.stderr).contains("--format text or json"), "{refused:?}");
-    // Without the mistake, the counters' place counts.
+    // Without the mistake, the place of the counters is checked.
     let replicas = [("RULES", "rules"), ("EXPECTED_REPLICAS", "3")];
     let said = tollgate::command().args(["check", "--env"]).envs(replicas).output().unwrap();
     assert!(text(&said.stdout).contains("counters are in the memory of this process"), "{said:?}");

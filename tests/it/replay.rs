@@ -1,4 +1,4 @@
-//! `tollgate replay`: what a log says of rules is what the service would have done.
+//! `tollgate replay`: its report on rules equals the service's real decisions.
 
 use std::collections::HashMap;
 use std::io::{Cursor, Write as _};
@@ -62,7 +62,7 @@ fn replayed(rules: &Rules, events: &[Event]) -> (Vec<bool>, Report) {
     (denied, Report::new(Default::default(), &run))
 }
 
-/// Users, of whom some ask more than others, and how long after the one before.
+/// Generates users, some with more requests than others, and the times between requests.
 fn lines(most: usize) -> impl Strategy<Value = Vec<(u64, usize, u64)>> {
     let line = (0..400_u64, 0..6_usize, 0..6_usize, 1..3_u64);
     prop::collection::vec(line, 1..most).prop_map(|steps| {
@@ -106,7 +106,7 @@ proptest! {
         prop_assert!(limit.keys_denied > 5 || told == count, "{:?}", limit);
     }
 
-    /// One less would deny more than it may, and so says a replay of rules with these numbers.
+    /// One less would deny more than allowed, which a replay of rules with these numbers confirms.
     #[test]
     fn the_number_that_is_suggested_is_the_least(
         lines in lines(120), algorithm in algorithm(), period_ms in 1..5_000_u64, percent in 0..60_u32,
@@ -300,7 +300,7 @@ fn what_cannot_be_done_is_refused_with_what_would_be_right() {
             "error: --suggest=few (command line): write: deny at most 0.1 % of users",
         ),
         (&["--map", map, "--suggest", "1% of users", "--rule", "usr", "access.log"], "error: no limit is called usr"),
-        (&["--map", map, "--suggest", "1% of users", "-"], "error: --suggest reads logs several times"),
+        (&["--map", map, "--suggest", "1% of users", "-"], "error: --suggest reads the logs several times"),
         (
             &["--map", map, "--format", "yaml", "access.log"],
             "error: --format=yaml (command line): \"yaml\" is no format: auto, envoy",
@@ -312,7 +312,7 @@ fn what_cannot_be_done_is_refused_with_what_would_be_right() {
     }
 }
 
-/// A line of a decision log, with these fields otherwise.
+/// Returns a line of a decision log with these fields replaced.
 fn decision(second: u64, other: &Value) -> String {
     let mut line = json!({
         "time": time(BEGIN_MS + second * 1_000), "domain": "shop", "rule": "exports",

@@ -1,4 +1,4 @@
-//! Counters that replicas of Redis are asked for: nothing is charged there, and no master need answer.
+//! Reading counters from replicas of Redis: nothing is charged, and no master is needed.
 
 use crate::support;
 
@@ -36,7 +36,7 @@ fn config(address: &str) -> RedisConfig {
     }
 }
 
-/// One counter of every algorithm for each number of hits, with a penalty and without.
+/// Returns a counter of every algorithm for each number of hits, with and without a penalty.
 fn checks(period: Duration, hits: std::ops::Range<u64>) -> Vec<Check> {
     let penalty = Penalty::new(2, period, period, false).unwrap();
     let mut checks = Vec::new();
@@ -56,7 +56,7 @@ fn checks(period: Duration, hits: std::ops::Range<u64>) -> Vec<Check> {
     checks
 }
 
-/// Asks each by itself, as it asks or as a peek.
+/// Checks each separately, with its own hits or as a peek.
 async fn ask(store: &RedisStore, checks: &[Check], peek: bool) -> Vec<CheckVerdict> {
     let mut verdicts = Vec::new();
     for check in checks {
@@ -91,7 +91,7 @@ async fn a_replica_says_what_its_master_says_and_nothing_changes_whatever_is_ask
     let store = RedisStore::start(config(&master.url()), Box::new(|_| {})).await.unwrap();
     let replicas = RedisReplicas::new(config(&master.url())).unwrap();
     let checks = checks(MAX_PERIOD, 1..8);
-    // Each again: what has been used up is denied, and brings bans.
+    // Again for each: used-up limits deny and cause bans.
     for _ in 0..3 {
         ask(&store, &checks, false).await;
     }
@@ -207,7 +207,7 @@ async fn the_command_asks_a_replica_and_says_how_far_behind_it_may_be() {
     );
     let (code, out, said) = counter("reset", &master);
     assert_eq!((code, &*out), (Some(1), ""));
-    assert!(said.contains("a replica takes no writes"), "{said}");
+    assert!(said.contains("a replica accepts no writes"), "{said}");
 
     master.kill();
     let lost = async |replica: &Redis| {
@@ -223,7 +223,7 @@ async fn the_command_asks_a_replica_and_says_how_far_behind_it_may_be() {
     lost(&strict).await;
     let (code, _, said) = counter("get", &strict);
     assert_eq!(code, Some(1));
-    assert!(said.contains("it is a replica that has lost its primary, and answers nothing"), "{said}");
+    assert!(said.contains("it is a replica that has lost its primary and rejects commands"), "{said}");
     let (host, port) = master.host_and_port();
     let empty = Redis::start_with(&["--replicaof", &host, &port]);
     let (code, _, said) = counter("get", &empty);

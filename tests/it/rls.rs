@@ -1,4 +1,4 @@
-//! Envoy's protocol over the wire: what is asked, and what is answered.
+//! Envoy's protocol over the wire: requests and responses.
 
 use crate::support;
 
@@ -175,7 +175,7 @@ async fn what_is_not_valid_is_refused_with_what_would_be() {
         assert!(status.message().contains(message), "{:?} does not say {message:?}", status.message());
     }
     assert_eq!(tollgate.metric("tollgate_requests_total{outcome=\"invalid\"}"), 12.0);
-    // Nothing of it was counted.
+    // Nothing was counted.
     assert_eq!(one(&tollgate.ask(with_hits(0, false, entry)).await.unwrap()), (Code::Ok, 5));
 }
 
@@ -240,7 +240,8 @@ async fn a_limit_that_takes_no_refunds_gives_none_and_nothing_of_the_request_is_
         request.descriptors.insert(0, descriptor(&[("user", "ann")]));
         let status = tollgate.ask(request).await.unwrap_err();
         assert_eq!(status.code(), InvalidArgument, "{status:?}");
-        let message = "descriptors[1]: negative hits, and the rule \"paid#1\" takes none: it says give_back: false";
+        let message = "descriptors[1]: negative hits, but the rule \"paid#1\" allows no refunds: it has give_back: \
+                       false";
         assert_eq!(status.message(), message);
         assert_eq!(left().await, (Code::Ok, 40), "{hits}");
     }
@@ -269,8 +270,8 @@ async fn an_override_may_be_for_several_units_and_is_counted_and_shown_so() {
         let limit =
             RateLimit { requests_per_unit: 1, unit: told.into(), unit_multiplier: times, ..RateLimit::default() };
         assert_eq!(response.statuses[0].current_limit, Some(limit), "{unit:?} {multiplier:?}");
-        // It is counted in its own period: neither a longer nor a shorter one knows of it, and one of the same length
-        // does.
+        // It has its own period: limits with longer or shorter periods do not share its counter, those with the same
+        // length do.
         assert_eq!(one(&response), (Code::Ok, 0), "{unit:?} {multiplier:?}");
         assert_eq!(one(&ask(1, unit, multiplier).await.unwrap()), (Code::OverLimit, 0), "{unit:?} {multiplier:?}");
     }
@@ -383,10 +384,10 @@ async fn in_global_quota_mode_a_descriptor_that_no_limit_applies_to_does_not_let
         assert_eq!(codes(&alone).await.0, Code::Ok);
     }
     assert_eq!(codes(&alone).await, (Code::OverLimit, vec![Code::OverLimit, Code::Ok, Code::Ok, Code::Ok]));
-    // Another limit that lets pass lets it pass.
+    // Another limit that allows the request lets it pass.
     let both = request("shop", &[&[("user", "ann")], &[("plan", "gold"), ("path", "/")]]);
     assert_eq!(codes(&both).await, (Code::Ok, vec![Code::OverLimit, Code::Ok]));
-    // So does one that the request brings along.
+    // So does a limit that the request supplies.
     let mut brought = both;
     brought.descriptors[1] = with_override(1, 3, &[("plan", "mine")]).descriptors.remove(0);
     assert_eq!(codes(&brought).await, (Code::Ok, vec![Code::OverLimit, Code::Ok]));
@@ -414,7 +415,7 @@ async fn headers_tell_of_the_most_pressing_limit() {
     let both = request("shop", &[&[("user", "ann")], &[("plan", "gold"), ("path", "/")]]);
     let passed = headers(tollgate.ask(both.clone()).await.unwrap());
     let pair = |key: &str, value: &str| (key.to_owned(), value.to_owned());
-    // One of three tokens comes back every half hour.
+    // One of three tokens refills every half hour.
     assert_eq!(passed, [pair("RateLimit-Limit", "3"), pair("RateLimit-Remaining", "2"), pair("X-Reset", "1800")]);
     tollgate.ask(both.clone()).await.unwrap();
     tollgate.ask(both.clone()).await.unwrap();
@@ -486,7 +487,7 @@ async fn a_denied_descriptor_tells_when_the_whole_request_passes_and_one_that_is
             assert!(is_about(told, if *key == "half" { 900 } else { DAY }), "{order:?}: {key} tells {told}");
         }
     }
-    // What never passes has only its window to tell of, and nobody waits for the other then.
+    // A limit that never passes reports only its window, and the other one's wait does not matter then.
     let told = seconds(&["never", "soon"]).await;
     assert!((1..=60 * 60).contains(&told[0]) && is_about(told[1], 60), "{told:?}");
 }
@@ -514,7 +515,7 @@ descriptors:
         assert_eq!((second.overall_code(), second.statuses.len()), (Code::OverLimit, 1));
         assert_eq!(told(&second), (Code::OverLimit, "per-minute".into(), 0));
     }
-    // What per-minute denied was not charged to per-day.
+    // The denial by per-minute was not charged to per-day.
     let back = RateLimitRequest { domain: "sms".into(), ..with_hits(1, true, phone) };
     assert_eq!(told(&tollgate.ask(back).await.unwrap()), (Code::Ok, "per-minute".into(), 1));
     let many = tollgate.ask(RateLimitRequest { domain: "sms".into(), ..with_hits(4, false, phone) }).await.unwrap();
@@ -594,7 +595,7 @@ async fn a_month_of_the_calendar_is_a_month_in_answers_and_has_no_length_in_head
     const MONTH: &str = "unit: month, requests_per_unit: 5, algorithm: fixed_window, time_zone: asia/shanghai";
     let rules = format!("domain: d\ndescriptors: [{{key: k, rate_limit: {{name: monthly, {MONTH}}}}}]");
     let headers = ["LIMIT_RESPONSE_HEADERS_ENABLED=true", "LIMIT_RESPONSE_HEADERS_FORMAT=ietf"];
-    // Where envoyproxy/ratelimit has no such window, the name is Tollgate's own.
+    // For windows that envoyproxy/ratelimit does not have, the name is Tollgate's.
     for settings in [&headers[..], &[&headers[..], &["COUNTER_KEYS=reference"]].concat()] {
         let tollgate = Tollgate::start(&rules, settings);
         let asked = request("d", &[&[("k", "v")]]);
@@ -619,7 +620,7 @@ async fn with_fixed_windows_by_default_a_file_behaves_as_in_the_reference() {
         one(&tollgate.ask(request).await.unwrap())
     };
     assert_eq!(ask(3).await, (Code::Ok, 2));
-    // Denied hits are counted, so that the rest of the window is denied, too.
+    // Denied hits count, so the rest of the window is denied as well.
     assert_eq!(ask(10).await, (Code::OverLimit, 0));
     assert_eq!(ask(1).await, (Code::OverLimit, 0));
     assert_eq!(ask(0).await, (Code::OverLimit, 0));
@@ -631,7 +632,7 @@ async fn a_fixed_window_that_denies_tells_its_own_end_whatever_others_say() {
                  - {key: year, rate_limit: {unit: year, requests_per_unit: 1}}";
     let tollgate = Tollgate::start(rules, &["DEFAULT_ALGORITHM=fixed_window"]);
     let both = request("d", &[&[("hour", "x")], &[("year", "x")]]);
-    // Between the two the hour may begin anew.
+    // The hour may end between the two requests.
     let mut response = tollgate.ask(both.clone()).await.unwrap();
     while response.statuses.iter().any(|status| status.code() == Code::Ok) {
         response = tollgate.ask(both.clone()).await.unwrap();
@@ -662,7 +663,7 @@ fn our_messages_are_envoys_on_the_wire() {
     assert_eq!(descriptor.hits_addend.map(|hits| hits.value), Some(9));
     assert_eq!(RateLimitRequest::decode(&*theirs.encode_to_vec()).unwrap(), ours, "nothing is lost on the way back");
 
-    // The published messages do not have it yet: fields 3 and 4, a message whose field 1 is the number.
+    // The published messages lack fields 3 and 4: a message whose field 1 is the number.
     let of_several = RateLimitOverride { unit_multiplier: Some(5), ..RateLimitOverride::default() };
     assert_eq!(of_several.encode_to_vec(), [3 << 3 | 2, 2, 1 << 3, 5]);
     let of_several = RateLimit { unit_multiplier: Some(5), ..RateLimit::default() };

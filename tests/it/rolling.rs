@@ -1,5 +1,6 @@
-//! While a Deployment rolls from `envoyproxy/ratelimit` to Tollgate, both count together (`COUNTER_KEYS=reference`): on
-//! one Redis, asked at random, exactly the limit passes. Windows are years, so that no test meets the edge of one.
+//! During a rolling update from `envoyproxy/ratelimit` to Tollgate both share counters (`COUNTER_KEYS=reference`): with
+//! one Redis and randomly distributed requests, exactly the limit passes. Windows are years long, so no test crosses a
+//! window's end.
 
 use crate::support;
 
@@ -56,7 +57,7 @@ const YEAR: u64 = 365 * 24 * 60 * 60;
 
 fn start(rules: &str, redis: &Redis, more: &[&str]) -> Tollgate {
     let url = format!("REDIS_URL={}", redis.url());
-    // A busy machine makes nobody late.
+    // A generous timeout for busy machines.
     let settings =
         [&[url.as_str(), "REDIS_TIMEOUT=10s", "COUNTER_KEYS=reference", "DEFAULT_ALGORITHM=fixed_window"], more];
     Tollgate::start(rules, &settings.concat())
@@ -69,7 +70,7 @@ fn key(entries: &[(&str, &str)]) -> String {
     format!("shop_{entries}{}", now - now % YEAR)
 }
 
-/// Whether one more passes, and what is left then.
+/// Whether the request passes, and the remaining hits.
 type Said = (Code, u32);
 
 fn said(response: &RateLimitResponse) -> Said {
@@ -82,12 +83,12 @@ fn expected(after: u64, limit: u64) -> Said {
     (code, limit.saturating_sub(after) as u32)
 }
 
-/// Who may be asked.
+/// The servers to send requests to.
 #[derive(Clone)]
 enum Process {
     /// Over the wire.
     Served(RateLimitServiceClient<Channel>),
-    /// What `envoyproxy/ratelimit` does in Redis, on a key that it has joined itself.
+    /// A connection that does what `envoyproxy/ratelimit` does in Redis, with a key composed by the test.
     Plain(MultiplexedConnection),
 }
 
@@ -109,7 +110,7 @@ impl Process {
     }
 }
 
-/// What is asked, and as what it is counted.
+/// A descriptor and its counter's name.
 struct Counter {
     entries: &'static [(&'static str, &'static str)],
     named: &'static [(&'static str, &'static str)],
@@ -127,7 +128,7 @@ const COUNTERS: [Counter; 4] = [
     },
 ];
 
-/// Asks the processes at random: each answer is what the count of all of them says, to the digit.
+/// Sends requests to random processes: each answer equals the total count exactly.
 async fn ask_at_random(processes: &mut [Process], seed: u64) {
     let mut rng = Rng::with_seed(seed);
     let mut counts = [0; COUNTERS.len()];
@@ -142,7 +143,7 @@ async fn ask_at_random(processes: &mut [Process], seed: u64) {
     assert!(counts.iter().zip(&COUNTERS).all(|(count, counter)| *count > counter.limit), "{counts:?}");
 }
 
-/// Asks all of them at once, more often than the limit: who passes?
+/// Sends more requests than the limit to all of them at once; returns the number that passed.
 async fn passed_at_once(processes: &[Process], entries: &'static [(&'static str, &'static str)]) -> usize {
     let counter = Counter { entries, named: entries, limit: 60 };
     let asking = (0..150).map(|turn| {
@@ -199,7 +200,7 @@ async fn a_counter_is_a_plain_integer_that_outlives_its_window_by_the_jitter_at_
             assert!(tollgate.passes("shop", &[("user", user)]).await);
             let (value, number, ttl) = stored(&mut connection, &key(&[("user", user)])).await;
             assert_eq!((value.as_str(), number), ("1", 1));
-            // As whole seconds, which go on meanwhile.
+            // In whole seconds, which pass meanwhile.
             assert!((YEAR - 60..=YEAR + most).contains(&ttl), "{ttl}");
             assert!(tollgate.passes("shop", &[("user", user)]).await);
             assert_eq!(stored(&mut connection, &key(&[("user", user)])).await.0, "2");
@@ -362,8 +363,11 @@ fn what_the_setting_does_not_do_is_told() {
     assert_eq!(check(&[redis, reference, fixed, jitter]), [""; 0]);
     assert_eq!(check(&[redis, ("EXPIRATION_JITTER_MAX_SECONDS", "0")]), [""; 0]);
     for (settings, told) in [
-        (&[reference, fixed][..], "COUNTER_KEYS=reference does nothing: counters in the memory"),
-        (&[redis, reference], "COUNTER_KEYS=reference does little: only limits that say"),
+        (
+            &[reference, fixed][..],
+            "COUNTER_KEYS=reference does nothing: envoyproxy/ratelimit cannot share counters in the memory",
+        ),
+        (&[redis, reference], "COUNTER_KEYS=reference does little: only limits with"),
         (&[redis, jitter], "EXPIRATION_JITTER_MAX_SECONDS=100 does nothing: without COUNTER_KEYS"),
     ] {
         let warnings = check(settings);

@@ -1,4 +1,4 @@
-//! What a peek says of the next hit is when it passes, and to ask for it changes nothing.
+//! The time that a peek reports for the next hit is when it passes, and the peek changes nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -42,7 +42,7 @@ fn rules(limit: &str, cost: u32) -> Rules {
     load(&Sources { paths: vec![file.path().to_owned()] }, &LoadOptions::default()).unwrap().rules
 }
 
-/// One request of so many descriptors of the same counter.
+/// Returns a request with this many descriptors of the same counter.
 fn request(descriptors: usize, ask: Ask) -> Request {
     let descriptor = Descriptor { entries: vec![Entry { key: "a".into(), value: "x".into() }], ask, limit: None };
     Request { domain: "d".into(), descriptors: vec![descriptor; descriptors] }
@@ -84,7 +84,7 @@ proptest! {
             }
             prop_assert_eq!(waits.iter().all(Option::is_none), next_passes, "{:?}", waits);
             if limit.contains("fixed_window") {
-                // It counts what it denies.
+                // It charges denied requests.
                 continue;
             }
             let now = clock.now();

@@ -1,4 +1,4 @@
-//! Rules files: what is accepted and what it means, how mistakes are reported, and how changes come into force.
+//! Rules files: accepted input and its meaning, error reports, and reloading.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use tollgate::wire::RateLimitRequest;
 use tollgate::wire::rate_limit_response::Code;
 
-/// So many pass in the whole test: more than any machine asks for while the load is on.
+/// Larger than the number of requests during the test.
 const LIMIT: u64 = 1_000_000;
 
 const RULES: &str = "
@@ -24,7 +24,7 @@ descriptors:
       {unit: year, requests_per_unit: 1000000, algorithm: fixed_window, count_denied: false, failure_mode: error}
 ";
 
-/// The same limit, whose requests pass only when a replica has confirmed them.
+/// The same limit with `durable`, which passes requests only after a replica has confirmed them.
 const DURABLE: &str = "
 domain: shop
 descriptors:
@@ -122,7 +122,7 @@ impl Watched {
     }
 }
 
-/// What a Sentinel says, in pairs; those of several one after the other.
+/// Returns a Sentinel's reply as pairs, several nodes one after the other.
 async fn said(port: u16, words: &[&str]) -> Vec<(String, String)> {
     let client = deadpool_redis::redis::Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
     let mut connection = client.get_multiplexed_async_connection().await.unwrap();
@@ -144,7 +144,7 @@ fn flatten(value: &deadpool_redis::redis::Value, flat: &mut Vec<String>) {
     }
 }
 
-/// What has been answered to a load.
+/// The answers to a load.
 #[derive(Default)]
 struct Answers {
     ok: AtomicU64,
@@ -179,7 +179,7 @@ async fn load(tollgate: &Tollgate, clients: usize) -> (Arc<Answers>, Vec<tokio::
     (answers, tasks)
 }
 
-/// Takes what is left, in few requests: how much it was.
+/// Takes all remaining hits in a few requests; returns their number.
 async fn rest(tollgate: &Tollgate) -> u64 {
     let (mut taken, mut hits) = (0, 100_000);
     while hits > 0 {
@@ -218,16 +218,16 @@ async fn a_master_that_is_killed_costs_what_its_replica_had_not_heard_of() {
         task.await.unwrap();
     }
     let admitted = answers.ok() + rest(&tollgate).await;
-    // Whoever was told neither may have been charged: one for each client at the most.
+    // A client without an answer may have been charged, at most once each.
     assert!((LIMIT - 4..=LIMIT + unheard).contains(&admitted), "{admitted} admitted, {unheard} unheard of");
     assert_eq!(count(&watched.redis[1]).await, LIMIT);
 
-    // The old one comes back and takes itself for the master until it is told otherwise. It has nothing to decide.
+    // The old master returns and acts as master until the Sentinels tell it otherwise. It must decide nothing.
     watched.redis[0].restart();
     for _ in 0..20 {
         assert!(!tollgate.passes("shop", &[("user", "ann")]).await);
     }
-    // It goes back there by hand, while both are alive: nothing is lost then.
+    // A manual failover back, with both nodes alive: nothing is lost.
     watched.settled().await;
     said(watched.ports[0], &["SENTINEL", "FAILOVER", "main"]).await;
     let old = watched.redis[0].tcp_address();
@@ -271,7 +271,7 @@ async fn a_planned_failover_loses_no_durable_charge_and_moves_connections_once()
     assert!(charged >= admitted, "{admitted} admitted, {charged} charged");
 }
 
-/// The previous master goes on taking writes for ten seconds after a planned failover, and loses them.
+/// The previous master accepts writes for ten seconds after a planned failover, and loses them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_instances_share_goes_to_the_new_master_though_the_previous_one_still_answers() {
     let watched = Watched::start(&[], "").await;
@@ -284,13 +284,13 @@ async fn what_instances_share_goes_to_the_new_master_though_the_previous_one_sti
         let headers = [("Authorization", &*format!("Bearer {token}"))];
         tollgate.send("POST", "/adjustments", &headers, body.to_string().as_bytes()).0
     };
-    wait_until("an adjustment begins", || begin("before") == 201);
+    wait_until("an adjustment is in force", || begin("before") == 201);
     said(watched.ports[0], &["SENTINEL", "FAILOVER", "main"]).await;
     let new = watched.redis[1].tcp_address();
     wait_until("the sentinels name the promoted replica", || {
         tollgate.logs().iter().any(|line| line["now"].as_str() == Some(&new) && line["before"].is_string())
     });
-    wait_until("an adjustment begins", || begin("after") == 201);
+    wait_until("an adjustment is in force", || begin("after") == 201);
     let list: String = watched.redis[1].command("GET {|adjustments}|list").await;
     assert!(list.contains(" after "), "{list}");
 }
@@ -308,20 +308,20 @@ async fn sentinels_are_asked_by_their_own_user_and_any_of_them_will_do() {
     }
     let sentinel = format!("REDIS_SENTINEL_AUTH={PASSWORD}-s");
     let tollgate = watched.tollgate(&[&sentinel]);
-    assert_tells(&tollgate, "no_password", "a password is wanted").await;
+    assert_tells(&tollgate, "no_password", "it requires a password").await;
 
     watched.sentinels.truncate(1);
     let tollgate = watched.tollgate(&[&master, &sentinel]);
     assert_decides(&tollgate).await;
     let answering = || tollgate.metric("tollgate_sentinels_answering_ratio{master=\"main\"}");
     wait_until("one of three answers", || (answering() - 1.0 / 3.0).abs() < 0.01);
-    // Where none is left, whoever is connected stays so.
+    // Without any Sentinel, existing connections stay open.
     watched.sentinels.clear();
-    tollgate.must_log("the sentinels do not answer, a failover would not be seen");
+    tollgate.must_log("the sentinels do not answer, a failover would go unnoticed");
     wait_until("none answers", || answering() == 0.0);
     assert_decides(&tollgate).await;
     let late = watched.tollgate(&[&master, &sentinel]);
-    assert_tells(&late, "no_sentinel", "no Sentinel says where the master is").await;
+    assert_tells(&late, "no_sentinel", "no Sentinel names the master").await;
     for tollgate in [tollgate, late] {
         assert!(!format!("{:?}", tollgate.logs()).contains(PASSWORD), "a password is in the log");
     }
@@ -332,10 +332,10 @@ async fn what_is_wrong_with_the_names_of_sentinels_is_told() {
     let watched = Watched::start(&[], "\n").await;
     let url = watched.setting().replace("main", "primary");
     let tollgate = Tollgate::start(RULES, &[&url, "REDIS_TYPE=SENTINEL", "REDIS_TIMEOUT=20s"]);
-    assert_tells(&tollgate, "unknown_master", "the Sentinels know no master \"primary\"").await;
+    assert_tells(&tollgate, "unknown_master", "the Sentinels do not know the master \"primary\"").await;
     let url = format!("REDIS_URL=redis+sentinel://{}/main", watched.redis[0].tcp_address());
     let tollgate = Tollgate::start(RULES, &[&url, "REDIS_TIMEOUT=20s"]);
-    assert_tells(&tollgate, "no_sentinel", "what is named as a Sentinel is none").await;
+    assert_tells(&tollgate, "no_sentinel", "an address given as a Sentinel is not a Sentinel").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -366,7 +366,7 @@ async fn what_each_sentinel_says_is_told_before_anything_depends_on_it() {
     assert!(found["warnings"][0].as_str().unwrap().contains("does not say where the master is"), "{found:#}");
 }
 
-/// A Sentinel that has not heard of a failover, or has made it up, gets nobody to write to a replica.
+/// A Sentinel with outdated or invented information cannot direct writes to a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_no_master_whatever_a_sentinel_says() {
     let master = Redis::start();
@@ -379,7 +379,7 @@ async fn a_replica_is_no_master_whatever_a_sentinel_says() {
     let _sentinel = Redis::start_sentinel(&config, own);
     let url = format!("REDIS_URL=redis+sentinel://127.0.0.1:{own}/main");
     let tollgate = Tollgate::start(RULES, &[&url, "REDIS_TIMEOUT=20s"]);
-    assert_tells(&tollgate, "replica", "which is a replica by now").await;
+    assert_tells(&tollgate, "replica", "which is now a replica").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,4 +1,4 @@
-//! Connections and workers: what goes wrong in one call is that call's alone.
+//! Connections and workers: a failing call affects no other call.
 
 use crate::support;
 
@@ -53,7 +53,7 @@ impl Store for Fragile {
     }
 }
 
-/// Notes on which threads it is asked.
+/// Records the threads on which it is called.
 #[derive(Default)]
 struct Noting {
     counters: MemoryStore,

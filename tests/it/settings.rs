@@ -1,4 +1,4 @@
-//! What Tollgate says of its settings: every mistake, every variable that does nothing, and what was set.
+//! Reports about settings: every mistake, every variable without effect, and the values in use.
 
 use crate::support;
 
@@ -18,7 +18,7 @@ fn run(arguments: &[&str], settings: &[(&str, &str)]) -> Output {
     tollgate::command().args(arguments).envs(settings.iter().copied()).output().unwrap()
 }
 
-/// What it says on standard error when it fails, line by line.
+/// Returns the lines of standard error of a service that fails to start.
 fn refusal(arguments: &[&str], settings: &[(&str, &str)]) -> Vec<String> {
     let output = run(arguments, settings);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -59,10 +59,10 @@ fn all_mistakes_are_told_together_each_by_the_name_that_was_used() {
     let errors = lines.iter().filter(|line| line["level"] == "ERROR");
     let errors: Vec<_> = errors.map(|line| line["message"].as_str().unwrap()).collect();
     let expected = [
-        "--gprc-port (command line): there is no such flag; did you mean --grpc-port?",
-        "--redis-aut (command line): there is no such flag; did you mean --redis-auth?",
-        "--redis-pass (command line): there is no such flag; did you mean --redis-tls?",
-        "-x (command line): there is no such flag",
+        "--gprc-port (command line): unknown flag; did you mean --grpc-port?",
+        "--redis-aut (command line): unknown flag; did you mean --redis-auth?",
+        "--redis-pass (command line): unknown flag; did you mean --redis-tls?",
+        "-x (command line): unknown flag",
         "--failure-mode=opne (command line): must be one of open, closed, local, error; did you mean open?",
         "SHADOW_MODE=ture (environment): must be one of true, false; did you mean true?",
         "REDIS_TYPE=clustered (environment): must be one of SINGLE, SENTINEL, CLUSTER",
@@ -73,8 +73,8 @@ fn all_mistakes_are_told_together_each_by_the_name_that_was_used() {
          RUNTIME_SUBDIRECTORY",
         "BACKEND_TYPE=redis (environment): needs REDIS_URL, for example REDIS_URL=localhost:6379",
         "ADMIN_TOKEN=*** (environment): has 6 characters, which is too easy to guess: it needs at least 16",
-        "LIMIT_LIMIT_HEADER=a b (environment): not the name of a header: use letters, digits and dashes",
-        "LIMIT_RESET_HEADER=a:b (environment): not the name of a header: use letters, digits and dashes",
+        "LIMIT_LIMIT_HEADER=a b (environment): not a header name: use letters, digits and dashes",
+        "LIMIT_RESET_HEADER=a:b (environment): not a header name: use letters, digits and dashes",
     ];
     assert_eq!(errors, expected);
     assert!(!format!("{lines:?}").contains("hidden"), "{lines:?}");
@@ -124,8 +124,8 @@ fn what_a_setting_does_not_take_is_told_with_what_it_takes_instead() {
         (("REDIS_URL", "a:1,b:2"), "set REDIS_TYPE=SENTINEL and write MASTER,host:port,host:port"),
         (("REDIS_URL", "redis+sentinel://a:1"), "the name of the master, as the Sentinels have it, is missing"),
         (("REDIS_TYPE", "sentinal"), "must be one of SINGLE, SENTINEL, CLUSTER"),
-        (("BACKEND_TYPE", "memcache"), "there is no Memcached: use redis, with REDIS_URL, or memory"),
-        (("BACKEND_TYPE", "Memcached"), "there is no Memcached"),
+        (("BACKEND_TYPE", "memcache"), "Memcached is not supported: use redis, with REDIS_URL, or memory"),
+        (("BACKEND_TYPE", "Memcached"), "Memcached is not supported"),
         (("BACKEND_TYPE", "disk"), "must be one of memory, redis"),
     ] {
         let lines = refusal(&["counter", "get", "--domain", "shop", "user=ann"], &[(variable, value)]);
@@ -151,7 +151,7 @@ fn no_secret_is_ever_told() {
         ("REDIS_PERSECOND_URL", secret.to_owned()),
         ("REDIS_SENTINEL_AUTH", secret.to_owned()),
     ] {
-        // So that it does not start, whatever else it says.
+        // Settings that prevent the start, whatever else is wrong.
         let settings = [("RULES", path.as_str()), ("ADMIN_API", "true"), ("LOG_LEVEL", "debug"), (name, &value)];
         let mut said = refusal(&[], &settings).join("\n");
         let flag = format!("--{}={value}", name.to_lowercase().replace('_', "-"));
@@ -206,7 +206,7 @@ fn every_variable_of_envoyproxy_ratelimit_that_does_nothing_is_told_at_the_start
         let told = refused.iter().filter(|line| line.contains(&format!(" {name}="))).count();
         assert_eq!(told, 1, "{name}: {refused:#?}");
     }
-    // And those that do not stop the start do not.
+    // Warnings do not prevent the start.
     let is_error =
         |name: &&str| refused.iter().any(|line| line.contains("ERROR") && line.contains(&format!(" {name}=")));
     let told: Vec<_> = foreign.into_iter().filter(|name| !is_error(name)).map(|name| format!("{name}=x")).collect();
@@ -234,14 +234,14 @@ fn memory_where_there_are_probably_replicas_is_warned_of() {
 fn a_service_of_kubernetes_with_the_name_of_a_setting_is_explained() {
     let (_folder, path) = rules();
     let link = [("GRPC_PORT", "tcp://10.96.0.13:8081"), ("GRPC_SERVICE_HOST", "10.96.0.13"), ("RULES", &path)];
-    let explained = "a Service has the name `grpc`: set GRPC_PORT in the container's env, or enableServiceLinks: false";
+    let explained = "a Service named `grpc`: set GRPC_PORT in the container's env, or enableServiceLinks: false";
     for arguments in [&[][..], &["health"], &["ask", "--domain", "shop", "user=ann"]] {
         let said = refusal(arguments, &link).join("\n");
         assert!(said.contains("GRPC_PORT=tcp://10.96.0.13:8081 (environment): not a port"), "{said}");
         assert!(said.contains(explained), "{said}");
     }
     let said = refusal(&["health", "--address", "localhost:1"], &link).join("\n");
-    assert!(said.contains("nobody listens at localhost:1"), "who names an address needs no variable: {said}");
+    assert!(said.contains("connection to localhost:1 refused"), "who names an address needs no variable: {said}");
 }
 
 #[test]
@@ -263,7 +263,7 @@ fn a_token_for_reading_is_another_one_and_no_shorter() {
     let token = "a token of some length";
     for (reader, wrong) in [
         ("short", "ADMIN_READ_TOKEN=*** (environment): has 5 characters, which is too easy to guess"),
-        (token, "ADMIN_READ_TOKEN=*** (environment): is the ADMIN_TOKEN, with which everything may be changed"),
+        (token, "ADMIN_READ_TOKEN=*** (environment): is the same as the ADMIN_TOKEN, which permits changes"),
     ] {
         let settings = [("ADMIN_API", "true"), ("ADMIN_TOKEN", token), ("ADMIN_READ_TOKEN", reader)];
         let said = refusal(&[], &settings).join("\n");
@@ -277,6 +277,6 @@ fn a_token_for_reading_is_another_one_and_no_shorter() {
 #[test]
 fn a_redis_that_is_named_for_nothing_is_told() {
     let tollgate = Tollgate::start(RULES, &["BACKEND_TYPE=memory", "REDIS_URL=localhost:6379"]);
-    let told = "REDIS_URL=*** does nothing: BACKEND_TYPE is memory, so each replica counts for itself";
+    let told = "REDIS_URL=*** does nothing: BACKEND_TYPE is memory, so each instance counts on its own";
     assert_eq!(messages(&tollgate, "WARN"), [told]);
 }

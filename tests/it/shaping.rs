@@ -1,8 +1,8 @@
 //! A `leaky_bucket` with `max_delay` delays answers until their release time: over the wire, over two processes, and
 //! behind a real Envoy.
 //!
-//! No assertion here says that something comes early enough, which a busy machine could break; that nothing comes too
-//! early says enough.
+//! Assertions only check that nothing happens too early. A busy machine can delay everything, so none checks that
+//! something happens early enough.
 
 use crate::support;
 
@@ -37,18 +37,18 @@ descriptors:
 
 const GAP: Duration = Duration::from_millis(20);
 
-/// What clocks in whole milliseconds are off by.
+/// The error of clocks with whole milliseconds.
 const MILLISECOND: Duration = Duration::from_millis(1);
 
 fn asking(key: &str) -> RateLimitRequest {
     request("shop", &[&[(key, "ann")]])
 }
 
-/// A call on its way.
+/// A call in progress.
 struct Call(JoinHandle<Result<RateLimitResponse, tonic::Status>>);
 
 impl Call {
-    /// Starts one on a connection of its own.
+    /// Starts a call on a separate connection.
     async fn start(tollgate: &Tollgate, key: &str) -> Call {
         let (mut client, request) = (tollgate.client().await, asking(key));
         Call(tokio::spawn(async move { client.should_rate_limit(request).await.map(tonic::Response::into_inner) }))
@@ -59,7 +59,7 @@ impl Call {
     }
 }
 
-/// How many more would be admitted, by a question that counts nothing.
+/// Returns the number of hits that would be admitted, from a peek.
 async fn remaining(tollgate: &Tollgate, key: &str) -> u32 {
     let mut peek = asking(key);
     peek.descriptors[0].hits_addend = Some(0);
@@ -157,7 +157,7 @@ async fn a_caller_that_cannot_wait_so_long_is_denied_at_once_and_not_charged() {
     let answer = tollgate.client().await.should_rate_limit(hurried).await.unwrap().into_inner();
     assert_eq!(answer.overall_code(), Code::OverLimit);
     let retry_after = answer.response_headers_to_add.iter().find(|header| header.key == "Retry-After").unwrap();
-    // Then a caller passes that waits for 20 seconds, less what the answer takes.
+    // A caller that waits for 20 seconds then passes, less the time of the answer.
     assert!((1..=11).contains(&retry_after.value.parse().unwrap()), "{}", retry_after.value);
     assert_eq!(remaining(&tollgate, "slow").await, 2);
     assert_eq!(tollgate.metric("tollgate_delayed_requests"), 0.0);
@@ -179,7 +179,7 @@ async fn so_many_are_delayed_and_one_more_is_denied_and_not_charged() {
     assert!(answer.response_headers_to_add.iter().any(|header| header.key == "Retry-After"));
     until_remaining(&tollgate, "slow", 1).await;
     assert_eq!(delayed(&tollgate, "no_permit"), 1.0);
-    tollgate.must_log("as many requests were delayed as MAX_DELAYED_REQUESTS allows");
+    tollgate.must_log("MAX_DELAYED_REQUESTS is reached");
     call.0.abort();
     until_delayed(&tollgate, 0.0);
     let _call = Call::start(&tollgate, "slow").await;
@@ -218,14 +218,14 @@ async fn at_the_end_delayed_requests_pass_each_at_its_release_time() {
     let mut client = tollgate.client().await;
     let start = Instant::now();
     let all = RateLimitRequest { hits_addend: 100, ..asking("fast") };
-    // A hundred hits leave together, when the last of them may.
+    // A hundred hits are released together, when the last of them may pass.
     let call = tokio::spawn(async move { client.should_rate_limit(all).await });
     until_delayed(&tollgate, 1.0);
     tollgate.signal("TERM");
     assert_eq!(call.await.unwrap().unwrap().into_inner().overall_code(), Code::Ok);
     assert!(start.elapsed() + MILLISECOND >= GAP * 99);
     assert_eq!(tollgate.wait().code(), Some(0));
-    tollgate.must_log("every request is answered");
+    tollgate.must_log("all requests are answered");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -239,7 +239,7 @@ async fn a_request_with_a_release_time_after_the_end_passes_before_it() {
         assert_eq!(call.code().await, Code::Ok);
     }
     assert_eq!(tollgate.wait().code(), Some(0));
-    tollgate.must_log("every request is answered");
+    tollgate.must_log("all requests are answered");
 }
 
 /// A service that remembers when requests came.
@@ -298,7 +298,7 @@ descriptors:
     let arrivals = service.arrivals.lock().unwrap();
     assert_eq!(arrivals.len(), 20);
     let gap = Duration::from_millis(100);
-    // They came at once, and would have left at once.
+    // They arrived at once, and would have been released at once.
     for (i, at) in (0..).zip(arrivals.iter().map(|at| *at - start)) {
         assert!(at + MILLISECOND >= gap * i, "{i} arrived after {at:?}");
     }

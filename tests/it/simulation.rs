@@ -1,6 +1,6 @@
-//! Several replicas before a store that is slow, forgets, loses questions and answers, fails over and has a clock that
-//! steps: under a paused clock, drawn from one seed, which is one run and repeats. The whole way of a request is the
-//! real one, but for Redis; what it promises judges.
+//! Several instances with a store that is slow, forgets, loses requests and replies, fails over, and has a clock that
+//! steps: under a paused clock, generated from a seed, which reproduces the run. All code on the path of a request is
+//! real except for Redis; the judge checks the promises.
 //!
 //! `TOLLGATE_SIMULATION=FIRST..LAST cargo test --test it simulation::` runs other seeds than these, and more
 //! (`make simulate`).
@@ -32,7 +32,7 @@ use tollgate::store::lease::Leases;
 use tollgate::store::memory::MemoryStore;
 use world::{Faulty, Weather, World};
 
-/// What each seed draws from.
+/// The rules of all seeds.
 const RULES: &str = "
 domain: sim
 descriptors:
@@ -57,10 +57,10 @@ descriptors:
       - {key: stream, rate_limit: {algorithm: concurrency, requests_per_unit: 3, hold: 1h, failure_mode: closed}}
 ";
 
-/// The numbers of a rule, which change while a run goes on.
+/// The numbers of a rule, which change during a run.
 const NUMBERS: [u32; 3] = [4, 2, 0];
 const KEYS: [&str; 9] = ["window", "log", "bucket", "hot", "counted", "banned", "slow", "both", "run"];
-/// How long a replica waits for the store.
+/// An instance's timeout for the store.
 const TIMEOUT: Duration = Duration::from_millis(100);
 /// Each so many'th seed is run twice, to compare what deletion at expiry changes: nothing.
 const FLIPPED: u64 = 4;
@@ -71,9 +71,9 @@ pub struct Scenario {
     files: Vec<tempfile::NamedTempFile>,
     /// The first keys of requests. Of `run` there is a second, `stream`.
     keys: Vec<&'static str>,
-    /// The keys whose limits have the number that is in force.
+    /// Keys of limits whose number is the one in force.
     numbered: Vec<&'static str>,
-    /// The keys whose limits let a call fail.
+    /// Keys of limits that can fail a call.
     failing: Vec<&'static str>,
     /// The number of hits that each hit counts as.
     cost: u64,
@@ -108,7 +108,7 @@ static EVERYTHING: LazyLock<Arc<Scenario>> = LazyLock::new(|| {
 
 type Way = Leases<DeniedCache<Faulty>>;
 
-/// One process: its workers share leases and denials, and each has its own way to the store.
+/// One process: its workers share leases and denials, and each has a separate connection to the store.
 struct Replica {
     workers: Vec<Limiter<Way>>,
     leases: Arc<Way>,
@@ -130,9 +130,9 @@ struct Run {
     world: Arc<Mutex<World>>,
     judge: Arc<Mutex<Judge>>,
     replicas: Vec<Replica>,
-    /// What is asked for: in some runs a few things again and again.
+    /// Keys to request; some runs repeat a few of them.
     keys: Vec<&'static str>,
-    /// How often what has passed is refunded, in 256ths, and the latest that it is.
+    /// Frequency of refunds in 256ths, and their maximum delay.
     refunds: u8,
     lasts_ms: u64,
 }
@@ -179,7 +179,7 @@ impl Run {
         Replica { workers: vec![first, second], leases: Arc::clone(&ways[0]) }
     }
 
-    /// So many requests, and what befalls them.
+    /// Sends the scenario's requests, with its faults.
     async fn go(mut self) -> Judge {
         let begin = Instant::now();
         let mut version = 0;
@@ -200,7 +200,7 @@ impl Run {
             }
         }
         let busy = begin.elapsed();
-        // Until every request is answered and every stream has ended, and then the end of the processes.
+        // Waits until every request is answered and every stream has ended; then ends the processes.
         sleep(Duration::from_secs(60)).await;
         self.world.lock().calm_down();
         for replica in &self.replicas {
@@ -214,7 +214,7 @@ impl Run {
         std::mem::replace(&mut *self.judge.lock(), Judge::of_panic(Arc::clone(&self.scenario)))
     }
 
-    /// A request that goes its own way.
+    /// Sends a request in a separate task.
     fn request(&mut self, number: u64, in_force: u32) {
         let rng = &mut self.rng;
         let replica = rng.usize(..self.replicas.len());
@@ -233,7 +233,7 @@ impl Run {
         let leaves = (rng.u8(..) < 40 && !is_stream).then(|| Duration::from_micros(rng.u64(0..100_000)));
         let request = Request { domain: "sim".into(), descriptors };
         let (judge, world) = (Arc::clone(&self.judge), Arc::clone(&self.world));
-        // Now, because the rules may change before the task begins.
+        // Taken now, because the rules may change before the task starts.
         let snapshot = limiter.snapshot();
         tokio::spawn(async move {
             let sent = Instant::now();
@@ -261,8 +261,8 @@ impl Run {
                     () = &mut gone => return judge.lock().gives_up(number, &decision),
                 }
             }
-            // Envoy lets a stream pass whose call has failed; what it then releases it never had, and in a mesh another
-            // may have the name.
+            // Envoy admits a stream whose call has failed and later releases a slot that it never had; in a mesh
+            // another stream may have the same name.
             if decided_at_all && (is_stream || (passed && refunds)) {
                 // Envoy sends a release for every stream, at its end; for the denied ones at once.
                 sleep(if passed { lasts } else { Duration::from_millis(1) }).await;
@@ -318,14 +318,13 @@ fn descriptor(rng: &mut fastrand::Rng, keys: &[&'static str], stream: &str) -> D
     Descriptor { entries, ask: Ask::take(hits).unwrap(), limit }
 }
 
-/// What a seed comes to. `flipped`: what has expired stays where it would be deleted, and the other way round.
+/// Runs a seed. With `flipped`, expired counters are kept where they would be deleted, and vice versa.
 fn run(scenario: &Arc<Scenario>, seed: u64, flipped: bool) -> Judge {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async { Run::new(scenario, seed, flipped).go().await })
 }
 
-/// The same, and what is wrong with it; of some seeds also what a second run says, where deletion at expiry makes the
-/// difference.
+/// Runs a seed, and reports violations. For some seeds also compares with a flipped run.
 fn judged(scenario: &Arc<Scenario>, seed: u64) -> Judge {
     let run = |flipped| {
         let judge = std::panic::catch_unwind(|| run(scenario, seed, flipped));
@@ -338,7 +337,7 @@ fn judged(scenario: &Arc<Scenario>, seed: u64) -> Judge {
     judge
 }
 
-/// What is wrong with a run of this seed, and its story.
+/// Returns the violations in a run of this seed, with its history.
 pub fn wrong(scenario: &Arc<Scenario>, seed: u64) -> Option<String> {
     let judge = judged(scenario, seed);
     (!judge.wrong.is_empty()).then(|| format!("{:#?}\nits story:\n{}", judge.wrong, judge.story.join("\n")))
@@ -396,7 +395,7 @@ fn whatever_befalls_the_store_and_the_replicas_every_promise_is_kept() {
         busy.as_secs_f64(),
         times(busy),
     );
-    // What never happens, nobody judges.
+    // Conditions that never occur are never checked.
     total.assert_everything_happened(seeds.end.saturating_sub(seeds.start));
 }
 

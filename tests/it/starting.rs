@@ -1,5 +1,5 @@
-//! A process whose rules take long to load, and what it answers meanwhile. A pipe stands for the slow disk: it is read
-//! when the test writes to it, and not before.
+//! A process whose rules load slowly, and its answers meanwhile. A pipe simulates the slow disk: it returns data only
+//! when the test writes.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ use crate::support::{signal, wait_until};
 const RULES: &str = "{domain: shop, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]}";
 const OTHERS: &str = "{domain: mall, descriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]}";
 
-/// Rules that nobody can read before they are written.
+/// Rules in a pipe, which cannot be read before the test writes them.
 struct Slow {
     folder: tempfile::TempDir,
 }
@@ -106,7 +106,7 @@ fn a_signal_ends_a_process_that_is_still_loading_at_once() {
         let mut tollgate = slow.start(&["DRAIN_DELAY=1h"]);
         tollgate.signal(signal);
         assert_eq!(tollgate.wait().code(), Some(0));
-        tollgate.must_log("every request is answered");
+        tollgate.must_log("all requests are answered");
     }
 }
 
@@ -132,7 +132,7 @@ fn a_hangup_while_rules_are_loaded_is_told_at_once_and_they_are_read_once_more()
     let slow = Slow::new();
     let tollgate = slow.start(&[]);
     tollgate.signal("HUP");
-    let told = "the rules are read again, after a load that is going on";
+    let told = "the rules are reloaded, after the load in progress";
     tollgate.must_log(told);
     tollgate.signal("HUP");
     wait_until("both are told", || tollgate.logs().iter().filter(|line| line["message"] == told).count() == 2);
@@ -140,7 +140,7 @@ fn a_hangup_while_rules_are_loaded_is_told_at_once_and_they_are_read_once_more()
     slow.write(RULES);
     tollgate.must_log("tollgate is up");
     slow.write(RULES);
-    tollgate.must_log("the rules have been read again, and limit the same");
+    tollgate.must_log("the rules were reloaded, their limits are unchanged");
 }
 
 #[test]
@@ -149,14 +149,14 @@ fn a_load_that_fails_at_last_ends_the_process_with_its_report_unless_it_shall_wa
     let mut tollgate = slow.start(&[]);
     slow.write("domain:");
     assert_eq!(tollgate.wait().code(), Some(1));
-    let said = tollgate.must_log("the rules are refused");
+    let said = tollgate.must_log("the rules are rejected");
     assert!(said["message"].as_str().unwrap().ends_with("slow:1:1: domain: is missing or empty"), "{said}");
 
     let slow = Slow::new();
     let tollgate = slow.start(&["FORCE_START_WITHOUT_INITIAL_CONFIG=true"]);
     slow.write("domain:");
     tollgate.must_log("tollgate is up");
-    let reason = "not serving: the rules are refused, and the log says why";
+    let reason = "not serving: the rules are rejected, see the log";
     assert_eq!(tollgate.get("/healthcheck"), (500, reason.to_owned()));
     assert_eq!(tollgate.metric("tollgate_rules_loads_total{result=\"error\"}"), 1.0);
     std::net::TcpStream::connect(("127.0.0.1", tollgate.grpc_port)).expect("it listens, and its health says why");
@@ -175,14 +175,14 @@ fn a_file_that_changes_while_others_are_loaded_is_loaded_again() {
         tollgate.logs().iter().any(progress)
     });
     let bytes = OTHERS.len();
-    let reason = format!("not serving: the rules are being loaded, {bytes} of {bytes} bytes are read");
+    let reason = format!("not serving: the rules are being loaded, {bytes} of {bytes} bytes");
     assert_eq!(tollgate.get("/healthcheck"), (500, reason));
     std::fs::write(&quick, OTHERS.replace("year", "hour")).unwrap();
     slow.write(RULES);
     tollgate.must_log("tollgate is up");
     slow.write(RULES);
-    let said = tollgate.must_log("new rules are in force: 0 added, 0 removed, 1 changed; counters of 1 start afresh");
-    tollgate.must_log("what new rules change:\nchanged: mall: user: period year -> hour: counters start afresh");
+    let said = tollgate.must_log("new rules are in force: 0 added, 0 removed, 1 changed; counters of 1 are reset");
+    tollgate.must_log("changes of the new rules:\nchanged: mall: user: period year -> hour: counters are reset");
     assert_eq!((&said["changed"], &said["afresh"], &said["added"]), (&1.into(), &1.into(), &0.into()));
 }
 
@@ -201,8 +201,8 @@ fn check_says_what_new_rules_change_before_they_are_in_force() {
     };
     let (code, out, _) = check("old.yaml", "new.yaml");
     let expected = "ok: 1 rule in 1 domain\n\
-                    changed: shop: user: period year -> hour: counters start afresh\n\
-                    0 added, 0 removed, 1 changed; counters of 1 start afresh\n";
+                    changed: shop: user: period year -> hour: counters are reset\n\
+                    0 added, 0 removed, 1 changed; counters of 1 are reset\n";
     assert_eq!((code, out.as_str()), (Some(0), expected));
     let (code, _, err) = check("wrong.yaml", "new.yaml");
     assert_eq!(code, Some(1));
@@ -210,7 +210,7 @@ fn check_says_what_new_rules_change_before_they_are_in_force() {
     assert_eq!(check("old.yaml", "wrong.yaml").0, Some(1));
 }
 
-/// A reader that stops in the middle is no failure of the check's own.
+/// Output that is closed early is not an error of the check.
 #[test]
 fn what_check_says_is_written_as_it_is_found() {
     let folder = tempfile::tempdir().unwrap();
@@ -230,8 +230,8 @@ fn what_check_says_is_written_as_it_is_found() {
         .output()
         .unwrap();
     let lines = String::from_utf8(output.stdout).unwrap();
-    assert_eq!(lines.lines().filter(|line| line.ends_with("counters start afresh")).count(), 2_000);
-    assert!(lines.ends_with("0 added, 0 removed, 2000 changed; counters of 2000 start afresh\n"));
+    assert_eq!(lines.lines().filter(|line| line.ends_with("counters are reset")).count(), 2_000);
+    assert!(lines.ends_with("0 added, 0 removed, 2000 changed; counters of 2000 are reset\n"));
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn a_pipe_where_a_file_belongs_ends_the_start_and_the_log_says_so() {
         let said = [ended.stdout, ended.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         assert_eq!(ended.status.code(), Some(1), "{setting}: {said}");
-        assert!(said.contains("it is a pipe or a socket: name a plain file"), "{setting}: {said}");
+        assert!(said.contains("it is a pipe or a socket: name a regular file"), "{setting}: {said}");
     }
 }
 

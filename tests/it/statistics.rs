@@ -40,7 +40,7 @@ descriptors:
 
 const PROMETHEUS: [&str; 3] = ["USE_PROMETHEUS=true", "PROMETHEUS_ADDR=127.0.0.1:0", "DEFAULT_ALGORITHM=fixed_window"];
 
-/// What Prometheus would get at this path of the port for statistics.
+/// Reads this path of the statistics port, as Prometheus does.
 fn scrape(service: &Tollgate, path: &str) -> BTreeMap<String, f64> {
     let address = service.must_log("tollgate is up")["prometheus"].as_str().unwrap().to_owned();
     let text = ureq::get(format!("http://{address}{path}")).call().unwrap().body_mut().read_to_string().unwrap();
@@ -58,7 +58,7 @@ async fn ask(service: &Tollgate, entries: &[(&str, &str)], hits: u64) {
     service.ask(request).await.unwrap();
 }
 
-/// As Envoy Gateway has them: a route's name is key and value.
+/// Rules as Envoy Gateway writes them: a route's name is key and value.
 const ROUTES: &str = "
 domain: default/eg/http
 descriptors:
@@ -68,7 +68,7 @@ descriptors:
       - {key: rule-0-match-0, value: rule-0-match-0, rate_limit: {unit: year, requests_per_unit: 2}}
 ";
 
-/// The name of each series that a query wants, and its labels but those that Prometheus adds when it scrapes a pod.
+/// Returns the name of each series in a query, and its labels except those that Prometheus adds to a pod.
 fn selectors(query: &str) -> Vec<(&str, BTreeSet<String>)> {
     let selector = regex::Regex::new(r"([a-z_]{3,})(?:\{([^}]*)\})?").unwrap();
     let labels = |text: &str| {
@@ -91,7 +91,7 @@ async fn every_query_of_envoy_gateways_dashboard_finds_data_with_its_mapping_and
     for settings in [&[][..], &[mapping.as_str()], &[missing]] {
         let service = Tollgate::start(ROUTES, &[&PROMETHEUS[..], settings].concat());
         if settings == [missing] {
-            service.must_log("PROMETHEUS_MAPPER_YAML names a file that is not there");
+            service.must_log("the file of PROMETHEUS_MAPPER_YAML does not exist");
         }
         let route = "httproute/default/http-ratelimit/rule/0/match/0/ratelimit_example";
         for _ in 0..3 {
@@ -136,7 +136,7 @@ async fn the_series_are_those_of_envoyproxys_ratelimit() {
         ("domain=\"shop\",key1=\"plan_free\"", [3.0, 1.0, 1.0, 2.0, 0.0]),
         ("domain=\"shop\",key1=\"dry_run\"", [3.0, 2.0, 1.0, 1.0, 2.0]),
         ("domain=\"shop\",key1=\"tenant\",key2=\"user\"", [18.0, 0.0, 2.0, 18.0, 0.0]),
-        // What is below two levels is one series, and a dot in a value is no level.
+        // Levels below the second share a series, and a dot in a value does not start a level.
         ("domain=\"shop\",key1=\"tenant\",key2=\"route_/v1.2/*\"", [2.0, 0.0, 0.0, 2.0, 0.0]),
     ] {
         let names = ["total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode"];
@@ -165,7 +165,7 @@ async fn the_series_are_those_of_envoyproxys_ratelimit() {
 #[tokio::test]
 async fn hits_near_the_limit_are_counted_as_envoyproxys_ratelimit_does() {
     let service = Tollgate::start(RULES, &PROMETHEUS);
-    // Of a limit of 10, of which 8 is near: over_limit, near_limit, within_limit.
+    // For a limit of 10 with 8 as near: over_limit, near_limit, within_limit.
     let rows: [(&str, &[u64], [f64; 3]); 8] = [
         ("below", &[5, 3], [0.0, 0.0, 8.0]),
         ("across near", &[5, 5], [0.0, 2.0, 10.0]),
@@ -199,7 +199,7 @@ async fn values_stand_in_paths_where_the_rule_says_so_and_a_shared_one_never_doe
     let expected = [
         ("ip_10_0_0_1", Some("path_/x")),
         ("ip", Some("shared_a*")),
-        // value_to_metric adds nothing where there is no value.
+        // value_to_metric adds nothing without a value.
         ("row", None),
     ];
     let label = |(key1, key2): (&str, Option<&str>)| {
@@ -240,7 +240,7 @@ async fn series_from_values_are_bounded_and_a_metric_tells_how_many_have_gone() 
     for row in ["a", "b", "c", "d", "b", "e"] {
         ask(&service, &[("row", row)], 1).await;
     }
-    // What callers make up takes no place from rules.
+    // Values invented by callers do not evict rules.
     for made_up in 0..5 {
         service.ask(request(&format!("unknown-{made_up}"), &[&[("a", "b")]])).await.unwrap();
         let mut brought = request("shop", &[&[("made", &made_up.to_string())]]);
@@ -296,7 +296,7 @@ impl Server {
         self.0.lock().unwrap().clone()
     }
 
-    /// Of the counter of this name, with what is behind the kind: tags.
+    /// Returns the sum of the counter with this name, ignoring tags.
     fn sum(&self, name: &str) -> u64 {
         let lines = self.lines();
         let of_name = lines.iter().filter_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.split_once("|c"));
@@ -308,7 +308,7 @@ const HITS: &str = "ratelimit.service.rate_limit.shop.plan_free.total_hits";
 
 #[tokio::test]
 async fn a_statsd_server_gets_each_hit_once_though_it_comes_late_and_the_rest_at_the_end() {
-    // Where nobody listens yet.
+    // An address that no process listens on yet.
     let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let port = format!("STATSD_PORT={}", address.port());
     let mut service = Tollgate::start(RULES, &["STATSD_HOST=127.0.0.1", &port, "STATS_FLUSH_INTERVAL=20ms"]);
@@ -321,7 +321,7 @@ async fn a_statsd_server_gets_each_hit_once_though_it_comes_late_and_the_rest_at
     assert_eq!(server.sum("ratelimit.service.rate_limit.shop.plan_free.over_limit"), 1);
     assert_eq!(server.sum("ratelimit.service.config_load_success"), 1);
 
-    // Rules that are gone are told to the end, and so is the last hit.
+    // Removed rules are reported until the end, including their last hit.
     ask(&service, &[("plan", "free")], 1).await;
     service.change_rules(&RULES.replace("value: free", "value: paid"));
     service.must_log("new rules are in force");
@@ -331,7 +331,7 @@ async fn a_statsd_server_gets_each_hit_once_though_it_comes_late_and_the_rest_at
     wait_until("the last", || server.sum("ratelimit.service.rate_limit.shop.dry_run.total_hits") == 1);
     assert_eq!(server.sum(HITS), 4);
     assert_eq!(server.sum("ratelimit_server.ShouldRateLimit.total_requests"), 5);
-    // A line stands for all calls that took about as long.
+    // One line covers all calls of about the same duration.
     let lines = server.lines();
     let times = lines.iter().filter_map(|line| line.strip_prefix("ratelimit_server.ShouldRateLimit.response_time:"));
     let times = times.map(|time| time.split_once("|ms|@").unwrap().1.parse::<f64>().unwrap());
@@ -356,7 +356,7 @@ async fn nothing_is_lost_where_nobody_takes_datagrams_yet() {
 
 #[tokio::test]
 async fn a_server_that_takes_nothing_delays_no_request_and_new_rules_come() {
-    // Connections wait in its queue, and nobody reads them.
+    // Connections stay in the queue of this listener and are never read.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = format!("STATSD_PORT={}", silent.local_addr().unwrap().port());
     let settings = ["STATSD_HOST=127.0.0.1", &port, "STATS_FLUSH_INTERVAL=1ms", "MAX_VALUE_SERIES=100"];

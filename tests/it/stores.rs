@@ -1,4 +1,5 @@
-//! What every store promises: a request is one group, decided at once, and exactly the limit passes however many ask.
+//! The promises of every store: a request is one group, decided atomically, and exactly the limit passes for any number
+//! of requests.
 
 use crate::support;
 
@@ -18,7 +19,7 @@ use tollgate::store::redis::RedisStore;
 use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 use tollgate::wire::rate_limit_response::Code;
 
-/// So many pass at once.
+/// Returns a limit that allows this many hits at once.
 fn limit(algorithm: Algorithm, number: u32) -> Limit {
     limit_with(algorithm, number, Options { count_denied: Some(false), ..Options::default() })
 }
@@ -59,7 +60,7 @@ async fn ask<S: Store>(store: &S, checks: &[Check]) -> Vec<Verdict> {
     own(store.check(checks, Instant::now() + Duration::from_secs(30)).await.unwrap())
 }
 
-/// What the limits say.
+/// Returns the verdicts of the limits.
 fn own(verdicts: Verdicts) -> Vec<Verdict> {
     verdicts.into_iter().map(|verdict| verdict.unwrap().own).collect()
 }
@@ -185,7 +186,7 @@ async fn a_limit_that_counts_denials_is_charged_all_the_same<S: Store>(store: Ar
         let verdicts = ask(&*store, &[taking(4, &usage), closed]).await;
         assert_eq!([verdicts[0].allowed, verdicts[1].allowed], [true, false]);
         assert_eq!(ask(&*store, &[taking(0, &usage)]).await[0].remaining, 6);
-        // Usage that has happened counts even where it goes over.
+        // Completed usage is charged even beyond the limit.
         assert!(!ask(&*store, &[taking(7, &usage)]).await[0].allowed);
         assert_eq!(ask(&*store, &[taking(0, &usage)]).await[0].remaining, 0);
     }
@@ -258,10 +259,10 @@ async fn a_slot_is_released_by_its_holder_alone<S: Store>(store: Arc<S>) {
         [ask(&*store, &[stream(1)]).await, ask(&*store, &[stream(2)]).await].map(|v| v[0].allowed).into();
     assert_eq!(passed, [true, true]);
     assert!(!ask(&*store, &[stream(3)]).await[0].allowed);
-    // The refused one ends, too; and one that asked while the store was away.
+    // The denied stream ends as well; and one that asked while the store was down.
     ask(&*store, &[ended(3)]).await;
     assert_eq!(ask(&*store, &[ended(4)]).await[0].remaining, 0);
-    // And a refund that came twice.
+    // And a repeated refund.
     ask(&*store, &[ended(1)]).await;
     assert_eq!(ask(&*store, &[ended(1)]).await[0].remaining, 1);
     // A request that another limit denies holds nothing.
@@ -290,7 +291,7 @@ async fn exactly_the_limit_passes_through_two_processes_on_one_redis() {
     let services = [(); 2].map(|()| Tollgate::start(&rules, &[&url, "REDIS_TIMEOUT=30s"]));
     let clients = [services[0].client().await, services[1].client().await];
     for algorithm in Algorithm::ALL {
-        // Where nobody holds anything, each stream has a count of its own.
+        // Algorithms without holders use one counter for all streams.
         let stream = |i: usize| if algorithm.has_holders() { i.to_string() } else { "any".to_owned() };
         let calls: Vec<_> = (0..400)
             .map(|i| {
@@ -327,7 +328,7 @@ async fn a_counter_of_another_type_is_decided_as_a_fresh_one_and_disturbs_no_oth
     for algorithm in Algorithm::ALL {
         let limit = limit(*algorithm, 10);
         let [ann, bob, cid] = ["ann", "bob", "cid"].map(|name| check(&format!("{name}-{algorithm}"), limit));
-        // Neither a list nor any state of a counter.
+        // Neither a list nor a state of a counter.
         redis.command::<()>(&format!("HSET {} x y", bob.key)).await;
         let calls_before = redis.script_calls();
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -415,7 +416,7 @@ async fn every_counter_in_redis_has_a_ttl() {
 async fn a_denial_writes_nothing_to_redis() {
     let redis = Redis::start();
     let store = redis_store(&redis).await;
-    // Concurrency remembers denied streams, whose releases must free nothing.
+    // Concurrency is excluded, because it remembers denied streams, whose releases must free nothing.
     for algorithm in Algorithm::ALL.iter().filter(|algorithm| !algorithm.has_holders()) {
         let check = check(algorithm.name(), limit(*algorithm, 1));
         ask(&store, from_ref(&check)).await;

@@ -1,4 +1,4 @@
-//! The house keeps its order: who may import whom, and nothing of one machine in the project.
+//! The structure of the project: which room may import which, and no paths of a single machine.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use tollgate::engine::algorithm::Algorithm;
 use crate::support::imports::{Imports, circles};
 
 /// For each room, the rooms it may import. A room is a folder of `src`, and in those of [`DIVIDED`] a folder or file
-/// below. `engine` is a crate of its own: Cargo keeps it from the others, and [`FROM_BELOW`] orders its rooms.
+/// below. `engine` is a separate crate: Cargo keeps it from the others, and [`FROM_BELOW`] orders its rooms.
 const MAY_USE: &[(&str, &[&str])] = &[
     ("store", &["engine", "files", "probe", "spans", "supervise", "telemetry", "tls"]),
     ("sources/files", &["engine", "files"]),
@@ -104,7 +104,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("version", &[]),
 ];
 
-/// Folders with rooms of their own, each of which may import those before it. Files at the top of the folder may import
+/// Folders that contain rooms, each of which may import those before it. Files at the top of the folder may import
 /// all of them.
 const FROM_BELOW: &[(&str, &[&str])] = &[
     (
@@ -127,7 +127,7 @@ const FROM_BELOW: &[(&str, &[&str])] = &[
     ("store/redis", &["doctor", "script", "topology", "link", "decide", "examination", "replicas"]),
 ];
 
-/// Folders whose own folders and files are rooms.
+/// Folders in which every folder and file is a room.
 const DIVIDED: &[&str] = &["observe", "shared", "sources"];
 
 /// For the rooms at the top: they put the others together.
@@ -264,7 +264,7 @@ fn the_command_line_is_a_matter_of_settings_and_command() {
     }
 }
 
-/// That our own code needs no newer one is clippy's to see: `incompatible_msrv`.
+/// Clippy checks our own code: `incompatible_msrv`.
 #[test]
 fn no_dependency_needs_a_newer_rust_than_we_declare() {
     let cargo = |arguments: &[&str]| {
@@ -278,7 +278,7 @@ fn no_dependency_needs_a_newer_rust_than_we_declare() {
         parts
     };
     let declared = version(env!("CARGO_PKG_RUST_VERSION"));
-    // Of this platform alone: there are crates for others that have never been fetched here.
+    // Only for this platform, because crates for others may not have been downloaded.
     let rustc = cargo(&["version", "--verbose"]);
     let host = rustc.lines().find_map(|line| line.strip_prefix("host: ")).unwrap();
     let metadata = cargo(&["metadata", "--locked", "--format-version=1", "--filter-platform", host]);

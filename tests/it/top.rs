@@ -1,4 +1,4 @@
-//! Who uses most of which limit: over HTTP, and by `tollgate top`.
+//! The keys with the most hits of each limit: over HTTP, and by `tollgate top`.
 
 use crate::support;
 
@@ -165,7 +165,7 @@ descriptors:
     };
     let mut client = service.client().await;
     client.should_rate_limit(request("shop", &[&[("login", "ann")]])).await.unwrap();
-    assert_eq!(bans(&[]), "no one is banned, of the 100 keys that are denied most (rules: 1)\n");
+    assert_eq!(bans(&[]), "none of the 100 most denied keys is banned (rules: 1)\n");
     for _ in 0..6 {
         client.should_rate_limit(request("shop", &[&[("login", "eve")]])).await.unwrap();
     }

@@ -29,7 +29,7 @@ const SPAN: &str = "b7ad6b7169203331";
 /// Spans travel at once, or else only at the end.
 const AT_ONCE: &str = "OTEL_BSP_SCHEDULE_DELAY=10";
 const AT_THE_END: &str = "OTEL_BSP_SCHEDULE_DELAY=600000";
-/// What does not come about is not tried for long.
+/// A short timeout for exports that fail.
 const IMPATIENT: &str = "OTEL_EXPORTER_OTLP_TIMEOUT=1000";
 
 fn start(endpoint: &str, settings: &[&str]) -> Tollgate {
@@ -169,7 +169,7 @@ async fn the_caller_decides_on_sampling_and_the_rate_where_it_does_not() {
         ] {
             ask(&tollgate, "many", headers).await.unwrap();
         }
-        // They wait for others: only the end sends them.
+        // Spans are collected in a batch, which only the end sends.
         assert!(collector.spans().is_empty());
         let spans = end(tollgate, &collector);
         let calls = named(&spans, "ShouldRateLimit");
@@ -200,7 +200,7 @@ async fn a_call_that_fails_says_in_its_spans_of_what() {
 async fn a_collector_that_is_gone_is_told_once_and_holds_up_nobody() {
     let address = format!("127.0.0.1:{}", free_port());
     let tollgate = start(&format!("http://{address}"), &[AT_ONCE, IMPATIENT, "OTEL_BSP_MAX_QUEUE_SIZE=10"]);
-    let gone = "the collector takes no spans";
+    let gone = "the collector does not accept spans";
     support::wait_until_async(gone, async || {
         ask(&tollgate, "many", &[]).await.unwrap();
         tollgate.logged(gone).is_some()
@@ -210,7 +210,7 @@ async fn a_collector_that_is_gone_is_told_once_and_holds_up_nobody() {
         ask(&tollgate, "many", &[]).await.unwrap();
     }
     let collector = Collector::http_at(&address);
-    let back = "the collector takes spans again";
+    let back = "the collector accepts spans again";
     support::wait_until_async(back, async || {
         ask(&tollgate, "many", &[]).await.unwrap();
         tollgate.logged(back).is_some()
@@ -231,7 +231,7 @@ async fn a_collector_that_never_answers_holds_up_nobody_and_what_has_no_room_is_
     for _ in 0..50 {
         ask(&tollgate, "many", &[]).await.unwrap();
     }
-    // Two of each call: what is on its way to the collector has its place, too.
+    // Two spans per call. Spans in flight also take a place in the queue.
     let fate = |fate| tollgate.metric(&format!("tollgate_spans_total{{fate=\"{fate}\"}}"));
     assert_eq!(["sent", "dropped", "lost"].map(fate), [0.0, 90.0, 0.0]);
     // It could have taken them during the drain.
@@ -239,7 +239,7 @@ async fn a_collector_that_never_answers_holds_up_nobody_and_what_has_no_room_is_
     let begin = std::time::Instant::now();
     assert!(tollgate.wait().success());
     assert!(begin.elapsed() < std::time::Duration::from_secs(4), "{:?}", begin.elapsed());
-    tollgate.must_log("the collector has not taken the last spans: they are lost");
+    tollgate.must_log("the collector did not accept the last spans in time: they are lost");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -253,7 +253,7 @@ async fn what_a_collector_takes_and_what_it_does_not_is_counted() {
     let tollgate = start(&format!("http://ann:s3cret@{nobody}"), &[AT_ONCE, IMPATIENT]);
     ask(&tollgate, "many", &[]).await.unwrap();
     wait_until("spans are lost", || fate(&tollgate, "lost") == 2.0);
-    let line = tollgate.must_log("the collector takes no spans");
+    let line = tollgate.must_log("the collector does not accept spans");
     assert!(line["error"].as_str().unwrap().contains("refused"), "{line}: why");
     assert_eq!(line["collector"], format!("http://{nobody}/v1/traces"), "a log holds no password");
 }
@@ -283,7 +283,7 @@ async fn a_collector_with_tls_is_trusted_by_its_authority_alone_and_shown_a_cert
 
         let distrusting = with(&other, "TRACES_");
         ask(&distrusting, "many", &[]).await.unwrap();
-        let line = distrusting.must_log("the collector takes no spans");
+        let line = distrusting.must_log("the collector does not accept spans");
         let error = line["error"].as_str().unwrap();
         assert!(
             error.contains("not trusted") && error.contains("OTEL_EXPORTER_OTLP_CERTIFICATE"),
@@ -291,12 +291,12 @@ async fn a_collector_with_tls_is_trusted_by_its_authority_alone_and_shown_a_cert
         );
         drop(distrusting);
 
-        // It shows nothing, and is not let in.
+        // It presents no certificate and is rejected.
         let ca = format!("OTEL_EXPORTER_OTLP_CERTIFICATE={}", authority.file().display());
         let unknown =
             start(&collector.url, &[&format!("TRACING_EXPORTER_PROTOCOL={protocol}"), &ca, AT_ONCE, IMPATIENT]);
         ask(&unknown, "many", &[]).await.unwrap();
-        unknown.must_log("the collector takes no spans");
+        unknown.must_log("the collector does not accept spans");
         assert_eq!(collector.spans().len(), 2);
     }
 }
@@ -325,11 +325,11 @@ async fn opentelemetrys_sampler_and_propagators_are_obeyed_and_what_is_unknown_i
     let settings = ["TRACING_ENABLED=true", "OTEL_TRACES_SAMPLER=xray", "OTEL_PROPAGATORS=jaeger,b3"];
     let told = Command::new(BINARY);
     let told = environment_check(told, &settings);
-    assert!(told.contains("OTEL_TRACES_SAMPLER=xray (environment) is not known"), "{told}");
-    assert!(told.contains("OTEL_PROPAGATORS=jaeger,b3 (environment) names jaeger, which is left out"), "{told}");
+    assert!(told.contains("OTEL_TRACES_SAMPLER=xray (environment) is unknown"), "{told}");
+    assert!(told.contains("OTEL_PROPAGATORS=jaeger,b3 (environment) names jaeger, which is ignored"), "{told}");
 }
 
-/// What `check --env` says of these variables.
+/// Runs `check --env` with these variables.
 fn environment_check(mut command: Command, settings: &[&str]) -> String {
     let variables = settings.iter().map(|setting| setting.split_once('=').unwrap());
     let output = command.args(["check", "--env"]).env_clear().envs(variables).output().unwrap();
@@ -390,7 +390,7 @@ fn a_call_of_a_real_envoy_is_in_envoys_trace() {
         named(&spans, "ShouldRateLimit").iter().any(|call| {
             let parent = spans.iter().find(|span| span.span_id == call.parent_span_id);
             let request = parent.and_then(|parent| spans.iter().find(|span| span.span_id == parent.parent_span_id));
-            // What Envoy has for the request that came to it, and within that what it has for its call.
+            // Envoy's span for its request, and within it the span for its call to Tollgate.
             request.is_some_and(|request| request.trace_id == call.trace_id && request.kind == SpanKind::Server as i32)
         })
     });

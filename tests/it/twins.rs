@@ -29,24 +29,23 @@ pub const START: u64 = 1_784_000_000_123;
 
 const HOUR_MS: i64 = 60 * 60 * 1000;
 
-/// One call: how far the clock moves, and for each request in it what is asked of which counter, by whom.
+/// A call: the step of the clock, and for each of its requests the counters, hits and holders.
 type Step = (Move, Vec<Vec<Asked>>);
 
-/// A counter, how its limit may have been changed, for whom it is asked, for what, role, and what makes its record
-/// where its use is kept.
+/// A counter, a change of its limit, the caller, the hits, the role, and the record of its usage.
 type Asked = (usize, Option<Change>, Caller, Wants, Role, Occasion);
 
 #[derive(Clone, Debug)]
 enum Wants {
     Hits(i64),
     Reset,
-    /// One of the charges of before is taken back, perhaps not for the first time.
+    /// Takes back an earlier charge, perhaps repeatedly.
     TakeBack(prop::sample::Index),
     /// A charge is that never was.
     Invented(Charge),
 }
 
-/// The charges so far, of which counter and for whom.
+/// The charges so far, with counter and caller.
 type Charges = Vec<(Key, Caller, Charge)>;
 
 #[derive(Clone, Copy, Debug)]
@@ -83,7 +82,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let occasion = prop_oneof![8 => Just(Occasion::Decided), 1 => refused, 1 => undone, 1 => exempt];
     let alone = (0..3_usize, change, caller, wants, role, occasion).boxed();
     let request = prop::collection::vec(alone.clone(), 1..5);
-    // A check that is all of its call has a script of its own.
+    // A call with a single check has a separate script.
     let calls = prop_oneof![
         2 => prop::collection::vec(request, 1..4),
         1 => alone.prop_map(|asked| vec![vec![asked]]),
@@ -100,7 +99,7 @@ fn any_usage() -> impl Strategy<Value = (Usage, bool)> {
         .prop_map(|(period, days, tag)| (Usage::new(period, Duration::from_secs(days * 86_400)).unwrap(), tag))
 }
 
-/// The checks of a request. Each descriptor has up to two limits, which share its role and whether it gives back.
+/// Returns the checks of a request. Each descriptor has up to two limits, which share its role and whether it refunds.
 fn checks(limits: &[Limited], charges: &Charges, asked: &[Asked]) -> Vec<Check> {
     let check = |(i, (counter, change, caller, wants, _, occasion)): (usize, &Asked)| {
         let (descriptor, (.., first, role, _)) = (i / 2, &asked[i - i % 2]);
@@ -160,7 +159,7 @@ impl Lua {
         Lua { connection, scripts }
     }
 
-    /// What a page has: its records, and the tag.
+    /// Returns the records and the tag of a page.
     async fn page(&mut self, page: &Key) -> Kept {
         let mut fields: BTreeMap<String, Vec<u8>> =
             cmd("HGETALL").arg(page.as_str()).query_async(&mut self.connection).await.unwrap();
@@ -229,7 +228,7 @@ impl Lua {
     }
 }
 
-/// What a key holds.
+/// The contents of a key.
 #[derive(Clone, Debug, PartialEq)]
 enum Held {
     Text(Vec<u8>),
@@ -238,7 +237,7 @@ enum Held {
 }
 
 impl Held {
-    /// What the key of a counter holds that was packed so.
+    /// Decodes the contents of a counter's key.
     fn of(packed: Vec<u8>, is_list: bool) -> Held {
         if is_list { Held::List(packed.chunks(20).map(<[u8]>::to_vec).collect()) } else { Held::Text(packed) }
     }
@@ -278,7 +277,7 @@ type Decided = Result<Verdicts, StoreError>;
 /// A counter's bytes, and when it expires.
 type Stored = (Option<Vec<u8>>, Option<u64>);
 
-/// What the clocks of Redis and of the process that asks read.
+/// The times of Redis's clock and of the caller's.
 #[derive(Clone, Copy, Debug)]
 pub struct Clocks {
     pub redis: u64,
@@ -341,7 +340,7 @@ impl Twin {
             let verdict = Some(CheckVerdict { own: verdict, ban: None, is_known: false, at_ms: now });
             assert_eq!((&verdicts[..], &effects), (&[verdict][..], &alone), "a check alone is a group of one");
         }
-        // What has expired stays, and nothing may depend on it.
+        // Expired counters are kept; no decision may depend on them.
         for (i, effect) in effects {
             let state = self.counters.remove(keys[i]).map(|(state, _)| state);
             let expires_at = match effect {
@@ -356,7 +355,7 @@ impl Twin {
     }
 }
 
-/// Lets both decide the requests of a call. Their verdicts, and what they keep, are the same.
+/// Lets both decide the requests of a call, and asserts equal verdicts and counters.
 pub async fn agree(
     lua: &mut Lua,
     rust: &mut Twin,
@@ -435,8 +434,8 @@ fn rust_and_lua_agree_at_every_step() {
     agree.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// However wrong the clock of the process that asks is: by the calendar Redis decides as its own clock says, or not at
-/// all. Two processes may know different rules of the time zone, as if it were another.
+/// For any error of the caller's clock: with calendar windows, Redis decides by its own clock or not at all. Two
+/// processes may have different rules of a time zone, as if the zones differed.
 #[test]
 fn a_window_of_the_calendar_is_that_of_the_clock_of_redis() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -464,7 +463,7 @@ fn a_window_of_the_calendar_is_that_of_the_clock_of_redis() {
             now = now.saturating_add_signed(by);
             let clocks = Clocks { redis: now, process: now.saturating_add_signed(ahead) };
             let first = check(&limit, if is_other { other } else { limit }, hits);
-            // Another request of the same call is decided, whatever becomes of this one.
+            // Another request of the same call is decided regardless of this one.
             let requests = if is_alone { vec![first] } else { vec![first, check(&second, second, hits)] };
             let (decided, stored) = runtime.block_on(lua.decide(&requests, clocks));
             for ((checks, decided), (bytes, _)) in requests.iter().zip(&decided).zip(&stored) {
@@ -485,8 +484,8 @@ fn a_window_of_the_calendar_is_that_of_the_clock_of_redis() {
     agree.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
-/// Lua looks at a log, at slots and at the sum of a window as far as a decision goes, so that it may miss what is wrong
-/// elsewhere in them: that is bounded by the next test.
+/// Lua reads only as much of a log, of slots and of a window's sum as it needs for a decision, so it can miss damage
+/// elsewhere in them. The next test bounds the effect.
 #[test]
 fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -575,8 +574,8 @@ fn a_damaged_counter_is_decided_as_a_fresh_one_and_written_anew() {
     assert!(seen.get() > 100, "{} damaged counters", seen.get());
 }
 
-/// What the property above has found: a running sum so large that Lua's next sum is not exact; a holder of -0.0, which
-/// equals 0.0 as a number and not as bytes; and an old entry between young ones, whose hits would have left before now.
+/// Cases found by the property above: a running sum so large that Lua's next sum is not exact; a holder of -0.0, which
+/// equals 0.0 as a number but not as bytes; and an old entry between young ones, whose hits would have expired.
 #[test]
 fn damage_that_the_property_found_is_damage_in_both_twins() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -648,7 +647,7 @@ fn damage_opens_no_limit_for_longer_than_it_remembers_and_denies_for_no_longer()
         }
         let Some((state, _)) = rust.counters.remove(&key) else { return Ok(()) };
         runtime.block_on(lua.put(&key, &Held::of(state.pack(), is_list).damaged(&mut rng)));
-        // A clock may have been set back by a period, for which the counter then stands still.
+        // The clock may have been set back by a period, during which the counter does not advance.
         let settled = now + memory + period + 2 * tick;
         let mut left = Vec::new();
         while now < settled + memory + 2 * period {

@@ -70,7 +70,10 @@ fn a_stale_socket_is_replaced_and_one_of_a_living_process_is_left_alone() {
     let output = second.output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8(output.stderr).unwrap();
-    assert!(said.contains("(GRPC_UDS): another process listens there: end it, or name another path"), "{said}");
+    assert!(
+        said.contains("(GRPC_UDS): another process listens on it: end that process, or choose another path"),
+        "{said}"
+    );
     assert!(path.exists());
 }
 
@@ -80,7 +83,7 @@ fn a_real_envoy_asks_over_the_socket_and_in_tls_too() {
     let ours = Authority::new("ours");
     let plain = "socket_address: { address: 127.0.0.1, port_value: 8081 }";
     let pipe = format!("pipe: {{ path: {} }}", path.display());
-    // Its DNS is for names; and a port that is none of Tollgate's has to be left.
+    // A socket needs no DNS. The comment keeps a port for the harness to replace.
     let changes = [Envoy::LONG_TIMEOUT, (plain, &*pipe), ("type: STRICT_DNS", "type: STATIC # port_value: 8081 }")];
     let _tollgate = start(&path, &[]);
     let envoy = Envoy::start_from("deploy/envoy/envoy.yaml", 0, &changes);

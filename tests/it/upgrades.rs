@@ -22,15 +22,15 @@ use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 
 const NUMBER: u32 = 40;
 
-/// So many requests of each version, which is more than both may let pass.
+/// Number of requests to each version, more than both may admit.
 const REQUESTS: usize = 100;
 
-/// As a new version of the same layout has them: their hashes differ.
+/// A new version with the same layout, whose scripts have other hashes.
 const SAME_LAYOUT: &str = "-- Another version.\n";
 
 const NEXT_LAYOUT: &str = include_str!("support/next_layout.lua");
 
-/// So many pass at once.
+/// Returns a limit that allows NUMBER hits at once.
 fn limit(algorithm: Algorithm) -> Limit {
     let burst = algorithm.options().contains(&"burst").then_some(NUMBER);
     Limit::new(algorithm, NUMBER, MAX_PERIOD, Options { burst, ..Options::default() }).unwrap()
@@ -41,7 +41,7 @@ fn check(algorithm: Algorithm) -> Check {
     Check::new(Key::new("", "shop", &[], |_| None, &limit, Origin::Rule), limit, Ask::Take(1))
 }
 
-/// The `n`th request, which takes a slot of its own where slots are what is limited.
+/// Returns the `n`th request; with slots, it takes its own.
 fn request(check: &Check, n: usize) -> Check {
     Check { caller: Caller { holder: n as u64, ..check.caller }, ..check.clone() }
 }
@@ -165,7 +165,7 @@ async fn a_version_leaves_the_counters_of_another_layout_as_they_are() {
     }
 }
 
-/// What counters hold after the same requests: by their names, the bytes in Redis. Of these the Lua writes the same
+/// Returns the contents of counters after fixed requests: the bytes in Redis by name. The Lua writes the same
 /// (`twins`).
 fn layouts() -> BTreeMap<String, String> {
     let minute = Duration::from_secs(60);

@@ -7,7 +7,7 @@ use support::tollgate::{Tollgate, request};
 use support::{wait_until, wait_until_async};
 use tollgate::wire::rate_limit_response::Code;
 
-/// So long that no time that a test takes pays anything.
+/// Periods so long that no debt is repaid during a test.
 const RULES: &str = "
 domain: shop
 descriptors:
@@ -17,7 +17,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 40, count_denied: true}
 ";
 
-/// Where the stand-in for a service is asked, which budget that uses, and how much of it each time.
+/// The path of the stand-in service, the budget that it uses, and the amount per request.
 const TOKENS: Usage = Usage { path: "/chat", budget: "model-tokens", each: 4_000, number: 10_000 };
 const BYTES: Usage = Usage { path: "/downloads", budget: "download-bytes", each: 28, number: 40 };
 
@@ -34,7 +34,7 @@ impl Usage {
         envoy.ask(self.path, &[("x-user", user)]).status
     }
 
-    /// Asks Tollgate itself, to take or to give back: whether it passes, and what is left.
+    /// Takes or refunds hits directly at Tollgate; returns whether the request passed, and the remaining hits.
     async fn count(&self, tollgate: &Tollgate, user: &str, hits: i64) -> (bool, u64) {
         let mut request = request("shop", &[&[(self.budget, user)]]);
         request.descriptors[0].hits_addend = Some(hits.unsigned_abs());
@@ -43,14 +43,14 @@ impl Usage {
         (answer.overall_code() == Code::Ok, answer.statuses[0].limit_remaining.into())
     }
 
-    /// Asks until the budget is used up, each time when the one before has been charged, and tells what it then owes.
+    /// Sends requests until the budget is used up, waiting for each charge; returns the resulting debt.
     async fn use_up(&self, tollgate: &Tollgate, envoy: &Envoy, user: &str) -> u64 {
         let mut used = 0;
         while used <= self.number {
             assert_eq!(self.ask(envoy, user), 200, "{used} of {} are used", self.number);
             used += self.each;
             let left = (used <= self.number, self.number.saturating_sub(used));
-            // Nobody waits for the call at the end of a stream.
+            // The charge at the end of a stream arrives later.
             wait_until_async("it is charged", async || self.count(tollgate, user, 0).await == left).await;
         }
         used - self.number
@@ -85,7 +85,8 @@ async fn usage_beyond_the_limit_is_charged_and_nothing_passes_until_it_is_paid_b
 async fn a_refused_request_is_not_charged() {
     let (tollgate, envoy) = start(RULES);
     let calls = || tollgate.metric("tollgate_requests_total{outcome=\"over_limit\"}");
-    // At the end of a refused request there are no tokens to tell of, and Envoy does not ask; bytes there are, none.
+    // At the end of a denied request there are no tokens to report, so Envoy does not call; the bytes are reported as
+    // 0.
     for (usage, asks) in [(TOKENS, 1), (BYTES, 2)] {
         let debt = usage.use_up(&tollgate, &envoy, "ann").await;
         let before = calls();

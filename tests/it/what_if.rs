@@ -1,4 +1,4 @@
-//! What if: what another number would do with what clients have asked is what a replay of rules with it says.
+//! What if: its report equals a replay of the requests with the new number.
 
 use crate::support;
 
@@ -52,7 +52,7 @@ fn of(descriptors: Vec<Descriptor>) -> Request {
     Request { domain: "shop".into(), descriptors }
 }
 
-/// Requests of users, some with a path beside, and how long after the one before.
+/// Requests of users, some with a path as well, with the time since the previous request.
 fn events() -> impl Strategy<Value = Vec<Event>> {
     let paths = prop::sample::select(vec!["/a", "/b"]);
     let one = (0..900_u64, 0..12_usize, 0..12_usize, 1..3_u64, prop::option::of(paths));
@@ -73,7 +73,7 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
     prop::sample::select(all)
 }
 
-/// What is kept, on a clock that the test sets.
+/// The recorded requests, with a clock set by the test.
 struct Scene {
     what_if: WhatIf,
     clock: GivenClock,
@@ -139,7 +139,7 @@ fn then(trial: &Trial) -> (u64, u64, u64, u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Also where the request's other limit denies it.
+    /// Even if another limit denies the request.
     #[test]
     fn another_limit_does_what_a_replay_of_rules_with_it_says(
         events in events(), old in algorithm(), new in algorithm(), number in 1..8_u32, period_ms in 1..20_000_u64,
@@ -159,7 +159,7 @@ proptest! {
     fn the_number_that_is_found_denies_no_more_and_the_one_before_does(
         events in events(), algorithm in algorithm(), percent in 0..60_u32,
     ) {
-        // Of users alone: a search leaves other limits out.
+        // Only users, because a search ignores other limits.
         let events: Vec<Event> = events.into_iter().map(|mut event| {
             event.request.descriptors.truncate(1);
             event
@@ -223,7 +223,7 @@ proptest! {
         for rule in ["per-user", "paid", "paths"] {
             let all = report(Scene::new(&text, options()).see(&events), rule);
             let scene = Scene::new(&text, WhatIfOptions { sample: 0.5, ..options() }).see(&events);
-            // The log of the sample says the same to `tollgate replay`.
+            // `tollgate replay` reports the same for the log of the sample.
             let (rules, plan) = (rules(&text), PlanOptions::default());
             let mut run = Run::new(RuleSet::new(&rules, &plan), RunOptions::default());
             scene.logged().iter().for_each(|event| drop(run.decide(event).unwrap()));
@@ -284,7 +284,7 @@ fn logs_of_several_instances_are_joined_and_put_together_exactly() {
         let events: Vec<Event> = (0..50).map(|ms| Event::new(BEGIN_MS + ms / 7, pair("ann"))).collect();
         Scene::new(&shop(Algorithm::FixedWindow, 3, 1_000), options).see(&events).what_if.log().collect::<String>()
     };
-    // As a collector of several instances' logs, or `sort`, writes them into one file.
+    // The logs of several instances in one file, as written by a log collector or `sort`.
     let (a, b) = (log("a-1"), log("b-2"));
     let mut lines: Vec<&str> = a.lines().chain(b.lines()).collect();
     lines.sort_by_key(|line| line.split(',').next());
@@ -412,7 +412,7 @@ fn what_cannot_be_replayed_says_why() {
     let concurrency = Question { algorithm: Some(Algorithm::Concurrency), ..question(1) };
     assert_eq!(asked("per-user", concurrency), streams);
     let log = Question { algorithm: Some(Algorithm::SlidingLog), ..question(u32::MAX) };
-    assert!(asked("per-user", log).starts_with("a sliding log keeps every hit"), "told by the algorithm");
+    assert!(asked("per-user", log).starts_with("a sliding log stores every hit"), "told by the algorithm");
     let none = WhatIf::new(options(), GivenClock::default());
     assert!(matches!(none.overview(), Err(WhatIfError::NoRules)));
 }
@@ -443,7 +443,7 @@ fn a_service_tells_whom_another_number_would_deny() {
         trial["peaks"],
         serde_json::json!([{"hits": 1, "keys": 1}, {"hits": 2, "keys": 0}, {"hits": 5, "keys": 1}])
     );
-    // Nothing of it counts.
+    // It counts nothing.
     let (_, counters) = service.admin("GET", "/counters?domain=shop&user=bob", TOKEN);
     assert_eq!(counters[0]["remaining"], 1);
 
@@ -462,7 +462,7 @@ fn a_service_tells_whom_another_number_would_deny() {
     assert_eq!((&report["requests"], &report["denied"]), (&6.into(), &3.into()));
 }
 
-/// A log that nobody reads on keeps the requests of the moment when it was asked for.
+/// A log whose client stops reading keeps the requests of the time when it was requested.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_more_logs_are_begun_than_may_be_read_at_once() {
     let service = start(&["WHAT_IF_REQUESTS=100000", "WHAT_IF_SAMPLE=1"]);
@@ -478,7 +478,7 @@ async fn no_more_logs_are_begun_than_may_be_read_at_once() {
     let begin = || {
         let mut reader = TcpStream::connect(("127.0.0.1", service.http_port)).unwrap();
         write!(reader, "GET /what-if/log HTTP/1.1\r\nhost: here\r\nauthorization: Bearer {TOKEN}\r\n\r\n").unwrap();
-        // It has begun, and stops there.
+        // It has started, and pauses there.
         reader.read_exact(&mut [0; 100]).unwrap();
         reader
     };
@@ -502,12 +502,12 @@ fn it_is_off_unless_it_is_wanted_and_needs_a_token() {
     }
     assert_eq!(service.admin("GET", "/what-if", "another token of some length").0, 200);
     for (query, status, right) in [
-        ("?rule=per-user", 400, "say which limit"),
+        ("?rule=per-user", 400, "name a limit"),
         ("?domain=shop&rule=nobody", 404, "no limit nobody"),
         ("?domain=shop&rule=per-user&number=many", 400, "write a whole number"),
         ("?domain=shop&rule=per-user&number=-1", 400, "write a whole number"),
         ("?domain=shop&rule=per-user&period_ms=0", 400, "a period is a whole number of milliseconds"),
-        ("?domain=shop&rule=per-user&algorithm=gcra", 400, "no algorithm is called so"),
+        ("?domain=shop&rule=per-user&algorithm=gcra", 400, "unknown algorithm"),
         ("?domain=shop&rule=per-user&suggest=less", 400, "deny at most"),
         ("?domain=shop&rule=per-user&colour=red", 400, "write domain, rule"),
     ] {

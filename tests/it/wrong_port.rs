@@ -1,4 +1,4 @@
-//! `ask` and `health` where no Tollgate answers: they look at what is there, and say what to write instead.
+//! `ask` and `health` at an address without Tollgate: they probe the address and suggest a correction.
 
 use crate::support;
 
@@ -16,7 +16,7 @@ descriptors:
     rate_limit: {unit: year, requests_per_unit: 2}
 ";
 
-/// What both commands say of this address, where something answers; they must say the same.
+/// Returns the message of both commands for this address, which must be the same.
 fn said_of(address: &str) -> String {
     said_within("20s", address)
 }
@@ -34,7 +34,7 @@ fn said_within(timeout: &str, address: &str) -> String {
     of_ask
 }
 
-/// Something that treats each connection like this, on a port of its own.
+/// Starts a server that handles each connection this way, on a free port.
 fn listener(treat: impl Fn(TcpStream) + Send + 'static) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -42,7 +42,7 @@ fn listener(treat: impl Fn(TcpStream) + Send + 'static) -> u16 {
     port
 }
 
-/// Reads what is there, and says this.
+/// Reads the request and sends this answer.
 fn answer(mut connection: TcpStream, words: &[u8]) {
     let _ = connection.read(&mut [0; 1024]);
     let _ = connection.write_all(words);
@@ -51,10 +51,10 @@ fn answer(mut connection: TcpStream, words: &[u8]) {
 #[test]
 fn an_address_that_is_none_is_answered_with_the_right_one() {
     for (address, said) in [
-        ("http://localhost:8081", "gRPC needs no http:// in front: write localhost:8081"),
-        ("http://localhost:8081/", "gRPC needs no http:// in front: write localhost:8081"),
-        ("https://gate.example", "gRPC needs no https:// in front: write gate.example:8081, and --tls beside it"),
-        ("grpc://localhost:9000", "gRPC needs no scheme in front: write localhost:9000"),
+        ("http://localhost:8081", "the address takes no http://: write localhost:8081"),
+        ("http://localhost:8081/", "the address takes no http://: write localhost:8081"),
+        ("https://gate.example", "the address takes no https://: write gate.example:8081 and --tls"),
+        ("grpc://localhost:9000", "the address takes no scheme: write localhost:9000"),
         ("localhost", "not host:port: write localhost:8081"),
         ("localhost:", "the port must be a whole number from 1 to 65535: write, for example, localhost:8081"),
         ("localhost:grpc", "the port must be a whole number from 1 to 65535: write, for example, localhost:8081"),
@@ -75,7 +75,7 @@ fn an_address_that_is_none_is_answered_with_the_right_one() {
 fn the_http_port_of_tollgate_is_told_from_the_one_for_grpc() {
     let tollgate = Tollgate::start(RULES, &[]);
     let said = said_of(&format!("127.0.0.1:{}", tollgate.http_port));
-    assert!(said.contains("HTTP/1.1 is spoken at 127.0.0.1:"), "{said}");
+    assert!(said.contains("speaks HTTP/1.1, not gRPC"), "{said}");
     assert!(said.contains("GRPC_PORT, 8081 unless it is set; for example --address 127.0.0.1:8081"), "{said}");
 }
 
@@ -84,19 +84,16 @@ fn redis_and_others_are_told_by_what_they_say() {
     let redis = Redis::start();
     let said = said_of(&redis.tcp_address());
     assert!(
-        said.contains(&format!(
-            "Redis is at {}, not Tollgate: for example --address 127.0.0.1:8081",
-            redis.tcp_address()
-        ))
+        said.contains(&format!("{} is Redis, not Tollgate: for example --address 127.0.0.1:8081", redis.tcp_address()))
     );
     let locked = Redis::start_with(&["--requirepass", "x"]);
-    assert!(said_of(&locked.tcp_address()).contains("Redis is at "));
+    assert!(said_of(&locked.tcp_address()).contains(" is Redis, not Tollgate"));
     let ssh = listener(|connection| answer(connection, b"SSH-2.0-OpenSSH_9.6\r\n"));
     let said = said_of(&format!("localhost:{ssh}"));
-    assert!(said.contains("something else than gRPC is spoken") && said.contains("\"SSH-2.0-OpenSSH_9.6\""), "{said}");
+    assert!(said.contains("speaks another protocol than gRPC") && said.contains("\"SSH-2.0-OpenSSH_9.6\""), "{said}");
 }
 
-/// A TLS server of OpenSSL, with a certificate of its own making.
+/// A TLS server of OpenSSL with a generated certificate.
 struct Tls {
     server: Child,
     port: u16,
@@ -115,7 +112,7 @@ impl Tls {
         let made = openssl().args(request).args(["-keyout", "key.pem", "-out", "cert.pem"]).status();
         assert!(made.expect("openssl is not installed").success());
         let server = ["s_server", "-accept", "127.0.0.1:0", "-key", "key.pem", "-cert", "cert.pem"];
-        // It ends where its input does.
+        // It ends at the end of its input.
         let (input, output) = (Stdio::piped(), Stdio::piped());
         let mut server = openssl().args(server).args(arguments).stdin(input).stdout(output).spawn().unwrap();
         let mut lines = BufReader::new(server.stdout.take().unwrap()).lines().map_while(Result::ok);
@@ -137,9 +134,9 @@ fn tls_is_told_whatever_its_version_and_however_it_answers_what_is_not_tls() {
     for version in ["-tls1_2", "-tls1_3"] {
         let tls = Tls::start(&[version]);
         let said = said_of(&format!("127.0.0.1:{}", tls.port));
-        assert!(said.contains("TLS is spoken at 127.0.0.1:"), "{version}: {said}");
+        assert!(said.contains("uses TLS: write --tls"), "{version}: {said}");
     }
-    // As the servers of Go do.
+    // Like Go's servers.
     let https = listener(|mut connection| {
         let mut first = [0];
         let words: &[u8] = match connection.read(&mut first) {
@@ -148,23 +145,23 @@ fn tls_is_told_whatever_its_version_and_however_it_answers_what_is_not_tls() {
         };
         let _ = connection.write_all(words);
     });
-    assert!(said_of(&format!("localhost:{https}")).contains("TLS is spoken at "));
+    assert!(said_of(&format!("localhost:{https}")).contains("uses TLS: write --tls"));
 }
 
 #[test]
 fn where_nobody_is_or_nobody_speaks_that_is_said() {
     let free = Redis::stopped().tcp_address();
-    assert!(said_of(&free).contains(&format!("nobody listens at {free}: is the service running? see --address")));
-    assert!(said_of("no-such-host.invalid:8081").contains("there is no host no-such-host.invalid"));
+    assert!(said_of(&free).contains(&format!("connection to {free} refused: is the service running? see --address")));
+    assert!(said_of("no-such-host.invalid:8081").contains("the host name no-such-host.invalid does not resolve"));
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let said = said_within("300ms", &silent.local_addr().unwrap().to_string());
-    assert!(said.contains("takes connections and says nothing"), "{said}");
+    assert!(said.contains("accepts connections and sends nothing"), "{said}");
     let closes = listener(drop);
     let said = said_of(&format!("localhost:{closes}"));
-    assert!(said.contains("closes connections without a word"), "{said}");
+    assert!(said.contains("closes connections without an answer"), "{said}");
 }
 
-/// How h2 takes an answer.
+/// Responds to a request in h2.
 type Respond = h2::server::SendResponse<prost::bytes::Bytes>;
 
 /// A server of HTTP/2 that answers every call in this way.
@@ -193,7 +190,7 @@ async fn http2_without_our_service_is_told_from_tollgate_and_so_is_one_that_is_o
     })
     .await;
     let said = tokio::task::spawn_blocking(move || said_of(&other)).await.unwrap();
-    assert!(said.contains("HTTP/2 is spoken at ") && said.contains("but not by Tollgate: see --address"), "{said}");
+    assert!(said.contains("speaks HTTP/2, but is not Tollgate: see --address"), "{said}");
 
     let late = http2(std::mem::forget).await;
     let said = tokio::task::spawn_blocking(move || said_within("1s", &late)).await.unwrap();

@@ -1,5 +1,5 @@
-//! Rules from a management server, with rule sets as Envoy Gateway writes them. Each scenario runs against what
-//! go-control-plane has said (tests/xds/exchanges), and in `make e2e` against itself.
+//! Rules from a management server, with resources as Envoy Gateway writes them. Each scenario runs against recorded
+//! messages of go-control-plane (tests/xds/exchanges), and in `make e2e` against the real one.
 
 use std::os::unix::process::CommandExt as _;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ fn above(key: &str, value: &str, descriptors: Vec<RateLimitDescriptor>) -> RateL
     RateLimitDescriptor { descriptors, ..node(key, value, None) }
 }
 
-/// As Envoy Gateway writes the policy of a route: by header, by address, and what is blocked.
+/// Returns rules as Envoy Gateway writes a route's policy: by header, by address, and with a blocked value.
 pub fn policy(domain: &str, requests: u32) -> RateLimitConfig {
     let shadow = RateLimitDescriptor { shadow_mode: true, ..node("rule-1-match-0", "rule-1-match-0", None) };
     let shadow = RateLimitDescriptor { rate_limit: limit(RateLimitUnit::Hour, 1), ..shadow };
@@ -135,7 +135,7 @@ fn loads(tollgate: &Tollgate, result: &str) -> f64 {
 async fn policies_come_change_and_go(mut management: Management) {
     let tollgate = start(&management, &[FORCE]);
     assert_eq!(tollgate.get("/healthcheck"), (200, "OK".to_owned()), "there may never be a policy");
-    tollgate.must_log("no rules have come from the management server");
+    tollgate.must_log("no rules have been received from the management server");
     tollgate.must_log("connected to the management server");
     assert_eq!(number(&tollgate, "eg/http").await, None);
     assert_eq!((loads(&tollgate, "success"), answers(&tollgate)), (0.0, (0.0, 0.0)));
@@ -174,7 +174,7 @@ async fn nothing_is_served_before_the_first_rules(mut management: Management) {
     let waits = tollgate.must_log("waiting for the first rules from the management server");
     assert_eq!(waits["server"], format!("127.0.0.1:{}", management.port));
     assert_eq!(waits["node"], "envoy-ratelimit");
-    let reason = "not serving: no rules have come from the management server yet";
+    let reason = "not serving: no rules have been received from the management server yet";
     wait_until("health says so", || tollgate.get("/healthcheck") == (500, reason.to_owned()));
     let refused = tollgate.ask(request("eg/http", &[&[(HOST, HOST)]])).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::Unavailable);
@@ -182,7 +182,7 @@ async fn nothing_is_served_before_the_first_rules(mut management: Management) {
     let mut wrong = policy("eg/http", 1);
     wrong.domain.clear();
     management.set("1", &[wrong]).await;
-    let reason = "not serving: the rules are refused, and the log says why";
+    let reason = "not serving: the rules are rejected, see the log";
     wait_until("health says so", || tollgate.get("/healthcheck") == (500, reason.to_owned()));
     management.set("2", &[policy("eg/http", 1)]).await;
     tollgate.must_log("tollgate is up");
@@ -202,7 +202,7 @@ async fn what_is_refused_leaves_the_last_good_in_force_until_it_is_mended(mut ma
     wait_until("it is refused", || !management.refusals().is_empty());
     let reason = "eg/https: descriptors[0].descriptors[2].rate_limit.unit: is missing";
     assert!(management.refusals()[0].starts_with(reason), "{:?}", management.refusals());
-    let told = tollgate.must_log("changed rules are refused");
+    let told = tollgate.must_log("changed rules are rejected");
     assert!(told["message"].as_str().unwrap().contains(reason), "{told}");
     assert_eq!(number(&tollgate, "eg/http").await, Some(3));
 
@@ -230,7 +230,7 @@ async fn refusals_that_differ_each_time_are_logged_once_a_while_and_versions_are
     until_number(&tollgate, "eg/http", Some(3)).await;
     assert_eq!(loads(&tollgate, "error"), REFUSED as f64);
     let lines: Vec<String> = tollgate.logs().iter().map(ToString::to_string).collect();
-    let told = lines.iter().filter(|line| line.contains("changed rules are refused")).count();
+    let told = lines.iter().filter(|line| line.contains("changed rules are rejected")).count();
     assert!((1..REFUSED / 5).contains(&told), "{told} lines");
     assert!(lines.iter().all(|line| line.len() < 5_000), "versions are cut");
     let (_, metrics) = tollgate.get("/metrics");
@@ -250,16 +250,16 @@ async fn a_restarted_server_may_know_nothing_at_first(mut management: Management
     assert_eq!(tollgate.metric("tollgate_xds_connected"), 0.0);
     assert_eq!(tollgate.get("/healthcheck").0, 200);
 
-    // It counts its versions from 1 again.
+    // Its versions restart at 1.
     management.start().await;
     management.set("1", &[]).await;
-    tollgate.must_log("the management server has not named these since it came back");
+    tollgate.must_log("keeping rules that the management server no longer lists");
     wait_until("it is answered", || answers(&tollgate).0 == 2.0);
     assert_eq!(number(&tollgate, "eg/http").await, Some(3));
     management.set("2", &[policy("eg/http", 4)]).await;
     until_number(&tollgate, "eg/http", Some(4)).await;
     assert_eq!(number(&tollgate, "eg/https").await, Some(5));
-    // What it has named itself is gone when it leaves it out.
+    // A resource that this server has named itself is removed at once when it is omitted.
     management.set("3", &[policy("eg/http", 4), policy("eg/https", 6)]).await;
     until_number(&tollgate, "eg/https", Some(6)).await;
     management.set("4", &[policy("eg/https", 6)]).await;
@@ -296,7 +296,7 @@ async fn the_same_in_another_order_is_no_change(mut management: Management) {
 
 async fn health_wants_a_domain_where_it_is_told_to(mut management: Management) {
     let tollgate = start(&management, &[FORCE, "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true"]);
-    let reason = "not serving: the rules have no domain, and HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED wants one";
+    let reason = "not serving: the rules have no domain, but HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED requires one";
     let ready = async |is_ready: bool| {
         let (http, grpc) = match is_ready {
             true => ((200, "OK".to_owned()), ServingStatus::Serving),
@@ -308,7 +308,7 @@ async fn health_wants_a_domain_where_it_is_told_to(mut management: Management) {
     ready(false).await;
     management.set("1", &[policy("eg/http", 3)]).await;
     ready(true).await;
-    // What is refused takes no domain away.
+    // A rejected response removes no domain.
     let mut wrong = policy("eg/http", 3);
     wrong.domain.clear();
     management.set("2", &[wrong]).await;
@@ -316,7 +316,7 @@ async fn health_wants_a_domain_where_it_is_told_to(mut management: Management) {
     ready(true).await;
     management.set("3", &[]).await;
     ready(false).await;
-    // It answers nevertheless: there is nothing to limit.
+    // It still answers: there is nothing to limit.
     assert_eq!(number(&tollgate, "eg/http").await, None);
     management.set("4", &[policy("eg/http", 4)]).await;
     ready(true).await;
@@ -338,7 +338,8 @@ const UNITS: [(RateLimitUnit, Unit); 7] = [
     (RateLimitUnit::Year, Unit::Year),
 ];
 
-/// What a policy alone does not say: every unit, quotas, names and replacing, unlimited, wildcards, metadata.
+/// Returns rules with the features that a policy lacks: every unit, quotas, names and replacing, unlimited, wildcards,
+/// metadata.
 fn everything() -> RateLimitConfig {
     let units = UNITS.map(|(unit, _)| node("unit", unit.as_str_name(), limit(unit, 7)));
     let quota =
@@ -391,7 +392,7 @@ async fn all_that_a_resource_can_say_is_in_force(mut management: Management) {
     second.name = "second".into();
     management.set("2", &[everything(), second]).await;
     wait_until("it is refused", || !management.refusals().is_empty());
-    let reason = "second: domain: \"all\" is already the domain of all; one resource holds a domain, unless";
+    let reason = "second: domain: \"all\" is already the domain of all; a domain must be in one resource, unless";
     assert!(management.refusals()[0].starts_with(reason), "{:?}", management.refusals());
     management.finish().await;
 }
@@ -411,7 +412,7 @@ async fn a_policy_that_matches_128_headers_at_once_is_in_force(mut management: M
     management.set("1", &[config]).await;
     tollgate.must_log("tollgate is up");
     let all: Vec<(&str, &str)> = [HOST].into_iter().chain(headers.iter().map(|it| &**it)).map(|it| (it, it)).collect();
-    // Beside as many rules as a policy may have, which do not match so much.
+    // Next to as many rules as a policy can have, which match less.
     let others = all[..2].to_vec();
     let descriptors: Vec<_> = std::iter::once(&*all).chain((1..256).map(|_| &*others)).collect();
     for expected in [Code::Ok, Code::OverLimit] {
@@ -422,7 +423,7 @@ async fn a_policy_that_matches_128_headers_at_once_is_in_force(mut management: M
     management.finish().await;
 }
 
-/// As a client of its own, of a server at this port.
+/// Follows a server at this port as a separate client.
 fn follow(port: u16) -> mpsc::UnboundedReceiver<Event> {
     follow_until(port, Arc::new(Notify::new()))
 }
@@ -479,7 +480,7 @@ async fn a_hangup_while_rules_are_put_in_force_forgets_none_of_them() {
 async fn a_server_that_falls_silent_is_noticed() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut events = follow(listener.local_addr().unwrap().port());
-    // It takes what comes, as the system of a process that hangs does.
+    // The connection is accepted, as the system does for a process that hangs.
     let _connection = listener.accept().await.unwrap();
     let lost = async {
         loop {
@@ -497,9 +498,9 @@ fn what_there_is_instead_of_a_management_server_is_told() {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let other = Tollgate::start("{domain: shop, descriptors: [{key: user}]}", &[]);
     for (port, told) in [
-        (nobody, "nobody listens there: is the management server running? see CONFIG_GRPC_XDS_SERVER_URL"),
-        (other.http_port, "HTTP/1.1 is spoken there, not gRPC: see CONFIG_GRPC_XDS_SERVER_URL"),
-        (other.grpc_port, "it refuses the stream"),
+        (nobody, "connection refused: is the management server running? see CONFIG_GRPC_XDS_SERVER_URL"),
+        (other.http_port, "the port speaks HTTP/1.1, not gRPC: see CONFIG_GRPC_XDS_SERVER_URL"),
+        (other.grpc_port, "the server rejected the stream"),
     ] {
         let server = format!("CONFIG_GRPC_XDS_SERVER_URL=127.0.0.1:{port}");
         let tollgate = Tollgate::start_until("listening", command(), &["CONFIG_TYPE=GRPC_XDS_SOTW", &server]);
@@ -522,7 +523,7 @@ fn tls(authority: &Authority, client: Option<&Pair>) -> Vec<String> {
     settings
 }
 
-/// A Tollgate stands for the server: it speaks TLS, wants a certificate, and knows no streams of rules.
+/// A Tollgate acts as the server: it uses TLS, requires a certificate, and does not serve rules.
 #[test]
 fn tls_is_mutual_and_what_is_wrong_with_it_is_told() {
     let (authority, other) = (Authority::new("ours"), Authority::new("others"));
@@ -534,12 +535,12 @@ fn tls_is_mutual_and_what_is_wrong_with_it_is_told() {
     let (secure, plain) = (Tollgate::start(rules, &settings), Tollgate::start(rules, &[]));
     let other_name = vec!["CONFIG_GRPC_XDS_SERVER_TLS_SAN=envoy-gateway".to_owned()];
     for (server, settings, told) in [
-        (&secure, tls(&authority, Some(&pair)), "it refuses the stream"),
+        (&secure, tls(&authority, Some(&pair)), "the server rejected the stream"),
         (&secure, tls(&other, Some(&pair)), "an authority in CONFIG_GRPC_XDS_SERVER_TLS_CACERT must have signed it"),
         (&secure, tls(&authority, None), "does it trust CONFIG_GRPC_XDS_CLIENT_TLS_CERT?"),
         (&secure, tls(&authority, Some(&stranger)), "does it trust CONFIG_GRPC_XDS_CLIENT_TLS_CERT?"),
         (&secure, [tls(&authority, Some(&pair)), other_name].concat(), "a name that it has into CONFIG_GRPC_XDS_"),
-        (&secure, Vec::new(), "TLS is spoken there: set CONFIG_GRPC_XDS_SERVER_USE_TLS=true"),
+        (&secure, Vec::new(), "the port uses TLS: set CONFIG_GRPC_XDS_SERVER_USE_TLS=true"),
         (&plain, tls(&authority, Some(&pair)), "unset CONFIG_GRPC_XDS_SERVER_USE_TLS"),
     ] {
         let server = format!("CONFIG_GRPC_XDS_SERVER_URL=localhost:{}", server.grpc_port);
@@ -579,7 +580,7 @@ async fn rules_come_over_mutual_tls() {
 /// closed while its controller is away.
 #[tokio::test]
 async fn started_as_ratelimit_a_healthy_process_fails_calls_until_the_first_rules_come() {
-    // Nobody is there.
+    // No process listens there.
     let server = format!("CONFIG_GRPC_XDS_SERVER_URL={}", Redis::stopped().tcp_address());
     for (program, settings, passes) in [
         ("/bin/ratelimit", &[][..], false),
@@ -601,7 +602,9 @@ async fn started_as_ratelimit_a_healthy_process_fails_calls_until_the_first_rule
                 let refused = answer.unwrap_err();
                 let said = (refused.code(), refused.message());
                 assert_eq!(said, (tonic::Code::Unavailable, "no rules are in force yet"), "{program} {settings:?}");
-                tollgate.must_log("no rules have come from the management server yet: calls fail (FAILURE_MODE=error)");
+                tollgate.must_log(
+                    "no rules have been received from the management server yet: calls fail (FAILURE_MODE=error)",
+                );
             }
         }
     }

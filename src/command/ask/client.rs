@@ -95,7 +95,7 @@ impl Service {
             message => anyhow!("{message}"),
         };
         if status.code() == Code::Unimplemented {
-            return said.context(format!("HTTP/2 is spoken at {}, but not by Tollgate: see --address", self.address));
+            return said.context(format!("{} speaks HTTP/2, but is not Tollgate: see --address", self.address));
         }
         // A status that the service has sent has no source on this side.
         if std::error::Error::source(status).is_none() {
@@ -162,9 +162,9 @@ fn host_and_port(address: &str) -> Result<String, String> {
     };
     match scheme {
         _ if right == address => Ok(right),
-        Some("http") => Err(format!("gRPC needs no http:// in front: write {right}")),
-        Some("https") => Err(format!("gRPC needs no https:// in front: write {right}, and --tls beside it")),
-        Some(_) => Err(format!("gRPC needs no scheme in front: write {right}")),
+        Some("http") => Err(format!("the address takes no http://: write {right}")),
+        Some("https") => Err(format!("the address takes no https://: write {right} and --tls")),
+        Some(_) => Err(format!("the address takes no scheme: write {right}")),
         None => Err(format!("not host:port: write {right}")),
     }
 }
@@ -172,25 +172,25 @@ fn host_and_port(address: &str) -> Result<String, String> {
 fn explained(address: &str, found: &Found) -> String {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
     match found {
-        Found::UnknownHost => format!("there is no host {host}: see --address"),
-        Found::Nobody => format!("nobody listens at {address}: is the service running? see --address"),
+        Found::UnknownHost => format!("the host name {host} does not resolve: see --address"),
+        Found::Nobody => format!("connection to {address} refused: is the service running? see --address"),
         Found::Unreachable(error) => format!("cannot reach {address}: {error}"),
         Found::Tls => format!(
-            "TLS is spoken at {address}: write --tls, and --ca FILE where no authority of this machine has signed its \
+            "{address} uses TLS: write --tls, and --ca FILE if this machine does not trust the authority of its \
              certificate"
         ),
-        Found::Http if port == "8081" => format!("HTTP/1.1 is spoken at {address}, not gRPC: see --address"),
+        Found::Http if port == "8081" => format!("{address} speaks HTTP/1.1, not gRPC: see --address"),
         Found::Http => format!(
-            "HTTP/1.1 is spoken at {address}, not gRPC: Tollgate's port for gRPC is GRPC_PORT, 8081 unless it is set; \
+            "{address} speaks HTTP/1.1, not gRPC: Tollgate's port for gRPC is GRPC_PORT, 8081 unless it is set; \
              for example --address {host}:8081"
         ),
-        Found::Redis => format!("Redis is at {address}, not Tollgate: for example --address {host}:8081"),
+        Found::Redis => format!("{address} is Redis, not Tollgate: for example --address {host}:8081"),
         Found::Other(said) => {
-            format!("something else than gRPC is spoken at {address}, which says {said:?}: see --address")
+            format!("{address} speaks another protocol than gRPC; it sends {said:?}: see --address")
         }
-        Found::Silent => format!("{address} takes connections and says nothing: is that Tollgate? see --address"),
-        Found::Closes => format!("{address} closes connections without a word: is that Tollgate? see --address"),
-        Found::Http2 => format!("HTTP/2 is spoken at {address}, but no call is answered"),
+        Found::Silent => format!("{address} accepts connections and sends nothing: is that Tollgate? see --address"),
+        Found::Closes => format!("{address} closes connections without an answer: is that Tollgate? see --address"),
+        Found::Http2 => format!("{address} speaks HTTP/2, but answers no call"),
     }
 }
 
@@ -198,11 +198,13 @@ fn explained(address: &str, found: &Found) -> String {
 fn of_handshake(address: &str, error: &HandshakeError) -> String {
     let advice = match error {
         HandshakeError::PlainText => {
-            return format!("no TLS is spoken at {address}: leave --tls, --ca and --cert away");
+            return format!("{address} does not use TLS: omit --tls, --ca and --cert");
         }
-        HandshakeError::Untrusted(_) => "name the authority that has signed it: --ca FILE",
-        HandshakeError::WrongName(_) => "name the service as its certificate does: --server-name NAME",
-        HandshakeError::Refused(_) => "it wants a certificate of an authority that it trusts: --cert FILE, --key FILE",
+        HandshakeError::Untrusted(_) => "name the authority that signed it: --ca FILE",
+        HandshakeError::WrongName(_) => "write a name that its certificate has: --server-name NAME",
+        HandshakeError::Refused(_) => {
+            "the service requires a certificate from an authority that it trusts: --cert FILE, --key FILE"
+        }
         HandshakeError::NothingInCommon(_) => "is that Tollgate's port for gRPC? see --address",
         HandshakeError::Expired(_)
         | HandshakeError::Timeout

@@ -85,7 +85,7 @@ pub(crate) async fn run(explain: Explain) -> anyhow::Result<ExitCode> {
     let _logs = telemetry::init(&LogLevels::of_command(&[redis::LOG_TARGET]), LogFormat::Text);
     let descriptors = explain.entries.split(|word| word == "+").map(inspect::entries).collect::<Result<Vec<_>, _>>()?;
     if descriptors.iter().any(Vec::is_empty) {
-        bail!("a descriptor has one entry at least: write KEY=VALUE before and after each +");
+        bail!("a descriptor needs at least one entry: write KEY=VALUE before and after each +");
     }
     let explanation = match &explain.address {
         Some(address) => explain.by_service(address, &descriptors).await?,
@@ -134,7 +134,9 @@ impl Explain {
         let plan = Plan::adjusted(&options, (&rules, Some(&adjustments)), &request, names).peek();
         Ok(match redis {
             _ if !explanation.reads() => explanation,
-            None => explanation.without_state("counters in memory are the service's own: ask it, see --address"),
+            None => {
+                explanation.without_state("counters are in the memory of the service: ask the service, see --address")
+            }
             Some(redis) => with_redis(explanation, plan, redis).await?,
         })
     }
@@ -143,7 +145,7 @@ impl Explain {
         let port = AdminPort { address, token: self.admin_token.as_deref(), timeout: self.timeout };
         match port.get(&self.query(descriptors)).await? {
             Some(explanation) => Ok(explanation),
-            None => bail!("{address} explains nothing: start the service with ADMIN_API=true"),
+            None => bail!("{address} does not serve /explain: start the service with ADMIN_API=true"),
         }
     }
 
@@ -178,6 +180,6 @@ async fn with_redis(explanation: Explanation, plan: Plan<'_>, redis: RedisConfig
             explanation.answered(&decision, &next_after_ms)
         }
         Err(StoreError::Down(cause)) => explanation.without_state(&format!("Redis is down, {cause}")),
-        Err(error) => explanation.without_state(&format!("Redis does not say: {error}")),
+        Err(error) => explanation.without_state(&format!("Redis did not answer: {error}")),
     })
 }

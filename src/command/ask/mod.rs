@@ -89,7 +89,7 @@ pub(crate) async fn run(ask: Ask) -> anyhow::Result<ExitCode> {
 
 fn hits(text: &str) -> Result<u64, String> {
     if let Some(hits) = text.strip_prefix('-') {
-        return Err(format!("hits are never negative: to refund them, write --refund --hits {hits}"));
+        return Err(format!("hits cannot be negative: to refund them, write --refund --hits {hits}"));
     }
     text.parse().map_err(|error: std::num::ParseIntError| error.to_string())
 }

@@ -65,7 +65,7 @@ impl Secrecy {
         let identity = file("--cert", &self.cert).zip(file("--key", &self.key));
         let name = self.server_name.as_deref().unwrap_or(host);
         let name = ServerName::try_from(name.to_owned());
-        let name = name.map_err(|_| anyhow!("no certificate has such a name: write --server-name NAME"))?;
+        let name = name.map_err(|_| anyhow!("a certificate cannot have this name: write --server-name NAME"))?;
         secret(trusted, identity, name)
     }
 

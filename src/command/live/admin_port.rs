@@ -52,7 +52,10 @@ impl Administered {
         let query = form_urlencoded::Serializer::new(String::new()).extend_pairs(query).finish();
         match self.port().get(&format!("/top?{query}")).await? {
             Some(answer) => Ok(answer),
-            None => bail!("{} tells no keys: start the service with ADMIN_API=true and TOP_KEYS=true", self.address),
+            None => bail!(
+                "{} does not serve the top keys: start the service with ADMIN_API=true and TOP_KEYS=true",
+                self.address
+            ),
         }
     }
 
@@ -83,7 +86,7 @@ impl Administered {
             }
             query.extend_pairs(wanted.entries.iter().map(|(key, value)| ("key", format!("{key}={value}"))));
             let Some(answer) = port.get::<UsageAnswer>(&format!("/usage?{}", query.finish())).await? else {
-                bail!("{} tells no usage: start the service with ADMIN_API=true", self.address);
+                bail!("{} does not serve usage: start the service with ADMIN_API=true", self.address);
             };
             cursor.clone_from(&answer.cursor);
             statement.add(answer);
@@ -100,7 +103,7 @@ impl Administered {
     pub(crate) async fn replicas(&self) -> anyhow::Result<FleetReport> {
         match self.port().get("/replicas").await? {
             Some(report) => Ok(report),
-            None => bail!("{} tells of no replicas: start the service with ADMIN_API=true", self.address),
+            None => bail!("{} does not list its instances: start the service with ADMIN_API=true", self.address),
         }
     }
 
@@ -146,19 +149,20 @@ impl AdminPort<'_> {
         let Ok(response) = sender.send_request(request).await else { bail!(no_http(host)) };
         let status = response.status();
         let body = Limited::new(response.into_body(), MOST_BYTES).collect().await;
-        let body = body.map_err(|error| anyhow!("{host} broke off its answer: {error}"))?.to_bytes();
+        let body =
+            body.map_err(|error| anyhow!("{host} closed the connection during its response: {error}"))?.to_bytes();
         match status {
             StatusCode::OK => serde_json::from_slice(&body)
                 .map(Some)
-                .with_context(|| format!("{host} answers in words of another version than this command's")),
+                .with_context(|| format!("{host} sent a response that this version of the command cannot read")),
             StatusCode::NOT_FOUND => Ok(None),
             StatusCode::CONFLICT => {
                 bail!(BeginAgain(format!("{host}: {status}: {}", String::from_utf8_lossy(&body))))
             }
             StatusCode::UNAUTHORIZED if self.token.is_some() => {
-                bail!("the ADMIN_TOKEN that was given is not that of {host}")
+                bail!("{host} does not accept this ADMIN_TOKEN")
             }
-            StatusCode::UNAUTHORIZED => bail!("{host} wants its ADMIN_TOKEN: set that variable, or --admin-token"),
+            StatusCode::UNAUTHORIZED => bail!("{host} requires its ADMIN_TOKEN: set that variable, or --admin-token"),
             status => bail!("{host}: {status}: {}", String::from_utf8_lossy(&body)),
         }
     }
@@ -167,9 +171,9 @@ impl AdminPort<'_> {
     async fn unreachable(&self, host: &str) -> String {
         let port = "--address names the HTTP port of the service (PORT), for example http://localhost:8080";
         match probe::probe(host, self.timeout).await {
-            Found::UnknownHost => format!("there is no host and port {host}; {port}"),
+            Found::UnknownHost => format!("{host} is not a host and port; {port}"),
             Found::Unreachable(error) => format!("{host} cannot be reached, {error}; {port}"),
-            _ => format!("nobody listens at {host}: is the service running? {port}"),
+            _ => format!("connection to {host} refused: is the service running? {port}"),
         }
     }
 }

@@ -49,7 +49,7 @@ pub(crate) async fn run(bans: Bans) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if banned.is_empty() {
-        println!("no one is banned, of the {KEYS} keys that are denied most (rules: {})", answer.rules);
+        println!("none of the {KEYS} most denied keys is banned (rules: {})", answer.rules);
     }
     for key in banned {
         println!("{:>10}  {}", descriptor::wait(key.banned_ms.unwrap_or_default()), name(key));

@@ -244,9 +244,9 @@ impl Of {
 impl End {
     async fn run(self) -> anyhow::Result<ExitCode> {
         let End { id, said: Said { why, who }, place } = self;
-        let id = Id::parse(&id).ok_or_else(|| anyhow!("no adjustment has such an id: see tollgate adjustments"))?;
+        let id = Id::parse(&id).ok_or_else(|| anyhow!("no adjustment has this id: see tollgate adjustments"))?;
         place.adjustments()?.end(&id, By { who: &who, why: &why, role: ROLE }).await?;
-        println!("{id} is ended");
+        println!("ended {id}");
         Ok(ExitCode::SUCCESS)
     }
 }
@@ -259,7 +259,10 @@ impl Place {
     /// Creates the part of the service that handles adjustments. It decides no requests here.
     fn adjustments(&self) -> anyhow::Result<adjustment::Adjustments<MemoryStore>> {
         let Some(redis) = self.store.redis()? else {
-            bail!("adjustments in memory are the service's own: set REDIS_URL, or ask the service (see ADMIN_API)");
+            bail!(
+                "adjustments are in the memory of the service: set REDIS_URL, or use the service's HTTP API (see \
+                 ADMIN_API)"
+            );
         };
         let rules = load::load(&self.rules.sources()?, &self.reading.load_options())?.rules;
         let metrics = Arc::new(Metrics::new(1.0)?);

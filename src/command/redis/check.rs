@@ -25,14 +25,14 @@ pub(crate) async fn run(cli: &clap::Command, check: &Check, environment: &Enviro
         return Ok(ExitCode::FAILURE);
     }
     let Some(config) = store? else {
-        bail!("counters live in the memory of the service, and in no Redis: set REDIS_URL");
+        bail!("counters are in the memory of the service, not in Redis: set REDIS_URL");
     };
     let found = examine(config).await?;
     match check.format {
         Format::Text => print_text(&found),
         Format::Json => print_json(&found),
         Format::Github | Format::Sarif => {
-            bail!("--redis has no place in a file to point at: use --format text or json")
+            bail!("--redis has no file positions to report: use --format text or json")
         }
     }
     let is_good = found.errors().next().is_none() && (found.warnings().next().is_none() || !check.strict);
@@ -64,7 +64,7 @@ fn print_server(found: &Server) {
         0.. => format!("{ms} ms ahead of this machine's"),
         _ => format!("{} ms behind this machine's", -ms),
     });
-    let latency = found.latency_us.map(|(median, most)| format!("{median} us in the middle, {most} us at the most"));
+    let latency = found.latency_us.map(|(median, most)| format!("median {median} us, maximum {most} us"));
     print_lines(&[
         ("server", found.server.clone()),
         ("slots", found.slots.map(|slots| slots.to_string())),

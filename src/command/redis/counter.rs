@@ -107,12 +107,14 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
     let (asked, which) = match command {
         Command::Get(get) => (if get.replica { Asked::Replica } else { Asked::Store(Action::Get) }, get.which),
         Command::Reset(reset) if reset.replica => {
-            bail!("a replica takes no writes, and would lose them: leave --replica out, the master is reset")
+            bail!("a replica accepts no writes: omit --replica to reset the counter on the master")
         }
         Command::Reset(reset) => (Asked::Store(Action::Reset), reset.which),
     };
     let Some(redis) = which.store.redis()? else {
-        bail!("counters in memory are the service's own: set REDIS_URL, or ask the service itself (see ADMIN_API)");
+        bail!(
+            "counters are in the memory of the service: set REDIS_URL, or use the service's HTTP API (see ADMIN_API)"
+        );
     };
     let rules = load::load(&which.rules.sources()?, &which.reading.load_options())?.rules;
     let timeout = redis.timeout;

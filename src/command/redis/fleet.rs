@@ -101,12 +101,13 @@ fn table(report: &FleetReport) -> String {
         line(if *differs { "!" } else { " " }, [version, state.name(), rules, &since, &age(*uptime_ms), &heard, id]);
     }
     if let Some(why) = &report.unavailable {
-        let _ = writeln!(text, "the store does not tell of replicas ({}): others may be missing", printable(why));
+        let _ =
+            writeln!(text, "cannot read the other instances from the store ({}): some may be missing", printable(why));
     }
     if let Some(ms) = report.rules_differ_ms {
-        let _ = writeln!(text, "replicas have different rules, for {} at least", age(ms));
+        let _ = writeln!(text, "the instances have had different rules for at least {}", age(ms));
     } else if report.replicas.iter().any(|line| line.rules.is_none() && line.state != ReplicaState::Draining) {
-        let _ = writeln!(text, "not all replicas have rules");
+        let _ = writeln!(text, "some instances have no rules");
     }
     text
 }
@@ -136,6 +137,6 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].starts_with("  0.1.0 ") && lines[1].ends_with("  answers  toll-1"), "{text}");
         assert!(lines[2].starts_with("! 0.1.0 ") && lines[2].ends_with(r" 1s ago  toll-2\u{1b}[2J"), "{text}");
-        assert_eq!(lines[3], "replicas have different rules, for 61s at least");
+        assert_eq!(lines[3], "the instances have had different rules for at least 61s");
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Check {
     #[arg(long)]
     pub(crate) strict: bool,
 
-    /// Files or folders of the rules in force: show the differences, and which counters start afresh. May be given
+    /// Files or folders of the rules in force: show the differences, and which counters are reset. May be given
     /// several times; - is standard input.
     #[arg(long, value_name = "OLD")]
     against: Vec<PathBuf>,
@@ -57,7 +57,7 @@ pub(crate) struct Check {
 pub(crate) fn run(check: &Check) -> anyhow::Result<ExitCode> {
     let options = check.reading.load_options();
     if is_standard_input(&check.paths) && is_standard_input(&check.against) {
-        bail!("standard input is read once: write a file for PATHS or for --against");
+        bail!("standard input can only be read once: name a file for PATHS or for --against");
     }
     let mut texts = HashMap::new();
     let mut load = |paths: &[PathBuf]| load(paths, &options, &mut texts);

@@ -67,22 +67,22 @@ pub(crate) fn run(promote: &Promote) -> anyhow::Result<ExitCode> {
     let swap = Swap::new(&promote.rules.sources()?, &candidates)?;
     let options = promote.reading.load_options();
     let seen = Fingerprint::of(&candidates);
-    let new = load::load(&candidates, &options).context("the candidates are refused")?.rules;
+    let new = load::load(&candidates, &options).context("the candidates are invalid")?.rules;
     if let Some(expected) = &promote.expect {
-        ensure!(new.version() == expected, "the candidates are of version {}, not {expected}", new.version());
+        ensure!(new.version() == expected, "the candidates have version {}, not {expected}", new.version());
     }
     // Unreadable rules may be replaced as well.
     let old = load::load(&promote.rules.sources()?, &options).map(|loaded| loaded.rules).ok();
     if old.as_ref().is_some_and(|old| old.version() == new.version()) {
-        println!("{} already says what {} says", swap.rules.display(), swap.candidates.display());
+        println!("{} and {} are identical", swap.rules.display(), swap.candidates.display());
         return Ok(ExitCode::SUCCESS);
     }
     let staged = Staged::copy(&swap, &options)?;
     staged.check_beside(&promote.served(), &options)?;
-    ensure!(Fingerprint::of(&candidates) == seen, "the candidates have just changed: try again when that is done");
+    ensure!(Fingerprint::of(&candidates) == seen, "the candidates are changing: try again when they are complete");
     let kept = staged.promote()?;
     let (rules, candidates) = (swap.rules.display(), swap.candidates.display());
-    println!("{rules} is what {candidates} is; the old rules are in {}", kept.display());
+    println!("{rules} now has the rules of {candidates}; the previous rules are in {}", kept.display());
     if let Some(old) = old {
         print!("{}", Summary::of(&old, &new));
     }
@@ -101,19 +101,18 @@ impl Swap {
     fn new(rules: &Sources, candidates: &Sources) -> anyhow::Result<Swap> {
         let (rules, candidates) = (only(rules, "RULES")?, only(candidates, "CANDIDATE_RULES")?);
         if rules.starts_with(&candidates) || candidates.starts_with(&rules) {
-            bail!("{} and {} must lie apart", rules.display(), candidates.display());
+            bail!("{} and {} must not contain each other", rules.display(), candidates.display());
         }
         if rules.is_dir() != candidates.is_dir() {
             bail!("{} and {} must be two files or two folders", rules.display(), candidates.display());
         }
         if !candidates.is_dir() && !candidates.is_file() {
-            bail!("{} is no plain file", candidates.display());
+            bail!("{} is not a regular file", candidates.display());
         }
         // The files in such a folder are links that Kubernetes manages.
         if rules.join("..data").exists() {
             bail!(
-                "{} is a mounted ConfigMap or Secret, which cannot be written here: put the text of the candidates \
-                 into its manifest",
+                "{} is a mounted ConfigMap or Secret, which is read-only: copy the candidates into its manifest",
                 rules.display()
             );
         }
@@ -137,7 +136,7 @@ impl Swap {
 /// Returns the only path, with links resolved.
 fn only(sources: &Sources, setting: &str) -> anyhow::Result<PathBuf> {
     let [path] = &sources.paths[..] else {
-        bail!("{setting} names several paths, of which one cannot take the place of the others: copy them by hand");
+        bail!("{setting} names several paths, which promote cannot replace: copy the files by hand");
     };
     path.canonicalize().with_context(|| format!("{} cannot be read", path.display()))
 }
@@ -152,11 +151,11 @@ impl<'s> Staged<'s> {
     /// Copies the candidates, and reads the copy as the service will.
     fn copy(swap: &'s Swap, options: &LoadOptions) -> anyhow::Result<Staged<'s>> {
         let path = swap.beside("next");
-        ensure!(!path.exists(), "{} is there already: try again", path.display());
+        ensure!(!path.exists(), "{} exists already: try again", path.display());
         let staged = Staged { swap, path };
         staged.copy_files()?;
         let sources = Sources { paths: vec![staged.path.clone()] };
-        load::load(&sources, options).context("the copy of the candidates is refused")?;
+        load::load(&sources, options).context("the copy of the candidates is invalid")?;
         Ok(staged)
     }
 
@@ -238,8 +237,7 @@ impl Drop for Staged<'_> {
 
 fn not_written(rules: &Path) -> String {
     format!(
-        "{} cannot be replaced here. Where it is part of an image, a volume of its own or read-only, change it where \
-         it comes from",
+        "cannot replace {}. If it is part of an image, a mount point or read-only, change it at its source",
         rules.display()
     )
 }

@@ -128,10 +128,10 @@ pub(crate) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
     allow_huge_pages();
     let standard_inputs = replay.logs.iter().filter(|log| *log == Path::new(STDIN)).count();
     if standard_inputs > 1 {
-        bail!("standard input is read once: name - once");
+        bail!("standard input can only be read once: name - once");
     }
     if standard_inputs > 0 && replay.suggest.is_some() {
-        bail!("--suggest reads logs several times: write standard input into a file");
+        bail!("--suggest reads the logs several times: write standard input to a file");
     }
     let new = replay.load(&replay.rules.sources()?)?;
     if let Some(name) = &replay.rule
@@ -143,7 +143,7 @@ pub(crate) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
         [] => None,
         paths => {
             let old = replay.load(&Sources { paths: paths.to_vec() });
-            Some(old.context("the rules of --against are refused")?)
+            Some(old.context("the rules of --against are invalid")?)
         }
     };
     let report = replay.report(&new, old.as_ref())?;

@@ -94,7 +94,7 @@ impl Written {
         let Some(given) = &self.id else { return Some(fresh()) };
         let id = Id::parse(given);
         if id.is_none() {
-            mistakes.add("id: up to 64 letters, digits, dots, dashes and underscores, or leave it out");
+            mistakes.add("id: use up to 64 letters, digits, dots, dashes and underscores, or omit it");
         }
         id
     }
@@ -105,7 +105,8 @@ impl Written {
         add_words(&self.who, &self.why, mistakes);
         let effect = effect?;
         if matches!(effect, Effect::Number(_)) && matches!(target, Some(Target::All | Target::Domain(_))) {
-            mistakes.add("number: name a rule or the entries of one descriptor; effect scale changes many limits");
+            mistakes
+                .add("number: name a rule or the entries of one descriptor; use effect scale to change many limits");
         }
         Some(Content { target: target?, effect, who: self.who.clone(), why: self.why.clone() })
     }
@@ -125,15 +126,15 @@ impl Written {
                 if *everything {
                     return Some(Target::All);
                 }
-                mistakes.add("domain: name one, or say \"everything\": true where it is for every limit");
+                mistakes.add("domain: name one, or write \"everything\": true to select every limit");
             }
-            _ if *everything => mistakes.add("everything: leave it out where there is a domain, a rule or entries"),
+            _ if *everything => mistakes.add("everything: omit it if there is a domain, a rule or entries"),
             (Some(domain), _, _) if domain.is_empty() => mistakes.add("domain: a name"),
-            (None, ..) => mistakes.add("domain: say in which the rule or the descriptor is"),
+            (None, ..) => mistakes.add("domain: name the domain of the rule or descriptor"),
             (Some(domain), None, entries) if entries.is_empty() => return Some(Target::Domain(domain)),
             (Some(domain), None, entries) => return Some(Target::Descriptor { domain, entries }),
             (Some(domain), Some(rule), entries) if entries.is_empty() => return Some(Target::Rule { domain, rule }),
-            _ => mistakes.add("rule or entries, not both: a descriptor of these entries reaches one rule"),
+            _ => mistakes.add("rule or entries: give one of them; a descriptor matches only one rule"),
         }
         None
     }
@@ -141,10 +142,10 @@ impl Written {
     fn effect(&self, mistakes: &mut Mistakes) -> Option<Effect> {
         let Written { effect, share, number, .. } = self;
         if share.is_some() && effect != "scale" {
-            mistakes.add("share: is for effect scale alone");
+            mistakes.add("share: only effect scale takes one");
         }
         if number.is_some() && effect != "number" {
-            mistakes.add("number: is for effect number alone");
+            mistakes.add("number: only effect number takes one");
         }
         match (effect.as_str(), number) {
             ("scale", _) => {
@@ -155,7 +156,7 @@ impl Written {
                 return share.map(Effect::Scale);
             }
             ("number", Some(1..)) => return number.map(Effect::Number),
-            ("number", _) => mistakes.add("number: a whole number from 1 on; effect block lets nothing pass"),
+            ("number", _) => mistakes.add("number: write a whole number of at least 1; effect block denies everything"),
             ("pass", _) => return Some(Effect::Pass),
             ("block", _) => return Some(Effect::Block),
             ("enforce", _) => return Some(Effect::Enforce),
@@ -171,7 +172,7 @@ impl Written {
         let is_whole = |lasts: &Duration| lasts.subsec_nanos().is_multiple_of(1_000_000);
         let lasts = lasts.filter(|lasts| (shortest..=longest).contains(lasts) && is_whole(lasts));
         if lasts.is_none() {
-            mistakes.add("for: how long it holds, such as \"30m\", from 1s to 7d");
+            mistakes.add("for: write a duration from 1s to 7d, such as \"30m\"");
         }
         lasts
     }
@@ -294,24 +295,26 @@ mod tests {
     #[test]
     fn all_that_is_wrong_is_told_with_what_would_be_right() {
         let all = read("{}").unwrap_err();
-        for part in ["effect: one of scale, number, pass", "who: say who you are", "why: say why", "for: how long"] {
+        for part in
+            ["effect: one of scale, number, pass", "who: say who you are", "why: say why", "for: write a duration"]
+        {
             assert!(all.contains(part), "{all}");
         }
         let good = r#""who": "ann", "why": "a sale", "for": "30m""#;
         for (rest, wrong) in [
             (r#""effect": "scale", "share": "10""#, "share: a share such as"),
-            (r#""effect": "pass", "share": "10%""#, "share: is for effect scale alone"),
-            (r#""effect": "number", "number": 0, "domain": "shop", "rule": "user""#, "effect block lets nothing pass"),
+            (r#""effect": "pass", "share": "10%""#, "share: only effect scale takes one"),
+            (r#""effect": "number", "number": 0, "domain": "shop", "rule": "user""#, "effect block denies everything"),
             (r#""effect": "number", "number": 5, "domain": "shop""#, "name a rule or the entries"),
-            (r#""effect": "pass", "rule": "user""#, "domain: say in which"),
+            (r#""effect": "pass", "rule": "user""#, "domain: name the domain"),
             (r#""effect": "pass", "domain": """#, "domain: a name"),
-            (r#""effect": "block""#, "domain: name one, or say \"everything\": true"),
-            (r#""effect": "pass", "everything": true, "domain": "shop""#, "everything: leave it out"),
+            (r#""effect": "block""#, "domain: name one, or write \"everything\": true"),
+            (r#""effect": "pass", "everything": true, "domain": "shop""#, "everything: omit it"),
             (
                 r#""effect": "pass", "domain": "shop", "rule": "user", "entries": [{"key": "user", "value": "ann"}]"#,
-                "rule or entries, not both",
+                "rule or entries: give one of them",
             ),
-            (r#""effect": "pass", "everything": true, "id": "a b""#, "id: up to 64 letters"),
+            (r#""effect": "pass", "everything": true, "id": "a b""#, "id: use up to 64 letters"),
             (r#""effect": "pass", "until": "tomorrow""#, "unknown field `until`"),
         ] {
             let said = read(&format!("{{{rest}, {good}}}")).unwrap_err();
@@ -320,7 +323,7 @@ mod tests {
         for lasts in ["", "5", "999ms", "8d", "1s 1us"] {
             let json =
                 format!(r#"{{"effect": "pass", "domain": "a", "who": "ann", "why": "a sale", "for": "{lasts}"}}"#);
-            assert!(read(&json).unwrap_err().starts_with("for: how long it holds"), "{lasts}");
+            assert!(read(&json).unwrap_err().starts_with("for: write a duration"), "{lasts}");
         }
         for (who, why) in [("a\\nb", "x"), ("ann", "\\u0000"), (&*"x".repeat(101), "x"), ("ann", &"x".repeat(501))] {
             let json = format!(r#"{{"effect": "pass", "who": "{who}", "why": "{why}", "for": "1h"}}"#);

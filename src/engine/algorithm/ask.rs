@@ -99,7 +99,7 @@ impl Ask {
     }
 
     /// Returns whether the operation returns hits to the counter: a refund, a release or a take-back.
-    pub fn gives_back(self) -> bool {
+    pub fn returns_hits(self) -> bool {
         matches!(self, Ask::Refund(_) | Ask::TakeBack(_))
     }
 

@@ -33,7 +33,7 @@ pub(super) const OPTIONS: &[&str] = &["hold"];
 
 /// The reason why denied requests are never charged.
 pub(super) const COUNTS_NO_DENIED: &str =
-    "concurrency counts what is in progress, and a denied request never is: remove count_denied";
+    "concurrency counts requests in progress, which denied requests never are: remove count_denied";
 
 /// The most slots. Each takes 20 bytes, which Redis copies with every call. Measured in Redis, by slots taken: 16 µs a
 /// call with 10, 27 µs with 100, 180 µs with 1,000, 1.7 ms with 10,000. (A sliding window takes 14 µs.)

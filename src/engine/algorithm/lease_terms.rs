@@ -47,13 +47,13 @@ impl fmt::Display for Lease {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LeaseError {
     /// A size of 0.
-    #[error("size must be at least 1: to take nothing in advance, leave the lease out")]
+    #[error("size must be at least 1: to lease no hits, remove the lease")]
     ZeroSize,
     /// A size above the limit's capacity.
-    #[error("size must be at most {0}, which is all that this limit lets pass at once")]
+    #[error("size must be at most {0}, the most hits that this limit allows at once")]
     Size(u32),
     /// A TTL out of range.
-    #[error("ttl must be from 1ms to 10s: so long may a hit be used after it was counted")]
+    #[error("ttl must be from 1ms to 10s: a leased hit can be used for this long after it was counted")]
     Ttl,
     /// A TTL longer than the period: the counter would have forgotten the hits that a refund returns.
     #[error("ttl must be no longer than the period, {}", humantime::format_duration(*.0))]
@@ -71,12 +71,14 @@ pub enum LeaseError {
 
 impl LeaseError {
     /// The reason why a limit that counts denials has no lease.
-    pub const WITH_COUNT_DENIED: &'static str = "a limit that counts denials has no lease: where there is none to be \
-                                                 had, asking for it would be charged; write count_denied: false";
+    pub const WITH_COUNT_DENIED: &'static str = "a limit that counts denied requests cannot have a lease, because a \
+                                                 denied attempt to take a lease would be charged: write count_denied: \
+                                                 false";
     /// The reason why a limit on streams has no lease.
-    pub const WITH_HOLDERS: &'static str = "concurrency has no lease: a slot belongs to the stream that takes it";
+    pub const WITH_HOLDERS: &'static str = "concurrency cannot have a lease: a slot belongs to the stream that takes \
+                                            it";
     /// The reason why a limit that delays requests has no lease.
-    pub const WITH_DELAY: &'static str = "a limit with max_delay has no lease: each request has a delay of its own";
+    pub const WITH_DELAY: &'static str = "a limit with max_delay cannot have a lease: each request has its own delay";
 
     /// Returns the key of the lease that is wrong; `None` if the limit rules out any lease.
     pub const fn key(&self) -> Option<&'static str> {

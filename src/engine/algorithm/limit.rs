@@ -58,10 +58,10 @@ pub enum LimitError {
     #[error("{0} has no {1}; {owners}", owners = owners(.1))]
     NoOption(Algorithm, &'static str),
     /// A bucket with a burst of 0.
-    #[error("burst must be at least 1: a bucket that holds nothing lets nothing pass")]
+    #[error("burst must be at least 1: an empty bucket allows no requests")]
     ZeroBurst,
     /// A bucket that takes too long to fill.
-    #[error("an empty bucket of this burst would take more than a thousand years to fill: lower the burst")]
+    #[error("an empty bucket would take more than a thousand years to fill: lower the burst")]
     EndlessRefill,
     /// Shorter than a millisecond, over [`MAX_DELAY`], or with a fraction of a millisecond.
     #[error("max_delay is a whole number of milliseconds, from 1ms to 60s; without it no request is delayed")]
@@ -73,12 +73,12 @@ pub enum LimitError {
     #[error("segments must be from 1 to 60")]
     Segments,
     /// `time_zone` with a period that is not a calendar unit.
-    #[error("time_zone goes with unit day, week, month or year: shorter windows follow no calendar")]
+    #[error("time_zone needs unit day, week, month or year: shorter windows do not depend on the calendar")]
     TimeZone,
     /// More hits than a sliding log keeps.
     #[error(
-        "a sliding log keeps every hit: its number is at most {}; for more, take \
-         sliding_window with segments: 60, which keeps 61 counts",
+        "a sliding log stores every hit, so requests_per_unit is at most {}: for more, use sliding_window with \
+         segments: 60, which stores 61 counts",
         sliding_log::MAX_NUMBER
     )]
     LogNumber,
@@ -86,7 +86,7 @@ pub enum LimitError {
     #[error("hold is a whole number of milliseconds, from 1ms to 366d")]
     Hold,
     /// More slots than a concurrency limit keeps.
-    #[error("concurrency keeps every slot that is taken: it has at most {} slots", concurrency::MAX_NUMBER)]
+    #[error("concurrency stores every slot in use, so it has at most {} slots", concurrency::MAX_NUMBER)]
     Slots,
     /// `count_denied` on a concurrency limit.
     #[error("{}", concurrency::COUNTS_NO_DENIED)]

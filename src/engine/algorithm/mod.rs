@@ -280,7 +280,7 @@ impl Algorithm {
     /// Returns why this algorithm cannot be the default for limits that name none; `None` where it can.
     pub const fn no_default(self) -> Option<&'static str> {
         if self.has_holders() {
-            return Some("concurrency is no default: it counts slots that streams hold, and other limits have a unit");
+            return Some("concurrency cannot be the default: it counts slots and has no unit, which other limits need");
         }
         None
     }

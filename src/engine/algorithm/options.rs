@@ -124,47 +124,47 @@ macro_rules! options {
 options! {
     /// Buckets: hits allowed at once.
     burst: u32 {
-        about: "Of a bucket: how many may come at once. Without it a token bucket holds requests_per_unit, and a \
-                leaky bucket 1.",
+        about: "For buckets: capacity, the number of hits allowed at once. Default: requests_per_unit for a token \
+                bucket, 1 for a leaky bucket.",
         example: "20", conflicts: &[], is_explained: true
     }
     /// Token bucket: the content of a new bucket.
     initial: Initial {
-        about: "Of a token bucket: what a new one holds. Without it, full.",
+        about: "For token buckets: tokens in a new bucket. Default: full.",
         example: "empty", conflicts: &[], is_explained: false
     }
     /// Leaky bucket: the longest delay of a request that exceeds the burst.
     max_delay: Duration {
-        about: "Of a leaky bucket: a request that comes too early is delayed until its release time, for this long at \
-                most; up to 60s.",
+        about: "For leaky buckets: delays a request that comes too early until its release time, for at most this \
+                duration, up to 60s.",
         example: "250ms", conflicts: &[], is_explained: false
     }
     /// Sliding window: number of sub-windows in a period, from 1 to 60.
     segments: u32 {
-        about: "Of a sliding window: how many sub-windows it has, from 1 to 60.",
+        about: "For sliding windows: number of sub-windows, from 1 to 60.",
         example: "60", conflicts: &[], is_explained: false
     }
     /// Sliding window: the weight of the oldest sub-window, which the window covers only in part.
     weighting: Weighting {
-        about: "Of a sliding window: what the sub-window counts that is partly over. Without it, strict.",
+        about: "For sliding windows: the part that the oldest sub-window, which is partly over, contributes to the \
+                count. Default: strict.",
         example: "linear", conflicts: &[], is_explained: false
     }
     /// Fixed window: aligns windows with the days, weeks, months or years of this time zone. The period selects the
     /// unit: 24 hours, 7 days, 30 days or 365 days.
     time_zone: TimeZone {
-        about: "Of a fixed window: its windows are the days, weeks, months or years of this time zone, such as \
-                Asia/Shanghai or UTC. Without it, a window has the length of its unit, and all are aligned to the \
-                epoch.",
+        about: "For fixed windows: windows are the calendar days, weeks, months or years of this time zone, such as \
+                Asia/Shanghai or UTC. Without it, windows have the length of the unit and are aligned to the epoch.",
         example: "Asia/Shanghai",
         conflicts: &[(
             "period",
-            "a time_zone goes with a unit: day, week, month or year; a period is as long everywhere",
+            "time_zone needs unit day, week, month or year: a period has the same length in every time zone",
         )],
         is_explained: false
     }
     /// Charges denied requests, too. Only fixed windows have it on by default; concurrency never does.
     count_denied: bool {
-        about: "A denied request is charged, too. Without it only a fixed window does that.",
+        about: "Whether denied requests are charged as well. Default: true for fixed windows, false for others.",
         example: "true", conflicts: &[("concurrency", concurrency::COUNTS_NO_DENIED)], is_explained: true
     }
 }

@@ -46,7 +46,7 @@ pub struct Penalty {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PenaltyError {
     /// `after` is 0, or exceeds the number of denials that are stored.
-    #[error("after must be from 1 to {MAX_AFTER}: the time of each denial is kept")]
+    #[error("after must be from 1 to {MAX_AFTER}: the time of each denial is stored")]
     After,
     /// `within` is out of range.
     #[error("within is a whole number of milliseconds, from 1ms to 366d")]

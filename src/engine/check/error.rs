@@ -14,7 +14,7 @@ pub enum StoreError {
     #[error("no room for more counters in memory")]
     Full,
     /// Too many requests are waiting, or this one waited too long. The store was not asked.
-    #[error("too many requests wait for the store")]
+    #[error("too many requests are queued for the store")]
     Overloaded,
     /// Redis is known to be down, for this reason. It was not asked.
     #[error("redis is down: {0}")]
@@ -23,11 +23,11 @@ pub enum StoreError {
     #[error("connection lost: {0}")]
     Connection(Arc<str>),
     /// The store rejected the command.
-    #[error("the store refused: {0}")]
+    #[error("the store rejected the call: {0}")]
     Refused(Arc<str>),
     /// The store cannot read or write a counter of the request: its name and the reason. They are not printed, because
     /// the name contains data from clients.
-    #[error("a counter failed (LOG_LEVEL=debug names it)")]
+    #[error("a counter could not be decided (LOG_LEVEL=debug logs its name)")]
     Counter(String),
     /// The answer was not a list of verdicts.
     #[error("unexpected answer")]

@@ -96,7 +96,7 @@ impl Check {
 
     /// Returns the penalty, if it applies to this operation.
     pub fn penalized(&self) -> Option<&Penalized> {
-        self.penalty.as_ref().filter(|_| !self.ask.gives_back())
+        self.penalty.as_ref().filter(|_| !self.ask.returns_hits())
     }
 
     /// Returns the number of counters the check asks.

@@ -25,8 +25,8 @@ impl State {
 /// Returns why no counter was asked.
 pub(super) fn without_counter(limited: &Limited<'_>) -> String {
     match limited.answer {
-        Answer::FailedOpen => "the store is unavailable, and failure_mode open lets pass",
-        Answer::FailedClosed { .. } => "the store is unavailable, and failure_mode closed denies",
+        Answer::FailedOpen => "the store is unavailable: failure_mode open allows the request",
+        Answer::FailedClosed { .. } => "the store is unavailable: failure_mode closed denies the request",
         Answer::Skipped => "another limit is known to deny the request",
         // Does not occur: refunds are not explained, and all other limits have a verdict or are not asked.
         Answer::NotRefunded
@@ -34,7 +34,7 @@ pub(super) fn without_counter(limited: &Limited<'_>) -> String {
         | Answer::Known(_)
         | Answer::Local(_)
         | Answer::Exempt
-        | Answer::Blocked => "it is known",
+        | Answer::Blocked => "the counter does not matter",
     }
     .to_owned()
 }
@@ -58,16 +58,18 @@ pub(super) fn conclude(decision: &Decision<'_>) -> (Verdict, String) {
     let unavailable = decision.is_without_store();
     match (votes.deny(), decision.next_passes()) {
         (true, false) if unavailable => {
-            (Verdict::Deny, format!("the store is unavailable, and these deny it: {}", names(None)))
+            (Verdict::Deny, format!("the store is unavailable, and these limits deny the request: {}", names(None)))
         }
         (true, false) if !never.is_empty() => (Verdict::Deny, let_nothing_pass(&never)),
         (true, false) if enforced.is_empty() => (Verdict::Deny, format!("all quotas are used up: {}", names(None))),
         (true, false) => (Verdict::Deny, format!("used up: {enforced}")),
-        (true, true) => (Verdict::Pass, format!("only SHADOW_MODE lets it pass, used up: {}", names(None))),
+        (true, true) => (Verdict::Pass, format!("allowed only because of SHADOW_MODE, used up: {}", names(None))),
         (false, _) if unavailable => {
-            (Verdict::Pass, "the store is unavailable, and failure modes let it pass".to_owned())
+            (Verdict::Pass, "the store is unavailable, and the failure modes allow the request".to_owned())
         }
         (false, _) if full.is_empty() => (Verdict::Pass, "every limit has room".to_owned()),
-        (false, _) => (Verdict::Pass, format!("what is used up denies no request by itself: {}", names(None))),
+        (false, _) => {
+            (Verdict::Pass, format!("the limits that are used up do not deny it on their own: {}", names(None)))
+        }
     }
 }

@@ -34,7 +34,7 @@ fn adjustments(asked: &Asked<'_>) -> Vec<String> {
 
 /// Describes limits of 0, and limits with a number lower than the cost of one hit.
 pub(super) fn let_nothing_pass(names: &[&str]) -> String {
-    format!("{} {} nothing pass", names.join(", "), if names.len() == 1 { "lets" } else { "let" })
+    format!("{} {} no requests", names.join(", "), if names.len() == 1 { "allows" } else { "allow" })
 }
 
 /// A descriptor and its part of a plan.

@@ -235,7 +235,7 @@ impl Explanation {
         };
         explanation.conclude_unasked(options, &plan);
         if plan.work() > MAX_WORK {
-            let because = "the limits keep too much to be asked all at once: the call is invalid";
+            let because = "checking all these limits at once is too expensive: the call is invalid";
             explanation = explanation.without_state(because);
             (explanation.answer, explanation.because) = (Verdict::Fail, because.to_owned());
         }
@@ -266,17 +266,17 @@ impl Explanation {
         });
         let (answer, because) = match unknown {
             Some((setting, Unknown::Deny)) if options.shadow_mode => {
-                (Verdict::Pass, format!("only SHADOW_MODE lets it pass, {setting} is deny"))
+                (Verdict::Pass, format!("allowed only because of SHADOW_MODE: no rule matches, and {setting} is deny"))
             }
-            Some((setting, Unknown::Deny)) => (Verdict::Deny, format!("no rule is reached, and {setting} is deny")),
+            Some((setting, Unknown::Deny)) => (Verdict::Deny, format!("no rule matches, and {setting} is deny")),
             _ if is_blocked && options.shadow_mode => {
-                (Verdict::Pass, format!("only SHADOW_MODE lets it pass, the adjustment {settled} blocks it"))
+                (Verdict::Pass, format!("allowed only because of SHADOW_MODE: the adjustment {settled} blocks it"))
             }
             _ if is_blocked => (Verdict::Deny, format!("the adjustment {settled} blocks it")),
             _ if self.asked().next().is_some() => return,
             Some((setting, Unknown::Pass)) => (Verdict::Pass, format!("no limit applies, and {setting} is pass")),
-            None if settled.is_empty() => (Verdict::Pass, "its rules limit nothing".to_owned()),
-            None => (Verdict::Pass, format!("the adjustment {settled} lets it pass")),
+            None if settled.is_empty() => (Verdict::Pass, "the rules that match set no limit".to_owned()),
+            None => (Verdict::Pass, format!("the adjustment {settled} allows it")),
         };
         (self.answer, self.because) = (answer, because);
     }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::At;
 use crate::algorithm::{Limit, Options};
 use crate::descriptor;
-use crate::rules::{Allowance, Domain, LimitConfig, Line, OriginConfig, Place, Rule, RuleLimit, Rules, SaidBy};
+use crate::rules::{Allowance, Domain, LimitConfig, Line, OriginConfig, Place, Rule, RuleLimit, Rules, SettingOrigin};
 
 /// A part of a limit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,19 +43,21 @@ pub(super) fn of(rules: &Rules, rule: &Rule, limit: &RuleLimit) -> Vec<Part> {
     let mut parts = Parts { rules, rule, line: limit.line, list: Vec::new() };
     let config = &limit.config;
     match &config.allowance {
-        Allowance::Unlimited => parts.said("unlimited", "true".to_owned()),
+        Allowance::Unlimited => parts.add_own("unlimited", "true".to_owned()),
         Allowance::Limited(limit) => parts.of_limit(limit, config),
     }
     let asked = matches!(config.allowance, Allowance::Limited(_));
     if asked {
-        let by = config.said.failure_mode;
-        parts.said_by("failure_mode", config.failure_mode.name(), (by, "FAILURE_MODE"), |origin| origin.failure_mode);
+        let by = config.origins.failure_mode;
+        parts.add_with_origin("failure_mode", config.failure_mode.name(), (by, "FAILURE_MODE"), |origin| {
+            origin.failure_mode
+        });
     }
     for (key, value) in config.options.explained() {
-        parts.said(key, value);
+        parts.add_own(key, value);
     }
     if !config.replaces.is_empty() {
-        parts.said("replaces", config.replaces.join(", "));
+        parts.add_own("replaces", config.replaces.join(", "));
     }
     parts.list
 }
@@ -96,19 +98,19 @@ struct Parts<'r> {
 impl Parts<'_> {
     fn of_limit(&mut self, limit: &Limit, config: &LimitConfig) {
         let algorithm = limit.algorithm();
-        self.said("requests_per_unit", format!("{} {}", limit.number(), descriptor::per_of(limit)));
-        let by = (config.said.algorithm, "DEFAULT_ALGORITHM");
-        self.said_by("algorithm", algorithm.name(), by, |origin| origin.algorithm);
+        self.add_own("requests_per_unit", format!("{} {}", limit.number(), descriptor::per_of(limit)));
+        let by = (config.origins.algorithm, "DEFAULT_ALGORITHM");
+        self.add_with_origin("algorithm", algorithm.name(), by, |origin| origin.algorithm);
         if algorithm.has_holders() {
             let hold = descriptor::length(limit.period());
-            self.said_by("hold", &hold, (config.said.hold, ""), |_| None);
+            self.add_with_origin("hold", &hold, (config.origins.hold, ""), |_| None);
         }
         let (said, in_force) = (limit.options().written(), limit.in_force().written());
         for (option, (said, in_force)) in Options::ALL.iter().zip(said.into_iter().zip(in_force)) {
             // A flag that is off needs no word.
             let built_in = in_force.filter(|value| option.is_explained && value != "false");
             match (said, built_in) {
-                (Some(said), _) => self.said(option.name, said),
+                (Some(value), _) => self.add_own(option.name, value),
                 (None, Some(built_in)) => self.add(option.name, built_in, From::BuiltIn, (None, None)),
                 (None, None) => {}
             }
@@ -116,24 +118,24 @@ impl Parts<'_> {
     }
 
     /// Adds a part that the limit sets.
-    fn said(&mut self, key: &str, value: String) {
+    fn add_own(&mut self, key: &str, value: String) {
         self.add(key, value, From::Limit, (None, self.line));
     }
 
     /// Adds a part that can come from the limit, from the `defaults` of its file, or from a setting.
-    fn said_by(
+    fn add_with_origin(
         &mut self,
         key: &str,
         value: &str,
-        (by, setting): (SaidBy, &'static str),
+        (by, setting): (SettingOrigin, &'static str),
         in_defaults: impl Fn(&OriginConfig) -> Line,
     ) {
         let origin = self.rules.origin(self.rule.place);
         let (from, setting, line) = match by {
-            SaidBy::Limit => (From::Limit, None, self.line),
-            SaidBy::Defaults => (From::Defaults, None, origin.and_then(in_defaults)),
-            SaidBy::Setting => (From::Setting, Some(setting), None),
-            SaidBy::Nobody => (From::BuiltIn, None, None),
+            SettingOrigin::Limit => (From::Limit, None, self.line),
+            SettingOrigin::Defaults => (From::Defaults, None, origin.and_then(in_defaults)),
+            SettingOrigin::Setting => (From::Setting, Some(setting), None),
+            SettingOrigin::BuiltIn => (From::BuiltIn, None, None),
         };
         self.add(key, value.to_owned(), from, (setting, line));
     }

@@ -53,7 +53,7 @@ impl fmt::Display for Explained {
             writeln!(f, "    {miss}")?;
         }
         if *found == Found::BroughtAlong {
-            writeln!(f, "  the request brings its limit along, and no rule is looked at")?;
+            writeln!(f, "  the request supplies its own limit, so no rule is applied")?;
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ impl fmt::Display for ExplainedLimit {
             write!(f, "    {key}: {}", printable(value))?;
             match (from, setting) {
                 (From::Limit, _) => {}
-                (From::Request, _) => write!(f, ", by the request, which brings it along")?,
+                (From::Request, _) => write!(f, ", supplied by the request")?,
                 (From::Defaults, _) => write!(f, ", by the file's defaults{}", In(at.as_ref()))?,
                 (From::Setting, Some(setting)) => write!(f, ", by the setting {setting}")?,
                 (From::Setting | From::BuiltIn, _) => write!(f, ", built in")?,
@@ -90,7 +90,7 @@ impl fmt::Display for ExplainedLimit {
             writeln!(f, "    adjustment {adjustment}")?;
         }
         if let Some(replaced_by) = replaced_by {
-            writeln!(f, "    replaced by {}: it is not asked", printable(replaced_by))?;
+            writeln!(f, "    replaced by {}: not checked", printable(replaced_by))?;
         }
         if let Some(counter) = counter {
             writeln!(f, "    counter: {counter}")?;
@@ -113,7 +113,7 @@ impl fmt::Display for State {
             write!(f, ", banned for {}", wait(*banned_ms))?;
         }
         match (used_up, remaining) {
-            (true, 0) if *capacity == 0 => f.write_str(", it lets nothing pass")?,
+            (true, 0) if *capacity == 0 => f.write_str(", it allows no requests")?,
             (true, 0) if banned_ms.is_none() => f.write_str(", used up")?,
             (true, 1..) => f.write_str(", no room for one more")?,
             _ => {}

@@ -292,7 +292,7 @@ impl<'a> Plan<'a> {
     /// adjustment.
     fn add(&mut self, mut asked: Asked<'a>) {
         let Check { ask, limit, .. } = &asked.check;
-        let is_for_store = *ask == Ask::Reset || (ask.gives_back() && limit.algorithm().has_holders());
+        let is_for_store = *ask == Ask::Reset || (ask.returns_hits() && limit.algorithm().has_holders());
         let answer = match asked.adjusted.passage.map(|adjustment| adjustment.content.effect) {
             Some(Effect::Pass) if !is_for_store && asked.check.recorded.is_some() => {
                 // The limit counts nothing, but the request is recorded.
@@ -302,7 +302,7 @@ impl<'a> Plan<'a> {
                 return self.asked.push(asked);
             }
             Some(Effect::Pass) if !is_for_store => Answer::Exempt,
-            Some(Effect::Block) if !is_for_store && !ask.gives_back() => {
+            Some(Effect::Block) if !is_for_store && !ask.returns_hits() => {
                 asked.check.limit = limit.closed();
                 asked.role = Role::Enforced;
                 asked.check.role = self.options.asked_role(Role::Enforced);

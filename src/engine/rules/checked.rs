@@ -102,7 +102,7 @@ pub struct RuleLimitConfig {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LimitConfig {
     /// Where the settings come from that the limit may leave out.
-    pub said: Said,
+    pub origins: SettingOrigins,
     /// The number of requests to allow.
     pub allowance: Allowance,
     /// The answer while the store is unavailable.
@@ -115,18 +115,18 @@ pub struct LimitConfig {
 
 /// Where the settings come from that a limit may leave out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Said {
+pub struct SettingOrigins {
     /// The algorithm.
-    pub algorithm: SaidBy,
+    pub algorithm: SettingOrigin,
     /// The failure mode.
-    pub failure_mode: SaidBy,
+    pub failure_mode: SettingOrigin,
     /// The time that a slot stays taken, for a limit with slots.
-    pub hold: SaidBy,
+    pub hold: SettingOrigin,
 }
 
 /// Where a setting of a limit comes from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum SaidBy {
+pub enum SettingOrigin {
     /// The limit itself.
     Limit,
     /// The `defaults` of its file.
@@ -135,7 +135,7 @@ pub enum SaidBy {
     Setting,
     /// Nothing sets it, so the built-in value applies.
     #[default]
-    Nobody,
+    BuiltIn,
 }
 
 /// The number of requests to allow.

@@ -99,7 +99,7 @@ impl Complaints<'_> {
         if let Err(error) = &length {
             // The library's message repeats the given text.
             let reason = if text.len() > 100 { String::new() } else { format!(" ({error})") };
-            let message = format!("{} is no length of time{reason}; write 500ms, 90s, 15m or 1h30m", quoted(text));
+            let message = format!("{} is not a duration{reason}; write 500ms, 90s, 15m or 1h30m", quoted(text));
             self.error(path, message);
         }
         length.ok()

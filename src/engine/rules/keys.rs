@@ -16,13 +16,9 @@ pub static ROOT: Section = Section {
     name: "the file's top level",
     about: "The rules of one domain.",
     keys: &[&[
-        key(
-            "domain",
-            Takes::Name,
-            "What requests call it: the domain that Envoy's rate-limit filter is configured with.",
-        ),
-        key("defaults", Takes::One(&DEFAULTS), "What holds for the limits of this file that do not say otherwise."),
-        key("descriptors", Takes::Many(&DESCRIPTOR), "The first entry of a request's descriptor is looked up here."),
+        key("domain", Takes::Name, "The domain, as configured in Envoy's rate-limit filter."),
+        key("defaults", Takes::One(&DEFAULTS), "Defaults for the limits of this file."),
+        key("descriptors", Takes::Many(&DESCRIPTOR), "Matched against the first entry of a request's descriptor."),
     ]],
     required: &["domain"],
 };
@@ -30,17 +26,17 @@ pub static ROOT: Section = Section {
 /// `defaults`.
 pub static DEFAULTS: Section = Section {
     name: "defaults",
-    about: "What holds for the limits of this file that do not say otherwise.",
+    about: "Defaults for the limits of this file.",
     keys: &[&[
         key(
             "algorithm",
             Takes::Choice(default_algorithms),
-            "How limits count. Without it the setting DEFAULT_ALGORITHM says so.",
+            "Algorithm of limits that set none. Default: the setting DEFAULT_ALGORITHM.",
         ),
         key(
             "failure_mode",
             Takes::Choice(failure_modes),
-            "What limits answer while the store is unavailable. Without it the setting FAILURE_MODE says so.",
+            "Failure mode of limits that set none. Default: the setting FAILURE_MODE.",
         ),
     ]],
     required: &[],
@@ -49,59 +45,57 @@ pub static DEFAULTS: Section = Section {
 /// An item of `descriptors`.
 pub static DESCRIPTOR: Section = Section {
     name: "a descriptor",
-    about: "Matches one entry of a request's descriptor, and says what holds where that is the last one.",
+    about: "Matches one entry of a request's descriptor; its limits apply if that entry is the last one.",
     keys: &[&[
-        key("key", Takes::Name, "The entry's key. It matches exactly; * stands for any characters."),
+        key("key", Takes::Name, "The entry's key. Matched exactly; * matches any characters."),
         key(
             "value",
             Takes::Text,
-            "The entry's value. It matches exactly; * stands for any characters. Without it every value matches, and \
-             each is counted for itself.",
+            "The entry's value. Matched exactly; * matches any characters. Without it every value matches and has its \
+             own counter.",
         ),
-        key("rate_limit", Takes::One(&RATE_LIMIT), "The limit of requests whose last entry this is."),
+        key("rate_limit", Takes::One(&RATE_LIMIT), "The limit of descriptors that end with this entry."),
         key(
             "rate_limits",
             Takes::Many(&RATE_LIMIT),
-            "Several limits instead of one: each must let a request pass, and what one of them denies is charged to \
-             none.",
+            "Several limits instead of one: a request must pass all of them; if one denies it, none is charged.",
         )
         .example("[...]")
         .conflicts(&[(
             "concurrency",
-            "among several limits none can count what is in progress: beside the key stream the others would count \
-             each request for itself; let them stand on a descriptor without it",
+            "a limit of several cannot be a concurrency limit: with the key stream the others would count each request \
+             on its own; put them on a descriptor without that key",
         )]),
-        key("descriptors", Takes::Many(&DESCRIPTOR), "The next entry is looked up here."),
+        key("descriptors", Takes::Many(&DESCRIPTOR), "Matched against the next entry."),
         key(
             "share_threshold",
             Takes::Flag,
-            "All values that match the wildcard share one counter, instead of one for each value.",
+            "All values that match the wildcard share one counter. Without it each value has its own counter.",
         ),
         key(
             "shadow_mode",
             Takes::Flag,
-            "A dry run: the limit denies nothing, and what it would have denied is counted and reported.",
+            "Dry run: the limit denies nothing; requests that it would deny are counted and reported.",
         )
         .example("true"),
-        key("quota_mode", Takes::Flag, "Of a request's limits with quota_mode, all must deny it; one alone does not.")
+        key("quota_mode", Takes::Flag, "A request is denied only if all of its limits with quota_mode deny it.")
             .example("true"),
         key(
             "detailed_metric",
             Takes::Flag,
-            "The statistics that have envoyproxy/ratelimit's names tell the requests of this limit apart by the \
-             values of all entries.",
+            "Statistics with envoyproxy/ratelimit's names are kept per value of all entries for this limit.",
         ),
         key(
             "value_to_metric",
             Takes::Flag,
-            "The statistics that have envoyproxy/ratelimit's names tell the requests of the limits here and below \
-             apart by the value of this entry.",
+            "Statistics with envoyproxy/ratelimit's names are kept per value of this entry for the limits here and \
+             below.",
         ),
         key(
             "metadata",
             Takes::Mapping,
-            "Whatever there is; an answer's dynamic metadata have it where the descriptor passes and \
-             RESPONSE_DYNAMIC_METADATA is on.",
+            "Arbitrary data, returned as dynamic metadata if the descriptor passes and RESPONSE_DYNAMIC_METADATA is \
+             on.",
         ),
     ]],
     required: &["key"],
@@ -110,7 +104,7 @@ pub static DESCRIPTOR: Section = Section {
 /// `rate_limit`, and an item of `rate_limits`.
 pub static RATE_LIMIT: Section = Section {
     name: "rate_limit",
-    about: "So many requests in a unit or period.",
+    about: "A number of requests per unit or period.",
     keys: &[OF_EVERY_LIMIT, &OF_ALGORITHMS, RuleOptions::KEYS],
     // Which keys are required depends on the others.
     required: &[],
@@ -118,63 +112,63 @@ pub static RATE_LIMIT: Section = Section {
 
 /// Keys of every limit, with any algorithm.
 const OF_EVERY_LIMIT: &[Key] = &[
-    key("name", Takes::Text, "What answers and `replaces` call this limit.").example("per-user"),
+    key("name", Takes::Text, "Name of the limit in responses and in `replaces`.").example("per-user"),
     key(
         "unit",
         Takes::Unit,
-        "The period by a name: a month has 30 days, a year 365; with time_zone both are as long as in the calendar.",
+        "The period as a unit. A month has 30 days and a year 365; with time_zone both follow the calendar.",
     )
     .example("day")
     .conflicts(&[
-        ("unlimited", "an unlimited rule has no unit: remove one of the two"),
+        ("unlimited", "an unlimited rule takes no unit: remove one of the two"),
         (
             "concurrency",
-            "concurrency has no unit: requests_per_unit is how many may be in progress at once; hold says how long a \
-             slot stays taken that no stream releases",
+            "concurrency takes no unit: requests_per_unit is the number of requests in progress at once; hold is the \
+             time after which an unreleased slot expires",
         ),
     ]),
     key(
         "period",
         Takes::Length,
-        "The period by its length, instead of a unit: 500ms, 90s, 15m or 1h30m; from 1ms to 366d.",
+        "The period as a duration instead of a unit: 500ms, 90s, 15m or 1h30m; from 1ms to 366d.",
     )
     .example("90s")
     .conflicts(&[
-        ("unit", "a limit has a unit or a period: remove one of the two"),
-        ("unlimited", "an unlimited rule has no period: remove one of the two"),
+        ("unit", "a limit takes a unit or a period, not both: remove one of the two"),
+        ("unlimited", "an unlimited rule takes no period: remove one of the two"),
         (
             "concurrency",
-            "concurrency has no period: requests_per_unit is how many may be in progress at once; hold says how long \
-             a slot stays taken that no stream releases",
+            "concurrency takes no period: requests_per_unit is the number of requests in progress at once; hold is the \
+             time after which an unreleased slot expires",
         ),
     ]),
     key(
         "requests_per_unit",
         Takes::Number,
-        "How many pass in the unit or period; of concurrency, how many may be in progress at once. 0 lets nothing \
-         pass.",
+        "Number of requests allowed per unit or period; for concurrency, number in progress at once. 0 denies all \
+         requests.",
     ),
-    key("unlimited", Takes::Flag, "Requests that reach this are not limited.")
+    key("unlimited", Takes::Flag, "Requests that match are not limited.")
         .example("true")
-        .conflicts(&[("rate_limits", "among several limits none can be unlimited: remove it")]),
+        .conflicts(&[("rate_limits", "a limit of several cannot be unlimited: remove it")]),
     key(
         "replaces",
         Takes::Many(&REPLACES),
-        "While this limit applies to a request, these limits of its other descriptors do not.",
+        "If this limit applies to a request, these limits of the request's other descriptors do not.",
     )
     .example("[{name: other}]"),
     key(
         "algorithm",
         Takes::Choice(algorithms),
-        "How it counts. Without it the file's defaults say so, and then the setting DEFAULT_ALGORITHM.",
+        "Algorithm. Default: the file's defaults, then the setting DEFAULT_ALGORITHM.",
     ),
-    key("hold", Takes::Length, "Of concurrency: how long a slot stays taken that nothing releases. Without it, 1m.")
+    key("hold", Takes::Length, "For concurrency: time after which an unreleased slot expires. Default: 1m.")
         .example("5m"),
     key(
         "failure_mode",
         Takes::Choice(failure_modes),
-        "What it answers while the store is unavailable: open lets pass, closed denies, local decides in this \
-         process, error fails the call. Without it the file's defaults say so, and then the setting FAILURE_MODE.",
+        "Answer while the store is unavailable: open allows, closed denies, local decides in this process, error fails \
+         the call. Default: the file's defaults, then the setting FAILURE_MODE.",
     )
     .example("closed"),
 ];
@@ -201,7 +195,7 @@ static OF_ALGORITHMS: [Key; Options::ALL.len()] = {
 /// An item of `replaces`.
 pub static REPLACES: Section = Section {
     name: "an item of replaces",
-    about: "A limit of the same domain, by its name.",
+    about: "Another limit of the same domain.",
     keys: &[&[key("name", Takes::Name, "The limit's name.")]],
     required: &["name"],
 };

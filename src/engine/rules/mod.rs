@@ -21,7 +21,7 @@ mod version;
 
 pub use checked::{
     Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, FixedWindows, LimitConfig, Months, OriginConfig,
-    Place, RuleConfig, RuleLimitConfig, Said, SaidBy,
+    Place, RuleConfig, RuleLimitConfig, SettingOrigin, SettingOrigins,
 };
 pub use compiled::{Domain, Rule, RuleLimit, Rules, StatName};
 pub use report::Line;

@@ -20,7 +20,7 @@ pub struct Problem {
     pub position: Option<Position>,
     /// Path in the tree, such as `descriptors[2].rate_limit.unit`; empty for the root.
     pub path: String,
-    /// The problem, and what would be right.
+    /// The problem and its correction.
     pub message: String,
 }
 

@@ -189,7 +189,7 @@ impl<'r> Search<'r, '_> {
     fn search(&mut self) {
         let entries = self.entries;
         if entries.is_empty() {
-            return self.add(Missed::Depth, "it has no entries, and a rule needs one at least".into(), None);
+            return self.add(Missed::Depth, "it has no entries, but a rule needs at least one".into(), None);
         }
         let at = self.passed.len();
         let level = match self.passed.last() {
@@ -230,7 +230,7 @@ impl<'r> Search<'r, '_> {
             let found = others.into_iter().find_map(|(name, node)| Some((name, self.rule_below(node, rest)?)));
             if let Some((other, rule)) = found {
                 let words = format!(
-                    "{} goes before {}, below which {} would match; there is no going back",
+                    "{} takes precedence over {}, under which {} would match; other branches are not tried",
                     quoted(&step(level, winner, entry).node),
                     quoted(&other),
                     quoted(&rule.path)
@@ -349,7 +349,7 @@ impl<'r> Search<'r, '_> {
         let lead = format!("value {} of {}", quoted(&entry.value), quoted(&entry.key));
         let words = match near {
             Some(near) if near.eq_ignore_ascii_case(&entry.value) => {
-                format!("{lead}: the case differs, the rules have {}", quoted(near))
+                format!("{lead}: the case differs: the rules have {}", quoted(near))
             }
             Some(near) => format!("{lead}: did you mean {}?", quoted(near)),
             None => {
@@ -406,7 +406,7 @@ impl<'r> Search<'r, '_> {
         });
         if let Some((parent, rule)) = below {
             let key = quoted(&entry.key);
-            let words = format!("{key} stands one level below {}: send that before it", quoted(&parent));
+            let words = format!("{key} is one level below {}: send that entry first", quoted(&parent));
             self.add(Missed::Depth, words, Some(rule.place));
         }
         if let Some((first, rest)) = rest.split_first()
@@ -441,7 +441,7 @@ impl<'r> Search<'r, '_> {
             }
             None => self.add(
                 Missed::NoLimit,
-                "there is no limit where it ends: write a rate_limit there".into(),
+                "the node that matches the last entry has no limit: write a rate_limit there".into(),
                 Some(node.place),
             ),
         }

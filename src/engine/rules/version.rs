@@ -50,7 +50,7 @@ pub(super) fn of(rules: &Rules) -> String {
 
 /// Hashes the settings of a limit, regardless of where they were set.
 fn hash(config: &LimitConfig) -> blake3::Hash {
-    let LimitConfig { said: _, allowance, failure_mode, options, replaces } = config;
+    let LimitConfig { origins: _, allowance, failure_mode, options, replaces } = config;
     let mut text = Text::default();
     text.add(&(allowance, failure_mode, options, replaces));
     text.0.finalize()

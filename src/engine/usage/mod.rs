@@ -41,7 +41,7 @@ pub enum Period {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UsageError {
     /// `keep` is out of range.
-    #[error("keep must be at least one {0}, which is what a record is about, and at most 3660d")]
+    #[error("keep must be at least one {0}, the length of a record, and at most 3660d")]
     Keep(Period),
 }
 

@@ -16,7 +16,7 @@ pub struct Time(pub u64);
 /// The error for text that is not a time.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no time: write a date (2026-11-01), a time (2026-11-01T12:00:00Z) or milliseconds since 1970, in UTC"
+    "{0:?} is not a time: write a date (2026-11-01), a time (2026-11-01T12:00:00Z) or milliseconds since 1970, in UTC"
 )]
 pub struct TimeError(String);
 

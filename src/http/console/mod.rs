@@ -156,7 +156,10 @@ async fn live<S: Store>(
     RawQuery(query): RawQuery,
 ) -> Result<Response, Refusal> {
     let Some(permit) = shown.watch(role) else {
-        return Err(refuse(StatusCode::TOO_MANY_REQUESTS, format!("{WATCHERS} people watch already: close a page")));
+        return Err(refuse(
+            StatusCode::TOO_MANY_REQUESTS,
+            format!("{WATCHERS} console pages are open already: close one"),
+        ));
     };
     let after = query.and_then(|query| live::After::parse(query.strip_prefix("after=")?)).unwrap_or_default();
     Ok((HEADERS, Sse::new(live::ticks(shown, (permit, role), after))).into_response())
@@ -263,7 +266,7 @@ impl<S> Shown<S> {
 
     /// Returns Redis with its history. Refuses if counters live in memory.
     fn redis(&self) -> Result<&(RedisConfig, Arc<RedisHistory>), Refusal> {
-        let in_memory = || refuse(StatusCode::NOT_FOUND, "counters live in the memory of this process: set REDIS_URL");
+        let in_memory = || refuse(StatusCode::NOT_FOUND, "counters are in the memory of this process: set REDIS_URL");
         self.console.about.redis.as_ref().ok_or_else(in_memory)
     }
 }

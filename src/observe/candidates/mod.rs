@@ -120,7 +120,7 @@ impl Candidates {
                 self.begin(&mut state);
             }
             Err(error) => {
-                tracing::error!("candidate rules are refused, those before are compared on:\n{error}");
+                tracing::error!("new candidate rules are rejected, the previous ones are still compared:\n{error}");
                 state.refused = Some(error.to_string());
             }
         }
@@ -131,7 +131,7 @@ impl Candidates {
         let (Some(in_force), Some(candidates)) = (&state.in_force, &state.candidates) else { return };
         let summary = Summary::of((**in_force).as_ref(), (**candidates).as_ref());
         let (rules, domains) = ((**candidates).as_ref().rules().len(), (**candidates).as_ref().domains());
-        tracing::info!(rules, domains, "candidate rules are compared with those in force: {}", summary.totals);
+        tracing::info!(rules, domains, "comparing candidate rules with the rules in force: {}", summary.totals);
         let share = Share::new(self.options.sample);
         let sampling = Arc::new(Sampling::new(share, [Arc::clone(in_force), Arc::clone(candidates)]));
         self.metrics.begin(share.as_ratio());
@@ -154,7 +154,7 @@ impl Candidates {
                     let sample = trial.sampling.share().as_ratio();
                     tracing::warn!(
                         sample,
-                        "no room for the counters of candidate rules: they begin anew with half of the sample"
+                        "no room for the counters of candidate rules: the comparison restarts with half of the sample"
                     );
                     self.metrics.set_sample(sample);
                     self.queue.sample(Arc::clone(&trial.sampling));
@@ -168,7 +168,7 @@ impl Candidates {
     /// # Errors
     /// Fails if the system cannot create a thread.
     pub fn follow(self: &Arc<Self>) -> io::Result<()> {
-        let panicked = || tracing::error!(retry = ?RETRY, "a panic while candidates are compared");
+        let panicked = || tracing::error!(retry = ?RETRY, "a panic while comparing candidate rules");
         let mut told = Instant::now();
         sample::follow(self, "candidates", panicked, move |candidates| {
             candidates.evaluate();
@@ -186,7 +186,7 @@ impl Candidates {
         let [compared, newly_denied, newly_allowed] = trial.comparison.counts();
         let now = (newly_denied, newly_allowed);
         if now != std::mem::replace(&mut state.told, now) {
-            tracing::info!(compared, newly_denied, newly_allowed, "candidate rules decide requests otherwise");
+            tracing::info!(compared, newly_denied, newly_allowed, "candidate rules decide some requests differently");
         }
     }
 

@@ -77,7 +77,7 @@ impl Writer {
         Ok(Writer { messages, waiting_bytes })
     }
 
-    /// Queues the lines of a request. Returns `false` if there is no room for them.
+    /// Queues the lines of a request. Returns `false` if the queue is full.
     pub(super) fn take(&self, lines: Lines) -> bool {
         let bytes = lines.bytes.len();
         let before = self.waiting_bytes.fetch_add(bytes, Ordering::Relaxed);

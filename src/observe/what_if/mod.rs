@@ -155,7 +155,7 @@ impl WhatIf {
     /// # Errors
     /// Fails if the system cannot create a thread.
     pub fn follow(self: &Arc<Self>) -> io::Result<()> {
-        let panicked = || tracing::error!(retry = ?RETRY, "a panic while requests are kept to be replayed");
+        let panicked = || tracing::error!(retry = ?RETRY, "a panic while recording requests for what-if");
         sample::follow(self, "what-if", panicked, WhatIf::keep)
     }
 }

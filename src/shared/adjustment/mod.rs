@@ -96,25 +96,25 @@ pub enum AdjustmentError {
     #[error(transparent)]
     Mistakes(#[from] Mistakes),
     /// The first rules are not loaded yet.
-    #[error("no rules are in force yet: ask again when they are loaded")]
+    #[error("no rules are in force yet: try again when they are loaded")]
     NoRules,
     /// The rules contain nothing that the adjustment would change.
     #[error("{0}")]
     Unmatched(String),
     /// Another adjustment has this ID.
-    #[error("the id {0} is that of another adjustment: end that one first, or choose another id")]
+    #[error("another adjustment has the id {0}: end it first, or choose another id")]
     Taken(Id),
     /// There are too many adjustments.
-    #[error("there are {MOST} adjustments, which is the most: end one first")]
+    #[error("{MOST} adjustments are in force, which is the maximum: end one first")]
     Full,
     /// No adjustment has this ID.
-    #[error("no adjustment has the id {0}: it has ended, or never begun")]
+    #[error("no adjustment has the id {0}: it has ended, or never existed")]
     Unknown(Id),
     /// The store could not be reached, and has changed nothing.
-    #[error("nothing is changed, because the store is unavailable ({0}): ask again when it is back")]
+    #[error("the store is unavailable ({0}), and nothing was changed: try again when it is back")]
     Unreached(StoreError),
     /// The store does not answer. The ID may be one that was chosen here.
-    #[error("the store is unavailable ({cause}); the change may have been made: ask again with the id {id}")]
+    #[error("the store is unavailable ({cause}); the change may have been made: repeat it with the id {id}")]
     Store {
         /// The ID of the adjustment.
         id: Id,
@@ -212,7 +212,7 @@ impl<S: Store> Adjustments<S> {
         }
         let Proposal { id, content: Content { target, effect, who, why }, .. } = &proposal;
         let (target, is_new) = (target.without_values(), reply.outcome == Outcome::Done);
-        tracing::warn!(%id, %effect, target, who, why, role, is_new, "an adjustment is made by hand");
+        tracing::warn!(%id, %effect, target, who, why, role, is_new, "an operator has created an adjustment");
         let begun = reply.adjustments.iter().find(|one| one.id == *id);
         begun.map(|adjustment| Shown::new(adjustment, note)).ok_or_else(|| unavailable(StoreError::Answer))
     }
@@ -228,7 +228,7 @@ impl<S: Store> Adjustments<S> {
         if reply.outcome == Outcome::Unknown {
             return Err(AdjustmentError::Unknown(id.clone()));
         }
-        tracing::warn!(%id, who, why, role, "an adjustment is ended by hand");
+        tracing::warn!(%id, who, why, role, "an operator has ended an adjustment");
         Ok(())
     }
 
@@ -261,14 +261,17 @@ impl<S: Store> Adjustments<S> {
     fn take(&self, reply: &Reply, asked: Instant) {
         let mut held = self.held.lock();
         if std::mem::take(&mut held.is_unread) && !held.list.is_empty() {
-            tracing::info!("the store tells of adjustments again");
+            tracing::info!("adjustments can be read from the store again");
         }
         if reply.outcome == Outcome::Unchanged {
             return;
         }
         if reply.unreadable > 0 && reply.unreadable != held.unreadable {
             let adjustments = reply.unreadable;
-            tracing::warn!(adjustments, "another version of Tollgate has made adjustments that this one cannot read");
+            tracing::warn!(
+                adjustments,
+                "ignoring adjustments of another version of Tollgate, which this one cannot read"
+            );
         }
         held.unreadable = reply.unreadable;
         held.version = reply.version;
@@ -289,7 +292,7 @@ impl<S: Store> Adjustments<S> {
             }
             held.list.push(entry);
         }
-        tell(&begun, "an adjustment begins");
+        tell(&begun, "an adjustment is in force");
         let gone = before.into_values().filter(|entry| !entry.has_ended).map(|entry| entry.adjustment);
         tell(&gone.collect::<Vec<_>>(), "an adjustment has ended");
         held.rules = Weak::new();
@@ -354,7 +357,7 @@ impl<S: Store> Adjustments<S> {
             entry.unmatched = reason;
         }
         if new > LOGGED {
-            tracing::warn!(adjustments = new - LOGGED, "further adjustments do not match the rules");
+            tracing::warn!(adjustments = new - LOGGED, "more adjustments do not match the rules");
         }
         held.rules = Arc::downgrade(&rules);
     }
@@ -366,9 +369,9 @@ impl<S: Store> Adjustments<S> {
             // The outage of the store is logged elsewhere; this logs only the consequence.
             false if adjustments > 0 => tracing::warn!(
                 %error, adjustments,
-                "the store does not tell of adjustments: those that are known hold until their end"
+                "cannot read adjustments from the store: the known ones stay in force until they expire"
             ),
-            _ => tracing::debug!(%error, "the store does not tell of adjustments"),
+            _ => tracing::debug!(%error, "cannot read adjustments from the store"),
         }
     }
 }
@@ -387,7 +390,7 @@ fn tell(adjustments: &[Arc<Adjustment>], what: &str) {
         tracing::info!(%id, %effect, target, who, why, "{what}");
     }
     if adjustments.len() > LOGGED {
-        tracing::info!(adjustments = adjustments.len() - LOGGED, "{what}: further ones");
+        tracing::info!(adjustments = adjustments.len() - LOGGED, "{what}: more adjustments");
     }
 }
 
@@ -417,7 +420,7 @@ impl Mismatch {
     }
 
     fn of_rules(reason: &str) -> Mismatch {
-        let reason = format!("{reason}: it changes only limits that requests bring along");
+        let reason = format!("{reason}: it changes only limits that requests supply");
         Mismatch { reason, may_begin: true }
     }
 }
@@ -465,7 +468,7 @@ fn unmatched(rules: &Rules, contents: &[&Content]) -> BTreeMap<usize, Mismatch> 
 /// Returns why an adjustment of one descriptor, which reaches this rule, does not match it.
 fn of_descriptor(rule: Option<&Rule>, entries: &[descriptor::Entry], effect: Effect) -> Option<Mismatch> {
     let Some(rule) = rule else {
-        return Some(Mismatch::of_rules("a descriptor of these entries reaches no rule"));
+        return Some(Mismatch::of_rules("no rule matches a descriptor with these entries"));
     };
     if let Some(reason) = shares(rule, entries, effect) {
         return Some(Mismatch::refused(reason));

@@ -90,7 +90,7 @@ impl Heard {
 }
 
 impl<S: Store> Fleet<S> {
-    /// The replica of this ID, which meets others in this store. It says what `state` tells.
+    /// Creates the membership of the instance with this ID in this store's fleet. `state` returns its current state.
     pub fn new(
         id: String,
         (limiter, metrics, candidates): (Arc<Limiter<S>>, Arc<Metrics>, Option<Arc<Candidates>>),
@@ -139,7 +139,7 @@ impl<S: Store> Fleet<S> {
             self.store.ask(&self.id, Command::Leave).await
         };
         if let Ok(Err(error)) = timeout(LAST_WORD, last_word).await {
-            tracing::debug!(%error, "the store does not hear that this replica goes");
+            tracing::debug!(%error, "cannot tell the store that this instance is leaving");
         }
     }
 
@@ -205,13 +205,13 @@ impl<S: Store> Fleet<S> {
                 known.heard = Some(Heard { others, list, at });
                 known.error = None;
                 if is_full && !known.is_full {
-                    tracing::warn!(replicas = MOST, "too many replicas share this store: this one is not listed");
+                    tracing::warn!(replicas = MOST, "too many instances share this store: this instance is not listed");
                 }
                 known.is_full = is_full;
             }
             Err(error) => {
                 // The outage of the store is logged elsewhere.
-                tracing::debug!(%error, "the store does not tell of replicas");
+                tracing::debug!(%error, "cannot read the other instances from the store");
                 known.error = Some(error);
             }
         }

@@ -21,10 +21,10 @@ pub struct Batch {
 #[derive(Debug, thiserror::Error)]
 pub enum UsageReadError {
     /// The cursor was never issued.
-    #[error("no such cursor: begin without one, and go on with the one that the answer has")]
+    #[error("unknown cursor: start without one, then send the cursor of each response")]
     Cursor,
     /// The cursor belongs to another server.
-    #[error("redis is another one than the one that was read so far, or has other slots: begin again without a cursor")]
+    #[error("the Redis topology changed during the read: start again without a cursor")]
     Changed,
     /// The store does not answer, or rejects the request.
     #[error("the store is unavailable: {0}")]

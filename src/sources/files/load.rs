@@ -345,7 +345,7 @@ fn folder(root: &Path, report: &mut Report) -> Vec<PathBuf> {
         }
     }
     if found.is_empty() {
-        report.refuse(root, "no rules in this folder: no *.yaml, *.yml or *.json".to_owned());
+        report.refuse(root, "this folder has no rules: no *.yaml, *.yml or *.json".to_owned());
     }
     found.sort();
     found

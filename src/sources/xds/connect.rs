@@ -22,7 +22,7 @@ pub(super) async fn connect(options: &Options) -> Result<Channel, StreamError> {
     let unreachable = |reason: String| StreamError::Unreachable(reason);
     let HostPort { host, port } = &options.server;
     let uri = format!("http://{}", options.server);
-    let uri: Uri = uri.parse().map_err(|_| unreachable(format!("{host}:{port} is no address")))?;
+    let uri: Uri = uri.parse().map_err(|_| unreachable(format!("{host}:{port} is not an address")))?;
     let endpoint = Endpoint::from(uri)
         .user_agent(concat!("tollgate/", env!("CARGO_PKG_VERSION")))
         .map_err(|error| unreachable(error.to_string()))?

@@ -55,7 +55,7 @@ pub struct Headers(pub(super) MetadataMap);
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PairsError {
     /// A part has no separator between name and value. The value may be a secret, so it is not shown.
-    #[error("part {place} of {of} is no {name}{mark}{value}")]
+    #[error("part {place} of {of} is not {name}{mark}{value}")]
     NoMark {
         /// Index of the part, from 1.
         place: usize,
@@ -69,7 +69,7 @@ pub enum PairsError {
         value: &'static str,
     },
     /// A name that HTTP does not allow, or that gRPC reserves.
-    #[error("{0:?} cannot be the name of a header: use lower case letters, digits and dashes, and no -bin at the end")]
+    #[error("{0:?} cannot be a header name: use lower case letters, digits and dashes, without -bin at the end")]
     HeaderName(String),
     /// A value that HTTP does not allow.
     #[error("the value of the header {0:?} has characters that HTTP does not allow")]
@@ -81,15 +81,15 @@ impl FromStr for HostPort {
 
     /// Parses `host:port`, `[::1]:18000`, or the form of Go's gRPC, `dns:///host:port`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        const EXPECTED: &str = "not host:port, such as envoy-gateway:18001";
+        const EXPECTED: &str = "not host:port: write, for example, envoy-gateway:18001";
         let text = text.strip_prefix("dns:///").unwrap_or(text);
         if text.contains("://") {
-            return Err("write host:port alone, without a scheme in front");
+            return Err("write only host:port, without a scheme");
         }
         let (host, port) = text.rsplit_once(':').ok_or(EXPECTED)?;
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
         if bare.is_none() && host.contains(':') {
-            return Err("an IPv6 address stands in brackets: [::1]:18000");
+            return Err("write an IPv6 address in brackets: [::1]:18000");
         }
         let host = bare.unwrap_or(host);
         let port = port.parse().ok().filter(|port| *port != 0).ok_or("the port is a whole number from 1 to 65535")?;

@@ -352,8 +352,8 @@ mod tests {
         assert_eq!(
             told,
             "listener-80: descriptors[0].rate_limit.replaces[0].name: is missing or empty\n\
-             listener-80: descriptors[0].rate_limit.unit: is missing; it is one of second, minute, hour, day, week, \
-             month, year, or there is a period such as 90s\n\
+             listener-80: descriptors[0].rate_limit.unit: is missing: write one of second, minute, hour, day, week, \
+             month, year, or a period such as 90s\n\
              listener-80: descriptors[1].key: is missing or empty"
         );
         let mut unit = config("a", "shop");
@@ -410,7 +410,7 @@ mod tests {
         more.descriptors[0].key = "ip".into();
         let both = [config("a", "shop"), more];
         let told = loaded(&both).unwrap_err();
-        let words = "b: domain: \"shop\" is already the domain of a; one resource holds a domain, unless";
+        let words = "b: domain: \"shop\" is already the domain of a; a domain must be in one resource, unless";
         assert!(told.starts_with(words), "{told}");
         let resources = resources(both.iter().map(any).collect()).unwrap();
         let merged = load(&resources, LoadOptions { merge_domains: true, ..LoadOptions::default() }).unwrap();

@@ -29,13 +29,13 @@ pub enum StreamError {
     #[error("the connection is lost: {0}")]
     Lost(String),
     /// The server rejected the stream.
-    #[error("it refuses the stream: {0}")]
+    #[error("the server rejected the stream: {0}")]
     Refused(String),
     /// The server ended the stream.
-    #[error("it has ended the stream")]
+    #[error("the server ended the stream")]
     Ended,
     /// The response is too large.
-    #[error("its response has more than {0} bytes: raise XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES")]
+    #[error("the response has more than {0} bytes: raise XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES")]
     TooLong(usize),
 }
 

@@ -9,8 +9,7 @@ use tollgate::engine::clock::Clock;
 use tollgate::engine::descriptor::Role;
 use tollgate::store::memory::MemoryStore;
 
-/// A request: how long after the one before it comes, what it takes, for whom, and after how long it is taken back,
-/// where it is.
+/// A request: time since the previous one, hits, holder, and the time after which it is taken back, if it is.
 type Step = (u64, i64, u64, Option<u64>);
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -75,12 +74,12 @@ proptest! {
         }
     }
 
-    /// Such a counter knows the requests that pass, and of the others that they are denied.
+    /// Such a counter knows the admitted requests, and the denials of others.
     #[test]
     fn a_counter_never_has_more_room_than_one_that_was_not_charged_what_is_taken_back(
         limit in small_limit().prop_map(without_denials), steps in steps()
     ) {
-        // One that begins empty stays known for longer, because of what was charged.
+        // A bucket that starts empty is kept longer because of the charge.
         if limit.options().initial == Some(Initial::Empty) {
             return Ok(());
         }
@@ -127,7 +126,7 @@ proptest! {
         counter.take_back(charge);
         let is_bucket = matches!(counter.limit.algorithm(), Algorithm::TokenBucket | Algorithm::LeakyBucket);
         if is_bucket {
-            // A bucket tells its level to a millisecond. One that has begun empty may be forgotten sooner.
+            // A bucket's level is precise to a millisecond. A bucket that starts empty may be forgotten sooner.
             let remaining = |counter: &Counter, ms| counter.at(counter.now + ms, 0).remaining;
             let is_forgotten = |counter: &Counter| counter.at(counter.now + 2, 0).reset_after_ms == 0;
             let begins_empty = counter.limit.options().initial == Some(Initial::Empty);
@@ -140,7 +139,7 @@ proptest! {
         }
         prop_assert_eq!(counter.peek().remaining, denied.peek().remaining);
         if counter.limit.algorithm().has_holders() {
-            // Its release finds nothing more.
+            // Its release frees nothing further.
             counter.take(-hits);
             prop_assert_eq!(counter.peek().remaining, denied.peek().remaining);
             return Ok(());
@@ -223,14 +222,14 @@ fn a_release_that_comes_first_is_not_waited_for() {
     let charge = charge(&counter, 1, &verdict).unwrap();
     counter.take(-1);
     counter.take_back(charge);
-    // Another stream of the same name takes a slot, and releases it.
+    // Another stream with the same name takes a slot and releases it.
     counter.now += 1;
     assert_eq!((counter.take(1).remaining, counter.take(-1).remaining), (2, 3));
 }
 
 #[test]
 fn of_charges_that_lie_one_above_the_other_what_has_leaked_meanwhile_is_taken_back_of_none() {
-    // One hit leaks in a millisecond.
+    // One hit leaks per millisecond.
     let options = Options { burst: Some(20), ..Options::default() };
     let limit = Limit::new(Algorithm::TokenBucket, 10, Duration::from_millis(10), options).unwrap();
     let mut counter = Counter::new(limit, START);
@@ -239,7 +238,7 @@ fn of_charges_that_lie_one_above_the_other_what_has_leaked_meanwhile_is_taken_ba
         charge(&counter, hits, &verdict).unwrap()
     });
     counter.take_back(charges[0]);
-    // Of what is missing, all but one hit is the second charge's; four leak.
+    // Of the missing hits, all but one belong to the second charge; four leak.
     counter.now += 4;
     assert_eq!(counter.take(19).remaining, 0);
     counter.take_back(charges[1]);
@@ -257,7 +256,7 @@ fn who_waits_behind_a_charge_leaves_alone() {
     };
     let charges = [next(), next(), next()];
     assert_eq!(charges.map(|(_, delay_ms)| delay_ms), [0, 10, 20]);
-    // Of the second, whom the third waits behind, and of the third.
+    // Takes back the second charge, before which the third waits, and then the third.
     counter.take_back(charges[1].0);
     assert_eq!(counter.at(START, 1).delay_ms, 30);
     counter.take_back(charges[2].0);
@@ -291,7 +290,7 @@ fn a_store_says_when_it_charged_and_takes_that_back_also_in_a_group_that_is_deni
         let verdicts = store.decide(&[back, denied]).unwrap();
         assert!(verdicts[0].unwrap().allowed() && !verdicts[1].unwrap().allowed());
         let left = store.decide(&[check(0, limit, 0)]).unwrap()[0].unwrap().own.remaining;
-        // A bucket leaves what may leak in a millisecond.
+        // A bucket may lose the hits that leak in a millisecond.
         assert!(left == 10 || (left == 9 && algorithm.options().contains(&"burst")), "{algorithm}: {left}");
     }
 }

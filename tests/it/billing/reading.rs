@@ -1,4 +1,4 @@
-//! Reading what limits were used, from pages that are written here by hand, and the ledger of it.
+//! Reading usage, from pages written by the test, and its ledger.
 
 use crate::support;
 
@@ -56,7 +56,7 @@ fn days_ago(days: u64) -> u64 {
     TODAY.get_or_init(|| now_ms() / DAY * DAY) - days * DAY
 }
 
-/// As the script writes it: `struct.pack('<i6I6i6', …)`.
+/// Returns a record as packed by the script: `struct.pack('<i6I6i6', …)`.
 fn record(admitted: u64, denied: u64, cost: i64) -> Vec<u8> {
     [admitted.to_le_bytes(), denied.to_le_bytes(), cost.to_le_bytes()]
         .iter()
@@ -108,7 +108,7 @@ fn read(service: &Tollgate, query: &str) -> Vec<Value> {
     }
 }
 
-/// Whose pages there are, with what was admitted on each; a page that comes twice is one.
+/// Returns the owners of the pages with their admitted hits. A page that occurs twice counts once.
 fn told(answers: &[Value]) -> BTreeMap<String, u64> {
     let pages = answers.iter().flat_map(|answer| answer["pages"].as_array().unwrap());
     let page = |page: &Value| {
@@ -133,7 +133,7 @@ fn command(words: &[&str], service: Option<&Tollgate>) -> Command {
     command
 }
 
-/// What a command prints that succeeds.
+/// Returns the output of a successful command.
 fn printed(output: Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
@@ -156,7 +156,8 @@ async fn records_are_told_with_whose_they_are_and_damaged_ones_are_counted() {
     let ann = page(&of_user("ann"), Period::Hour, at);
     cmd("PEXPIREAT").arg(&ann).arg(at + 400 * DAY).query_async::<()>(&mut connection).await.unwrap();
 
-    // A long tag is in a field of its page; without it, or with another's, only a hash says whose it is.
+    // A long tag is stored in a field of its page. If that field is missing or belongs to another page, the owner
+    // appears only as a hash.
     let long = "x".repeat(500);
     let (hashed, tag) = (of_user(&long), format!("shop|user={long}"));
     write(&mut connection, &hashed, Period::Hour, at, &record(11, 0, 11)).await;
@@ -182,7 +183,7 @@ async fn records_are_told_with_whose_they_are_and_damaged_ones_are_counted() {
         let mut pages = all.iter().flat_map(|answer| answer["pages"].as_array().unwrap());
         pages.find(|page| page["page"] == name).unwrap().clone()
     };
-    // As near as two commands to Redis are.
+    // Equal, apart from the time between two commands to Redis.
     let expires: Time = find(&ann)["expires"].as_str().unwrap().parse().unwrap();
     assert!(expires.0.abs_diff(at + 400 * DAY) < 60_000, "{expires}");
     assert_eq!(
@@ -197,7 +198,7 @@ async fn records_are_told_with_whose_they_are_and_damaged_ones_are_counted() {
     );
     assert_eq!(find(&name)["descriptor"][0]["value"], long);
 
-    // What is asked for, and nothing else.
+    // Filters select only the requested pages.
     let sum = |query: &str| told(&read(&service, query)).values().sum::<u64>();
     assert_eq!(sum("domain=shop"), 7 + (1 << 40) + 5 + 11);
     assert_eq!(sum("domain=mall"), 3);
@@ -207,7 +208,7 @@ async fn records_are_told_with_whose_they_are_and_damaged_ones_are_counted() {
     assert_eq!(sum(&format!("domain=shop&from={at}&to={}", Time(at + HOUR))), 7 + 5 + 11);
     assert_eq!(sum(&format!("key=user%3Dann&from={}", at + 1)), 1 << 40);
 
-    // A record of another length, of no period, and of one that is far from its page; and something that is no page.
+    // A record of another length, a record without a period, a record far from its page, and a key that is not a page.
     write(&mut connection, &of_user("ann"), Period::Hour, at + 2 * HOUR, b"short").await;
     for field in ["x", "7"] {
         cmd("HSET").arg(&ann).arg(field).arg(record(9, 9, 9)).query_async::<()>(&mut connection).await.unwrap();
@@ -218,7 +219,7 @@ async fn records_are_told_with_whose_they_are_and_damaged_ones_are_counted() {
     assert_eq!(all.iter().map(|answer| answer["damaged"].as_u64().unwrap()).sum::<u64>(), 4);
     assert_eq!(told(&all).values().sum::<u64>(), 7 + (1 << 40) + 5 + 11);
     let output = usage(&service, &["--domain", "shop"]);
-    assert!(text(&output.stderr).contains("warning: 4 records in the store cannot be read"), "{output:?}");
+    assert!(text(&output.stderr).contains("warning: 4 records in the store are damaged"), "{output:?}");
     assert!(printed(output).contains("(user=ann)"));
 }
 
@@ -233,24 +234,24 @@ async fn usage_is_for_those_who_have_a_token_and_know_what_they_ask() {
     }
     for (query, words) in [
         ("from=yesterday", "2026-11-01T12:00:00Z"),
-        ("from=2026-11-02&to=2026-11-01", "to is later"),
-        ("user=ann", "it takes domain, rule, key, from, to and cursor"),
+        ("from=2026-11-02&to=2026-11-01", "to must be later"),
+        ("user=ann", "the parameters are domain, rule, key, from, to and cursor"),
         ("key=user", "key=user%3Dann"),
-        ("cursor=7", "begin without one"),
+        ("cursor=7", "start without one"),
     ] {
         let (status, said) = service.admin("GET", &format!("/usage?{query}"), TOKEN);
         assert!(status == 400 && said["error"].as_str().unwrap().contains(words), "{query}: {status} {said}");
     }
     for (words, expected) in [
         (&["--from", "today"][..], "2026-11-01T12:00:00Z"),
-        (&["--from", "2026-11-02", "--to", "2026-11-02"], "--to is later than --from"),
+        (&["--from", "2026-11-02", "--to", "2026-11-02"], "--to must be later than --from"),
         (&["--key", "user"], "user=ann"),
-        (&["--admin-token", "a guess"], "is not that of"),
+        (&["--admin-token", "a guess"], "does not accept this ADMIN_TOKEN"),
     ] {
         let output = usage(&service, words);
         assert!(output.status.code() == Some(1) && text(&output.stderr).contains(expected), "{output:?}");
     }
-    assert_eq!(printed(usage(&service, &[])), "no usage is kept of that\n");
+    assert_eq!(printed(usage(&service, &[])), "no usage recorded\n");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,7 +264,7 @@ descriptors:
 ";
     let token = format!("ADMIN_READ_TOKEN={READER}");
     let memory = Tollgate::start(rules, &["ADMIN_API=true", &token]);
-    memory.must_log("usage is kept in memory, and is gone when this process ends");
+    memory.must_log("usage is kept in memory and lost when this process ends");
     let mut client = memory.client().await;
     for user in 0..1_200 {
         client.should_rate_limit(tollgate::request("shop", &[&[("user", &format!("user{user}"))]])).await.unwrap();
@@ -271,7 +272,7 @@ descriptors:
     // More pages than one answer has.
     let rows = printed(usage(&memory, &["--open", "--json"]));
     assert_eq!(rows.matches("\"admitted\":1").count(), 1_200, "{}", &rows[..400]);
-    assert_eq!(printed(usage(&memory, &[])), "no usage is kept of that\n", "the hour is not over");
+    assert_eq!(printed(usage(&memory, &[])), "no usage recorded\n", "the hour is not over");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -327,11 +328,11 @@ FROM                  FOR   DOMAIN  DESCRIPTOR    LIMIT      ADMITTED  DENIED  C
     assert_eq!((&total["rows"][0]["admitted"], total["rows"].as_array().unwrap().len()), (&json!(14), 1));
     assert_eq!((&total["rows"][0]["for"], &total["rows"][0]["open"]), (&json!("total"), &json!(false)));
 
-    // What is not over is no part of a bill.
+    // Periods that have not ended are not billed.
     write(&mut connection, &of_user("cat"), Period::Day, now_ms(), &record(1, 0, 1)).await;
     let output = usage(&service, &["--key", "user=cat"]);
-    assert!(text(&output.stderr).contains("1 records of times that are not over are left out: --open shows them"));
-    assert_eq!(printed(output), "no usage is kept of that\n");
+    assert!(text(&output.stderr).contains("1 records of periods that are not over are omitted: --open shows them"));
+    assert_eq!(printed(output), "no usage recorded\n");
     assert!(printed(usage(&service, &["--key", "user=cat", "--open"])).contains("day, open"));
 }
 
@@ -376,7 +377,7 @@ async fn every_master_of_a_cluster_is_read_and_moved_slots_are_seen() {
     let csv = printed(usage(&service, &["--domain", "shop", "--csv", "--rule", "per-user"]));
     assert_eq!(csv.lines().count(), 1_501);
 
-    // A cursor at the second master, and then a slot moves: nobody knows what has been read.
+    // The cursor points at the second master when a slot moves, so it is unknown which pages were read.
     let cursors: Vec<&str> = answers.iter().filter_map(|answer| answer["cursor"].as_str()).collect();
     let second = cursors.iter().find(|cursor| cursor.starts_with("0.1.")).unwrap();
     let go_on = || service.admin("GET", &format!("/usage?cursor={second}"), READER);
@@ -399,7 +400,7 @@ async fn a_cursor_means_nothing_to_another_server() {
     redis.restart();
     write_many(&mut redis.connection().await, 0..2_000, at).await;
     let (status, said) = go_on();
-    assert!(status == 409 && said["error"].as_str().unwrap().contains("begin again"), "{said}");
+    assert!(status == 409 && said["error"].as_str().unwrap().contains("start again"), "{said}");
     assert_eq!(told(&read(&service, "")).len(), 2_000);
     redis.kill();
     let (status, said) = service.admin("GET", "/usage", READER);
@@ -537,7 +538,7 @@ impl Keys {
         usage(service, &[&flags, words].concat())
     }
 
-    /// Whether it holds, and what is said.
+    /// Returns whether the ledger is valid, and the output.
     fn check(&self, service: Option<&Tollgate>, words: &[&str]) -> (bool, String) {
         let (ledger, public) = (self.ledger(), self.path("public.pem"));
         let flags = ["check", "--ledger", ledger.to_str().unwrap(), "--public-key", public.to_str().unwrap()];
@@ -579,29 +580,29 @@ async fn a_ledger_closes_what_is_over_once_and_says_what_differs_afterwards() {
     // Closed is closed.
     assert!(printed(keys.close(&service, &[])).contains("nothing more to close"));
     let (is_good, said) = keys.check(None, &["--to", "2100-01-01"]);
-    assert!(!is_good && said.contains("nothing closes shop from "), "{said}");
+    assert!(!is_good && said.contains("no line closes shop from "), "{said}");
 
-    // Whatever is done to the store afterwards is seen.
+    // Any later change in the store is detected.
     let day = |day: u64| Time(days_ago(day)).to_string();
     write(&mut connection, &shop, Period::Hour, days_ago(5) + HOUR, &record(9, 1, 2)).await;
     let (is_good, said) = keys.check(Some(&service), &[]);
-    let expected = format!("the store differs on shop from {} on: admitted is 9, and was 10\n", day(5));
+    let expected = format!("the store differs on shop from {} on: admitted is 9, was 10\n", day(5));
     assert!(!is_good && said.contains(&expected), "{said}");
     write(&mut connection, &shop, Period::Hour, days_ago(5) + HOUR, &record(10, 1, 2)).await;
     assert!(keys.check(Some(&service), &[]).0);
     let moved = [page(&shop, Period::Hour, days_ago(5)), page(&of_user("eve"), Period::Hour, days_ago(5))];
     redis.command::<()>(&format!("RENAME {} {}", moved[0], moved[1])).await;
     let (is_good, said) = keys.check(Some(&service), &[]);
-    assert!(!is_good && said.contains("the sums agree, and what they are made of has been changed"), "{said}");
+    assert!(!is_good && said.contains("the sums agree, but the records behind them have changed"), "{said}");
     redis.command::<()>(&format!("DEL {}", moved[1])).await;
     let (_, said) = keys.check(Some(&service), &[]);
-    assert!(said.contains("1 of 1 records are missing; admitted is 0, and was 10; denied is 0, and was 1"), "{said}");
+    assert!(said.contains("1 of 1 records are missing; admitted is 0, was 10; denied is 0, was 1"), "{said}");
     write(&mut connection, &shop, Period::Hour, days_ago(5) + HOUR, &record(10, 1, 2)).await;
     write(&mut connection, &shop, Period::Hour, days_ago(9), &record(1, 0, 1)).await;
     write(&mut connection, &counter("new", &[]), Period::Hour, days_ago(9), &record(1, 0, 1)).await;
     let (_, said) = keys.check(Some(&service), &[]);
     for domain in ["new", "shop"] {
-        let expected = format!("1 records of {domain} from {} on, which no line closes", day(9));
+        let expected = format!("1 records of {domain} from {} on that no line closes", day(9));
         assert!(said.contains(&expected), "{said}");
     }
 }
@@ -623,7 +624,7 @@ async fn records_that_were_to_be_forgotten_are_no_fraud() {
     wait_until_async("it is forgotten", async || redis.command::<u64>(&format!("EXISTS {name}")).await == 0).await;
     wait_until_async("its time is over", async || keys.check(Some(&service), &[]).0).await;
     let (_, said) = keys.check(Some(&service), &[]);
-    assert!(said.contains("of 1 lines the store has forgotten records, as it was to"), "{said}");
+    assert!(said.contains("1 lines were not compared: their records in the store have expired"), "{said}");
     // More than there was is wrong at any time.
     for user in ["ann", "eve"] {
         write(&mut connection, &of_user(user), Period::Hour, at, &record(10, 1, 2)).await;
@@ -641,14 +642,15 @@ async fn a_ledger_survives_interruptions_and_has_one_writer() {
     printed(keys.close(&service, &["--domain", "shop"]));
     let whole = fs::read(keys.ledger()).unwrap();
     let ends: Vec<usize> = (0..whole.len()).filter(|at| whole[*at] == b'\n').map(|at| at + 1).collect();
-    // Killed anywhere: what is there is told, and the next run goes on to the same.
+    // An interrupted write: `check` reports the incomplete line, and the next run completes the ledger to the same
+    // bytes.
     for end in [0, 1, ends[0] - 1, ends[0], ends[0] + 7, ends[1], whole.len() - 1] {
         fs::write(keys.ledger(), &whole[..end]).unwrap();
         let (is_good, said) = keys.check(None, &[]);
         let is_half = end > 0 && !ends.contains(&end);
-        assert!(!is_good && said.contains("half a line") == is_half, "{end}: {said}");
+        assert!(!is_good && said.contains("an incomplete line") == is_half, "{end}: {said}");
         let output = keys.close(&service, &["--domain", "shop"]);
-        assert_eq!(text(&output.stderr).contains("is taken off"), is_half, "{output:?}");
+        assert_eq!(text(&output.stderr).contains("removing an incomplete line"), is_half, "{output:?}");
         printed(output);
         let (is_good, said) = keys.check(Some(&service), &[]);
         assert!(is_good, "{end}: {said}");
@@ -708,17 +710,17 @@ fn keys_that_are_none_are_told_with_what_would_be_right() {
     let said = |error: Result<PublicKey, _>| error.map_err(|error: KeyError| error.to_string());
     assert!(said(PublicKey::read(&private)).unwrap_err().contains("openssl pkey -pubout"));
     let rsa = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-    assert!(said(PublicKey::read(rsa.public_key_pem().as_bytes())).unwrap_err().contains("no public Ed25519 key"));
+    assert!(said(PublicKey::read(rsa.public_key_pem().as_bytes())).unwrap_err().contains("not a public Ed25519 key"));
     let other = |pem: &[u8]| SigningKey::read(pem).map(drop).unwrap_err().to_string();
     assert!(other(rsa.serialize_pem().as_bytes()).contains("openssl genpkey -algorithm ed25519"));
     assert!(other(b"-----BEGIN ENCRYPTED PRIVATE KEY-----").contains("is encrypted"));
-    // Those of version 2 have the public key with them.
+    // Keys in PKCS#8 version 2 include the public key.
     let new = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
     let signing = SigningKey::read(new.serialize_pem().as_bytes()).unwrap();
     assert_eq!(signing.public(), PublicKey::read(new.public_key_pem().as_bytes()).unwrap());
 }
 
-/// A ledger of two domains, written in three runs, and who has signed it.
+/// Returns a ledger of two domains, written in three runs, and its public key.
 fn ledger() -> (Vec<String>, [PublicKey; 1]) {
     let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
     let key = SigningKey::read(key.serialize_pem().as_bytes()).unwrap();
@@ -768,7 +770,7 @@ fn what_was_done_to_a_ledger_is_named() {
 }
 
 proptest! {
-    /// Whatever one line becomes.
+    /// For any damage of one line.
     #[test]
     fn no_line_is_changed_taken_out_moved_or_doubled_unseen(
         kind in 0..5_u8, one in any::<prop::sample::Index>(), other in any::<prop::sample::Index>(), byte in 1..128_u8,
@@ -800,7 +802,7 @@ proptest! {
 
 #[test]
 fn a_reply_of_redis_has_the_types_that_are_read() {
-    // What these tests write by hand is what a script packs.
+    // The records written by these tests equal those packed by a script.
     let redis = Redis::start();
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let packed: Reply = runtime.block_on(async {

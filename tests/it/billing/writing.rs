@@ -1,4 +1,4 @@
-//! What is recorded, and that it is what was charged.
+//! Usage records equal the charges.
 
 use crate::support;
 
@@ -40,7 +40,7 @@ fn start(redis: &Redis, settings: &[&str]) -> Tollgate {
     Tollgate::start(RULES, &[&[&*url], settings].concat())
 }
 
-/// One descriptor that asks for so many hits; negative ones are refunded.
+/// Returns a request with one descriptor and this many hits; negative hits are refunds.
 fn hits(key: &str, value: &str, hits: i64) -> RateLimitRequest {
     let mut request = request("shop", &[&[(key, value)]]);
     request.descriptors[0].hits_addend = Some(hits.unsigned_abs());
@@ -48,7 +48,7 @@ fn hits(key: &str, value: &str, hits: i64) -> RateLimitRequest {
     request
 }
 
-/// All records of the pages whose names begin so, summed up.
+/// Returns the sum of all records of the pages whose names have this prefix.
 async fn recorded(redis: &Redis, prefix: &str) -> Totals {
     let mut sum = Totals::default();
     let pages: Vec<String> = cmd("KEYS").arg("*|u1:*").query_async(&mut redis.connection().await).await.unwrap();
@@ -84,21 +84,21 @@ async fn a_record_has_what_passed_what_did_not_and_what_it_cost() {
     assert!(!ask(both).await);
     assert_eq!(recorded(&redis, "{shop|user=ben}").await, totals(0, 1, 0));
 
-    // What has happened is charged, and what a known denial answers is recorded, too.
+    // Completed usage is charged, and denials from the cache are recorded as well.
     assert!(ask(hits("tokens", "ann", 8)).await);
     for _ in 0..5 {
         assert!(!ask(hits("tokens", "ann", 8)).await);
     }
     assert_eq!(recorded(&redis, "{shop|tokens=ann}").await, totals(1, 5, 48));
 
-    // A limit that denies nobody meters.
+    // A limit in shadow mode only measures.
     for _ in 0..3 {
         assert!(ask(hits("shadow", "ann", 2)).await);
     }
     assert_eq!(recorded(&redis, "{shop|shadow=ann}").await, totals(3, 0, 6));
 }
 
-/// And so is the limit in shadow mode beside it, which is over.
+/// The shadow-mode limit of the same request, which is over, records as well.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_leaves_while_waiting_has_not_passed() {
     let redis = Redis::start();
@@ -123,7 +123,7 @@ async fn a_page_stays_for_as_long_as_any_rule_has_promised() {
     tollgate.ask(hits("user", "ann", 1)).await.unwrap();
     let mut connection = redis.connection().await;
     let pages: Vec<String> = cmd("KEYS").arg("*|u1:*").query_async(&mut connection).await.unwrap();
-    // As if another hour had been recorded by a rule that keeps it for longer, and this one not yet.
+    // As if a rule with a longer retention had recorded another hour.
     cmd("PERSIST").arg(&pages[0]).exec_async(&mut connection).await.unwrap();
     cmd("PEXPIRE").arg(&pages[0]).arg(900_u64 * 86_400_000).exec_async(&mut connection).await.unwrap();
     let fields: Vec<String> = cmd("HKEYS").arg(&pages[0]).query_async(&mut connection).await.unwrap();
@@ -187,8 +187,8 @@ async fn a_page_is_kept_for_as_long_as_its_rule_says_and_has_the_tag_that_its_na
     assert!(pages.iter().any(|page| page.starts_with("{|")) && pages.iter().any(|page| page.contains("user=ann")));
 }
 
-/// Redis stops again and again, so that replies come too late and calls are lost; and Tollgate is killed. However that
-/// went, the counter and its records are the same.
+/// Redis stops repeatedly, so replies come too late and calls are lost; and Tollgate is killed. The counter and its
+/// records always agree.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_breaks_the_records_say_what_was_charged() {
     let redis = Redis::start();
@@ -212,7 +212,7 @@ async fn whatever_breaks_the_records_say_what_was_charged() {
             asked += count;
             asked += load(20).await;
         }
-        // The last is killed in the middle of it.
+        // The last run is killed while it writes.
         let (count, ()) = tokio::join!(load(200), async move {
             tokio::time::sleep(Duration::from_millis(2)).await;
             drop(tollgate);
@@ -248,7 +248,7 @@ async fn a_record_or_a_page_that_is_damaged_is_written_anew() {
     let pages: Vec<String> = cmd("KEYS").arg("{shop|user=ann}*|u1:*").query_async(&mut connection).await.unwrap();
     let indices: Vec<u64> = cmd("HKEYS").arg(&pages[0]).query_async(&mut connection).await.unwrap();
     cmd("HSET").arg(&pages[0]).arg(indices[0]).arg("short").exec_async(&mut connection).await.unwrap();
-    // The next hour would have a record of its own.
+    // This record would belong to the next hour.
     cmd("HSET").arg(&pages[0]).arg(indices[0] + 1).arg("short").exec_async(&mut connection).await.unwrap();
     tollgate.ask(hits("user", "ann", 1)).await.unwrap();
     assert_eq!(tollgate.metric("tollgate_damaged_counters_total"), 1.0);

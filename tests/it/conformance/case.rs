@@ -1,4 +1,4 @@
-//! What a file of `tests/conformance` says: see the README beside them.
+//! The files of `tests/conformance`; see the README next to them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Where the cases are.
+/// The folder of the cases.
 pub const FOLDER: &str = "tests/conformance";
 
 /// The cases of one subject.
@@ -19,13 +19,13 @@ pub struct File {
     /// The environment of its servers.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
-    /// Where its servers send statistics.
+    /// The destination of its servers' statistics.
     #[serde(default)]
     pub sink: Sink,
     pub cases: Vec<Case>,
 }
 
-/// Where a server sends its statistics.
+/// The destination of a server's statistics.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sink {
@@ -42,10 +42,10 @@ pub enum Sink {
 #[serde(deny_unknown_fields)]
 pub struct Case {
     pub name: String,
-    /// What no other case may be beside.
+    /// Requires a separate server.
     #[serde(default)]
     pub alone: bool,
-    /// What its own server has in its environment, beside that of the file.
+    /// Environment of its server, in addition to that of the file.
     #[serde(default)]
     pub settings: BTreeMap<String, String>,
     #[serde(default)]
@@ -60,14 +60,14 @@ pub struct Case {
     pub series: BTreeMap<String, f64>,
     /// The rules are refused, for this reason.
     pub refused: Option<String>,
-    /// What Tollgate does where it differs.
+    /// Tollgate's intended difference.
     #[serde(default)]
     pub tollgate: Otherwise,
-    /// The reference does otherwise, and that is a flaw: which.
+    /// ID of a flaw of the reference, which answers differently.
     pub flaw: Option<String>,
-    /// Tollgate does otherwise on purpose: see docs/migrating.md.
+    /// ID of an intended difference of Tollgate: see docs/migrating.md.
     pub differs: Option<String>,
-    /// Tollgate does otherwise as long as it has not this feature.
+    /// Name of a missing feature, because of which Tollgate answers differently.
     pub pending: Option<String>,
     /// The reference can do this from a later version on than the one that can be installed.
     pub newer: Option<String>,
@@ -83,23 +83,23 @@ pub enum Rules {
     Files(BTreeMap<String, String>),
 }
 
-/// Another outcome of a whole case.
+/// Another result of a whole case.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Otherwise {
-    /// Its rules are accepted or refused against the reference's way: for this reason.
+    /// Its rules are rejected for this reason, or accepted, unlike by the reference.
     pub refused: Option<String>,
-    /// It ends where the reference serves without rules.
+    /// It ends, but the reference serves without rules.
     #[serde(default)]
     pub ends: bool,
     /// It does these steps instead.
     pub steps: Option<Vec<Step>>,
-    /// It counts so.
+    /// It has these statistics instead.
     pub stats: Option<BTreeMap<String, BTreeMap<String, u64>>>,
     pub series: Option<BTreeMap<String, f64>>,
 }
 
-/// One thing that is asked or done; and what is answered.
+/// A step and its expected result.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Step {
     /// A rate limit request of these descriptors.
@@ -108,32 +108,32 @@ pub struct Step {
     pub json: Option<String>,
     /// A path to get.
     pub get: Option<String>,
-    /// A service whose health is asked by gRPC.
+    /// A service whose health is checked over gRPC.
     pub health: Option<String>,
     /// Rules to put in place, or with null to take away.
     pub write: Option<BTreeMap<String, Option<String>>>,
     /// A command of Redis.
     pub redis: Option<String>,
-    /// The domain that is asked about, where it is not that of the rules.
+    /// The domain of the requests, if it is not that of the rules.
     pub domain: Option<String>,
     /// The request's own hits.
     #[serde(default)]
     pub hits: u32,
-    /// So often; the last answer counts.
+    /// Number of repetitions; the last answer is compared.
     pub times: Option<u32>,
-    /// Of an HTTP request.
+    /// Method of an HTTP request.
     pub method: Option<String>,
-    /// Of an HTTP request.
+    /// Port of an HTTP request.
     #[serde(default)]
     pub port: HttpPort,
-    /// The answer may take until the server has read what was written.
+    /// Repeats the request until the server has read the written files.
     #[serde(default)]
     pub eventually: bool,
-    /// What Tollgate answers where it differs.
+    /// Tollgate's answer, if it intentionally differs.
     pub tollgate: Option<Expected>,
     #[serde(flatten)]
     pub expected: Expected,
-    /// What is none of the above.
+    /// Unknown fields.
     #[serde(flatten)]
     pub unknown: BTreeMap<String, Value>,
 }
@@ -168,12 +168,12 @@ pub struct LongDescriptor {
     pub limit: Option<(u32, i32)>,
 }
 
-/// What an answer must be. `{day}` in a text stands for the seconds until the day's end, and so on.
+/// An expected answer. In texts, `{day}` stands for the seconds until the end of the day, and so on.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Expected {
     /// A status for each descriptor: `ok`, `ok unlimited`, `ok 4 of 5/day name`, `over 0 of 5/day`.
     pub answer: Option<Vec<String>>,
-    /// Of the whole request: `over` where one of its statuses is, unless it is named.
+    /// The overall code: by default `over` if one of the statuses is.
     pub code: Option<String>,
     /// `Name: value`, in order.
     pub headers: Option<Vec<String>>,
@@ -181,7 +181,7 @@ pub struct Expected {
     pub metadata: Option<Value>,
     /// A gRPC error: `UNKNOWN: message`.
     pub error: Option<String>,
-    /// Of HTTP.
+    /// HTTP status.
     pub status: Option<u16>,
     /// A text, or JSON.
     pub body: Option<Value>,
@@ -189,7 +189,7 @@ pub struct Expected {
     pub lines: Option<Vec<String>>,
     /// Texts that a body has.
     pub has: Option<Vec<String>>,
-    /// What Redis or a health check says.
+    /// Reply of Redis or of a health check.
     pub reply: Option<String>,
 }
 
@@ -204,7 +204,7 @@ impl Case {
         text.lines().find_map(|line| line.strip_prefix("domain: "))
     }
 
-    /// Whether a server may serve it together with others.
+    /// Returns whether it can share a server with others.
     pub fn shares(&self) -> bool {
         !self.alone && self.settings.is_empty() && self.refused.is_none() && self.tollgate.refused.is_none()
     }

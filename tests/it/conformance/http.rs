@@ -5,14 +5,14 @@ use std::net::TcpStream;
 
 use crate::support::SOON;
 
-/// What to ask.
+/// The request.
 pub struct Request<'a> {
     pub method: &'a str,
     pub path: &'a str,
     pub body: Option<&'a str>,
 }
 
-/// What came.
+/// The response.
 pub struct Answer {
     pub status: u16,
     pub body: String,
@@ -41,7 +41,7 @@ pub fn ask(port: u16, Request { method, path, body }: &Request<'_>) -> Result<An
     Ok(Answer { status: status.ok_or_else(|| format!("no status: {head:?}"))?, body })
 }
 
-/// Bodies here are ASCII, so that a chunk's length is that of its text.
+/// Decodes a chunked body. Bodies are ASCII here, so a chunk has as many characters as bytes.
 fn unchunk(mut body: &str) -> String {
     let mut whole = String::new();
     while let Some((length, rest)) = body.split_once("\r\n") {

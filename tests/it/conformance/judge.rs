@@ -1,4 +1,4 @@
-//! What an outcome means by a case's marks, and the report.
+//! The meaning of a result, given the marks of its case; and the report.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,22 +6,22 @@ use super::Outcome;
 use super::case::Case;
 use super::sink;
 
-/// Who is asked.
+/// The server under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Tollgate,
     Reference,
 }
 
-/// What became of a case.
+/// The result of a case.
 #[derive(Clone, Debug)]
 pub enum Judged {
     Passed,
-    /// Tollgate has not yet what it needs.
+    /// Skipped, because Tollgate lacks a feature that it needs.
     Pending,
-    /// It fails, as it is known to: for this reason.
+    /// A known failure, with its reason.
     Known(&'static str),
-    /// It is not as it says: so.
+    /// An unexpected result, with its description.
     Wrong(String),
 }
 
@@ -31,7 +31,7 @@ impl Judged {
     }
 }
 
-/// What an outcome means.
+/// Returns the meaning of a result.
 pub fn judge(case: &Case, side: Side, result: &Result<(), String>) -> Judged {
     let known = match side {
         Side::Tollgate => case.pending.as_ref().map(|feature| ("pending", feature, Judged::Pending)),
@@ -48,7 +48,7 @@ pub fn judge(case: &Case, side: Side, result: &Result<(), String>) -> Judged {
     }
 }
 
-/// Whether what was counted is what the case says.
+/// Returns whether the statistics match the case.
 pub fn counted(case: &Case, side: Side, sums: &BTreeMap<String, f64>) -> Result<(), String> {
     let own = side == Side::Tollgate;
     let stats = case.tollgate.stats.as_ref().filter(|_| own).unwrap_or(&case.stats);
@@ -81,7 +81,7 @@ pub fn counted(case: &Case, side: Side, sums: &BTreeMap<String, f64>) -> Result<
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
-/// Prints a line for each file, and what waits for whom; and returns what is wrong.
+/// Prints a line for each file and the pending features; returns the failures.
 pub fn report(outcomes: &[Outcome]) -> Vec<String> {
     let files: BTreeSet<&str> = outcomes.iter().map(|outcome| &*outcome.file).collect();
     let count = |file: Option<&str>, is: fn(&Judged) -> bool| {

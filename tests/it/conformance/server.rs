@@ -10,7 +10,7 @@ use super::sink::Collected;
 use crate::support::drop_in::{self, DropIn, Ended};
 use crate::support::redis::Redis;
 
-/// What to start.
+/// Parameters of a server.
 pub struct Given<'a> {
     pub binary: &'a Path,
     pub settings: &'a BTreeMap<String, String>,
@@ -30,7 +30,7 @@ impl Server {
     /// Starts one, and waits until it serves.
     pub fn start(given: &Given<'_>) -> Result<Server, Ended> {
         let (redis, statistics) = (Redis::start(), Collected::new(given.sink));
-        // How `envoyproxy/ratelimit` counts; it knows no other algorithm.
+        // The only algorithm of `envoyproxy/ratelimit`.
         let mut settings = vec![("DEFAULT_ALGORITHM".to_owned(), "fixed_window".to_owned())];
         settings.extend(statistics.settings().into_iter().map(|(name, value)| (name.to_owned(), value)));
         settings.extend(given.settings.clone());
@@ -45,7 +45,7 @@ impl Server {
         Ok(Server { process, redis, statistics })
     }
 
-    /// Where gRPC listens.
+    /// Returns the address of gRPC.
     pub fn grpc(&self) -> String {
         format!("http://127.0.0.1:{}", self.process.ports.grpc)
     }

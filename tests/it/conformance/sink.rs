@@ -9,10 +9,10 @@ use super::case::{HttpPort, Sink};
 use super::http;
 use super::server::Server;
 
-/// What has come until now, by its name; a tag is part of it.
+/// The values received so far, by name including tags.
 type Sums = Arc<Mutex<BTreeMap<String, f64>>>;
 
-/// Where statistics come together.
+/// The receiver of statistics.
 pub struct Collected {
     sink: Sink,
     port: u16,
@@ -31,7 +31,7 @@ impl Collected {
         Collected { sink, port, sums }
     }
 
-    /// What tells the server of it.
+    /// Returns the settings that point a server at this sink.
     pub fn settings(&self) -> Vec<(&'static str, String)> {
         let statsd = |protocol: &str| {
             vec![
@@ -62,7 +62,7 @@ impl Collected {
         settings
     }
 
-    /// Whether anything is collected.
+    /// Returns whether statistics are received.
     pub fn is_open(&self) -> bool {
         self.sink != Sink::None
     }

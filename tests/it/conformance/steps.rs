@@ -17,7 +17,7 @@ use super::http;
 use super::server::Server;
 use crate::support::SOON;
 
-/// The units that a text may name, and their seconds.
+/// Units in texts, and their seconds.
 const UNITS: [(&str, Unit, u64); 7] = [
     ("second", Unit::Second, 1),
     ("minute", Unit::Minute, 60),
@@ -27,21 +27,21 @@ const UNITS: [(&str, Unit, u64); 7] = [
     ("month", Unit::Month, 30 * 86_400),
     ("year", Unit::Year, 365 * 86_400),
 ];
-/// How long what takes its time may take.
+/// Time limit for eventual results.
 const EVENTUALLY: Duration = Duration::from_secs(10);
 
-/// Who asks.
+/// A client of the server.
 pub struct Client<'s> {
     pub server: &'s Server,
     pub channel: Channel,
 }
 
-/// When something was asked and answered, in seconds since the epoch.
+/// Start and end of a request, in seconds since the epoch.
 #[derive(Clone, Copy)]
 struct Span(u64, u64);
 
 impl Client<'_> {
-    /// Does a step, and says what is not as expected.
+    /// Performs a step; returns an error if the result differs from the expected one.
     pub async fn take(&self, step: &Step, domain: &str, expected: &Expected) -> Result<(), String> {
         let start = Instant::now();
         loop {
@@ -68,7 +68,7 @@ impl Client<'_> {
         Err(format!("{question}\n  must answer {}\n  and answers {}", shown(expected), shown(&answered.named(span))))
     }
 
-    /// What Redis says, to its end, too.
+    /// Returns the complete reply of Redis.
     async fn redis(&self, words: &str) -> String {
         let mut words = words.split(' ');
         let mut command = redis::cmd(words.next().unwrap_or_default());
@@ -122,7 +122,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs()
 }
 
-/// The minute that it is: what a window's edge may have disturbed is in another.
+/// Returns the current minute, to detect that a window may have ended.
 pub fn minute() -> u64 {
     now() / 60
 }
@@ -167,7 +167,7 @@ fn entry(key: &str, value: &str) -> Entry {
 
 fn answered(response: &RateLimitResponse) -> Expected {
     let headers = response.response_headers_to_add.iter().map(|header| {
-        // Who knows of the newer field may have the value there.
+        // Newer versions have the value in the newer field.
         let raw = String::from_utf8_lossy(&header.raw_value);
         format!("{}: {}{raw}", header.key, header.value)
     });
@@ -180,7 +180,7 @@ fn answered(response: &RateLimitResponse) -> Expected {
     }
 }
 
-/// But for what Tollgate says by its own name, which is beside all that is asked here.
+/// Removes the metadata under Tollgate's own name, which these cases do not test.
 fn metadata(given: &prost_types::Struct) -> Option<Value> {
     let mut given = json_struct(given);
     given.as_object_mut()?.remove("tollgate");
@@ -204,7 +204,7 @@ fn code(code: Code) -> &'static str {
     }
 }
 
-/// With what follows of the limit, its reset time said as `{day}` only where it is not the right one.
+/// Returns the text of a status, with its reset time as `{day}` unless it is correct.
 fn status(status: &DescriptorStatus) -> String {
     let mut text = code(status.code()).to_owned();
     let reset = status.duration_until_reset.as_ref().map(|reset| reset.seconds);
@@ -318,7 +318,7 @@ fn holds_at(expected: &Expected, answered: &Expected, now: u64) -> bool {
             .is_none_or(|reply| answered.reply.as_ref().is_some_and(|text| matches_text(&with_time(reply, now), text)))
 }
 
-/// `...` at the end of a text stands for anything.
+/// `...` at the end of a text matches anything.
 fn matches_text(expected: &str, answered: &str) -> bool {
     match expected.strip_suffix("...") {
         Some(begin) => answered.starts_with(begin),

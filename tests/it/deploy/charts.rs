@@ -1,5 +1,5 @@
-//! The Helm chart and the Kustomize base say what Kubernetes takes, and nothing that is no setting. `make e2e` renders
-//! them by the real programs, and holds what they make to the types of Kubernetes.
+//! The Helm chart and the Kustomize base are valid for Kubernetes and use only existing settings. `make e2e` renders
+//! them with the real programs and validates the result against Kubernetes' schemas.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,12 +14,12 @@ use super::{documents, loaded_rules, object, values, yaml_files};
 use crate::support::tollgate;
 
 const CHART: &str = "deploy/helm/tollgate";
-/// Helm asks nobody which one runs.
+/// Helm does not ask a cluster for its version.
 const KUBERNETES: &str = "1.33";
 const KUSTOMIZATIONS: [&str; 3] =
     ["deploy/kustomize/base", "deploy/kustomize/components/redis", "deploy/kustomize/overlays/production"];
 
-/// The sets of values that are tried.
+/// Returns the value files to test.
 fn sets() -> Vec<PathBuf> {
     let sets = yaml_files(format!("{CHART}/ci"));
     assert!(sets.len() >= 6, "{sets:?}");
@@ -44,7 +44,7 @@ struct Validator {
 }
 
 impl Validator {
-    /// Of the part of a schema at this pointer.
+    /// Creates a validator of the part of a schema at this pointer.
     fn new(schema: Value, pointer: &str) -> Validator {
         let (mut schemas, mut compiler) = (Schemas::new(), Compiler::new());
         compiler.set_default_draft(Draft::V7);
@@ -97,7 +97,7 @@ fn the_chart_and_the_base_are_of_this_release_and_show_the_projects_own_alerts_a
     assert_eq!(image, [concat!("tollgate:", env!("CARGO_PKG_VERSION"))]);
     for (file, of) in [("alerts.yaml", "prometheus"), ("service.json", "grafana"), ("limits.json", "grafana")] {
         let read = |path: String| fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        // Not links: who takes one file from a forge takes the text.
+        // Files, not links, because a link in a forge's web interface yields only its text.
         let (inside, outside) = (format!("{CHART}/files/{file}"), format!("deploy/{of}/{file}"));
         assert!(read(inside.clone()) == read(outside.clone()), "one is newer: cp {outside} {inside}, or back");
     }
@@ -133,7 +133,7 @@ fn variables(document: &Value) -> Vec<String> {
     lists.flatten().map(|variable| variable["name"].as_str().unwrap().to_owned()).collect()
 }
 
-/// What one of the programs says that `make e2e` installs.
+/// Returns the output of a program that `make e2e` installs.
 fn run(program: &str, arguments: &[&str]) -> Output {
     Command::new(format!("target/tools/bin/{program}")).args(arguments).output().expect("make e2e installs it")
 }
@@ -147,7 +147,7 @@ fn rendered(program: &str, arguments: &[&str]) -> Vec<Value> {
     documents.into_iter().filter(Value::is_object).collect()
 }
 
-/// What Kubernetes takes, and the Prometheus operator, each key of it and no other.
+/// The schemas of Kubernetes and of the Prometheus operator, without unknown keys.
 struct Kubernetes {
     types: Value,
 }
@@ -177,7 +177,7 @@ impl Kubernetes {
         Kubernetes { types: definitions }
     }
 
-    /// Where the type of an object is.
+    /// Returns the pointer to the schema of an object.
     fn pointer(&self, object: &Value) -> String {
         let version = object["apiVersion"].as_str().unwrap();
         let (group, version) = version.split_once('/').unwrap_or(("", version));
@@ -200,7 +200,7 @@ impl Kubernetes {
     }
 }
 
-/// What has named properties has no others.
+/// Objects with named properties allow no others.
 fn close(schema: &mut Value) {
     match schema {
         Value::Array(all) => all.iter_mut().for_each(close),
@@ -248,7 +248,7 @@ fn assert_sound(objects: &[Value], from: &str) {
     let number = |name: &str| given.iter().find(|(given, _)| *given == name).unwrap().1.trim_end_matches('s');
     let drains: u64 = ["DRAIN_DELAY", "SHUTDOWN_TIMEOUT"].map(|name| number(name).parse::<u64>().unwrap()).iter().sum();
     assert!(pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap() > drains, "{from}");
-    // Its files are where it runs; rules are those of the project here.
+    // Its files exist only in the image; here, rules are those of the project.
     given.retain(|(_, value)| !value.starts_with("/etc/tollgate") && !value.starts_with("/etc/redis"));
     given.retain(|(name, _)| !name.starts_with("GRPC_") || *name == "GRPC_PORT");
     let mut check = tollgate::command();
@@ -287,11 +287,11 @@ fn every_set_of_values_renders_to_what_kubernetes_takes() {
 fn values_that_cannot_be_right_are_refused_in_words() {
     for (given, said) in [
         (&["--set", "replicaCount=1"][..], "name one source of rules"),
-        (&["--set", "rules.existingConfigMap=limits"], "without redis.url each replica counts for itself"),
+        (&["--set", "rules.existingConfigMap=limits"], "without redis.url each instance counts on its own"),
         (&["--set", "rules.existingConfigMap=limits", "--set", "redis.url=r:6379", "--set", "redis.uri=r:6379"], "uri"),
         (
             &["--set", "rules.existingConfigMap=limits,redis.url=r:6379,topKeys.values=hashed"],
-            "values are hashed by a key: set valuesKey.secret",
+            "hashed values need a key: set valuesKey.secret",
         ),
     ] {
         let output = run("helm", &[&["template", "edge", CHART, "--kube-version", KUBERNETES], given].concat());

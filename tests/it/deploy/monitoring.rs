@@ -14,7 +14,7 @@ use crate::support::tollgate::{self, Tollgate, request};
 use crate::support::{wait_until, wait_until_async};
 
 const ALERTS: &str = "deploy/prometheus/alerts.yaml";
-/// When each alert fires, and that none does while all is well.
+/// Cases in which each alert fires, and in which none does.
 const CASES: &str = "tests/alerts.yaml";
 const DASHBOARDS: [&str; 2] = ["deploy/grafana/service.json", "deploy/grafana/limits.json"];
 
@@ -61,7 +61,7 @@ fn declared() -> BTreeMap<String, BTreeSet<String>> {
     declared
 }
 
-/// What of a query is not declared.
+/// Returns the metrics and labels of a query that are not declared.
 fn undeclared(query: &str, declared: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
     let series = Regex::new(r"(tollgate_[a-z_]+)(?:\{([^}]*)\})?").unwrap();
     let matcher = Regex::new(r#"([a-z_0-9]+)(=~|!~|!=|=)"([^"]*)""#).unwrap();
@@ -151,7 +151,7 @@ fn each_alert_has_its_section_and_its_case() {
     assert_eq!(sections, names, "a section is of an alert that there is");
 }
 
-/// Metrics that a quiet service does not have, or has no data of: a query of them may answer nothing.
+/// Metrics that a quiet service does not have or has no data for, so queries of them can be empty.
 const QUIET: [(&str, &str); 10] = [
     ("tollgate_candidate_", "without candidate rules"),
     ("tollgate_tls_certificate_expiry_timestamp_seconds", "without TLS"),
@@ -195,14 +195,14 @@ impl Prometheus {
         Prometheus { process, port, _folder: folder }
     }
 
-    /// What the API says; nothing before it is up.
+    /// Returns the response of the API, or null before it is up.
     fn get(&self, path: &str) -> Value {
         let address = format!("http://127.0.0.1:{}/api/v1/{path}", self.port);
         let text = ureq::get(address).call().and_then(|mut response| response.body_mut().read_to_string());
         text.map_or(Value::Null, |text| serde_json::from_str(&text).unwrap())
     }
 
-    /// What a query answers, as lists of labels and values.
+    /// Returns the results of a query, as lists of labels and values.
     ///
     /// # Panics
     /// Where it is none.
@@ -243,7 +243,7 @@ async fn prometheus_answers_every_query_and_evaluates_every_alert() {
     let tollgate = Tollgate::start(RULES, &[&[&*format!("REDIS_URL={}", redis.url())], &values[..]].concat());
     let prometheus = Prometheus::start(&tollgate);
     let mut client = tollgate.client().await;
-    // Of a counter a rate is known from its second value on.
+    // A rate needs two values of a counter.
     let is_seen = async || {
         for key in ["user", "hot", "none"] {
             client.should_rate_limit(request("shop", &[&[(key, "ann")]])).await.unwrap();

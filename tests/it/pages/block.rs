@@ -9,7 +9,7 @@ pub struct Page {
     pub text: String,
 }
 
-/// What stands between two fences.
+/// A fenced block.
 pub struct Block {
     /// The page and the line of its first fence.
     pub place: String,
@@ -21,16 +21,16 @@ pub struct Block {
     pub file: Option<String>,
 }
 
-/// What a block is, and so how it is tried.
+/// The kind of a block, which determines how it is tested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Class {
-    /// Whole rules: they load without a warning.
+    /// Complete rules: they load without a warning.
     Rules,
     /// Rules with a mistake, for the command below them.
     WrongRules,
-    /// Lines of a file of the project, which is tried elsewhere.
+    /// Lines of a project file, which is tested elsewhere.
     PartOf(PathBuf),
-    /// Commands, each with what it prints.
+    /// Commands with their output.
     Screen,
     /// Commands, each of which succeeds.
     Commands,
@@ -39,7 +39,7 @@ pub enum Class {
 }
 
 impl Page {
-    /// Every page that people read: those of `docs/`, and what lies at the top and in `deploy/`.
+    /// Returns all pages for users: those of `docs/`, at the top level and in `deploy/`.
     pub fn all() -> Vec<Page> {
         let folder = |folder: &str| fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
         let mut paths: Vec<_> = [".", "docs", "deploy"].into_iter().flat_map(folder).collect();
@@ -52,7 +52,7 @@ impl Page {
         paths.into_iter().map(page).collect()
     }
 
-    /// Its blocks.
+    /// Returns its blocks.
     ///
     /// # Panics
     /// Where one has no class, or no end.
@@ -79,7 +79,7 @@ impl Page {
         blocks
     }
 
-    /// What stands in backticks outside of blocks, and where.
+    /// Returns the text in backticks outside of blocks, with the line.
     pub fn code_spans(&self) -> Vec<(String, &str)> {
         let mut spans = Vec::new();
         let mut in_block = false;
@@ -93,7 +93,7 @@ impl Page {
         spans
     }
 
-    /// Its path, for a message.
+    /// Returns its path, for messages.
     pub fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -123,7 +123,7 @@ impl Block {
         Block { place, class, text, is_fresh, file }
     }
 
-    /// The commands, each with what it is said to print.
+    /// Returns the commands, each with its expected output.
     pub fn commands(&self) -> Vec<(String, String)> {
         let mut commands: Vec<(String, String)> = Vec::new();
         let mut is_open = false;
@@ -151,7 +151,7 @@ impl Block {
     }
 }
 
-/// Whether a shell could run this, or waits for another line.
+/// Returns whether a shell could run this, or needs another line.
 fn is_whole(command: &str) -> bool {
     let checked = std::process::Command::new("bash").args(["-n", "-c", command]).output().unwrap();
     !command.ends_with('\\') && checked.status.success() && checked.stderr.is_empty()

@@ -1,4 +1,4 @@
-//! The terminals of a reader who follows a page word by word.
+//! The terminals of a reader who follows a page step by step.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,7 +12,7 @@ use crate::support::redis::Redis;
 use crate::support::tollgate::{self, BINARY, Tollgate};
 
 /// A busy machine does not answer in the time that suits a page's reader.
-const PATIENCE: (&str, &str) = ("REDIS_TIMEOUT", "20s");
+const LONG_TIMEOUT: (&str, &str) = ("REDIS_TIMEOUT", "20s");
 
 /// The project's folder as a reader has it, and what the page has started so far.
 pub struct Terminal {
@@ -20,7 +20,7 @@ pub struct Terminal {
     tollgates: Vec<Tollgate>,
     redis: Vec<Redis>,
     envoys: Vec<Envoy>,
-    /// What `export` has set: `NAME=value`.
+    /// Exported variables: `NAME=value`.
     exported: Vec<String>,
     /// The ports that the page names, and those that are free here.
     ports: BTreeMap<u16, u16>,
@@ -42,7 +42,7 @@ impl Terminal {
         Terminal { folder, tollgates, redis, envoys, exported: Vec::new(), ports: BTreeMap::new() }
     }
 
-    /// Ends all that has been started, and forgets what has been set.
+    /// Ends all processes and resets variables.
     pub fn end_services(&mut self) {
         self.envoys.clear();
         self.tollgates.clear();
@@ -92,7 +92,7 @@ impl Terminal {
         }
         let [(_, grpc), (_, http)] = ports;
         let mut command = tollgate::command();
-        command.args(arguments).current_dir(self.folder.path()).env(PATIENCE.0, PATIENCE.1);
+        command.args(arguments).current_dir(self.folder.path()).env(LONG_TIMEOUT.0, LONG_TIMEOUT.1);
         let others: Vec<&str> = others.iter().map(String::as_str).collect();
         let tollgate = Tollgate::start_by(command, &others);
         self.take(grpc, tollgate.grpc_port);
@@ -124,7 +124,7 @@ impl Terminal {
         let mut shell = Command::new("timeout");
         shell.args(["60", "bash", "-c", &format!("{{ {}\n}} 2>&1", self.with_real_ports(command))]);
         shell.env_clear().env("PATH", path).current_dir(self.folder.path()).stdin(Stdio::null());
-        shell.env(PATIENCE.0, PATIENCE.1);
+        shell.env(LONG_TIMEOUT.0, LONG_TIMEOUT.1);
         shell.envs(self.exported.iter().filter_map(|setting| setting.split_once('=')));
         if let Some(port) = self.ports.get(&8081) {
             shell.env("GRPC_PORT", port.to_string());
@@ -140,7 +140,7 @@ impl Terminal {
     }
 }
 
-/// Without a command, `tollgate` serves.
+/// Returns whether `tollgate` serves with these arguments, as it does without a command.
 fn serves(arguments: &[&str]) -> bool {
     match arguments.first() {
         None | Some(&"serve") => true,

@@ -1,4 +1,4 @@
-//! Commands that no test runs, each with the reason, and what is looked at instead.
+//! Commands that no test runs, each with the reason, and what is checked instead.
 
 use std::fs;
 use std::path::Path;
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use crate::support::tollgate;
 
-/// Looks at the words of a command, as far as that goes without running it.
+/// Checks the words of a command as far as possible without running it.
 pub type Trial = fn(&[&str]);
 
-/// Programs that are not run, why, and how far their commands are tried.
+/// Programs that are not run, with the reason, and the check of their commands.
 const UNRUN: &[(&str, &str, Trial)] = &[
     ("make", "it builds, and runs the tests themselves", make),
     ("cargo", "it builds, and runs the tests themselves", cargo),
@@ -20,7 +20,7 @@ const UNRUN: &[(&str, &str, Trial)] = &[
     ("grpcurl", "it is installed nowhere here", grpcurl),
 ];
 
-/// How a command is tried without running it, if it is one of those.
+/// Returns the check of a command that is not run.
 pub fn trial(command: &str) -> Option<Trial> {
     let name = command.split_whitespace().next()?;
     UNRUN.iter().find(|(program, ..)| *program == name).map(|(.., trial)| *trial)
@@ -83,7 +83,7 @@ fn grpcurl(words: &[&str]) {
 
 /// The command line knows every command and flag: with `--help` at the end it does nothing.
 pub fn tollgate_knows(arguments: &[&str]) {
-    // What stands for a shell is one here.
+    // Replaces the placeholder for a shell.
     let argument = |word: &&'_ str| if *word == "SHELL" { "bash".to_owned() } else { (*word).to_owned() };
     let arguments: Vec<String> =
         arguments.iter().take_while(|word| ![">", "|", "&&"].contains(*word)).map(argument).collect();

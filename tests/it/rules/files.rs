@@ -1,5 +1,5 @@
-//! Single files: `accepted/` loads clean, `warned/` loads and says something, `refused/` does not load. What a person
-//! then sees is in `snapshots/`.
+//! Single files: `accepted/` loads without warnings, `warned/` with warnings, `refused/` not at all. `snapshots/` has
+//! the messages.
 
 use std::time::Duration;
 
@@ -74,7 +74,7 @@ fn scalars_keep_their_text_and_numbers_are_read_as_yaml_1_1_has_them() {
     }
 }
 
-/// What a file of `envoyproxy/ratelimit` may write, and what it may not.
+/// Rules files of `envoyproxy/ratelimit`: accepted and rejected parts.
 #[test]
 fn scalars_are_accepted_and_refused_as_in_yaml_1_1() {
     let limit = "rate_limit: {unit: minute, requests_per_unit: 5}";
@@ -248,7 +248,7 @@ fn how_long_a_file_may_be_and_what_aliases_may_add_to_it_is_a_setting() {
     let many = format!("domain: d\nx: &x abcdefgh\ndescriptors: [{}]", "{key: *x},".repeat(9));
     fs::write(folder.path().join("b.yaml"), &many).unwrap();
     let error = load("b.yaml", many.len() as u64).unwrap_err();
-    assert!(error.contains(&format!("stand for more than {} bytes", many.len())), "{error}");
+    assert!(error.contains(&format!("expand to more than {} bytes", many.len())), "{error}");
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn many_files_are_reported_in_their_order_whoever_reads_them_first() {
     assert_eq!((&told[..], error.more), (&files.iter().map(|(name, _)| *name).collect::<Vec<_>>()[..100], 50));
 }
 
-/// What is hinted at for a limit of the rules, with these defaults.
+/// Returns the hints for a limit with these defaults.
 fn hints(defaults: &str, limit: &str) -> Vec<String> {
     let text = format!("domain: d\ndefaults: {{{defaults}}}\ndescriptors: [{{key: k, rate_limit: {{{limit}}}}}]");
     let loaded = load_text(text).unwrap_or_else(|error| panic!("{error}"));
@@ -276,9 +276,9 @@ fn hints(defaults: &str, limit: &str) -> Vec<String> {
 fn a_small_number_in_a_sliding_window_that_nobody_chose_is_hinted_at() {
     let hint = hints("", "unit: minute, requests_per_unit: 1");
     assert_eq!(hint.len(), 1);
-    let text = "descriptors[0].rate_limit.requests_per_unit: a client that sends just 1 in every period, evenly, is \
-                denied every 2nd; algorithm: sliding_log denies it none, token_bucket refills evenly; to keep it, \
-                write algorithm: sliding_window";
+    let text = "descriptors[0].rate_limit.requests_per_unit: a client that sends exactly 1 in every period, evenly \
+                spaced, is denied every 2nd request; algorithm: sliding_log denies none of them, token_bucket refills \
+                evenly; to keep this, write algorithm: sliding_window";
     assert!(hint[0].ends_with(text), "{hint:?}");
     for small in ["period: 10m, requests_per_unit: 4", "unit: hour, requests_per_unit: 100, cost: 40"] {
         assert_eq!(hints("failure_mode: closed", small).len(), 1, "{small}");
@@ -333,13 +333,13 @@ fn aliases_that_multiply_fail_at_once_wherever_they_stand() {
     let text = format!("domain: d\nt: &t \"{}\"\ndescriptors: [{}]", "\\n".repeat(1 << 20), "*t, ".repeat(1 << 20));
     for bomb in [lists, merges, text] {
         let error = load_text(bomb).unwrap_err().to_string();
-        assert!(error.contains("stand for more than 16 MiB"), "{error}");
+        assert!(error.contains("expand to more than 16 MiB"), "{error}");
     }
 }
 
 #[test]
 fn of_many_mistakes_the_first_hundred_are_reported_and_how_many_more_there_are() {
-    // What is wrong with the last key is found before all the others, and stands after them.
+    // The mistake in the last key is found before all others, and reported after them.
     let text = format!("domain: d\ndescriptors: [{}]\nkye: 1", "{key: ''},".repeat(100_000));
     let error = load_text(text).unwrap_err();
     assert_eq!((error.problems.len(), error.more), (100, 99_901));

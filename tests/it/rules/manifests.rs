@@ -63,7 +63,7 @@ fn a_mistake_stands_where_it_is_in_the_manifest() {
         said(&text),
         "-:9:28: ConfigMap \"rules\", \"shop.yaml\": descriptors[0].rate_limit.unit: unknown unit \"minuets\", did you \
          mean \"minute\"?\n\
-         -:12:18: ConfigMap \"rules\", \"b.yaml\": not YAML: * begins an alias in YAML; a text that begins with it \
+         -:12:18: ConfigMap \"rules\", \"b.yaml\": not YAML: * begins an alias in YAML; a string that begins with it \
          needs quotes: \"*\"\n"
     );
 }
@@ -78,8 +78,8 @@ fn in_a_text_that_is_no_block_the_place_is_that_of_the_text_and_its_own_line_is_
         said(&text.to_string()),
         "-:1:37: a \"ConfigMap\", \"a.yaml\", line 4: descriptors[0].rate_limit.unit: unknown unit \"minuets\", did \
          you mean \"minute\"?\n\
-         -:1:147: a \"ConfigMap\", \"b.yaml\", line 2: not YAML: * begins an alias in YAML; a text that begins with it \
-         needs quotes: \"*\"\n"
+         -:1:147: a \"ConfigMap\", \"b.yaml\", line 2: not YAML: * begins an alias in YAML; a string that begins with \
+         it needs quotes: \"*\"\n"
     );
 }
 
@@ -121,22 +121,19 @@ fn a_manifest_without_rules_says_what_it_holds() {
     assert!(check(&sources(folder.path()), &[], &OPTIONS).is_ok(), "beside rules it may stand");
     let broken = said(&format!("{deployment}spec: {{\n"));
     assert!(broken.contains("not YAML"), "{broken}");
-    assert!(said(&format!("{deployment}---\nkind: ConfigMap\n")).contains("has an apiVersion and a kind"));
+    assert!(said(&format!("{deployment}---\nkind: ConfigMap\n")).contains("needs an apiVersion and a kind"));
 }
 
 #[test]
 fn rules_by_a_name_that_a_folder_passes_over_are_told() {
     let told = said(&config_map(&[("config", SHOP)]));
-    assert_eq!(
-        told,
-        "warning: -:6:5: \"config\" is passed over in a folder: a rules file is called *.yaml, *.yml or *.json\n"
-    );
+    assert_eq!(told, "warning: -:6:5: \"config\" is skipped in a folder: name rules files *.yaml, *.yml or *.json\n");
 }
 
 #[test]
 fn the_service_reads_no_manifest() {
     let error = load_text(config_map(&[("shop.yaml", SHOP)])).unwrap_err().to_string();
-    assert!(error.contains("this is a \"ConfigMap\" of Kubernetes and not rules: mount it as a volume"), "{error}");
+    assert!(error.contains("this is a Kubernetes \"ConfigMap\", not rules: mount it as a volume"), "{error}");
 }
 
 #[test]
@@ -149,7 +146,7 @@ fn two_files_of_a_config_map_have_no_domain_in_common() {
 }
 
 proptest::proptest! {
-    /// Whatever is said of a file is said of it in a ConfigMap, so many lines further down.
+    /// Every message about a file is also reported for it inside a ConfigMap, with shifted lines.
     #[test]
     fn a_file_in_a_config_map_gets_the_same_words_at_its_own_lines(
         file in prop::sample::select(files_in("tests/rules/refused")),
@@ -157,7 +154,7 @@ proptest::proptest! {
     ) {
         let text = format!("{}{}", "\n".repeat(blank_lines), fs::read_to_string(&file).unwrap());
         let manifest = config_map(&[("rules.yaml", &text)]);
-        // Some are no rules at all, or no text that a block can hold.
+        // Skips texts that are not rules, or that a YAML block cannot contain.
         prop_assume!(text.contains("domain:") && !text.contains("kind:") && text.is_ascii() && !text.contains('\t'));
         let problems = |text: &str| check_text(text).unwrap_err().problems;
         let moved: Vec<_> = problems(&text).into_iter().map(|mut problem| {

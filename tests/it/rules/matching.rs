@@ -1,4 +1,4 @@
-//! Which rule a request reaches.
+//! The matching of requests with rules.
 
 use super::*;
 

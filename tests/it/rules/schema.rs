@@ -28,7 +28,7 @@ impl Validator {
     }
 }
 
-/// What an editor sees of a file; `None` where it is no YAML for it.
+/// Returns a file as an editor reads it; `None` if it is not valid YAML for an editor.
 fn as_json(text: &str) -> Option<Value> {
     serde_saphyr::from_str(text).ok()
 }
@@ -71,7 +71,7 @@ fn every_rules_file_of_the_project_is_valid() {
     }
 }
 
-/// What `check` refuses and a schema cannot: it compares values of several mappings.
+/// Rules that `check` rejects but a schema cannot: they depend on several mappings.
 const BEYOND: &[&str] = &["duplicates"];
 
 #[test]
@@ -119,7 +119,7 @@ fn every_key_and_every_name_in_it_means_something_to_the_reader_and_is_described
     assert_eq!(names, FailureMode::ALL.map(FailureMode::name).into());
 }
 
-/// A value of each type, and what the reader says of a file where it stands for a key.
+/// A value of each type for each key, and the reader's verdict.
 #[test]
 fn what_a_key_takes_is_what_the_reader_takes() {
     let validator = Validator::new();
@@ -135,13 +135,13 @@ fn what_a_key_takes_is_what_the_reader_takes() {
         ("less than nothing", json!(-1)),
         ("too much", json!(4_294_967_296_u64)),
     ];
-    // Of a value of a wrong type the reader says that it must be something else.
+    // For a value of a wrong type, the reader names the right type.
     let wrong_type = |text: &str| {
         let told = load_text(text).err().map_or(String::new(), |error| error.to_string());
         told.contains(" must be a ")
             || told.contains("must be true or false")
             || told.contains("floating-point")
-            || told.contains("no length of time")
+            || told.contains("is not a duration")
     };
     let limit = json!({"unit": "minute", "requests_per_unit": 5});
     let schema = tollgate::sources::files::schema();

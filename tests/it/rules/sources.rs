@@ -1,4 +1,4 @@
-//! Which files are read.
+//! The selection of files to read.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn what_is_not_there_and_a_folder_without_rules_are_reported() {
     assert_eq!(
         told,
         [
-            (folder.path().to_owned(), "no rules in this folder: no *.yaml, *.yml or *.json"),
+            (folder.path().to_owned(), "this folder has no rules: no *.yaml, *.yml or *.json"),
             (missing, "cannot be read: No such file or directory (os error 2)"),
         ]
     );

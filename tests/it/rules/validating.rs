@@ -1,4 +1,4 @@
-//! Rules from anywhere: what another source than YAML says is refused in the same words, at the same paths.
+//! Rules from any source: another source than YAML gets the same messages, at the same paths.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -87,7 +87,7 @@ fn parts_of_a_domain_that_have_no_lines_are_distinct_by_their_names() {
     assert!(error.starts_with("b: domain: \"shop\" is already the domain of a;"), "{error}");
 }
 
-/// What a domain says, as JSON; the raw domain is made of it by [`raw`], without any file.
+/// Generates a domain as JSON; [`raw`] makes a raw domain of it, without a file.
 pub(super) fn drawn_domain() -> impl Strategy<Value = Value> {
     let of = |choices: &'static [&'static str]| prop::sample::select(choices).prop_map(|text| json!(text));
     let number = || prop_oneof![Just(0_u32), Just(1), 2..70_u32, Just(20_000), Just(u32::MAX)].prop_map(|n| json!(n));

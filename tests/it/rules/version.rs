@@ -1,4 +1,4 @@
-//! The version of rules tells whether replicas decide by the same ones.
+//! The version of rules shows whether instances have the same rules.
 
 use super::{folder, load_path, load_text};
 
@@ -45,7 +45,7 @@ fn whatever_changes_decisions_changes_the_version() {
         ("failure_mode: closed", "failure_mode: open"),
         ("value: 10.*", "value: 11.*"),
         ("share_threshold: true", "detailed_metric: true"),
-        // It has no limit, and keeps requests from one that has.
+        // It has no limit, and exempts requests from one that has.
         ("value: 192.0.2.1}", "value: 192.0.2.2}"),
         ("      - {key: address, value: 192.0.2.1}\n", ""),
     ] {

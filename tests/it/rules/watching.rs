@@ -1,4 +1,4 @@
-//! How changed files come into force. Each test waits for what must happen; none waits for a time to pass.
+//! Reloading of changed files. Tests wait for events, never for a time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tollgate::sources::files::watch::{Fingerprint, watch};
 
 use super::*;
 
-/// What a watch has told.
+/// The events of a watch.
 struct Watched {
     results: UnboundedReceiver<Result<Loaded, RulesError>>,
     task: tokio::task::JoinHandle<()>,
@@ -115,7 +115,7 @@ async fn removing_the_last_file_or_the_folder_is_an_error_and_its_return_is_not(
     let path = folder.path().join("a.yaml");
 
     fs::remove_file(&path).unwrap();
-    assert!(watched.next().await.unwrap_err().to_string().contains("no rules in this folder"));
+    assert!(watched.next().await.unwrap_err().to_string().contains("this folder has no rules"));
 
     fs::remove_dir(folder.path()).unwrap();
     assert!(watched.next().await.unwrap_err().to_string().contains("cannot be read"));
@@ -123,7 +123,7 @@ async fn removing_the_last_file_or_the_folder_is_an_error_and_its_return_is_not(
     fs::create_dir(folder.path()).unwrap();
     fs::write(&path, rule("back")).unwrap();
     loop {
-        // The empty folder may be seen before the file is in it.
+        // The watch may see the empty folder before the file is in it.
         if let Ok(loaded) = watched.next().await {
             assert_eq!(loaded.rules.rules()[0].limits[0].name(), "back");
             break;
@@ -138,7 +138,7 @@ async fn what_has_not_changed_is_loaded_again_where_somebody_asks() {
         watched.asked.notify_one();
         assert_eq!(watched.names().await, ["first"]);
     }
-    // And what changes later is seen as ever.
+    // Later changes are detected as before.
     fs::write(folder.path().join("a.yaml"), rule("second")).unwrap();
     assert_eq!(watched.names().await, ["second"]);
     fs::write(folder.path().join("a.yaml"), "domain: [").unwrap();

@@ -1,4 +1,4 @@
-//! What is promised, held against what is seen.
+//! Checks the promises against the observed results.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -17,20 +17,20 @@ use tollgate::limiter::DecideError;
 use super::world::{Weather, World};
 use super::{Scenario, TIMEOUT};
 
-/// So late an answer may be for the timers, which count milliseconds.
+/// Delay of an answer due to timers with millisecond resolution.
 const LATE: Duration = Duration::from_millis(3);
-/// How long a denial answers for a store that can be asked.
+/// Time for which a denial is cached while the store is up.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// How often what was seen.
+/// Numbers of observations.
 #[derive(Debug, Default)]
 pub struct Counts {
     times: HashMap<&'static str, u64>,
-    /// How long the runs were, and how long requests came in them.
+    /// Total duration of the runs, and of the requests in them.
     simulated: (Duration, Duration),
 }
 
-/// What must happen in some run, or it is not tested.
+/// Conditions that must occur in some run, or they are not tested.
 const EVERYTHING: [&str; 19] = [
     "passed",
     "denied",
@@ -78,7 +78,7 @@ impl Counts {
     }
 }
 
-/// A request and what is known of it.
+/// A request and its result.
 pub struct Seen<'s> {
     pub number: u64,
     pub replica: usize,
@@ -89,10 +89,10 @@ pub struct Seen<'s> {
     pub request: &'s Request,
 }
 
-/// What has passed a counter, and what may excuse it.
+/// The admitted hits of a counter, and the events that excuse deviations.
 #[derive(Default)]
 struct Counter {
-    /// When how many hits were let pass by the store or a lease.
+    /// Times and hits admitted by the store or a lease.
     passed: Vec<(Instant, u64)>,
     /// The greatest number that was in force, and its period.
     most: u64,
@@ -100,18 +100,18 @@ struct Counter {
     algorithm: Option<Algorithm>,
     /// The most hits that a process takes in advance, where it does.
     leased: Option<u64>,
-    /// Its hits are those that a replica of the store has heard of.
+    /// Its hits are those confirmed by a replica of the store.
     is_durable: bool,
-    /// Requests may be delayed.
+    /// Whether requests can be delayed.
     delays: bool,
     /// Slots that are taken.
     in_progress: u64,
     /// The hits that callers take back: by a refund, or by going away while they are delayed.
     taken_back: u64,
-    /// When something was refunded or reset last, and through which replica; and all hits of that.
+    /// Times of refunds and resets, with the instance and the total hits.
     refunded: Vec<(Instant, Option<usize>)>,
     refunded_hits: u64,
-    /// Through which replicas refunds are under way: until there is an answer, what was known before is.
+    /// Instances with a pending refund: until its answer, cached knowledge stays.
     refunding: Vec<usize>,
 }
 
@@ -125,7 +125,7 @@ pub struct Judge {
     most_in_flight: u64,
     pub wrong: Vec<String>,
     pub counts: Counts,
-    /// What callers asked for that went away before there was an answer.
+    /// Requests whose callers left before the answer.
     left: HashSet<(String, String)>,
     /// Every answer, in order.
     pub story: Vec<String>,
@@ -147,7 +147,7 @@ impl Judge {
         }
     }
 
-    /// Of a run that did not come to its end.
+    /// Creates the judge of a run that panicked.
     pub fn of_panic(scenario: Arc<Scenario>) -> Judge {
         let mut judge = Judge::new(scenario, 0, Weather::default());
         judge.wrong.push("it panicked".into());
@@ -178,7 +178,7 @@ impl Judge {
         self.most_in_flight = self.most_in_flight.max(self.in_flight);
     }
 
-    /// The caller has gone before there was an answer.
+    /// Records that the caller left before the answer.
     pub fn left(&mut self, number: u64, request: &Request) {
         self.in_flight -= self.hits(request);
         self.counts.see("left", 1);
@@ -188,7 +188,7 @@ impl Judge {
         }
     }
 
-    /// The caller has gone while the request was delayed: as if it had not been.
+    /// Records that the caller left while the request was delayed: as if it had not been sent.
     pub fn gives_up(&mut self, number: u64, decision: &Decision<'_>) {
         self.counts.see("gave up", 1);
         self.story.push(format!("{number} gave up"));
@@ -207,7 +207,7 @@ impl Judge {
         }
     }
 
-    /// Whether it passed.
+    /// Records an answer; returns whether the request passed.
     pub fn decided<T>(
         &mut self,
         seen: &Seen<'_>,
@@ -252,7 +252,7 @@ impl Judge {
         self.demand(!(self.weather.shadow_mode && decision.over_limit), || {
             format!("{} is denied in shadow", seen.number)
         });
-        // Which answer denies the request, it says itself.
+        // The answer itself names the limit that denies the request.
         let mut votes = Votes::default();
         decision.limits.iter().for_each(|limited| votes.add(limited.role(), &limited.asked.check, limited.over()));
         let denied = votes.deny();
@@ -328,7 +328,7 @@ impl Judge {
             }
             Answer::FailedClosed { .. } => {
                 self.counts.see("failed closed", 1);
-                // Its descriptor may be one whose denial denies no request.
+                // A denial of this descriptor may not deny the request.
                 let denied = decision.over_limit || decision.only_shadow || limited.role() != Role::Enforced;
                 self.demand(mode == FailureMode::Closed && denied, || format!("{} fails closed", seen.number));
             }
@@ -354,8 +354,8 @@ impl Judge {
         }
     }
 
-    /// The store would deny it, too, unless that has changed where this replica cannot know: `within` it would have
-    /// heard of it.
+    /// The store must also deny it, unless its state changed in a way that this instance cannot know; `within` this
+    /// time it would have.
     fn known_denial(&mut self, seen: &Seen<'_>, limited: &Limited<'_>, world: &World, within: Option<Duration>) {
         let check = &limited.asked.check;
         let counter = self.counters.entry(check.key.clone()).or_default();
@@ -364,7 +364,7 @@ impl Judge {
         };
         let failed_over =
             world.failed_over.is_some_and(|at| within.is_none_or(|within| at.elapsed() <= within + TIMEOUT));
-        // A take under way may refund: a lease that another replica lets go.
+        // A take in progress may include a refund: a lease that another instance released.
         let leased = check.lease.is_some();
         let refunding = counter.refunding.contains(&seen.replica);
         let excused =
@@ -375,7 +375,7 @@ impl Judge {
         });
     }
 
-    /// What is refunded from now on; a stream that passed has ended.
+    /// Records that refunds start now; a stream that passed has ended.
     pub fn refunds(&mut self, replica: usize, refund: &Request, passed: bool) {
         for one in refund.descriptors.iter().filter(|one| one.limit.is_none()) {
             for (key, counter) in &mut self.counters {
@@ -393,7 +393,7 @@ impl Judge {
         }
     }
 
-    /// The answer is there; or the replica has not `heard` whether the store has done it, or will.
+    /// Records the answer to a refund; if the instance has not `heard` one, the store may still do it.
     pub fn refunded(&mut self, replica: usize, refund: &Request, heard: bool) {
         for one in refund.descriptors.iter().filter(|one| one.limit.is_none()) {
             for (key, counter) in &mut self.counters {
@@ -435,7 +435,7 @@ impl Judge {
             self.demand(passed + let_go <= taken, || {
                 format!("{key}: {passed} passed, {let_go} were let go, and only {taken} were charged")
             });
-            // What callers take back is taken back once.
+            // Each take-back of a caller is done once.
             let back = world.refunded.get(key).copied().unwrap_or(0);
             let asked_back = counter.taken_back;
             let is_own = !is_leased && !key.as_str().contains("override");
@@ -445,7 +445,7 @@ impl Judge {
                 format!("{key}: {back} were taken back, of {asked_back}")
             });
             let has_left = self.left.iter().any(|(one, value)| is_of(key, one, value));
-            // What is charged and not used has been refunded by the end.
+            // Leased hits that were not used have been refunded by the end.
             let is_calm = is_calm && counter.refunded_hits == 0 && !has_left;
             self.demand(!(is_calm && is_leased) || passed + let_go == taken, || {
                 format!("{key}: {taken} were charged, and {passed} passed and {let_go} were let go")
@@ -458,7 +458,8 @@ impl Judge {
         request.descriptors.iter().map(|descriptor| descriptor.ask.taken()).sum::<u64>() * self.scenario.cost
     }
 
-    /// No interval of a period admits more than the bound, what the leases held, and what was on its way when it began.
+    /// Asserts that no interval of one period admits more than the bound plus the leased hits plus the requests in
+    /// flight at its start.
     fn never_more(&mut self, key: &Key, counter: &Counter) {
         let Some(algorithm) = counter.algorithm.filter(|algorithm| !algorithm.has_holders()) else { return };
         if (self.weather.fails_over && !counter.is_durable)

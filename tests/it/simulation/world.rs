@@ -1,5 +1,4 @@
-//! The store of a simulation: the real decisions, on a clock of its own, behind a way on which questions and answers
-//! get late or lost.
+//! The store of a simulation: real decisions with a simulated clock, behind a network that delays and loses messages.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -17,7 +16,7 @@ use tollgate::store::Store;
 /// Milliseconds since the epoch, some day in 2026, where every run begins.
 pub const START: u64 = 1_784_000_000_123;
 
-/// How often what happens, in 256ths of all calls, and what else may.
+/// Frequencies of events, in 256ths of all calls, and the possible faults.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
     /// A question does not arrive.
@@ -26,11 +25,11 @@ pub struct Weather {
     pub lost_after: u8,
     /// The longest way, in microseconds.
     pub longest_us: u64,
-    /// What has expired is deleted, and not only forgotten.
+    /// Whether expired counters are deleted.
     pub deletes: bool,
-    /// A replica takes over that has not heard of the last writes.
+    /// A replica takes over that has not received the last writes.
     pub fails_over: bool,
-    /// It is away for seconds.
+    /// The store is down for seconds.
     pub outages: bool,
     /// No request is denied.
     pub shadow_mode: bool,
@@ -53,7 +52,7 @@ impl Weather {
         }
     }
 
-    /// No question and no answer is lost, or comes too late.
+    /// Returns whether no request and no reply is lost or late.
     pub fn is_calm(&self) -> bool {
         self.lost_before == 0 && self.lost_after == 0 && self.longest_us < 10_000 && !self.fails_over && !self.outages
     }
@@ -66,22 +65,22 @@ pub struct World {
     weather: Weather,
     rng: fastrand::Rng,
     begin: Instant,
-    /// How far the store's clock is ahead.
+    /// Offset of the store's clock.
     ahead_ms: i64,
     counters: Counters,
-    /// As a replica of the store knows them.
+    /// The counters of a replica of the store.
     replica: Counters,
-    /// The hits of what was charged to each counter, and of what leases have refunded.
+    /// Hits charged to each counter, minus those refunded by leases.
     pub taken: HashMap<Key, u64>,
     pub refunded: HashMap<Key, u64>,
-    /// When a replica of the store took over last.
+    /// Time of the last failover.
     pub failed_over: Option<Instant>,
     pub failovers: u64,
     pub steps: u64,
     pub outages: u64,
-    /// Denied requests that were charged, which none may be.
+    /// Denied requests that were charged, which must not happen.
     pub charged_denied: Vec<String>,
-    /// Until then it is away.
+    /// The end of an outage.
     away_until: Instant,
 }
 
@@ -143,7 +142,7 @@ impl World {
         (START + self.begin.elapsed().as_millis() as u64).saturating_add_signed(self.ahead_ms)
     }
 
-    /// What the store would say, if it were asked now.
+    /// Returns the verdict of the store if it were asked now.
     pub fn would_say(&self, check: &Check) -> CheckVerdict {
         let keys: Vec<&Key> = group::keys(std::slice::from_ref(check)).collect();
         let state = |i: usize| self.counters.get(keys[i]).map(|(state, _)| state);
@@ -173,14 +172,14 @@ impl World {
             self.charged_denied.push(format!("{:?}: {before:?}, {:?}", keys, self.rests(checks)));
         }
         self.count(checks, &verdicts);
-        // A durable decision waits until a replica has heard of it.
+        // A durable decision waits for confirmation by a replica.
         if self.rng.u8(..) < 64 || checks.iter().any(|check| check.borrow().durable) {
             self.replica = self.counters.clone();
         }
         verdicts
     }
 
-    /// What remains of each limit that a denied request is not charged to, and whom nothing is refunded to.
+    /// Returns the remaining hits of the limits that are not charged for a denied request and get no refund.
     fn rests<C: Borrow<Check>>(&self, checks: &[C]) -> Vec<u32> {
         let checks = checks.iter().map(Borrow::borrow);
         let refunded: Vec<&Key> =
@@ -206,7 +205,7 @@ impl World {
         }
     }
 
-    /// How long a way is, and whether what goes there arrives.
+    /// Returns the delay of a message, and whether it arrives.
     fn way(&mut self, lost: impl Fn(&Weather) -> u8) -> (Duration, bool) {
         let mut way = Duration::from_micros(self.rng.u64(1..self.weather.longest_us.max(2)));
         if self.rng.u8(..) > 20 {
@@ -216,7 +215,7 @@ impl World {
     }
 }
 
-/// What the checks of a request make of it together.
+/// Returns the combined verdict of the checks of a request.
 fn denies<C: Borrow<Check>>(checks: &[C], verdicts: &Verdicts) -> bool {
     let mut votes = Votes::default();
     for (check, verdict) in checks.iter().map(Borrow::borrow).zip(verdicts) {
@@ -225,10 +224,10 @@ fn denies<C: Borrow<Check>>(checks: &[C], verdicts: &Verdicts) -> bool {
     votes.deny()
 }
 
-/// The way of one replica of Tollgate to the store. What goes there keeps its order; answers need not.
+/// The connection of one instance to the store. Requests keep their order; replies need not.
 pub struct Faulty {
     world: Arc<Mutex<World>>,
-    /// When what was sent last arrives.
+    /// Arrival time of the last message.
     arrives: Mutex<Instant>,
 }
 
@@ -249,7 +248,7 @@ impl Store for Faulty {
             *last = (*last + Duration::from_millis(1)).max(Instant::now() + way);
             *last
         };
-        // What is on its way goes on, also where nobody waits for it any more.
+        // Messages in flight continue even if the caller has gone.
         tokio::spawn(async move {
             sleep_until(at).await;
             if !arrives || world.lock().is_away() {

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// An authority, with a folder for what it signs.
+/// A certificate authority, with a folder for its certificates.
 pub struct Authority {
     issuer: Issuer<'static, KeyPair>,
     folder: TempDir,
@@ -38,7 +38,7 @@ impl Authority {
         Authority { issuer: Issuer::new(params, key), folder }
     }
 
-    /// Its own certificate.
+    /// Returns its own certificate.
     pub fn file(&self) -> PathBuf {
         self.folder.path().join("ca.crt")
     }

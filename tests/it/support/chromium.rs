@@ -1,4 +1,4 @@
-//! A Chromium without a window, told what to do by its DevTools protocol.
+//! A headless Chromium, controlled by its DevTools protocol.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;
@@ -10,19 +10,19 @@ use tempfile::TempDir;
 use tungstenite::stream::MaybeTlsStream;
 use tungstenite::{Message, WebSocket};
 
-/// So long a page may take for what is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit for a page to show something.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// One page of a browser of its own.
+/// A page in a separate browser.
 pub struct Page {
     browser: Child,
     _profile: TempDir,
     socket: WebSocket<MaybeTlsStream<TcpStream>>,
     session: String,
     sent: u64,
-    /// What the page has asked for, by URL.
+    /// The URLs that the page has requested.
     pub asked: Vec<String>,
-    /// What has gone wrong in it.
+    /// JavaScript errors and failed requests.
     pub errors: Vec<String>,
 }
 
@@ -38,11 +38,11 @@ impl Page {
             .expect("scripts/test-tools.sh chromium installs Chromium");
         let mut lines = BufReader::new(browser.stderr.take().unwrap()).lines();
         let said = lines.find_map(|line| Some(line.unwrap().strip_prefix("DevTools listening on ")?.to_owned()));
-        // It must not wait for who reads what it says.
+        // Reads the output, so that the browser never blocks.
         std::thread::spawn(move || lines.count());
         let (socket, _) = tungstenite::connect(said.unwrap()).unwrap();
         if let MaybeTlsStream::Plain(stream) = socket.get_ref() {
-            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         }
         let (asked, errors) = (Vec::new(), Vec::new());
         let mut page = Page { browser, _profile: profile, socket, session: String::new(), sent: 0, asked, errors };
@@ -87,7 +87,7 @@ impl Page {
         }
     }
 
-    /// Light or dark, as its person likes it.
+    /// Emulates the preferred color scheme, light or dark.
     pub fn prefer(&mut self, scheme: &str) {
         let features = json!([{ "name": "prefers-color-scheme", "value": scheme }]);
         self.call("Emulation.setEmulatedMedia", json!({ "features": features }));
@@ -97,7 +97,7 @@ impl Page {
         self.call("Page.navigate", json!({ "url": url }));
     }
 
-    /// What an expression comes to, when it has.
+    /// Evaluates an expression and returns its result.
     pub fn evaluate(&mut self, expression: &str) -> Value {
         let params = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
         let told = self.call("Runtime.evaluate", params);
@@ -109,12 +109,12 @@ impl Page {
     pub fn wait_for(&mut self, expression: &str) {
         let start = Instant::now();
         while self.evaluate(&format!("Boolean({expression})")) != true {
-            assert!(start.elapsed() < PATIENCE, "never: {expression}; the page: {}", self.text());
+            assert!(start.elapsed() < TIMEOUT, "never: {expression}; the page: {}", self.text());
             std::thread::sleep(Duration::from_millis(50));
         }
     }
 
-    /// Waits until the page says so.
+    /// Waits until the page contains this text.
     pub fn wait_for_text(&mut self, text: &str) {
         self.wait_for(&format!("document.body?.innerText.includes({})", json!(text)));
     }
@@ -137,7 +137,7 @@ impl Page {
         }
     }
 
-    /// A picture of it, as PNG.
+    /// Returns a screenshot as PNG.
     pub fn picture(&mut self) -> String {
         self.call("Page.captureScreenshot", json!({ "format": "png" }))["data"].as_str().unwrap().to_owned()
     }

@@ -1,6 +1,5 @@
--- Stands before the script under test and gives it another clock and another expiry: the time is what the key `clock`
--- says in milliseconds, and when a counter expires is written down in the hash `expiry` and does not happen. The script
--- itself is unchanged.
+-- Prepended to the script under test to replace its clock and expiry: the time is the key `clock` in milliseconds, and
+-- the expiry of a counter is recorded in the hash `expiry` instead of set. The script itself is unchanged.
 local real = redis
 local function expire(key, ttl)
   real.call('HSET', 'expiry', key, string.format('%.0f', real.call('GET', 'clock') + ttl))

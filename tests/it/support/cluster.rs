@@ -9,7 +9,7 @@ use super::certificates::{Authority, Pair};
 use super::redis::Redis;
 use super::wait_until_async;
 
-/// How many slots there are.
+/// Number of slots.
 pub const SLOTS: u16 = 16_384;
 
 /// Masters, and replicas of each.
@@ -20,12 +20,12 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// So many masters, each with the same number of slots and of replicas.
+    /// Starts this many masters, each with the same number of slots and replicas.
     pub async fn start(masters: u16, replicas: u16) -> Cluster {
         Cluster::start_with(masters, replicas, &[]).await
     }
 
-    /// The same over TLS alone, by this certificate; clients have to show one that the authority has signed.
+    /// Starts a cluster that accepts only TLS, with this certificate; clients must present one signed by the authority.
     pub async fn start_secure(masters: u16, authority: &Authority, pair: &Pair, arguments: &[&str]) -> Cluster {
         let text = |path: &Path| path.to_str().unwrap().to_owned();
         let (cert, key, ca) = (text(&pair.cert), text(&pair.key), text(&authority.file()));
@@ -66,7 +66,7 @@ impl Cluster {
         for (i, node) in (0..masters).zip(&cluster.nodes) {
             let slots: Vec<String> = cluster.slots(i).map(|slot| slot.to_string()).collect();
             node.command::<()>(&format!("CLUSTER ADDSLOTS {}", slots.join(" "))).await;
-            // Nodes that begin at the same epoch would have to agree on who goes on with it.
+            // Nodes with equal epochs would first have to resolve the conflict.
             node.command::<()>(&format!("CLUSTER SET-CONFIG-EPOCH {}", i + 1)).await;
         }
         for node in &cluster.nodes[1..] {
@@ -86,7 +86,7 @@ impl Cluster {
         cluster
     }
 
-    /// Another master, without slots, is the last node from now on: where it is.
+    /// Adds a master without slots as the last node; returns its address.
     pub async fn join(&mut self, arguments: &[&str]) -> String {
         let address = address();
         let fixed =
@@ -120,7 +120,7 @@ impl Cluster {
         }
     }
 
-    /// What `REDIS_URL` says of it.
+    /// Returns its `REDIS_URL`.
     pub fn setting(&self) -> String {
         let all: Vec<String> = self.nodes.iter().map(Redis::tcp_address).collect();
         format!("REDIS_URL=redis-cluster://{}", all.join(","))
@@ -131,8 +131,8 @@ impl Cluster {
         self.nodes[node].command("CLUSTER MYID").await
     }
 
-    /// Moves a slot and its counters from one node to another; `halfway` runs while the slot is moving, before any
-    /// counter has been moved, and again when half of them have.
+    /// Moves a slot and its counters from one node to another; calls `halfway` before any counter has moved, and again
+    /// after half of them.
     pub async fn move_slot(&self, slot: u16, from: usize, to: usize, halfway: impl AsyncFn()) {
         let (source, target) = (self.id(from).await, self.id(to).await);
         self.nodes[to].command::<()>(&format!("CLUSTER SETSLOT {slot} IMPORTING {source}")).await;
@@ -152,7 +152,7 @@ impl Cluster {
         }
     }
 
-    /// How many keys each node has.
+    /// Returns the number of keys of each node.
     pub async fn sizes(&self) -> Vec<u64> {
         let mut sizes = Vec::new();
         for node in &self.nodes {
@@ -162,7 +162,7 @@ impl Cluster {
     }
 }
 
-/// An address whose port is free, and the port of a node's bus, which is 10,000 more.
+/// Returns an address with a free port, whose bus port (10,000 higher) is free as well.
 fn address() -> String {
     loop {
         let port = super::redis::free_port();

@@ -26,33 +26,33 @@ use tonic::{Request, Response, Status};
 
 use super::wait_until;
 
-/// A running collector, on a thread of its own.
+/// A running collector, on a separate thread.
 pub struct Collector {
-    /// Where it listens.
+    /// Its address.
     pub url: String,
     received: Received,
     _alive: oneshot::Sender<Infallible>,
 }
 
-/// What has come: for each batch its headers' `token`, what it says of the process, and the spans.
+/// The batches received: each with its `token` header, the process attributes, and the spans.
 type Received = Arc<Mutex<Vec<(Option<String>, ExportTraceServiceRequest)>>>;
 
-/// What a collector does with a connection.
+/// The behavior of a collector.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Grpc,
     Http,
-    /// It takes it, and never says a word.
+    /// Accepts connections and never answers.
     Silent,
 }
 
 impl Collector {
-    /// One that speaks gRPC.
+    /// Starts a collector for gRPC.
     pub fn grpc() -> Collector {
         Collector::start("127.0.0.1:0", Kind::Grpc, None)
     }
 
-    /// One that speaks HTTP.
+    /// Starts a collector for HTTP.
     pub fn http() -> Collector {
         Collector::http_at("127.0.0.1:0")
     }
@@ -62,17 +62,17 @@ impl Collector {
         Collector::start(address, Kind::Http, None)
     }
 
-    /// One that takes connections and never answers.
+    /// Starts a collector that accepts connections and never answers.
     pub fn silent() -> Collector {
         Collector::start("127.0.0.1:0", Kind::Silent, None)
     }
 
-    /// One that speaks gRPC over TLS.
+    /// Starts a collector for gRPC over TLS.
     pub fn grpc_with(tls: Arc<ServerConfig>) -> Collector {
         Collector::start("127.0.0.1:0", Kind::Grpc, Some(tls))
     }
 
-    /// One that speaks HTTPS.
+    /// Starts a collector for HTTPS.
     pub fn https(tls: Arc<ServerConfig>) -> Collector {
         Collector::start("127.0.0.1:0", Kind::Http, Some(tls))
     }
@@ -113,7 +113,7 @@ impl Collector {
         all
     }
 
-    /// What the first batch says of the process, and the token that came with it.
+    /// Returns the token and the process attributes of the first batch.
     pub fn first(&self) -> (Option<String>, Vec<KeyValue>) {
         let received = self.received.lock().unwrap();
         let (token, request) = &received[0];
@@ -126,7 +126,7 @@ impl Collector {
     }
 }
 
-/// What an attribute says, as text.
+/// Returns the value of an attribute as text.
 pub fn attribute(all: &[KeyValue], name: &str) -> Option<String> {
     fn text(value: &AnyValue) -> String {
         match value.value.as_ref().unwrap() {
@@ -162,7 +162,7 @@ async fn serve(listener: TcpListener, (kind, tls): (Kind, Option<Arc<ServerConfi
 
 async fn speak(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, kind: Kind, to: Received) {
     let stream = TokioIo::new(stream);
-    // It ends when the other side goes.
+    // Ends when the other side closes the connection.
     let _ = match kind {
         Kind::Grpc => {
             let service = TraceServiceServer::new(Grpc(to)).accept_compressed(CompressionEncoding::Gzip);

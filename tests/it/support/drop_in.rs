@@ -14,10 +14,10 @@ use tempfile::TempDir;
 use super::SOON;
 use super::redis::Redis;
 
-/// How often a server is started that finds a port of its own taken.
+/// Number of attempts to start a server if a port is taken.
 const TRIES: usize = 3;
 
-/// What to start.
+/// Parameters of a server.
 pub struct Given<'a> {
     /// The command, with nothing in its environment.
     pub command: &'a dyn Fn() -> Command,
@@ -25,7 +25,7 @@ pub struct Given<'a> {
     pub settings: &'a [(String, String)],
     /// By their paths in the folder of rules.
     pub rules: &'a [(String, String)],
-    /// Where it counts.
+    /// The store of its counters.
     pub redis: &'a Redis,
 }
 
@@ -34,11 +34,11 @@ pub struct DropIn {
     process: Child,
     output: Arc<Mutex<String>>,
     folder: TempDir,
-    /// Where it listens.
+    /// Its ports.
     pub ports: Ports,
 }
 
-/// Where a server listens.
+/// The ports of a server.
 #[derive(Clone, Copy)]
 pub struct Ports {
     /// For health and `/json`.
@@ -51,7 +51,7 @@ pub struct Ports {
     pub prometheus: u16,
 }
 
-/// It ended before it served: with this output.
+/// It ended before it served, with this output.
 #[derive(Debug)]
 pub struct Ended(pub String);
 
@@ -89,12 +89,12 @@ impl DropIn {
         server.wait().map(|()| server)
     }
 
-    /// Until it is healthy and takes calls.
+    /// Waits until it is healthy and answers calls.
     fn wait(&mut self) -> Result<(), Ended> {
         let start = Instant::now();
         while !(is_healthy(self.ports.http) && TcpStream::connect(("127.0.0.1", self.ports.grpc)).is_ok()) {
             if self.process.try_wait().unwrap().is_some() || start.elapsed() > SOON {
-                // What it has written is read to its end by then.
+                // Time to read the rest of its output.
                 std::thread::sleep(Duration::from_millis(100));
                 return Err(Ended(self.output()));
             }
@@ -103,17 +103,17 @@ impl DropIn {
         Ok(())
     }
 
-    /// Its process.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
 
-    /// What it has written.
+    /// Returns its output so far.
     pub fn output(&self) -> String {
         self.output.lock().unwrap().clone()
     }
 
-    /// Puts a file of rules in its place at one stroke, or takes it away.
+    /// Replaces a rules file atomically, or removes it.
     pub fn write(&self, path: &str, text: Option<&str>) {
         let target = config_folder(self.folder.path()).join(path);
         let Some(text) = text else { return fs::remove_file(target).unwrap() };
@@ -146,7 +146,7 @@ fn config_folder(folder: &Path) -> PathBuf {
     folder.join("ratelimit/config")
 }
 
-/// What every server has in its environment.
+/// Returns the environment of every server.
 fn environment(folder: &Path, redis: &Redis, ports: Ports) -> Vec<(&'static str, String)> {
     let own = |name, value: &str| (name, value.to_owned());
     vec![
@@ -163,7 +163,7 @@ fn environment(folder: &Path, redis: &Redis, ports: Ports) -> Vec<(&'static str,
         own("RUNTIME_WATCH_ROOT", "false"),
         own("REDIS_SOCKET_TYPE", "tcp"),
         ("REDIS_URL", redis.tcp_address()),
-        // A busy machine shall make nobody late.
+        // A generous timeout for busy machines.
         own("REDIS_TIMEOUT", "10s"),
         own("LOG_LEVEL", "INFO"),
     ]
@@ -180,8 +180,8 @@ fn collect(pipe: impl std::io::Read + Send + 'static, output: &Arc<Mutex<String>
     });
 }
 
-/// A port that nobody listens on, and that nobody here was given before: `envoyproxy/ratelimit` shares ports with
-/// whoever has them.
+/// Returns a free port that this process has not returned before: `envoyproxy/ratelimit` shares ports with other
+/// processes.
 fn port() -> u16 {
     static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
     loop {

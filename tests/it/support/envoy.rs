@@ -16,11 +16,11 @@ pub struct Envoy {
     process: Child,
     folder: TempDir,
     agent: ureq::Agent,
-    /// Where it listens.
+    /// Its port.
     pub port: u16,
 }
 
-/// What a client gets.
+/// The response to a client.
 #[derive(Debug)]
 pub struct Answer {
     pub status: u16,
@@ -45,7 +45,7 @@ impl Answer {
 }
 
 impl Envoy {
-    /// The change that makes it wait for Tollgate: a busy machine makes nobody late.
+    /// A change that gives calls to Tollgate a generous timeout, for busy machines.
     pub const LONG_TIMEOUT: (&'static str, &'static str) = ("timeout: 0.1s", "timeout: 10s");
 
     /// Starts one that asks the Tollgate on this port, patiently.
@@ -53,7 +53,7 @@ impl Envoy {
         Envoy::start_with(tollgate, &[Envoy::LONG_TIMEOUT])
     }
 
-    /// Starts one with these changes to `deploy/envoy/envoy.yaml`, and with ports of its own.
+    /// Starts an Envoy with these changes to `deploy/envoy/envoy.yaml`, and with free ports.
     pub fn start_with(tollgate: u16, changes: &[(&str, &str)]) -> Envoy {
         Envoy::start_from("deploy/envoy/envoy.yaml", tollgate, changes)
     }
@@ -61,7 +61,7 @@ impl Envoy {
     /// The same with another file.
     pub fn start_from(file: &str, tollgate: u16, changes: &[(&str, &str)]) -> Envoy {
         let folder = tempfile::tempdir().unwrap();
-        // What listens takes any free port and is asked which; the stand-in for the service needs none.
+        // Each listener takes a free port, which is then queried; the stand-in for the service uses a socket instead.
         let stand_in = format!("pipe: {{ path: {} }}", folder.path().join("stand-in.sock").display());
         let tollgate = format!("port_value: {tollgate} }}");
         let mut changes = changes.to_vec();
@@ -85,7 +85,7 @@ impl Envoy {
         let process = Command::new(binary())
             .current_dir(folder.path())
             .args(["--config-path", "envoy.yaml", "--admin-address-path", "admin", "--log-level", "warn"])
-            // Several at once on one machine, which would otherwise take each other for an older self.
+            // Several instances on one machine would otherwise take each other for a previous process.
             .args(["--disable-hot-restart", "--concurrency", "1"])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -145,7 +145,7 @@ impl Envoy {
         self.written("log")
     }
 
-    /// What it has written into a file.
+    /// Returns the contents of a file that it wrote.
     pub fn written(&self, file: &str) -> String {
         fs::read_to_string(self.folder.path().join(file)).unwrap_or_default()
     }

@@ -18,7 +18,7 @@ pub const END_STREAM: u8 = 1;
 pub const ACK: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 
-/// How a client of HTTP/2 begins, before its SETTINGS.
+/// The start of an HTTP/2 connection, before SETTINGS.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// The path of the call that this is all about.
@@ -30,19 +30,19 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The headers of a call, in as few words as HPACK has for them, and none of it to be remembered.
+/// Returns the headers of a call in their shortest HPACK encoding, without indexing.
 pub fn call(path: &str) -> Vec<u8> {
     // POST and http have numbers; :path has one, and content-type another, that is longer than fits.
     let literal = |name: &[u8], value: &str| [name, &[value.len() as u8], value.as_bytes()].concat();
     [vec![0x83, 0x86], literal(&[4], path), literal(&[0x0f, 16], "application/grpc")].concat()
 }
 
-/// A connection whose client has begun, with these settings.
+/// Opens a connection and sends the client's preface with these settings.
 pub fn open(port: u16, settings: &[u8]) -> TcpStream {
     try_open(port, settings).unwrap()
 }
 
-/// The same, which the service may refuse.
+/// Like `open`, but the service may close the connection.
 pub fn try_open(port: u16, settings: &[u8]) -> io::Result<TcpStream> {
     let mut connection = TcpStream::connect(("127.0.0.1", port))?;
     connection.set_read_timeout(Some(SOON))?;
@@ -67,7 +67,7 @@ pub fn is_read(connection: &mut TcpStream) -> bool {
     false
 }
 
-/// A frame as it comes.
+/// A received frame.
 pub struct Received {
     pub kind: u8,
     pub flags: u8,
@@ -95,7 +95,7 @@ pub fn next_frame(connection: &mut TcpStream) -> Option<Received> {
     }
 }
 
-/// `None`: there is no more. Panics where nothing comes in time.
+/// Reads bytes; `None` at the end of the stream. Panics on a timeout.
 fn read(connection: &mut TcpStream, bytes: &mut [u8]) -> Option<()> {
     match connection.read_exact(bytes) {
         Ok(()) => Some(()),

@@ -20,7 +20,7 @@ fn number() -> impl Strategy<Value = u32> {
     ]
 }
 
-/// The periods that stand for a unit of the calendar.
+/// Lengths used in place of calendar units.
 const CALENDAR_MS: [u64; 4] = [86_400_000, 7 * 86_400_000, 30 * 86_400_000, 365 * 86_400_000];
 
 fn period_ms() -> impl Strategy<Value = u64> {
@@ -118,7 +118,7 @@ pub fn small_limit() -> impl Strategy<Value = Limit> {
     )
 }
 
-/// A limit whose windows follow a calendar.
+/// Generates limits with calendar windows.
 pub fn calendar_limit() -> impl Strategy<Value = Limit> {
     let period_ms = prop::sample::select(&CALENDAR_MS[..]);
     (0..12_u32, period_ms, any_time_zone(), any::<bool>()).prop_map(|(number, period_ms, time_zone, count_denied)| {
@@ -127,7 +127,7 @@ pub fn calendar_limit() -> impl Strategy<Value = Limit> {
     })
 }
 
-/// What may be changed of a limit that goes on with the same counter. A change may be none.
+/// Changes of a limit that keep its counter. A change may have no effect.
 #[derive(Clone, Debug)]
 pub struct Change {
     number: u32,
@@ -135,9 +135,9 @@ pub struct Change {
 }
 
 impl Change {
-    /// The limit as it then is; `None` where there is no such limit.
+    /// Returns the changed limit; `None` if it would be invalid.
     pub fn of(&self, limit: &Limit) -> Option<Limit> {
-        // A window cut anew is another counter.
+        // Windows of another length use another counter.
         let Options { segments, time_zone, .. } = limit.options();
         let options = Options { segments, time_zone, ..self.options };
         make(limit.algorithm(), self.number, limit.period_ms(), options)
@@ -168,7 +168,7 @@ pub fn any_window() -> impl Strategy<Value = NamedWindow> {
 pub fn memory_ms(limit: &Limit) -> u64 {
     let [first, second, third, _, fifth] = limit.figures(Caller::default(), || 0);
     match limit.algorithm() {
-        // A month and a year are up to a day longer than what stands for them, and a day of a change up to two.
+        // Months and years can be a day longer than these lengths, and a day with a change of date can last two.
         Algorithm::FixedWindow if limit.options().time_zone.is_some() => limit.period_ms() + 2 * 86_400_000,
         Algorithm::FixedWindow => limit.period_ms(),
         Algorithm::SlidingWindow => first * (second + 1),
@@ -177,19 +177,19 @@ pub fn memory_ms(limit: &Limit) -> u64 {
     }
 }
 
-/// What a request of so many hits asks; negative ones are refunded.
+/// Returns a take of this many hits, or a refund of negative hits.
 pub fn ask(hits: i64) -> Ask {
     let amount = hits.unsigned_abs();
     if hits < 0 { Ask::refund(amount) } else { Ask::take(amount) }.unwrap()
 }
 
-/// How long a caller waits at the most, in milliseconds.
+/// Generates a caller's maximum delay, in milliseconds.
 pub fn max_wait_ms() -> impl Strategy<Value = u64> {
     prop_oneof![2 => Just(u64::MAX), 2 => 0..200_u64, 1 => 0..=MAX_DELAY.as_millis() as u64]
 }
 
-/// The most that may leave in any interval of one period, if nothing is refunded and no request takes more than so
-/// many hits.
+/// Returns the most hits admitted in any interval of one period, without refunds, if no request has more than this many
+/// hits.
 pub fn bound(limit: &Limit, hits: u64) -> u64 {
     let number = u64::from(limit.number());
     match limit.algorithm() {
@@ -199,7 +199,7 @@ pub fn bound(limit: &Limit, hits: u64) -> u64 {
         Algorithm::TokenBucket => number + u64::from(limit.capacity()),
         Algorithm::LeakyBucket => {
             let [burst, _, _, max_delay_ms, _] = limit.figures(Caller::default(), || 0);
-            // Those who wait leave in whole milliseconds, and a request leaves as a whole.
+            // Delayed requests are released at whole milliseconds, each as a whole.
             let together =
                 if max_delay_ms > 0 { hits.max(burst) - burst + number.div_ceil(limit.period_ms()) } else { 0 };
             number + burst + together

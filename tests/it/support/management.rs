@@ -1,5 +1,5 @@
-//! A management server: the real one (tests/xds, in Go), or one that plays back what that has said. A scenario is
-//! written once, and runs against both.
+//! A management server: the real one (tests/xds, in Go), or a replay of its recorded messages. Each scenario runs
+//! against both.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::wait_until_async;
 
-/// What `make e2e` builds.
+/// The binary built by `make e2e`.
 const REAL: &str = "target/tools/bin/xds-server";
 
-/// A management server on a port of its own.
+/// A management server on its own port.
 pub struct Management {
     kind: Kind,
-    /// Where it listens, also after a restart.
+    /// Its port, also after a restart.
     pub port: u16,
 }
 
@@ -37,9 +37,9 @@ enum Kind {
 }
 
 impl Management {
-    /// The real one; what it says is recorded under this name, for good with `TOLLGATE_XDS_RECORD=1`.
+    /// Starts the real server; its messages are recorded under this name, permanently with `TOLLGATE_XDS_RECORD=1`.
     pub fn real(name: &str, arguments: &[&str]) -> Management {
-        // With arguments it says nothing else than without.
+        // Arguments do not change its messages.
         let is_kept = std::env::var_os("TOLLGATE_XDS_RECORD").is_some() && arguments.is_empty();
         let folder = if is_kept { "tests/xds/exchanges" } else { "target/xds" };
         std::fs::create_dir_all(folder).unwrap();
@@ -51,7 +51,7 @@ impl Management {
         management
     }
 
-    /// One that says what is recorded under this name.
+    /// Starts a server that replays the recording with this name.
     pub async fn replayed(name: &str) -> Management {
         let text = std::fs::read_to_string(format!("tests/xds/exchanges/{name}.txt")).unwrap();
         let play = Arc::new(Play::new(text.lines().map(Entry::of).collect()));
@@ -60,7 +60,7 @@ impl Management {
         management
     }
 
-    /// Starts it again, on the same port; it knows nothing.
+    /// Restarts it on the same port, without state.
     pub async fn start(&mut self) {
         match &mut self.kind {
             Kind::Real { .. } => self.run_real(),
@@ -106,7 +106,7 @@ impl Management {
         }
     }
 
-    /// What it has heard of refusals: the reasons.
+    /// Returns the reasons of the rejections it received.
     pub fn refusals(&self) -> Vec<String> {
         let heard = match &self.kind {
             Kind::Real { record, .. } => {
@@ -157,14 +157,14 @@ impl Drop for Management {
     }
 }
 
-/// A line of what was recorded.
+/// A line of a recording.
 #[derive(Clone, Debug)]
 enum Entry {
     /// A stream began.
     Stream,
     Request(DiscoveryRequest),
     Response(DiscoveryResponse),
-    /// The scenario said what there is.
+    /// The scenario has set the resources.
     Set,
     /// The server was ended.
     Stop,
@@ -183,13 +183,13 @@ impl Entry {
     }
 }
 
-/// What is played, and how far it is.
+/// A recording and the position in it.
 struct Play {
     entries: Vec<Entry>,
     next: Mutex<usize>,
-    /// So often the scenario has said what there is.
+    /// Number of times the scenario has set the resources.
     allowed: watch::Sender<usize>,
-    /// So often it has been ended.
+    /// Number of times it was stopped.
     stopped: watch::Sender<usize>,
     heard: Mutex<Vec<DiscoveryRequest>>,
     wrong: Mutex<Vec<String>>,
@@ -205,7 +205,7 @@ impl Play {
         self.allowed.send_modify(|times| *times += 1);
     }
 
-    /// Nothing of what was said before the stop is said any more.
+    /// Discards the messages queued before the stop.
     fn stop(&self) {
         let mut next = self.next.lock().unwrap();
         let rest = self.entries[*next..].iter().position(|entry| matches!(entry, Entry::Stop));
@@ -221,7 +221,7 @@ impl Play {
         self.wrong.lock().unwrap().clone()
     }
 
-    /// The next entry, unless another has gone on meanwhile.
+    /// Returns the next entry, unless another stream has advanced the position.
     fn at(&self, place: usize) -> Option<&Entry> {
         (*self.next.lock().unwrap() == place).then(|| self.entries.get(place)).flatten()
     }
@@ -236,7 +236,7 @@ impl Play {
         let mut is_begun = false;
         while let Some(entry) = self.at(place) {
             match entry {
-                // It is another's.
+                // The entry belongs to another stream.
                 Entry::Stream if is_begun => return,
                 Entry::Stream => is_begun = true,
                 Entry::Stop => break,
@@ -251,14 +251,14 @@ impl Play {
                 },
             }
             let mut next = self.next.lock().unwrap();
-            // It was ended meanwhile.
+            // It was stopped meanwhile.
             if *next != place {
                 return;
             }
             place += 1;
             *next = place;
         }
-        // The stream stays, as a real one does.
+        // Keeps the stream open, as the real server does.
         responses.closed().await;
     }
 
@@ -300,7 +300,7 @@ impl AggregatedDiscoveryService for Player {
     }
 }
 
-/// A management server that says something else each time it is answered.
+/// A management server that sends another response after each acknowledgement.
 pub struct Fickle(pub Arc<Vec<DiscoveryResponse>>);
 
 impl Fickle {
@@ -330,7 +330,7 @@ impl AggregatedDiscoveryService for Fickle {
         let (mut heard, responses) = (request.into_inner(), Arc::clone(&self.0));
         tokio::spawn(async move {
             let mut responses = responses.iter();
-            // The stream stays open when all is said.
+            // Keeps the stream open after the last response.
             while let Some(Ok(_)) = heard.next().await {
                 responses.next().map(|response| said.send(Ok(response.clone())));
             }

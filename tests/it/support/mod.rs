@@ -1,4 +1,4 @@
-//! Real processes for tests: each on a port of its own, ended when it is dropped.
+//! Real processes for tests: each has its own port and ends when it is dropped.
 
 #![allow(dead_code, reason = "tests/allocations.rs and the benchmarks use a part of this")]
 
@@ -19,10 +19,10 @@ pub mod tollgate;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// How long anything that should happen soon may take on a busy machine.
+/// Time limit for anything that should happen soon, on a busy machine.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// Waits until `ready` says so.
+/// Waits until `ready` returns true.
 ///
 /// # Panics
 /// With `what` where it never does.

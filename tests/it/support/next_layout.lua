@@ -1,5 +1,5 @@
--- Stands before the scripts and makes them those of a version with another layout: the second, by its name, of every
--- counter, whose bytes begin with another one.
+-- Prepended to the scripts to turn them into those of a version with another layout, by name the second: every counter
+-- has another first byte.
 local real = redis
 local function renamed(key)
   return (string.gsub(key, '|(%l+)1:', '|%12:'))

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::certificates::{Authority, Pair};
 use super::{signal, wait_until, wait_until_async};
 
-/// A `redis-server` behind a Unix socket in a folder of its own, and a port that was free.
+/// A `redis-server` with a Unix socket in a temporary folder, and a port that was free.
 pub struct Redis {
     folder: TempDir,
     port: u16,
@@ -43,7 +43,7 @@ impl Redis {
         redis
     }
 
-    /// A replica of it, which is in step, as both say.
+    /// Starts a replica of it, and waits until both report that it is in sync.
     pub async fn start_replica(&self, arguments: &[&str]) -> Redis {
         self.command::<()>("CONFIG SET repl-diskless-sync-delay 0").await;
         let (host, port) = self.host_and_port();
@@ -57,7 +57,7 @@ impl Redis {
         replica
     }
 
-    /// One whose port is for TLS alone, with this certificate; clients have to show one that the authority has signed.
+    /// Starts a Redis that accepts only TLS, with this certificate; clients must present one signed by the authority.
     pub fn start_secure(authority: &Authority, pair: &Pair, arguments: &[&str]) -> Redis {
         let port = free_port();
         let text = |path: &Path| path.to_str().unwrap().to_owned();
@@ -76,7 +76,7 @@ impl Redis {
         redis
     }
 
-    /// One that is not running yet.
+    /// Creates a server that is not running yet.
     pub fn stopped() -> Redis {
         Redis::stopped_at(free_port())
     }
@@ -95,7 +95,7 @@ impl Redis {
         let _ = std::fs::remove_file(self.socket());
     }
 
-    /// Starts it anew, with nothing in it.
+    /// Restarts it without data.
     pub fn restart(&mut self) {
         self.kill();
         let mut command = server();
@@ -112,7 +112,7 @@ impl Redis {
         wait_until("redis-server opens its socket", || std::os::unix::net::UnixStream::connect(&socket).is_ok());
     }
 
-    /// Stops it where it stands: it accepts connections and never answers.
+    /// Suspends the process: it accepts connections and never answers.
     pub fn freeze(&self) {
         signal(self.server.as_ref().unwrap(), "STOP");
     }
@@ -122,17 +122,17 @@ impl Redis {
         signal(self.server.as_ref().unwrap(), "CONT");
     }
 
-    /// It has been started, and not been killed since.
+    /// Returns whether it has been started and not killed.
     pub fn is_running(&self) -> bool {
         self.server.is_some()
     }
 
-    /// Its process.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.server.as_ref().unwrap().id()
     }
 
-    /// What `REDIS_URL` says of it.
+    /// Returns its `REDIS_URL`.
     pub fn url(&self) -> String {
         format!("unix://{}", self.socket().display())
     }
@@ -142,7 +142,7 @@ impl Redis {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Its host and its port, apart.
+    /// Returns its host and port.
     pub fn host_and_port(&self) -> (String, String) {
         ("127.0.0.1".to_owned(), self.port.to_string())
     }
@@ -155,13 +155,13 @@ impl Redis {
     /// A connection of the test's own.
     pub async fn connection(&self) -> MultiplexedConnection {
         let client = Client::open(self.url()).unwrap();
-        // What is slow here is the machine.
-        let patience = Some(Duration::from_secs(30));
-        let patient = AsyncConnectionConfig::new().set_response_timeout(patience).set_connection_timeout(patience);
+        // Only the machine can be slow here.
+        let timeout = Some(Duration::from_secs(30));
+        let patient = AsyncConnectionConfig::new().set_response_timeout(timeout).set_connection_timeout(timeout);
         client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
     }
 
-    /// How often scripts have been called, heartbeats and what failed aside: those of replicas come by themselves.
+    /// Returns the number of successful script calls, without heartbeats, which instances send on their own.
     pub fn script_calls(&self) -> u32 {
         let mut connection = Client::open(self.url()).unwrap().get_connection().unwrap();
         let stats: String = deadpool_redis::redis::cmd("INFO").arg("commandstats").query(&mut connection).unwrap();
@@ -174,8 +174,8 @@ impl Redis {
         number("evalsha", "calls") - number("evalsha", "failed_calls") - number("hgetall", "calls")
     }
 
-    /// How often this command has been called, with its subcommand (`script|load`) or, where Redis before 7.0 counts
-    /// all of them together, with any.
+    /// Returns the number of calls of this command, with its subcommand (`script|load`); Redis before 7.0 counts all
+    /// subcommands together.
     pub fn calls_of(&self, command: &str) -> u32 {
         let container = command.split('|').next().unwrap();
         let calls = self.calls();
@@ -189,7 +189,7 @@ impl Redis {
         deadpool_redis::redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut connection).unwrap();
     }
 
-    /// How often each command has been called, by clients and scripts.
+    /// Returns the number of calls of each command, by clients and scripts.
     pub fn calls(&self) -> Vec<(String, u32)> {
         let mut connection = Client::open(self.url()).unwrap().get_connection().unwrap();
         let stats: String = deadpool_redis::redis::cmd("INFO").arg("commandstats").query(&mut connection).unwrap();
@@ -227,7 +227,7 @@ fn spawn(command: &mut Command) -> Child {
     server.unwrap_or_else(|error| panic!("{command:?} ({error}): `make test` installs redis-server"))
 }
 
-/// A port that nobody listens on. Redis cannot choose one by itself.
+/// Returns a free port. Redis cannot choose one itself.
 pub fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()

@@ -10,7 +10,7 @@ use tonic::transport::Channel;
 use super::redis::{Redis, free_port};
 use super::wait_until;
 
-/// A running process of it.
+/// A running `envoyproxy/ratelimit`.
 pub struct Reference {
     process: Child,
     grpc_port: u16,
@@ -18,7 +18,7 @@ pub struct Reference {
 }
 
 impl Reference {
-    /// Starts one with these rules and settings, whose counters are in that Redis.
+    /// Starts a server with these rules and settings and this Redis.
     pub fn start(rules: &str, redis: &Redis, settings: &[(&str, &str)]) -> Reference {
         let root = tempfile::tempdir().unwrap();
         let folder = root.path().join("ratelimit/config");
@@ -42,7 +42,7 @@ impl Reference {
         reference
     }
 
-    /// A client of its own connection.
+    /// Returns a client with a separate connection.
     pub async fn client(&self) -> RateLimitServiceClient<Channel> {
         let address = format!("http://127.0.0.1:{}", self.grpc_port);
         RateLimitServiceClient::new(tonic::transport::Endpoint::from_shared(address).unwrap().connect().await.unwrap())

@@ -17,21 +17,21 @@ use tonic::transport::Channel;
 
 use super::{signal, wait_until};
 
-/// A running service, and what it logs.
+/// A running service and its log.
 pub struct Tollgate {
     process: Child,
     logs: Arc<Mutex<Vec<Value>>>,
-    /// What takes them down, until it has ended.
+    /// The thread that reads its log, until the process ends.
     reader: Option<JoinHandle<()>>,
-    /// Where gRPC listens.
+    /// Port of gRPC.
     pub grpc_port: u16,
-    /// Where HTTP listens.
+    /// Port of HTTP.
     pub http_port: u16,
-    /// Its rules, in `rules.yaml`.
+    /// The folder of its rules, in `rules.yaml`.
     pub rules: TempDir,
 }
 
-/// Where the command is.
+/// Path of the command.
 pub const BINARY: &str = env!("CARGO_BIN_EXE_tollgate");
 
 /// The command with nothing of the test's own environment that it would take for a setting.
@@ -103,7 +103,7 @@ impl Tollgate {
         tollgate
     }
 
-    /// Its process.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.process.id()
     }
@@ -113,7 +113,7 @@ impl Tollgate {
         self.logs().into_iter().find(|line| line["message"].as_str().is_some_and(|text| text.starts_with(message)))
     }
 
-    /// The same, waited for: what has been written has not always been read yet.
+    /// Like `logged`, but waits for the line: written lines may not have been read yet.
     pub fn must_log(&self, message: &str) -> Value {
         wait_until(message, || self.logged(message).is_some());
         self.logged(message).unwrap()
@@ -130,12 +130,12 @@ impl Tollgate {
         tonic::transport::Endpoint::from_shared(address).unwrap().connect().await.unwrap()
     }
 
-    /// A client of its own connection.
+    /// Returns a client with a separate connection.
     pub async fn client(&self) -> RateLimitServiceClient<Channel> {
         RateLimitServiceClient::new(self.channel().await)
     }
 
-    /// Whether one request of these entries passes.
+    /// Returns whether a request with these entries passes.
     pub async fn passes(&self, domain: &str, entries: &[(&str, &str)]) -> bool {
         let response = self.client().await.should_rate_limit(request(domain, &[entries])).await;
         response.unwrap().into_inner().overall_code() == Code::Ok
@@ -146,7 +146,7 @@ impl Tollgate {
         self.client().await.should_rate_limit(request).await.map(tonic::Response::into_inner)
     }
 
-    /// What it tells of a request beyond the protocol, every limit of it.
+    /// Returns the details of an answer, with every limit of the request.
     pub async fn details(&self, request: RateLimitRequest) -> Details {
         let mut call = tonic::Request::new(request);
         call.metadata_mut().insert(REQUEST_KEY, "1".parse().unwrap());
@@ -176,7 +176,7 @@ impl Tollgate {
         send(self.http_port, &format!("{method} {path}"), headers, body)
     }
 
-    /// A request of an administrator: the status, and what it says.
+    /// Sends a request with this token; returns the status and the body.
     pub fn admin(&self, method: &str, path: &str, token: &str) -> (u16, Value) {
         let address = format!("http://127.0.0.1:{}{path}", self.http_port);
         let agent: ureq::Agent = ureq::Agent::config_builder().http_status_as_error(false).build().into();

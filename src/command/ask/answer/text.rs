@@ -102,7 +102,7 @@ fn line(limit: &LimitDetails, what: What) -> String {
         }
         (_, Standing::Over) => format!("over the {which}{left}{comma}{state}"),
         (_, Standing::Within) => format!("within the {which}{left}{comma}{state}"),
-        (_, Standing::UsedUp) if limit.number == 0 => format!("the {which} lets nothing pass"),
+        (_, Standing::UsedUp) if limit.number == 0 => format!("the {which} allows no requests"),
         (_, Standing::UsedUp) => format!("the {which} is used up{left}{comma}{state}"),
         (_, Standing::TooLittle) => format!("the {which} has no room for one more{left}{comma}{state}"),
     }
@@ -153,17 +153,17 @@ fn state(limit: &LimitDetails, what: What) -> String {
 /// Returns what answered instead of the store.
 fn without_store(limit: &LimitDetails, what: What) -> Option<&'static str> {
     Some(match DecidedBy::named(&limit.decided_by)? {
-        DecidedBy::FailureModeOpen => "the store is unavailable, and failure_mode open lets pass",
-        DecidedBy::FailureModeClosed => "the store is unavailable, and failure_mode closed denies",
+        DecidedBy::FailureModeOpen => "the store is unavailable: failure_mode open allows the request",
+        DecidedBy::FailureModeClosed => "the store is unavailable: failure_mode closed denies the request",
         DecidedBy::FailureModeLocal if what == What::Refund => {
-            "the store is unavailable: refunded to the share of this process alone"
+            "the store is unavailable: refunded to this instance's share only"
         }
-        DecidedBy::FailureModeLocal => "the store is unavailable, and failure_mode local decides by a share",
-        DecidedBy::NotRefunded => "the store is unavailable, and has not confirmed it",
-        DecidedBy::KnownDenial => "the store is unavailable, and has denied this before",
+        DecidedBy::FailureModeLocal => "the store is unavailable: failure_mode local decides with a share of the limit",
+        DecidedBy::NotRefunded => "the store is unavailable and has not confirmed the refund",
+        DecidedBy::KnownDenial => "the store is unavailable, and denied this earlier",
         DecidedBy::Skipped => "another limit is known to deny the request",
         DecidedBy::Adjustment if limit.over => "an adjustment blocks it",
-        DecidedBy::Adjustment => "an adjustment lets it pass",
+        DecidedBy::Adjustment => "an adjustment allows it",
         DecidedBy::Store | DecidedBy::FailureModeError | DecidedBy::UnknownDomain | DecidedBy::UnknownDescriptor => {
             return None;
         }
@@ -176,7 +176,7 @@ fn next(limit: &LimitDetails, what: What) -> Option<String> {
     let holds = limit.period_ms.is_none() && !limit.algorithm.is_empty();
     match Standing::of(limit, what) {
         Standing::Within => None,
-        _ if limit.number == 0 => Some("it lets nothing pass".to_owned()),
+        _ if limit.number == 0 => Some("it allows no requests".to_owned()),
         Standing::Over if what == What::Peek && limit.next_after_ms.is_some() => {
             limit.next_after_ms.map(|ms| format!("one more passes in {}", wait(ms)))
         }
@@ -185,10 +185,10 @@ fn next(limit: &LimitDetails, what: What) -> Option<String> {
                 format!("try again when a slot is released; one expires in {}", wait(ms))
             }
             (Some(ms), _) => format!("try again in {}", wait(ms)),
-            (None, Some(Never::LetsNothingPass)) => "it lets nothing pass".to_owned(),
-            (None, Some(Never::Timeout)) => "it would be delayed for longer than this timeout".to_owned(),
-            (None, Some(Never::NoDelay)) => "as many requests are delayed as MAX_DELAYED_REQUESTS allows".to_owned(),
-            (None, Some(Never::TooMany) | None) => "so many never pass".to_owned(),
+            (None, Some(Never::LetsNothingPass)) => "it allows no requests".to_owned(),
+            (None, Some(Never::Timeout)) => "its delay would be longer than the timeout".to_owned(),
+            (None, Some(Never::NoDelay)) => "MAX_DELAYED_REQUESTS is reached".to_owned(),
+            (None, Some(Never::TooMany) | None) => "more hits than the limit ever allows at once".to_owned(),
         }),
         Standing::UsedUp | Standing::TooLittle if holds => Some("one more passes when a slot is released".to_owned()),
         Standing::UsedUp | Standing::TooLittle => {

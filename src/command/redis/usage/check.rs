@@ -62,15 +62,14 @@ pub(crate) async fn run(check: Check) -> anyhow::Result<ExitCode> {
     if !check.offline {
         let closed: Vec<_> = ledger.closed().filter(|(at, _)| !wrong.contains(at)).collect();
         let asked = compare(&check.service, &ledger, &closed).await;
-        let (differences, expired) =
-            asked.context("the store cannot be compared with it; --offline leaves that out")?;
+        let (differences, expired) = asked.context("cannot compare the ledger with the store; --offline skips this")?;
         is_good &= differences.is_empty();
         differences.iter().for_each(|difference| println!("{path}: {difference}"));
         if expired > 0 {
-            println!("{path}: of {expired} lines the store has forgotten records, as it was to: they are not compared");
+            println!("{path}: {expired} lines were not compared: their records in the store have expired");
         }
         if differences.is_empty() {
-            println!("{path}: the store says the same of {} lines", closed.len() - expired);
+            println!("{path}: the store agrees with {} lines", closed.len() - expired);
         }
     }
     Ok(if is_good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -125,8 +124,7 @@ async fn compare(
     for ((domain, from), rows) in stored {
         if ledger.sealed_until(domain).is_some_and(|until| from < until) {
             let records = rows.len();
-            differences
-                .push(format!("the store has {records} records of {domain} from {from} on, which no line closes"));
+            differences.push(format!("the store has {records} records of {domain} from {from} on that no line closes"));
         }
     }
     Ok((differences, expired))

@@ -73,7 +73,7 @@ pub(crate) async fn run(close: Close) -> anyhow::Result<ExitCode> {
     let closing = Closing { rows: &rows, domain: close.domain.as_deref(), by, until, at };
     let lines = ledger.close(&closing, &key)?;
     if half > 0 {
-        eprintln!("an earlier run was interrupted: half a line of {half} bytes is taken off");
+        eprintln!("an earlier run was interrupted: removing an incomplete line of {half} bytes");
     }
     file.append(whole, &lines)?;
     tell(&close.ledger, &lines, by);
@@ -111,7 +111,7 @@ impl LedgerFile {
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
-                bail!("another `tollgate usage close` writes {} just now: try again when it is done", path.display())
+                bail!("another `tollgate usage close` is writing {}: try again when it has finished", path.display())
             }
             Err(TryLockError::Error(error)) => {
                 return Err(error).with_context(|| format!("{} cannot be locked", path.display()));
@@ -139,7 +139,7 @@ impl LedgerFile {
             // The next run removes what remains of a line.
             let _ = self.file.set_len(whole);
         }
-        written.with_context(|| format!("{} cannot be written: nothing is closed", self.path.display()))
+        written.with_context(|| format!("cannot write {}: nothing was closed", self.path.display()))
     }
 }
 

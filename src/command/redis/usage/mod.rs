@@ -93,7 +93,7 @@ pub(crate) fn run(usage: Usage) -> anyhow::Result<ExitCode> {
 async fn show(show: Show) -> anyhow::Result<ExitCode> {
     let (from, to) = (show.from.unwrap_or_default(), show.to.unwrap_or(Time::END));
     if from >= to {
-        bail!("from {from} to {to} is no time: --to is later than --from, and not part of it");
+        bail!("{from} to {to} is not a time range: --to must be later than --from");
     }
     let wanted = Wanted { domain: show.domain, rule: show.rule, entries: show.key, from, to };
     let by = show.by.unwrap_or_default();
@@ -110,7 +110,7 @@ async fn show(show: Show) -> anyhow::Result<ExitCode> {
     };
     let done = print(&printed)?;
     if left_out > 0 {
-        eprintln!("{left_out} records of times that are not over are left out: --open shows them");
+        eprintln!("{left_out} records of periods that are not over are omitted: --open shows them");
     }
     warn_of_damage(damaged);
     Ok(done)
@@ -118,7 +118,7 @@ async fn show(show: Show) -> anyhow::Result<ExitCode> {
 
 fn warn_of_damage(damaged: u64) {
     if damaged > 0 {
-        eprintln!("warning: {damaged} records in the store cannot be read, and are counted nowhere");
+        eprintln!("warning: {damaged} records in the store are damaged and not counted");
     }
 }
 

@@ -14,7 +14,7 @@ use crate::ledger::statement::Row;
 /// Returns a line for each row, below the names of the columns.
 pub(crate) fn table(rows: &[Row]) -> String {
     if rows.is_empty() {
-        return "no usage is kept of that\n".to_owned();
+        return "no usage recorded\n".to_owned();
     }
     const NAMES: [&str; 8] = ["FROM", "FOR", "DOMAIN", "DESCRIPTOR", "LIMIT", "ADMITTED", "DENIED", "COST"];
     let names = NAMES.map(str::to_owned);

@@ -14,7 +14,7 @@
 //! ```json
 //! {"problems": [], "more": 0, "added": 0, "removed": 0, "changed": 1, "afresh": 1, "changes": [
 //!   {"kind": "changed", "domain": "shop", "rule": "user", "counters": "afresh",
-//!    "words": "changed: shop: user: period minute -> hour: counters start afresh"}]}
+//!    "words": "changed: shop: user: period minute -> hour: counters are reset"}]}
 //! ```
 
 use std::convert::Infallible;

@@ -163,7 +163,7 @@ impl Report<'_> {
                 format!("ok: {} in {}", counted(rules, "rule"), counted(domains, "domain"))
             }
             _ if errors == 0 && self.warnings == Weight::Errors => {
-                format!("refused: {}, and --strict takes warnings for errors", counted(warnings, "warning"))
+                format!("refused: {}, and --strict treats warnings as errors", counted(warnings, "warning"))
             }
             _ if more > 0 => format!("refused: {}", counted(errors + warnings + more, "problem")),
             _ if warnings == 0 => format!("refused: {}", counted(errors, "error")),

@@ -35,9 +35,9 @@ pub(crate) fn log(report: &Report<'_>) -> String {
                 "name": "tollgate",
                 "version": env!("CARGO_PKG_VERSION"),
                 "rules": [
-                    rule(Severity::Error, "The rules are refused."),
-                    rule(Severity::Warning, "The rules are accepted, and do not do what they seem to."),
-                    rule(Severity::Hint, "The rules are accepted, and others may fit better."),
+                    rule(Severity::Error, "The rules are rejected."),
+                    rule(Severity::Warning, "The rules are accepted, but may not do what they seem to."),
+                    rule(Severity::Hint, "The rules are accepted, but could be improved."),
                 ],
             }},
             "columnKind": "unicodeCodePoints",

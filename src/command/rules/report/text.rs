@@ -39,7 +39,7 @@ fn lines(bytes: &[u8]) -> Vec<String> {
 pub(crate) fn write(report: &Report<'_>, texts: &mut Texts, out: &mut impl Write) -> io::Result<()> {
     eprint!("{}", problems(&report.new, texts));
     if let Some(old) = report.old.as_ref().filter(|old| old.accepted.is_none()) {
-        eprint!("the rules of --against are refused:\n{}", problems(old, texts));
+        eprint!("the rules of --against are invalid:\n{}", problems(old, texts));
     }
     match report.passed {
         true => writeln!(out, "{}", report.conclusion())?,

@@ -220,7 +220,7 @@ fn is_same(old: &Rule, new: &Rule) -> bool {
 /// Returns whether two limits are equal, regardless of their places and of where their settings come from. Labels are
 /// compared, too, as they may depend on other limits.
 fn says_the_same(old: &RuleLimit, new: &RuleLimit) -> bool {
-    let LimitConfig { said, allowance, .. } = *new.config;
+    let LimitConfig { origins, allowance, .. } = *new.config;
     let allows_the_same = match (&old.config.allowance, &new.config.allowance) {
         (Allowance::Limited(old), Allowance::Limited(new)) => old.limits_as(new),
         (old, new) => old == new,
@@ -228,7 +228,7 @@ fn says_the_same(old: &RuleLimit, new: &RuleLimit) -> bool {
     allows_the_same
         && old.label == new.label
         && old.name == new.name
-        && LimitConfig { said, allowance, ..(*old.config).clone() } == *new.config
+        && LimitConfig { origins, allowance, ..(*old.config).clone() } == *new.config
 }
 
 /// Returns whether the common settings of a rule's limits are equal.

@@ -52,7 +52,7 @@ impl Totals {
 impl fmt::Display for Totals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Totals { added, removed, changed, afresh } = self;
-        write!(f, "{added} added, {removed} removed, {changed} changed; counters of {afresh} start afresh")
+        write!(f, "{added} added, {removed} removed, {changed} changed; counters of {afresh} are reset")
     }
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for Summary {
             writeln!(f, "{line}")?;
         }
         if lines.len() > SHOWN {
-            writeln!(f, "and more: tollgate check --against OLD NEW shows all of them")?;
+            writeln!(f, "more changes: tollgate check --against OLD NEW shows all of them")?;
         }
         Ok(())
     }

@@ -18,28 +18,25 @@ impl fmt::Display for Change<'_> {
             Kind::DomainAdded(limits) => return write!(f, "added: domain {domain}: {}", counted(limits)),
             Kind::DomainRemoved(limits) => return write!(f, "removed: domain {domain}: {}", counted(limits)),
             Kind::Order => {
-                return write!(
-                    f,
-                    "changed: domain {domain}: the order of its wildcards, of which the first match wins"
-                );
+                return write!(f, "changed: domain {domain}: the order of its wildcards; the first match wins");
             }
             Kind::Defaults(old, new) => {
                 write!(f, "changed: defaults of {domain}: ")?;
                 let mut differences = Differences::default();
                 differences.add("algorithm", old.algorithm.name(), new.algorithm.name());
                 differences.add("failure_mode", old.failure_mode.name(), new.failure_mode.name());
-                write!(f, "{differences}, for limits that requests bring along")?;
+                write!(f, "{differences}, for limits that requests supply")?;
             }
             Kind::Added(Side { limit, .. }, from) => {
                 write!(f, "added: {domain}: {}: {}", Short(&limit.label), words(limit))?;
                 if let Some(from) = from {
-                    write!(f, "; its requests came to {}", Short(&from.path))?;
+                    write!(f, "; its requests matched {} before", Short(&from.path))?;
                 }
             }
             Kind::Removed(Side { limit, .. }, to) => {
                 write!(f, "removed: {domain}: {}: {}", Short(&limit.label), words(limit))?;
                 if let Some(to) = to {
-                    write!(f, "; its requests come to {}", Short(&to.path))?;
+                    write!(f, "; its requests now match {}", Short(&to.path))?;
                 }
             }
             Kind::Changed(old, new) => {
@@ -49,8 +46,8 @@ impl fmt::Display for Change<'_> {
         f.write_str(match self.counters {
             Counters::None => "",
             Counters::Kept => ": counters are kept",
-            Counters::Afresh => ": counters start afresh",
-            Counters::PenaltyAfresh => ": counters are kept, denials and bans of its penalty start afresh",
+            Counters::Afresh => ": counters are reset",
+            Counters::PenaltyAfresh => ": counters are kept, denials and bans of its penalty are reset",
         })
     }
 }
@@ -65,7 +62,7 @@ fn words(limit: &RuleLimit) -> String {
 /// Lists the differences between two limits, by the keys of rules.
 fn differences(old: Side<'_>, new: Side<'_>) -> Differences {
     let mut found = Differences::default();
-    let LimitConfig { allowance, failure_mode, options, replaces, said: _ } = &*old.limit.config;
+    let LimitConfig { allowance, failure_mode, options, replaces, origins: _ } = &*old.limit.config;
     let config = &new.limit.config;
     match (allowance, &config.allowance) {
         (Allowance::Limited(old), Allowance::Limited(new)) => found.of_limits(old, new),

@@ -1,14 +1,13 @@
 //! `durable: true`: a request passes only once a replica of Redis has its hits, and a failover admits nothing twice.
 
-use super::Said;
+use super::Validation;
 use crate::rules::config::FieldPath;
 use crate::rules::section::{Key, Takes, key};
 
 pub(in crate::rules) const KEY: Key = key(
     "durable",
     Takes::Flag,
-    "A request passes only when a replica of Redis has heard of it, so that a failover admits nothing twice. Without \
-     it, false.",
+    "A request passes only after a Redis replica has confirmed it, so a failover admits nothing twice. Default: false.",
 )
 .example("true");
 
@@ -17,8 +16,8 @@ pub type Value = bool;
 
 pub(super) const UNSAID: Value = false;
 
-pub(super) fn check(said: &mut Said<'_, '_>, _: FieldPath<'_>) -> Option<Value> {
-    said.flag(&KEY)
+pub(super) fn check(validation: &mut Validation<'_, '_>, _: FieldPath<'_>) -> Option<Value> {
+    validation.flag(&KEY)
 }
 
 pub(super) fn written(durable: &Value) -> String {

@@ -1,15 +1,15 @@
 //! `give_back: false`: no client can refund hits by negative ones.
 
-use super::Said;
+use super::Validation;
 use crate::rules::config::FieldPath;
 use crate::rules::section::{Key, Takes, key};
 
 pub(in crate::rules) const KEY: Key =
-    key("give_back", Takes::Flag, "Whether a client may refund hits by negative ones. Without it, true.")
+    key("give_back", Takes::Flag, "Whether clients can refund hits by sending negative hits. Default: true.")
         .example("false")
         .conflicts(&[(
             "concurrency",
-            "concurrency needs negative hits: by them a request that has ended releases its slot; remove it",
+            "concurrency needs negative hits, which release the slot of a finished request: remove it",
         )]);
 
 /// Whether negative hits are valid: a client can refund its own hits or those of others.
@@ -17,8 +17,8 @@ pub type Value = bool;
 
 pub(super) const UNSAID: Value = true;
 
-pub(super) fn check(said: &mut Said<'_, '_>, _: FieldPath<'_>) -> Option<Value> {
-    said.flag(&KEY)
+pub(super) fn check(validation: &mut Validation<'_, '_>, _: FieldPath<'_>) -> Option<Value> {
+    validation.flag(&KEY)
 }
 
 pub(super) fn written(give_back: &Value) -> String {

@@ -1,6 +1,6 @@
 //! `lease: {size: 50, ttl: 100ms}`: a process takes hits in advance, to serve a hot key from memory.
 
-use super::Said;
+use super::Validation;
 use crate::descriptor::length;
 use crate::algorithm::lease_terms::{Lease, LeaseError};
 use crate::rules::config::FieldPath;
@@ -9,33 +9,34 @@ use crate::rules::section::{Key, Section, Takes, key};
 pub(in crate::rules) const KEY: Key = key(
     "lease",
     Takes::One(&SECTION),
-    "A replica takes hits in advance and decides by them without asking the store: for counters that are asked very \
-     often.",
+    "An instance takes hits in advance and decides with them without asking the store. For very busy counters.",
 )
 .example("{size: 50, ttl: 100ms}")
 .conflicts(&[
-    ("penalty", "a limit that has a penalty has no lease: a ban must be seen at once; remove one of the two"),
+    ("penalty", "a limit with a penalty cannot have a lease, because every instance must see a ban at once: remove one \
+                 of the two"),
     (
         "durable",
-        "a durable limit has no lease: no replica of Redis has heard of what a process takes in advance and lets \
-         pass; remove one of the two",
+        "a durable limit cannot have a lease, because no Redis replica has confirmed the hits that an instance decides \
+         from its lease: remove one of the two",
     ),
     ("count_denied", LeaseError::WITH_COUNT_DENIED),
     ("max_delay", LeaseError::WITH_DELAY),
     ("concurrency", LeaseError::WITH_HOLDERS),
     (
         "rate_limits",
-        "among several limits none has a lease: the store decides all of them together; remove it, or leave one limit",
+        "a limit of several cannot have a lease, because the store decides all of them together: remove it, or keep \
+         one limit",
     ),
 ]);
 
 /// The keys of a lease.
 pub static SECTION: Section = Section::new(
     "lease",
-    "What a replica takes in advance.",
+    "The hits that an instance takes in advance.",
     &[&[
-        key("size", Takes::Number, "How many hits it takes at once."),
-        key("ttl", Takes::Length, "How long it may use them."),
+        key("size", Takes::Number, "Number of hits to take at once."),
+        key("ttl", Takes::Length, "Time for which they can be used."),
     ]],
     &["size", "ttl"],
 );
@@ -45,14 +46,14 @@ pub type Value = Option<Lease>;
 
 pub(super) const UNSAID: Value = None;
 
-pub(super) fn check(said: &mut Said<'_, '_>, path: FieldPath<'_>) -> Option<Value> {
-    let size = said.number_in(&KEY, "size", path, "how many hits a process takes in advance, such as 50");
-    let ttl = said.length_in(&KEY, "ttl", path, "how long they may be used, such as 100ms");
-    match Lease::new(size?, ttl?, said.limit_for(&KEY)?) {
+pub(super) fn check(validation: &mut Validation<'_, '_>, path: FieldPath<'_>) -> Option<Value> {
+    let size = validation.number_in(&KEY, "size", path, "number of hits to take in advance, such as 50");
+    let ttl = validation.length_in(&KEY, "ttl", path, "time for which they can be used, such as 100ms");
+    match Lease::new(size?, ttl?, validation.limit_for(&KEY)?) {
         Ok(lease) => Some(Some(lease)),
         Err(error) => {
             let path = error.key().map_or(path, |key| path.key(key));
-            said.complaints.error(path, error.to_string());
+            validation.complaints.error(path, error.to_string());
             None
         }
     }

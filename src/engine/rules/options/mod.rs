@@ -42,8 +42,8 @@ macro_rules! options {
             pub const KEYS: &'static [Key] = &[$($name::KEY),*];
 
             /// Validates the options of a limit. Returns `None` if it has reported a mistake.
-            pub(super) fn check(said: &mut Said<'_, '_>) -> Option<RuleOptions> {
-                $(let $name = said.option(&$name::KEY, $name::UNSAID, $name::check);)*
+            pub(super) fn check(validation: &mut Validation<'_, '_>) -> Option<RuleOptions> {
+                $(let $name = validation.option(&$name::KEY, $name::UNSAID, $name::check);)*
                 Some(RuleOptions { $($name: $name?),* })
             }
 
@@ -73,7 +73,7 @@ options! {
 }
 
 /// A limit during the validation of its options.
-pub(super) struct Said<'s, 'r> {
+pub(super) struct Validation<'s, 'r> {
     /// Its keys and values.
     pub(super) raw: &'s RawMapping<'s>,
     /// Its path.
@@ -86,16 +86,16 @@ pub(super) struct Said<'s, 'r> {
     pub(super) complaints: &'s mut Complaints<'r>,
 }
 
-impl<'s, 'r> Said<'s, 'r> {
+impl<'s, 'r> Validation<'s, 'r> {
     /// Validates an option. Returns `None` if a mistake has been reported.
     fn option<V>(
         &mut self,
         key: &Key,
-        unsaid: V,
-        check: impl FnOnce(&mut Said<'s, 'r>, FieldPath<'_>) -> Option<V>,
+        default: V,
+        check: impl FnOnce(&mut Validation<'s, 'r>, FieldPath<'_>) -> Option<V>,
     ) -> Option<V> {
         match self.raw.get(key.name) {
-            Raw::Missing => Some(unsaid),
+            Raw::Missing => Some(default),
             Raw::Unreadable => None,
             Raw::Given(_) => {
                 let path = self.path;

@@ -1,6 +1,6 @@
 //! `usage: {by: hour, keep: 400d}`: records the usage of each counter for billing.
 
-use super::Said;
+use super::Validation;
 use crate::descriptor::length;
 use crate::rules::config::FieldPath;
 use crate::rules::section::{Key, Section, Takes, key};
@@ -10,28 +10,29 @@ use crate::usage::{Period, Usage};
 pub(in crate::rules) const KEY: Key = key(
     "usage",
     Takes::One(&SECTION),
-    "What each counter was used is kept, by minute, hour or day, so that it can be billed.",
+    "Records the usage of each counter by minute, hour or day, for billing.",
 )
 .example("{by: hour, keep: 400d}")
 .conflicts(&[
-    ("lease", "what is taken in advance is in no record when it is used: remove usage or lease"),
+    ("lease", "hits that a lease takes in advance are not recorded when they are used: remove usage or lease"),
     (
         "unlimited",
-        "an unlimited rule counts nothing, so there is no use to be kept: limit it to what never comes, or remove it",
+        "an unlimited rule counts nothing, so it has no usage to record: set a limit that is never reached, or remove \
+         it",
     ),
     (
         "concurrency",
-        "concurrency limits what is in progress, and counts nothing up: remove it, or choose another algorithm",
+        "concurrency counts requests in progress, not usage over time: remove it, or choose another algorithm",
     ),
 ]);
 
 /// The keys of `usage`.
 pub static SECTION: Section = Section::new(
     "usage",
-    "What is kept of a limit's use.",
+    "The usage records of a limit.",
     &[&[
-        key("by", Takes::Choice(periods), "How long a time one record is about."),
-        key("keep", Takes::Length, "How long it is kept after that, up to 3660d."),
+        key("by", Takes::Choice(periods), "Length of the period that one record covers."),
+        key("keep", Takes::Length, "Time for which a record is kept after its period, up to 3660d."),
     ]],
     &["by", "keep"],
 );
@@ -41,23 +42,23 @@ pub type Value = Option<Usage>;
 
 pub(super) const UNSAID: Value = None;
 
-pub(super) fn check(said: &mut Said<'_, '_>, path: FieldPath<'_>) -> Option<Value> {
-    let by = said.raw.mapping(KEY.name).get().map(|raw| raw.text("by"))?;
-    let by = said.complaints.required_text(&by, path.key("by")).and_then(|name| {
+pub(super) fn check(validation: &mut Validation<'_, '_>, path: FieldPath<'_>) -> Option<Value> {
+    let by = validation.raw.mapping(KEY.name).get().map(|raw| raw.text("by"))?;
+    let by = validation.complaints.required_text(&by, path.key("by")).and_then(|name| {
         let period = Period::named(name);
         if period.is_none() {
-            said.complaints.error(path.key("by"), unknown("period", name, &periods()));
+            validation.complaints.error(path.key("by"), unknown("period", name, &periods()));
         }
         period
     });
-    let keep = said.length_in(&KEY, "keep", path, "how long a record is kept, such as 400d");
-    if said.is_in_conflict(&KEY) {
+    let keep = validation.length_in(&KEY, "keep", path, "time for which records are kept, such as 400d");
+    if validation.is_in_conflict(&KEY) {
         return None;
     }
     match Usage::new(by?, keep?) {
         Ok(usage) => Some(Some(usage)),
         Err(error) => {
-            said.complaints.error(path.key("keep"), error.to_string());
+            validation.complaints.error(path.key("keep"), error.to_string());
             None
         }
     }

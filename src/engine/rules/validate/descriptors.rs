@@ -168,7 +168,8 @@ impl PartBuilder {
         let is_top = matches!(list, FieldPath::Key(FieldPath::Root, _));
         let others = if is_top && self.options.merge_domains { Others::Possible } else { Others::None };
         for (index, position) in idle(&level.configs, &level.empty, others) {
-            let message = "does nothing: it has neither a limit nor descriptors, and is no exemption from another";
+            let message = "does nothing: it has neither a limit nor descriptors, and does not exempt requests from \
+                           another rule";
             let (file, path) = (Arc::clone(file), list.item(index).to_string());
             let message = message.to_owned();
             self.idle.add(Problem { severity: Severity::Warning, file, position, path, message });
@@ -218,7 +219,7 @@ impl Tree<'_, '_> {
         let place = Place { origin: 0, line: self.complaints.line(path) };
         let (detailed_metric, value_to_metric) = (raw.detailed_metric.is_set(), raw.value_to_metric.is_set());
         if detailed_metric && raw.rate_limit.is_missing() && raw.rate_limits.is_missing() {
-            let message = "does nothing without a rate_limit beside it; it is not inherited";
+            let message = "does nothing without a rate_limit in the same descriptor; it is not inherited";
             self.complaints.warn(path.key("detailed_metric"), message);
         }
         Some(DescriptorConfig {
@@ -241,7 +242,8 @@ impl Tree<'_, '_> {
             }
         }
         if key == Some("remote_address") && value.is_some_and(is_network) {
-            let message = "an address is never a network: let Envoy send masked_remote_address, and match that";
+            let message = "an entry has a single address, never a network: send masked_remote_address from Envoy, and \
+                           match that";
             self.complaints.warn(path.key("value"), message);
         }
     }
@@ -253,8 +255,8 @@ impl Tree<'_, '_> {
                 && limit.algorithm().has_holders()
             {
                 let message = format!(
-                    "a {} limit stands on the key {HOLDER_KEY}, without a value: what comes there, an id of each \
-                     request's own, says whose slot is released; put {HOLDER_KEY} one level below what is limited",
+                    "a {} limit needs the key {HOLDER_KEY} without a value: the value in a request is its unique ID, \
+                     by which its slot is released; put {HOLDER_KEY} one level below the entry to limit",
                     limit.algorithm()
                 );
                 self.complaints.error(path.key("rate_limit"), message);
@@ -283,7 +285,7 @@ impl Tree<'_, '_> {
     fn has_limit(&mut self, raw: &RawDescriptor<'_>, path: FieldPath<'_>, key: &str) -> bool {
         let has_limit = !(raw.rate_limit.is_missing() && raw.rate_limits.is_missing());
         if !has_limit {
-            let message = "does nothing without a rate_limit beside it; it is not inherited";
+            let message = "does nothing without a rate_limit in the same descriptor; it is not inherited";
             self.complaints.warn(path.key(key), message);
         }
         has_limit
@@ -302,7 +304,7 @@ impl Tree<'_, '_> {
             }
             (Raw::Missing, list) => self.rate_limits(list.get()?, path.key("rate_limits")),
             _ => {
-                let message = "a descriptor has a rate_limit or rate_limits: remove one of the two";
+                let message = "a descriptor takes rate_limit or rate_limits, not both: remove one of the two";
                 self.complaints.error(path.key("rate_limits"), message);
                 return None;
             }

@@ -8,7 +8,7 @@ use super::descriptors::Tree;
 use super::{algorithm, failure_mode};
 use crate::algorithm::{Algorithm, Declared, Kind, Limit, LimitErrors, Options, TimeZone, Written};
 use crate::descriptor::Unit;
-use crate::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, Said, SaidBy};
+use crate::rules::checked::{Allowance, LimitConfig, RuleLimitConfig, SettingOrigin, SettingOrigins};
 use crate::rules::config::{FieldPath, Raw, RawLimit, RawMapping};
 use crate::rules::options::{self, RuleOptions};
 use crate::rules::pairs::{Conflict, ConflictKind, Given};
@@ -34,7 +34,7 @@ pub(super) enum Count {
 impl Tree<'_, '_> {
     pub(super) fn rate_limits(&mut self, list: &[Raw<RawLimit<'_>>], path: FieldPath<'_>) -> Vec<RuleLimitConfig> {
         if list.is_empty() {
-            self.complaints.error(path, "is empty: write a limit, or leave it out");
+            self.complaints.error(path, "is empty: write a limit, or remove it");
         }
         let mut limits = Vec::new();
         let mut counters: HashMap<String, usize> = HashMap::new();
@@ -75,7 +75,7 @@ impl Tree<'_, '_> {
         };
         let conflicts = self.check_pairs(raw, (algorithm, count), path);
         let common = LimitConfig {
-            said: self.said(raw),
+            origins: self.origins(raw),
             allowance: Allowance::Unlimited,
             failure_mode: failure_mode.unwrap_or(self.part.defaults().failure_mode),
             options: RuleOptions::default(),
@@ -88,9 +88,14 @@ impl Tree<'_, '_> {
         }
         let in_conflict: Vec<&'static str> = conflicts.iter().map(|conflict| conflict.at).collect();
         let limit = self.limit(raw, (algorithm, &in_conflict), path);
-        let mut said =
-            options::Said { raw, path, limit: limit.as_ref(), in_conflict: &in_conflict, complaints: self.complaints };
-        let options = RuleOptions::check(&mut said);
+        let mut validation = options::Validation {
+            raw,
+            path,
+            limit: limit.as_ref(),
+            in_conflict: &in_conflict,
+            complaints: self.complaints,
+        };
+        let options = RuleOptions::check(&mut validation);
         if let (Some(options), Some(limit)) = (&options, &limit) {
             self.check_small(raw, path, limit.number() / options.cost, limit.algorithm());
         }
@@ -150,16 +155,16 @@ impl Tree<'_, '_> {
     }
 
     /// Returns where the settings come from that the limit may leave out.
-    fn said(&self, raw: &RawLimit<'_>) -> Said {
+    fn origins(&self, raw: &RawLimit<'_>) -> SettingOrigins {
         let by = |is_missing, is_given| match (is_missing, is_given) {
-            (false, _) => SaidBy::Limit,
-            (true, true) => SaidBy::Defaults,
-            (true, false) => SaidBy::Setting,
+            (false, _) => SettingOrigin::Limit,
+            (true, true) => SettingOrigin::Defaults,
+            (true, false) => SettingOrigin::Setting,
         };
-        Said {
+        SettingOrigins {
             algorithm: by(raw.get("algorithm").is_missing(), self.part.given.algorithm.is_some()),
             failure_mode: by(raw.get("failure_mode").is_missing(), self.part.given.failure_mode.is_some()),
-            hold: if raw.get("hold").is_missing() { SaidBy::Nobody } else { SaidBy::Limit },
+            hold: if raw.get("hold").is_missing() { SettingOrigin::BuiltIn } else { SettingOrigin::Limit },
         }
     }
 
@@ -172,8 +177,9 @@ impl Tree<'_, '_> {
         if !is_chosen && algorithm == Algorithm::SlidingWindow && (1..=SMALL).contains(&requests) {
             let ordinal = ["2nd", "3rd", "4th", "5th"][requests as usize - 1];
             let message = format!(
-                "a client that sends just {requests} in every period, evenly, is denied every {ordinal}; algorithm: \
-                 sliding_log denies it none, token_bucket refills evenly; to keep it, write algorithm: sliding_window"
+                "a client that sends exactly {requests} in every period, evenly spaced, is denied every {ordinal} \
+                 request; algorithm: sliding_log denies none of them, token_bucket refills evenly; to keep this, write \
+                 algorithm: sliding_window"
             );
             self.complaints.hint(path.key("requests_per_unit"), message);
         }
@@ -301,9 +307,9 @@ impl Tree<'_, '_> {
         if found.is_none() {
             let names = Unit::ALL.map(Unit::name);
             let message = match name {
-                "" => format!("is missing; it is one of {}, or there is a period such as 90s", names.join(", ")),
+                "" => format!("is missing: write one of {}, or a period such as 90s", names.join(", ")),
                 length if humantime::parse_duration(length).is_ok() => {
-                    format!("unknown unit {}: a length stands in period", quoted(length))
+                    format!("unknown unit {}: write a duration as period", quoted(length))
                 }
                 _ => unknown("unit", name, &names),
             };
@@ -318,7 +324,7 @@ fn unknown_time_zone(name: &str) -> String {
     let near = nearest(name, &names.iter().map(String::as_str).collect::<Vec<_>>());
     let hint = match near {
         Some(near) => format!(", did you mean {near:?}?"),
-        None => "; it is a name such as Asia/Shanghai, Europe/Berlin or UTC".to_owned(),
+        None => ": write a name such as Asia/Shanghai, Europe/Berlin or UTC".to_owned(),
     };
     format!("unknown time zone {}{hint}", quoted(name))
 }

@@ -184,7 +184,7 @@ impl PartBuilder {
         // A part with mistakes may be empty only because of them.
         if top.configs.is_empty() && !self.options.merge_domains && !complaints.report.has_errors() {
             let path = FieldPath::Root.key("descriptors");
-            complaints.warn(path, "there are none, so no request of this domain is limited");
+            complaints.warn(path, "is empty, so no request of this domain is limited");
         }
         let Level { configs: descriptors, siblings, .. } = top;
         // Without merging, no other part adds to them.
@@ -223,7 +223,7 @@ impl Validation {
             let (name, first) = (quoted(&head.name), domain.head.named.origin.display().to_string());
             let first = held(domain.head.holder.as_ref(), first);
             let message = format!(
-                "{name} is already the domain of {first}; one {} holds a domain, unless MERGE_DOMAIN_CONFIG=true",
+                "{name} is already the domain of {first}; a domain must be in one {}, unless MERGE_DOMAIN_CONFIG=true",
                 head.kind
             );
             report.add(head.named.problem(held(head.holder.as_ref(), "domain".to_owned()), message));

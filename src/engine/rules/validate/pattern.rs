@@ -10,12 +10,10 @@ use std::net::IpAddr;
 /// Returns a warning for a key or value that looks like an unsupported pattern.
 pub(super) fn taken_for(text: &str) -> Option<&'static str> {
     if is_expression(text) {
-        return Some(
-            "looks like a regular expression, and matches exactly as it is written; only * stands for any characters",
-        );
+        return Some("looks like a regular expression, but is matched literally; only * matches any characters");
     }
     if is_template(text) {
-        return Some("looks like a template, and matches exactly as it is written: nothing is put in its place");
+        return Some("looks like a template, but is matched literally: nothing is substituted");
     }
     None
 }

@@ -91,11 +91,11 @@ pub(super) struct Entry<'a> {
 pub(super) enum DocumentError {
     #[error("not YAML: {}", .0.info())]
     Syntax(#[from] ScanError),
-    #[error("this alias stands for a node that contains it")]
+    #[error("this alias refers to a node that contains it")]
     Recursion(Position),
-    #[error("the aliases up to here stand for more than {}", Bytes(*.1))]
+    #[error("the aliases up to here expand to more than {}", Bytes(*.1))]
     Expansion(Position, u64),
-    #[error("a merge key (<<) takes a mapping or a list of mappings")]
+    #[error("a merge key (<<) needs a mapping or a list of mappings")]
     Merge(Position),
 }
 

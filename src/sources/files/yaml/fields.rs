@@ -111,7 +111,7 @@ impl File<'_> {
                 None => fields.fields.push(field),
                 Some(before) => {
                     if !before.is_merged {
-                        let message = "the same key stands above; only this last one counts".to_owned();
+                        let message = "the key occurs above as well; only this last occurrence counts".to_owned();
                         self.add(Severity::Warning, entry.key.position, spot.path.key(key.name), message);
                     }
                     *before = field;
@@ -156,22 +156,25 @@ impl File<'_> {
             Value::Quoted(text) => return self.readable(spot, text),
             Value::Plain(text) if Plain::of(text) != Plain::Float => {
                 if text.starts_with(['\u{2018}', '\u{2019}', '\u{201c}', '\u{201d}', '\u{201e}', '\u{ab}']) {
-                    let message = "these quotes are part of the text; those of YAML are \" and '".to_owned();
+                    let message = "these quotes are part of the text; YAML's quotes are \" and '".to_owned();
                     self.add(Severity::Warning, spot.node.position, spot.path, message);
                 }
                 return self.readable(spot, text);
             }
             Value::Plain(text) => {
                 let text = escaped(text);
-                let message = format!("YAML takes {text} for a floating-point number; a text needs quotes: \"{text}\"");
+                let message =
+                    format!("YAML reads {text} as a floating-point number; for a string write quotes: \"{text}\"");
                 self.error(spot, message);
             }
             Value::Map(entries) if entries.first().is_some_and(|entry| matches!(entry.key.value, Value::Map(_))) => {
-                self.error(spot, "must be a text; {{ }} is a template that has not been rendered");
+                self.error(spot, "must be a string; {{ }} is a template that has not been rendered");
             }
             Value::List(_) | Value::Visited(_) | Value::Map(_) => {
-                let message =
-                    format!("must be a text, not {}; a text that begins with [ or {{ needs quotes", kind(spot.node));
+                let message = format!(
+                    "must be a string, not {}; a string that begins with [ or {{ needs quotes",
+                    kind(spot.node)
+                );
                 self.error(spot, message);
             }
         }
@@ -181,7 +184,7 @@ impl File<'_> {
     /// Reads a text, with a warning about invisible characters.
     fn readable<'n>(&mut self, spot: Spot<'n, '_>, text: &'n str) -> Raw<Text<'n>> {
         if let Some(char) = text.chars().find(|char| INVISIBLE.contains(char)) {
-            let message = format!("holds a character that nobody sees: {}", char.escape_unicode());
+            let message = format!("contains an invisible character: {}", char.escape_unicode());
             self.add(Severity::Warning, spot.node.position, spot.path, message);
         }
         Raw::Given(Text::Borrowed(text))
@@ -209,7 +212,7 @@ impl File<'_> {
     /// Reads the text of a length of time, with or without quotes.
     pub(super) fn length<'n>(&mut self, spot: Spot<'n, '_>) -> Raw<Text<'n>> {
         let (Value::Plain(text) | Value::Quoted(text)) = &spot.node.value else {
-            self.error(spot, format!("must be a length of time such as 90s, not {}", kind(spot.node)));
+            self.error(spot, format!("must be a duration such as 90s, not {}", kind(spot.node)));
             return Raw::Unreadable;
         };
         Raw::Given(Text::Borrowed(text))
@@ -273,10 +276,10 @@ pub(super) fn kind(node: &Node<'_>) -> Cow<'static, str> {
     match &node.value {
         Value::Plain(text) => match Plain::of(text) {
             Plain::Null => "null".into(),
-            Plain::Text => format!("the text {}", quoted(text)).into(),
+            Plain::Text => format!("the string {}", quoted(text)).into(),
             Plain::Bool(_) | Plain::Integer(_) | Plain::Float => escaped(text).into(),
         },
-        Value::Quoted(text) => format!("the quoted text {}", quoted(text)).into(),
+        Value::Quoted(text) => format!("the quoted string {}", quoted(text)).into(),
         Value::List(_) | Value::Visited(_) => "a list".into(),
         Value::Map(_) => "a mapping".into(),
     }

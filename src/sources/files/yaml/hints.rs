@@ -36,7 +36,7 @@ static HINTS: &[Hint] = &[
         "this configures Traefik; rules begin with a domain",
     ),
     hint_within(&[&ROOT], &["namespace", "service", "services", "app", "application"], "write domain"),
-    hint_within(&[&ROOT], &["version"], "remove it: rules have no version"),
+    hint_within(&[&ROOT], &["version"], "remove it: rules files have no version"),
     // Parts of a penalty, of a lease, and of a limit's usage.
     hint_within(
         &[&penalty::SECTION],
@@ -63,21 +63,18 @@ static HINTS: &[Hint] = &[
         &["limit", "throttle", "ratelimiting", "ratelimiter", "ratelimits"],
         "write rate_limit: {unit: minute, requests_per_unit: 5}, in a descriptor",
     ),
-    hint_within(&[&DESCRIPTOR], &["limits"], "several limits are a list, rate_limits; a single one is rate_limit"),
+    hint_within(&[&DESCRIPTOR], &["limits"], "write several limits as a list, rate_limits; a single one as rate_limit"),
     hint_within(
         &[&ROOT, &DESCRIPTOR],
         &["rules", "limits", "entries", "children", "nested", "subdescriptors", "items", "routes"],
-        "write descriptors: a list, of which each has a key",
+        "write descriptors: a list of mappings, each with a key",
     ),
     hint(&["descriptorkey", "entrykey"], "write key, in a descriptor"),
     hint(&["descriptorvalue", "defaultvalue", "entryvalue"], "write value, in a descriptor"),
-    hint(
-        &["conditions", "condition", "when", "if"],
-        "conditions are the key and value of descriptors, one below the other",
-    ),
+    hint(&["conditions", "condition", "when", "if"], "conditions are nested descriptors, each with a key and a value"),
     hint(
         &["variables", "variable", "qualifiers", "limitby", "keyresolver", "sourcecriterion", "identifier", "groupby"],
-        "a descriptor whose key has no value counts each value for itself",
+        "a descriptor without a value counts each value separately",
     ),
     hint(
         &[
@@ -98,8 +95,8 @@ static HINTS: &[Hint] = &[
             "regex",
             "pattern",
         ],
-        "what of a request becomes an entry says Envoy, by the actions of its rate_limits; here stand the entry's key \
-         and value",
+        "Envoy decides which parts of a request become entries, by the actions of its rate_limits; write the entry's \
+         key and value here",
     ),
     hint_within(
         &[&DESCRIPTOR],
@@ -123,7 +120,7 @@ static HINTS: &[Hint] = &[
     hint(&["shared", "share", "sharedcounter"], "write share_threshold: true, in a descriptor with a wildcard"),
     hint(
         &["dryrun", "shadow", "logonly", "reportonly", "testmode", "enforce", "enforced", "enforcing"],
-        "write shadow_mode: true, in the descriptor, beside rate_limit",
+        "write shadow_mode: true, in the descriptor, next to rate_limit",
     ),
     hint(&["description", "comment", "note", "title", "id", "labels"], "write a comment: it begins with #"),
     // Numbers and periods.
@@ -188,7 +185,7 @@ static HINTS: &[Hint] = &[
             "refillinterval",
             "refillperiod",
         ],
-        "a token_bucket fills by requests_per_unit in each unit or period: write these, in rate_limit",
+        "a token_bucket refills requests_per_unit in each unit or period: write these, in rate_limit",
     ),
     // Algorithms and costs.
     hint(&["strategy", "type", "kind", "mode", "algo", "limiter"], "write algorithm, in rate_limit or defaults"),
@@ -198,7 +195,7 @@ static HINTS: &[Hint] = &[
     ),
     hint(
         &["delay", "nodelay", "timeoutduration", "maxwait", "wait", "timeout", "queue", "queuesize"],
-        "a leaky_bucket with max_delay delays what comes too early: write these, in rate_limit",
+        "a leaky_bucket with max_delay delays requests that come too early: write these, in rate_limit",
     ),
     hint(
         &[
@@ -214,7 +211,8 @@ static HINTS: &[Hint] = &[
             "maxinflight",
             "parallel",
         ],
-        "write algorithm: concurrency, with requests_per_unit: how many may be in progress at once, in rate_limit",
+        "write algorithm: concurrency, and as requests_per_unit the number of requests in progress at once, in \
+         rate_limit",
     ),
     hint(
         &["ban", "bantime", "banduration", "block", "blockduration", "cooldown", "jail"],
@@ -227,11 +225,11 @@ static HINTS: &[Hint] = &[
     // Settings made elsewhere.
     hint(
         &["statuscode", "errorcode", "errormessage", "response", "status", "rejectedcode", "denycode", "message"],
-        "what a denied client gets says Envoy, by rate_limited_status of its filter",
+        "Envoy decides what a denied client receives, by rate_limited_status of its filter",
     ),
     hint(
         &["policy", "store", "storage", "backend", "redis", "cluster"],
-        "where counters are is a setting of the process: BACKEND_TYPE and REDIS_URL",
+        "settings of the process decide where counters are stored: BACKEND_TYPE and REDIS_URL",
     ),
 ];
 

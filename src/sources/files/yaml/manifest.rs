@@ -45,16 +45,16 @@ pub(super) fn kind<'n>(root: &'n Node<'_>) -> Option<&'n str> {
 /// Explains why the service does not read a resource.
 pub(super) fn refusal(kind: &str) -> String {
     let hint = match kind {
-        "ConfigMap" | "Secret" => "mount it as a volume and name its folder: each key is a file then",
+        "ConfigMap" | "Secret" => "mount it as a volume and name that folder: each key becomes a file",
         "List" | "ConfigMapList" => {
-            "mount the ConfigMap in it as a volume and name its folder: each key is a file then"
+            "mount the ConfigMap in it as a volume and name that folder: each key becomes a file"
         }
         "EnvoyFilter" | "BackendTrafficPolicy" | "RateLimitPolicy" => {
             "it configures proxies; rules begin with a domain"
         }
         _ => "rules begin with a domain",
     };
-    format!("this is a {} of Kubernetes and not rules: {hint}", quoted(kind))
+    format!("this is a Kubernetes {}, not rules: {hint}", quoted(kind))
 }
 
 /// Returns the documents of a text that holds resources, or `None` for any other text.
@@ -109,7 +109,7 @@ pub(super) fn embedded<'n>(
                 }
             }
             None => {
-                let message = "a resource of Kubernetes has an apiVersion and a kind; this has not".to_owned();
+                let message = "a Kubernetes resource needs an apiVersion and a kind; this one lacks them".to_owned();
                 file.add(Severity::Error, resource.position, FieldPath::Root, message);
             }
         });
@@ -163,8 +163,7 @@ fn is_rules((name, at): (&str, Position), text: &str, file: &mut File<'_>) -> bo
         return false;
     }
     if !is_rules_file(Path::new(name)) {
-        let message =
-            format!("{} is passed over in a folder: a rules file is called *.yaml, *.yml or *.json", quoted(name));
+        let message = format!("{} is skipped in a folder: name rules files *.yaml, *.yml or *.json", quoted(name));
         file.add(Severity::Warning, at, FieldPath::Root, message);
     }
     true

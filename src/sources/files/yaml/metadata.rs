@@ -30,7 +30,7 @@ fn json(file: &mut File<'_>, spot: Spot<'_, '_>, levels: usize) -> Option<Json> 
     if levels == 0 && !is_scalar {
         file.error(
             spot,
-            format!("metadata nest up to {MAX_LEVELS} levels deep: Envoy reads no answer that nests deeper"),
+            format!("metadata may nest up to {MAX_LEVELS} levels deep: Envoy rejects responses that nest deeper"),
         );
         return None;
     }
@@ -39,7 +39,10 @@ fn json(file: &mut File<'_>, spot: Spot<'_, '_>, levels: usize) -> Option<Json> 
         Value::Plain(text) => {
             let scalar = scalar(text);
             if scalar.is_none() {
-                file.error(spot, format!("metadata hold what JSON has, and no {}; a text needs quotes", escaped(text)));
+                file.error(
+                    spot,
+                    format!("metadata may contain JSON values, not {}; a string needs quotes", escaped(text)),
+                );
             }
             scalar
         }

@@ -172,12 +172,14 @@ fn root<'t>(file: &mut File<'_>, text: &'t str, (max_bytes, visitor): (u64, &mut
         return None;
     }
     if let Some(position) = document.second {
-        let message = "a second YAML document begins here, and is ignored: only the first one counts; give each domain \
-                       a file of its own";
+        let message = "a second YAML document begins here and is ignored: only the first one counts; write a separate \
+                       file for each domain";
         file.add(Severity::Warning, position, FieldPath::Root, message.to_owned());
     }
     for position in document.tags {
-        let message = "what begins with ! is a tag in YAML, and means nothing here; a text needs quotes".to_owned();
+        let message = "a word that begins with ! is a YAML tag, which has no meaning here; a string needs \
+                       quotes"
+            .to_owned();
         file.add(Severity::Warning, position, FieldPath::Root, message);
     }
     if root.is_none() {

@@ -6,15 +6,18 @@ use super::document::position;
 use crate::engine::rules::keys::SECTIONS;
 use crate::engine::rules::report::{Position, quoted};
 
-const TAB: &str = "here is a tab, and YAML indents with spaces";
-const INDENT: &str = "this line is not indented like those that it belongs to";
-const BRACKET: &str = "a text that begins with [ or { needs quotes";
+const TAB: &str = "there is a tab here; YAML indents with spaces";
+const INDENT: &str = "this line is not indented like the lines it belongs to";
+const BRACKET: &str = "a string that begins with [ or { needs quotes";
 
 /// Returns the position where a text stops being YAML, and what to do about it.
 pub(super) fn explained(error: &ScanError, text: &str) -> (Position, String) {
     let position = position(*error.marker());
     if let Some(line) = text.lines().position(is_conflict) {
-        return (Position { line: line + 1, column: 1 }, "a conflict that git has left: settle it first".to_owned());
+        return (
+            Position { line: line + 1, column: 1 },
+            "a conflict marker of git: resolve the conflict first".to_owned(),
+        );
     }
     let upto = position.line.saturating_sub(2);
     let lines: Vec<&str> = text.lines().skip(upto).take(position.line - upto).collect();
@@ -35,7 +38,7 @@ fn tab(text: &str, at: Position) -> Position {
 fn of_lines(lines: &[&str]) -> Option<String> {
     if lines.iter().any(|line| line.contains("{{")) {
         return Some(
-            "here is a template, {{ }}, that has not been rendered: check what helm template prints".to_owned(),
+            "this is a template, {{ }}, that has not been rendered: check the output of helm template".to_owned(),
         );
     }
     let key = lines.iter().find_map(|line| without_space(line))?;
@@ -61,10 +64,10 @@ fn of_kind(kind: &ErrorKind, line: &str, position: Position) -> Option<String> {
         | ErrorKind::TabAtBlockScalarStart => TAB.to_owned(),
         ErrorKind::MissingAnchorOrAliasName | ErrorKind::UnknownAnchor => return alias(line, position),
         ErrorKind::UnexpectedCharacter { character } => {
-            format!("a text that begins with {} needs quotes", character.escape_debug())
+            format!("a string that begins with {} needs quotes", character.escape_debug())
         }
         ErrorKind::MappingValueNotAllowed => {
-            "a text that holds a colon and a space needs quotes; or this line is indented too far".to_owned()
+            "a string that contains a colon and a space needs quotes; or this line is indented too far".to_owned()
         }
         ErrorKind::ExpectedBlockMappingKey | ErrorKind::SimpleKeyExpected if is_after_bracket(line, position) => {
             BRACKET.to_owned()
@@ -83,7 +86,7 @@ fn of_kind(kind: &ErrorKind, line: &str, position: Position) -> Option<String> {
             "the quotes above are never closed, or this line of theirs is not indented".to_owned()
         }
         ErrorKind::InvalidTrailingSingleQuotedScalar | ErrorKind::InvalidTrailingDoubleQuotedScalar => {
-            "nothing may stand after closing quotes; a quote within single quotes is doubled: ''".to_owned()
+            "nothing may follow the closing quotes; inside single quotes, double a quote: ''".to_owned()
         }
         ErrorKind::UnknownQuotedScalarEscape => {
             "in double quotes a backslash begins an escape: double it, or use single quotes".to_owned()
@@ -106,7 +109,7 @@ fn alias(line: &str, position: Position) -> Option<String> {
     let end = line[start..].find([',', ' ', '\t', ']', '}']).map_or(line.len(), |end| start + end);
     let given = &line[start..end];
     let (sign, what) = if given.starts_with('*') { ('*', "an alias") } else { ('&', "an anchor") };
-    Some(format!("{sign} begins {what} in YAML; a text that begins with it needs quotes: {}", quoted(given)))
+    Some(format!("{sign} begins {what} in YAML; a string that begins with it needs quotes: {}", quoted(given)))
 }
 
 /// Returns the known key that a line begins with, if its value follows the colon without a space.

@@ -123,7 +123,7 @@ impl Batcher {
         while permit.is_some() {
             // A panic fails only the requests of one call, and no other call loses its permit.
             if AssertUnwindSafe(self.call(&mut permit)).catch_unwind().await.is_err() {
-                tracing::error!("a call to redis has panicked: its requests are answered by their failure modes");
+                tracing::error!("a panic in a call to redis: failure modes answer its requests");
             }
         }
     }

@@ -61,7 +61,7 @@ impl Overview {
         state.holders = layout.masters.iter().map(|master| (master.place.clone(), master.slots())).collect();
         if state.failure.take().is_some() {
             let redis = Arc::clone(&self.redis);
-            self.log.log(true, || move |_| tracing::info!(%redis, "the cluster tells its layout"));
+            self.log.log(true, || move |_| tracing::info!(%redis, "the cluster reports its slots again"));
         }
         self.tell(&mut state);
     }
@@ -71,9 +71,10 @@ impl Overview {
         let mut state = self.state.lock();
         if state.failure.is_none() {
             let (redis, error) = (Arc::clone(&self.redis), cause.to_string());
-            self.log.log(false, || {
-                move |times| tracing::warn!(%redis, error, times, "no node of the cluster tells which has which slots")
-            });
+            self.log.log(
+                false,
+                || move |times| tracing::warn!(%redis, error, times, "no node of the cluster reports the slots"),
+            );
         }
         state.failure = Some(cause.clone());
         self.tell(&mut state);
@@ -82,7 +83,8 @@ impl Overview {
     /// Reports a new node that can never be used.
     pub(crate) fn report(&self, error: &StartError) {
         let (redis, error) = (Arc::clone(&self.redis), error.to_string());
-        self.log.log(false, || move |times| tracing::warn!(%redis, error, times, "a node of the cluster is of no use"));
+        self.log
+            .log(false, || move |times| tracing::warn!(%redis, error, times, "a node of the cluster cannot be used"));
     }
 
     /// Forgets all other nodes.

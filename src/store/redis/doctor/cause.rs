@@ -12,122 +12,121 @@ use deadpool_redis::redis::{ErrorKind, RedisError};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// DNS has no address for the host.
-    #[error("its host name has no address: correct REDIS_URL, or see to DNS")]
+    #[error("its host name does not resolve: correct REDIS_URL or DNS")]
     UnknownHost,
     /// The connection was refused.
-    #[error("nobody listens there (connection refused): start Redis, or correct REDIS_URL")]
+    #[error("connection refused: start Redis, or correct REDIS_URL")]
     NobodyListens,
     /// The socket file does not exist.
-    #[error("there is no such socket: start Redis with `unixsocket`, or correct REDIS_URL")]
+    #[error("the socket does not exist: start Redis with `unixsocket`, or correct REDIS_URL")]
     NoSocket,
     /// Permission for the socket was denied.
     #[error("this process may not open the socket: see `unixsocketperm` in redis.conf")]
     SocketForbidden,
     /// There is no route to the host.
-    #[error("the network does not lead there ({0}): correct REDIS_URL, or see to routes and firewalls")]
+    #[error("no route to it ({0}): correct REDIS_URL, or check routes and firewalls")]
     Unreachable(io::ErrorKind),
     /// Nothing was received within this time.
-    #[error("no answer within {0:?}: see whether a firewall is between, what Redis does (SLOWLOG), and REDIS_TIMEOUT")]
+    #[error("no answer within {0:?}: check firewalls, slow commands (SLOWLOG), and REDIS_TIMEOUT")]
     Silent(Duration),
     /// `NOAUTH`
-    #[error("a password is wanted, and none is given: set REDIS_AUTH to PASSWORD or USER:PASSWORD")]
+    #[error("it requires a password, and none is set: set REDIS_AUTH to PASSWORD or USER:PASSWORD")]
     NoPassword,
     /// `WRONGPASS`
     #[error("the user or the password is wrong: correct REDIS_AUTH (PASSWORD or USER:PASSWORD) or REDIS_URL")]
     WrongPassword,
     /// A password was sent for a user without one.
-    #[error("a password is given, and Redis has none: take it out of REDIS_AUTH and REDIS_URL, or set `requirepass`")]
+    #[error("a password is set, but Redis has none: remove it from REDIS_AUTH and REDIS_URL, or set `requirepass`")]
     NeedlessPassword,
     /// `DENIED`
     #[error(
-        "protected mode answers no other machine: set a password there (`requirepass`), and the same in REDIS_AUTH"
+        "its protected mode rejects other machines: set a password there (`requirepass`), and the same in REDIS_AUTH"
     )]
     ProtectedMode,
     /// The port requires TLS, which was not used.
-    #[error("TLS is spoken at this port: write rediss:// in REDIS_URL, or set REDIS_TLS=true")]
+    #[error("the port uses TLS: write rediss:// in REDIS_URL, or set REDIS_TLS=true")]
     Tls,
     /// TLS was used, but the port does not speak it.
-    #[error("no TLS is spoken at this port: write redis:// in REDIS_URL and unset REDIS_TLS, or name the port of TLS")]
+    #[error("the port does not use TLS: write redis:// in REDIS_URL and unset REDIS_TLS, or name the port with TLS")]
     NoTls,
     /// The TLS handshake failed: the reason, and what to do.
     #[error("TLS with it fails: {0}")]
     Handshake(String),
     /// Another server than Redis, with the protocol if it is known.
-    #[error("{0} is spoken at this port, so this is no Redis: correct REDIS_URL, mostly its port is 6379")]
+    #[error("the port speaks {0}, so it is not Redis: correct REDIS_URL; the default port is 6379")]
     NotRedis(&'static str),
     /// `OOM`
-    #[error("Redis is full (OOM): raise its `maxmemory`, or give Tollgate one of its own")]
+    #[error("Redis is full (OOM): raise its `maxmemory`, or use a separate Redis for Tollgate")]
     Full,
     /// `READONLY`, with the primary if it is known.
-    #[error("it is a replica, which takes no writes: name its primary{} in REDIS_URL", of(.0))]
+    #[error("it is a replica, which accepts no writes: name its primary{} in REDIS_URL", of(.0))]
     Replica(Option<String>),
     /// `MASTERDOWN`
-    #[error("it is a replica that has lost its primary, and answers nothing (`replica-serve-stale-data no`)")]
+    #[error("it is a replica that has lost its primary and rejects commands (`replica-serve-stale-data no`)")]
     CutOff,
     /// The Sentinels' information is outdated.
-    #[error("the Sentinels name {0} as the master, which is a replica by now: wait until they agree on another")]
+    #[error("the Sentinels name {0} as the master, which is now a replica: wait until they agree on another")]
     NoMaster(String),
     /// No Sentinel reports the master. Holds the reason of the first.
-    #[error("no Sentinel says where the master is, the first because: {0}")]
+    #[error("no Sentinel names the master, the first because: {0}")]
     NoSentinel(String),
     /// The Sentinels watch other masters.
-    #[error(
-        "the Sentinels know no master {0:?}: see its name in their `sentinel monitor`, and write that into REDIS_URL"
-    )]
+    #[error("the Sentinels do not know the master {0:?}: write its name from their `sentinel monitor` into REDIS_URL")]
     UnknownMaster(String),
     /// The Sentinels require another user or password, or none.
     #[error(
-        "a Sentinel refuses the user or the password, or that user may not ask SENTINEL MASTER: correct \
-         REDIS_SENTINEL_AUTH (PASSWORD or USER:PASSWORD; unset where they want none)"
+        "a Sentinel rejects the user or the password, or the user may not run SENTINEL MASTER: correct \
+         REDIS_SENTINEL_AUTH (PASSWORD or USER:PASSWORD; unset it if they need none)"
     )]
     SentinelLogin,
     /// The server has none of the Sentinel commands.
     #[error(
-        "what is named as a Sentinel is none: name their ports in REDIS_URL, mostly 26379, or use REDIS_TYPE=SINGLE"
+        "an address given as a Sentinel is not a Sentinel: name their ports in REDIS_URL (default 26379), or use \
+         REDIS_TYPE=SINGLE"
     )]
     NotSentinel,
     /// `LOADING`
-    #[error("it is loading its data from disk: wait until that is done")]
+    #[error("it is loading its data from disk: wait until it has finished")]
     Loading,
     /// `BUSY`
-    #[error("another client's script keeps it busy: SCRIPT KILL ends that")]
+    #[error("a script of another client keeps it busy: end it with SCRIPT KILL")]
     Busy,
     /// `MISCONF`
     #[error(
-        "it takes no writes because it cannot save to disk: see its log and its disk, or CONFIG SET \
+        "it accepts no writes because it cannot save to disk: check its log and its disk, or CONFIG SET \
          stop-writes-on-bgsave-error no"
     )]
     CannotSave,
     /// `NOREPLICAS`
-    #[error("it takes no writes because it has too few replicas: see `min-replicas-to-write` in redis.conf")]
+    #[error("it accepts no writes because it has too few replicas: see `min-replicas-to-write` in redis.conf")]
     FewReplicas,
     /// No replica acknowledged a durable limit.
-    #[error("no replica has heard of it within {0:?}: the limit says durable: true, so see the replicas of Redis")]
+    #[error("no replica confirmed the write within {0:?}, which durable: true requires: check the replicas of Redis")]
     NobodyHeard(Duration),
     /// `NOPERM`
     #[error("{0}")]
     Lacks(Rights),
     /// `maxclients`
-    #[error("it has as many clients as it may have: raise its `maxclients`, or lower REDIS_POOL_SIZE")]
+    #[error("it has reached its number of clients: raise its `maxclients`, or lower REDIS_POOL_SIZE")]
     TooManyClients,
     /// Redis has no database with this number.
-    #[error("it has no such database: see the number at the end of REDIS_URL, and `databases` in redis.conf")]
+    #[error("the database does not exist: check the number at the end of REDIS_URL, and `databases` in redis.conf")]
     NoDatabase,
     /// A node of a cluster, but a single Redis is expected.
     #[error("it is a node of a Redis Cluster: set REDIS_TYPE=CLUSTER, or write redis-cluster:// in REDIS_URL")]
     Cluster,
     /// A single Redis, but a cluster is expected.
-    #[error("it is no node of a Redis Cluster (`cluster-enabled no`): leave REDIS_TYPE out, or name nodes of one")]
+    #[error("it is not a node of a Redis Cluster (`cluster-enabled no`): unset REDIS_TYPE, or name nodes of a cluster")]
     NoCluster,
     /// `CLUSTERDOWN`
     #[error(
-        "the cluster serves no such counter (CLUSTERDOWN): see CLUSTER NODES there, and set \
-         cluster-require-full-coverage no, lest one slot without a master stops all"
+        "the cluster does not serve the counter (CLUSTERDOWN): check CLUSTER NODES, and set \
+         cluster-require-full-coverage no, so that one slot without a master does not stop all others"
     )]
     ClusterDown,
     /// A Sentinel, with the server that it watches if that is known.
     #[error(
-        "it is a Sentinel, which keeps no counters: name the Redis that it watches{} in REDIS_URL, or write \
+        "it is a Sentinel, which stores no counters: name the Redis that it monitors{} in REDIS_URL, or write \
          redis+sentinel://host:port,host:port/MASTER",
         of(.0)
     )]
@@ -140,8 +139,8 @@ pub enum Cause {
     NoCommand(String),
     /// The server closes every connection.
     #[error(
-        "it closes connections without an answer: correct REDIS_URL, if this is no port of Redis; behind a proxy, see \
-         whether Redis runs"
+        "it closes connections without an answer: correct REDIS_URL if this is not Redis's port; behind a proxy, check \
+         that Redis runs"
     )]
     Mute,
     /// The connection was closed.
@@ -173,8 +172,8 @@ impl fmt::Display for Rights {
         let names: Vec<String> = self.commands.iter().map(|name| name.replace('|', " ").to_ascii_uppercase()).collect();
         let commands = if names.is_empty() { "a command that decisions need".to_owned() } else { names.join(", ") };
         match (names.is_empty(), self.keys) {
-            (true, true) => f.write_str("its user may not use counters' keys")?,
-            (false, true) => write!(f, "its user may not run {commands}, nor use counters' keys")?,
+            (true, true) => f.write_str("its user may not access the keys of counters")?,
+            (false, true) => write!(f, "its user may not run {commands}, nor access the keys of counters")?,
             (_, false) => write!(f, "its user may not run {commands}")?,
         }
         match &self.grant {
@@ -405,8 +404,8 @@ mod tests {
         let grant = Some("ACL SETUSER toll ~*");
         for (told, expected) in [
             (of(&["set", "script|load"], false, grant), "its user may not run SET, SCRIPT LOAD; "),
-            (of(&["set"], true, grant), "its user may not run SET, nor use counters' keys; "),
-            (of(&[], true, grant), "its user may not use counters' keys; "),
+            (of(&["set"], true, grant), "its user may not run SET, nor access the keys of counters; "),
+            (of(&[], true, grant), "its user may not access the keys of counters; "),
             (of(&[], false, grant), "its user may not run a command that decisions need; "),
         ] {
             assert_eq!(told, format!("{expected}this grants all that Tollgate needs: ACL SETUSER toll ~*"));

@@ -190,33 +190,35 @@ impl<'i> Identity<'i> {
 
 impl fmt::Display for Concern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const THEN: &str = "and a limit whose counter is evicted starts afresh";
+        const THEN: &str = "and a limit starts over when its counter is evicted";
         const REMEDY: &str = "CONFIG SET maxmemory-policy noeviction, or give Tollgate a Redis of its own";
         match self {
             Concern::Evicts { policy, evicted } => {
                 let why =
-                    if policy.starts_with("volatile-") { "keys with a TTL, as every counter is," } else { "keys" };
+                    if policy.starts_with("volatile-") { "keys with a TTL, which every counter has," } else { "keys" };
                 write!(f, "redis evicts {why} when it is full ({policy}, {evicted} so far), {THEN}: {REMEDY}")
             }
             Concern::WritableReplica { primary } => {
-                write!(f, "redis is a replica that takes writes, and loses them when it next copies its primary: ")?;
+                write!(
+                    f,
+                    "redis is a replica that accepts writes, and loses them at its next full sync with the primary: "
+                )?;
                 write!(f, "name that ({primary}) in REDIS_URL")
             }
             Concern::WritesAlone { engine } => write!(
                 f,
-                "redis does not hold scripts to its min-replicas-to-write ({engine}), so a master that is cut off goes \
-                 on counting, and what it counts is lost in a failover: use Redis 7.0 or newer"
+                "redis does not apply its min-replicas-to-write to scripts ({engine}), so an isolated master keeps \
+                 counting, and a failover loses those counts: use Redis 7.0 or newer"
             ),
             Concern::Clock { ahead_ms } => {
                 let apart = humantime::format_duration(std::time::Duration::from_secs(ahead_ms.unsigned_abs() / 1_000));
                 let way = if *ahead_ms > 0 { "ahead of" } else { "behind" };
-                write!(f, "redis's clock is {apart} {way} this machine's, and limits go by redis's: set both by NTP")
+                write!(f, "redis's clock is {apart} {way} this machine's, which limits use: synchronize both by NTP")
             }
             Concern::Lacks(rights) => write!(f, "some limits cannot be decided in redis: {rights}"),
             Concern::Untold(cause) => write!(
                 f,
-                "redis does not tell what it is (INFO), so its version, role and maxmemory-policy are not looked at: \
-                 {cause}"
+                "redis does not answer INFO, so its version, role and maxmemory-policy are not checked: {cause}"
             ),
         }
     }
@@ -231,12 +233,12 @@ impl Concern {
     /// Returns the message for when the concern is over.
     pub(crate) fn over(&self) -> &'static str {
         match self {
-            Concern::Evicts { .. } => "redis evicts keys no longer",
-            Concern::WritableReplica { .. } => "redis is a replica no longer",
-            Concern::WritesAlone { .. } => "redis wants replicas no longer, or holds scripts to them",
-            Concern::Clock { .. } => "redis's clock is right again",
+            Concern::Evicts { .. } => "redis no longer evicts keys",
+            Concern::WritableReplica { .. } => "redis is no longer a replica",
+            Concern::WritesAlone { .. } => "redis no longer sets min-replicas-to-write, or applies it to scripts",
+            Concern::Clock { .. } => "redis's clock is correct again",
             Concern::Lacks(_) => "redis's user has all rights that limits need",
-            Concern::Untold(_) => "redis tells what it is",
+            Concern::Untold(_) => "redis answers INFO",
         }
     }
 
@@ -337,7 +339,7 @@ mod tests {
             assert_eq!(told(fields).1, Vec::from_iter(concern), "{fields:?}");
         }
         let words = evicts("volatile-ttl", 7).to_string();
-        assert!(words.contains("keys with a TTL, as every counter is") && words.contains("noeviction"), "{words}");
+        assert!(words.contains("keys with a TTL, which every counter has") && words.contains("noeviction"), "{words}");
         assert!(Concern::Clock { ahead_ms: -65_000 }.to_string().contains("1m 5s behind"));
     }
 

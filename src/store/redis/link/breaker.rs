@@ -178,8 +178,8 @@ impl Breaker {
     /// Logs news of one connection while this many others serve.
     fn report_single(&self, news: News, error: &Fault, serving: usize) {
         let what = match news {
-            News::Failed => "a connection to redis could not be made, and others serve",
-            _ => "a connection to redis was lost, and others serve",
+            News::Failed => "cannot open a connection to redis, other connections still work",
+            _ => "lost a connection to redis, other connections still work",
         };
         self.log.log_after(SETTLE, news, || {
             let (redis, error) = (Arc::clone(&self.redis), error.to_string());

@@ -164,7 +164,7 @@ impl Inspection {
         };
         let info = String::from_utf8_lossy(&info);
         let identity = Identity::read(&info);
-        tracing::debug!(redis = %self.config, engine = identity.engine(), "redis tells what it is");
+        tracing::debug!(redis = %self.config, engine = identity.engine(), "redis answers INFO");
         if let Some(cause) = identity.refusal(self.access.is_cluster()) {
             return Err(Fault::Refused(cause));
         }
@@ -181,7 +181,8 @@ impl Inspection {
             Err(Fault::Refused(Cause::Lacks(rights))) => Some(rights),
             Err(Fault::Refused(cause)) if cause.is_unfit() => return Err(Fault::Refused(cause)),
             Err(fault) => {
-                tracing::debug!(redis = %self.config, error = %fault, "the rights of redis's user are not looked at");
+                tracing::debug!(redis = %self.config, error = %fault, "the permissions of redis's user are not \
+                    checked");
                 return Ok(());
             }
         };

@@ -227,10 +227,10 @@ impl Keeper {
         let Shared { pool, config, .. } = &*self.shared;
         let Some(auth) = pool.manager().access().auth() else { return };
         match connection.send(auth).reply(config.timeout).await {
-            Ok(_) => tracing::debug!(redis = %config, "redis knows a connection by the new password"),
+            Ok(_) => tracing::debug!(redis = %config, "a connection to redis is authenticated with the new password"),
             Err(fault @ Fault::Refused(_)) => tracing::warn!(
                 redis = %config, error = %fault,
-                "redis refuses the new password: a connection that is there goes on with the old one"
+                "redis rejects the new password: an open connection keeps using the old one"
             ),
             Err(fault) => self.shared.note(connection, &fault),
         }

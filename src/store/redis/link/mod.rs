@@ -166,7 +166,9 @@ impl Link {
             let hash = blake3::hash(&name).to_hex();
             tracing::debug!(counter = %String::from_utf8_lossy(&name), %hash, "this counter was damaged");
             self.shared.damage.log((), || {
-                move |times| tracing::info!(%hash, times, "damaged counters were decided as fresh ones; this is one")
+                move |times| {
+                    tracing::info!(%hash, times, "damaged counters were treated as new ones; this is one of them")
+                }
             });
         }
     }

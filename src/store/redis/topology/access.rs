@@ -201,7 +201,7 @@ impl Secure {
                         current.store(Arc::new(loaded));
                     }
                     Err(errors) => tracing::error!(
-                        "changed certificates for redis are refused, the old ones stay in force: {errors}"
+                        "changed certificates for redis are rejected, the previous ones stay in force: {errors}"
                     ),
                 },
             )
@@ -219,7 +219,7 @@ pub(crate) fn handshake_failed(error: &HandshakeError) -> Cause {
         HandshakeError::WrongName(_) => ": write a name that it has into REDIS_TLS_SERVER_NAME",
         HandshakeError::Expired(_) => ": Redis needs another, or see to this machine's clock",
         HandshakeError::Refused(_) => ": does it want a REDIS_TLS_CLIENT_CERT, and trust the authority of that?",
-        _ => ": see whether TLS is spoken at this port (redis:// without TLS)",
+        _ => ": check that the port uses TLS (redis:// is without TLS)",
     };
     Cause::Handshake(format!("{error}{advice}"))
 }
@@ -263,7 +263,7 @@ async fn watch_login(file: NamedFile, user: Option<String>, stamp: Option<Stamp>
                 }
             }
             Err(error) if is_new => {
-                tracing::error!("a changed password for redis is refused, the old one stays: {error}");
+                tracing::error!("a changed password for redis is rejected, the previous one stays in use: {error}");
             }
             // Logged before.
             Err(_) => {}

@@ -205,7 +205,7 @@ impl Sentinels {
             }
         } else if self.master.borrow().is_some() && !self.is_minority_logged.swap(true, Ordering::Relaxed) {
             let cause = cause.map(ToString::to_string).unwrap_or_default();
-            tracing::warn!(name, answering, all, "the sentinels do not answer, a failover would not be seen: {cause}");
+            tracing::warn!(name, answering, all, "the sentinels do not answer, a failover would go unnoticed: {cause}");
         }
     }
 
