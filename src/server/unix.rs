@@ -89,7 +89,7 @@ mod tests {
         let (file, _listener) = listen(&path, 0o640).unwrap();
         assert_eq!(mode(&path), 0o640);
         let refused = listen(&path, 0o660).err().unwrap();
-        assert!(refused.to_string().contains("another process listens there"), "{refused:#}");
+        assert!(refused.to_string().contains("another process listens on it"), "{refused:#}");
 
         fs::remove_file(&path).unwrap();
         let (other, listener) = listen(&path, 0o660).unwrap();

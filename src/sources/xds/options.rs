@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(metadata.0, [("role".into(), "gold".into()), ("zone".into(), "a=b".into())]);
         assert_eq!("".parse(), Ok(Metadata::default()));
         let told = "a=b,secret".parse::<Metadata>().unwrap_err().to_string();
-        assert_eq!(told, "part 2 of 2 is no NAME=VALUE");
+        assert_eq!(told, "part 2 of 2 is not NAME=VALUE");
 
         let headers: Headers = "X-Tenant:a,authorization:Bearer a:b".parse().unwrap();
         assert_eq!(headers.0.get("x-tenant").unwrap(), "a");

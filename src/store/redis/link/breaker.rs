@@ -274,7 +274,7 @@ mod tests {
         });
         let log = String::from_utf8(log.0.lock().clone()).unwrap();
         let says_up = |line: &str| {
-            let up = line.contains("redis is up") || line.contains("others serve");
+            let up = line.contains("redis is up") || line.contains("other connections still work");
             let down = ["redis is down", "redis cannot be used", "redis is still down"];
             (up || down.iter().any(|words| line.contains(words))).then_some(up)
         };
