@@ -475,7 +475,7 @@ async fn the_last_line_of_redis_says_what_is_so_when_the_process_ends() {
         let last = logs.iter().filter_map(|line| says_up(line["message"].as_str()?)).next_back();
         assert_eq!(last, Some(is_up), "{logs:?}");
         let bye = logs.last().unwrap()["message"].as_str().unwrap();
-        assert!(bye.contains("bye"), "it is said before the process takes its leave: {logs:?}");
+        assert!(bye.contains("exiting"), "the last line of the process comes after it: {logs:?}");
     }
 }
 
