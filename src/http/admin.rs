@@ -185,7 +185,7 @@ pub(super) fn router<S: Store>(admin: Arc<Admin<S>>) -> Router {
     let router = router.merge(candidates::router(Arc::clone(&admin))).merge(fleet::router(Arc::clone(&admin)));
     let router = router.merge(usage::router(Arc::clone(&admin))).merge(what_if::router(Arc::clone(&admin)));
     let router = router.merge(adjustments::router(Arc::clone(&admin))).merge(top::router(admin));
-    let router = router.layer(from_fn_with_state(gate, pass));
+    let router = router.route_layer(from_fn_with_state(gate, pass));
     // Answers contain user names: no proxy or browser may cache them.
     router.layer(map_response(async |mut response: Response| {
         response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -126,7 +126,7 @@ pub(super) fn router<S: Store>(
         .route("/redis", get(redis::<S>))
         .route("/redis/history", get(redis_history::<S>))
         .with_state(shown)
-        .layer(from_fn_with_state(gate, pass));
+        .route_layer(from_fn_with_state(gate, pass));
     FILES.iter().fold(router, |router, &(path, kind, text)| {
         let small = compressed(text);
         let file = async move |headers: HeaderMap| {
