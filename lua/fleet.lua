@@ -29,8 +29,8 @@ if about then
 end
 local before = version
 local function note_change()
-  -- Larger than any before, also after the list was lost.
-  version = math.max(before + 1, now)
+  -- Larger than any before, and than the one that the caller knows from a list that was lost.
+  version = math.max(math.max(before, known) + 1, now)
 end
 local function keep(late)
   redis.call('HSET', replicas, '', string.format('%.0f %.0f %.0f', version, read_at, late))
