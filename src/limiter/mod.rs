@@ -23,7 +23,7 @@ use crate::engine::descriptor::{Request, Role};
 use crate::engine::plan::{Names, Plan, PlanOptions, WithoutStore};
 use crate::engine::rules::report::escaped;
 use crate::engine::rules::{Budget, Rules};
-use crate::metrics::{Metrics, RuleMetrics};
+use crate::metrics::Metrics;
 use crate::observe::Observers;
 use crate::observe::watch::Observed;
 use crate::store::memory::{MemoryStore, SystemClock};
@@ -236,7 +236,7 @@ impl<S: Store> Limiter<S> {
 
     fn exchange(&self, rules: Rules) -> (Arc<Snapshot>, Arc<Snapshot>) {
         let (rules, metrics) = {
-            let metrics = RuleMetrics::new(&rules);
+            let metrics = self.common.metrics.of_rules(&rules);
             (Arc::new(rules), Arc::new(metrics))
         };
         let watches = self.common.options.observers.watch(&rules);

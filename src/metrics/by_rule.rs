@@ -2,7 +2,9 @@
 //! a scrape, and one that no request has matched for an hour is left out until one does again. Its counters then
 //! continue from their last values.
 
+use std::collections::hash_map::RandomState;
 use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher as _;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -21,13 +23,21 @@ use crate::engine::rules::{Rule, RuleLimit, Rules};
 /// The series of a rule are left out after it has not been used for this long.
 const QUIET: Duration = Duration::from_secs(60 * 60);
 
+/// Number of parts of the table of counters. The first request of a rule waits at most while a scrape copies one part.
+const PARTS: usize = 64;
+
 /// The counters of all rules used so far, across snapshots: a rule that is loaded again continues its counters.
 #[derive(Debug)]
 pub(super) struct ByRule {
-    known: RwLock<ByName>,
+    /// Parts of the table, each with the rules whose names have its hash.
+    known: Box<[Mutex<ByName>]>,
+    hasher: RandomState,
+    /// Held for reading while a scrape reads all paths, and for writing while a rule leaves its path, which the scrape
+    /// would otherwise count twice. A rule that has no path yet enters one without this lock.
+    moves: RwLock<()>,
     /// Counters of removed rules, kept until everything in them has been pushed.
     gone: Mutex<Vec<Arc<RuleCounters>>>,
-    pub(super) is_pushed: AtomicBool,
+    is_pushed: AtomicBool,
     /// Where removed counters are kept for Prometheus.
     pub(super) departed: Option<Arc<Departed>>,
     start: Instant,
@@ -46,7 +56,8 @@ pub(super) struct RuleCounters {
     without_store: [AtomicU64; DecidedBy::WITHOUT_STORE.len()],
     domain: Box<str>,
     rule: Box<str>,
-    /// Where `envoyproxy/ratelimit` counts the rule; `None` if that depends on the request.
+    /// Where `envoyproxy/ratelimit` counts the rule; `None` if that depends on the request, or if nobody reads its
+    /// statistics.
     place: Mutex<Option<Arc<Place>>>,
     /// Whether the rule had a penalty in any of its snapshots.
     has_penalty: AtomicBool,
@@ -101,8 +112,8 @@ impl Place {
     }
 }
 
-/// The counters of every limit of one snapshot, in the order of the limits' IDs, each looked up when its limit is first
-/// used.
+/// The counters of every limit of one snapshot, in the order of the limits' IDs. Those of rules that have been used
+/// before are there from the start, the others from the first use of their limit.
 #[derive(Debug, Default)]
 pub struct RuleMetrics {
     limits: Box<[OnceLock<Arc<RuleCounters>>]>,
@@ -110,20 +121,12 @@ pub struct RuleMetrics {
     overrides: Box<[OnceLock<Arc<RuleCounters>>]>,
 }
 
-impl RuleMetrics {
-    /// Creates an empty table for these rules.
-    pub fn new(rules: &Rules) -> RuleMetrics {
-        RuleMetrics {
-            limits: rules.limits().map(|_| OnceLock::new()).collect(),
-            overrides: (0..rules.domains()).map(|_| OnceLock::new()).collect(),
-        }
-    }
-}
-
 impl Default for ByRule {
     fn default() -> Self {
         ByRule {
-            known: RwLock::default(),
+            known: (0..PARTS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            moves: RwLock::default(),
             gone: Mutex::default(),
             is_pushed: AtomicBool::new(false),
             departed: None,
@@ -133,6 +136,22 @@ impl Default for ByRule {
 }
 
 impl ByRule {
+    /// Returns the table of a new snapshot's counters. A snapshot is made beside the requests, so that after a reload
+    /// no request looks up the counters of a rule that continues, or computes its path.
+    pub(super) fn of_rules(&self, rules: &Rules) -> RuleMetrics {
+        let is_any_known = self.known.iter().any(|part| !part.lock().is_empty());
+        let known = |(rule, limit): (&Rule, &RuleLimit)| {
+            let counters = is_any_known.then(|| self.known(&rule.domain, &limit.label)).flatten()?;
+            self.prepare(&counters, rule, limit);
+            Some(counters)
+        };
+        let slot = |counters: Option<Arc<RuleCounters>>| counters.map_or_else(OnceLock::new, OnceLock::from);
+        RuleMetrics {
+            limits: rules.limits().map(known).map(slot).collect(),
+            overrides: (0..rules.domains()).map(|_| OnceLock::new()).collect(),
+        }
+    }
+
     /// Returns the counters of a limit of this snapshot.
     pub(super) fn of<'r>(&self, rules: &'r RuleMetrics, source: Source<'_>) -> &'r RuleCounters {
         match source {
@@ -149,46 +168,72 @@ impl ByRule {
     fn of_limit<'r>(&self, rules: &'r RuleMetrics, rule: &Rule, limit: &RuleLimit) -> &'r RuleCounters {
         rules.limits[limit.id].get_or_init(|| {
             let counters = self.find(&rule.domain, &limit.label);
-            counters.has_penalty.fetch_or(limit.config.options.penalty.is_some(), Ordering::Relaxed);
-            let limits = match &*rule.limits {
-                _ if rule.has_values() => None,
-                [_] => Some(Limits::One),
-                [first, ..] => (first.id == limit.id).then_some(Limits::Several),
-                [] => None,
-            };
-            self.stand_at(&counters, limits.map(|limits| (limits, StatPath::of_rule(rule))));
+            self.prepare(&counters, rule, limit);
             counters
         })
     }
 
+    /// Prepares a rule's counters for this limit of new rules.
+    fn prepare(&self, counters: &RuleCounters, rule: &Rule, limit: &RuleLimit) {
+        counters.has_penalty.fetch_or(limit.config.options.penalty.is_some(), Ordering::Relaxed);
+        if !self.is_pushed() && self.departed.is_none() {
+            return;
+        }
+        let limits = match &*rule.limits {
+            _ if rule.has_values() => None,
+            [_] => Some(Limits::One),
+            [first, ..] => (first.id == limit.id).then_some(Limits::Several),
+            [] => None,
+        };
+        self.count_at(counters, limits.map(|limits| (limits, StatPath::of_rule(rule))));
+    }
+
+    /// Keeps the statistics of removed rules until they are pushed. Called before any rule is used.
+    pub(super) fn push(&self) {
+        self.is_pushed.store(true, Ordering::Relaxed);
+    }
+
+    fn is_pushed(&self) -> bool {
+        self.is_pushed.load(Ordering::Relaxed)
+    }
+
+    fn part(&self, domain: &str, rule: &str) -> &Mutex<ByName> {
+        &self.known[self.hasher.hash_one((domain, rule)) as usize % PARTS]
+    }
+
     /// Returns the counters of a rule if it has been used.
     pub(super) fn known(&self, domain: &str, rule: &str) -> Option<Arc<RuleCounters>> {
-        self.known.read().get(domain).and_then(|rules| rules.get(rule)).map(Arc::clone)
+        self.part(domain, rule).lock().get(domain).and_then(|rules| rules.get(rule)).map(Arc::clone)
     }
 
     fn find(&self, domain: &str, rule: &str) -> Arc<RuleCounters> {
-        self.known(domain, rule).unwrap_or_else(|| {
-            let mut known = self.known.write();
-            let rules = known.entry(domain.into()).or_default();
-            Arc::clone(rules.entry(rule.into()).or_insert_with(|| Arc::new(RuleCounters::new(domain, rule))))
-        })
+        let mut known = self.part(domain, rule).lock();
+        if let Some(counters) = known.get(domain).and_then(|rules| rules.get(rule)) {
+            return Arc::clone(counters);
+        }
+        let counters = Arc::new(RuleCounters::new(domain, rule));
+        known.entry(domain.into()).or_default().insert(rule.into(), Arc::clone(&counters));
+        counters
     }
 
     /// Counts the rule at this path from now on.
-    fn stand_at(&self, counters: &RuleCounters, at: Option<(Limits, StatPath)>) {
+    fn count_at(&self, counters: &RuleCounters, at: Option<(Limits, StatPath)>) {
         let is_there = |place: &Option<Arc<Place>>| match (place, &at) {
             (Some(place), Some((limits, path))) => place.limits == *limits && place.path == *path,
             (place, at) => place.is_none() && at.is_none(),
         };
-        if is_there(&counters.place.lock()) {
-            return;
-        }
-        // The write lock keeps a scrape from seeing the rule at two paths.
-        let known = self.known.write();
-        let mut place = counters.place.lock();
-        if is_there(&place) {
-            return;
-        }
+        let (moving, mut place) = loop {
+            let is_moving = counters.place().is_some_and(|place| !is_there(&Some(place)));
+            let moving = is_moving.then(|| self.moves.write());
+            let place = counters.place.lock();
+            if is_there(&place) {
+                return;
+            }
+            // Another thread may have entered a path in between.
+            if moving.is_some() || place.is_none() {
+                break (moving, place);
+            }
+        };
         let departed = self.departed.as_ref();
         let before = place.take();
         if let Some(before) = &before {
@@ -206,14 +251,11 @@ impl ByRule {
             }
             Arc::new(Place { path, limits, places, before: Stat::ALL.map(|stat| tally.stat(stat)) })
         });
-        drop(known);
+        drop(moving);
     }
 
-    /// Removes the counters of rules that are not in `new`, a few at a time, because requests under the new rules look
-    /// up their counters at the same time.
+    /// Removes the counters of rules that are not in `new`.
     pub(super) fn keep(&self, new: &Rules) {
-        const AT_ONCE: usize = 64;
-
         // Few of a million rules may have been used.
         let all = self.all();
         let mut gone: HashSet<(&str, &str)> = all.iter().map(|counters| (&*counters.domain, &*counters.rule)).collect();
@@ -221,27 +263,30 @@ impl ByRule {
         for kept in limits.chain(new.domain_names().map(|domain| (domain, OVERRIDE))) {
             gone.remove(&kept);
         }
-        let is_pushed = self.is_pushed.load(Ordering::Relaxed);
-        for some in Vec::from_iter(gone).chunks(AT_ONCE) {
-            let mut known = self.known.write();
-            for (domain, rule) in some {
-                if let Some(rules) = known.get_mut(*domain) {
-                    if let Some(counters) = rules.remove(*rule)
-                        && let Some(place) = counters.place()
-                    {
-                        place.leave(self.departed.as_ref(), counters.at_path(&place));
-                        self.gone.lock().extend(is_pushed.then_some(counters));
-                    }
-                    if rules.is_empty() {
-                        known.remove(*domain);
-                    }
-                }
+        for (domain, rule) in gone {
+            let _moves = self.moves.write();
+            let mut known = self.part(domain, rule).lock();
+            let Some(rules) = known.get_mut(domain) else { continue };
+            let removed = rules.remove(rule);
+            if rules.is_empty() {
+                known.remove(domain);
+            }
+            drop(known);
+            if let Some(counters) = removed
+                && let Some(place) = counters.place()
+            {
+                place.leave(self.departed.as_ref(), counters.at_path(&place));
+                self.gone.lock().extend(self.is_pushed().then_some(counters));
             }
         }
     }
 
     fn all(&self) -> Vec<Arc<RuleCounters>> {
-        self.known.read().values().flat_map(HashMap::values).map(Arc::clone).collect()
+        let mut all = Vec::new();
+        for part in &self.known {
+            all.extend(part.lock().values().flat_map(HashMap::values).map(Arc::clone));
+        }
+        all
     }
 
     /// Returns the counters that may have an increase to push.
@@ -257,13 +302,12 @@ impl ByRule {
 
     /// Returns the rules that have a path, and the result of `then`, which runs before any of them can leave its path.
     pub(super) fn paths<T>(&self, now: Duration, then: impl FnOnce() -> T) -> (Vec<AtPlace>, T) {
-        let known = self.known.read();
-        let all = known.values().flat_map(HashMap::values);
-        let at_place = |counters: &Arc<RuleCounters>| {
+        let _moves = self.moves.read();
+        let at_place = |counters: Arc<RuleCounters>| {
             let is_quiet = counters.quiet_for(now) >= QUIET;
-            Some(AtPlace { place: counters.place()?, counters: Arc::clone(counters), is_quiet })
+            Some(AtPlace { place: counters.place()?, counters, is_quiet })
         };
-        (all.filter_map(at_place).collect(), then())
+        (self.all().into_iter().filter_map(at_place).collect(), then())
     }
 
     /// Returns the time since the start.
@@ -448,6 +492,8 @@ fn metric(rule: &RuleCounters, more: Option<(&str, &str)>, count: u64) -> Metric
 mod tests {
     use super::*;
     use crate::metrics::declaration::ELSEWHERE;
+    use crate::metrics::names::Exposition;
+    use crate::sources::files::load::{self, LoadOptions, Sources};
 
     fn names(by_rule: &ByRule, minutes: u64) -> Vec<String> {
         let recent = by_rule.recent(Duration::from_secs(60 * minutes));
@@ -473,6 +519,75 @@ mod tests {
         let again = by_rule.find("shop", "ann");
         assert_eq!(again.tally.get(OfRule::Hits), 6);
         assert_eq!(names(&by_rule, 200), [""; 0]);
+    }
+
+    /// Returns rules of the domain `shop`, one for each of these keys.
+    fn rules(keys: &[&str]) -> Rules {
+        let limit = "rate_limit: {unit: year, requests_per_unit: 9}";
+        let keys: String = keys.iter().map(|key| format!("- {{key: {key}, {limit}}}\n")).collect();
+        let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
+        std::fs::write(&file, format!("domain: shop\ndescriptors:\n{keys}")).unwrap();
+        load::load(&Sources { paths: vec![file.path().to_owned()] }, &LoadOptions::default()).unwrap().rules
+    }
+
+    /// Uses the rule of each limit.
+    fn ask(by_rule: &ByRule, metrics: &RuleMetrics, rules: &Rules) {
+        rules.limits().for_each(|(rule, limit)| by_rule.of(metrics, Source::Rule(rule, limit)).note_asked());
+    }
+
+    fn paths(by_rule: &ByRule) -> Vec<String> {
+        let (at, ()) = by_rule.paths(Duration::ZERO, || ());
+        let mut paths: Vec<_> = at.iter().map(|at| at.place.path.as_str().to_owned()).collect();
+        paths.sort();
+        paths
+    }
+
+    #[test]
+    fn a_scrape_holds_up_no_first_request_of_a_rule() {
+        let mut by_rule = ByRule::default();
+        by_rule.departed = Some(Arc::new(Departed::new(Exposition::default())));
+        let (by_rule, rules) = (Arc::new(by_rule), rules(&["ann", "bob"]));
+        let (asked, was_asked) = std::sync::mpsc::channel();
+        let scraped = Arc::clone(&by_rule);
+        let (_, is_asked) = scraped.paths(Duration::ZERO, || {
+            std::thread::spawn(move || {
+                ask(&by_rule, &by_rule.of_rules(&rules), &rules);
+                asked.send(())
+            });
+            was_asked.recv_timeout(Duration::from_secs(10))
+        });
+        assert_eq!(is_asked, Ok(()));
+        assert_eq!(paths(&scraped), ["shop.ann", "shop.bob"]);
+    }
+
+    #[test]
+    fn the_counters_of_a_rule_that_continues_are_there_before_its_first_request() {
+        let (by_rule, old) = (ByRule::default(), rules(&["ann", "bob"]));
+        ask(&by_rule, &by_rule.of_rules(&old), &old);
+        let new = rules(&["bob", "cat"]);
+        let metrics = by_rule.of_rules(&new);
+        let known = new.limits().map(|(_, limit)| (&*limit.label, metrics.limits[limit.id].get().is_some()));
+        let mut known: Vec<_> = known.collect();
+        known.sort();
+        assert_eq!(known, [("bob", true), ("cat", false)]);
+        by_rule.keep(&new);
+        assert!(by_rule.known("shop", "ann").is_none());
+        assert!(Arc::ptr_eq(&by_rule.known("shop", "bob").unwrap(), metrics.limits[0].get().unwrap()));
+    }
+
+    #[test]
+    fn paths_are_computed_only_where_statistics_are_read() {
+        let used = |by_rule: ByRule| {
+            let rules = rules(&["ann", "bob"]);
+            ask(&by_rule, &by_rule.of_rules(&rules), &rules);
+            paths(&by_rule)
+        };
+        assert_eq!(used(ByRule::default()), [""; 0]);
+        let pushed = ByRule::default();
+        pushed.push();
+        assert_eq!(used(pushed), ["shop.ann", "shop.bob"]);
+        let departed = Some(Arc::new(Departed::new(Exposition::default())));
+        assert_eq!(used(ByRule { departed, ..ByRule::default() }), ["shop.ann", "shop.bob"]);
     }
 
     #[test]

@@ -253,7 +253,7 @@ mod tests {
     #[test]
     fn a_clients_own_limit_is_looked_up_once_and_its_series_go_with_the_domain() {
         let (metrics, options, shop) = (Metrics::new(0.8).unwrap(), PlanOptions::default(), rules("shop"));
-        let of_shop = RuleMetrics::new(&shop);
+        let of_shop = metrics.of_rules(&shop);
         let descriptor = Descriptor {
             entries: vec![Entry { key: "user".into(), value: "ann".into() }],
             ask: Ask::Take(1),
@@ -288,7 +288,7 @@ mod tests {
         let shop = rules("shop");
         let source = Source::Override(shop.domain("shop").unwrap());
         let request = Request { domain: "shop".into(), descriptors: Vec::new() };
-        metrics.record_unavailable(&RuleMetrics::new(&shop), &request, &Undecided { source, asked: Vec::new() });
+        metrics.record_unavailable(&metrics.of_rules(&shop), &request, &Undecided { source, asked: Vec::new() });
         let counted = |name: &str| -> Vec<String> {
             let all = series(&metrics, name);
             all.into_iter().filter(|line| !line.ends_with(" 0")).collect()

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use prometheus::{IntGauge, IntGaugeVec};
 
+use super::by_rule::RuleMetrics;
 use super::declaration::Metrics;
 use super::register::{Known, Register, itself};
 use crate::engine::rules::Rules;
@@ -44,6 +45,11 @@ impl RulesMetrics {
 }
 
 impl Metrics {
+    /// Returns the table of the counters of these rules.
+    pub fn of_rules(&self, rules: &Rules) -> RuleMetrics {
+        self.by_rule.of_rules(rules)
+    }
+
     /// Records that new rules are in force, and removes the series of rules that are gone.
     pub fn record_load(&self, new: &Rules) {
         let RulesMetrics { loads, loaded, domains, info, are_refused } = &self.rules;

@@ -301,7 +301,7 @@ mappings:
         let metrics = metrics.with_exposition(Exposition::new(&[], TimeUnit::Seconds, mapping));
         let in_force = |plans: &[u8]| {
             let rules = rules(plans);
-            (RuleMetrics::new(&rules), rules)
+            (metrics.of_rules(&rules), rules)
         };
         let (mut rules, mut minutes, mut before) = (in_force(&[0, 1, 2, 3]), 0, BTreeMap::new());
         let mut fallen = Vec::new();
@@ -345,7 +345,7 @@ mappings:
             scrape(&metrics, minutes).get(name).copied()
         };
         let all = rules(&[0, 1]);
-        let all = (RuleMetrics::new(&all), all);
+        let all = (metrics.of_rules(&all), all);
         (0..50).for_each(|user| ask(&metrics, &all, &[("tenant", 0), ("user", user)]));
         assert_eq!(hits(0), Some(50.0));
         (0..7).for_each(|_| ask(&metrics, &all, &[("tenant", 0), ("plan", 0)]));

@@ -3,7 +3,6 @@
 //! is back.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::of_service as count;
 use crate::metrics::by_rule::{Place, RuleCounters};
@@ -60,13 +59,19 @@ impl Pushed {
     }
 }
 
-impl Push {
-    /// Creates the state for these metrics, which from then on keep removed counters until they are pushed.
-    pub fn new(metrics: Arc<Metrics>) -> Push {
-        metrics.by_rule.is_pushed.store(true, Ordering::Relaxed);
-        if let Some(values) = &metrics.values {
+impl Metrics {
+    /// Counts the statistics of rules, and keeps removed counters until they are pushed. Called before any rule is used.
+    pub fn push(&self) {
+        self.by_rule.push();
+        if let Some(values) = &self.values {
             values.push();
         }
+    }
+}
+
+impl Push {
+    /// Creates the state for metrics that are [kept for a push](Metrics::push).
+    pub fn new(metrics: Arc<Metrics>) -> Push {
         Push { metrics, of_service: [0; OfService::NUMBER], times: Vec::new() }
     }
 

@@ -59,6 +59,7 @@ pub struct Statsd {
 impl Statsd {
     /// Starts the task.
     pub fn start(config: StatsdConfig, metrics: Arc<Metrics>) -> Statsd {
+        metrics.push();
         let (stop, stopped) = watch::channel(false);
         let push = move || run(config.clone(), Push::new(Arc::clone(&metrics)), stopped.clone());
         Statsd { stop, task: supervise::spawn("statsd", push) }
