@@ -3,19 +3,27 @@
 use crate::support;
 
 use std::borrow::Borrow;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use support::tollgate::request;
-use tokio::net::TcpListener;
+use tokio::io::AsyncWriteExt as _;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use tollgate::engine::adjustment::Written;
-use tollgate::engine::algorithm::Verdict;
+use tollgate::engine::algorithm::{Ask, Verdict};
 use tollgate::engine::check::{Check, CheckVerdict, StoreError, Verdicts};
+use tollgate::engine::descriptor::{Descriptor, Entry, Request};
 use tollgate::grpc::{self, Activity, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
 use tollgate::http::{self, Admin, AdminTokens, Health, Port};
-use tollgate::limiter::{Limiter, LimiterOptions, Overload};
+use tollgate::limiter::{Deadlines, Limiter, LimiterOptions, Overload};
 use tollgate::metrics::Metrics;
+use tollgate::observe::Observing;
+use tollgate::observe::heavy_hitters::HeavyHitters;
+use tollgate::observe::redaction::Values;
 use tollgate::server::port::{Listener, Port as GrpcPort};
 use tollgate::server::workers::Workers;
 use tollgate::shared::adjustment::AdjustmentStore;
@@ -71,6 +79,29 @@ impl Store for Noting {
     }
 }
 
+/// Takes a moment for each check, and notes how many there were at once.
+#[derive(Default)]
+struct Unhurried {
+    counters: MemoryStore,
+    now: AtomicUsize,
+    most: AtomicUsize,
+    all: AtomicUsize,
+}
+
+impl Store for Unhurried {
+    async fn check<C: Borrow<Check> + Sync>(
+        &self,
+        checks: &[C],
+        deadline: tokio::time::Instant,
+    ) -> Result<Verdicts, StoreError> {
+        self.all.fetch_add(1, Ordering::SeqCst);
+        self.most.fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        self.now.fetch_sub(1, Ordering::SeqCst);
+        self.counters.check(checks, deadline).await
+    }
+}
+
 /// Does not answer in time.
 struct Silent;
 
@@ -108,11 +139,16 @@ impl Store for Crowded {
 
 /// Lets each user pass once.
 fn limiter<S: Store>(store: Arc<S>, metrics: &Arc<Metrics>) -> Limiter<S> {
+    observed_limiter(store, metrics, &Observing::default())
+}
+
+fn observed_limiter<S: Store>(store: Arc<S>, metrics: &Arc<Metrics>, observing: &Observing) -> Limiter<S> {
     let rules = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     std::fs::write(&rules, "domain: shop\ndescriptors: [{key: user, rate_limit: {unit: year, requests_per_unit: 1}}]")
         .unwrap();
     let sources = Sources { paths: vec![rules.path().to_owned()] };
-    let options = LimiterOptions { overload: Overload::Refuse, ..LimiterOptions::default() };
+    let observers = observing.observers();
+    let options = LimiterOptions { overload: Overload::Refuse, observers, ..LimiterOptions::default() };
     let limiter = Limiter::new(options, store, Arc::<MemoryStore>::default(), Arc::clone(metrics));
     limiter.put_in_force(load::load(&sources, &LoadOptions::default()).unwrap().rules);
     limiter
@@ -130,15 +166,15 @@ fn service<S: Store>(limiter: Limiter<S>, metrics: Arc<Metrics>) -> Service<S> {
     Service::new(Arc::new(limiter), metrics, options)
 }
 
-#[tokio::test]
-async fn what_an_admin_asks_a_worker_does() {
-    const TOKEN: &str = "a token of some length";
+const TOKEN: &str = "a token of some length";
 
-    let (store, metrics) = (Arc::new(Noting::default()), Arc::new(Metrics::new(0.8).unwrap()));
-    let limiter = limiter(Arc::clone(&store), &metrics);
-    let workers = Workers::start(2).unwrap();
-    let runtime = workers.runtimes()[0].clone();
-    let limiter = Arc::new(limiter);
+/// Serves the administrators' paths, with work on this worker. Returns the address of the port.
+async fn serve_admin<S: Store>(
+    runtime: Handle,
+    limiter: Arc<Limiter<S>>,
+    metrics: Arc<Metrics>,
+    observing: Observing,
+) -> SocketAddr {
     let adjustments = AdjustmentStore::Memory(MemoryAdjustments::default());
     let adjustments = Arc::new(Adjustments::new(Arc::clone(&limiter), Arc::clone(&metrics), adjustments));
     let (parts, alone) = ((Arc::clone(&limiter), Arc::clone(&metrics), None), HeartbeatStore::Memory);
@@ -146,21 +182,68 @@ async fn what_an_admin_asks_a_worker_does() {
     let tokens = AdminTokens { admin: Some(TOKEN.to_owned()), reader: None };
     let usage = UsageStore::Memory(Arc::<MemoryStore>::default());
     let tokens = (&tokens, metrics.admin().unwrap());
-    let admin = Some(Admin::new((limiter, runtime), (adjustments, fleet), usage, tokens, support::SOON));
+    let admin = Admin::new((limiter, runtime), (adjustments, fleet), usage, tokens, support::SOON);
     let router = http::router(Port {
         health: tokio::sync::watch::channel(Health::Serving).1,
         metrics,
         json: None,
-        admin,
+        admin: Some(admin.observing(observing)),
         console: None,
     });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = format!("http://{}/counters?domain=shop&user=ann", listener.local_addr().unwrap());
+    let address = listener.local_addr().unwrap();
     tokio::spawn(http::serve(listener, router, Arc::new(Semaphore::new(8)), std::future::pending()));
+    address
+}
 
-    let get = || ureq::get(address).header("Authorization", format!("Bearer {TOKEN}")).call().unwrap().status();
-    assert_eq!(tokio::task::spawn_blocking(get).await.unwrap(), 200);
+/// Reads a path as an administrator.
+async fn get(address: SocketAddr, path: &str) -> String {
+    let get = ureq::get(format!("http://{address}{path}")).header("Authorization", format!("Bearer {TOKEN}"));
+    tokio::task::spawn_blocking(move || get.call().unwrap().body_mut().read_to_string().unwrap()).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_an_admin_asks_a_worker_does() {
+    let (store, metrics) = (Arc::new(Noting::default()), Arc::new(Metrics::new(0.8).unwrap()));
+    let limiter = Arc::new(limiter(Arc::clone(&store), &metrics));
+    let workers = Workers::start(2).unwrap();
+    let runtime = workers.runtimes()[0].clone();
+    let address = serve_admin(runtime, limiter, metrics, Observing::default()).await;
+    get(address, "/counters?domain=shop&user=ann").await;
     assert_eq!(*store.threads.lock().unwrap(), ["worker-0"]);
+}
+
+#[tokio::test]
+async fn the_counters_of_many_keys_are_read_for_one_client_at_a_time() {
+    const USERS: usize = 20;
+
+    let (store, metrics) = (Arc::new(Unhurried::default()), Arc::new(Metrics::new(0.8).unwrap()));
+    let heavy_hitters = Some(Arc::new(HeavyHitters::new(Values::Plain, 0.8)));
+    let observing = Observing { heavy_hitters, ..Observing::default() };
+    let limiter = Arc::new(observed_limiter(Arc::clone(&store), &metrics, &observing));
+    for user in 0..USERS {
+        let entry = Entry { key: "user".into(), value: user.to_string() };
+        let descriptor = Descriptor { entries: vec![entry], ask: Ask::Take(1), limit: None };
+        let request = Request { domain: "shop".into(), descriptors: vec![descriptor] };
+        let deadlines = Deadlines { store: tokio::time::Instant::now() + support::SOON, caller: None };
+        limiter.decide(&limiter.snapshot(), &request, deadlines).await.unwrap();
+    }
+    let workers = Workers::start(2).unwrap();
+    let runtime = workers.runtimes()[0].clone();
+    let address = serve_admin(runtime, limiter, metrics, observing).await;
+
+    // A client that leaves keeps its turn until its work is done.
+    let request = format!("GET /top?remaining=true HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+    let mut leaving = TcpStream::connect(address).await.unwrap();
+    leaving.write_all(request.as_bytes()).await.unwrap();
+    support::wait_until_async("its work begins", async || store.all.load(Ordering::SeqCst) > USERS).await;
+    drop(leaving);
+
+    for top in futures_util::future::join_all((0..3).map(|_| get(address, "/top?remaining=true"))).await {
+        assert_eq!(top.matches("\"remaining\":0").count(), USERS, "{top}");
+    }
+    assert_eq!(store.all.load(Ordering::SeqCst), USERS * 5);
+    assert_eq!(store.most.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! A process whose rules load slowly, and its answers meanwhile. A pipe simulates the slow disk: it returns data only
 //! when the test writes.
 
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -264,23 +264,46 @@ const HANGS: &str = "/dev/ptmx";
 fn a_start_that_waits_for_a_file_says_for_which_and_ends_with_a_signal() {
     let token = "ADMIN_TOKEN=a token of some length";
     for (setting, others) in [
-        ("REDIS_AUTH_FILE", &["REDIS_URL=redis://127.0.0.1:1"][..]),
+        ("REDIS_TLS_CACERT", &["REDIS_URL=rediss://127.0.0.1:1"][..]),
+        ("REDIS_AUTH_FILE", &["REDIS_URL=redis://127.0.0.1:1"]),
         ("GRPC_SERVER_TLS_CERT", &["GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_KEY=/dev/null"]),
         ("VALUES_KEY_FILE", &["TOP_KEYS_VALUES=hashed", "ADMIN_API=true", token]),
         ("PROMETHEUS_MAPPER_YAML", &["USE_PROMETHEUS=true", "USE_STATSD=false"]),
     ] {
-        let mut command = command();
-        command.envs([("GRPC_PORT", "0"), ("PORT", "0"), ("RULES", "/dev/null"), (setting, HANGS)]);
-        command.envs(others.iter().map(|setting| setting.split_once('=').unwrap()));
-        let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(process.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let said = lines.find(|line| line.contains("the start waits for a file that does not answer"));
-        let said = said.unwrap_or_else(|| panic!("{setting}: it ended: {:?}", process.wait()));
-        assert!(said.contains(setting) && said.contains(HANGS), "{said}");
-        signal(&process, "TERM");
-        let begin = Instant::now();
-        assert!(process.wait().unwrap().success());
-        assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
-        assert!(lines.any(|line| line.contains("ending before the start is over")));
+        waits_for_a_file_and_ends_with_a_signal(setting, Path::new(HANGS), others);
     }
+}
+
+/// A log is only written, so it must hang where it is opened: the kernel lets nobody open a file on which another
+/// process has a lease, until that process agrees or 45 seconds later.
+#[test]
+fn a_start_that_waits_for_its_decision_log_says_so_and_ends_with_a_signal() {
+    const LEASE: &str = "$SIG{IO} = 'IGNORE'; open(F, '+>', $ARGV[0]) or die; \
+                         fcntl(F, 1024, 1) or die \"no lease: $!\"; print \"leased\\n\"; close(STDOUT); <STDIN>";
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("decisions");
+    let mut holder = Command::new("perl");
+    let mut holder = holder.args(["-e", LEASE]).arg(&log).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    holder.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!(said, "leased\n");
+    waits_for_a_file_and_ends_with_a_signal("DECISION_LOG", &log, &[]);
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+}
+
+fn waits_for_a_file_and_ends_with_a_signal(setting: &str, file: &Path, others: &[&str]) {
+    let mut command = command();
+    command.envs([("GRPC_PORT", "0"), ("PORT", "0"), ("RULES", "/dev/null")]).env(setting, file);
+    command.envs(others.iter().map(|setting| setting.split_once('=').unwrap()));
+    let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(process.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let said = lines.find(|line| line.contains("the start waits for a file that does not answer"));
+    let said = said.unwrap_or_else(|| panic!("{setting}: it ended: {:?}", process.wait()));
+    assert!(said.contains(setting) && said.contains(&*file.to_string_lossy()), "{said}");
+    signal(&process, "TERM");
+    let begin = Instant::now();
+    assert!(process.wait().unwrap().success());
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(lines.any(|line| line.contains("ending before the start is over")));
 }

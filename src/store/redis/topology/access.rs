@@ -76,7 +76,11 @@ impl Access {
                 let (stamp, user) = (Stamp::of(&file.path), address.login().user.clone());
                 let login = Arc::new(watch::Sender::new(read_login(file, user.clone())?));
                 let (watched, kept) = (file.clone(), Arc::clone(&login));
-                let watch = move || watch_login(watched.clone(), user.clone(), stamp, Arc::clone(&kept));
+                let watch = move || {
+                    let (file, user) = (watched.clone(), user.clone());
+                    let read = move || read_login(&file, user.clone());
+                    watch_login(watched.clone(), read, stamp, Arc::clone(&kept))
+                };
                 tasks.push(supervise::spawn("redis password", watch).abort_handle());
                 login
             }
@@ -240,8 +244,13 @@ fn read_login(file: &NamedFile, user: Option<String>) -> Result<Login, AccessErr
     }
 }
 
-/// Puts the content of the file in force whenever it changes.
-async fn watch_login(file: NamedFile, user: Option<String>, stamp: Option<Stamp>, login: Arc<watch::Sender<Login>>) {
+/// Puts the login that `read` reads from the file in force whenever the file changes.
+async fn watch_login(
+    file: NamedFile,
+    read: impl Fn() -> Result<Login, AccessError> + Clone + Send + 'static,
+    stamp: Option<Stamp>,
+    login: Arc<watch::Sender<Login>>,
+) {
     let mut debounce = Debounce::after(stamp);
     let mut refused: Option<Instant> = None;
     loop {
@@ -252,8 +261,7 @@ async fn watch_login(file: NamedFile, user: Option<String>, stamp: Option<Stamp>
         if !is_new && !is_again {
             continue;
         }
-        let (read, user) = (file.clone(), user.clone());
-        let read = blocking(move || read_login(&read, user)).await;
+        let read = blocking(read.clone()).await;
         refused = read.is_err().then(Instant::now);
         match read {
             Ok(new) => {
@@ -273,7 +281,44 @@ async fn watch_login(file: NamedFile, user: Option<String>, stamp: Option<Stamp>
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use super::*;
+
+    /// What keeps a file from being read may end without a change of the file: a right in a security policy, a limit of
+    /// open files.
+    #[tokio::test(start_paused = true)]
+    async fn a_password_that_cannot_be_read_when_it_changes_is_read_later() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = NamedFile { name: "REDIS_AUTH_FILE", path: folder.path().join("password") };
+        std::fs::write(&file.path, "old").unwrap();
+        let (stamp, login) = (Stamp::of(&file.path), Arc::new(watch::Sender::new(read_login(&file, None).unwrap())));
+        let (is_denied, watched) = (Arc::new(AtomicBool::new(true)), file.clone());
+        let (seen, denied) = (Arc::clone(&is_denied), Arc::new(AtomicBool::new(false)));
+        let was_denied = Arc::clone(&denied);
+        let read = move || match seen.load(Ordering::Relaxed) {
+            true => {
+                denied.store(true, Ordering::Relaxed);
+                Err(AccessError::Unreadable(watched.clone(), io::ErrorKind::PermissionDenied.into()))
+            }
+            false => read_login(&watched, None),
+        };
+        let task = tokio::spawn(watch_login(file.clone(), read, stamp, Arc::clone(&login)));
+        std::fs::write(&file.path, "a new one").unwrap();
+        let password = || login.borrow().password.clone();
+        while !was_denied.load(Ordering::Relaxed) {
+            sleep(INTERVAL).await;
+        }
+        sleep(2 * RETRY).await;
+        assert_eq!(password().as_deref(), Some("old"));
+        is_denied.store(false, Ordering::Relaxed);
+        let start = Instant::now();
+        while password().as_deref() != Some("a new one") {
+            assert!(start.elapsed() < 2 * RETRY, "it is not read again");
+            sleep(INTERVAL).await;
+        }
+        task.abort();
+    }
 
     #[test]
     fn the_line_names_the_user_its_keys_and_every_command() {
