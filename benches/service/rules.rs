@@ -8,7 +8,7 @@ use tollgate::engine::descriptor::{Entry, Role};
 use tollgate::engine::rules::options::RuleOptions;
 use tollgate::engine::rules::{
     Allowance, Defaults, DescriptorConfig, DomainConfig, FailureMode, LimitConfig, Place, RuleConfig, RuleLimitConfig,
-    Rules, Said,
+    Rules, SettingOrigins,
 };
 
 /// Returns this many rules in the domain `bench`.
@@ -22,7 +22,7 @@ pub fn of_one_level(rules: usize) -> Rules {
 pub fn limit() -> RuleLimitConfig {
     let limit = Limit::new(Algorithm::SlidingWindow, 5, Duration::from_secs(60), Options::default());
     let config = LimitConfig {
-        said: Said::default(),
+        origins: SettingOrigins::default(),
         allowance: Allowance::Limited(limit.expect("there is such a limit")),
         failure_mode: FailureMode::Open,
         options: RuleOptions::default(),
