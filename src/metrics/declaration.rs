@@ -45,9 +45,24 @@ pub(super) const OF_RULES: [(OfRule, &str, &str); OfRule::NUMBER - OUTCOMES.len(
         "hits_total",
         "Hits of requests that reached the rule, at most 4294967295 for one descriptor of a request.",
     ),
-    (OfRule::OverLimit, "over_limit_hits_total", "Hits over the rule's limit, without undecided ones."),
-    (OfRule::NearLimit, "near_limit_hits_total", "Hits within the limit, but above NEAR_LIMIT_RATIO of it."),
-    (OfRule::WithinLimit, "within_limit_hits_total", "Hits within the rule's limit, without undecided ones."),
+    (
+        OfRule::OverLimit,
+        "over_limit_hits_total",
+        "Hits over the rule's limit, without undecided ones. If a limit charges denied requests, only the hits of such \
+         a request that exceed the limit.",
+    ),
+    (
+        OfRule::NearLimit,
+        "near_limit_hits_total",
+        "Hits within the limit, but above NEAR_LIMIT_RATIO of it. If a limit charges denied requests, this includes \
+         the hits of such a request that use up the limit.",
+    ),
+    (
+        OfRule::WithinLimit,
+        "within_limit_hits_total",
+        "Hits of requests within the rule's limit, without undecided ones. If a limit charges denied requests of \
+         several hits, within and over together can be less than hits_total, as in envoyproxy/ratelimit.",
+    ),
     (OfRule::Shadow, "shadow_hits_total", "Hits over the limit of a rule in shadow mode, which were allowed."),
     (
         OfRule::Banned,
