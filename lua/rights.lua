@@ -34,6 +34,7 @@ if try('HSET', hash, 0, '') then
   try('PEXPIRE', hash, 1000)
 end
 try('HGET', hash, 0)
+try('HMGET', hash, 0)
 try('PTTL', hash)
 try('HGETALL', hash)
 try('HDEL', hash, 0)

@@ -171,7 +171,7 @@ impl Redis {
             Some(number.parse::<u32>().unwrap())
         };
         let number = |command, field| number(command, field).unwrap_or(0);
-        number("evalsha", "calls") - number("evalsha", "failed_calls") - number("hgetall", "calls")
+        number("evalsha", "calls") - number("evalsha", "failed_calls") - number("hmget", "calls")
     }
 
     /// Returns the number of calls of this command, with its subcommand (`script|load`); Redis before 7.0 counts all
