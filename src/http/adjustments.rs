@@ -10,7 +10,7 @@ use axum::routing::any;
 use axum::{Extension, Json, Router};
 use serde_json::{Value, json};
 
-use super::admin::{Admin, AdminRole, Refusal, refuse};
+use super::admin::{Admin, AdminRole, Refusal, failed, refuse};
 use super::json::whole;
 use crate::engine::adjustment::{Id, Written};
 use crate::observe::redaction::Values;
@@ -34,8 +34,7 @@ async fn all<S: Store>(
     role.may(&method)?;
     match method {
         Method::GET => {
-            let list = serde_json::to_value(admin.adjustments().list())
-                .map_err(|error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error))?;
+            let list = serde_json::to_value(admin.adjustments().list()).map_err(failed)?;
             Ok(Json(showing(admin.values(role), list)).into_response())
         }
         Method::POST => {

@@ -200,6 +200,11 @@ pub(super) fn refuse(status: StatusCode, reason: impl ToString) -> Refusal {
     Refusal(status, reason.to_string())
 }
 
+/// Refuses a request because of an error in the process.
+pub(super) fn failed(error: impl std::error::Error) -> Refusal {
+    refuse(StatusCode::INTERNAL_SERVER_ERROR, error)
+}
+
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let Refusal(status, reason) = self;

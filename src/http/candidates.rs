@@ -9,7 +9,7 @@ use axum::routing::get;
 use axum::{Json, Router};
 use tokio::task::spawn_blocking;
 
-use super::admin::{Admin, Refusal, refuse};
+use super::admin::{Admin, Refusal, failed, refuse};
 use crate::observe::candidates::Report;
 use crate::store::Store;
 
@@ -22,6 +22,5 @@ async fn report<S: Store>(State(admin): State<Arc<Admin<S>>>) -> Result<Json<Rep
     let Some(candidates) = admin.observed().candidates.clone() else {
         return Err(refuse(StatusCode::NOT_FOUND, "there are no candidate rules: set CANDIDATE_RULES"));
     };
-    let told = spawn_blocking(move || candidates.report()).await;
-    told.map(Json).map_err(|error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error))
+    spawn_blocking(move || candidates.report()).await.map(Json).map_err(failed)
 }

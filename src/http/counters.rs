@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Json, Router};
 
-use super::admin::{Admin, Question, Refusal, refuse};
+use super::admin::{Admin, Question, Refusal, failed, refuse};
 use crate::inspect::running;
 use crate::inspect::{Action, CounterError, CounterOf};
 use crate::store::Store;
@@ -48,6 +48,6 @@ async fn act<S: Store>(State(admin): State<Arc<Admin<S>>>, question: Question) -
                 error => Err(refuse(status, error)),
             }
         }
-        Err(error) => Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, error)),
+        Err(error) => Err(failed(error)),
     }
 }

@@ -13,7 +13,7 @@ use axum::routing::any;
 use axum::{Json, Router};
 use tokio::task::spawn_blocking;
 
-use super::admin::{Admin, Question, Refusal, refuse};
+use super::admin::{Admin, Question, Refusal, failed, refuse};
 use crate::engine::explain;
 use crate::inspect::running;
 use crate::store::Store;
@@ -29,16 +29,15 @@ async fn answer<S: Store>(State(admin): State<Arc<Admin<S>>>, question: Question
         return Err(refuse(StatusCode::METHOD_NOT_ALLOWED, "GET explains"));
     }
     let request = explain::request(&domain, descriptors, limit);
-    let failed = |error: &dyn std::error::Error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error);
-    let _turn = admin.explaining().acquire().await.map_err(|error| failed(&error))?;
+    let _turn = admin.explaining().acquire().await.map_err(failed)?;
     let (limiter, snapshot) = (admin.limiter(), admin.limiter().snapshot());
     let explained = spawn_blocking(move || {
         let explanation = running::explain(&limiter, &snapshot, &request);
         (explanation, snapshot, request)
     });
-    let (explanation, snapshot, request) = explained.await.map_err(|error| failed(&error))?;
+    let (explanation, snapshot, request) = explained.await.map_err(failed)?;
     let (limiter, timeout) = (admin.limiter(), admin.store_timeout());
     let answered = async move { running::add_state(&limiter, explanation, (&snapshot, &request), timeout).await };
-    let explanation = admin.runtime().spawn(answered).await.map_err(|error| failed(&error))?;
+    let explanation = admin.runtime().spawn(answered).await.map_err(failed)?;
     Ok(Json(explanation).into_response())
 }

@@ -20,7 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use super::admin::{Refusal, refuse};
+use super::admin::{Refusal, failed, refuse};
 use crate::grpc::{CallError, Caller, Service};
 use crate::store::Store;
 use crate::wire::json::Mapping;
@@ -71,7 +71,7 @@ impl<S: Store> JsonApi<S> {
         deciding.spawn_on(async move { service.call(request, caller).await }, &self.runtime);
         match deciding.join_next().await {
             Some(Ok(answer)) => answer.map_err(refusal),
-            Some(Err(error)) => Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, error)),
+            Some(Err(error)) => Err(failed(error)),
             // The set holds one task.
             None => Err(refuse(StatusCode::INTERNAL_SERVER_ERROR, "no worker is left to decide")),
         }
@@ -170,7 +170,7 @@ async fn decide<S: Store>(
         Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
         Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
     };
-    let text = api.mapping.response(&response).map_err(|error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error))?;
+    let text = api.mapping.response(&response).map_err(failed)?;
     Ok((status, [(header::CONTENT_TYPE, "application/json")], text).into_response())
 }
 

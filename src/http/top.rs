@@ -9,7 +9,7 @@ use axum::routing::any;
 use axum::{Json, Router};
 use tokio::task::spawn_blocking;
 
-use super::admin::{Admin, Refusal, refuse};
+use super::admin::{Admin, Refusal, failed, refuse};
 use crate::engine::check::StoreError;
 use crate::inspect::running;
 use crate::inspect::{Action, Counter, CounterError, CounterOf};
@@ -43,13 +43,12 @@ async fn answer<S: Store>(
     let Some(heavy_hitters) = admin.observed().heavy_hitters.clone() else {
         return Err(refuse(StatusCode::NOT_FOUND, "the top keys are not counted: set TOP_KEYS=true"));
     };
-    let failed = |error: &dyn std::error::Error| refuse(StatusCode::INTERNAL_SERVER_ERROR, error);
     // This copies the names of thousands of keys.
-    let mut top = spawn_blocking(move || heavy_hitters.top(&query)).await.map_err(|error| failed(&error))?;
+    let mut top = spawn_blocking(move || heavy_hitters.top(&query)).await.map_err(failed)?;
     if reads_counters {
         let timeout = admin.store_timeout();
         // One client's counters at a time. The work goes on if the client leaves.
-        let turn = Arc::clone(admin.reading_counters()).acquire_owned().await.map_err(|error| failed(&error))?;
+        let turn = Arc::clone(admin.reading_counters()).acquire_owned().await.map_err(failed)?;
         let read = async move {
             let _turn = turn;
             let read = |of| {
@@ -59,7 +58,7 @@ async fn answer<S: Store>(
             add_counters(&mut top.keys, read).await;
             top
         };
-        top = admin.runtime().spawn(read).await.map_err(|error| failed(&error))?;
+        top = admin.runtime().spawn(read).await.map_err(failed)?;
     }
     Ok(Json(top).into_response())
 }

@@ -13,7 +13,7 @@ use futures_util::stream;
 use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 
-use super::admin::{Admin, Refusal, refuse};
+use super::admin::{Admin, Refusal, failed, refuse};
 use crate::engine::algorithm::Algorithm;
 use crate::observe::what_if::{Question, WhatIf, WhatIfError};
 use crate::store::Store;
@@ -110,8 +110,4 @@ fn question(query: &str) -> Result<Option<Question>, Refusal> {
         true => Err(refuse(StatusCode::BAD_REQUEST, "name a limit: its domain and rule, as in metrics")),
         false => Ok(Some(question)),
     }
-}
-
-fn failed(error: impl std::error::Error) -> Refusal {
-    refuse(StatusCode::INTERNAL_SERVER_ERROR, error)
 }

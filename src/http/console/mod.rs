@@ -26,7 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::task::spawn_blocking;
 
 use super::Health;
-use super::admin::{Admin, AdminRole, Refusal, refuse};
+use super::admin::{Admin, AdminRole, Refusal, failed, refuse};
 use super::gate::pass;
 use super::metrics::takes_gzip;
 use crate::engine::descriptor::Entry;
@@ -269,10 +269,6 @@ impl<S> Shown<S> {
         let in_memory = || refuse(StatusCode::NOT_FOUND, "counters are in the memory of this process: set REDIS_URL");
         self.console.about.redis.as_ref().ok_or_else(in_memory)
     }
-}
-
-fn failed(error: impl std::error::Error) -> Refusal {
-    refuse(StatusCode::INTERNAL_SERVER_ERROR, error)
 }
 
 #[cfg(test)]
