@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -97,11 +97,8 @@ fn silent(files: &[FileOfSetting]) -> Vec<FileOfSetting> {
     drop(answers);
     let mut silent: Vec<Option<&FileOfSetting>> = files.iter().map(Some).collect();
     let end = Instant::now() + ANSWER;
-    loop {
-        match answered.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(place) => silent[place] = None,
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-        }
+    while let Ok(place) = answered.recv_timeout(end.saturating_duration_since(Instant::now())) {
+        silent[place] = None;
     }
     silent.into_iter().flatten().cloned().collect()
 }

@@ -176,7 +176,7 @@ impl<'i> Identity<'i> {
     pub(crate) fn decides_alone(&self) -> bool {
         let asks_for_replicas =
             |field: &&str| field.starts_with("min_slaves_good") || field.starts_with("min_replicas_good");
-        self.is("role", "master") && !self.0.keys().any(|field| asks_for_replicas(field))
+        self.is("role", "master") && !self.0.keys().any(asks_for_replicas)
     }
 
     fn is(&self, field: &str, value: &str) -> bool {
