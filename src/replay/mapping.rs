@@ -3,6 +3,7 @@
 use serde::Deserialize;
 
 use super::Event;
+use super::packed::Packed;
 use super::template::{Names, OpenField, Template, Values};
 use super::time;
 use crate::engine::algorithm::Ask;
@@ -172,43 +173,87 @@ impl Mapping {
         self.names.as_slice()
     }
 
-    /// Returns the request of a line with these fields.
-    pub(super) fn event(&self, values: &Values<'_>) -> Result<Event, Unmapped> {
+    /// Packs the request of a line with these fields, and returns its time. After an error, `packed` is incomplete.
+    pub(super) fn pack(&self, values: &Values<'_>, packed: &mut Packed) -> Result<u64, Unmapped> {
         let wrong = |what: String| Unmapped::Wrong(what);
         let time = self.times.iter().find_map(|time| time.fill(values));
         let time = time.ok_or_else(|| wrong("has no time: --time '%FIELD%' says where it is".to_owned()))?;
         let at_ms = time::parse(&time).ok_or_else(|| wrong(format!("{time:?} is no time: RFC 3339, or seconds")))?;
-        let mut descriptors = Vec::with_capacity(self.descriptors.len());
+        let mut has_any = false;
         for descriptor in &self.descriptors {
-            descriptors.extend(descriptor.descriptor(values).map_err(wrong)?);
+            has_any |= descriptor.pack(values, packed).map_err(wrong)?;
         }
-        if descriptors.is_empty() {
-            return Err(Unmapped::NoDescriptor);
+        if has_any { Ok(at_ms) } else { Err(Unmapped::NoDescriptor) }
+    }
+
+    /// Reads a packed request into `event`, whose memory is reused.
+    pub(super) fn unpack(&self, at_ms: u64, packed: &mut Packed, event: &mut Event) {
+        let Event { at_ms: time, request: Request { domain, descriptors }, outside } = event;
+        *time = at_ms;
+        domain.clone_from(&self.domain);
+        outside.clear();
+        let mut len = 0;
+        for map in &self.descriptors {
+            let Some(hits) = packed.number() else { continue };
+            if len == descriptors.len() {
+                let entries = Vec::with_capacity(map.entries.len());
+                descriptors.push(Descriptor { entries, ask: Ask::Peek, limit: None });
+            }
+            map.unpack(hits, packed, &mut descriptors[len]);
+            len += 1;
         }
-        Ok(Event::new(at_ms, Request { domain: self.domain.clone(), descriptors }))
+        descriptors.truncate(len);
     }
 }
 
 impl DescriptorMap {
-    /// Returns the descriptor; `None` if a value is missing, like Envoy.
-    fn descriptor(&self, values: &Values<'_>) -> Result<Option<Descriptor>, String> {
-        let mut entries = Vec::with_capacity(self.entries.len());
-        for EntryMap { key, value, is_optional } in &self.entries {
-            match value.fill(values) {
-                Some(value) => entries.push(Entry { key: key.clone(), value: value.into_owned() }),
-                None if *is_optional => {}
-                None => return Ok(None),
-            }
-        }
-        let hits = self.hits.as_ref().and_then(|hits| hits.fill(values));
-        let ask = match hits {
-            None => Ask::Take(1),
-            Some(hits) => {
-                let ask = hits.parse().ok().and_then(Ask::take);
-                ask.ok_or_else(|| format!("{hits:?} is no number of hits"))?
-            }
+    /// Packs the descriptor, and returns whether it exists: if a value is missing, it does not, like Envoy.
+    fn pack(&self, values: &Values<'_>, packed: &mut Packed) -> Result<bool, String> {
+        let hits = match self.hits.as_ref().and_then(|hits| hits.fill(values)) {
+            None => Some(1),
+            Some(hits) => hits.parse().ok().filter(|hits| Ask::take(*hits).is_some()),
         };
-        Ok((!entries.is_empty()).then_some(Descriptor { entries, ask, limit: None }))
+        let begin = packed.end();
+        packed.push_number(hits);
+        let mut has_any = false;
+        for EntryMap { value, is_optional, .. } in &self.entries {
+            let value = value.fill(values);
+            if value.is_none() && !is_optional {
+                packed.cut(begin);
+                packed.push_number(None);
+                return Ok(false);
+            }
+            has_any |= value.is_some();
+            packed.push_text(value.as_deref());
+        }
+        if hits.is_none() {
+            let hits = self.hits.as_ref().and_then(|hits| hits.fill(values)).unwrap_or_default();
+            return Err(format!("{hits:?} is no number of hits"));
+        }
+        if !has_any {
+            packed.cut(begin);
+            packed.push_number(None);
+        }
+        Ok(has_any)
+    }
+
+    /// Reads the descriptor after its hits.
+    fn unpack(&self, hits: u64, packed: &mut Packed, Descriptor { entries, ask, limit }: &mut Descriptor) {
+        (*ask, *limit) = (Ask::take(hits).unwrap_or_default(), None);
+        let mut len = 0;
+        for map in &self.entries {
+            let Some(text) = packed.text() else { continue };
+            match entries.get_mut(len) {
+                Some(Entry { key, value }) => {
+                    key.clone_from(&map.key);
+                    value.clear();
+                    value.push_str(text);
+                }
+                None => entries.push(Entry { key: map.key.clone(), value: text.to_owned() }),
+            }
+            len += 1;
+        }
+        entries.truncate(len);
     }
 }
 
@@ -260,6 +305,7 @@ mod tests {
     use std::borrow::Cow;
 
     use super::*;
+    use crate::engine::descriptor::Override;
 
     const FILE: &str = "
 domain: shop
@@ -275,7 +321,20 @@ rate_limits:
 
     fn event(mapping: &Mapping, fields: &[(&str, &str)]) -> Result<Event, Unmapped> {
         let value = |name: &String| fields.iter().find(|(field, _)| field == name).map(|(_, value)| Cow::from(*value));
-        mapping.event(&mapping.names().iter().map(value).collect())
+        let mut packed = Packed::default();
+        let at_ms = mapping.pack(&mapping.names().iter().map(value).collect(), &mut packed)?;
+        let mut event = Event::empty();
+        mapping.unpack(at_ms, &mut packed, &mut event);
+        // Nothing of a former request is left in an event that is used again.
+        let mut used = descriptor(&[("a", "b"), ("c", "d"), ("e", "f")], Ask::Take(9));
+        used.limit = Override::parse("5/minute");
+        let request = Request { domain: "longer than the other".to_owned(), descriptors: vec![used; 3] };
+        let mut used = Event { at_ms: 9, request, outside: vec![0] };
+        let mut again = Packed::default();
+        again.append(&packed);
+        mapping.unpack(at_ms, &mut again, &mut used);
+        assert_eq!(used, event);
+        Ok(event)
     }
 
     fn descriptor(entries: &[(&str, &str)], ask: Ask) -> Descriptor {

@@ -5,7 +5,9 @@
 //! log ─▶ lines        one line after the other, or the reason why it cannot be read
 //!        format       the fields of a line: Envoy's text or JSON, CSV, or a decision log
 //!        mapping      creates a Request from the fields, as Envoy's rate_limits would
-//!        order        sorts requests that are slightly out of order, and merges several logs
+//!        packed       the part of a Request that differs from line to line, until it is decided
+//!        order        sorts requests that are slightly out of order
+//!        source       merges several logs
 //!        evaluate     decides each request as the service would, and counts the results
 //! report ◀─ report    for people, or as JSON
 //! ```
@@ -18,6 +20,7 @@ mod format;
 mod lines;
 mod mapping;
 mod order;
+mod packed;
 mod report;
 mod source;
 mod template;
@@ -49,6 +52,11 @@ impl Event {
     /// A request whose keys are all in the log's sample.
     pub fn new(at_ms: u64, request: Request) -> Event {
         Event { at_ms, request, outside: Vec::new() }
+    }
+
+    /// An event without a request. [`Requests::read_into`] replaces it, and then reuses its memory.
+    pub fn empty() -> Event {
+        Event::new(0, Request { domain: String::new(), descriptors: Vec::new() })
     }
 }
 

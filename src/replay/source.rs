@@ -12,7 +12,8 @@ use super::decisions::Joined;
 use super::format::{self, FormatError, Pattern};
 use super::lines::{Lines, Log};
 use super::mapping::{Mapping, MappingError, MappingOptions, Unmapped};
-use super::order::Order;
+use super::order::{Order, Simultaneous};
+use super::packed::Packed;
 use super::template::Values;
 use super::{Event, Format};
 
@@ -108,9 +109,18 @@ pub struct Requests {
 struct Source {
     name: PathBuf,
     rows: Rows,
-    order: Order,
-    ready: VecDeque<Event>,
+    order: Order<Events>,
+    ready: VecDeque<Simultaneous<Events>>,
+    /// The request of the last line, if the line has been mapped.
+    mapped: Packed,
     is_done: bool,
+}
+
+/// Events of a log that wait for their turn. Those of a decision log are whole, all others are packed.
+#[derive(Debug, Default)]
+struct Events {
+    packed: Packed,
+    whole: VecDeque<Event>,
 }
 
 /// The lines of a log by format.
@@ -135,6 +145,8 @@ struct Csv {
 /// The content of one row.
 enum Row {
     Event(Event),
+    /// The row has a request at this time, which was packed.
+    Mapped(u64),
     /// The row belongs to a request that is not complete yet.
     Part,
     Unmapped(Unmapped),
@@ -162,10 +174,19 @@ impl Requests {
     /// # Errors
     /// Fails if reading fails, or at an unreadable line if all lines must be readable.
     pub fn next_event(&mut self) -> Result<Option<Event>, ReadError> {
-        let Some(Reverse((_, index))) = self.heads.pop() else { return Ok(None) };
-        let event = self.sources[index].ready.pop_front();
+        let mut event = Event::empty();
+        Ok(self.read_into(&mut event)?.then_some(event))
+    }
+
+    /// Reads the next request into `event`, whose memory is reused. Returns `false` at the end.
+    ///
+    /// # Errors
+    /// As [`Requests::next_event`].
+    pub fn read_into(&mut self, event: &mut Event) -> Result<bool, ReadError> {
+        let Some(Reverse((_, index))) = self.heads.pop() else { return Ok(false) };
+        self.sources[index].take(event);
         self.refill(index)?;
-        Ok(event)
+        Ok(true)
     }
 
     /// Returns the counts so far.
@@ -189,8 +210,14 @@ impl Requests {
         let source = &mut self.sources[index];
         while source.ready.is_empty() && !source.is_done {
             let io = |error| ReadError::Io { log: source.name.clone(), error };
-            match source.rows.next().map_err(io)? {
-                Row::Event(event) => source.order.push(event, &mut source.ready),
+            source.mapped.clear();
+            match source.rows.next(&mut source.mapped).map_err(io)? {
+                Row::Event(event) => {
+                    source.order.push(event.at_ms, |events| events.whole.push_back(event), &mut source.ready);
+                }
+                Row::Mapped(at_ms) => {
+                    source.order.push(at_ms, |events| events.packed.append(&source.mapped), &mut source.ready);
+                }
                 Row::Part => {}
                 Row::Unmapped(Unmapped::NoDescriptor) => self.read.without_descriptor += 1,
                 Row::Unmapped(Unmapped::Wrong(why)) => {
@@ -209,8 +236,8 @@ impl Requests {
                 }
             }
         }
-        if let Some(event) = source.ready.front() {
-            self.heads.push(Reverse((event.at_ms, index)));
+        if let Some(first) = source.ready.front() {
+            self.heads.push(Reverse((first.at_ms, index)));
         }
         Ok(())
     }
@@ -242,7 +269,25 @@ impl Source {
                 Rows::Csv(Box::new(csv.map_err(of_format)?))
             }
         };
-        Ok(Source { name, rows, order: Order::new(reading.window_ms), ready: VecDeque::new(), is_done: false })
+        let (order, ready, mapped) = (Order::new(reading.window_ms), VecDeque::new(), Packed::default());
+        Ok(Source { name, rows, order, ready, mapped, is_done: false })
+    }
+
+    /// Moves the next event that is ready into `event`.
+    fn take(&mut self, event: &mut Event) {
+        let Some(first) = self.ready.front_mut() else { return };
+        match (first.events.whole.pop_front(), self.rows.mapping()) {
+            (Some(whole), _) => *event = Event { at_ms: first.at_ms, ..whole },
+            (None, Some(mapping)) => mapping.unpack(first.at_ms, &mut first.events.packed, event),
+            (None, None) => {}
+        }
+        first.len -= 1;
+        if first.len == 0
+            && let Some(Simultaneous { mut events, .. }) = self.ready.pop_front()
+        {
+            events.packed.clear();
+            self.order.recycle(events);
+        }
     }
 }
 
@@ -260,7 +305,7 @@ impl Csv {
         Ok(Ok(Csv { reader, record: StringRecord::new(), count: 0, columns, mapping }))
     }
 
-    fn next(&mut self) -> io::Result<Row> {
+    fn next(&mut self, packed: &mut Packed) -> io::Result<Row> {
         let read = self.reader.read_record(&mut self.record);
         self.count += u64::from(!matches!(read, Ok(false)));
         match read {
@@ -271,7 +316,7 @@ impl Csv {
         }
         let value = |column: &Option<usize>| format::present(self.record.get((*column)?)?);
         let values: Values<'_> = self.columns.iter().map(value).collect();
-        Ok(Row::of_event(self.mapping.event(&values).map(Some)))
+        Ok(Row::of_mapped(self.mapping.pack(&values, packed)))
     }
 }
 
@@ -294,44 +339,57 @@ impl Rows {
         }
     }
 
-    fn next(&mut self) -> io::Result<Row> {
+    /// Returns the mapping of the rows; decision logs have none.
+    fn mapping(&self) -> Option<&Mapping> {
         match self {
-            Rows::Csv(csv) => csv.next(),
+            Rows::Text(.., mapping) | Rows::Json(_, mapping) => Some(mapping),
+            Rows::Csv(csv) => Some(&csv.mapping),
+            Rows::Decisions(..) | Rows::Empty => None,
+        }
+    }
+
+    /// Returns the next row. A mapped row is appended to `packed`.
+    fn next(&mut self, packed: &mut Packed) -> io::Result<Row> {
+        match self {
+            Rows::Csv(csv) => csv.next(packed),
             Rows::Empty => Ok(Row::End),
             Rows::Text(lines, pattern, mapping) => lines.next().map(|line| {
                 Row::of_line(line, |line| {
                     let values = pattern.values(line);
-                    let values = values.ok_or_else(|| Unmapped::Wrong("is not as the format says".to_owned()))?;
-                    mapping.event(&values).map(Some)
+                    let values = values.ok_or_else(|| Unmapped::Wrong("is not as the format says".to_owned()));
+                    Row::of_mapped(values.and_then(|values| mapping.pack(&values, packed)))
                 })
             }),
             Rows::Json(lines, mapping) => lines.next().map(|line| {
                 Row::of_line(line, |line| {
                     let values = format::json_values(line, mapping.names());
-                    let values = values.map_err(|error| Unmapped::Wrong(format!("is no JSON object: {error}")))?;
-                    mapping.event(&values).map(Some)
+                    let values = values.map_err(|error| Unmapped::Wrong(format!("is no JSON object: {error}")));
+                    Row::of_mapped(values.and_then(|values| mapping.pack(&values, packed)))
                 })
             }),
             Rows::Decisions(lines, joined) => Ok(match lines.next()? {
                 None => joined.finish().map_or(Row::End, Row::Event),
-                line => Row::of_line(line, |line| joined.push(line).map_err(Unmapped::Wrong)),
+                line => Row::of_line(line, |line| match joined.push(line) {
+                    Ok(event) => event.map_or(Row::Part, Row::Event),
+                    Err(why) => Row::Unmapped(Unmapped::Wrong(why)),
+                }),
             }),
         }
     }
 }
 
 impl Row {
-    /// Reads a line with `read`, which returns an event, or `None` for a part of one.
-    fn of_line(
-        line: Option<Result<&str, &'static str>>,
-        read: impl FnOnce(&str) -> Result<Option<Event>, Unmapped>,
-    ) -> Row {
-        let Some(line) = line else { return Row::End };
-        Row::of_event(line.map_err(|why| Unmapped::Wrong(why.to_owned())).and_then(read))
+    /// Reads a line with `read`.
+    fn of_line(line: Option<Result<&str, &'static str>>, read: impl FnOnce(&str) -> Row) -> Row {
+        match line {
+            None => Row::End,
+            Some(Ok(line)) => read(line),
+            Some(Err(why)) => Row::Unmapped(Unmapped::Wrong(why.to_owned())),
+        }
     }
 
-    fn of_event(event: Result<Option<Event>, Unmapped>) -> Row {
-        event.map_or_else(Row::Unmapped, |event| event.map_or(Row::Part, Row::Event))
+    fn of_mapped(packed: Result<u64, Unmapped>) -> Row {
+        packed.map_or_else(Row::Unmapped, Row::Mapped)
     }
 }
 
