@@ -1,14 +1,16 @@
 //! The evaluator: decides each request of a stream as the service would.
 
+use smallvec::SmallVec;
+
 use crate::engine::adjustment::InForce;
 use crate::engine::algorithm::Limit;
-use crate::engine::asked::{Asked, Source};
-use crate::engine::check::StoreError;
+use crate::engine::asked::Source;
+use crate::engine::check::{Key, StoreError, Verdicts, group};
 use crate::engine::clock::GivenClock;
 use crate::engine::decision::Decision;
 use crate::engine::plan::{MAX_WORK, Plan, PlanOptions};
 use crate::engine::rules::Rules;
-use crate::store::memory::MemoryStore;
+use crate::store::memory::{MemoryStore, Name};
 
 use super::Arrival;
 
@@ -92,18 +94,31 @@ impl Evaluator {
     /// # Errors
     /// If there is no memory for its counters.
     pub fn decide<'a>(&self, rules: &RuleSet<'a>, arrival: Arrival<'a>) -> Result<Option<Decision<'a>>, StoreError> {
-        rules.plan(arrival).map(|plan| self.conclude(plan, arrival.at_ms)).transpose()
+        let Some(plan) = rules.plan(arrival) else { return Ok(None) };
+        let names: SmallVec<[Name; 8]> = self.names(&plan).collect();
+        self.conclude(plan, &names, arrival.at_ms).map(Some)
     }
 
-    /// Decides a planned request that came at this time.
-    pub(super) fn conclude<'a>(&self, plan: Plan<'a>, at_ms: u64) -> Result<Decision<'a>, StoreError> {
+    /// Returns the names of a plan's counters in the store.
+    pub(super) fn names(&self, plan: &Plan<'_>) -> impl Iterator<Item = Name> {
+        group::keys(plan.asked()).map(|key| self.store.name(key))
+    }
+
+    /// Returns the name of a counter in the store.
+    pub(super) fn name(&self, key: &Key) -> Name {
+        self.store.name(key)
+    }
+
+    /// Decides a planned request that came at this time. `names` are those of its counters.
+    pub(super) fn conclude<'a>(&self, plan: Plan<'a>, names: &[Name], at_ms: u64) -> Result<Decision<'a>, StoreError> {
         self.clock.set(at_ms);
-        let verdicts = if plan.asked().is_empty() { Default::default() } else { self.store.decide(plan.asked())? };
+        let is_asked = !plan.asked().is_empty();
+        let verdicts = if is_asked { self.store.decide_named(plan.asked(), names)? } else { Verdicts::default() };
         Ok(plan.conclude(&verdicts))
     }
 
-    /// Fetches the counters of these limits into the processor's caches, without effect on decisions.
-    pub(super) fn fetch<'p, 'a: 'p>(&mut self, asked: impl Iterator<Item = &'p Asked<'a>>) {
-        self.store.fetch(asked.map(|asked| &asked.check.key));
+    /// Fetches these counters into the processor's caches, without effect on decisions.
+    pub(super) fn fetch(&mut self, names: &[Name]) {
+        self.store.fetch(names);
     }
 }

@@ -1,16 +1,20 @@
 //! Runs: evaluate rules, and count the decisions of each limit.
 
-use super::tally::{KeyHash, Room, Tally};
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::tally::{Room, Tally};
 use super::{Arrival, Evaluator, OldLimit, RuleSet};
 use crate::engine::algorithm::Limit;
 use crate::engine::asked::Source;
 use crate::engine::check::StoreError;
-use crate::engine::decision::{Decision, Limited};
+use crate::engine::decision::{Answer, Decision, Limited};
 use crate::engine::descriptor::{Entry, Request};
 use crate::engine::plan::Plan;
 use crate::engine::rules::{Allowance, RuleLimit};
 use crate::observe::redaction::Values;
-use crate::store::memory;
+use crate::store::memory::{self, Name};
 
 /// Number of requests that are planned ahead, so that their counters and tallies are fetched from memory together.
 const AHEAD: usize = 32;
@@ -40,7 +44,7 @@ pub struct Run<'r> {
     /// Counts by the limits' IDs.
     pub(super) tallies: Vec<Tally>,
     /// Allowed decisions that are not in the tallies yet: ID of the limit, key and hits.
-    allowed: Vec<(usize, KeyHash, u64)>,
+    allowed: Vec<(usize, Name, u64)>,
     room: Room,
     totals: Totals,
 }
@@ -80,7 +84,9 @@ impl<'r> Run<'r> {
         'r: 'a,
     {
         let arrival = arrival.into();
-        let decision = self.decide_planned(arrival, self.rules.plan(arrival))?;
+        let plan = self.rules.plan(arrival);
+        let names: SmallVec<[Name; 8]> = plan.iter().flat_map(|plan| self.evaluator.names(plan)).collect();
+        let decision = self.decide_planned(arrival, plan, &names)?;
         self.add_allowed();
         Ok(decision)
     }
@@ -100,16 +106,23 @@ impl<'r> Run<'r> {
         'r: 'a,
     {
         let mut arrivals = arrivals.into_iter().map(Into::into);
-        let mut planned: Vec<(Arrival<'a>, Option<Plan<'a>>)> = Vec::with_capacity(AHEAD);
+        let mut planned: Vec<(Arrival<'a>, Option<Plan<'a>>, Range<usize>)> = Vec::with_capacity(AHEAD);
+        // Names of the planned requests' counters.
+        let mut names: Vec<Name> = Vec::new();
         loop {
-            let next = arrivals.by_ref().take(AHEAD);
-            planned.extend(next.map(|arrival| (arrival, self.rules.plan(arrival))));
+            names.clear();
+            for arrival in arrivals.by_ref().take(AHEAD) {
+                let plan = self.rules.plan(arrival);
+                let begin = names.len();
+                names.extend(plan.iter().flat_map(|plan| self.evaluator.names(plan)));
+                planned.push((arrival, plan, begin..names.len()));
+            }
             if planned.is_empty() {
                 return Ok(());
             }
-            self.evaluator.fetch(planned.iter().flat_map(|(_, plan)| plan).flat_map(Plan::asked));
-            for (arrival, plan) in planned.drain(..) {
-                visit(arrival, self.decide_planned(arrival, plan)?)?;
+            self.evaluator.fetch(&names);
+            for (arrival, plan, own) in planned.drain(..) {
+                visit(arrival, self.decide_planned(arrival, plan, &names[own])?)?;
             }
             self.add_allowed();
         }
@@ -119,6 +132,7 @@ impl<'r> Run<'r> {
         &mut self,
         arrival: Arrival<'a>,
         plan: Option<Plan<'a>>,
+        names: &[Name],
     ) -> Result<Option<Decision<'a>>, StoreError> {
         let at_ms = arrival.at_ms;
         let first = self.totals.between_ms.map_or(at_ms, |(first, _)| first);
@@ -128,8 +142,8 @@ impl<'r> Run<'r> {
             self.totals.invalid += 1;
             return Ok(None);
         };
-        let decision = self.evaluator.conclude(plan, at_ms)?;
-        self.count(&decision, arrival);
+        let decision = self.evaluator.conclude(plan, names, at_ms)?;
+        self.count(&decision, names, arrival);
         Ok(Some(decision))
     }
 
@@ -163,21 +177,32 @@ impl<'r> Run<'r> {
         Some((self.rules.share(whole), whole))
     }
 
-    fn count(&mut self, decision: &Decision<'_>, arrival: Arrival<'_>) {
+    /// Counts a decision. `names` are those of the counters that the store was asked about.
+    fn count(&mut self, decision: &Decision<'_>, names: &[Name], arrival: Arrival<'_>) {
         let Decision { over_limit, only_shadow, limits, delay, .. } = decision;
         self.totals.denied += u64::from(*over_limit);
         self.totals.would_be_denied += u64::from(*only_shadow);
         self.totals.delayed += u64::from(!delay.is_zero());
         self.totals.unlimited += u64::from(limits.is_empty());
-        for limited in limits.iter().filter(|limited| arrival.is_sampled(limited.asked.check.descriptor)) {
-            let Source::Rule(_, limit) = limited.asked.source else { continue };
+        let mut names = names.iter();
+        for limited in limits {
             let check = &limited.asked.check;
-            let counted = (KeyHash::of(&check.key), check.ask.taken());
+            let is_asked = !matches!(limited.answer, Answer::Exempt | Answer::Blocked);
+            let own = if is_asked { names.next().copied() } else { None };
+            if is_asked && check.penalized().is_some() {
+                names.next();
+            }
+            if !arrival.is_sampled(check.descriptor) {
+                continue;
+            }
+            let Source::Rule(_, limit) = limited.asked.source else { continue };
+            let key = own.unwrap_or_else(|| self.evaluator.name(&check.key));
+            let hits = check.ask.taken();
             if limited.over() {
                 let name = || name(limited, arrival.request, &self.options.values).into();
-                self.tallies[limit.id].deny(arrival.at_ms, counted, &mut self.room, name);
+                self.tallies[limit.id].deny(arrival.at_ms, (key, hits), &mut self.room, name);
             } else {
-                self.allowed.push((limit.id, counted.0, counted.1));
+                self.allowed.push((limit.id, key, hits));
             }
         }
     }

@@ -7,6 +7,7 @@ use hashbrown::hash_map::Entry;
 use siphasher::sip128::{Hasher128 as _, SipHasher13};
 
 use crate::engine::check::Key;
+use crate::store::memory::Name;
 
 /// The most keys in total that are told apart. Decisions for further keys are counted only in the sums.
 const MOST_KEYS: usize = 1 << 24;
@@ -24,9 +25,9 @@ pub(super) struct Tally {
     /// The minute with the most denials, the earliest if there are several.
     pub(super) worst_minute: Minute,
     minute: Minute,
-    keys: HashMap<KeyHash, KeyTally>,
+    keys: HashMap<Name, KeyTally>,
     /// Display names of the keys with a denial.
-    names: HashMap<KeyHash, Box<str>>,
+    names: HashMap<Name, Box<str>>,
 }
 
 /// The denials within a minute.
@@ -84,7 +85,7 @@ impl Room {
 
 impl Tally {
     /// Adds an allowed decision.
-    pub(super) fn allow(&mut self, key: KeyHash, hits: u64, room: &mut Room) {
+    pub(super) fn allow(&mut self, key: Name, hits: u64, room: &mut Room) {
         self.decisions += 1;
         self.add(key, hits, room);
     }
@@ -93,7 +94,7 @@ impl Tally {
     pub(super) fn deny(
         &mut self,
         at_ms: u64,
-        (key, hits): (KeyHash, u64),
+        (key, hits): (Name, u64),
         room: &mut Room,
         name: impl FnOnce() -> Box<str>,
     ) {
@@ -117,7 +118,7 @@ impl Tally {
     }
 
     /// Adds a decision to its key; `None` if there is no room for the key.
-    fn add(&mut self, key: KeyHash, hits: u64, room: &mut Room) -> Option<&mut KeyTally> {
+    fn add(&mut self, key: Name, hits: u64, room: &mut Room) -> Option<&mut KeyTally> {
         let tally = match self.keys.entry(key) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(new) if room.take() => new.insert(KeyTally::default()),

@@ -11,6 +11,7 @@
 //! used up, just when an attacker invents keys.
 
 mod available;
+mod dues;
 mod shard;
 mod usage;
 
@@ -33,9 +34,10 @@ use crate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
 use crate::engine::clock::Clock;
 use crate::engine::usage::Added;
 use crate::engine::usage::page::{Page, Scope};
-use shard::{COUNTER_BYTES, Name, PAGE_BYTES, Shard, Swept};
+use shard::{COUNTER_BYTES, PAGE_BYTES, Shard, Swept};
 use usage::Pages;
 
+pub use shard::Name;
 pub use usage::MemoryPages;
 
 /// Number of shards: enough that cores seldom wait for the same lock.
@@ -132,11 +134,24 @@ impl<C: Clock> MemoryStore<C> {
     pub fn decide<K: Borrow<Check>>(&self, checks: &[K]) -> Result<Verdicts, StoreError> {
         if let [check] = checks
             && check.borrow().counters() == 1
-            && (check.borrow().recorded.is_none() || self.usage.is_none())
         {
-            return Ok(smallvec![Some(self.decide_alone(check.borrow())?)]);
+            return self.decide_named(checks, &[self.name(&check.borrow().key)]);
         }
         let names: SmallVec<[Name; 8]> = group::keys(checks).map(|key| self.name(key)).collect();
+        self.decide_named(checks, &names)
+    }
+
+    /// Decides like [`MemoryStore::decide`]. `names` are [`MemoryStore::name`] of the group's counters, in the order of
+    /// [`group::keys`].
+    ///
+    /// # Errors
+    /// As [`MemoryStore::decide`].
+    pub fn decide_named<K: Borrow<Check>>(&self, checks: &[K], names: &[Name]) -> Result<Verdicts, StoreError> {
+        if let ([check], [name]) = (checks, names)
+            && (check.borrow().recorded.is_none() || self.usage.is_none())
+        {
+            return Ok(smallvec![Some(self.decide_alone(check.borrow(), *name)?)]);
+        }
         let mut shards: SmallVec<[usize; 8]> = names.iter().map(|name| shard_of(*name)).collect();
         shards.sort_unstable();
         shards.dedup();
@@ -171,17 +186,20 @@ impl<C: Clock> MemoryStore<C> {
     /// Fetches these counters into the processor's caches, without effect on decisions. The owner of a store with many
     /// counters calls this before it decides several requests: the processor then waits for the memory of all of them
     /// together.
-    pub fn fetch<'k>(&mut self, keys: impl Iterator<Item = &'k Key>) {
-        let names: SmallVec<[Name; 64]> = keys.map(|key| self.name(key)).collect();
+    pub fn fetch(&mut self, names: &[Name]) {
+        let now = self.clock.now();
         // No lock is needed, and an instruction that locks would keep the processor from looking ahead.
-        let found = names.iter().filter(|name| self.shards[shard_of(**name)].get_mut().find(**name).is_some());
-        // The count keeps the compiler from removing the look-ups.
-        black_box(found.count());
+        let times = names.iter().map(|name| {
+            let shard = self.shards[shard_of(*name)].get_mut();
+            let found = shard.find(*name).map_or(0, |place| shard.at(place).expires_at());
+            found ^ shard.next_due(now).unwrap_or(0)
+        });
+        // The value keeps the compiler from removing the look-ups.
+        black_box(times.fold(0, |all, time| all ^ time));
     }
 
-    /// Decides a check of one counter: one name, one lock, one look-up.
-    fn decide_alone(&self, check: &Check) -> Result<CheckVerdict, StoreError> {
-        let name = self.name(&check.key);
+    /// Decides a check of one counter: one lock, one look-up.
+    fn decide_alone(&self, check: &Check, name: Name) -> Result<CheckVerdict, StoreError> {
         let mut shard = self.shards[shard_of(name)].lock();
         let now = self.clock.now();
         let mut sums = Sums::default();
@@ -315,7 +333,8 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    fn name(&self, key: &Key) -> Name {
+    /// Returns the hash that this store has in place of a counter's name. Collisions are practically impossible.
+    pub fn name(&self, key: &Key) -> Name {
         let mut hasher = SipHasher13::new_with_key(&self.hash_key);
         hasher.write(key.as_str().as_bytes());
         let Hash128 { h1, h2 } = hasher.finish128();

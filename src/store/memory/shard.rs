@@ -9,11 +9,10 @@
 //! which was used before, is copied when it is full, into one with nearly twice the room, and the old list stays with
 //! the allocator. An emptied page becomes a spare: under a steady turnover of counters no page is allocated or freed.
 
-use std::collections::BTreeSet;
-
 use hashbrown::HashTable;
 
 use super::Sums;
+use super::dues::{Due, Dues};
 use crate::engine::algorithm::{Change, Effect, State};
 
 /// Size of a page in bytes.
@@ -33,24 +32,7 @@ pub(super) struct Shard {
     /// The smallest number of spares since [`Shard::unneeded`].
     fewest_spares: usize,
     /// The times when counters are due.
-    dues: BTreeSet<Due>,
-}
-
-/// The time when the counter at a place is due, in steps of [`DUE_MS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Due {
-    step: u32,
-    place: u32,
-}
-
-/// About a second: the longest time that an expired counter is kept after it could be removed.
-const DUE_MS: u64 = 1 << 10;
-
-impl Due {
-    /// Returns the first step that lies entirely after this time.
-    fn step(expires_at: u64) -> u32 {
-        u32::try_from(expires_at / DUE_MS + 1).unwrap_or(u32::MAX)
-    }
+    dues: Dues,
 }
 
 /// The result of a sweep.
@@ -72,8 +54,8 @@ pub(super) struct Entry {
 }
 
 /// The hash of a counter's name: 128 bits under a secret key, in place of the name itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Name {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
     /// Chooses the shard.
     pub(super) high: u64,
     /// Chooses the place in the shard.
@@ -85,8 +67,8 @@ pub(super) struct Counter {
     pub(super) state: State,
     /// In milliseconds since the epoch.
     expires_at: u64,
-    /// The step when the counter is due.
-    due: u32,
+    /// When the counter is due.
+    due: Due,
 }
 
 impl Counter {
@@ -94,6 +76,11 @@ impl Counter {
     fn alter(&mut self, change: Change, expires_at: u64) {
         self.state.alter(change);
         self.expires_at = expires_at;
+    }
+
+    /// Returns when the counter expires, in milliseconds since the epoch.
+    pub(super) fn expires_at(&self) -> u64 {
+        self.expires_at
     }
 
     /// Returns the approximate total size in bytes.
@@ -122,15 +109,14 @@ impl Shard {
     }
 
     /// Adds a counter with a name that has none yet.
-    fn add(&mut self, name: Name, state: State, expires_at: u64) {
+    fn add(&mut self, name: Name, state: State, expires_at: u64, now: u64) {
         let place = u32::try_from(self.len()).expect("no machine has the memory for 2^32 counters in each shard");
         if self.pages.last().is_none_or(|page| page.len() == PAGE) {
             let page = self.spares.pop().unwrap_or_else(|| Vec::with_capacity(PAGE));
             self.fewest_spares = self.fewest_spares.min(self.spares.len());
             self.pages.push(page);
         }
-        let due = Due::step(expires_at);
-        self.dues.insert(Due { step: due, place });
+        let due = self.dues.add(place, expires_at, now);
         self.pages.last_mut().expect("one has room").push(Entry { name, counter: Counter { state, expires_at, due } });
         self.places.insert_unique(name.low, place, |place| entry(&self.pages, *place).name.low);
     }
@@ -139,7 +125,7 @@ impl Shard {
     fn remove(&mut self, place: usize) {
         let Entry { name, counter: Counter { due, .. } } = *entry(&self.pages, place as u32);
         let last = self.len() - 1;
-        self.dues.remove(&Due { step: due, place: place as u32 });
+        self.forget_due(due);
         let page = self.pages.last_mut().expect("there is a counter");
         let moved = page.pop().expect("no page is empty");
         if page.is_empty() {
@@ -151,9 +137,15 @@ impl Shard {
         if place < last {
             let its_place = self.places.find_mut(moved.name.low, |other| *other as usize == last);
             *its_place.expect("every counter has a place") = place as u32;
-            self.dues.remove(&Due { step: moved.counter.due, place: last as u32 });
-            self.dues.insert(Due { step: moved.counter.due, place: place as u32 });
+            self.dues.put(moved.counter.due, place as u32);
             self.pages[place / PAGE][place % PAGE] = moved;
+        }
+    }
+
+    /// Removes a counter from the index of due times.
+    fn forget_due(&mut self, due: Due) {
+        if let Some((other, its_due)) = self.dues.remove(due) {
+            self.pages[other as usize / PAGE][other as usize % PAGE].counter.due = its_due;
         }
     }
 
@@ -180,7 +172,7 @@ impl Shard {
                 sums.shrunk += before;
             }
             (None, Effect::Changed { change, expires_after_ms }) => {
-                self.add(name, State::begin(change), now + expires_after_ms);
+                self.add(name, State::begin(change), now + expires_after_ms, now);
                 sums.add(self.at(self.len() - 1).bytes());
             }
         }
@@ -190,25 +182,29 @@ impl Shard {
     /// and whether nothing more is due.
     pub(super) fn sweep(&mut self, most: usize, now: u64) -> Swept {
         let mut swept = Swept::default();
-        let step = u32::try_from(now / DUE_MS).unwrap_or(u32::MAX);
+        let step = Dues::step_of(now);
         for _ in 0..most {
-            let Some(due) = self.dues.first().copied().filter(|due| due.step <= step) else {
+            let Some(place) = self.dues.next(step) else {
                 return Swept { is_done: true, ..swept };
             };
-            let place = due.place as usize;
-            let Entry { counter, .. } = &mut self.pages[place / PAGE][place % PAGE];
+            let counter = self.at(place as usize);
             if counter.expires_at <= now {
                 swept.counters += 1;
                 swept.bytes += counter.bytes();
-                self.remove(place);
+                self.remove(place as usize);
             } else {
-                counter.due = Due::step(counter.expires_at);
-                let next = Due { step: counter.due, ..due };
-                self.dues.pop_first();
-                self.dues.insert(next);
+                let Counter { due, expires_at, .. } = *counter;
+                self.forget_due(due);
+                let due = self.dues.add(place, expires_at, now);
+                self.pages[place as usize / PAGE][place as usize % PAGE].counter.due = due;
             }
         }
         swept
+    }
+
+    /// Returns when the counter that is swept next expires, if one is due.
+    pub(super) fn next_due(&self, now: u64) -> Option<u64> {
+        self.dues.next(Dues::step_of(now)).map(|place| self.at(place as usize).expires_at)
     }
 
     /// Shrinks the table if most of it is empty, and returns the number of bytes freed.
@@ -252,10 +248,14 @@ fn entry(pages: &[Page], place: u32) -> &Entry {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::engine::algorithm::{Algorithm, Ask, Caller, Effect, Limit, Options};
+    use crate::engine::algorithm::{Algorithm, Ask, Caller, Limit, Options};
+    use crate::store::memory::dues::DUE_MS;
 
     /// Returns a shard with this many pages of counters, which expire at 1.
     fn shard(pages: usize) -> Shard {
@@ -270,7 +270,7 @@ mod tests {
             let Effect::Changed { change, .. } = limit.decide(Ask::Take(1), Caller::default(), None, 0).effect else {
                 panic!("a first hit is counted")
             };
-            shard.add(Name { high: 0, low: low as u64 }, State::begin(change), 1);
+            shard.add(Name { high: 0, low: low as u64 }, State::begin(change), 1, 0);
         }
     }
 
@@ -326,10 +326,63 @@ mod tests {
         let Effect::Changed { change, .. } = limit.decide(Ask::Take(1), Caller::default(), None, 0).effect else {
             panic!("a first hit is counted")
         };
-        shard.add(Name { high: 0, low: far }, State::begin(change), u64::MAX / 2);
+        shard.add(Name { high: 0, low: far }, State::begin(change), u64::MAX / 2, 0);
         // One more than the number of the other counters: it finds nothing to check.
         assert!(shard.sweep(far as usize + 1, DUE_MS).is_done);
         assert_eq!(shard.len(), 1);
+    }
+
+    #[test]
+    fn few_lists_hold_the_due_times_of_a_year() {
+        const YEAR_MS: u64 = 365 * 24 * 60 * 60 * 1_000;
+        let (mut dues, now) = (Dues::default(), 1_700_000_000_000);
+        for nth in 1..=10_000 {
+            let due = dues.add(nth, now + YEAR_MS / 10_000 * u64::from(nth), now);
+            assert_eq!(dues.next(Dues::step_of(now)), None, "{due:?} is in the future");
+        }
+        assert!(dues.lists() < 500, "{}", dues.lists());
+    }
+
+    proptest! {
+        /// Counters of any life are added, used again, forgotten and swept.
+        #[test]
+        fn a_counter_is_removed_within_a_step_after_it_expires_and_not_before(
+            lives in prop::collection::vec(1..4_000_000_u64, 40),
+            steps in prop::collection::vec((0..40_usize, 0..3_u8, 0..3_000_u64), 1..300),
+        ) {
+            let limit = Limit::new(Algorithm::FixedWindow, 5, Duration::from_secs(1), Options::default()).unwrap();
+            let change = || match limit.decide(Ask::Take(1), Caller::default(), None, 0).effect {
+                Effect::Changed { change, .. } => change,
+                _ => panic!("a first hit is counted"),
+            };
+            let (mut shard, mut expiries, mut now) = (Shard::default(), BTreeMap::new(), 1_700_000_000_000);
+            for (nth, kind, passed_ms) in steps {
+                now += passed_ms * passed_ms;
+                let (low, expires_after_ms) = (nth as u64, lives[nth]);
+                let name = Name { high: 0, low };
+                let effect = match kind {
+                    0 => Effect::Forgotten,
+                    _ => Effect::Changed { change: change(), expires_after_ms },
+                };
+                match kind {
+                    0 => expiries.remove(&low),
+                    _ => expiries.insert(low, now + expires_after_ms),
+                };
+                shard.apply(name, effect, now, &mut Sums::default());
+                prop_assert!(shard.sweep(usize::MAX, now).is_done);
+                expiries.retain(|low, expires_at| {
+                    let is_there = shard.find(Name { high: 0, low: *low }).is_some();
+                    assert!(is_there || *expires_at <= now, "{low} was removed too early");
+                    assert!(!is_there || *expires_at + 2 * DUE_MS > now, "{low} is still there");
+                    is_there
+                });
+                prop_assert_eq!((shard.len(), shard.dues.len()), (expiries.len(), expiries.len()));
+                let places = |page: &Page| page.iter().map(|entry| entry.counter.due).collect::<Vec<_>>();
+                for (place, due) in shard.pages.iter().flat_map(places).enumerate() {
+                    prop_assert_eq!(shard.dues.at(due), Some(place as u32));
+                }
+            }
+        }
     }
 
     #[test]
