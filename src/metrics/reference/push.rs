@@ -60,7 +60,7 @@ impl Pushed {
 }
 
 impl Metrics {
-    /// Counts the statistics of rules, and keeps removed counters until they are pushed. Called before any rule is used.
+    /// Counts the statistics of rules, and keeps removed counters until they are pushed. Called before rules are used.
     pub fn push(&self) {
         self.by_rule.push();
         if let Some(values) = &self.values {
