@@ -57,6 +57,11 @@ local function bucket(
   if state then
     at, missing, fraction, until_ = struct.unpack('<dddd', state)
     stored_missing, stored_fraction = missing, fraction
+    -- A later expiry is from a slower limit before a rule change, or damaged. It counts from the time of the state, so
+    -- that it stays where it is until a charge.
+    local farthest = at + refill + kept + REMEMBERED
+    too_far = until_ > farthest
+    until_ = math.min(until_, farthest)
     unseen = now >= until_
   end
   if not unseen and #state > 32 then
@@ -64,10 +69,6 @@ local function bucket(
   end
   if not unseen then
     time, set_back = steady(now, at, period)
-    -- The expiry is further ahead than this limit ever sets: from a slower limit before a rule change, or damaged.
-    local farthest = time + refill + kept + REMEMBERED
-    too_far = until_ > farthest
-    until_ = math.min(until_, farthest)
     if missing >= most then
       missing, fraction = most, 0
     end

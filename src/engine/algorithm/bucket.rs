@@ -100,15 +100,15 @@ pub(super) fn decide(
     let mut until = 0;
     let mut taken_back = 0;
     let mut too_far = false;
-    let unseen = state.is_none_or(|state| now >= state.until);
+    // A later expiry is from a slower limit before a rule change, or damaged. It counts from the time of the state, so
+    // that it stays where it is until a charge.
+    let expiry = |state: &State| state.until.min(state.at + refill_ms + kept_ms + REMEMBERED_MS);
+    let unseen = state.is_none_or(|state| now >= expiry(state));
     if let Some(state) = state.filter(|_| !unseen) {
         (time, set_back) = steady(now, state.at, period);
-        (missing, fraction, until) = (state.missing, state.fraction, state.until);
+        (missing, fraction, until) = (state.missing, state.fraction, expiry(state));
         taken_back = state.taken_back;
-        // The expiry is further ahead than this limit ever sets: from a slower limit before a rule change, or damaged.
-        let farthest = time + refill_ms + kept_ms + REMEMBERED_MS;
-        too_far = until > farthest;
-        until = until.min(farthest);
+        too_far = state.until > until;
         if missing >= most {
             (missing, fraction) = (most, 0);
         }
