@@ -167,7 +167,7 @@ descriptors:
         (&["costly=ann"], "the limit of 6 per year (costly) has no room for one more, 1 left, one more passes in "),
         (&["upload=a", "stream=1"], "is used up, 0 left, one more passes when a slot is released, resets in "),
         // Longer than the ban.
-        (&["banned=ann"], "banned for 1h, one more passes in 1year "),
+        (&["banned=ann"], ", one more passes in 1year "),
     ] {
         let peek = ask(&[words, &["--hits", "0"]].concat());
         assert!(peek.starts_with("one more would be LIMITED\n") && peek.contains(said), "{peek}");
