@@ -544,8 +544,8 @@ mod tests {
 
     #[test]
     fn a_scrape_holds_up_no_first_request_of_a_rule() {
-        let mut by_rule = ByRule::default();
-        by_rule.departed = Some(Arc::new(Departed::new(Exposition::default())));
+        let departed = Some(Arc::new(Departed::new(Exposition::default())));
+        let by_rule = ByRule { departed, ..ByRule::default() };
         let (by_rule, rules) = (Arc::new(by_rule), rules(&["ann", "bob"]));
         let (asked, was_asked) = std::sync::mpsc::channel();
         let scraped = Arc::clone(&by_rule);
