@@ -397,7 +397,7 @@ fn a_hundred_thousand_rules_are_shown_a_page_at_a_time() {
     page.wait_for("document.querySelectorAll('tbody tr').length === 1");
     show(&mut page, "try?", "Try a request");
     fill(&mut page, "Domain", "shop");
-    page.wait_for_text("and others");
+    page.wait_for_text("and more");
     assert_eq!(page.evaluate("document.querySelectorAll('.actions button').length"), 12);
     must_be_good(&page, &service);
 }

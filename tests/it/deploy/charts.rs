@@ -286,7 +286,7 @@ fn every_set_of_values_renders_to_what_kubernetes_takes() {
 #[ignore = "needs Helm: make e2e"]
 fn values_that_cannot_be_right_are_refused_in_words() {
     for (given, said) in [
-        (&["--set", "replicaCount=1"][..], "name one source of rules"),
+        (&["--set", "replicaCount=1"][..], "set exactly one source of rules"),
         (&["--set", "rules.existingConfigMap=limits"], "without redis.url each instance counts on its own"),
         (&["--set", "rules.existingConfigMap=limits", "--set", "redis.url=r:6379", "--set", "redis.uri=r:6379"], "uri"),
         (

@@ -152,7 +152,9 @@ fn each_alert_has_its_section_and_its_case() {
 }
 
 /// Metrics that a quiet service does not have or has no data for, so queries of them can be empty.
-const QUIET: [(&str, &str); 10] = [
+const QUIET: [(&str, &str); 12] = [
+    ("tollgate_sentinels_answering_ratio", "without Sentinels"),
+    ("tollgate_admin_requests_total", "without the admin API"),
     ("tollgate_candidate_", "without candidate rules"),
     ("tollgate_tls_certificate_expiry_timestamp_seconds", "without TLS"),
     ("tollgate_xds_", "without a management server"),
