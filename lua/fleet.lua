@@ -1,5 +1,5 @@
--- Stores the heartbeat of each Tollgate instance, and returns those of all instances if the list has changed. Silent
--- instances expire.
+-- Stores the heartbeat of each Tollgate instance, and returns those of all instances if the caller may not know them:
+-- the list has changed, or an instance is late, or nobody has read the list for a period. Silent instances expire.
 --
 -- Reading all heartbeats takes time for each of them. If each instance did so at each of its own heartbeats, the cost
 -- would grow with the square of their number. So the list has a version, and one instance in each period looks for
@@ -7,13 +7,13 @@
 --
 -- KEYS[1]  a hash: the ID of each instance -> the time of its last heartbeat (ms since the epoch), a space, its text;
 --          and the empty ID -> the version of the list, the time when somebody last read all, the number of late ones
--- ARGV[1]  the command: beat, leave, or again for a heartbeat whose text differs from the last in durations only
+-- ARGV[1]  the command: beat or leave
 -- ARGV[2]  the ID of the calling instance
 -- ARGV[3]  how long a silent instance stays in the list (ms)
 -- ARGV[4]  the most instances
 -- ARGV[5]  the period of heartbeats (ms)
 -- ARGV[6]  the version of the list that the instance knows, 0 for none
--- ARGV[7]  the text of the heartbeat
+-- ARGV[7]  the text of the heartbeat: JSON, whose durations have names that end in _ms
 -- reply    the time, the outcome (done, full, or unchanged without a list), the version, and each ID followed by its
 --          stored value
 local replicas, command, id = KEYS[1], ARGV[1], ARGV[2]
@@ -39,14 +39,24 @@ local function keep(late)
   redis.call('PEXPIRE', replicas, ttl)
 end
 
+-- Whether the text differs from the stored one, ignoring durations. The caller cannot know: a reply may be lost, and so
+-- may a stored heartbeat in a failover.
+local function without_durations(text)
+  return (string.gsub(text, '("[a-z_]+_ms":)%d+', '%1'))
+end
+local function is_news()
+  return not own or without_durations(string.match(own, '^%d+ (.*)$') or '') ~= without_durations(ARGV[7])
+end
+
 local kept = string.format('%.0f %s', now, ARGV[7] or '')
 local is_recent = read_at and read_at <= now and now < read_at + period
-if is_recent and known == version and own and command ~= 'leave' then
-  if command == 'beat' then
+-- While an instance is late, its age is of interest.
+if is_recent and known == version and late_before == 0 and own and command ~= 'leave' then
+  if is_news() then
     note_change()
   end
   redis.call('HSET', replicas, id, kept)
-  keep(late_before)
+  keep(0)
   return {now, 'unchanged', version, {}}
 end
 
@@ -75,7 +85,8 @@ for place = 1, #all, 2 do
 end
 
 read_at = now
-if late ~= late_before then
+-- A list that the caller knows and Redis has lost may have differed.
+if late ~= late_before or known > version then
   note_change()
 end
 local outcome = 'done'
@@ -83,7 +94,7 @@ if command == 'leave' then
   redis.call('HDEL', replicas, id)
   note_change()
 elseif others < most then
-  if command == 'beat' or not own then
+  if is_news() then
     note_change()
   end
   redis.call('HSET', replicas, id, kept)

@@ -174,13 +174,17 @@ fn said(rules: &str) -> Said {
     Said { rules: Some(rules.to_owned()), state: ReplicaState::Ready, ..Said::default() }
 }
 
-/// The same of a replica that knows this version of the list, and whose state the store knows.
-async fn again(heartbeats: &RedisHeartbeats, id: &str, is_known: bool, list: u64) -> Reply {
-    heartbeats.ask(id, Command::Beat(Beat { said: &said("x"), is_known, list })).await.unwrap()
+/// A heartbeat of an instance that has these rules, and knows this version of the list.
+async fn beat_with(heartbeats: &RedisHeartbeats, id: &str, rules: &str, list: u64) -> Reply {
+    heartbeats.ask(id, Command::Beat(Beat { said: &said(rules), list })).await.unwrap()
+}
+
+async fn again(heartbeats: &RedisHeartbeats, id: &str, list: u64) -> Reply {
+    beat_with(heartbeats, id, "x", list).await
 }
 
 async fn beat(heartbeats: &RedisHeartbeats, id: &str) -> Reply {
-    again(heartbeats, id, false, 0).await
+    again(heartbeats, id, 0).await
 }
 
 fn listed(reply: &Reply) -> &[Heartbeat] {
@@ -234,25 +238,76 @@ async fn the_list_is_read_where_it_has_changed_and_not_at_each_heartbeat() {
     let first = beat(&heartbeats, "a").await;
     let second = beat(&heartbeats, "b").await;
     assert!(second.list > first.list);
-    let reply = again(&heartbeats, "a", true, first.list).await;
+    let reply = again(&heartbeats, "a", first.list).await;
     assert_eq!((ids(&reply), reply.list), (vec!["a", "b"], second.list));
     redis.forget_calls();
-    for id in ["a", "b", "a", "b"] {
-        let reply = again(&heartbeats, id, true, second.list).await;
+    for (uptime_ms, id) in ["a", "b", "a", "b"].into_iter().enumerate() {
+        let aged = Said { uptime_ms: uptime_ms as u64, ..said("x") };
+        let reply = heartbeats.ask(id, Command::Beat(Beat { said: &aged, list: second.list })).await.unwrap();
         assert_eq!((reply.replicas, reply.list), (None, second.list));
     }
     assert_eq!(redis.calls_of("hgetall"), 0);
     // News is for the others.
-    let reply = again(&heartbeats, "b", false, second.list).await;
+    let reply = beat_with(&heartbeats, "b", "y", second.list).await;
     assert!(reply.replicas.is_none() && reply.list > second.list);
-    assert_eq!(ids(&again(&heartbeats, "a", true, second.list).await), ["a", "b"]);
+    assert_eq!(ids(&again(&heartbeats, "a", second.list).await), ["a", "b"]);
     let list = beat(&heartbeats, "c").await.list;
     heartbeats.ask("b", Command::Leave).await.unwrap();
-    let reply = again(&heartbeats, "a", true, list).await;
+    let reply = again(&heartbeats, "a", list).await;
     assert_eq!(ids(&reply), ["a", "c"]);
     redis.command::<()>("DEL {|replicas}|heard").await;
-    let lost = again(&heartbeats, "a", true, reply.list).await;
+    let lost = again(&heartbeats, "a", reply.list).await;
     assert!(ids(&lost) == ["a"] && lost.list > reply.list, "{lost:?}");
+}
+
+#[tokio::test]
+async fn others_read_a_state_that_changed_back_after_a_lost_reply_or_differs_after_a_failover() {
+    let redis = Redis::start();
+    let heartbeats = heartbeats(&redis);
+    let rules_of = |reply: &Reply, id: &str| {
+        let found = listed(reply).iter().find(|one| one.id == id).unwrap();
+        found.said.clone().unwrap().rules.unwrap()
+    };
+    beat(&heartbeats, "a").await;
+    let known = beat(&heartbeats, "b").await.list;
+    // The reply is lost: so is the version.
+    beat_with(&heartbeats, "b", "y", known).await;
+    let read = again(&heartbeats, "a", known).await;
+    assert_eq!(rules_of(&read, "b"), "y");
+    again(&heartbeats, "b", known).await;
+    assert_eq!(rules_of(&again(&heartbeats, "a", read.list).await, "b"), "x");
+
+    // A replica of Redis that has not seen the last change is promoted.
+    let before: Vec<String> = redis.command("HGETALL {|replicas}|heard").await;
+    let known = again(&heartbeats, "b", 0).await.list;
+    let changed = beat_with(&heartbeats, "b", "y", known).await;
+    let mut restore = cmd("HSET");
+    restore.arg("{|replicas}|heard").arg(&before);
+    restore.exec_async(&mut redis.connection().await).await.unwrap();
+    let read = again(&heartbeats, "a", known).await;
+    assert!(read.replicas.is_none_or(|all| all.len() == 2));
+    let reply = beat_with(&heartbeats, "b", "y", changed.list).await;
+    assert!(reply.list > changed.list, "{} is new to all", reply.list);
+    assert_eq!(rules_of(&again(&heartbeats, "a", read.list).await, "b"), "y");
+}
+
+#[tokio::test]
+async fn while_an_instance_is_late_all_see_its_age() {
+    let redis = Redis::start();
+    let heartbeats = heartbeats(&redis);
+    beat(&heartbeats, "a").await;
+    let (seconds, _): (u64, u64) = redis.command("TIME").await;
+    let mut set = cmd("HSET");
+    let heard = (seconds - TTL.as_secs() * 2 / 3) * 1_000;
+    set.arg("{|replicas}|heard").arg("late").arg(format!("{heard} {{}}"));
+    set.exec_async(&mut redis.connection().await).await.unwrap();
+    let mut list = beat(&heartbeats, "b").await.list;
+    for id in ["a", "b", "a"] {
+        let reply = again(&heartbeats, id, list).await;
+        let late = listed(&reply).iter().find(|one| one.id == "late").unwrap();
+        assert!(late.heard_ms >= TTL.as_millis() as u64 / 2, "{late:?}");
+        list = reply.list;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

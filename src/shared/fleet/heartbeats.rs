@@ -70,8 +70,6 @@ pub enum Command<'c> {
 pub struct Beat<'c> {
     /// The state.
     pub said: &'c Said,
-    /// Whether the store knows this state, except for its durations.
-    pub is_known: bool,
     /// The version of the list that this instance knows; 0 for none.
     pub list: u64,
 }
@@ -90,8 +88,8 @@ pub struct Heartbeat {
 /// The instances in the store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// All instances, including the one that asks; `None` if the known list has not changed. None of those in it was
-    /// silent for long then.
+    /// All instances, including the one that asks if it is listed; `None` if the known list has not changed, all others
+    /// in it were heard recently, and somebody has read all within a period.
     pub replicas: Option<Vec<Heartbeat>>,
     /// The version of the list.
     pub list: u64,

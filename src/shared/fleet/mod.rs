@@ -1,5 +1,6 @@
-//! The instances that share a store. Each publishes its state every [`PERIOD`] and whenever the state changes, and
-//! reads the state of the others. One call does both, from a separate task: no decision waits for it or depends on it.
+//! The instances that share a store. Each publishes its state every [`PERIOD`] and whenever the state changes. The
+//! reply has the states of the others if they may have changed. One call does both, from a separate task: no decision
+//! waits for it or depends on it.
 //!
 //! While the store does not answer, the known instances are listed for as long as if they were silent.
 
@@ -115,18 +116,14 @@ impl<S: Store> Fleet<S> {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut last: Option<(Said, Instant)> = None;
-        // The state that the store knows.
-        let mut known: Option<Said> = None;
         loop {
             ticks.tick().await;
             let said = self.said();
             let is_due = last.as_ref().is_none_or(|(before, at)| at.elapsed() >= PERIOD || differs(before, &said));
             if is_due {
-                last = Some((said.clone(), Instant::now()));
-                let is_known = known.as_ref().is_some_and(|known| !differs(known, &said));
-                if self.beat(&said, is_known).await {
-                    known = Some(said);
-                }
+                let at = Instant::now();
+                self.beat(&said).await;
+                last = Some((said, at));
             }
         }
     }
@@ -172,16 +169,15 @@ impl<S: Store> Fleet<S> {
         }
     }
 
-    /// Publishes this state. Returns whether the store has it.
-    async fn beat(&self, said: &Said, is_known: bool) -> bool {
+    /// Publishes this state.
+    async fn beat(&self, said: &Said) {
         let has_left = self.asking.lock().await;
         if *has_left {
-            return false;
+            return;
         }
         let list = self.known.lock().heard.as_ref().map_or(0, |heard| heard.list);
-        let reply = self.store.ask(&self.id, Command::Beat(Beat { said, is_known, list })).await;
+        let reply = self.store.ask(&self.id, Command::Beat(Beat { said, list })).await;
         drop(has_left);
-        let has_state = reply.is_ok();
         self.take(reply);
         let report = self.report();
         self.metrics.set_replicas(ReplicaCounts {
@@ -190,7 +186,6 @@ impl<S: Store> Fleet<S> {
                 .count(|line| line.rules.is_some() && line.version == said.version && line.rules != said.rules),
             unknown: report.count(|line| line.rules.is_none() || line.version != said.version),
         });
-        has_state
     }
 
     fn take(&self, reply: Result<Reply, StoreError>) {

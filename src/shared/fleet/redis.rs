@@ -22,14 +22,13 @@ impl RedisHeartbeats {
         RedisHeartbeats { exchange: Exchange::new(route, SOURCE, ("replicas", &["heard"])) }
     }
 
-    /// Executes a command of the instance with this ID, and returns all instances.
+    /// Executes a command of the instance with this ID, and returns all instances if the known list may be out of date.
     ///
     /// # Errors
     /// If Redis does not answer within the timeout of the configuration, or rejects the command.
     pub async fn ask(&self, id: &str, command: Command<'_>) -> Result<Reply, StoreError> {
         let mut call = self.exchange.call();
         let (name, list) = match command {
-            Command::Beat(Beat { is_known: true, list, .. }) => ("again", list),
             Command::Beat(Beat { list, .. }) => ("beat", list),
             Command::Leave => ("leave", 0),
         };

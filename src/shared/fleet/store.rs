@@ -13,7 +13,7 @@ pub enum HeartbeatStore {
 }
 
 impl HeartbeatStore {
-    /// Executes a command of the instance with this ID, and returns all instances.
+    /// Executes a command of the instance with this ID, and returns all instances if the known list may be out of date.
     ///
     /// # Errors
     /// If the store does not answer.
