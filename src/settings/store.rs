@@ -86,8 +86,8 @@ pub struct StoreSettings {
     pub per_second: PerSecondSettings,
 
     /// Number of connections to Redis, divided equally among the worker threads, with at least one for each. One
-    /// connection carries all calls of a thread and keeps their order; the others take over at once if it is lost. One
-    /// more connection reads adjustments.
+    /// connection carries all calls of a thread and keeps their order; the others take over at once if it is lost. Two
+    /// more connections serve adjustments and the list of instances, and reading usage opens another one.
     #[arg(long, env = "REDIS_POOL_SIZE", value_name = "NUMBER", default_value = "2", help_heading = "Store",
         value_parser = whole_or_nearest(POOL_SIZE))]
     pub redis_pool_size: u16,

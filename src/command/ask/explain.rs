@@ -51,7 +51,7 @@ pub(crate) struct Explain {
     limit: Option<Override>,
 
     /// Ask the service with this HTTP port, such as http://localhost:8080, about the rules in force there. Needs
-    /// ADMIN_API=true at the service, and the ADMIN_TOKEN here.
+    /// ADMIN_API=true at the service, and its ADMIN_TOKEN or ADMIN_READ_TOKEN here.
     #[arg(long, short, value_name = "URL")]
     address: Option<String>,
 
