@@ -50,6 +50,7 @@ local function bucket(
   local unseen = true
   local at
   local stored_missing, stored_fraction
+  local latest
   local too_far = false
   if state and not is_sound_bucket(state, period) then
     state, damaged = nil, true
@@ -57,11 +58,11 @@ local function bucket(
   if state then
     at, missing, fraction, until_ = struct.unpack('<dddd', state)
     stored_missing, stored_fraction = missing, fraction
-    -- A later expiry is from a slower limit before a rule change, or damaged. It counts from the time of the state, so
-    -- that it stays where it is until a charge.
-    local farthest = at + refill + kept + REMEMBERED
-    too_far = until_ > farthest
-    until_ = math.min(until_, farthest)
+    -- A later expiry is from a slower limit before a rule change, or damaged. The latest one counts from the time of
+    -- the state, so a request that charges nothing cannot extend it.
+    latest = at + refill + kept + REMEMBERED
+    too_far = until_ > latest
+    until_ = math.min(until_, latest)
     unseen = now >= until_
   end
   if not unseen and #state > 32 then
@@ -152,6 +153,9 @@ local function bucket(
     local owed = kept > 0 and 0 or missing + (fraction > 0 and 1 or 0)
     local least = taken_back > 0 and not set_back and until_ or 0
     until_ = math.max(time + math.max(empties + kept, math.min(REMEMBERED, owed * period)), least)
+    if not changed then
+      until_ = math.min(until_, latest)
+    end
   end
   local reset_after
   if kept == 0 then

@@ -683,6 +683,23 @@ fn a_bucket_that_was_emptied_under_a_faster_limit_does_not_come_back_full_under_
 }
 
 #[test]
+fn a_denial_does_not_extend_a_bucket_that_a_slower_limit_kept() {
+    let options = Options { burst: Some(1), initial: Some(Initial::Empty), ..Options::default() };
+    let limit = |period| Limit::new(Algorithm::TokenBucket, 1, Duration::from_secs(period), options).unwrap();
+    let mut counter = Counter::new(limit(86_400), START);
+    counter.take(1);
+    // An hour more than the two seconds of a refill and the second for which the full bucket is kept.
+    let expiry = START + 3_603_000;
+    let mut counter = Counter { limit: limit(1), now: expiry - 500, ..counter };
+    assert_eq!(counter.peek().reset_after_ms, 500);
+    let Outcome { effect, verdict } =
+        counter.limit.decide_denied(Ask::Take(1), counter.caller, counter.state.as_ref(), counter.now);
+    assert!(matches!(effect, Effect::Changed { expires_after_ms: 500, .. }), "{effect:?}");
+    counter.state = effect.apply(counter.state.take());
+    assert_eq!([verdict, counter.peek()].map(|verdict| verdict.reset_after_ms), [500, 500]);
+}
+
+#[test]
 fn a_ban_that_is_made_longer_lasts_so_long_and_one_that_is_asked_is_kept_for_it() {
     let mut bans = Bans::new(penalty(1, 1_000, 300, false), START);
     assert!(!bans.tell(Event::Denied).allowed);

@@ -36,7 +36,6 @@
 //!
 //! While requests wait behind a charge, it is not taken back. Their release times are fixed, and new requests that used
 //! the freed room would leave at the same time.
-//! made before them would let others leave at the same time.
 
 use super::{
     Attempt, Caller, FIGURES, Limit, LimitError, MAX_REFILL_MS, Packed, REMEMBERED_MS, Verdict, mul_div, steady,
@@ -100,15 +99,15 @@ pub(super) fn decide(
     let mut until = 0;
     let mut taken_back = 0;
     let mut too_far = false;
-    // A later expiry is from a slower limit before a rule change, or damaged. It counts from the time of the state, so
-    // that it stays where it is until a charge.
-    let expiry = |state: &State| state.until.min(state.at + refill_ms + kept_ms + REMEMBERED_MS);
-    let unseen = state.is_none_or(|state| now >= expiry(state));
+    // A later expiry is from a slower limit before a rule change, or damaged. The latest one counts from the time of
+    // the state, so a request that charges nothing cannot extend it.
+    let latest = state.map_or(0, |state| state.at + refill_ms + kept_ms + REMEMBERED_MS);
+    let unseen = state.is_none_or(|state| now >= state.until.min(latest));
     if let Some(state) = state.filter(|_| !unseen) {
         (time, set_back) = steady(now, state.at, period);
-        (missing, fraction, until) = (state.missing, state.fraction, expiry(state));
+        (missing, fraction, until) = (state.missing, state.fraction, state.until.min(latest));
         taken_back = state.taken_back;
-        too_far = state.until > until;
+        too_far = state.until > latest;
         if missing >= most {
             (missing, fraction) = (most, 0);
         }
@@ -188,6 +187,9 @@ pub(super) fn decide(
         let remembered = REMEMBERED_MS.min(owed.saturating_mul(period));
         let least = if taken_back > 0 && !set_back { until } else { 0 };
         until = (time + (empties_ms + kept_ms).max(remembered)).max(least);
+        if !changed {
+            until = until.min(latest);
+        }
     }
     let reset_after_ms = match kept_ms {
         0 if is_empty => 0,
