@@ -38,7 +38,8 @@
 //! the freed room would leave at the same time.
 
 use super::{
-    Attempt, Caller, FIGURES, Limit, LimitError, MAX_REFILL_MS, Packed, REMEMBERED_MS, Verdict, mul_div, steady,
+    Attempt, Caller, FIGURES, Limit, LimitError, MAX_REFILL_MS, Packed, REMEMBERED_MS, Verdict, mul_div, push_number,
+    steady,
 };
 
 /// The size of a bucket, and the delays it allows.
@@ -259,8 +260,16 @@ impl Bucket {
         Bucket { kept_ms: if number == 0 { 0 } else { kept_ms.max(1) }, ..self }
     }
 
-    pub(super) fn capacity(&self) -> u32 {
+    pub(super) fn capacity(&self, _: &Limit) -> u32 {
         self.capacity
+    }
+
+    pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
+        push_number(name, limit.period_ms);
+    }
+
+    pub(super) fn work(&self, _: &Limit) -> u64 {
+        1
     }
 
     pub(super) fn figures(&self, caller: Caller) -> [u64; FIGURES] {

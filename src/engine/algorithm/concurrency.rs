@@ -181,15 +181,15 @@ fn release(list: &mut Vec<Slot>, mut owed: u64, is_one: impl Fn(&Slot) -> bool) 
     released
 }
 
-impl Parameters {
-    pub(super) fn new(number: u32, _: u64, options: &Options) -> Result<Self, LimitErrors> {
-        LimitErrors::any([
-            (number > MAX_NUMBER).then_some(LimitError::Slots),
-            (options.count_denied == Some(true)).then_some(LimitError::SlotsOfDenied),
-        ])?;
-        Ok(Parameters)
-    }
+pub(super) fn parameters(number: u32, _: u64, options: &Options) -> Result<Parameters, LimitErrors> {
+    LimitErrors::any([
+        (number > MAX_NUMBER).then_some(LimitError::Slots),
+        (options.count_denied == Some(true)).then_some(LimitError::SlotsOfDenied),
+    ])?;
+    Ok(Parameters)
+}
 
+impl Parameters {
     pub(super) fn figures(&self, caller: Caller) -> [u64; FIGURES] {
         figures(&[caller.holder])
     }

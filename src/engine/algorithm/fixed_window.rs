@@ -115,15 +115,15 @@ pub(super) fn decide(
     ((charged || set_back).then_some((State { window, count }, kept_ms)), verdict)
 }
 
-impl Parameters {
-    pub(super) fn new(_: u32, period_ms: u64, options: &Options) -> Result<Self, LimitErrors> {
-        let calendar = match options.time_zone {
-            None => None,
-            Some(time_zone) => Some(Calendar::new(period_ms, time_zone).ok_or(LimitError::TimeZone)?),
-        };
-        Ok(Parameters { calendar })
-    }
+pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Parameters, LimitErrors> {
+    let calendar = match options.time_zone {
+        None => None,
+        Some(time_zone) => Some(Calendar::new(period_ms, time_zone).ok_or(LimitError::TimeZone)?),
+    };
+    Ok(Parameters { calendar })
+}
 
+impl Parameters {
     /// Returns the window that contains `time`.
     fn window(&self, period_ms: u64, time: u64) -> Range<u64> {
         match self.calendar {

@@ -8,11 +8,10 @@
 //! A release time never changes. If a caller disconnects, its hits are refunded and the next request gets its release
 //! time. So that request may leave together with one that was already delayed.
 
-use super::bucket::{self, Bucket};
-use super::{
-    Attempt, Caller, FIGURES, Limit, LimitError, LimitErrors, MAX_DELAY, Options, Traits, Verdict, push_number,
-};
+use super::bucket::Bucket;
+use super::{LimitError, LimitErrors, MAX_DELAY, Options, Traits};
 
+pub(super) use super::bucket::{Bucket as Parameters, decide};
 pub use super::bucket::{State, State as Change};
 
 /// The default burst.
@@ -22,44 +21,13 @@ pub(super) const OPTIONS: &[&str] = &["burst", "max_delay"];
 
 pub(super) const TRAITS: Traits = Traits { code: "lb1", has_holders: false, no_lease: None, denials_last: true };
 
-/// A bucket that can delay hits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Parameters(Bucket);
-
-pub(super) fn decide(
-    limit: &Limit,
-    parameters: &Parameters,
-    attempt: Attempt,
-    state: Option<&State>,
-    now: u64,
-) -> (Option<(State, u64)>, Verdict) {
-    bucket::decide(limit, &parameters.0, attempt, state, now)
-}
-
-impl Parameters {
-    pub(super) fn new(number: u32, period_ms: u64, options: &Options) -> Result<Self, LimitErrors> {
-        let delay = options.max_delay.unwrap_or_default();
-        let is_whole = delay.subsec_nanos().is_multiple_of(1_000_000);
-        let is_wrong = options.max_delay.is_some_and(|delay| delay.is_zero()) || delay > MAX_DELAY || !is_whole;
-        let delay_ms = if is_wrong { 0 } else { delay.as_millis() as u64 };
-        let bucket = Bucket::new(number, period_ms, options.burst.unwrap_or(BURST), delay_ms);
-        LimitErrors::any([is_wrong.then_some(LimitError::MaxDelay), bucket.err()])?;
-        Ok(Parameters(bucket?))
-    }
-
-    pub(super) fn figures(&self, caller: Caller) -> [u64; FIGURES] {
-        self.0.figures(caller)
-    }
-
-    pub(super) fn capacity(&self, _: &Limit) -> u32 {
-        self.0.capacity()
-    }
-
-    pub(super) fn identity(&self, limit: &Limit, name: &mut String) {
-        push_number(name, limit.period_ms);
-    }
-
-    pub(super) fn work(&self, _: &Limit) -> u64 {
-        1
-    }
+/// Returns a bucket that can delay hits.
+pub(super) fn parameters(number: u32, period_ms: u64, options: &Options) -> Result<Bucket, LimitErrors> {
+    let delay = options.max_delay.unwrap_or_default();
+    let is_whole = delay.subsec_nanos().is_multiple_of(1_000_000);
+    let is_wrong = options.max_delay.is_some_and(|delay| delay.is_zero()) || delay > MAX_DELAY || !is_whole;
+    let delay_ms = if is_wrong { 0 } else { delay.as_millis() as u64 };
+    let bucket = Bucket::new(number, period_ms, options.burst.unwrap_or(BURST), delay_ms);
+    LimitErrors::any([is_wrong.then_some(LimitError::MaxDelay), bucket.err()])?;
+    Ok(bucket?)
 }

@@ -89,7 +89,7 @@ macro_rules! algorithms {
             fn parameters(self, number: u32, period_ms: u64, options: &Options) -> Result<Parameters, LimitErrors> {
                 match self { $(
                     Algorithm::$variant => {
-                        $module::Parameters::new(number, period_ms, options).map(Parameters::$variant)
+                        $module::parameters(number, period_ms, options).map(Parameters::$variant)
                     }
                 )* }
             }

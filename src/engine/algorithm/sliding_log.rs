@@ -265,11 +265,11 @@ impl Change {
     }
 }
 
-impl Parameters {
-    pub(super) fn new(number: u32, _: u64, _: &Options) -> Result<Self, LimitErrors> {
-        if number > MAX_NUMBER { Err(LimitError::LogNumber.into()) } else { Ok(Parameters) }
-    }
+pub(super) fn parameters(number: u32, _: u64, _: &Options) -> Result<Parameters, LimitErrors> {
+    if number > MAX_NUMBER { Err(LimitError::LogNumber.into()) } else { Ok(Parameters) }
+}
 
+impl Parameters {
     pub(super) fn figures(&self, _: Caller) -> [u64; FIGURES] {
         [0; FIGURES]
     }

@@ -219,18 +219,18 @@ impl Becomes<State> for Change {
     }
 }
 
-impl Parameters {
-    /// Creates the parameters. A period shorter than `segments` milliseconds gets fewer segments.
-    pub(super) fn new(_: u32, period_ms: u64, options: &Options) -> Result<Self, LimitErrors> {
-        let segments = options.segments.unwrap_or(SEGMENTS);
-        if !(1..=MAX_SEGMENTS).contains(&segments) {
-            return Err(LimitError::Segments.into());
-        }
-        let segment_ms = period_ms.div_ceil(segments.into());
-        let weighting = options.weighting.unwrap_or_default();
-        Ok(Parameters { segment_ms, segments: period_ms.div_ceil(segment_ms), weighting })
+/// Returns the parameters. A period shorter than `segments` milliseconds gets fewer segments.
+pub(super) fn parameters(_: u32, period_ms: u64, options: &Options) -> Result<Parameters, LimitErrors> {
+    let segments = options.segments.unwrap_or(SEGMENTS);
+    if !(1..=MAX_SEGMENTS).contains(&segments) {
+        return Err(LimitError::Segments.into());
     }
+    let segment_ms = period_ms.div_ceil(segments.into());
+    let weighting = options.weighting.unwrap_or_default();
+    Ok(Parameters { segment_ms, segments: period_ms.div_ceil(segment_ms), weighting })
+}
 
+impl Parameters {
     pub(super) fn figures(&self, _: Caller) -> [u64; FIGURES] {
         figures(&[self.segment_ms, self.segments, u64::from(self.weighting == Weighting::Linear)])
     }
