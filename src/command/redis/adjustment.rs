@@ -7,16 +7,16 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow, bail};
 use clap::{ArgGroup, Args, Subcommand};
 
+use super::place::Place;
 use crate::command::output::print;
 use crate::engine::adjustment::{Id, InForce, Shown, Written};
 use crate::inspect;
 use crate::limiter::{Limiter, LimiterOptions};
 use crate::metrics::Metrics;
-use crate::settings::{Reading, RulesSettings, SettingsError, StoreSettings};
+use crate::settings::SettingsError;
 use crate::shared::adjustment::board::Command;
 use crate::shared::adjustment::redis::RedisAdjustments;
 use crate::shared::adjustment::{self, AdjustmentStore, By};
-use crate::sources::files::load;
 use crate::store::memory::MemoryStore;
 use crate::store::redis;
 use crate::store::redis::topology::config::RedisConfig;
@@ -139,19 +139,6 @@ pub(crate) struct Said {
     who: String,
 }
 
-/// Rules and Redis to work on. With the settings of the service, they are those of the service.
-#[derive(Args)]
-pub(crate) struct Place {
-    #[command(flatten)]
-    rules: RulesSettings,
-
-    #[command(flatten)]
-    reading: Reading,
-
-    #[command(flatten)]
-    store: StoreSettings,
-}
-
 impl Adjust {
     fn place(&self) -> &Place {
         match self {
@@ -208,7 +195,7 @@ pub(crate) async fn adjust(adjust: Adjust) -> anyhow::Result<ExitCode> {
 #[tokio::main(flavor = "current_thread")]
 pub(crate) async fn list(Adjustments { json, place }: Adjustments) -> anyhow::Result<ExitCode> {
     let _logs = logs();
-    let adjustments = place.adjustments()?;
+    let adjustments = adjustments_of(&place)?;
     adjustments.read().await.context("the adjustments cannot be read")?;
     let list = adjustments.list();
     print(&match json {
@@ -235,7 +222,7 @@ impl Of {
         let Of { entries, domain, all, rule, lasts, said: Said { why, who }, id, place } = self;
         let entries = inspect::entries(&entries)?;
         let written = Written { id, everything: all, domain, rule, entries, who, why, lasts: Some(lasts), ..effect };
-        let shown: Shown = place.adjustments()?.begin(&written, ROLE).await?;
+        let shown: Shown = adjustments_of(&place)?.begin(&written, ROLE).await?;
         println!("{shown}");
         Ok(ExitCode::SUCCESS)
     }
@@ -245,32 +232,25 @@ impl End {
     async fn run(self) -> anyhow::Result<ExitCode> {
         let End { id, said: Said { why, who }, place } = self;
         let id = Id::parse(&id).ok_or_else(|| anyhow!("no adjustment has this id: see tollgate adjustments"))?;
-        place.adjustments()?.end(&id, By { who: &who, why: &why, role: ROLE }).await?;
+        adjustments_of(&place)?.end(&id, By { who: &who, why: &why, role: ROLE }).await?;
         println!("ended {id}");
         Ok(ExitCode::SUCCESS)
     }
 }
 
-impl Place {
-    fn errors(&self) -> Vec<SettingsError> {
-        [self.rules.sources().err(), self.store.redis().err()].into_iter().flatten().collect()
-    }
-
-    /// Creates the part of the service that handles adjustments. It decides no requests here.
-    fn adjustments(&self) -> anyhow::Result<adjustment::Adjustments<MemoryStore>> {
-        let Some(redis) = self.store.redis()? else {
-            bail!(
-                "adjustments are in the memory of the service: set REDIS_URL, or use the service's HTTP API (see \
-                 ADMIN_API)"
-            );
-        };
-        let rules = load::load(&self.rules.sources()?, &self.reading.load_options())?.rules;
-        let metrics = Arc::new(Metrics::new(1.0)?);
-        let store = Arc::new(MemoryStore::default());
-        let local = Arc::clone(&store);
-        let limiter = Limiter::new(LimiterOptions::default(), store, local, Arc::clone(&metrics));
-        limiter.put_in_force(rules);
-        let adjustments = AdjustmentStore::Redis(Box::new(RedisAdjustments::new(&Route::start(redis)?)));
-        Ok(adjustment::Adjustments::new(Arc::new(limiter), metrics, adjustments))
-    }
+/// Creates the part of the service that handles adjustments. It decides no requests here.
+fn adjustments_of(place: &Place) -> anyhow::Result<adjustment::Adjustments<MemoryStore>> {
+    let Some(redis) = place.store.redis()? else {
+        bail!(
+            "adjustments are in the memory of the service: set REDIS_URL, or use the service's HTTP API (see ADMIN_API)"
+        );
+    };
+    let rules = place.rules()?;
+    let metrics = Arc::new(Metrics::new(1.0)?);
+    let store = Arc::new(MemoryStore::default());
+    let local = Arc::clone(&store);
+    let limiter = Limiter::new(LimiterOptions::default(), store, local, Arc::clone(&metrics));
+    limiter.put_in_force(rules);
+    let adjustments = AdjustmentStore::Redis(Box::new(RedisAdjustments::new(&Route::start(redis)?)));
+    Ok(adjustment::Adjustments::new(Arc::new(limiter), metrics, adjustments))
 }

@@ -7,12 +7,12 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 
 use super::adjustment;
+use super::place::Place;
 use crate::engine::descriptor::Override;
 use crate::engine::plan::PlanOptions;
 use crate::engine::printable::printable_lines;
 use crate::inspect::{self, Action, CounterOf};
-use crate::settings::{Reading, RulesSettings, SettingsError, StoreSettings};
-use crate::sources::files::load;
+use crate::settings::SettingsError;
 use crate::store::redis::replicas::RedisReplicas;
 use crate::store::redis::{self, RedisStore};
 use crate::telemetry::{self, LogFormat, LogLevels};
@@ -54,7 +54,7 @@ pub(crate) struct Reset {
     replica: bool,
 }
 
-/// Counters, rules and Redis to work on. With the settings of the service, they are those of the service.
+/// Counters to work on.
 #[derive(Args)]
 pub(crate) struct Which {
     /// Entries of the descriptor.
@@ -70,13 +70,7 @@ pub(crate) struct Which {
     limit: Option<Override>,
 
     #[command(flatten)]
-    rules: RulesSettings,
-
-    #[command(flatten)]
-    reading: Reading,
-
-    #[command(flatten)]
-    store: StoreSettings,
+    place: Place,
 }
 
 /// Where to send the question, and what to do.
@@ -96,8 +90,7 @@ impl Command {
 
     /// Returns the errors in settings that clap could read.
     pub(crate) fn errors(&self) -> Vec<SettingsError> {
-        let which = self.which();
-        [which.rules.sources().err(), which.store.redis().err()].into_iter().flatten().collect()
+        self.which().place.errors()
     }
 }
 
@@ -111,14 +104,14 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Reset(reset) => (Asked::Store(Action::Reset), reset.which),
     };
-    let Some(redis) = which.store.redis()? else {
+    let Some(redis) = which.place.store.redis()? else {
         bail!(
             "counters are in the memory of the service: set REDIS_URL, or use the service's HTTP API (see ADMIN_API)"
         );
     };
-    let rules = load::load(&which.rules.sources()?, &which.reading.load_options())?.rules;
+    let rules = which.place.rules()?;
     let timeout = redis.timeout;
-    let (key_prefix, counter_keys) = (redis.key_prefix.clone(), which.store.counter_keys());
+    let (key_prefix, counter_keys) = (redis.key_prefix.clone(), which.place.store.counter_keys());
     let options = PlanOptions { key_prefix, counter_keys, ..PlanOptions::default() };
     let entries = inspect::entries(&which.entries)?;
     let descriptor = CounterOf { domain: which.domain, entries, limit: which.limit };

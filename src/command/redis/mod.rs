@@ -4,4 +4,5 @@ pub(crate) mod adjustment;
 pub(crate) mod check;
 pub(crate) mod counter;
 pub(crate) mod fleet;
+mod place;
 pub(crate) mod usage;
