@@ -51,11 +51,7 @@ fn plan(settings: &Settings) -> PlanOptions {
     PlanOptions {
         key_prefix: settings.store.cache_key_prefix.clone(),
         counter_keys: settings.store.counter_keys(),
-        shadow_mode: settings.deciding.shadow_mode,
-        quota_mode: settings.deciding.quota_mode,
-        expected_replicas: settings.deciding.expected_replicas,
-        unknown_domain: settings.deciding.unknown_domain,
-        unknown_descriptor: settings.deciding.unknown_descriptor,
+        ..settings.deciding.plan_options()
     }
 }
 

@@ -7,7 +7,7 @@ use clap::{ArgAction, Args};
 
 use super::{SettingsError, named, switch, whole};
 use crate::engine::algorithm::Algorithm;
-use crate::engine::plan::Unknown;
+use crate::engine::plan::{PlanOptions, Unknown};
 use crate::engine::rules::{Defaults, FailureMode, FixedWindows, Months};
 use crate::sources::files::load::{LoadOptions, MAX_FILE_BYTES, Sources};
 
@@ -193,6 +193,20 @@ impl Reading {
             },
             merge_domains: self.merge_domain_config,
             max_file_bytes: self.max_rules_file_bytes,
+        }
+    }
+}
+
+impl Deciding {
+    /// Returns the options for planning requests, with default names of counters.
+    pub fn plan_options(&self) -> PlanOptions {
+        PlanOptions {
+            shadow_mode: self.shadow_mode,
+            quota_mode: self.quota_mode,
+            expected_replicas: self.expected_replicas,
+            unknown_domain: self.unknown_domain,
+            unknown_descriptor: self.unknown_descriptor,
+            ..PlanOptions::default()
         }
     }
 }

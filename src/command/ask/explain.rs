@@ -117,11 +117,7 @@ impl Explain {
         let options = PlanOptions {
             key_prefix: self.store.cache_key_prefix.clone(),
             counter_keys: self.store.counter_keys(),
-            shadow_mode: self.deciding.shadow_mode,
-            quota_mode: self.deciding.quota_mode,
-            expected_replicas: self.deciding.expected_replicas,
-            unknown_domain: self.deciding.unknown_domain,
-            unknown_descriptor: self.deciding.unknown_descriptor,
+            ..self.deciding.plan_options()
         };
         let request = explain::request(&self.domain, descriptors, self.limit);
         let names = options.counter_keys.names(|| SystemClock.now());

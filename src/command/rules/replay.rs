@@ -15,7 +15,6 @@ use clap::Args;
 use flate2::bufread::MultiGzDecoder;
 
 use crate::command::output::print;
-use crate::engine::plan::PlanOptions;
 use crate::engine::rules::Rules;
 use crate::evaluate::{Comparison, Goal, GoalError, RuleSet, Run, RunOptions, Search};
 use crate::replay::{Event, Format, FormatError, Log, MappingOptions, Read, Reading as LogReading, Report, Requests};
@@ -168,14 +167,7 @@ impl Replay {
     }
 
     fn report(&self, new: &Rules, old: Option<&Rules>) -> anyhow::Result<Report> {
-        let options = PlanOptions {
-            shadow_mode: self.deciding.shadow_mode,
-            quota_mode: self.deciding.quota_mode,
-            expected_replicas: self.deciding.expected_replicas,
-            unknown_domain: self.deciding.unknown_domain,
-            unknown_descriptor: self.deciding.unknown_descriptor,
-            ..PlanOptions::default()
-        };
+        let options = self.deciding.plan_options();
         let reading = self.log_reading(new)?;
         let begin = |rules| Run::new(RuleSet::new(rules, &options), RunOptions::default());
         let (mut run, mut before) = (begin(new), old.map(|old| (begin(old), Comparison::default())));
