@@ -10,7 +10,7 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Frame, Incoming, SizeHint};
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::http::header::{ALLOW, CONTENT_TYPE, HeaderMap, HeaderValue};
+use tonic::codegen::http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use tonic::codegen::http::{Method, StatusCode};
 use tonic::codegen::{Service as _, http};
 use tonic::server::NamedService;
@@ -157,8 +157,7 @@ impl hyper::body::Body for UntilDrained {
             return polled;
         }
         self.ended = true;
-        let mut trailers = HeaderMap::new();
-        Poll::Ready(Some(message::draining().add_header(&mut trailers).map(|()| Frame::trailers(trailers))))
+        Poll::Ready(Some(message::trailers(&message::draining())))
     }
 
     fn is_end_stream(&self) -> bool {

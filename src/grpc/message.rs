@@ -85,6 +85,15 @@ pub(super) fn draining() -> Status {
     Status::unavailable("the service is shutting down")
 }
 
+/// Returns the trailers that end a call with this status.
+///
+/// # Errors
+/// If the status cannot be written as headers.
+pub(super) fn trailers<D>(status: &Status) -> Result<Frame<D>, Status> {
+    let mut trailers = HeaderMap::new();
+    status.add_header(&mut trailers).map(|()| Frame::trailers(trailers))
+}
+
 fn over_budget() -> Status {
     Status::resource_exhausted("this connection has too many bytes of incomplete requests")
 }

@@ -14,7 +14,8 @@ use std::time::Duration;
 use hyper::body::{Body, Buf, Bytes, Frame, SizeHint};
 use tokio::time::sleep;
 use tonic::Status;
-use tonic::codegen::http::header::HeaderMap;
+
+use super::message;
 
 /// Maximum bytes of unsent answers. A proxy may be too busy to read for a moment: all of its 1,024 calls (the default
 /// maximum) can then have answers of 2 KB, which is some forty descriptors.
@@ -148,8 +149,7 @@ impl<B: Body<Data = Bytes, Error = Status> + Unpin> Body for Counted<B> {
             Some(piece) => Ok(piece),
             None => {
                 self.ended = true;
-                let mut trailers = HeaderMap::new();
-                over_budget().add_header(&mut trailers).map(|()| Frame::trailers(trailers))
+                message::trailers(&over_budget())
             }
         }))
     }
