@@ -27,7 +27,6 @@ use crate::engine::descriptor::Request;
 pub use comparison::{Comparison, Difference};
 pub use evaluator::{Evaluator, RuleSet};
 pub use peaks::{Peaks, UpTo};
-pub(crate) use report::time;
 pub use report::{Differences, Example, KeyReport, LimitReport, OldLimit, Point, RuleDifferences, Suggestion};
 pub use run::{Run, RunOptions};
 pub use suggestion::{Goal, GoalError, GoalOf, Search};

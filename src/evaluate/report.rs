@@ -1,13 +1,13 @@
 //! Results of evaluations, for people and as JSON. Times are in RFC 3339 format.
 
 use std::cmp::Reverse;
-use std::time::{Duration, UNIX_EPOCH};
 
 use serde::Serialize;
 
 use super::comparison::{Comparison, Difference, OfRule};
 use super::run::Run;
 use super::suggestion::{Denied, Found, Goal, Search, Target};
+use crate::engine::clock::timestamp;
 use crate::engine::descriptor::{self, Role};
 use crate::engine::rules::{Place, Rule, RuleLimit};
 
@@ -212,7 +212,7 @@ impl Comparison {
 impl RuleDifferences {
     fn new(((domain, rule), of_rule): ((&str, &str), &OfRule)) -> RuleDifferences {
         let example = |(at_ms, difference, asked): &(u64, Difference, String)| Example {
-            at: time(*at_ms),
+            at: timestamp(*at_ms),
             asked: asked.clone(),
             outcome: difference.name(),
         };
@@ -264,9 +264,10 @@ impl LimitReport {
             denied: tally.denied,
             keys,
             keys_denied,
-            first_denied: tally.denied_between_ms.map(|(first, _)| time(first)),
-            last_denied: tally.denied_between_ms.map(|(_, last)| time(last)),
-            worst_minute: (worst.denied > 0).then(|| WorstMinute { begin: time(worst.begin_ms), denied: worst.denied }),
+            first_denied: tally.denied_between_ms.map(|(first, _)| timestamp(first)),
+            last_denied: tally.denied_between_ms.map(|(_, last)| timestamp(last)),
+            worst_minute: (worst.denied > 0)
+                .then(|| WorstMinute { begin: timestamp(worst.begin_ms), denied: worst.denied }),
             most_denied: most_denied.collect(),
             old: None,
         }
@@ -296,9 +297,4 @@ impl Suggestion {
             curve: target.curve.iter().map(point).collect(),
         }
     }
-}
-
-/// Formats milliseconds since the Unix epoch in RFC 3339 format.
-pub(crate) fn time(ms: u64) -> String {
-    humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms)).to_string()
 }

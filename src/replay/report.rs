@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use serde::Serialize;
 
 use super::source::Read;
-use crate::evaluate::{Comparison, Differences, LimitReport, OldLimit, Run, Search, Suggestion, time};
+use crate::engine::clock::timestamp;
+use crate::evaluate::{Comparison, Differences, LimitReport, OldLimit, Run, Search, Suggestion};
 
 /// The most keys in a report that a limit denies most.
 const MOST_DENIED: usize = 5;
@@ -65,8 +66,8 @@ impl Report {
             delayed: totals.delayed,
             without_limit: totals.unlimited,
             invalid: totals.invalid,
-            first: totals.between_ms.map(|(first, _)| time(first)),
-            last: totals.between_ms.map(|(_, last)| time(last)),
+            first: totals.between_ms.map(|(first, _)| timestamp(first)),
+            last: totals.between_ms.map(|(_, last)| timestamp(last)),
             more_keys: run.has_more_keys(),
             limits_not_reached: run.limits() - limits.len(),
             limits,

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::{Limit, scaled};
+use crate::clock::timestamp;
 use crate::descriptor::Entry;
 use crate::printable::printable;
 
@@ -281,7 +282,7 @@ impl Adjustment {
 impl fmt::Display for Adjustment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Content { target, effect, who, why } = &self.content;
-        let until = written::timestamp(self.until_ms);
+        let until = timestamp(self.until_ms);
         write!(f, "{}  {effect}  {target}  until {until}, by {}: {}", self.id, printable(who), printable(why))
     }
 }

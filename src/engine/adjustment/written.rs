@@ -1,11 +1,12 @@
 //! Adjustments in JSON, as clients send them and stores keep them. All checks are here.
 
 use std::fmt;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Adjustment, Content, Effect, Id, LASTS, Proposal, Share, Target};
+use crate::clock::timestamp;
 use crate::descriptor::Entry;
 use crate::printable::printable;
 
@@ -255,13 +256,6 @@ impl fmt::Display for Shown {
             .iter()
             .try_for_each(|unmatched| write!(f, "\n  it does not match the rules: {}", printable(unmatched)))
     }
-}
-
-/// Formats a time in milliseconds since the epoch as RFC 3339.
-pub(super) fn timestamp(ms: u64) -> String {
-    // Later times are shown as the end of the year 9999.
-    const LATEST: u64 = 253_402_300_799_999;
-    humantime::format_rfc3339_millis(UNIX_EPOCH + Duration::from_millis(ms.min(LATEST))).to_string()
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::trial::Trial;
-use crate::evaluate::{Differences, time};
+use crate::engine::clock::timestamp;
+use crate::evaluate::Differences;
 
 /// The results for candidates. Times are in RFC 3339 format.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -45,7 +46,7 @@ impl Report {
         let Some(Trial { sampling, summary, begin_ms, comparison, .. }) = trial else { return none };
         Report {
             version: Some((*sampling.rules()[1]).as_ref().version().to_owned()),
-            since: Some(time(*begin_ms)),
+            since: Some(timestamp(*begin_ms)),
             sample_now: sampling.share().as_ratio(),
             changed: summary.totals.to_string(),
             changes: summary.to_string().lines().map(str::to_owned).collect(),

@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::ring::Event;
 use super::{WhatIf, WhatIfOptions};
 use crate::engine::asked::OVERRIDE;
+use crate::engine::clock::timestamp;
 use crate::engine::descriptor::{Descriptor, Override};
-use crate::evaluate::time;
 use crate::observe::sample::Sampling;
 
 /// Number of requests written at once.
@@ -70,7 +70,7 @@ impl WhatIf {
 
 fn lines((at_ms, request): &Event, call: u64, sampling: Option<&Sampling<1>>, options: &WhatIfOptions) -> String {
     let WhatIfOptions { values, sample, instance, .. } = options;
-    let time = time(*at_ms);
+    let time = timestamp(*at_ms);
     let (id, mut text) = (format!("{instance}/{call}"), String::new());
     for (index, Descriptor { entries, ask, limit }) in request.descriptors.iter().enumerate() {
         let brought_along = |Override { number, period }: &Override| Number {

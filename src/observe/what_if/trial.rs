@@ -10,8 +10,9 @@ use super::ring::Event;
 use super::{Question, WhatIf, WhatIfError};
 use crate::engine::algorithm::{Limit, LimitErrors};
 use crate::engine::check::StoreError;
+use crate::engine::clock::timestamp;
 use crate::engine::rules::{Allowance, Rule, RuleLimit, Rules};
-use crate::evaluate::{Arrival, LimitReport, Peaks, Point, RuleSet, Run, RunOptions, Search, Suggestion, UpTo, time};
+use crate::evaluate::{Arrival, LimitReport, Peaks, Point, RuleSet, Run, RunOptions, Search, Suggestion, UpTo};
 use crate::observe::sample::Sampling;
 
 /// Time limit of a replay.
@@ -224,7 +225,7 @@ impl WhatIf {
     }
 
     fn kept(&self, scene: &Scene) -> Kept {
-        let time = |(at_ms, _): &Event| time(*at_ms);
+        let time = |(at_ms, _): &Event| timestamp(*at_ms);
         Kept {
             sample: self.options.sample,
             sample_now: scene.sampling.share().as_ratio(),
