@@ -146,7 +146,7 @@ pub(crate) fn run(replay: &Replay) -> anyhow::Result<ExitCode> {
             Some(old.context("the rules of --against are invalid")?)
         }
     };
-    let report = replay.report(&new, old.as_ref())?;
+    let report = replay.report(&new, old.as_ref(), RunOptions::default().most_bytes)?;
     print(&if replay.json { serde_json::to_string(&report)? + "\n" } else { report.to_string() })
 }
 
@@ -166,10 +166,12 @@ impl Replay {
         Ok(load::load(sources, &self.reading.load_options())?.rules)
     }
 
-    fn report(&self, new: &Rules, old: Option<&Rules>) -> anyhow::Result<Report> {
+    /// Replays the logs. `most_bytes` is the most memory that all counters may take together.
+    fn report(&self, new: &Rules, old: Option<&Rules>, most_bytes: usize) -> anyhow::Result<Report> {
         let options = self.deciding.plan_options();
         let reading = self.log_reading(new)?;
-        let begin = |rules| Run::new(RuleSet::new(rules, &options), RunOptions::default());
+        let most_bytes = most_bytes / (1 + usize::from(old.is_some()));
+        let begin = |rules| Run::new(RuleSet::new(rules, &options), RunOptions { most_bytes, ..RunOptions::default() });
         let (mut run, mut before) = (begin(new), old.map(|old| (begin(old), Comparison::default())));
         let read = self.each(&reading, "replaying".to_owned(), |events| {
             run.decide_all(events, |arrival, decision| {
@@ -187,6 +189,8 @@ impl Replay {
         }
         if let Some(goal) = self.suggest {
             let mut search = Search::new(goal, &run, self.rule.as_deref());
+            // Frees their counters, because the search needs as much memory.
+            drop((run, before));
             let mut pass = 0;
             while !search.is_done() {
                 pass += 1;
@@ -391,7 +395,41 @@ impl Progress {
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write as _;
+    use std::fs;
+
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        replay: Replay,
+    }
+
+    #[test]
+    fn two_sets_of_rules_share_the_memory_of_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let rate_limit = "{unit: day, requests_per_unit: 1}";
+        let rules = file("rules.yaml", &format!("domain: a\ndescriptors: [{{key: user, rate_limit: {rate_limit}}}]"));
+        let lines = (0..500).fold("time,user\n".to_owned(), |mut lines, user| {
+            writeln!(lines, "2026-01-02T03:04:05Z,{user}").unwrap();
+            lines
+        });
+        let log = file("log.csv", &lines);
+        let Command { replay } = Command::parse_from(["replay", &log, "--rules", &rules, "--map", "user=%user%"]);
+        let rules = replay.load(&replay.rules.sources().unwrap()).unwrap();
+        let fits = |old, kib: usize| replay.report(&rules, old, kib << 10).is_ok();
+        let least = (1..).find(|kib| fits(None, *kib)).unwrap();
+        assert!(least > 10, "{least} KiB are too few to show it");
+        assert!(!fits(Some(&rules), 2 * (least - 1)) && fits(Some(&rules), 2 * least), "{least} KiB for one");
+    }
 
     #[test]
     fn progress_is_shown_on_a_terminal_and_as_lines_elsewhere() {
