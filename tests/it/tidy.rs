@@ -292,6 +292,22 @@ fn no_dependency_needs_a_newer_rust_than_we_declare() {
     }
 }
 
+/// Paths in the comments are relative to the project or to `src`.
+#[test]
+fn the_files_that_comments_on_dependencies_name_exist() {
+    for manifest in ["Cargo.toml", "src/engine/Cargo.toml"] {
+        let text = fs::read_to_string(manifest).unwrap();
+        let comments = text.lines().filter_map(|line| Some(line.split_once('#')?.1));
+        let words = comments.flat_map(|comment| comment.split(|c: char| c.is_whitespace() || ",;:()`".contains(c)));
+        let paths: Vec<&str> =
+            words.map(|word| word.trim_end_matches('.')).filter(|word| word.ends_with(".rs")).collect();
+        assert!(paths.len() > 3, "{manifest} names {paths:?}");
+        for path in paths {
+            assert!(Path::new(path).is_file() || Path::new("src").join(path).is_file(), "{manifest} names {path}");
+        }
+    }
+}
+
 #[test]
 fn of_redis_only_its_store_knows() {
     for path in files("src", "rs") {
