@@ -60,7 +60,7 @@ pub(super) const TLS: Words = Words {
 /// If the gRPC port cannot be opened.
 pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) -> anyhow::Result<Infallible> {
     let Management { options, before_the_first, metrics, hangups } = management;
-    let mut teller = Teller {
+    let mut reporter = Reporter {
         server: options.server.clone(),
         metrics,
         secure: options.handshake.is_some(),
@@ -98,7 +98,7 @@ pub(super) async fn keep<S: Store>(management: Management, target: Target<S>) ->
             tokio::select! {
                 event = received.recv() => match event {
                     Some(Event::Offered(offer)) => waits.settle(offer, &target).await,
-                    Some(event) => teller.tell(event).await,
+                    Some(event) => reporter.report(event).await,
                     None => std::future::pending().await,
                 },
                 _ = reminder.tick(), if !waits.has_rules => waits.remind(&options),
@@ -170,7 +170,7 @@ impl Waits {
 }
 
 /// Reports the events of the server, in the log and in metrics.
-struct Teller {
+struct Reporter {
     server: HostPort,
     metrics: XdsMetrics,
     /// Whether the connection uses TLS.
@@ -184,8 +184,8 @@ struct Teller {
     last: Option<(StreamError, Instant)>,
 }
 
-impl Teller {
-    async fn tell(&mut self, event: Event) {
+impl Reporter {
+    async fn report(&mut self, event: Event) {
         let server = &self.server;
         match event {
             Event::Connected => {
