@@ -52,6 +52,20 @@ fn a_refused_request_is_logged_with_the_address_of_its_client_and_counted() {
 }
 
 #[test]
+fn a_method_that_a_path_does_not_have_is_refused_without_a_token_and_counted() {
+    let service = start();
+    let paths = ["/replicas", "/what-if", "/what-if/log", "/candidates", "/top", "/usage", "/explain", "/rules"];
+    for (before, path) in paths.into_iter().enumerate() {
+        assert_eq!(service.send("POST", path, &[], b"").0, 401, "{path}");
+        assert_eq!(counted(&service, "none", "unauthorized"), (before + 1) as f64, "{path}");
+        let (status, _) = service.admin("PATCH", path, ADMIN);
+        // One path reads its query first.
+        assert_eq!(status, if path == "/explain" { 400 } else { 405 }, "{path}");
+        assert_eq!(counted(&service, "admin", "invalid"), (before + 1) as f64, "{path}");
+    }
+}
+
+#[test]
 fn wrong_tokens_are_slowed_and_hold_up_no_right_one() {
     let service = start();
     let guess = |number: u32| service.admin("GET", "/top", &format!("guess {number}")).0;
