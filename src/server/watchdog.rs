@@ -3,13 +3,15 @@
 //!
 //! After the start the main thread waits for signals itself, and reads files on other threads.
 
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
@@ -59,11 +61,14 @@ impl Watchdog {
 }
 
 async fn watch(files: Vec<FileOfSetting>, mut signals: Signals, started: oneshot::Receiver<()>) {
+    let probes = Probes { files, probe, unanswered: Arc::default() };
     let tell = async {
         let mut pause = SLOW;
         loop {
             sleep(pause).await;
-            for (setting, path) in silent(&files) {
+            probes.start();
+            sleep(ANSWER).await;
+            for (setting, path) in probes.silent() {
                 let file = path.display();
                 tracing::warn!(setting, %file, "the start waits for a file that does not answer: does its mount hang?");
             }
@@ -81,30 +86,84 @@ async fn watch(files: Vec<FileOfSetting>, mut signals: Signals, started: oneshot
     std::process::exit(0);
 }
 
-/// Returns the files of which not even the first byte can be read in time.
-fn silent(files: &[FileOfSetting]) -> Vec<FileOfSetting> {
-    let (answers, answered) = mpsc::channel();
-    for (place, (_, path)) in files.iter().enumerate() {
-        let (path, answers) = (path.clone(), answers.clone());
-        let probe = move || {
-            probe(&path);
-            // The receiver is gone if this took too long.
-            let _ = answers.send(place);
-        };
-        // A thread that hangs stays: there are few files, and the process is of no use.
-        let _ = thread::Builder::new().name("probe".into()).spawn(probe);
+/// Threads that read these files. A thread whose file hangs stays, so each path has one at most.
+struct Probes {
+    files: Vec<FileOfSetting>,
+    probe: fn(&Path),
+    unanswered: Arc<Mutex<HashSet<PathBuf>>>,
+}
+
+impl Probes {
+    /// Starts to read all files, except those whose last probe has not ended.
+    fn start(&self) {
+        for (_, path) in &self.files {
+            if !self.unanswered.lock().insert(path.clone()) {
+                continue;
+            }
+            let (probe, unanswered, probed) = (self.probe, Arc::clone(&self.unanswered), path.clone());
+            let probe = move || {
+                probe(&probed);
+                unanswered.lock().remove(&probed);
+            };
+            if thread::Builder::new().name("probe".into()).spawn(probe).is_err() {
+                self.unanswered.lock().remove(path);
+            }
+        }
     }
-    drop(answers);
-    let mut silent: Vec<Option<&FileOfSetting>> = files.iter().map(Some).collect();
-    let end = Instant::now() + ANSWER;
-    while let Ok(place) = answered.recv_timeout(end.saturating_duration_since(Instant::now())) {
-        silent[place] = None;
+
+    /// Returns the files of which not even the first byte has been read.
+    fn silent(&self) -> Vec<FileOfSetting> {
+        let unanswered = self.unanswered.lock();
+        self.files.iter().filter(|(_, path)| unanswered.contains(path)).cloned().collect()
     }
-    silent.into_iter().flatten().cloned().collect()
 }
 
 /// Reads the first byte of a file. Errors do not matter: whoever reads the file reports them.
 fn probe(path: &Path) {
     let file = refuse_pipe(path).and_then(|()| File::open(path));
     let _ = file.and_then(|mut file| file.read(&mut [0]));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Held while the file hangs.
+    static HANG: Mutex<()> = Mutex::new(());
+    static PROBES: AtomicUsize = AtomicUsize::new(0);
+
+    fn hanging(path: &Path) {
+        if path.ends_with("hangs") {
+            PROBES.fetch_add(1, Ordering::Relaxed);
+            drop(HANG.lock());
+        }
+    }
+
+    fn wait_for(probes: &Probes, silent: &[&str]) {
+        let settings = || probes.silent().into_iter().map(|(setting, _)| setting).collect::<Vec<_>>();
+        while settings() != silent {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn a_path_that_hangs_has_one_probe_until_it_answers() {
+        let files = [("A", "hangs"), ("B", "answers"), ("C", "hangs")];
+        let files = files.map(|(setting, path)| (setting.to_owned(), PathBuf::from(path))).to_vec();
+        let probes = Probes { files, probe: hanging, unanswered: Arc::default() };
+        let hang = HANG.lock();
+        for _ in 0..3 {
+            probes.start();
+            wait_for(&probes, &["A", "C"]);
+        }
+        assert!(PROBES.load(Ordering::Relaxed) <= 1);
+        drop(hang);
+        wait_for(&probes, &[]);
+        assert_eq!(PROBES.load(Ordering::Relaxed), 1);
+        probes.start();
+        wait_for(&probes, &[]);
+        assert_eq!(PROBES.load(Ordering::Relaxed), 2);
+    }
 }
