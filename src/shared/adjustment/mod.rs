@@ -171,7 +171,6 @@ impl<S: Store> Adjustments<S> {
             ticks.tick().await;
             // The error is logged, and the next read tries again.
             let _ = self.read().await;
-            self.match_rules().await;
         }
     }
 
