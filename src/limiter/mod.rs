@@ -32,7 +32,7 @@ use crate::telemetry::{self, Admitted};
 use outage::Outage;
 use snapshot::InForce;
 
-pub use snapshot::Snapshot;
+pub use snapshot::{Exchanged, Snapshot};
 
 /// Deadline of the store for refunding a delayed request that its caller cancelled.
 const REFUND_TIMEOUT: Duration = Duration::from_secs(1);
@@ -218,9 +218,9 @@ impl<S: Store> Limiter<S> {
     /// started with. Freeing a million rules takes a while: keep the returned snapshot until no request has it, or the
     /// last request frees it.
     pub fn put_in_force(&self, rules: Rules) -> Arc<Snapshot> {
-        let (old, new) = self.exchange(rules);
-        self.common.metrics.record_load(&new.rules);
-        old
+        let exchanged = self.exchange(rules);
+        self.record(&exchanged);
+        exchanged.old
     }
 
     /// Puts an empty set of rules in force, and calls are then answered instead of failing.
@@ -234,7 +234,9 @@ impl<S: Store> Limiter<S> {
         self.in_force.replace(|old| Snapshot { adjustments, ..old.clone() });
     }
 
-    fn exchange(&self, rules: Rules) -> (Arc<Snapshot>, Arc<Snapshot>) {
+    /// The first step of [`Limiter::put_in_force`]: puts the rules in force, or leaves everything as it is if it
+    /// panics. [`Limiter::record`] is the second.
+    pub fn exchange(&self, rules: Rules) -> Exchanged {
         let (rules, metrics) = {
             let metrics = self.common.metrics.of_rules(&rules);
             (Arc::new(rules), Arc::new(metrics))
@@ -247,6 +249,11 @@ impl<S: Store> Limiter<S> {
             adjustments: old.adjustments.clone(),
             in_force: true,
         })
+    }
+
+    /// Records in the metrics that new rules are in force.
+    pub fn record(&self, Exchanged { new, .. }: &Exchanged) {
+        self.common.metrics.record_load(&new.rules);
     }
 
     /// Returns the rules in force. Writes nothing that another worker writes or reads.

@@ -10,6 +10,15 @@ use crate::engine::rules::Rules;
 use crate::metrics::RuleMetrics;
 use crate::observe::watch::Watch;
 
+/// An exchange of rules.
+#[derive(Clone)]
+pub struct Exchanged {
+    /// The snapshot with the previous rules.
+    pub old: Arc<Snapshot>,
+    /// The one with the rules that are in force now.
+    pub new: Arc<Snapshot>,
+}
+
 /// The rules and adjustments that one request sees from start to end.
 #[derive(Clone, Default)]
 pub struct Snapshot {
@@ -68,7 +77,7 @@ impl InForce {
     }
 
     /// Replaces the snapshot by one made from it. Returns the old one and the new one.
-    pub(super) fn replace(&self, make: impl FnOnce(&Snapshot) -> Snapshot) -> (Arc<Snapshot>, Arc<Snapshot>) {
+    pub(super) fn replace(&self, make: impl FnOnce(&Snapshot) -> Snapshot) -> Exchanged {
         // The lock spans reading and writing, so that two changes at once are both kept.
         let all = self.all.lock();
         let old = Arc::clone(&**self.mine.load());
@@ -76,6 +85,6 @@ impl InForce {
         for in_force in &*all {
             in_force.store(Arc::new(Arc::clone(&new)));
         }
-        (old, new)
+        Exchanged { old, new }
     }
 }

@@ -16,7 +16,7 @@ use super::signals::Hangups;
 use crate::engine::rules::Rules;
 use crate::engine::rules::diff::{Summary, Totals};
 use crate::engine::rules::report::{Problem, RulesError};
-use crate::limiter::{Limiter, Snapshot};
+use crate::limiter::{Exchanged, Limiter, Snapshot};
 use crate::metrics::Metrics;
 use crate::sources::files::load::{Loaded, Loader, Pace, Progress, Sources};
 use crate::sources::files::watch::{self, Fingerprint};
@@ -197,26 +197,44 @@ impl<S: Store> Target<S> {
 
     async fn put_in_force(&self, rules: Rules) -> Settled {
         let (count, domains) = (rules.rules().len(), rules.domains());
-        // Comparing a hundred thousand rules with the old ones takes a while.
-        let limiter = Arc::clone(&self.limiter);
-        let put = move || {
-            let old = limiter.put_in_force(rules);
-            let summary = Summary::of(&old.rules, &limiter.snapshot().rules);
-            (old, summary)
+        let (exchanging, recording) = (Arc::clone(&self.limiter), Arc::clone(&self.limiter));
+        let record = move |exchanged: &Exchanged| {
+            recording.record(exchanged);
+            // Comparing a hundred thousand rules with the old ones takes a while.
+            Summary::of(&exchanged.old.rules, &exchanged.new.rules)
         };
-        let (old, summary) = match spawn_blocking(put).await {
-            Ok(done) => done,
-            Err(error) => {
-                panicked(&error, &self.metrics);
-                return Settled::Kept;
-            }
-        };
+        let settled = in_two_steps(move || exchanging.exchange(rules), record, &self.metrics).await;
+        let Some((Exchanged { old, new }, summary)) = settled else { return Settled::Kept };
+        drop(new);
         self.warn_of_usage();
         self.serving.loaded(domains).await;
-        report_changes(&summary, (count, domains));
+        if let Some(summary) = summary {
+            report_changes(&summary, (count, domains));
+        }
         tokio::spawn(retire(old));
         Settled::InForce
     }
+}
+
+/// Runs the exchange of rules, and then what follows from it. Each may take a while, and logs a panic. Returns `None`
+/// if the exchange panicked: the old rules are in force then, and the new ones whatever happens after it.
+async fn in_two_steps<E: Clone + Send + 'static, T: Send + 'static>(
+    exchange: impl FnOnce() -> E + Send + 'static,
+    follow: impl FnOnce(&E) -> T + Send + 'static,
+    metrics: &Metrics,
+) -> Option<(E, Option<T>)> {
+    let exchanged = match spawn_blocking(exchange).await {
+        Ok(exchanged) => exchanged,
+        Err(error) => {
+            panicked(&error, metrics);
+            return None;
+        }
+    };
+    let followed = exchanged.clone();
+    let followed = spawn_blocking(move || follow(&followed)).await.inspect_err(|error| {
+        tracing::error!(%error, "a panic after new rules came into force: their changes are not logged");
+    });
+    Some((exchanged, followed.ok()))
 }
 
 /// Logs how much has changed, and then each change. The totals have a line to themselves: as fields they would be
@@ -272,6 +290,18 @@ mod tests {
         let _ = tokio::time::timeout(RETRY * 3 / 2, supervised).await;
         let text = String::from_utf8(metrics.render().unwrap()).unwrap();
         assert!(text.contains("tollgate_rules_loads_total{result=\"error\"} 2"), "{text}");
+        assert!(metrics.are_rules_refused());
+    }
+
+    #[tokio::test]
+    async fn a_panic_after_the_exchange_of_rules_does_not_say_that_the_previous_ones_are_in_force() {
+        let metrics = Metrics::new(0.8).unwrap();
+        let panics = |_: &u8| -> u8 { panic!("a panic in what follows, for the test") };
+        assert_eq!(in_two_steps(|| 1, panics, &metrics).await, Some((1, None)));
+        assert!(!metrics.are_rules_refused());
+        assert_eq!(in_two_steps(|| 1, |exchanged| exchanged + 1, &metrics).await, Some((1, Some(2))));
+        let panics = || -> u8 { panic!("a panic in the exchange, for the test") };
+        assert_eq!(in_two_steps(panics, |_| 2, &metrics).await, None);
         assert!(metrics.are_rules_refused());
     }
 }
