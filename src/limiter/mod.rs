@@ -253,7 +253,7 @@ impl<S: Store> Limiter<S> {
 
     /// Records in the metrics that new rules are in force.
     pub fn record(&self, Exchanged { new, .. }: &Exchanged) {
-        self.common.metrics.record_load(&new.rules);
+        self.common.metrics.record_load(&new.rules, &new.metrics);
     }
 
     /// Returns the rules in force. Writes nothing that another worker writes or reads.

@@ -38,6 +38,8 @@ pub(super) struct ByRule {
     /// Counters of removed rules, kept until everything in them has been pushed.
     gone: Mutex<Vec<Arc<RuleCounters>>>,
     is_pushed: AtomicBool,
+    /// Number of the latest snapshot.
+    latest: AtomicU64,
     /// Where removed counters are kept for Prometheus.
     pub(super) departed: Option<Arc<Departed>>,
     start: Instant,
@@ -56,15 +58,22 @@ pub(super) struct RuleCounters {
     without_store: [AtomicU64; DecidedBy::WITHOUT_STORE.len()],
     domain: Box<str>,
     rule: Box<str>,
-    /// Where `envoyproxy/ratelimit` counts the rule; `None` if that depends on the request, or if nobody reads its
-    /// statistics.
-    place: Mutex<Option<Arc<Place>>>,
+    placed: Mutex<Placed>,
     /// Whether the rule had a penalty in any of its snapshots.
     has_penalty: AtomicBool,
     /// Whether the rule has been used since the last scrape.
     asked: AtomicBool,
     /// The last scrape that found the rule used, in milliseconds since the start.
     last_asked_ms: AtomicU64,
+}
+
+/// Where `envoyproxy/ratelimit` counts a rule.
+#[derive(Debug, Default)]
+struct Placed {
+    /// `None` if that depends on the request, or if nobody reads its statistics.
+    place: Option<Arc<Place>>,
+    /// Number of the snapshot that says so.
+    snapshot: u64,
 }
 
 /// The path under which `envoyproxy/ratelimit` counts a rule.
@@ -119,6 +128,8 @@ pub struct RuleMetrics {
     limits: Box<[OnceLock<Arc<RuleCounters>>]>,
     /// Counters of the limits that clients send in requests, in the order of the domains' IDs.
     overrides: Box<[OnceLock<Arc<RuleCounters>>]>,
+    /// Number of the snapshot; later ones have larger numbers.
+    number: u64,
 }
 
 impl Default for ByRule {
@@ -129,6 +140,7 @@ impl Default for ByRule {
             moves: RwLock::default(),
             gone: Mutex::default(),
             is_pushed: AtomicBool::new(false),
+            latest: AtomicU64::new(0),
             departed: None,
             start: Instant::now(),
         }
@@ -136,19 +148,27 @@ impl Default for ByRule {
 }
 
 impl ByRule {
-    /// Returns the table of a new snapshot's counters. A snapshot is made beside the requests, so that after a reload
-    /// no request looks up the counters of a rule that continues, or computes its path.
+    /// Returns the table of a new snapshot's counters, before the snapshot is in force. After a reload no request then
+    /// looks up the counters of a rule that continues.
     pub(super) fn of_rules(&self, rules: &Rules) -> RuleMetrics {
         let is_any_known = self.known.iter().any(|part| !part.lock().is_empty());
-        let known = |(rule, limit): (&Rule, &RuleLimit)| {
-            let counters = is_any_known.then(|| self.known(&rule.domain, &limit.label)).flatten()?;
-            self.prepare(&counters, rule, limit);
-            Some(counters)
-        };
+        let known =
+            |(rule, limit): (&Rule, &RuleLimit)| is_any_known.then(|| self.known(&rule.domain, &limit.label)).flatten();
         let slot = |counters: Option<Arc<RuleCounters>>| counters.map_or_else(OnceLock::new, OnceLock::from);
         RuleMetrics {
             limits: rules.limits().map(known).map(slot).collect(),
             overrides: (0..rules.domains()).map(|_| OnceLock::new()).collect(),
+            number: self.latest.fetch_add(1, Ordering::Relaxed) + 1,
+        }
+    }
+
+    /// Moves the rules that continue to their paths in the snapshot of these counters. Called when it is in force:
+    /// until then they are counted at their previous paths. No request computes the path of such a rule.
+    pub(super) fn take_paths(&self, rules: &Rules, metrics: &RuleMetrics) {
+        for ((rule, limit), counters) in rules.limits().zip(&metrics.limits) {
+            if let Some(counters) = counters.get() {
+                self.prepare(counters, metrics.number, (rule, limit));
+            }
         }
     }
 
@@ -168,13 +188,13 @@ impl ByRule {
     fn of_limit<'r>(&self, rules: &'r RuleMetrics, rule: &Rule, limit: &RuleLimit) -> &'r RuleCounters {
         rules.limits[limit.id].get_or_init(|| {
             let counters = self.find(&rule.domain, &limit.label);
-            self.prepare(&counters, rule, limit);
+            self.prepare(&counters, rules.number, (rule, limit));
             counters
         })
     }
 
-    /// Prepares a rule's counters for this limit of new rules.
-    fn prepare(&self, counters: &RuleCounters, rule: &Rule, limit: &RuleLimit) {
+    /// Prepares a rule's counters for this limit of the snapshot with this number.
+    fn prepare(&self, counters: &RuleCounters, snapshot: u64, (rule, limit): (&Rule, &RuleLimit)) {
         counters.has_penalty.fetch_or(limit.config.options.penalty.is_some(), Ordering::Relaxed);
         if !self.is_pushed() && self.departed.is_none() {
             return;
@@ -185,7 +205,7 @@ impl ByRule {
             [first, ..] => (first.id == limit.id).then_some(Limits::Several),
             [] => None,
         };
-        self.count_at(counters, limits.map(|limits| (limits, StatPath::of_rule(rule))));
+        self.count_at(counters, snapshot, limits.map(|limits| (limits, StatPath::of_rule(rule))));
     }
 
     /// Keeps the statistics of removed rules until they are pushed. Called before any rule is used.
@@ -216,30 +236,35 @@ impl ByRule {
         counters
     }
 
-    /// Counts the rule at this path from now on.
-    fn count_at(&self, counters: &RuleCounters, at: Option<(Limits, StatPath)>) {
+    /// Counts the rule at this path from now on, unless a later snapshot has said otherwise: a request in progress may
+    /// still have the previous one.
+    fn count_at(&self, counters: &RuleCounters, snapshot: u64, at: Option<(Limits, StatPath)>) {
         let is_there = |place: &Option<Arc<Place>>| match (place, &at) {
             (Some(place), Some((limits, path))) => place.limits == *limits && place.path == *path,
             (place, at) => place.is_none() && at.is_none(),
         };
-        let (moving, mut place) = loop {
+        let (moving, mut placed) = loop {
             let is_moving = counters.place().is_some_and(|place| !is_there(&Some(place)));
             let moving = is_moving.then(|| self.moves.write());
-            let place = counters.place.lock();
-            if is_there(&place) {
+            let mut placed = counters.placed.lock();
+            if placed.snapshot > snapshot {
+                return;
+            }
+            placed.snapshot = snapshot;
+            if is_there(&placed.place) {
                 return;
             }
             // Another thread may have entered a path in between.
-            if moving.is_some() || place.is_none() {
-                break (moving, place);
+            if moving.is_some() || placed.place.is_none() {
+                break (moving, placed);
             }
         };
         let departed = self.departed.as_ref();
-        let before = place.take();
+        let before = placed.place.take();
         if let Some(before) = &before {
             before.leave(departed, counters.at_path(before));
         }
-        *place = at.map(|(limits, path)| {
+        placed.place = at.map(|(limits, path)| {
             let tally = counters.tally(limits);
             if before.is_none_or(|before| before.limits != limits) {
                 // The counts so far have been pushed under the previous path.
@@ -341,7 +366,7 @@ impl RuleCounters {
             without_store: Default::default(),
             domain: domain.into(),
             rule: rule.into(),
-            place: Mutex::default(),
+            placed: Mutex::default(),
             has_penalty: AtomicBool::new(false),
             asked: AtomicBool::new(true),
             last_asked_ms: AtomicU64::new(0),
@@ -350,7 +375,7 @@ impl RuleCounters {
 
     /// Returns where `envoyproxy/ratelimit` counts the rule.
     pub(super) fn place(&self) -> Option<Arc<Place>> {
-        self.place.lock().clone()
+        self.placed.lock().place.clone()
     }
 
     /// Returns the tally that is counted at this path.
@@ -524,9 +549,17 @@ mod tests {
     /// Returns rules of the domain `shop`, one for each of these keys.
     fn rules(keys: &[&str]) -> Rules {
         let limit = "rate_limit: {unit: year, requests_per_unit: 9}";
-        let keys: String = keys.iter().map(|key| format!("- {{key: {key}, {limit}}}\n")).collect();
+        rules_of(keys.iter().map(|key| format!("- {{key: {key}, {limit}}}\n")).collect())
+    }
+
+    /// Returns a rule of this key, which has the same name whatever its key.
+    fn named(key: &str) -> Rules {
+        rules_of(format!("- {{key: {key}, rate_limit: {{name: one, unit: year, requests_per_unit: 9}}}}\n"))
+    }
+
+    fn rules_of(descriptors: String) -> Rules {
         let file = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
-        std::fs::write(&file, format!("domain: shop\ndescriptors:\n{keys}")).unwrap();
+        std::fs::write(&file, format!("domain: shop\ndescriptors:\n{descriptors}")).unwrap();
         load::load(&Sources { paths: vec![file.path().to_owned()] }, &LoadOptions::default()).unwrap().rules
     }
 
@@ -573,6 +606,24 @@ mod tests {
         by_rule.keep(&new);
         assert!(by_rule.known("shop", "ann").is_none());
         assert!(Arc::ptr_eq(&by_rule.known("shop", "bob").unwrap(), metrics.limits[0].get().unwrap()));
+    }
+
+    #[test]
+    fn a_rule_moves_when_its_new_path_is_in_force_and_never_back() {
+        let by_rule = ByRule::default();
+        by_rule.push();
+        let (old, new) = (named("ann"), named("bob"));
+        let of_old = by_rule.of_rules(&old);
+        ask(&by_rule, &of_old, &old);
+        let of_new = by_rule.of_rules(&new);
+        assert_eq!(paths(&by_rule), ["shop.ann"], "the new rules are not in force yet");
+        by_rule.take_paths(&new, &of_new);
+        assert_eq!(paths(&by_rule), ["shop.bob"]);
+        // A thread that has found the counters by the old rules is this late.
+        let (rule, limit) = old.limits().next().unwrap();
+        let counters = of_old.limits[limit.id].get().unwrap();
+        by_rule.prepare(counters, of_old.number, (rule, limit));
+        assert_eq!(paths(&by_rule), ["shop.bob"]);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::time::SystemTime;
 
 use prometheus::proto::{LabelPair, MetricFamily, MetricType};
 
+use super::by_rule::RuleMetrics;
 use super::declaration::{
     Metrics, OF_RULES, OF_RULES_WITHOUT_STORE, OUTCOMES, REQUESTS_OF_CANDIDATES, REQUESTS_OF_RULES,
 };
@@ -24,7 +25,7 @@ pub fn page() -> prometheus::Result<String> {
     let metrics = Metrics::new(0.0)?;
     let metrics = metrics.with_values(NonZeroUsize::MIN)?;
     metrics.observe_lost_log_lines(|| 0)?;
-    metrics.record_load(&Rules::default());
+    metrics.record_load(&Rules::default(), &RuleMetrics::default());
     metrics.xds()?;
     metrics.admin()?;
     metrics.sentinels()?.set_answering("", 1, 1);

@@ -274,7 +274,8 @@ mod tests {
         let hits = "tollgate_hits_total{domain=\"shop\",rule=\"(override)\"} 2";
         assert_eq!(series(&metrics, "hits_total"), [hits]);
 
-        metrics.record_load(&rules("mall"));
+        let mall = rules("mall");
+        metrics.record_load(&mall, &metrics.of_rules(&mall));
         assert_eq!(series(&metrics, "hits_total"), [""; 0]);
         // This request still runs under the old rules. A second lookup would bring the series back.
         ask();

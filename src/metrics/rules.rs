@@ -45,13 +45,14 @@ impl RulesMetrics {
 }
 
 impl Metrics {
-    /// Returns the table of the counters of these rules.
+    /// Returns the table of the counters of these rules, which are about to be in force.
     pub fn of_rules(&self, rules: &Rules) -> RuleMetrics {
         self.by_rule.of_rules(rules)
     }
 
-    /// Records that new rules are in force, and removes the series of rules that are gone.
-    pub fn record_load(&self, new: &Rules) {
+    /// Records that new rules are in force with these counters, and removes the series of rules that are gone.
+    pub fn record_load(&self, new: &Rules, counters: &RuleMetrics) {
+        self.by_rule.take_paths(new, counters);
         let RulesMetrics { loads, loaded, domains, info, are_refused } = &self.rules;
         loads.inc("success");
         are_refused.store(false, Ordering::Relaxed);

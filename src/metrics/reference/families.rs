@@ -310,7 +310,7 @@ mappings:
                 Step::Ask(entries) => ask(&metrics, &rules, entries),
                 Step::Load(plans) => {
                     rules = in_force(plans);
-                    metrics.record_load(&rules.1);
+                    metrics.record_load(&rules.1, &rules.0);
                 }
                 Step::Pass(more) => minutes += more,
                 Step::Scrape => {
@@ -352,7 +352,7 @@ mappings:
         ask(&metrics, &all, &[("tenant", 0), ("plan", 1)]);
         assert_eq!(hits(0), Some(58.0));
         let fewer = rules(&[1]);
-        metrics.record_load(&fewer);
+        metrics.record_load(&fewer, &metrics.of_rules(&fewer));
         assert_eq!(hits(0), Some(58.0));
     }
 }
