@@ -164,6 +164,7 @@ mod tests {
         assert_eq!(PROBES.load(Ordering::Relaxed), 1);
         probes.start();
         wait_for(&probes, &[]);
-        assert_eq!(PROBES.load(Ordering::Relaxed), 2);
+        // The second file of the same path may be probed after the first has answered.
+        assert!(PROBES.load(Ordering::Relaxed) >= 2);
     }
 }
