@@ -1,12 +1,14 @@
 //! Tollgate's decision log, which has a line for each limit that was asked. This reader joins the lines of a request.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
+use hashbrown::HashMap;
 use serde::Deserialize;
 
 use super::Event;
+use super::packed::Packed;
 use super::time;
 use crate::engine::algorithm::Ask;
 use crate::engine::asked::OVERRIDE;
@@ -22,8 +24,9 @@ struct Line<'l> {
     domain: Cow<'l, str>,
     /// None if no rule matched.
     #[serde(borrow)]
-    rule: Option<Cow<'l, str>>,
-    descriptor: Vec<LineEntry>,
+    rule: Option<Text<'l>>,
+    #[serde(borrow)]
+    descriptor: Vec<LineEntry<'l>>,
     /// Negative for a refund.
     hits: i64,
     limit: Option<LineLimit>,
@@ -32,17 +35,23 @@ struct Line<'l> {
     partial: bool,
     /// The instance that decided the call, and the number of the call there. Older logs have neither.
     #[serde(borrow, default)]
-    instance: Option<Cow<'l, str>>,
+    instance: Option<Text<'l>>,
     call: Option<u64>,
     #[serde(borrow)]
-    request_id: Option<Cow<'l, str>>,
+    request_id: Option<Text<'l>>,
 }
 
+/// A text that is borrowed from its line unless it has escapes. Serde would not borrow an `Option<Cow<str>>`.
 #[derive(Debug, Deserialize)]
-struct LineEntry {
-    key: String,
+struct Text<'l>(#[serde(borrow)] Cow<'l, str>);
+
+#[derive(Debug, Deserialize)]
+struct LineEntry<'l> {
+    #[serde(borrow)]
+    key: Cow<'l, str>,
     /// None if values are hidden.
-    value: Option<String>,
+    #[serde(borrow)]
+    value: Option<Text<'l>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -60,10 +69,14 @@ const MOST_PENDING: usize = 1_024;
 pub(super) struct Joined {
     /// In the order of their first lines.
     pending: VecDeque<Pending>,
+    /// The last request that left, whose memory is reused.
+    spare: Option<Pending>,
+    /// Names of instances and rules.
+    names: Names,
     /// Number of requests that are no longer pending.
     left: usize,
     /// The latest request of each call, by its place among all requests of the log.
-    by_call: HashMap<Id, usize>,
+    by_call: HashMap<(Option<u32>, u64), usize>,
     refunds: u64,
     masked: u64,
     unnamed: u64,
@@ -73,15 +86,31 @@ pub(super) struct Joined {
 struct Pending {
     event: Event,
     id: Id,
-    /// The limits that were asked, each with the index of its descriptor.
-    asked: Vec<(usize, Option<String>)>,
+    /// The limits that were asked, by their numbers in [`Names`], each with the index of its descriptor.
+    asked: Vec<(usize, Option<u32>)>,
+}
+
+/// Numbers of names.
+#[derive(Debug, Default)]
+struct Names(HashMap<Box<str>, u32>);
+
+impl Names {
+    /// Returns the number of a name, which is new if the name is.
+    fn number(&mut self, name: &str) -> u32 {
+        if let Some(number) = self.0.get(name) {
+            return *number;
+        }
+        let number = self.0.len() as u32;
+        self.0.insert(name.into(), number);
+        number
+    }
 }
 
 /// What a line says of the call that it belongs to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Id {
-    /// The instance and the number of the call, which identify it.
-    Call(Option<String>, u64),
+    /// The instance, by its number in [`Names`], and the number of the call. Together they identify the call.
+    Call(Option<u32>, u64),
     /// The caller's ID for the request, which several calls may share.
     Request(String),
     /// Nothing.
@@ -104,11 +133,11 @@ impl Joined {
         self.unnamed
     }
 
-    /// Adds a line. Returns the oldest pending request if there are too many. Refunds are left out.
+    /// Adds a line. If too many requests are pending, packs the oldest and returns its time. Refunds are left out.
     ///
     /// # Errors
     /// Returns the reason why the line cannot be read.
-    pub(super) fn push(&mut self, line: &str) -> Result<Option<Event>, String> {
+    pub(super) fn push(&mut self, line: &str, packed: &mut Packed) -> Result<Option<u64>, String> {
         let line: Line<'_> = serde_json::from_str(line).map_err(|error| format!("is no line of decisions: {error}"))?;
         let at_ms = time::parse(&line.time).ok_or_else(|| format!("{:?} is no time", line.time))?;
         let Ok(hits) = u64::try_from(line.hits) else {
@@ -118,54 +147,99 @@ impl Joined {
         let ask = Ask::take(hits).ok_or_else(|| format!("{hits} is no number of hits"))?;
         let limit = line.brought_along()?;
         self.masked += u64::from(line.descriptor.iter().any(LineEntry::is_masked));
-        let entries = line.descriptor.into_iter().map(LineEntry::entry).collect();
-        let descriptor = Descriptor { entries, ask, limit };
-        let id = Id::of(line.call, line.instance, line.request_id);
+        let id = self.id(&line);
         self.unnamed += u64::from(id == Id::None);
+        let rule = line.rule.as_ref().map(|Text(rule)| self.names.number(rule));
+        let descriptor = LineDescriptor { entries: &line.descriptor, ask, limit, rule, is_partial: line.partial };
         if let Some(pending) = self.pending_of(&id)
             && pending.id == id
             && pending.event.at_ms == at_ms
             && pending.event.request.domain == line.domain
-            && pending.join(&descriptor, line.rule.as_deref(), line.partial)
+            && pending.join(&descriptor)
         {
             return Ok(None);
         }
-        let request = Request { domain: line.domain.into_owned(), descriptors: vec![descriptor] };
-        let outside = if line.partial { vec![0] } else { Vec::new() };
-        let asked = vec![(0, line.rule.map(Cow::into_owned))];
-        if let Id::Call(..) = id {
-            self.by_call.insert(id.clone(), self.left + self.pending.len());
+        if let Id::Call(instance, call) = id {
+            self.by_call.insert((instance, call), self.left + self.pending.len());
         }
-        self.pending.push_back(Pending { event: Event { at_ms, request, outside }, id, asked });
-        Ok(if self.pending.len() > MOST_PENDING { self.finish() } else { None })
+        let mut pending = self.spare.take().unwrap_or_default();
+        pending.begin((at_ms, &line.domain, id), &descriptor);
+        self.pending.push_back(pending);
+        Ok(if self.pending.len() > MOST_PENDING { self.finish(packed) } else { None })
+    }
+
+    fn id(&mut self, line: &Line<'_>) -> Id {
+        match (line.call, &line.request_id) {
+            (Some(call), _) => Id::Call(line.instance.as_ref().map(|Text(name)| self.names.number(name)), call),
+            (None, Some(Text(id))) => Id::Request(id.as_ref().to_owned()),
+            (None, None) => Id::None,
+        }
     }
 
     /// Returns the request that a line with this ID may belong to. Without a number of the call, only lines next to
     /// each other are known to belong together.
     fn pending_of(&mut self, id: &Id) -> Option<&mut Pending> {
         match id {
-            Id::Call(..) => self.pending.get_mut(self.by_call.get(id)? - self.left),
+            Id::Call(instance, call) => {
+                let place = self.by_call.get(&(*instance, *call))?;
+                self.pending.get_mut(place - self.left)
+            }
             Id::Request(_) | Id::None => self.pending.back_mut(),
         }
     }
 
-    /// Returns the oldest pending request. At the end of the log, this is called until there is none.
-    pub(super) fn finish(&mut self) -> Option<Event> {
-        let Pending { event, id, .. } = self.pending.pop_front()?;
-        if self.by_call.get(&id) == Some(&self.left) {
-            self.by_call.remove(&id);
+    /// Packs the oldest pending request, and returns its time. At the end of the log, this is called until there is
+    /// none.
+    pub(super) fn finish(&mut self, packed: &mut Packed) -> Option<u64> {
+        let pending = self.pending.pop_front()?;
+        if let Id::Call(instance, call) = pending.id
+            && self.by_call.get(&(instance, call)) == Some(&self.left)
+        {
+            self.by_call.remove(&(instance, call));
         }
         self.left += 1;
-        Some(event)
+        pack(&pending.event, packed);
+        let at_ms = pending.event.at_ms;
+        self.spare = Some(pending);
+        Some(at_ms)
     }
 }
 
-impl Id {
-    fn of(call: Option<u64>, instance: Option<Cow<'_, str>>, request_id: Option<Cow<'_, str>>) -> Id {
-        match (call, request_id) {
-            (Some(call), _) => Id::Call(instance.map(Cow::into_owned), call),
-            (None, Some(id)) => Id::Request(id.into_owned()),
-            (None, None) => Id::None,
+/// Packs a request, without its time.
+fn pack(Event { request: Request { domain, descriptors }, outside, .. }: &Event, packed: &mut Packed) {
+    packed.push_text(Some(domain));
+    packed.push_number(Some(descriptors.len() as u64));
+    for (index, Descriptor { entries, ask, limit }) in descriptors.iter().enumerate() {
+        packed.push_number(Some(ask.taken()));
+        packed.push_number(limit.map(|limit| limit.number.into()));
+        packed.push_number(limit.map(|limit| limit.period.as_millis() as u64));
+        packed.push_number(Some(u64::from(outside.contains(&index))));
+        packed.push_number(Some(entries.len() as u64));
+        for Entry { key, value } in entries {
+            packed.push_text(Some(key));
+            packed.push_text(Some(value));
+        }
+    }
+}
+
+/// Reads a packed request into `event`, whose memory is reused.
+pub(super) fn unpack(at_ms: u64, packed: &mut Packed, event: &mut Event) {
+    let Event { at_ms: time, request: Request { domain, descriptors }, outside } = event;
+    *time = at_ms;
+    packed.text_into(domain);
+    outside.clear();
+    descriptors.resize_with(packed.count(), empty_descriptor);
+    for (index, Descriptor { entries, ask, limit }) in descriptors.iter_mut().enumerate() {
+        *ask = packed.number().and_then(Ask::take).unwrap_or_default();
+        let (number, period_ms) = (packed.number(), packed.number());
+        *limit = number.zip(period_ms).and_then(|(number, period_ms)| {
+            Override::of_period(u32::try_from(number).ok()?, Duration::from_millis(period_ms))
+        });
+        outside.extend((packed.number() == Some(1)).then_some(index));
+        entries.resize_with(packed.count(), empty_entry);
+        for Entry { key, value } in entries {
+            packed.text_into(key);
+            packed.text_into(value);
         }
     }
 }
@@ -173,7 +247,7 @@ impl Id {
 impl Line<'_> {
     /// Returns the limit that the request set, if any.
     fn brought_along(&self) -> Result<Option<Override>, String> {
-        if self.rule.as_deref() != Some(OVERRIDE) {
+        if self.rule.as_ref().is_none_or(|Text(rule)| rule != OVERRIDE) {
             return Ok(None);
         }
         let limit = self.limit.as_ref().and_then(|LineLimit { number, period_ms }| {
@@ -183,26 +257,75 @@ impl Line<'_> {
     }
 }
 
-impl LineEntry {
+impl LineEntry<'_> {
     fn is_masked(&self) -> bool {
-        self.value.as_deref().is_none_or(redaction::looks_hashed)
+        self.value.as_ref().is_none_or(|Text(value)| redaction::looks_hashed(value))
     }
 
-    /// Returns the entry. All hidden values become the empty one.
-    fn entry(self) -> Entry {
-        Entry { key: self.key, value: self.value.unwrap_or_default() }
+    /// Returns the key and the value. All hidden values become the empty one.
+    fn parts(&self) -> (&str, &str) {
+        (&self.key, self.value.as_ref().map_or("", |Text(value)| value))
+    }
+}
+
+/// The part of a line that it adds to its request.
+struct LineDescriptor<'l> {
+    entries: &'l [LineEntry<'l>],
+    ask: Ask,
+    limit: Option<Override>,
+    /// The rule's number in [`Names`].
+    rule: Option<u32>,
+    /// The key is outside of the log's sample.
+    is_partial: bool,
+}
+
+impl LineDescriptor<'_> {
+    fn is(&self, Descriptor { entries, ask, limit }: &Descriptor) -> bool {
+        let parts = entries.iter().map(|Entry { key, value }| (&**key, &**value));
+        *ask == self.ask && *limit == self.limit && self.entries.iter().map(LineEntry::parts).eq(parts)
+    }
+
+    /// Writes it into `descriptor`, whose memory is reused.
+    fn write(&self, Descriptor { entries, ask, limit }: &mut Descriptor) {
+        (*ask, *limit) = (self.ask, self.limit);
+        entries.resize_with(self.entries.len(), empty_entry);
+        for (Entry { key, value }, line) in entries.iter_mut().zip(self.entries) {
+            let (new_key, new_value) = line.parts();
+            new_key.clone_into(key);
+            new_value.clone_into(value);
+        }
+    }
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Pending { event: Event::empty(), id: Id::None, asked: Vec::new() }
     }
 }
 
 impl Pending {
+    /// Makes this the request of a line, in the memory of the previous request.
+    fn begin(&mut self, (at_ms, domain, id): (u64, &str, Id), line: &LineDescriptor<'_>) {
+        let Event { at_ms: time, request, outside } = &mut self.event;
+        *time = at_ms;
+        domain.clone_into(&mut request.domain);
+        request.descriptors.resize_with(1, empty_descriptor);
+        line.write(&mut request.descriptors[0]);
+        outside.clear();
+        outside.extend(line.is_partial.then_some(0));
+        self.id = id;
+        self.asked.clear();
+        self.asked.push((0, line.rule));
+    }
+
     /// Adds a line to the request; returns `false` if the line belongs to another one. A request asks each limit of a
     /// descriptor once. So another line of the same limit is about an equal descriptor of the call, if the line has the
     /// number of the call, and else about another call. Without an ID, only lines with the same descriptor are known to
     /// be of one request.
-    fn join(&mut self, descriptor: &Descriptor, rule: Option<&str>, is_partial: bool) -> bool {
+    fn join(&mut self, line: &LineDescriptor<'_>) -> bool {
         let Event { request: Request { descriptors, .. }, outside, .. } = &mut self.event;
-        let is_asked = |index: usize| self.asked.iter().any(|(asked, name)| *asked == index && name.as_deref() == rule);
-        let mut known = (0..descriptors.len()).filter(|index| descriptors[*index] == *descriptor).peekable();
+        let is_asked = |index: usize| self.asked.contains(&(index, line.rule));
+        let mut known = (0..descriptors.len()).filter(|index| line.is(&descriptors[*index])).peekable();
         let is_known = known.peek().is_some();
         let index = match (known.find(|index| !is_asked(*index)), &self.id) {
             (Some(index), _) => index,
@@ -210,14 +333,23 @@ impl Pending {
             (None, Id::Request(_)) if is_known => return false,
             (None, Id::Call(..) | Id::Request(_)) => {
                 let index = descriptors.len();
-                outside.extend(is_partial.then_some(index));
-                descriptors.push(descriptor.clone());
+                outside.extend(line.is_partial.then_some(index));
+                descriptors.push(empty_descriptor());
+                line.write(&mut descriptors[index]);
                 index
             }
         };
-        self.asked.push((index, rule.map(str::to_owned)));
+        self.asked.push((index, line.rule));
         true
     }
+}
+
+fn empty_descriptor() -> Descriptor {
+    Descriptor { entries: Vec::new(), ask: Ask::Peek, limit: None }
+}
+
+fn empty_entry() -> Entry {
+    Entry { key: String::new(), value: String::new() }
 }
 
 #[cfg(test)]
@@ -227,6 +359,32 @@ mod tests {
     use super::*;
     use crate::engine::descriptor::Unit;
     use crate::observe::redaction::Values;
+
+    /// Reads lines into their requests, as a log does.
+    #[derive(Default)]
+    struct Reader {
+        joined: Joined,
+        packed: Packed,
+    }
+
+    impl Reader {
+        fn push(&mut self, line: &str) -> Result<Option<Event>, String> {
+            let at_ms = self.joined.push(line, &mut self.packed)?;
+            Ok(at_ms.map(|at_ms| self.event(at_ms)))
+        }
+
+        fn finish(&mut self) -> Option<Event> {
+            let at_ms = self.joined.finish(&mut self.packed)?;
+            Some(self.event(at_ms))
+        }
+
+        fn event(&mut self, at_ms: u64) -> Event {
+            let mut event = Event::empty();
+            unpack(at_ms, &mut self.packed, &mut event);
+            self.packed.clear();
+            event
+        }
+    }
 
     fn line(ms: u64, rule: &str, user: &str, id: Option<&str>) -> String {
         json!({
@@ -250,7 +408,7 @@ mod tests {
             (2, "minute", "ann", Some("b")),
             (3, "minute", "ann", Some("b")), // a second attempt
         ];
-        let mut joined = Joined::default();
+        let mut joined = Reader::default();
         let mut events: Vec<Event> = Vec::new();
         for (ms, rule, user, id) in lines {
             events.extend(joined.push(&line(ms, rule, user, id)).unwrap());
@@ -268,7 +426,7 @@ mod tests {
 
     /// Returns the users of the requests that these lines make, with the indices outside of the sample.
     fn joined(lines: &[Value]) -> Vec<(Vec<String>, Vec<usize>)> {
-        let mut joined = Joined::default();
+        let mut joined = Reader::default();
         let mut events: Vec<Event> = lines.iter().flat_map(|line| joined.push(&line.to_string()).unwrap()).collect();
         events.extend(std::iter::from_fn(|| joined.finish()));
         let users = |event: &Event| {
@@ -316,15 +474,15 @@ mod tests {
 
     #[test]
     fn lines_that_do_not_name_their_call_are_counted() {
-        let unnamed = |other| read(other).1.unnamed();
+        let unnamed = |other| read(other).1.joined.unnamed();
         assert_eq!([json!({}), json!({"request_id": "a"}), json!({"call": 1})].map(unnamed), [1, 0, 0]);
     }
 
     /// Reads a line with these fields replaced. Returns its request, and the reader.
-    fn read(other: Value) -> (Result<Option<Request>, String>, Joined) {
+    fn read(other: Value) -> (Result<Option<Request>, String>, Reader) {
         let mut line: Value = serde_json::from_str(&line(1, "minute", "ann", None)).unwrap();
         line.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
-        let mut joined = Joined::default();
+        let mut joined = Reader::default();
         let pushed = joined.push(&line.to_string());
         (pushed.map(|_| joined.finish().map(|event| event.request)), joined)
     }
@@ -334,12 +492,12 @@ mod tests {
         let (request, joined) = read(json!({"descriptor": [{"key": "user"}, {"key": "path"}]}));
         let entries = &request.unwrap().unwrap().descriptors[0].entries;
         let expected = ["user", "path"].map(|key| Entry { key: key.into(), value: String::new() });
-        assert_eq!((&entries[..], joined.masked()), (&expected[..], 1));
+        assert_eq!((&entries[..], joined.joined.masked()), (&expected[..], 1));
     }
 
     #[test]
     fn values_that_look_hashed_are_counted() {
-        let masked = |value: &str| read(json!({"descriptor": [{"key": "user", "value": value}]})).1.masked();
+        let masked = |value: &str| read(json!({"descriptor": [{"key": "user", "value": value}]})).1.joined.masked();
         let hashed = Values::hashed("a key of sixteen");
         assert_eq!(["ann", "/a", ""].map(masked), [0, 0, 0]);
         assert_eq!(["ann", "/a", ""].map(|value| masked(&hashed.shown(value).unwrap())), [1, 1, 1]);
@@ -362,8 +520,8 @@ mod tests {
     #[test]
     fn a_refund_is_left_out_and_counted_and_what_reached_no_rule_is_a_request() {
         let (request, joined) = read(json!({"hits": -1}));
-        assert_eq!((request, joined.refunds()), (Ok(None), 1));
+        assert_eq!((request, joined.joined.refunds()), (Ok(None), 1));
         let (request, joined) = read(json!({"rule": null, "limit": null}));
-        assert_eq!((request.unwrap().unwrap().descriptors.len(), joined.refunds()), (1, 0));
+        assert_eq!((request.unwrap().unwrap().descriptors.len(), joined.joined.refunds()), (1, 0));
     }
 }

@@ -5,7 +5,7 @@
 //! log ─▶ lines        one line after the other, or the reason why it cannot be read
 //!        format       the fields of a line: Envoy's text or JSON, CSV, or a decision log
 //!        mapping      creates a Request from the fields, as Envoy's rate_limits would
-//!        packed       the part of a Request that differs from line to line, until it is decided
+//!        packed       a Request, or the part that differs from line to line, until it is decided
 //!        order        sorts requests that are slightly out of order
 //!        source       merges several logs
 //!        evaluate     decides each request as the service would, and counts the results

@@ -1,6 +1,6 @@
 //! Requests in little memory, from their lines until they are decided. A window of time holds many requests, and each
-//! `Request` is spread over several allocations; a [`Mapping`](super::mapping::Mapping) needs only the parts that
-//! differ from line to line.
+//! `Request` is spread over several allocations. Those of a decision log are packed whole; a
+//! [`Mapping`](super::mapping::Mapping) needs only the parts that differ from line to line.
 
 /// The number that represents a missing part.
 const MISSING: u64 = u64::MAX;
@@ -56,6 +56,17 @@ impl Packed {
         let begin = self.text_at;
         self.text_at += usize::try_from(self.number()?).ok()?;
         self.text.get(begin..self.text_at)
+    }
+
+    /// Reads the next text into `text`, which becomes empty if the text is missing.
+    pub(super) fn text_into(&mut self, text: &mut String) {
+        text.clear();
+        text.push_str(self.text().unwrap_or_default());
+    }
+
+    /// Reads the next number as a length, which is 0 if the number is missing.
+    pub(super) fn count(&mut self) -> usize {
+        self.number().and_then(|number| usize::try_from(number).ok()).unwrap_or(0)
     }
 
     /// Returns the current end.

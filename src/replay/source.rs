@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use csv::{ReaderBuilder, StringRecord};
 use serde::Serialize;
 
-use super::decisions::Joined;
+use super::decisions::{self, Joined};
 use super::format::{self, FormatError, Pattern};
 use super::lines::{Lines, Log};
 use super::mapping::{Mapping, MappingError, MappingOptions, Unmapped};
@@ -109,18 +109,11 @@ pub struct Requests {
 struct Source {
     name: PathBuf,
     rows: Rows,
-    order: Order<Events>,
-    ready: VecDeque<Simultaneous<Events>>,
-    /// The request of the last line, if the line has been mapped.
-    mapped: Packed,
-    is_done: bool,
-}
-
-/// Events of a log that wait for their turn. Those of a decision log are whole, all others are packed.
-#[derive(Debug, Default)]
-struct Events {
+    order: Order<Packed>,
+    ready: VecDeque<Simultaneous<Packed>>,
+    /// The request of the last row, if it has one.
     packed: Packed,
-    whole: VecDeque<Event>,
+    is_done: bool,
 }
 
 /// The lines of a log by format.
@@ -144,9 +137,8 @@ struct Csv {
 
 /// The content of one row.
 enum Row {
-    Event(Event),
-    /// The row has a request at this time, which was packed.
-    Mapped(u64),
+    /// A request of this time was packed.
+    Request(u64),
     /// The row belongs to a request that is not complete yet.
     Part,
     Unmapped(Unmapped),
@@ -210,13 +202,10 @@ impl Requests {
         let source = &mut self.sources[index];
         while source.ready.is_empty() && !source.is_done {
             let io = |error| ReadError::Io { log: source.name.clone(), error };
-            source.mapped.clear();
-            match source.rows.next(&mut source.mapped).map_err(io)? {
-                Row::Event(event) => {
-                    source.order.push(event.at_ms, |events| events.whole.push_back(event), &mut source.ready);
-                }
-                Row::Mapped(at_ms) => {
-                    source.order.push(at_ms, |events| events.packed.append(&source.mapped), &mut source.ready);
+            source.packed.clear();
+            match source.rows.next(&mut source.packed).map_err(io)? {
+                Row::Request(at_ms) => {
+                    source.order.push(at_ms, |events| events.append(&source.packed), &mut source.ready);
                 }
                 Row::Part => {}
                 Row::Unmapped(Unmapped::NoDescriptor) => self.read.without_descriptor += 1,
@@ -269,23 +258,19 @@ impl Source {
                 Rows::Csv(Box::new(csv.map_err(of_format)?))
             }
         };
-        let (order, ready, mapped) = (Order::new(reading.window_ms), VecDeque::new(), Packed::default());
-        Ok(Source { name, rows, order, ready, mapped, is_done: false })
+        let (order, ready, packed) = (Order::new(reading.window_ms), VecDeque::new(), Packed::default());
+        Ok(Source { name, rows, order, ready, packed, is_done: false })
     }
 
     /// Moves the next event that is ready into `event`.
     fn take(&mut self, event: &mut Event) {
         let Some(first) = self.ready.front_mut() else { return };
-        match (first.events.whole.pop_front(), self.rows.mapping()) {
-            (Some(whole), _) => *event = Event { at_ms: first.at_ms, ..whole },
-            (None, Some(mapping)) => mapping.unpack(first.at_ms, &mut first.events.packed, event),
-            (None, None) => {}
-        }
+        self.rows.unpack(first.at_ms, &mut first.events, event);
         first.len -= 1;
         if first.len == 0
             && let Some(Simultaneous { mut events, .. }) = self.ready.pop_front()
         {
-            events.packed.clear();
+            events.clear();
             self.order.recycle(events);
         }
     }
@@ -339,16 +324,17 @@ impl Rows {
         }
     }
 
-    /// Returns the mapping of the rows; decision logs have none.
-    fn mapping(&self) -> Option<&Mapping> {
+    /// Reads a packed request into `event`, whose memory is reused.
+    fn unpack(&self, at_ms: u64, packed: &mut Packed, event: &mut Event) {
         match self {
-            Rows::Text(.., mapping) | Rows::Json(_, mapping) => Some(mapping),
-            Rows::Csv(csv) => Some(&csv.mapping),
-            Rows::Decisions(..) | Rows::Empty => None,
+            Rows::Text(.., mapping) | Rows::Json(_, mapping) => mapping.unpack(at_ms, packed, event),
+            Rows::Csv(csv) => csv.mapping.unpack(at_ms, packed, event),
+            Rows::Decisions(..) => decisions::unpack(at_ms, packed, event),
+            Rows::Empty => {}
         }
     }
 
-    /// Returns the next row. A mapped row is appended to `packed`.
+    /// Returns the next row. Its request is appended to `packed`.
     fn next(&mut self, packed: &mut Packed) -> io::Result<Row> {
         match self {
             Rows::Csv(csv) => csv.next(packed),
@@ -368,9 +354,9 @@ impl Rows {
                 })
             }),
             Rows::Decisions(lines, joined) => Ok(match lines.next()? {
-                None => joined.finish().map_or(Row::End, Row::Event),
-                line => Row::of_line(line, |line| match joined.push(line) {
-                    Ok(event) => event.map_or(Row::Part, Row::Event),
+                None => joined.finish(packed).map_or(Row::End, Row::Request),
+                line => Row::of_line(line, |line| match joined.push(line, packed) {
+                    Ok(at_ms) => at_ms.map_or(Row::Part, Row::Request),
                     Err(why) => Row::Unmapped(Unmapped::Wrong(why)),
                 }),
             }),
@@ -389,7 +375,7 @@ impl Row {
     }
 
     fn of_mapped(packed: Result<u64, Unmapped>) -> Row {
-        packed.map_or_else(Row::Unmapped, Row::Mapped)
+        packed.map_or_else(Row::Unmapped, Row::Request)
     }
 }
 
