@@ -17,7 +17,7 @@ use crate::observe::redaction::Values;
 use crate::store::memory::{self, Name};
 
 /// Number of requests that are planned ahead, so that their counters and tallies are fetched from memory together.
-const AHEAD: usize = 32;
+pub(super) const AHEAD: usize = 32;
 
 /// Options of a run.
 #[derive(Clone, Debug)]

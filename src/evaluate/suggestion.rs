@@ -10,16 +10,17 @@ use std::collections::BTreeMap;
 use std::str::FromStr;
 
 use hashbrown::HashMap;
+use smallvec::SmallVec;
 
-use super::run::Run;
-use super::tally::{KeyHash, Room};
+use super::run::{AHEAD, Run};
+use super::tally::Room;
 use super::{Arrival, RuleSet};
 use crate::engine::algorithm::Limit;
-use crate::engine::asked::Source;
+use crate::engine::asked::{Asked, Source};
 use crate::engine::check::{Check, StoreError};
 use crate::engine::clock::GivenClock;
 use crate::engine::rules::RuleLimit;
-use crate::store::memory::MemoryStore;
+use crate::store::memory::{MemoryStore, Name};
 
 /// Numbers tried in a pass. Each is a bit in [`Target::denied_by`].
 const TRIED: usize = 12;
@@ -78,13 +79,14 @@ impl FromStr for Goal {
 pub struct Search<'r> {
     pub(super) goal: Goal,
     pub(super) rules: RuleSet<'r>,
-    most_bytes: usize,
     pub(super) targets: Vec<Target>,
     /// The target of each limit by its ID.
     by_limit: HashMap<usize, usize>,
     clock: GivenClock,
     /// The counters of all targets for each tried number, by its index.
     stores: Vec<MemoryStore<GivenClock>>,
+    /// Questions that are planned ahead, so that their counters are fetched from memory together.
+    questions: Vec<Question>,
     room: Room,
 }
 
@@ -101,7 +103,7 @@ pub(super) struct Target {
     /// The limits tried in this pass.
     tried: Vec<Tried>,
     /// Index of each key.
-    indices: HashMap<KeyHash, u32>,
+    indices: HashMap<Name, u32>,
     /// For each key, the numbers that denied it a request in this pass.
     denied_by: Vec<u16>,
     /// For each key, whether one of the remaining numbers may deny it a request.
@@ -109,6 +111,18 @@ pub(super) struct Target {
     /// The denials by each number.
     pub(super) curve: BTreeMap<u32, Denied>,
     pub(super) found: Found,
+}
+
+/// A request's question to the numbers of a target.
+#[derive(Debug)]
+struct Question {
+    at_ms: u64,
+    target: usize,
+    check: Check,
+    /// Name of the counter, which is the same in all stores.
+    name: Name,
+    /// Index of the key; `None` if there is no room for it.
+    index: Option<usize>,
 }
 
 /// The result of a target's search.
@@ -166,10 +180,9 @@ impl<'r> Search<'r> {
         let targets: Vec<_> = targets.collect();
         let by_limit = targets.iter().enumerate().map(|(index, target)| (target.id, index)).collect();
         let (clock, room) = (GivenClock::default(), Room::default());
-        let (most_bytes, stores) = (run.options.most_bytes, Vec::new());
-        let mut search = Search { goal, rules, most_bytes, targets, by_limit, clock, stores, room };
-        search.empty_stores();
-        search
+        let store = MemoryStore::new(clock.clone(), run.options.most_bytes / TRIED);
+        let stores = (0..TRIED).map(|_| store.sibling()).collect();
+        Search { goal, rules, targets, by_limit, clock, stores, questions: Vec::new(), room }
     }
 
     /// Returns whether the search of every target is finished.
@@ -185,18 +198,58 @@ impl<'r> Search<'r> {
     where
         'r: 'a,
     {
-        let arrival = arrival.into();
-        self.clock.set(arrival.at_ms);
-        let Some(plan) = self.rules.plan(arrival) else { return Ok(()) };
-        for asked in plan.asked().iter().filter(|asked| arrival.is_sampled(asked.check.descriptor)) {
-            let Source::Rule(_, limit) = asked.source else { continue };
-            let Some(index) = self.by_limit.get(&limit.id) else { continue };
-            let target = &mut self.targets[*index];
-            if target.found == Found::Searching {
-                target.decide(&asked.check, &self.stores, &mut self.room)?;
+        self.decide_all(std::iter::once(arrival))
+    }
+
+    /// Tries the numbers of this pass on the next requests. This is faster than [`Search::decide`] with many keys, as
+    /// with [`Run::decide_all`].
+    ///
+    /// # Errors
+    /// If there is no memory for a request's counters.
+    pub fn decide_all<'a>(
+        &mut self,
+        arrivals: impl IntoIterator<Item = impl Into<Arrival<'a>>>,
+    ) -> Result<(), StoreError>
+    where
+        'r: 'a,
+    {
+        let mut arrivals = arrivals.into_iter().map(Into::into).peekable();
+        while arrivals.peek().is_some() {
+            arrivals.by_ref().take(AHEAD).for_each(|arrival| self.ask(arrival));
+            let mut questions = std::mem::take(&mut self.questions);
+            for Question { target, name, index, .. } in &mut questions {
+                *index = self.targets[*target].index(*name, &mut self.room);
             }
+            questions
+                .retain(|question| question.index.is_none_or(|index| self.targets[question.target].at_risk[index]));
+            let names: SmallVec<[Name; AHEAD]> = questions.iter().map(|question| question.name).collect();
+            if names.len() > 1 {
+                self.stores.iter_mut().for_each(|store| store.fetch(&names));
+            }
+            for question in questions.drain(..) {
+                self.clock.set(question.at_ms);
+                self.targets[question.target].decide(question, &self.stores)?;
+            }
+            self.questions = questions;
         }
         Ok(())
+    }
+
+    /// Adds the questions of a request.
+    fn ask<'a>(&mut self, arrival: Arrival<'a>)
+    where
+        'r: 'a,
+    {
+        let Some(plan) = self.rules.plan(arrival) else { return };
+        for Asked { check, source, .. } in plan.into_asked() {
+            let Source::Rule(_, limit) = source else { continue };
+            let Some(target) = self.by_limit.get(&limit.id).copied() else { continue };
+            if self.targets[target].found == Found::Searching && arrival.is_sampled(check.descriptor) {
+                let name = self.stores[0].name(&check.key);
+                let check = Check { penalty: None, ..check };
+                self.questions.push(Question { at_ms: arrival.at_ms, target, check, name, index: None });
+            }
+        }
     }
 
     /// Ends a pass over the log, and selects the numbers for the next one.
@@ -210,22 +263,17 @@ impl<'r> Search<'r> {
     }
 
     fn empty_stores(&mut self) {
-        let store = |_| MemoryStore::new(self.clock.clone(), self.most_bytes / TRIED);
-        self.stores = (0..TRIED).map(store).collect();
+        self.stores.iter_mut().for_each(|store| *store = store.sibling());
     }
 }
 
 impl Target {
-    fn decide(&mut self, check: &Check, stores: &[MemoryStore<GivenClock>], room: &mut Room) -> Result<(), StoreError> {
-        let index = self.index(KeyHash::of(&check.key), room);
-        if index.is_some_and(|index| !self.at_risk[index]) {
-            return Ok(());
-        }
-        let mut check = Check { penalty: None, ..check.clone() };
+    fn decide(&mut self, question: Question, stores: &[MemoryStore<GivenClock>]) -> Result<(), StoreError> {
+        let Question { mut check, name, index, .. } = question;
         let mut denied_by = 0;
         for (bit, (Tried { limit, requests }, store)) in self.tried.iter_mut().zip(stores).enumerate() {
             check.limit = *limit;
-            let verdicts = store.decide(std::slice::from_ref(&check))?;
+            let verdicts = store.decide_named(std::slice::from_ref(&check), &[name])?;
             if verdicts.iter().flatten().any(|verdict| !verdict.allowed()) {
                 *requests += 1;
                 denied_by |= 1 << bit;
@@ -238,7 +286,7 @@ impl Target {
     }
 
     /// Returns the index of a key; `None` if there is no room for another.
-    fn index(&mut self, key: KeyHash, room: &mut Room) -> Option<usize> {
+    fn index(&mut self, key: Name, room: &mut Room) -> Option<usize> {
         if let Some(index) = self.indices.get(&key) {
             return Some(*index as usize);
         }

@@ -119,7 +119,7 @@ proptest! {
         let of = if of_keys { GoalOf::Keys } else { GoalOf::Requests };
         let mut search = Search::new(Goal { percent: percent.into(), of }, &run, Some("per-user"));
         while !search.is_done() {
-            events.iter().for_each(|event| search.decide(event).unwrap());
+            search.decide_all(&events).unwrap();
             search.narrow();
         }
         let report = Report::new(Default::default(), &run).suggesting(&search);

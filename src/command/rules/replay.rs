@@ -194,9 +194,7 @@ impl Replay {
             let mut pass = 0;
             while !search.is_done() {
                 pass += 1;
-                self.each(&reading, format!("trying numbers, pass {pass}"), |events| {
-                    Ok(events.iter().try_for_each(|event| search.decide(event))?)
-                })?;
+                self.each(&reading, format!("trying numbers, pass {pass}"), |events| Ok(search.decide_all(events)?))?;
                 search.narrow();
             }
             report = report.suggesting(&search);

@@ -329,6 +329,11 @@ impl<'a> Plan<'a> {
         &self.asked
     }
 
+    /// Returns the questions to the store without the plan.
+    pub fn into_asked(self) -> Vec<Asked<'a>> {
+        self.asked
+    }
+
     /// Returns the work that the questions take.
     pub fn work(&self) -> u64 {
         self.asked.iter().map(|asked| asked.check.work()).sum()

@@ -121,6 +121,15 @@ impl<C: Clock> MemoryStore<C> {
         MemoryStore { shards, hash_key, clock, most_bytes, bytes, counters, usage: None }
     }
 
+    /// Returns an empty store on the same clock, with the same bound and the same [`MemoryStore::name`] of each
+    /// counter.
+    pub fn sibling(&self) -> Self
+    where
+        C: Clone,
+    {
+        MemoryStore { hash_key: self.hash_key, ..MemoryStore::new(self.clock.clone(), self.most_bytes) }
+    }
+
     /// Returns the store with usage records, which share its room.
     #[must_use]
     pub fn keeping_usage(self) -> Self {
