@@ -10,7 +10,7 @@ use support::cluster::Cluster;
 use support::redis::Redis;
 use support::tollgate::{Tollgate, command};
 use support::{wait_until, wait_until_async};
-use tollgate::shared::fleet::heartbeats::{Beat, Command, Heartbeat, MOST, ReplicaState, Reply, Said, TTL};
+use tollgate::shared::fleet::heartbeats::{Beat, Command, Heartbeat, MOST, Published, ReplicaState, Reply, TTL};
 use tollgate::shared::fleet::redis::RedisHeartbeats;
 use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 use tollgate::store::redis::topology::route::Route;
@@ -170,13 +170,13 @@ fn heartbeats(redis: &Redis) -> RedisHeartbeats {
     RedisHeartbeats::new(&Route::start(config).unwrap())
 }
 
-fn said(rules: &str) -> Said {
-    Said { rules: Some(rules.to_owned()), state: ReplicaState::Ready, ..Said::default() }
+fn published(rules: &str) -> Published {
+    Published { rules: Some(rules.to_owned()), state: ReplicaState::Ready, ..Published::default() }
 }
 
 /// A heartbeat of an instance that has these rules, and knows this version of the list.
 async fn beat_with(heartbeats: &RedisHeartbeats, id: &str, rules: &str, list: u64) -> Reply {
-    heartbeats.ask(id, Command::Beat(Beat { said: &said(rules), list })).await.unwrap()
+    heartbeats.ask(id, Command::Beat(Beat { published: &published(rules), list })).await.unwrap()
 }
 
 async fn again(heartbeats: &RedisHeartbeats, id: &str, list: u64) -> Reply {
@@ -242,8 +242,8 @@ async fn the_list_is_read_where_it_has_changed_and_not_at_each_heartbeat() {
     assert_eq!((ids(&reply), reply.list), (vec!["a", "b"], second.list));
     redis.forget_calls();
     for (uptime_ms, id) in ["a", "b", "a", "b"].into_iter().enumerate() {
-        let aged = Said { uptime_ms: uptime_ms as u64, ..said("x") };
-        let reply = heartbeats.ask(id, Command::Beat(Beat { said: &aged, list: second.list })).await.unwrap();
+        let aged = Published { uptime_ms: uptime_ms as u64, ..published("x") };
+        let reply = heartbeats.ask(id, Command::Beat(Beat { published: &aged, list: second.list })).await.unwrap();
         assert_eq!((reply.replicas, reply.list), (None, second.list));
     }
     assert_eq!(redis.calls_of("hgetall"), 0);
@@ -266,7 +266,7 @@ async fn others_read_a_state_that_changed_back_after_a_lost_reply_or_differs_aft
     let heartbeats = heartbeats(&redis);
     let rules_of = |reply: &Reply, id: &str| {
         let found = listed(reply).iter().find(|one| one.id == id).unwrap();
-        found.said.clone().unwrap().rules.unwrap()
+        found.published.clone().unwrap().rules.unwrap()
     };
     beat(&heartbeats, "a").await;
     let known = beat(&heartbeats, "b").await.list;

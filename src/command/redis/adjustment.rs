@@ -91,7 +91,7 @@ pub(crate) struct Of {
     lasts: String,
 
     #[command(flatten)]
-    said: Said,
+    reason: Reason,
 
     /// An ID of your choice; repeating the command with it has no second effect. Unset: a new ID.
     #[arg(long)]
@@ -108,7 +108,7 @@ pub(crate) struct End {
     id: String,
 
     #[command(flatten)]
-    said: Said,
+    reason: Reason,
 
     #[command(flatten)]
     place: Box<Place>,
@@ -127,9 +127,9 @@ pub(crate) struct Adjustments {
     place: Box<Place>,
 }
 
-/// Author and reason, for the log and every list.
+/// Reason and author, for the log and every list.
 #[derive(Args)]
-pub(crate) struct Said {
+pub(crate) struct Reason {
     /// Reason, in a few words.
     #[arg(long)]
     why: String,
@@ -219,7 +219,7 @@ fn logs() -> Logs {
 
 impl Of {
     async fn begin(self, effect: Written) -> anyhow::Result<ExitCode> {
-        let Of { entries, domain, all, rule, lasts, said: Said { why, who }, id, place } = self;
+        let Of { entries, domain, all, rule, lasts, reason: Reason { why, who }, id, place } = self;
         let entries = inspect::entries(&entries)?;
         let written = Written { id, everything: all, domain, rule, entries, who, why, lasts: Some(lasts), ..effect };
         let shown: Shown = adjustments_of(&place)?.begin(&written, ROLE).await?;
@@ -230,7 +230,7 @@ impl Of {
 
 impl End {
     async fn run(self) -> anyhow::Result<ExitCode> {
-        let End { id, said: Said { why, who }, place } = self;
+        let End { id, reason: Reason { why, who }, place } = self;
         let id = Id::parse(&id).ok_or_else(|| anyhow!("no adjustment has this id: see tollgate adjustments"))?;
         adjustments_of(&place)?.end(&id, By { who: &who, why: &why, role: ROLE }).await?;
         println!("ended {id}");

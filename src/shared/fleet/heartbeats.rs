@@ -16,7 +16,7 @@ pub const MOST: usize = 200;
 /// The published state of an instance. Another version of Tollgate may omit fields or add others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Said {
+pub struct Published {
     /// The version of Tollgate.
     pub version: String,
     /// Whether the instance answers requests.
@@ -69,7 +69,7 @@ pub enum Command<'c> {
 #[derive(Clone, Copy, Debug)]
 pub struct Beat<'c> {
     /// The state.
-    pub said: &'c Said,
+    pub published: &'c Published,
     /// The version of the list that this instance knows; 0 for none.
     pub list: u64,
 }
@@ -82,7 +82,7 @@ pub struct Heartbeat {
     /// How long ago it published its state, in milliseconds.
     pub heard_ms: u64,
     /// The published state, or `None` if this version of Tollgate cannot read it.
-    pub said: Option<Said>,
+    pub published: Option<Published>,
 }
 
 /// The instances in the store.

@@ -20,7 +20,7 @@ use crate::engine::check::StoreError;
 use crate::limiter::Limiter;
 use crate::metrics::{Metrics, ReplicaCounts};
 use crate::observe::candidates::Candidates;
-use crate::shared::fleet::heartbeats::{Beat, Command, Heartbeat, MOST, ReplicaState, Reply, Said, TTL};
+use crate::shared::fleet::heartbeats::{Beat, Command, Heartbeat, MOST, Published, ReplicaState, Reply, TTL};
 use crate::store::Store;
 use crate::version;
 
@@ -77,14 +77,14 @@ impl Heard {
     fn heard_since(self, now: Instant) -> Vec<Heartbeat> {
         let since = now.duration_since(self.at);
         let renewed = |other: &Heartbeat| {
-            let Heartbeat { id, heard_ms, said } = aged(other, since);
+            let Heartbeat { id, heard_ms, published } = aged(other, since);
             let later_ms = heard_ms.saturating_sub(ms(PERIOD));
-            let said = said.map(|said| Said {
-                rules_age_ms: said.rules_age_ms.saturating_add(later_ms),
-                uptime_ms: said.uptime_ms.saturating_add(later_ms),
-                ..said
+            let published = published.map(|published| Published {
+                rules_age_ms: published.rules_age_ms.saturating_add(later_ms),
+                uptime_ms: published.uptime_ms.saturating_add(later_ms),
+                ..published
             });
-            Heartbeat { id, heard_ms: heard_ms - later_ms, said }
+            Heartbeat { id, heard_ms: heard_ms - later_ms, published }
         };
         self.others.iter().map(renewed).collect()
     }
@@ -115,15 +115,15 @@ impl<S: Store> Fleet<S> {
     pub async fn keep(&self) -> Infallible {
         let mut ticks = interval(LOOK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut last: Option<(Said, Instant)> = None;
+        let mut last: Option<(Published, Instant)> = None;
         loop {
             ticks.tick().await;
-            let said = self.said();
-            let is_due = last.as_ref().is_none_or(|(before, at)| at.elapsed() >= PERIOD || differs(before, &said));
+            let published = self.published();
+            let is_due = last.as_ref().is_none_or(|(before, at)| at.elapsed() >= PERIOD || differs(before, &published));
             if is_due {
                 let at = Instant::now();
-                self.beat(&said).await;
-                last = Some((said, at));
+                self.beat(&published).await;
+                last = Some((published, at));
             }
         }
     }
@@ -142,7 +142,7 @@ impl<S: Store> Fleet<S> {
 
     /// Returns the instances, as far as this one knows them.
     pub fn report(&self) -> FleetReport {
-        let own = Heartbeat { id: self.id.clone(), heard_ms: 0, said: Some(self.said()) };
+        let own = Heartbeat { id: self.id.clone(), heard_ms: 0, published: Some(self.published()) };
         let known = self.known.lock();
         let since = known.heard.as_ref().map_or(Duration::ZERO, |heard| heard.at.elapsed());
         let others = known.heard.iter().flat_map(|heard| &heard.others).map(|other| aged(other, since));
@@ -152,14 +152,14 @@ impl<S: Store> Fleet<S> {
     }
 
     /// Returns the state of this instance.
-    fn said(&self) -> Said {
+    fn published(&self) -> Published {
         let snapshot = self.limiter.snapshot();
         let version = snapshot.is_in_force().then(|| snapshot.rules.version());
         let mut known = self.known.lock();
         if known.rules.as_ref().map(|(version, _)| version.as_str()) != version {
             known.rules = version.map(|version| (version.to_owned(), Instant::now()));
         }
-        Said {
+        Published {
             version: version::VERSION.to_owned(),
             state: (self.state)(),
             rules: known.rules.as_ref().map(|(version, _)| version.clone()),
@@ -170,21 +170,24 @@ impl<S: Store> Fleet<S> {
     }
 
     /// Publishes this state.
-    async fn beat(&self, said: &Said) {
+    async fn beat(&self, published: &Published) {
         let has_left = self.asking.lock().await;
         if *has_left {
             return;
         }
         let list = self.known.lock().heard.as_ref().map_or(0, |heard| heard.list);
-        let reply = self.store.ask(&self.id, Command::Beat(Beat { said, list })).await;
+        let reply = self.store.ask(&self.id, Command::Beat(Beat { published, list })).await;
         drop(has_left);
         self.take(reply);
         let report = self.report();
         self.metrics.set_replicas(ReplicaCounts {
-            same: report.count(|line| line.rules.is_some() && line.version == said.version && line.rules == said.rules),
-            other: report
-                .count(|line| line.rules.is_some() && line.version == said.version && line.rules != said.rules),
-            unknown: report.count(|line| line.rules.is_none() || line.version != said.version),
+            same: report.count(|line| {
+                line.rules.is_some() && line.version == published.version && line.rules == published.rules
+            }),
+            other: report.count(|line| {
+                line.rules.is_some() && line.version == published.version && line.rules != published.rules
+            }),
+            unknown: report.count(|line| line.rules.is_none() || line.version != published.version),
         });
     }
 
@@ -214,8 +217,8 @@ impl<S: Store> Fleet<S> {
 }
 
 /// Returns whether the state has changed, ignoring times.
-fn differs(before: &Said, now: &Said) -> bool {
-    let timeless = |said: &Said| Said { rules_age_ms: 0, uptime_ms: 0, ..said.clone() };
+fn differs(before: &Published, now: &Published) -> bool {
+    let timeless = |published: &Published| Published { rules_age_ms: 0, uptime_ms: 0, ..published.clone() };
     timeless(before) != timeless(now)
 }
 

@@ -33,9 +33,9 @@ impl RedisHeartbeats {
             Command::Leave => ("leave", 0),
         };
         call.arg(name).arg(id).arg(TTL.as_millis() as u64).arg(MOST).arg(PERIOD.as_millis() as u64).arg(list);
-        if let Command::Beat(Beat { said, .. }) = command {
+        if let Command::Beat(Beat { published, .. }) = command {
             // Cannot fail, since there are only strings and numbers.
-            call.arg(serde_json::to_string(said).unwrap_or_default());
+            call.arg(serde_json::to_string(published).unwrap_or_default());
         }
         read(self.exchange.turn().await.send(&call, Repeat::Allowed).await?)
     }
@@ -61,25 +61,25 @@ fn read(reply: Value) -> Result<Reply, StoreError> {
 
 /// Parses the heartbeat of an instance.
 fn heartbeat(id: &str, kept: &str, now_ms: u64) -> Option<Heartbeat> {
-    let (heard, said) = kept.split_once(' ')?;
+    let (heard, published) = kept.split_once(' ')?;
     let heard_ms = now_ms.saturating_sub(heard.parse().ok()?);
-    Some(Heartbeat { id: id.to_owned(), heard_ms, said: serde_json::from_str(said).ok() })
+    Some(Heartbeat { id: id.to_owned(), heard_ms, published: serde_json::from_str(published).ok() })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::fleet::heartbeats::{ReplicaState, Said};
+    use crate::shared::fleet::heartbeats::{Published, ReplicaState};
 
     #[test]
     fn what_another_version_says_is_read_as_far_as_it_goes() {
-        let of = |said: &str| heartbeat("host-1", &format!("1000 {said}"), 3_500).unwrap();
-        let said = of(r#"{"version": "9.1.0", "state": "asleep", "mood": "good", "rules": "abc"}"#);
-        assert_eq!((&*said.id, said.heard_ms), ("host-1", 2_500));
-        let expected = Said { version: "9.1.0".into(), rules: Some("abc".into()), ..Said::default() };
-        assert_eq!(said.said, Some(expected));
-        assert_eq!(of("nonsense").said, None);
-        assert_eq!(of(r#"{"state": "draining"}"#).said.unwrap().state, ReplicaState::Draining);
+        let of = |published: &str| heartbeat("host-1", &format!("1000 {published}"), 3_500).unwrap();
+        let published = of(r#"{"version": "9.1.0", "state": "asleep", "mood": "good", "rules": "abc"}"#);
+        assert_eq!((&*published.id, published.heard_ms), ("host-1", 2_500));
+        let expected = Published { version: "9.1.0".into(), rules: Some("abc".into()), ..Published::default() };
+        assert_eq!(published.published, Some(expected));
+        assert_eq!(of("nonsense").published, None);
+        assert_eq!(of(r#"{"state": "draining"}"#).published.unwrap().state, ReplicaState::Draining);
         assert_eq!(heartbeat("host-1", "then {}", 0), None);
     }
 }

@@ -76,18 +76,18 @@ impl FleetReport {
 }
 
 impl Line {
-    fn new(Heartbeat { id, heard_ms, said }: Heartbeat, is_self: bool) -> Line {
-        let said = said.unwrap_or_default();
+    fn new(Heartbeat { id, heard_ms, published }: Heartbeat, is_self: bool) -> Line {
+        let published = published.unwrap_or_default();
         Line {
             id,
             is_self,
-            version: said.version,
-            state: said.state,
-            rules: said.rules,
-            rules_age_ms: said.rules_age_ms.saturating_add(heard_ms),
+            version: published.version,
+            state: published.state,
+            rules: published.rules,
+            rules_age_ms: published.rules_age_ms.saturating_add(heard_ms),
             differs: false,
-            candidates: said.candidates,
-            uptime_ms: said.uptime_ms.saturating_add(heard_ms),
+            candidates: published.candidates,
+            uptime_ms: published.uptime_ms.saturating_add(heard_ms),
             heard_ms,
         }
     }
@@ -130,23 +130,23 @@ fn mark(replicas: &mut [Line]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::fleet::heartbeats::Said;
+    use crate::shared::fleet::heartbeats::Published;
 
     fn heartbeat(id: &str, rules: &str, age_s: u64) -> Heartbeat {
-        let said = Said {
+        let published = Published {
             version: "1.0.0".into(),
             state: ReplicaState::Ready,
             rules: Some(rules.to_owned()).filter(|rules| !rules.is_empty()),
             rules_age_ms: age_s * 1_000,
-            ..Said::default()
+            ..Published::default()
         };
-        Heartbeat { id: id.to_owned(), heard_ms: 1_000, said: Some(said) }
+        Heartbeat { id: id.to_owned(), heard_ms: 1_000, published: Some(published) }
     }
 
-    fn changed(heartbeat: Heartbeat, change: impl FnOnce(&mut Said)) -> Heartbeat {
-        let mut said = heartbeat.said.clone().unwrap();
-        change(&mut said);
-        Heartbeat { said: Some(said), ..heartbeat }
+    fn changed(heartbeat: Heartbeat, change: impl FnOnce(&mut Published)) -> Heartbeat {
+        let mut published = heartbeat.published.clone().unwrap();
+        change(&mut published);
+        Heartbeat { published: Some(published), ..heartbeat }
     }
 
     fn report(all: impl IntoIterator<Item = Heartbeat>) -> FleetReport {
@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn a_replica_of_another_release_or_one_that_goes_is_compared_with_none() {
-        let other = changed(heartbeat("b", "y", 4), |said| said.version = "2.0.0".into());
-        let goes = changed(heartbeat("c", "z", 4), |said| said.state = ReplicaState::Draining);
+        let other = changed(heartbeat("b", "y", 4), |published| published.version = "2.0.0".into());
+        let goes = changed(heartbeat("c", "z", 4), |published| published.state = ReplicaState::Draining);
         let told = report([heartbeat("a", "x", 900), other, goes]);
         assert_eq!((differing(&told).len(), told.rules_differ_ms), (0, None));
         assert!(told.agrees(None) && !told.agrees(Some("x")), "the other release has other rules, or the same");
@@ -193,7 +193,7 @@ mod tests {
 
     #[test]
     fn one_that_has_no_rules_yet_or_cannot_be_read_does_not_agree_and_is_not_marked() {
-        let unreadable = Heartbeat { id: "c".into(), heard_ms: 0, said: None };
+        let unreadable = Heartbeat { id: "c".into(), heard_ms: 0, published: None };
         for other in [heartbeat("b", "", 4), unreadable] {
             let told = report([heartbeat("a", "x", 900), other]);
             assert_eq!((differing(&told).len(), told.rules_differ_ms), (0, None));
