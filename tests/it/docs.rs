@@ -106,8 +106,8 @@ const SAID_ELSEWHERE: [(&str, &[&str]); 7] = [
     (
         "src/store/redis/link/breaker.rs",
         &[
-            "`redis is down: each limit answers by its failure mode`",
-            "`redis cannot be used: each limit answers by its failure mode`",
+            "`redis is down: its limits answer by their failure modes`",
+            "`redis cannot be used: its limits answer by their failure modes`",
             "`cannot open a connection to redis, other connections still work`",
             "`lost a connection to redis, other connections still work`",
         ],

@@ -121,7 +121,7 @@ impl Breaker {
         let down_ms = if let State::Open(outage) = was { Some(outage.since.elapsed().as_millis()) } else { None };
         self.log.log(News::Up, || {
             let redis = Arc::clone(&self.redis);
-            move |times| tracing::info!(%redis, down_ms, times, "redis is up: limits are decided there")
+            move |times| tracing::info!(%redis, down_ms, times, "redis is up: it decides its limits")
         });
     }
 
@@ -135,7 +135,7 @@ impl Breaker {
             return;
         }
         *state = State::Open(self.open(error));
-        self.report_down("redis is down: each limit answers by its failure mode", error);
+        self.report_down("redis is down: its limits answer by their failure modes", error);
     }
 
     /// Notes that a connection could not be made or failed its test.
@@ -145,7 +145,7 @@ impl Breaker {
             State::Untried(connections) if *connections > 1 => *connections -= 1,
             State::Untried(_) => {
                 *state = State::Open(self.open(error));
-                self.report_down("redis cannot be used: each limit answers by its failure mode", error);
+                self.report_down("redis cannot be used: its limits answer by their failure modes", error);
             }
             State::Open(outage) => self.go_on(outage, error),
             State::Closed { connections } => self.report_single(News::Failed, error, *connections),
