@@ -150,13 +150,19 @@ pub(super) struct Denied {
 }
 
 impl<'r> Search<'r> {
-    /// Creates a search for the limits that a run used, or only for those with this name.
-    pub fn new(goal: Goal, run: &Run<'r>, name: Option<&str>) -> Search<'r> {
-        Search::of(goal, run, |limit| name.is_none_or(|name| name == &*limit.label))
+    /// Creates a search for the limits that a run used, or only for those with this name. Its counters take at most
+    /// `most_bytes`.
+    pub fn new(goal: Goal, run: &Run<'r>, name: Option<&str>, most_bytes: usize) -> Search<'r> {
+        Search::within(most_bytes, goal, run, |limit| name.is_none_or(|name| name == &*limit.label))
     }
 
-    /// Creates a search for the limits that a run used and that `is_wanted` selects.
+    /// Creates a search for the limits that a run used and that `is_wanted` selects. Its counters take at most the
+    /// memory that those of the run may take.
     pub fn of(goal: Goal, run: &Run<'r>, is_wanted: impl Fn(&RuleLimit) -> bool) -> Search<'r> {
+        Search::within(run.options.most_bytes, goal, run, is_wanted)
+    }
+
+    fn within(most_bytes: usize, goal: Goal, run: &Run<'r>, is_wanted: impl Fn(&RuleLimit) -> bool) -> Search<'r> {
         let rules = run.rules;
         let targets = rules.rules.limits().filter(|(_, limit)| is_wanted(limit)).filter_map(|(_, rule_limit)| {
             let (limit, _) = run.limit(rule_limit)?;
@@ -180,7 +186,7 @@ impl<'r> Search<'r> {
         let targets: Vec<_> = targets.collect();
         let by_limit = targets.iter().enumerate().map(|(index, target)| (target.id, index)).collect();
         let (clock, room) = (GivenClock::default(), Room::default());
-        let store = MemoryStore::new(clock.clone(), run.options.most_bytes / TRIED);
+        let store = MemoryStore::new(clock.clone(), most_bytes / TRIED);
         let stores = (0..TRIED).map(|_| store.sibling()).collect();
         Search { goal, rules, targets, by_limit, clock, stores, questions: Vec::new(), room }
     }

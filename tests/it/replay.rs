@@ -117,7 +117,8 @@ proptest! {
         let mut run = Run::new(RuleSet::new(&present, &options), RunOptions::default());
         events.iter().for_each(|event| drop(run.decide(event).unwrap()));
         let of = if of_keys { GoalOf::Keys } else { GoalOf::Requests };
-        let mut search = Search::new(Goal { percent: percent.into(), of }, &run, Some("per-user"));
+        let most_bytes = RunOptions::default().most_bytes;
+        let mut search = Search::new(Goal { percent: percent.into(), of }, &run, Some("per-user"), most_bytes);
         while !search.is_done() {
             search.decide_all(&events).unwrap();
             search.narrow();

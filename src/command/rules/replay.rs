@@ -170,8 +170,8 @@ impl Replay {
     fn report(&self, new: &Rules, old: Option<&Rules>, most_bytes: usize) -> anyhow::Result<Report> {
         let options = self.deciding.plan_options();
         let reading = self.log_reading(new)?;
-        let most_bytes = most_bytes / (1 + usize::from(old.is_some()));
-        let begin = |rules| Run::new(RuleSet::new(rules, &options), RunOptions { most_bytes, ..RunOptions::default() });
+        let of_one = RunOptions { most_bytes: most_bytes / (1 + usize::from(old.is_some())), ..RunOptions::default() };
+        let begin = |rules| Run::new(RuleSet::new(rules, &options), of_one.clone());
         let (mut run, mut before) = (begin(new), old.map(|old| (begin(old), Comparison::default())));
         let read = self.each(&reading, "replaying".to_owned(), |events| {
             run.decide_all(events, |arrival, decision| {
@@ -188,8 +188,8 @@ impl Replay {
             report = report.against(before, comparison);
         }
         if let Some(goal) = self.suggest {
-            let mut search = Search::new(goal, &run, self.rule.as_deref());
-            // Frees their counters, because the search needs as much memory.
+            let mut search = Search::new(goal, &run, self.rule.as_deref(), most_bytes);
+            // Frees their counters, because those of the search may take all the memory.
             drop((run, before));
             let mut pass = 0;
             while !search.is_done() {
@@ -421,12 +421,19 @@ mod tests {
             lines
         });
         let log = file("log.csv", &lines);
-        let Command { replay } = Command::parse_from(["replay", &log, "--rules", &rules, "--map", "user=%user%"]);
+        let arguments = ["replay", &log, "--rules", &rules, "--map", "user=%user%"];
+        let Command { replay } = Command::parse_from(arguments);
+        let Command { replay: suggesting } =
+            Command::parse_from(arguments.iter().chain(&["--suggest", "deny at most 1 % of users"]));
         let rules = replay.load(&replay.rules.sources().unwrap()).unwrap();
         let fits = |old, kib: usize| replay.report(&rules, old, kib << 10).is_ok();
+        let suggests = |old, kib: usize| suggesting.report(&rules, old, kib << 10).is_ok();
         let least = (1..).find(|kib| fits(None, *kib)).unwrap();
         assert!(least > 10, "{least} KiB are too few to show it");
         assert!(!fits(Some(&rules), 2 * (least - 1)) && fits(Some(&rules), 2 * least), "{least} KiB for one");
+        // A search has all the memory, since it begins when they are done.
+        let least = (1..).map(|times| times * least).find(|kib| suggests(None, *kib)).unwrap();
+        assert!(suggests(Some(&rules), least), "{least} KiB for a search");
     }
 
     #[test]
