@@ -107,7 +107,7 @@ impl Names {
 }
 
 /// What a line says of the call that it belongs to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, PartialEq)]
 enum Id {
     /// The instance, by its number in [`Names`], and the number of the call. Together they identify the call.
     Call(Option<u32>, u64),
@@ -361,10 +361,17 @@ mod tests {
     use crate::observe::redaction::Values;
 
     /// Reads lines into their requests, as a log does.
-    #[derive(Default)]
     struct Reader {
         joined: Joined,
         packed: Packed,
+        /// The memory of all events, which logs reuse, too.
+        event: Event,
+    }
+
+    impl Default for Reader {
+        fn default() -> Self {
+            Reader { joined: Joined::default(), packed: Packed::default(), event: Event::empty() }
+        }
     }
 
     impl Reader {
@@ -379,10 +386,9 @@ mod tests {
         }
 
         fn event(&mut self, at_ms: u64) -> Event {
-            let mut event = Event::empty();
-            unpack(at_ms, &mut self.packed, &mut event);
+            unpack(at_ms, &mut self.packed, &mut self.event);
             self.packed.clear();
-            event
+            self.event.clone()
         }
     }
 
@@ -470,6 +476,34 @@ mod tests {
         let users = |users: &[&str]| users.iter().map(|user| (*user).to_owned()).collect::<Vec<_>>();
         assert_eq!(joined(&lines), [(users(&["ann", "bob"]), vec![1]), (users(&["ann"]), vec![])]);
         assert_eq!(joined(&[outside]), [(users(&["bob"]), vec![0])]);
+    }
+
+    #[test]
+    fn nothing_of_a_request_is_left_in_the_memory_that_the_next_one_reuses() {
+        let with = |mut line: Value, other: Value| {
+            line.as_object_mut().unwrap().extend(other.as_object().unwrap().clone());
+            line
+        };
+        let brought = json!({"rule": "(override)", "partial": true, "hits": 7});
+        let large = |call| {
+            [with(of_call("a", call, "minute", "ann"), brought.clone()), of_call("a", call, "minute", "a longer name")]
+        };
+        let small = |call| [of_call("a", call, "minute", "bob")];
+        // More calls than wait for further lines at once, so that the memory of the first ones is reused.
+        let calls = 2 * u64::try_from(MOST_PENDING).unwrap();
+        let lines = (0..calls).flat_map(large).chain((calls..2 * calls).flat_map(small));
+        let mut reader = Reader::default();
+        let mut events: Vec<Event> = lines.flat_map(|line| reader.push(&line.to_string()).unwrap()).collect();
+        events.extend(std::iter::from_fn(|| reader.finish()));
+        let of = |lines: &[Value]| {
+            let mut reader = Reader::default();
+            lines.iter().for_each(|line| assert_eq!(reader.push(&line.to_string()), Ok(None)));
+            reader.finish().unwrap()
+        };
+        let (large, small) = (of(&large(0)), of(&small(0)));
+        assert_eq!((large.request.descriptors.len(), &*large.outside), (2, &[0][..]));
+        let (first, last) = events.split_at(events.len() / 2);
+        assert!(first.iter().all(|event| *event == large) && last.iter().all(|event| *event == small));
     }
 
     #[test]
