@@ -16,14 +16,14 @@
 -- ARGV[7]  the text of the heartbeat: JSON, whose durations have names that end in _ms
 -- reply    the time, the outcome (done, full, or unchanged without a list), the version, and each ID followed by its
 --          stored value
-local replicas, command, id = KEYS[1], ARGV[1], ARGV[2]
+local instances, command, id = KEYS[1], ARGV[1], ARGV[2]
 local ttl, most, period, known = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 
 local read_at, late_before
 -- One HMGET for each heartbeat: the tests count heartbeats by it.
-local found = redis.call('HMGET', replicas, '', id)
+local found = redis.call('HMGET', instances, '', id)
 local version, about, own = 0, found[1], found[2]
 if about then
   local first, second, third = string.match(about, '^(%d+) (%d+) (%d+)$')
@@ -35,8 +35,8 @@ local function note_change()
   version = math.max(math.max(before, known) + 1, now)
 end
 local function keep(late)
-  redis.call('HSET', replicas, '', string.format('%.0f %.0f %.0f', version, read_at, late))
-  redis.call('PEXPIRE', replicas, ttl)
+  redis.call('HSET', instances, '', string.format('%.0f %.0f %.0f', version, read_at, late))
+  redis.call('PEXPIRE', instances, ttl)
 end
 
 -- Whether the text differs from the stored one, ignoring durations. The caller cannot know: a reply may be lost, and so
@@ -55,32 +55,32 @@ if is_recent and known == version and late_before == 0 and own and command ~= 'l
   if is_news() then
     note_change()
   end
-  redis.call('HSET', replicas, id, kept)
+  redis.call('HSET', instances, id, kept)
   keep(0)
   return {now, 'unchanged', version, {}}
 end
 
 local listed, others, late = {}, 0, 0
-local all = redis.call('HGETALL', replicas)
+local all = redis.call('HGETALL', instances)
 for place = 1, #all, 2 do
-  local name, said = all[place], all[place + 1]
-  local heard = name ~= '' and tonumber(string.match(said, '^(%d+) '))
+  local name, published = all[place], all[place + 1]
+  local heard = name ~= '' and tonumber(string.match(published, '^(%d+) '))
   if heard and heard > now then
     -- The clock was reset: the instance stays in the list no longer than usual.
     heard = now
-    said = string.gsub(said, '^%d+', string.format('%.0f', now))
-    redis.call('HSET', replicas, name, said)
+    published = string.gsub(published, '^%d+', string.format('%.0f', now))
+    redis.call('HSET', instances, name, published)
   end
   if name == '' then
     -- About the list.
   elseif not heard or heard + ttl <= now then
-    redis.call('HDEL', replicas, name)
+    redis.call('HDEL', instances, name)
     note_change()
   elseif name ~= id then
     others = others + 1
     late = late + (heard + 2 * period <= now and 1 or 0)
     listed[#listed + 1] = name
-    listed[#listed + 1] = said
+    listed[#listed + 1] = published
   end
 end
 
@@ -91,13 +91,13 @@ if late ~= late_before or known > version then
 end
 local outcome = 'done'
 if command == 'leave' then
-  redis.call('HDEL', replicas, id)
+  redis.call('HDEL', instances, id)
   note_change()
 elseif others < most then
   if is_news() then
     note_change()
   end
-  redis.call('HSET', replicas, id, kept)
+  redis.call('HSET', instances, id, kept)
   listed[#listed + 1] = id
   listed[#listed + 1] = kept
 else

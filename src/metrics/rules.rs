@@ -52,10 +52,10 @@ impl Metrics {
 
     /// Records that new rules are in force with these counters, and removes the series of rules that are gone.
     pub fn record_load(&self, new: &Rules, counters: &RuleMetrics) {
-        self.by_rule.take_paths(new, counters);
         let RulesMetrics { loads, loaded, domains, info, are_refused } = &self.rules;
         loads.inc("success");
         are_refused.store(false, Ordering::Relaxed);
+        self.by_rule.take_paths(new, counters);
         loaded.set(i64::try_from(new.rules().len()).unwrap_or(i64::MAX));
         info.reset();
         info.with_label_values(&[new.version()]).set(1);
