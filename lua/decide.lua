@@ -33,7 +33,7 @@ local function pending_state(pending, key, algorithm)
   if not found then
     return read(key, algorithm), nil
   end
-  -- A forgotten list still exists and is empty.
+  -- After a reset, the state of a list is an empty list, not nil.
   return (found.ttl > 0 or lists[algorithm]) and found.state or nil, found
 end
 
@@ -141,7 +141,7 @@ end
 
 -- Reads all counters again before any is written, if they are in several slots of a cluster. While a slot moves, some
 -- versions of Redis allow access to all its counters until a script uses a second slot, and to none of them afterwards.
--- An error because a list or a page is not a string shows that it is here.
+-- An error that a key holds a list or a hash, not a string, is ignored: it shows that this node has the key.
 local function must_be_here(pending, records)
   if #ARGV == 1 then
     return

@@ -1,4 +1,4 @@
--- Stores the heartbeat of each Tollgate instance, and returns those of all instances if the caller may not know them:
+-- Stores the heartbeat of each Tollgate instance, and returns all heartbeats if the caller's list may be out of date:
 -- the list has changed, or an instance is late, or nobody has read the list for a period. Silent instances expire.
 --
 -- Reading all heartbeats takes time for each of them. If each instance did so at each of its own heartbeats, the cost
@@ -31,7 +31,7 @@ if about then
 end
 local before = version
 local function note_change()
-  -- Larger than any before, and than the one that the caller knows from a list that was lost.
+  -- Above every earlier version, and above the caller's: Redis may have lost the list that the caller knows.
   version = math.max(math.max(before, known) + 1, now)
 end
 local function keep(late)
@@ -50,7 +50,7 @@ end
 
 local kept = string.format('%.0f %s', now, ARGV[7] or '')
 local is_recent = read_at and read_at <= now and now < read_at + period
--- While an instance is late, its age is of interest.
+-- While an instance is late, every caller gets the whole list: it has the age of that instance's heartbeat.
 if is_recent and known == version and late_before == 0 and own and command ~= 'leave' then
   if is_news() then
     note_change()
@@ -85,7 +85,7 @@ for place = 1, #all, 2 do
 end
 
 read_at = now
--- A list that the caller knows and Redis has lost may have differed.
+-- The caller knows a newer version than Redis, so Redis has lost a list, which may have differed from this one.
 if late ~= late_before or known > version then
   note_change()
 end

@@ -158,7 +158,7 @@ fn exit_code(result: anyhow::Result<ExitCode>) -> ExitCode {
 }
 
 impl Command {
-    /// Returns the errors in settings that clap could read.
+    /// Returns the errors in settings that clap does not detect.
     fn errors(&self) -> Vec<SettingsError> {
         match self {
             Command::Counter(command) => command.errors(),

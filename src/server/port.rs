@@ -1,6 +1,6 @@
-//! A port with a bound on its connections. At the bound, a new connection takes the place of one that has not begun or
-//! is idle. If every connection is in use, the new one is closed at once: its client notices without waiting and goes
-//! elsewhere, and file descriptors stay free for the other port, Redis and files.
+//! A port with a maximum number of connections. At the maximum, a new connection replaces one that has not finished its
+//! handshake or is idle. If every connection is in use, the new one is closed at once: its client notices without
+//! waiting and goes elsewhere, and file descriptors stay free for the other port, Redis and files.
 
 use std::fmt;
 use std::io;

@@ -119,8 +119,8 @@ pub struct Deciding {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub healthy_with_at_least_one_config_loaded: bool,
 
-    /// Number of instances that share the traffic. Failure mode local gives each its part of a limit, and so do
-    /// candidate rules and /what-if; their results are correct only for this number.
+    /// Number of instances that share the traffic. Failure mode local, candidate rules and /what-if give each instance
+    /// an equal part of a limit. The results of candidate rules and /what-if are correct only for this number.
     #[arg(long, env = "EXPECTED_REPLICAS", value_name = "NUMBER", default_value = "1", help_heading = "Rules",
         value_parser = whole(1..=u32::MAX))]
     pub expected_replicas: u32,
@@ -141,8 +141,8 @@ pub struct Deciding {
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub shadow_mode: bool,
 
-    /// Treat every rule as one with quota_mode: a request is denied only if all limits that apply to it deny it,
-    /// without those in shadow mode. A descriptor without limits does not count.
+    /// Treat every rule as one with quota_mode: a request is denied only if all rules that apply to it are over their
+    /// limits, apart from those in shadow mode. A descriptor without limits does not count.
     #[arg(long, env = "QUOTA_MODE", help_heading = "Rules", value_parser = switch(), ignore_case = true,
         action = ArgAction::Set, num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub quota_mode: bool,

@@ -1,5 +1,5 @@
-//! Measures how long the store takes to answer, below leases and known denials, which answer without it. A sampled call
-//! gets a span for it.
+//! Measures how long the store takes to answer. Leases and known denials answer without the store and are not measured.
+//! A sampled call gets a span for it.
 
 use std::borrow::Borrow;
 use std::sync::Arc;

@@ -89,9 +89,7 @@ fn counters_in_memory_are_not_for_the_command() {
     let words = ["counter", "get", "--domain", "shop", "--rules", "config/rules", "user=ann"];
     let output = tollgate::command().args(words).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(
-        String::from_utf8(output.stderr).unwrap().contains("counters are in the memory of the service: set REDIS_URL")
-    );
+    assert!(String::from_utf8(output.stderr).unwrap().contains("counters are in the service's memory; set REDIS_URL"));
 }
 
 /// Sends a request to the admin port; returns the status and the body.

@@ -82,7 +82,7 @@ fn what_is_not_there_is_told_as_the_service_would() {
         (&[("REDIS_URL", format!("redis+sentinel://{}/main", nobody.tcp_address()))], "no Sentinel names"),
         (&[("REDIS_URL", "localhost".into())], "the port is missing"),
         (&[("REDIS_URL", nobody.tcp_address()), ("REDIS_TYPE", "cluster".into())], "connection refused"),
-        (&[], "counters are in the memory of the service"),
+        (&[], "no REDIS_URL: counters are in the service's memory"),
     ] {
         let settings: Vec<_> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let output = check(&settings, &[]);

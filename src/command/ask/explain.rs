@@ -106,7 +106,7 @@ pub(crate) async fn run(explain: Explain) -> anyhow::Result<ExitCode> {
 }
 
 impl Explain {
-    /// Returns the errors in settings that clap could read.
+    /// Returns the errors in settings that clap does not detect.
     pub(crate) fn errors(&self) -> Vec<SettingsError> {
         self.store.redis().err().filter(|_| self.address.is_none()).into_iter().collect()
     }
@@ -130,9 +130,8 @@ impl Explain {
         let plan = Plan::adjusted(&options, (&rules, Some(&adjustments)), &request, names).peek();
         Ok(match redis {
             _ if !explanation.reads() => explanation,
-            None => {
-                explanation.without_state("counters are in the memory of the service: ask the service, see --address")
-            }
+            None => explanation
+                .without_state("no REDIS_URL: counters are in the service's memory; ask the service, see --address"),
             Some(redis) => with_redis(explanation, plan, redis).await?,
         })
     }

@@ -151,21 +151,21 @@ impl Adjust {
         }
     }
 
-    /// Returns the errors in settings that clap could read.
+    /// Returns the errors in settings that clap does not detect.
     pub(crate) fn errors(&self) -> Vec<SettingsError> {
         self.place().errors()
     }
 }
 
 impl Scale {
-    /// Returns the errors in settings that clap could read.
+    /// Returns the errors in settings that clap does not detect.
     pub(crate) fn errors(&self) -> Vec<SettingsError> {
         self.of.place.errors()
     }
 }
 
 impl Adjustments {
-    /// Returns the errors in settings that clap could read.
+    /// Returns the errors in settings that clap does not detect.
     pub(crate) fn errors(&self) -> Vec<SettingsError> {
         self.place.errors()
     }
@@ -242,7 +242,7 @@ impl End {
 fn adjustments_of(place: &Place) -> anyhow::Result<adjustment::Adjustments<MemoryStore>> {
     let Some(redis) = place.store.redis()? else {
         bail!(
-            "adjustments are in the memory of the service: set REDIS_URL, or use the service's HTTP API (see ADMIN_API)"
+            "no REDIS_URL: adjustments are in the service's memory; set REDIS_URL, or use the HTTP API (see ADMIN_API)"
         );
     };
     let rules = place.rules()?;

@@ -25,7 +25,7 @@ pub(crate) async fn run(cli: &clap::Command, check: &Check, environment: &Enviro
         return Ok(ExitCode::FAILURE);
     }
     let Some(config) = store? else {
-        bail!("counters are in the memory of the service, not in Redis: set REDIS_URL");
+        bail!("no REDIS_URL: counters are in the service's memory, not in Redis; set REDIS_URL");
     };
     let found = examine(config).await?;
     match check.format {

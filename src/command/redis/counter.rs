@@ -65,7 +65,7 @@ pub(crate) struct Which {
     #[arg(long, short)]
     domain: String,
 
-    /// Limit that requests bring along, to show its counter: 5/minute, or 5/30second.
+    /// Limit that the requests carry, to find its counter: 5/minute, or 5/30second.
     #[arg(long, value_name = "N/UNIT", value_parser = crate::command::ask::limit)]
     limit: Option<Override>,
 
@@ -88,7 +88,7 @@ impl Command {
         }
     }
 
-    /// Returns the errors in settings that clap could read.
+    /// Returns the errors in settings that clap does not detect.
     pub(crate) fn errors(&self) -> Vec<SettingsError> {
         self.which().place.errors()
     }
@@ -105,9 +105,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Reset(reset) => (Asked::Store(Action::Reset), reset.which),
     };
     let Some(redis) = which.place.store.redis()? else {
-        bail!(
-            "counters are in the memory of the service: set REDIS_URL, or use the service's HTTP API (see ADMIN_API)"
-        );
+        bail!("no REDIS_URL: counters are in the service's memory; set REDIS_URL, or use the HTTP API (see ADMIN_API)");
     };
     let rules = which.place.rules()?;
     let timeout = redis.timeout;

@@ -20,7 +20,7 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Returns the errors in settings that clap could read.
+    /// Returns the errors in settings that clap does not detect.
     pub(super) fn errors(&self) -> Vec<SettingsError> {
         [self.rules.sources().err(), self.store.redis().err()].into_iter().flatten().collect()
     }

@@ -14,7 +14,7 @@ pub const PING_INTERVAL: Duration = Duration::from_secs(5 * 60 + 10);
 const PING_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Bytes of a response that may be in flight. With gRPC's default of 64 KiB, a large response takes one round trip for
-/// each of these.
+/// every 64 KiB.
 const WINDOW_BYTES: u32 = 1024 * 1024;
 
 /// Connects to the server that the options name.

@@ -74,7 +74,7 @@ pub struct Server {
 /// Connects as the service would, and examines the Redis.
 ///
 /// # Errors
-/// If no attempt is possible at all.
+/// If a password or TLS file cannot be used, or the TLS server name is invalid.
 pub async fn examine(mut config: RedisConfig) -> Result<Examination, StartError> {
     let per_second = config.per_second.take();
     let mut found = examine_one(config).await?;

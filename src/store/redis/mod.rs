@@ -35,7 +35,8 @@ impl RedisStore {
     /// Connects. If Redis cannot be reached, keeps trying in the background, and requests get an error until it can.
     ///
     /// # Errors
-    /// If no attempt is possible at all, or if the first one finds that limits could never hold in this Redis.
+    /// If a password or TLS file cannot be used, the TLS server name is invalid, or the first attempt finds that limits
+    /// could never hold in this Redis.
     pub async fn start(config: RedisConfig, on_change: OnChange) -> Result<RedisStore, StartError> {
         let mut stores = RedisStore::start_on(vec![Handle::current()], config, on_change).await?;
         Ok(stores.swap_remove(0))
@@ -45,7 +46,8 @@ impl RedisStore {
     /// its answer on one thread. The stores share what they know about the state of Redis.
     ///
     /// # Errors
-    /// If no attempt is possible at all, or if the first one finds that limits could never hold in this Redis.
+    /// If a password or TLS file cannot be used, the TLS server name is invalid, or the first attempt finds that limits
+    /// could never hold in this Redis.
     pub async fn start_on(
         runtimes: Vec<Handle>,
         config: RedisConfig,
@@ -57,7 +59,8 @@ impl RedisStore {
     /// Connects over a route that other parts of the process use as well.
     ///
     /// # Errors
-    /// If no attempt is possible at all, or if the first one finds that limits could never hold in this Redis.
+    /// If a password or TLS file cannot be used, the TLS server name is invalid, or the first attempt finds that limits
+    /// could never hold in this Redis.
     pub async fn start_over(
         runtimes: Vec<Handle>,
         route: &Route,

@@ -7,7 +7,7 @@
 //! It tries one replica after the other until one answers, starting with those known to be the most up-to-date.
 //!
 //! A replica decides by its own clock which counters have expired, and does not know that a slot of its cluster is
-//! moving: a counter that has already moved reads as fresh there.
+//! moving: a counter that has already moved reads as unused there.
 
 use std::borrow::Borrow;
 use std::cmp::Reverse;
@@ -80,7 +80,7 @@ pub enum Staleness {
 #[derive(Debug, thiserror::Error)]
 pub enum ReplicaError {
     /// The replicas could not be found.
-    #[error("where the replicas of {redis} are is not known: {cause}")]
+    #[error("cannot find the replicas of {redis}: {cause}")]
     Unknown {
         /// The configured address, without user and password.
         redis: String,
@@ -107,7 +107,7 @@ impl RedisReplicas {
     /// that replica is asked.
     ///
     /// # Errors
-    /// If no attempt is possible at all.
+    /// If a password or TLS file cannot be used, or the TLS server name is invalid.
     pub fn new(config: RedisConfig) -> Result<RedisReplicas, StartError> {
         let mut route = Route::start(config)?;
         let per_second = route.per_second.take().map(|route| Replicas::new(*route));
@@ -228,7 +228,7 @@ impl Replicas {
         Ok(Connection::new(dialed, 0))
     }
 
-    /// Adds the command that grants all rights to a fault about missing rights.
+    /// Adds, to a fault about missing rights, the command that grants all rights that Tollgate needs.
     fn with_grant(&self, fault: Fault) -> Fault {
         let Fault::Refused(Cause::Lacks(rights)) = fault else { return fault };
         let grant = self.access.grant(&self.config.key_prefix);

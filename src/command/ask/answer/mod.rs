@@ -35,7 +35,7 @@ pub(crate) enum Outcome {
     Refunded,
     /// The store was unavailable, and has not confirmed the refund of at least one descriptor.
     NotRefunded,
-    /// Refund without any limit that counts.
+    /// Refund: no limit applies, so nothing was refunded.
     NothingToRefund,
     /// Peek: one more hit would pass.
     WouldPass,

@@ -7,9 +7,9 @@
 //! ```
 //!
 //! `passed` agrees with the exit code. `rules` and `domains` are numbers, and null if the rules were rejected. `line`
-//! and `column` count from 1, and are null if the problem is about the whole file; `path` is empty then. There are at
-//! most a hundred problems; `more` is the number left out. `against` is null if there are no rules to compare with. If
-//! there are, it has their problems, and if both sets are valid, `changes`:
+//! and `column` count from 1, and are null if the problem is about the whole file; `path` is empty then. Of rejected
+//! rules, at most a hundred problems are listed, and `more` is the number left out. `against` is null if there are no
+//! rules to compare with. Otherwise it has the problems of the old rules and, if both sets are valid, `changes`:
 //!
 //! ```json
 //! {"problems": [], "more": 0, "added": 0, "removed": 0, "changed": 1, "afresh": 1, "changes": [

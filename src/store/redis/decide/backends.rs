@@ -48,7 +48,8 @@ impl Backends {
     /// each worker.
     ///
     /// # Errors
-    /// If no attempt is possible at all, or if the first one finds that limits could never hold there.
+    /// If a password or TLS file cannot be used, the TLS server name is invalid, or the first attempt finds that limits
+    /// could never hold there.
     pub(crate) async fn start(
         route: &Route,
         on_change: OnChange,

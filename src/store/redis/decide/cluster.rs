@@ -92,7 +92,8 @@ impl Cluster {
     /// Connects to the nodes of the cluster, and keeps trying in the background if that fails.
     ///
     /// # Errors
-    /// If no attempt is possible at all, or if the first one finds that limits could never hold there.
+    /// If a password or TLS file cannot be used, the TLS server name is invalid, or the first attempt finds that limits
+    /// could never hold there.
     pub(crate) async fn start(
         config: RedisConfig,
         access: Arc<Access>,

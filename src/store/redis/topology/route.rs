@@ -46,7 +46,7 @@ impl Route {
     /// server yet.
     ///
     /// # Errors
-    /// If no attempt is possible at all.
+    /// If a password or TLS file cannot be used, or the TLS server name is invalid.
     pub fn start(mut config: RedisConfig) -> Result<Route, StartError> {
         let per_second = config.per_second.take().map(|config| Route::start(*config)).transpose()?;
         let access = Arc::new(Access::start(&config.address).map_err(StartError::new)?);
