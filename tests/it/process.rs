@@ -276,7 +276,7 @@ async fn changed_rules_come_into_force_and_wrong_ones_do_not() {
 
     tollgate.change_rules(RULES);
     wait_until_async("the limit is 2 again", async || tollgate.passes("shop", &[("user", "cid")]).await).await;
-    assert_eq!(tollgate.metric("tollgate_rules_loads_total{result=\"success\"}"), 3.0);
+    wait_until("all loads are counted", || tollgate.metric("tollgate_rules_loads_total{result=\"success\"}") == 3.0);
     assert_eq!(tollgate.metric("tollgate_rules_loaded"), 1.0);
 }
 
