@@ -16,7 +16,8 @@ native=$PWD/target/$(uname -m)-unknown-linux-musl/production/tollgate
 # Where cargo unpacks crates.
 readonly sources=${CARGO_HOME:-$HOME/.cargo}/registry/src
 # Crates that come without the text of their licence: what comes from the same repository, in the same version, has it.
-declare -rA licensed_as=([tonic-prost]=tonic)
+declare -rA licensed_as=([tonic-prost]=tonic [opentelemetry]=opentelemetry-proto [opentelemetry_sdk]=opentelemetry-proto
+    [opentelemetry-http]=opentelemetry-proto [opentelemetry-otlp]=opentelemetry-proto)
 # Sorted alike everywhere.
 export LC_ALL=C
 
@@ -76,7 +77,7 @@ notices() {
 
 # linked TARGET: the crates, as "name version|licence".
 linked() {
-    cargo tree --locked --target "$1" --edges normal --prefix none --format '{p}|{l}' |
+    cargo tree --locked --package tollgate --target "$1" --edges normal --prefix none --format '{p}|{l}' |
         sed --regexp-extended --quiet '/^tollgate(-engine)? /d; s/^([^ ]+) v([^ |]+)[^|]*[|](.*)$/\1 \2|\3/; s/ \(\*\)$//; p' | sort --unique
 }
 

@@ -238,10 +238,12 @@ async fn the_command_reads_files_and_redis_with_the_settings_of_the_service() {
     let (code, said, _) = command(&settings[1..], &ann);
     assert_eq!(code, Some(1));
     assert!(
-        said.contains("    state: unknown\nwhether a request would pass is unknown: counters are in the memory of"),
+        said.contains(
+            "    state: unknown\nwhether a request would pass is unknown: counters are in the service's memory"
+        ),
         "{said}"
     );
-    assert_eq!(said.matches("counters are in the memory").count(), 1, "{said}");
+    assert_eq!(said.matches("counters are in the service's memory").count(), 1, "{said}");
     let (code, said, _) = command(&settings, &["--domain", "shop", "--json", "color=red"]);
     assert_eq!(code, Some(3));
     let json: Value = serde_json::from_str(&said).unwrap();

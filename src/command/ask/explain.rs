@@ -130,8 +130,9 @@ impl Explain {
         let plan = Plan::adjusted(&options, (&rules, Some(&adjustments)), &request, names).peek();
         Ok(match redis {
             _ if !explanation.reads() => explanation,
-            None => explanation
-                .without_state("no REDIS_URL: counters are in the service's memory; ask the service, see --address"),
+            None => explanation.without_state(
+                "counters are in the service's memory unless REDIS_URL is set: ask the service, see --address",
+            ),
             Some(redis) => with_redis(explanation, plan, redis).await?,
         })
     }
