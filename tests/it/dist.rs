@@ -203,7 +203,20 @@ fn the_sbom_names_every_crate_that_is_linked() {
             format!("{} v{}", text("name"), text("version"))
         };
         let named: BTreeSet<_> = sbom["components"].as_array().unwrap().iter().map(component).collect();
-        let tree = ["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}", "--target", target];
+        let tree = [
+            "tree",
+            "--locked",
+            "--package",
+            "tollgate",
+            "--edges",
+            "normal",
+            "--prefix",
+            "none",
+            "--format",
+            "{p}",
+            "--target",
+            target,
+        ];
         let tree = run(Command::new(env!("CARGO")).args(tree));
         let word = |line: &str| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
         let linked: BTreeSet<_> = tree.lines().map(word).filter(|name| !name.starts_with("tollgate ")).collect();
