@@ -33,11 +33,11 @@ e2e: ## make what a release has, and try it as its users would; ask h2spec, acti
 
 # Another server than ours, and how it is judged: as `reference`, or as `tollgate` where it is one.
 SERVER ?=
-AS ?= $(if $(SERVER),reference,tollgate)
+SIDE ?= $(if $(SERVER),reference,tollgate)
 
 conformance: ## ask every case of tests/conformance of our own server, or of another: SERVER=/path/to/ratelimit
 	scripts/test-tools.sh redis
-	CONFORMANCE_SERVER=$(SERVER) CONFORMANCE_SIDE=$(AS) \
+	CONFORMANCE_SERVER=$(SERVER) CONFORMANCE_SIDE=$(SIDE) \
 		cargo test --locked --test it conformance::every -- --nocapture
 
 conformance-reference: ## ask the same of envoyproxy/ratelimit (installs it at the first run, by Go)

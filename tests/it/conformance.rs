@@ -10,6 +10,7 @@ mod steps;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,6 +49,20 @@ struct Outcome {
     file: String,
     case: Case,
     judged: Judged,
+}
+
+/// `make` has variables of its own, such as `AS`, which a default in the Makefile does not replace.
+#[test]
+fn make_judges_our_own_server_as_tollgate_and_another_as_the_reference() {
+    let judged_as = |server: Option<&str>| {
+        let mut make = Command::new("make");
+        make.args(["--dry-run", "conformance"]).args(server.map(|path| format!("SERVER={path}")));
+        let output = make.env_remove("MAKEFLAGS").env_remove("MAKELEVEL").env_remove("SIDE").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let side = text.split_once(&format!("{SIDE}=")).unwrap_or_else(|| panic!("{text}")).1;
+        side.split_whitespace().next().unwrap().to_owned()
+    };
+    assert_eq!([None, Some("/bin/ratelimit")].map(judged_as), ["tollgate", "reference"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
