@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-readonly most_bytes=15000000
+readonly most_bytes=24000000
 
 fail() {
     echo "FAILED: $*" >&2
