@@ -118,5 +118,5 @@ kill -TERM "$tollgate"
 wait "$server" || fail "it ended badly: $(cat "$work/log")"
 tollgate=
 tail -n 2 "$work/log"
-grep --quiet 'bye' "$work/log" || fail "it did not drain"
+grep --quiet 'all requests are answered' "$work/log" || fail "it did not drain"
 echo "ok"
