@@ -39,11 +39,11 @@ local function keep(late)
   redis.call('PEXPIRE', instances, ttl)
 end
 
--- Whether the text differs from the stored one, ignoring durations. The caller cannot know: a reply may be lost, and so
--- may a stored heartbeat in a failover.
 local function without_durations(text)
   return (string.gsub(text, '("[a-z_]+_ms":)%d+', '%1'))
 end
+-- Returns whether the text differs from the stored one in more than durations. The caller cannot know: a reply may be
+-- lost, and so may a stored heartbeat in a failover.
 local function is_news()
   return not own or without_durations(string.match(own, '^%d+ (.*)$') or '') ~= without_durations(ARGV[7])
 end
