@@ -1,6 +1,6 @@
 //! What a million counters and a million rules take: the figures of `docs/performance.md` about size.
 //!
-//! `cargo run --profile production --example size` measures memory and look-up times. `-- churn SECONDS PERIOD` creates
+//! `cargo run --release --example size` measures memory and look-up times. `-- churn SECONDS PERIOD` creates
 //! 200,000 counters per second with new names, which live for PERIOD seconds, and prints their number and the longest
 //! decision, in CPU time, so other processes do not matter.
 

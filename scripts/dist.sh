@@ -11,7 +11,7 @@ readonly dist=$PWD/target/dist
 read -ra targets <<<"${TARGETS:-x86_64-unknown-linux-musl aarch64-unknown-linux-musl}"
 : "${SOURCE_DATE_EPOCH:?use make dist, which says what time the files get}"
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' Cargo.toml | head -n 1)
-native=$PWD/target/$(uname -m)-unknown-linux-musl/production/tollgate
+native=$PWD/target/$(uname -m)-unknown-linux-musl/release/tollgate
 
 # Where cargo unpacks crates.
 readonly sources=${CARGO_HOME:-$HOME/.cargo}/registry/src
@@ -103,7 +103,7 @@ archive() {
     local target=$1 name=tollgate-$version-$1
     local folder=$dist/.unpacked/$name
     mkdir -p "$folder"
-    cp "target/$target/production/tollgate" CHANGELOG.md Dockerfile .dockerignore LICENSE README.md SECURITY.md "$folder"
+    cp "target/$target/release/tollgate" CHANGELOG.md Dockerfile .dockerignore LICENSE README.md SECURITY.md "$folder"
     cp -r config docs deploy "$folder"
     described "$folder"
     notices "$target" >"$folder/THIRD-PARTY-LICENSES"

@@ -22,7 +22,7 @@ context() {
     local folder=target/image/$1
     mkdir -p "$folder/deploy/image"
     cp --recursive deploy/image/bin "$folder/deploy/image"
-    cp Dockerfile "target/${targets[$1]}/production/tollgate" "$folder"
+    cp Dockerfile "target/${targets[$1]}/release/tollgate" "$folder"
     echo "$folder"
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the binary for each target that is named, linked with all that it needs but the kernel.
 #
-#   scripts/static.sh x86_64-unknown-linux-musl      makes target/x86_64-unknown-linux-musl/production/tollgate
+#   scripts/static.sh x86_64-unknown-linux-musl      makes target/x86_64-unknown-linux-musl/release/tollgate
 #
 # Nothing of where it is built goes into it, so that the same sources, Rust and Zig can give the same bytes elsewhere.
 set -euo pipefail
@@ -17,4 +17,4 @@ export CFLAGS="-ffile-prefix-map=$PWD=tollgate -ffile-prefix-map=$cargo_home=car
 export SOURCE_DATE_EPOCH=0
 
 # All in one run: the last step of each keeps one core busy for minutes, and they share what runs here.
-cargo zigbuild --locked --profile production --bin tollgate "${@/#/--target=}"
+cargo zigbuild --locked --release --bin tollgate "${@/#/--target=}"
