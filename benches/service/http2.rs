@@ -1,10 +1,13 @@
 //! A client for unary calls of one method, by the least of HTTP/2 that it takes.
 //!
 //! It needs a quarter of the CPU time of the cheapest server, so it saturates a server on another core and leaves room
-//! for Redis on its own. It sends what Envoy sends: the same headers, indexed after the first call, and a message in
-//! one frame. It does not parse headers: an answer is a message, and a call that ends without one has failed. It does
-//! not track flow control: it grants the server an unlimited window, and the message of a call is far smaller than a
-//! window.
+//! for Redis on its own. It sends what Envoy sends: the same headers, indexed as long as they are in HPACK's table, and
+//! a message in one frame. It does not parse headers: an answer is a message, and a call that ends without one has
+//! failed. It does not track flow control: it grants the server an unlimited window, and the message of a call is far
+//! smaller than a window.
+
+#[path = "hpack.rs"]
+mod hpack;
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read as _, Write as _};
@@ -14,22 +17,10 @@ use std::time::Duration;
 
 use tokio_rustls::rustls::{ClientConfig, ClientConnection, StreamOwned};
 
+use hpack::Encoder;
+pub use hpack::Headers;
+
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-const METHOD: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
-/// Headers of each call except `:method` and `:scheme`: index of the name in HPACK's static table, or 0, and the name.
-const HEADERS: &[(u8, &str, &str)] = &[
-    (4, ":path", METHOD),
-    (1, ":authority", "tollgate"),
-    (0, "te", "trailers"),
-    (31, "content-type", "application/grpc"),
-    (0, "x-envoy-internal", "true"),
-    (0, "x-forwarded-for", "192.0.2.1"),
-    (0, TIMEOUT, ""),
-];
-/// Its value is set per connection.
-const TIMEOUT: &str = "grpc-timeout";
-/// The place of the header in a connection's table that was named last.
-const LAST_NAMED: u8 = 62;
 
 const DATA: u8 = 0;
 const HEADERS_FRAME: u8 = 1;
@@ -41,27 +32,30 @@ const GO_AWAY: u8 = 7;
 const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
+const HEADER_TABLE_SIZE: u16 = 1;
 const MAX_CONCURRENT_STREAMS: u16 = 3;
 const END_HEADERS: u8 = 4;
 const FRAME_HEADER: usize = 9;
 
-/// The address of a server, and its transport.
+/// The address of a server, its transport, and the headers of calls to it.
 #[derive(Clone)]
 pub struct Server {
     port: u16,
     tls: Option<Arc<ClientConfig>>,
+    headers: Headers,
 }
 
 /// A connection with calls on their way, each with a `T` of the caller's.
 pub struct Connection<T> {
     stream: Stream,
-    /// The call's `grpc-timeout`.
-    timeout: String,
+    encoder: Encoder,
     next_stream: u32,
     calls: HashMap<u32, Call<T>>,
     /// The server's maximum number of concurrent calls.
     most: usize,
     out: Vec<u8>,
+    /// The headers of the last call.
+    block: Vec<u8>,
     received: Vec<u8>,
     chunk: Box<[u8]>,
 }
@@ -78,21 +72,26 @@ struct Call<T> {
 }
 
 impl From<u16> for Server {
-    /// A port of this machine.
+    /// A port of this machine, for calls with constant headers.
     fn from(port: u16) -> Server {
-        Server { port, tls: None }
+        Server { port, tls: None, headers: Headers::Constant }
     }
 }
 
 impl Server {
     /// A port where TLS is spoken.
     pub fn with_tls(port: u16, config: Arc<ClientConfig>) -> Server {
-        Server { port, tls: Some(config) }
+        Server { port, tls: Some(config), headers: Headers::Constant }
+    }
+
+    /// The same server, called with these headers.
+    pub fn with(self, headers: Headers) -> Server {
+        Server { headers, ..self }
     }
 }
 
 impl Stream {
-    fn open(Server { port, tls }: Server) -> io::Result<Stream> {
+    fn open(Server { port, tls, .. }: Server) -> io::Result<Stream> {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         let Some(config) = tls else { return Ok(Stream::Plain(stream)) };
@@ -136,15 +135,16 @@ impl io::Write for Stream {
 impl<T> Connection<T> {
     /// Connects to a server on this machine, for calls that have so long, as they say.
     pub fn open(server: impl Into<Server>, timeout: Duration) -> io::Result<Self> {
-        let stream = Stream::open(server.into())?;
+        let server = server.into();
+        let encoder = Encoder::new(&in_grpc(timeout), server.headers);
+        let stream = Stream::open(server)?;
         let mut out = PREFACE.to_vec();
         // Every window as large as can be: the answers to come are less.
         let largest = i32::MAX.to_be_bytes();
         frame(&mut out, SETTINGS, 0, 0, &[&[0, 4], &largest[..]].concat());
         frame(&mut out, WINDOW_UPDATE, 0, 0, &(i32::MAX - 65_535).to_be_bytes());
-        let timeout = format!("{}m", timeout.as_millis());
-        let (calls, received, chunk) = (HashMap::new(), Vec::new(), vec![0; 1 << 16].into());
-        Ok(Connection { stream, timeout, next_stream: 1, calls, most: usize::MAX, out, received, chunk })
+        let (calls, block, received, chunk) = Default::default();
+        Ok(Connection { stream, encoder, next_stream: 1, calls, most: usize::MAX, out, block, received, chunk })
     }
 
     /// From now on neither [`Connection::receive`] nor [`Connection::flush`] waits.
@@ -162,21 +162,9 @@ impl<T> Connection<T> {
     pub fn call(&mut self, message: &[u8], tag: T) -> u32 {
         let id = self.next_stream;
         self.next_stream += 2;
-        // Indices of POST and http in the static table.
-        let mut headers = vec![0x83, 0x86];
-        if id == 1 {
-            for (place, name, value) in HEADERS {
-                headers.push(0x40 | place);
-                let value = if *name == TIMEOUT { &*self.timeout } else { value };
-                for text in [Some(*name).filter(|_| *place == 0), Some(value)].into_iter().flatten() {
-                    headers.push(text.len() as u8); // all of them are below 127
-                    headers.extend_from_slice(text.as_bytes());
-                }
-            }
-        } else {
-            headers.extend((LAST_NAMED..LAST_NAMED + HEADERS.len() as u8).rev().map(|place| 0x80 | place));
-        }
-        frame(&mut self.out, HEADERS_FRAME, END_HEADERS, id, &headers);
+        self.block.clear();
+        self.encoder.call(&mut self.block);
+        frame(&mut self.out, HEADERS_FRAME, END_HEADERS, id, &self.block);
         frame(&mut self.out, DATA, END_STREAM, id, message);
         self.calls.insert(id, Call { tag, answered: false });
         id
@@ -213,6 +201,9 @@ impl<T> Connection<T> {
     /// # Errors
     /// Where the server ends the connection.
     pub fn receive(&mut self, mut answer: impl FnMut(&T, &[u8]), mut end: impl FnMut(T, bool)) -> io::Result<()> {
+        if self.chunk.is_empty() {
+            self.chunk = vec![0; 1 << 16].into();
+        }
         match self.stream.read(&mut self.chunk) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
             Ok(size) => self.received.extend_from_slice(&self.chunk[..size]),
@@ -236,8 +227,11 @@ impl<T> Connection<T> {
                 SETTINGS if flags & ACK == 0 => {
                     for setting in payload.chunks_exact(6) {
                         let (name, value) = setting.split_at(2);
-                        if name == MAX_CONCURRENT_STREAMS.to_be_bytes() {
-                            self.most = u32::from_be_bytes(value.try_into().unwrap()) as usize;
+                        let value = u32::from_be_bytes(value.try_into().unwrap());
+                        match u16::from_be_bytes(name.try_into().unwrap()) {
+                            HEADER_TABLE_SIZE => self.encoder.resize(value),
+                            MAX_CONCURRENT_STREAMS => self.most = value as usize,
+                            _ => {}
                         }
                     }
                     frame(&mut self.out, SETTINGS, ACK, 0, &[]);
@@ -265,6 +259,14 @@ impl<T> Connection<T> {
     /// Returns the number of calls in progress.
     pub fn waiting(&self) -> usize {
         self.calls.len()
+    }
+}
+
+/// A timeout as gRPC has it; less than a millisecond in nanoseconds.
+fn in_grpc(timeout: Duration) -> String {
+    match timeout.as_millis() {
+        0 => format!("{}n", timeout.as_nanos()),
+        ms => format!("{ms}m"),
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! rows        the rows of the table: figure, target, measurement
+//! beside_bare rows of the CPU time beside bare servers
 //! report      the table
 //! stage       the cores on which everything runs, and the durations
 //! cost        the CPU time of processes, as reported by the system
@@ -13,7 +14,8 @@
 //! plot        draws the results of overload
 //! peers       comparison with envoyproxy/ratelimit (`make bench-peers`)
 //! http2       a minimal HTTP/2 client: the load must cost far less than the server
-//! bare        the server for comparison: tonic, with a constant answer
+//! hpack       the headers of its calls
+//! bare        the servers for comparison: tonic and hyper, with a constant answer
 //! rules       any number of rules
 //! headers     rules with many levels, as Envoy Gateway writes them
 //! redis_loop  the client for comparison: only pipelined calls
@@ -25,6 +27,7 @@
 #![allow(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
 mod bare;
+mod beside_bare;
 mod cluster;
 mod cost;
 mod fleet;
@@ -51,8 +54,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let is_given = |argument: &str| arguments.iter().any(|given| given == argument);
-    if is_given(bare::ARGUMENT) {
-        return bare::serve();
+    if bare::serve(is_given) {
+        return;
     }
     let stage = match () {
         () if is_given("--quick") => Stage::quick(),

@@ -12,7 +12,7 @@ use tollgate::store::Store as _;
 use tollgate::store::redis::RedisStore;
 use tollgate::store::redis::topology::config::{OnCall, RedisConfig};
 
-use crate::bare::Bare;
+use crate::beside_bare;
 use crate::cluster;
 use crate::cost::{Cost, median, memory};
 use crate::fleet;
@@ -80,20 +80,7 @@ impl Measured {
 
 /// In the order of the table. Figures that are not measured yet have no row.
 pub const MEASUREMENTS: &[Measurement] = &[
-    Measurement {
-        rows: &[
-            Row { figure: "memory store, server CPU per request", target: AtMost(1.20, "x a bare server") },
-            Row {
-                figure: "Redis store, 256 in flight, server CPU per request",
-                target: AtMost(1.4, "x a bare server"),
-            },
-            Row {
-                figure: "Redis store, 256 in flight, Redis CPU per decision",
-                target: AtMost(1.9, "x an empty script"),
-            },
-        ],
-        measure: cpu_per_request,
-    },
+    Measurement { rows: beside_bare::ROWS, measure: beside_bare::measure },
     Measurement {
         rows: &[
             Row { figure: "cluster of six masters, server CPU per request", target: AtMost(1.15, "x one master") },
@@ -238,51 +225,6 @@ pub fn closed_loop(
             answered.load(Ordering::Relaxed) - before
         })
     })
-}
-
-fn cpu_per_request(stage: &Stage) -> Vec<Measured> {
-    let redis = stage.redis(Place::BesideLoad);
-    let (bare, memory) = (Bare::start(stage), stage.tollgate(RULES, &[]));
-    let shared = stage.tollgate(RULES, &[&format!("REDIS_URL={}", redis.url())]);
-    let (all_pass, mixed) = (calls(USERS, 1, Users::Passing), calls(USERS, 1, Users::Mixed));
-    let mut empty_loop = RedisLoop::connect(&redis);
-    let empty = [Pipeline::of_nothing(32)];
-
-    let mut runs = Vec::new();
-    for _ in 0..stage.runs {
-        let bare = closed_loop(stage, bare.port, &all_pass, &[("server", bare.pid())]);
-        let memory = closed_loop(stage, memory.grpc_port, &mixed, &[("server", memory.pid())]);
-        let both = [("server", shared.pid()), ("Redis", redis.pid())];
-        let shared = closed_loop(stage, shared.grpc_port, &mixed, &both);
-        let empty = Cost::of(&[("Redis", redis.pid())], || empty_loop.run_for(&empty, stage.run));
-        runs.push([bare, memory, shared, empty]);
-    }
-    let of = |figure: fn(&[Cost; 4]) -> f64| median(runs.iter().map(figure).collect());
-    let [bare, memory, shared, empty] = &runs[runs.len() - 1];
-    let against_bare = |value: f64, each_us: f64, rate: f64| {
-        let (bare_us, bare_rate) = (of(|[bare, ..]| bare.each_us(0)), of(|[bare, ..]| bare.rate()));
-        Measured::new(value, format!("{each_us:.2} µs, {rate:.0}/s; bare {bare_us:.2} µs, {bare_rate:.0}/s"))
-    };
-    let of_memory = against_bare(
-        of(|[bare, memory, ..]| memory.each_us(0) / bare.each_us(0)),
-        of(|[_, memory, ..]| memory.each_us(0)),
-        of(|[_, memory, ..]| memory.rate()),
-    );
-    let of_redis = against_bare(
-        of(|[bare, _, shared, _]| shared.each_us(0) / bare.each_us(0)),
-        of(|[_, _, shared, _]| shared.each_us(0)),
-        of(|[_, _, shared, _]| shared.rate()),
-    );
-    let (each_us, empty_us) = (of(|[_, _, shared, _]| shared.each_us(1)), of(|[.., empty]| empty.each_us(0)));
-    let in_redis = Measured::new(
-        of(|[_, _, shared, empty]| shared.each_us(1) / empty.each_us(0)),
-        format!("{each_us:.2} µs; empty {empty_us:.2} µs"),
-    );
-    vec![
-        of_memory.under(&[("memory", memory), ("bare", bare)]),
-        of_redis.under(&[("Redis store", shared), ("bare", bare)]),
-        in_redis.under(&[("Redis store", shared), ("empty", empty)]),
-    ]
 }
 
 /// Mutual TLS, in connections that last: what every request costs more.
