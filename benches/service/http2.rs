@@ -256,6 +256,13 @@ impl<T> Connection<T> {
         Ok(())
     }
 
+    /// Sends what there is, and frees the buffers until the next call.
+    pub fn rest(&mut self) -> io::Result<()> {
+        self.flush()?;
+        (self.out, self.block, self.chunk) = Default::default();
+        Ok(())
+    }
+
     /// Returns the number of calls in progress.
     pub fn waiting(&self) -> usize {
         self.calls.len()

@@ -178,6 +178,22 @@ impl<'a> Closed<'a> {
     }
 }
 
+/// Sends this many calls over a connection, each after the answer to the one before. Returns how many were answered.
+pub fn one_by_one(connection: &mut Connection<usize>, calls: &[Call], count: usize) -> usize {
+    let mut answered = 0;
+    for turn in 0..count {
+        connection.call(&calls[turn % calls.len()].message, turn);
+        connection.flush().unwrap();
+        while connection.waiting() > 0 {
+            let check = |turn: &usize, answer: &[u8]| {
+                calls[turn % calls.len()].check(answer, turn.is_multiple_of(SAMPLE));
+            };
+            connection.receive(check, |_, is_answered| answered += usize::from(is_answered)).unwrap();
+        }
+    }
+    answered
+}
+
 /// An open loop: calls are sent when they are due, regardless of earlier calls, and their latency counts from then. A
 /// call is sent later if the server has reached its limit of concurrent calls.
 pub struct OpenLoop<'a> {

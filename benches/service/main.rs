@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! rows        the rows of the table: figure, target, measurement
-//! beside_bare rows of the CPU time beside bare servers
+//! beside_bare, system_calls, idle_connections
+//!             rows with a file each
 //! report      the table
 //! stage       the cores on which everything runs, and the durations
 //! cost        the CPU time of processes, as reported by the system
@@ -33,6 +34,7 @@ mod cost;
 mod fleet;
 mod headers;
 mod http2;
+mod idle_connections;
 mod load;
 mod overload;
 mod peers;
@@ -44,6 +46,7 @@ mod rules;
 mod stage;
 #[path = "../../tests/it/support/mod.rs"]
 mod support;
+mod system_calls;
 
 use stage::Stage;
 

@@ -19,21 +19,19 @@ pub fn print(stage: &Stage, part: &str) {
 }
 
 fn line(row: &Row, measured: &Measured) -> String {
-    let held = match row.target {
-        Target::AtMost(most, _) => measured.value <= most,
-        Target::AtLeast(least, _) => measured.value >= least,
-    };
     let (bound, number, unit) = match row.target {
         Target::AtMost(most, unit) => ("at most", most, unit),
         Target::AtLeast(least, unit) => ("at least", least, unit),
     };
-    let held = match held {
+    let head = format!("| {} | {bound} {number} {unit}", row.figure);
+    let Some(value) = measured.value else { return format!("{head} | not measured: {} | - | |", measured.detail) };
+    let held = match row.target {
         _ if measured.disturbed => "cannot tell: others were on the cores",
-        true => "yes",
-        false => "**no**",
+        Target::AtMost(most, _) if value <= most => "yes",
+        Target::AtLeast(least, _) if value >= least => "yes",
+        _ => "**no**",
     };
-    let value = rounded(measured.value);
-    format!("| {} | {bound} {number} {unit} | {value} ({}) | {held} | {} |", row.figure, measured.detail, measured.busy)
+    format!("{head} | {} ({}) | {held} | {} |", rounded(value), measured.detail, measured.busy)
 }
 
 /// Three digits that mean something, where there are so many.

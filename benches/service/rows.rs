@@ -18,6 +18,7 @@ use crate::cost::{Cost, median, memory};
 use crate::fleet;
 use crate::headers;
 use crate::http2::Server;
+use crate::idle_connections;
 use crate::load::{Call, Closed, IN_FLIGHT, RULES, Users, calls, open_loop};
 use crate::redis_loop::{Pipeline, RedisLoop};
 use crate::rules;
@@ -25,6 +26,7 @@ use crate::stage::{Place, Stage};
 use crate::support::certificates::Authority;
 use crate::support::redis::Redis;
 use crate::support::tollgate::Tollgate;
+use crate::system_calls;
 
 /// Figures measured together.
 pub struct Measurement {
@@ -49,7 +51,8 @@ use Target::{AtLeast, AtMost};
 
 /// A result.
 pub struct Measured {
-    pub value: f64,
+    /// None where it cannot be measured; the description says why.
+    pub value: Option<f64>,
     /// Description of the measurement.
     pub detail: String,
     /// Share of a core that each process used.
@@ -60,7 +63,12 @@ pub struct Measured {
 
 impl Measured {
     pub fn new(value: f64, detail: String) -> Measured {
-        Measured { value, detail, busy: String::new(), disturbed: false }
+        Measured { value: Some(value), detail, busy: String::new(), disturbed: false }
+    }
+
+    /// What is not measured here, with the reason and what to do about it.
+    pub fn none(why: String) -> Measured {
+        Measured { value: None, ..Measured::new(0.0, why) }
     }
 
     /// Adds the utilization of these processes.
@@ -81,6 +89,8 @@ impl Measured {
 /// In the order of the table. Figures that are not measured yet have no row.
 pub const MEASUREMENTS: &[Measurement] = &[
     Measurement { rows: beside_bare::ROWS, measure: beside_bare::measure },
+    Measurement { rows: system_calls::ROWS, measure: system_calls::measure },
+    Measurement { rows: idle_connections::ROWS, measure: idle_connections::measure },
     Measurement {
         rows: &[
             Row { figure: "cluster of six masters, server CPU per request", target: AtMost(1.15, "x one master") },

@@ -16,6 +16,8 @@ pub struct Stage {
     pub runs: usize,
     /// Number of counters in the test of many counters.
     pub crowd: usize,
+    /// Number of connections in the test of idle connections.
+    pub connections: usize,
     /// Number of rules in the test of many rules.
     pub rules: usize,
     /// The limit of a hot key per second.
@@ -48,6 +50,7 @@ impl Stage {
             run: Duration::from_secs(1),
             runs: 20,
             crowd: 1_000_000,
+            connections: 10_000,
             rules: 1_000_000,
             hot: 100_000,
             cores: Cores::take(),
@@ -60,6 +63,7 @@ impl Stage {
             run: Duration::from_secs(1),
             runs: 3,
             crowd: 200_000,
+            connections: 10_000,
             rules: 1_000_000,
             hot: 100_000,
             cores: Cores::take(),
@@ -72,6 +76,7 @@ impl Stage {
             run: Duration::from_millis(50),
             runs: 1,
             crowd: 50_000,
+            connections: 200,
             rules: 20_000,
             hot: 1_000,
             cores: Cores::take(),
