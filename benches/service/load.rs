@@ -22,6 +22,8 @@ const SAMPLE: usize = 64;
 const REFUSED: usize = 64;
 /// A timeout that calls do not reach.
 const TIMEOUT: Duration = Duration::from_secs(20);
+/// A timeout that is over before the server has read the call.
+const TOO_LATE: Duration = Duration::ZERO;
 /// Duration of the load before a measurement.
 const WARM_UP: Duration = Duration::from_millis(300);
 
@@ -60,6 +62,15 @@ pub enum Users {
     Passing,
     /// Users that have used up their limits.
     Over,
+}
+
+/// The deadline of the calls of a closed loop.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Deadline {
+    /// Calls do not reach it.
+    Ample,
+    /// It has passed when the server reads a call, so that the server refuses it without a decision.
+    Passed,
 }
 
 /// Returns one request for each of this many users, with this many descriptors.
@@ -112,9 +123,11 @@ impl Call {
 pub struct Closed<'a> {
     server: Server,
     calls: &'a [Call],
+    deadline: Deadline,
     next: AtomicUsize,
     /// Number of requests to send.
     most: usize,
+    /// Number of calls that ended as they should.
     answered: AtomicU64,
     stop: AtomicBool,
 }
@@ -122,12 +135,22 @@ pub struct Closed<'a> {
 impl<'a> Closed<'a> {
     fn new(server: Server, calls: &'a [Call], most: usize) -> Self {
         let (next, answered, stop) = Default::default();
-        Closed { server, calls, next, most, answered, stop }
+        Closed { server, calls, deadline: Deadline::Ample, next, most, answered, stop }
     }
 
     /// Runs the load during `measure`, which receives the number of answers so far.
     pub fn during<R>(server: impl Into<Server>, calls: &'a [Call], measure: impl FnOnce(&AtomicU64) -> R) -> R {
-        let closed = Closed::new(server.into(), calls, usize::MAX);
+        Closed::during_with(Deadline::Ample, server, calls, measure)
+    }
+
+    /// The same with calls that have this deadline.
+    pub fn during_with<R>(
+        deadline: Deadline,
+        server: impl Into<Server>,
+        calls: &'a [Call],
+        measure: impl FnOnce(&AtomicU64) -> R,
+    ) -> R {
+        let closed = Closed { deadline, ..Closed::new(server.into(), calls, usize::MAX) };
         std::thread::scope(|scope| {
             (0..CONNECTIONS).for_each(|_| drop(scope.spawn(|| closed.run())));
             std::thread::sleep(WARM_UP);
@@ -151,7 +174,11 @@ impl<'a> Closed<'a> {
     }
 
     fn run(&self) {
-        let mut connection = Connection::open(self.server.clone(), TIMEOUT).unwrap();
+        let (timeout, is_answered) = match self.deadline {
+            Deadline::Ample => (TIMEOUT, true),
+            Deadline::Passed => (TOO_LATE, false),
+        };
+        let mut connection = Connection::open(self.server.clone(), timeout).unwrap();
         let call = |turn: usize| &self.calls[turn % self.calls.len()];
         let ask = |connection: &mut Connection<usize>| {
             if let Some(turn) = self.turn() {
@@ -166,7 +193,7 @@ impl<'a> Closed<'a> {
                 .receive(
                     |turn, answer| call(*turn).check(answer, turn.is_multiple_of(SAMPLE)),
                     |_, answered| {
-                        assert!(answered, "a call failed");
+                        assert_eq!(answered, is_answered, "whether a call is answered");
                         ended += 1;
                     },
                 )

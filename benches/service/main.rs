@@ -12,6 +12,7 @@
 //! fleet       many instances that share a Redis
 //! cluster     a Redis Cluster with several masters
 //! overload    more requests than can be served (`make bench-overload`)
+//! envoys      the load of several Envoys, which give up late calls
 //! plot        draws the results of overload
 //! peers       comparison with envoyproxy/ratelimit (`make bench-peers`)
 //! http2       a minimal HTTP/2 client: the load must cost far less than the server
@@ -31,6 +32,7 @@ mod bare;
 mod beside_bare;
 mod cluster;
 mod cost;
+mod envoys;
 mod fleet;
 mod headers;
 mod http2;

@@ -1,47 +1,54 @@
 //! Overload: goodput and latency by offered load, the memory of the server meanwhile, and its shutdown. `make
-//! bench-overload` prints the tables of `docs/performance.md` and draws its picture.
+//! bench-overload` prints the tables of `docs/performance.md` and draws its picture; `make bench` measures one load.
 //!
-//! An open loop of one thread that behaves like several Envoys. Each call has a due time that does not depend on
-//! previous calls, and its [`DEADLINE`] starts then. A late call is cancelled. Each thread of an Envoy has a
-//! connection, and opens another if the server's limit of calls on it is reached. The circuit breaker limits the number
-//! of calls in flight (`max_requests`); further calls fail in Envoy and are not sent. Goodput is the number of calls
-//! decided in time; answers by failure modes are not included.
+//! Goodput is the number of calls decided in time; answers by failure modes are not included. The peak is the largest
+//! goodput at any load. If a refused call costs `r` times what a decision costs, a server that refuses at once whatever
+//! it cannot decide has a goodput of (1 - x r) / (1 - r) of the peak at x times the peak.
 
-use std::cell::Cell;
-use std::collections::VecDeque;
-use std::io;
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use tollgate::wire::rate_limit_response::Code;
 
-use crate::cost::{Cost, memory};
-use crate::http2::Connection;
-use crate::load::{Call, Closed, Latencies, RULES, Users, calls};
+use crate::cost::{Cost, median, memory};
+use crate::envoys::{Came, DEADLINE, Envoys, Load};
+use crate::http2::{Headers, Server};
+use crate::load::{Call, Closed, Deadline, RULES, Users, calls};
 use crate::plot::{self, Curve, Point};
+use crate::rows::Target::{AtLeast, AtMost};
+use crate::rows::{Measured, Row, closed_loop_with};
 use crate::stage::{Place, Stage};
 use crate::support::redis::Redis;
 use crate::support::tollgate::{Tollgate, request};
 
-/// Envoy's default timeout.
-const DEADLINE: Duration = Duration::from_millis(20);
 /// The offered load, as a share of the capacity.
 const OFFERED: [f64; 9] = [0.25, 0.5, 0.75, 0.9, 1.0, 1.25, 1.5, 2.0, 3.0];
-/// The share at which the promise must hold.
-const PROMISED: f64 = 2.0;
-/// The minimum goodput there, as a share of the peak.
-const KEPT: f64 = 0.8;
-/// An Envoy's threads.
-const THREADS: usize = 8;
+/// The load at which the server is ended.
+const ENDED_AT: f64 = 2.0;
+/// The minimum goodput, as a share of what is possible.
+const KEPT: f64 = 0.9;
+/// The maximum share of calls that are sent and not answered in time.
+const LATE: f64 = 0.05;
+/// The maximum memory of the server.
+const MEMORY_MB: u64 = 64;
 const USERS: usize = 10_000;
-/// Interval for reading the server's memory.
-const LOOK: Duration = Duration::from_millis(50);
-/// Time for which the load leaves its core to other processes. A call that is late by only this much does not count as
-/// late.
-const PAUSE: Duration = Duration::from_micros(20);
 /// Idle time of the server before its memory is read again.
 const REST: Duration = Duration::from_secs(2);
-/// The decided code of an answer: its first field, 1.
-const PASSED: [u8; 2] = [8, 1];
+/// The most runs for a row of `make bench`.
+const RUNS: usize = 5;
+
+/// What `make bench` measures, at [`ROW_LOAD`] times the peak.
+pub const ROWS: &[Row] = &[
+    Row {
+        figure: "overload, 16 Envoys of 1,024 calls, 3 x the peak, goodput",
+        target: AtLeast(KEPT, "x the possible"),
+    },
+    Row { figure: "the same, late", target: AtMost(LATE * 100.0, "% of the calls") },
+    Row { figure: "the same, memory", target: AtMost(MEMORY_MB as f64, "MB") },
+];
+const ROW_LOAD: f64 = 3.0;
+/// The loads among which the peak is, as shares of the capacity.
+const PEAKS: [f64; 4] = [0.5, 0.65, 0.8, 1.0];
 
 /// A service to overload.
 struct Scenario {
@@ -50,15 +57,10 @@ struct Scenario {
     envoys: Envoys,
 }
 
-/// Number of Envoys, and their calls in flight: Envoy's default is 1,024.
-#[derive(Clone, Copy)]
-struct Envoys {
-    count: usize,
-    max_requests: usize,
-}
-
 enum Backend {
     Memory,
+    /// Every decision checks many limits.
+    Limits,
     Redis,
     /// Redis is the bottleneck: every decision copies a thousand slots there.
     SlowRedis,
@@ -85,11 +87,22 @@ const SCENARIOS: &[Scenario] = &[
         store: Backend::SlowRedis,
         envoys: Envoys { count: 1, max_requests: 1_024 },
     },
-    Scenario { name: UNBOUNDED, store: Backend::Memory, envoys: Envoys { count: 16, max_requests: 1_024 } },
+    UNBOUNDED,
+    Scenario { name: LIMITS, store: Backend::Limits, envoys: UNBOUNDED.envoys },
 ];
 
-/// More calls on their way than can be answered while their callers wait: nothing is promised then.
-const UNBOUNDED: &str = "memory store, 16 Envoys of 1,024 calls";
+/// More calls on their way than can be answered while their callers wait.
+const UNBOUNDED: Scenario = Scenario {
+    name: "memory store, 16 Envoys of 1,024 calls",
+    store: Backend::Memory,
+    envoys: Envoys { count: 16, max_requests: 1_024 },
+};
+
+/// A decision costs many times what a refusal costs.
+const LIMITS: &str = "memory store, a rule of 50 limits, 16 Envoys of 1,024 calls";
+const LIMITS_OF_RULE: u64 = 50;
+/// So few that their counters take no memory that would count.
+const USERS_OF_LIMITS: usize = 100;
 
 /// Rules that make Redis slow, with the number of slots in use.
 const CONCURRENCY: &str = "
@@ -107,42 +120,68 @@ pub fn run(stage: &Stage, part: &str) {
     let curves: Vec<Curve> = measured.map(|scenario| scenario.run(stage)).collect();
     if curves.len() == SCENARIOS.len() {
         let picture = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/overload.svg");
-        std::fs::write(picture, plot::picture(&curves, DEADLINE, &[UNBOUNDED])).unwrap();
+        std::fs::write(picture, plot::picture(&curves, DEADLINE, &[UNBOUNDED.name, LIMITS])).unwrap();
     }
+}
+
+/// Measures [`ROWS`].
+pub fn measure(stage: &Stage) -> Vec<Measured> {
+    let service = UNBOUNDED.start(stage);
+    let runs = stage.runs.min(RUNS);
+    let price = service.price(stage, runs);
+    let offer = |per_second| service.offer(stage, UNBOUNDED.envoys, per_second);
+    let goodput = |came: Came| came.goodput(stage.run);
+    let peak = PEAKS.map(|share| goodput(offer(price.capacity * share))).into_iter().fold(1.0, f64::max);
+    let processes = [service.deciders(), vec![("load", std::process::id())]].concat();
+    let offered = |_| {
+        let mut came = None;
+        let cost = Cost::of(&processes, || came.insert(offer(peak * ROW_LOAD)).all());
+        (came.unwrap(), cost)
+    };
+    let offered: Vec<(Came, Cost)> = (0..runs).map(offered).collect();
+    let of = |figure: &dyn Fn(&Came) -> f64| median(offered.iter().map(|(came, _)| figure(came)).collect());
+    let reached = of(&|came| came.goodput(stage.run)) / peak;
+    let possible = price.possible(ROW_LOAD);
+    let detail = format!(
+        "{reached:.2} of the peak of {peak:.0}/s, {possible:.2} possible: {price}; load late by {:.1?}",
+        offered.iter().map(|(came, _)| came.lag).max().unwrap_or_default()
+    );
+    let measured = [
+        // Whatever is reached where nothing is possible is enough.
+        Measured::new(if possible > 0.0 { reached / possible } else { 1.0 }, detail),
+        Measured::new(of(&|came| came.late_share() * 100.0), "sent, and given up after 20 ms".into()),
+        Measured::new(of(&|came| came.memory as f64) / (1 << 20) as f64, "at most, meanwhile".into()),
+    ];
+    let costs = || offered.iter().map(|(_, cost)| cost);
+    measured.map(|measured| measured.under(&[("", &offered[0].1)]).timed_by(costs())).into()
 }
 
 impl Scenario {
     fn run(&self, stage: &Stage) -> Curve {
-        let (redis, tollgate, calls) = self.start(stage);
-        let capacity = capacity(stage, &tollgate, redis.as_ref(), &calls);
-        println!("\n**{}**, {} calls/s by a closed loop ({})\n", self.name, capacity.rate().round(), capacity.busy());
-        println!("{}\n{}", Offer::HEAD, "|---".repeat(Offer::HEAD.matches('|').count() - 1) + "|");
-        let idle = memory(tollgate.pid());
+        let service = self.start(stage);
+        let price = service.price(stage, stage.runs);
+        println!("\n**{}**, {:.0} calls/s by a closed loop ({})", self.name, price.capacity, price.busy);
+        let idle = memory(service.tollgate.pid());
         let offers = OFFERED.map(|factor| {
-            let load = Load {
-                port: tollgate.grpc_port,
-                pid: tollgate.pid(),
-                envoys: self.envoys,
-                per_second: capacity.rate() * factor,
+            let once = |_| Offer {
+                factor,
+                capacity: price.capacity,
                 run: stage.run,
+                came: service.offer(stage, self.envoys, price.capacity * factor),
             };
-            let once = |_| Offer { factor, capacity: capacity.rate(), run: stage.run, came: load.offer(&calls) };
             let mut runs: Vec<Offer> = (0..stage.runs).map(once).collect();
             runs.sort_by(|one, other| one.goodput().total_cmp(&other.goodput()));
-            let offer = runs.swap_remove(stage.runs / 2);
-            println!("{}", offer.row());
-            offer
+            runs.swap_remove(stage.runs / 2)
         });
         std::thread::sleep(REST);
-        let after = memory(tollgate.pid());
-        let ended = end(tollgate, stage, self.envoys, capacity.rate() * PROMISED, &calls);
-        let peak = offers.iter().map(Offer::goodput).fold(0.0, f64::max);
-        let promised = offers.iter().find(|offer| offer.factor == PROMISED).unwrap().goodput();
-        let held = if promised >= peak * KEPT { "held" } else { "**not held**" };
+        let after = memory(service.tollgate.pid());
+        let ended = service.end(stage, self.envoys, price.capacity * ENDED_AT);
+        let peak = offers.iter().map(Offer::goodput).fold(1.0, f64::max);
+        println!("\nThe peak is {peak:.0}/s; {price}.\n");
+        println!("{}\n{}", Offer::HEAD, "|---".repeat(Offer::HEAD.matches('|').count() - 1) + "|");
+        offers.iter().for_each(|offer| println!("{}", offer.row(peak, &price)));
         println!(
-            "\nAt {PROMISED} times the load {:.2} of the peak: {held}. Memory: {} MB before the first and \
-             {} MB {REST:?} after the last. {ended}",
-            promised / peak,
+            "\nMemory: {} MB before the first and {} MB {REST:?} after the last. {ended}",
             idle >> 20,
             after >> 20,
         );
@@ -154,30 +193,40 @@ impl Scenario {
         Curve { name: self.name, points: offers.iter().map(point).collect() }
     }
 
-    /// Starts the services of a scenario, and returns its calls.
-    fn start(&self, stage: &Stage) -> (Option<Redis>, Tollgate, Vec<Call>) {
+    /// Starts the services of a scenario.
+    fn start(&self, stage: &Stage) -> Service {
         // Distinguishes answers by failure modes from decisions.
-        let rules = format!("{RULES}\ndefaults: {{failure_mode: closed}}\n");
+        let closed = |rules: &str| format!("{rules}\ndefaults: {{failure_mode: closed}}\n");
         let users = calls(USERS, 1, Users::Passing);
-        let redis = || stage.redis(Place::BesideLoad);
-        let with = |redis: &Redis, rules: &str| stage.tollgate(rules, &[&format!("REDIS_URL={}", redis.url())]);
+        let in_memory = |rules: &str| Service { tollgate: stage.tollgate(rules, &[]), redis: None, calls: Vec::new() };
+        let in_redis = |rules: &str| {
+            let redis = stage.redis(Place::BesideLoad);
+            let tollgate = stage.tollgate(rules, &[&format!("REDIS_URL={}", redis.url())]);
+            Service { tollgate, redis: Some(redis), calls: Vec::new() }
+        };
         match self.store {
-            Backend::Memory => (None, stage.tollgate(&rules, &[]), users),
-            Backend::Redis => {
-                let redis = redis();
-                let tollgate = with(&redis, &rules);
-                (Some(redis), tollgate, users)
+            Backend::Memory => Service { calls: users, ..in_memory(&closed(RULES)) },
+            Backend::Limits => {
+                let calls = calls(USERS_OF_LIMITS, 1, Users::Passing);
+                Service { calls, ..in_memory(&closed(&rule_of_limits())) }
             }
+            Backend::Redis => Service { calls: users, ..in_redis(&closed(RULES)) },
             Backend::SlowRedis => {
-                let redis = redis();
-                let tollgate = with(&redis, CONCURRENCY);
+                let service = in_redis(CONCURRENCY);
                 let streams = |hits: u64| (0..SLOTS).map(|stream| call(&format!("{stream}"), hits)).collect::<Vec<_>>();
-                Closed::once(tollgate.grpc_port, &streams(1));
+                Closed::once(service.tollgate.grpc_port, &streams(1));
                 // Peeks change nothing.
-                (Some(redis), tollgate, streams(0))
+                Service { calls: streams(0), ..service }
             }
         }
     }
+}
+
+/// Returns rules by which each request of a user checks [`LIMITS_OF_RULE`] limits.
+fn rule_of_limits() -> String {
+    let limit = |seconds: u64| format!("{{period: {seconds}s, requests_per_unit: 4000000000}}");
+    let limits = (60..60 + LIMITS_OF_RULE).map(limit).collect::<Vec<_>>().join(", ");
+    format!("domain: bench\ndescriptors: [{{key: user, rate_limits: [{limits}]}}]\n")
 }
 
 /// Asks for a slot, or for none to look only.
@@ -187,175 +236,93 @@ fn call(stream: &str, hits: u64) -> Call {
     Call::new(&request, Code::Ok)
 }
 
-/// Measures the capacity: a closed loop never offers more.
-fn capacity(stage: &Stage, tollgate: &Tollgate, redis: Option<&Redis>, calls: &[Call]) -> Cost {
-    let mut processes = vec![("server", tollgate.pid()), ("load", std::process::id())];
-    processes.extend(redis.map(|redis| ("Redis", redis.pid())));
-    Closed::during(tollgate.grpc_port, calls, |answered| {
-        Cost::of(&processes, || {
-            let before = answered.load(std::sync::atomic::Ordering::Relaxed);
-            std::thread::sleep(stage.run);
-            answered.load(std::sync::atomic::Ordering::Relaxed) - before
+/// The running services of a scenario, and its calls.
+struct Service {
+    tollgate: Tollgate,
+    redis: Option<Redis>,
+    calls: Vec<Call>,
+}
+
+impl Service {
+    /// The processes that decide.
+    fn deciders(&self) -> Vec<(&'static str, u32)> {
+        let redis = self.redis.iter().map(|redis| ("Redis", redis.pid()));
+        std::iter::once(("server", self.tollgate.pid())).chain(redis).collect()
+    }
+
+    /// Measures the capacity and both costs: a closed loop never offers more than can be served.
+    fn price(&self, stage: &Stage, runs: usize) -> Price {
+        let deciders = self.deciders();
+        let closed = |deadline| {
+            let server = Server::from(self.tollgate.grpc_port).with(Headers::New);
+            closed_loop_with(stage, (server, deadline), &self.calls, &deciders)
+        };
+        let pairs: Vec<(Cost, Cost)> = (0..runs).map(|_| (closed(Deadline::Ample), closed(Deadline::Passed))).collect();
+        // The process that spends most is what limits the rate.
+        let dearest = |cost: &Cost| (0..deciders.len()).map(|place| cost.each_us(place)).fold(0.0, f64::max);
+        let of = |figure: &dyn Fn(&(Cost, Cost)) -> f64| median(pairs.iter().map(figure).collect());
+        Price {
+            capacity: of(&|(decided, _)| decided.rate()),
+            busy: pairs[pairs.len() - 1].0.busy(),
+            decision_us: of(&|(decided, _)| dearest(decided)),
+            refusal_us: of(&|(_, refused)| dearest(refused)),
+            r: of(&|(decided, refused)| dearest(refused) / dearest(decided)),
+        }
+    }
+
+    /// Offers a load for the length of a run.
+    fn offer(&self, stage: &Stage, envoys: Envoys, per_second: f64) -> Came {
+        self.load(stage, envoys, per_second).offer(&self.calls)
+    }
+
+    fn load(&self, stage: &Stage, envoys: Envoys, per_second: f64) -> Load {
+        Load { port: self.tollgate.grpc_port, pid: self.tollgate.pid(), envoys, per_second, run: stage.run }
+    }
+
+    /// Ends the service during an overload, and returns the result.
+    fn end(self, stage: &Stage, envoys: Envoys, per_second: f64) -> String {
+        let load = self.load(stage, envoys, per_second);
+        let Service { mut tollgate, calls, redis: _redis } = self;
+        std::thread::scope(|scope| {
+            let loaded = scope.spawn(|| load.offer(&calls));
+            std::thread::sleep(stage.run / 4);
+            tollgate.signal("TERM");
+            let start = Instant::now();
+            let status = tollgate.wait();
+            let took = start.elapsed();
+            let came = loaded.join().unwrap();
+            format!("SIGTERM in the middle of it: {status} after {took:.1?}, {} calls broken off.", came.lost)
         })
-    })
-}
-
-/// Ends the service during an overload, and returns the result.
-fn end(mut tollgate: Tollgate, stage: &Stage, envoys: Envoys, per_second: f64, calls: &[Call]) -> String {
-    let load = Load { port: tollgate.grpc_port, pid: tollgate.pid(), envoys, per_second, run: stage.run };
-    std::thread::scope(|scope| {
-        let loaded = scope.spawn(|| load.offer(calls));
-        std::thread::sleep(stage.run / 4);
-        tollgate.signal("TERM");
-        let start = Instant::now();
-        let status = tollgate.wait();
-        let took = start.elapsed();
-        let came = loaded.join().unwrap();
-        format!("SIGTERM in the middle of it: {status} after {took:.1?}, {} calls broken off.", came.lost)
-    })
-}
-
-/// An open loop.
-struct Load {
-    port: u16,
-    pid: u32,
-    envoys: Envoys,
-    per_second: f64,
-    run: Duration,
-}
-
-/// The results.
-#[derive(Default)]
-struct Came {
-    /// From when they were due to when they were decided, in time.
-    taken: Latencies,
-    /// Answered in time, but not decided.
-    refused: u64,
-    /// Sent, and given up.
-    late: u64,
-    /// Given up before they were sent.
-    unsent: u64,
-    /// Lost with their connection.
-    lost: u64,
-    connections_lost: u64,
-    /// The most that the load itself was late.
-    lag: Duration,
-    /// The most memory that the server had.
-    memory: u64,
-}
-
-/// A thread of an Envoy.
-#[derive(Default)]
-struct Thread {
-    lanes: Vec<Lane>,
-}
-
-/// A connection and its calls: their numbers and due times.
-struct Lane {
-    connection: Connection<Sent>,
-    sent: VecDeque<(u32, Instant)>,
-}
-
-struct Sent {
-    due: Instant,
-    decided: Cell<bool>,
-}
-
-impl Load {
-    fn offer(&self, calls: &[Call]) -> Came {
-        // The threads of one Envoy are adjacent.
-        let mut threads: Vec<Thread> = (0..self.envoys.count * THREADS).map(|_| Thread::default()).collect();
-        let mut on_their_way = vec![0; self.envoys.count];
-        let (mut came, mut taken) = (Came::default(), Vec::new());
-        let (start, gap) = (Instant::now(), Duration::from_secs_f64(1.0 / self.per_second));
-        let (mut turn, mut look) = (0_u32, start);
-        loop {
-            let now = Instant::now();
-            if now > start + self.run + DEADLINE * 2 {
-                break;
-            }
-            if now >= look {
-                came.memory = came.memory.max(memory(self.pid));
-                look = now + LOOK;
-            }
-            while start + gap * turn <= now.min(start + self.run) {
-                let due = start + gap * turn;
-                came.lag = came.lag.max(now - due);
-                let thread = turn as usize % threads.len();
-                let on_its_way = &mut on_their_way[thread / THREADS];
-                let message = &calls[turn as usize % calls.len()].message;
-                if *on_its_way < self.envoys.max_requests && threads[thread].send(self.port, message, due).is_ok() {
-                    *on_its_way += 1;
-                } else {
-                    came.unsent += 1;
-                }
-                turn += 1;
-            }
-            for (place, thread) in threads.iter_mut().enumerate() {
-                let before = thread.waiting();
-                thread.step(now, &mut came, &mut taken);
-                on_their_way[place / THREADS] -= before - thread.waiting();
-            }
-            std::thread::sleep(PAUSE);
-        }
-        came.taken = Latencies::new(taken);
-        came
     }
 }
 
-impl Thread {
-    /// Sends a call, on an additional connection if no other has room.
-    fn send(&mut self, port: u16, message: &[u8], due: Instant) -> io::Result<()> {
-        let place = match self.lanes.iter().position(|lane| lane.connection.has_room()) {
-            Some(place) => place,
-            None => {
-                let mut connection = Connection::open(port, DEADLINE)?;
-                connection.never_wait()?;
-                self.lanes.push(Lane { connection, sent: VecDeque::new() });
-                self.lanes.len() - 1
-            }
-        };
-        let Lane { connection, sent } = &mut self.lanes[place];
-        let id = connection.call(message, Sent { due, decided: Cell::new(false) });
-        sent.push_back((id, due));
-        Ok(())
-    }
+/// What a closed loop of calls gets and costs, and what it costs to refuse them.
+struct Price {
+    /// Decisions per second.
+    capacity: f64,
+    busy: String,
+    /// CPU time of the process that spends most.
+    decision_us: f64,
+    refusal_us: f64,
+    /// Cost of a refusal, as a share of that of a decision.
+    r: f64,
+}
 
-    fn waiting(&self) -> usize {
-        self.lanes.iter().map(|lane| lane.connection.waiting()).sum()
-    }
-
-    fn step(&mut self, now: Instant, came: &mut Came, taken: &mut Vec<Duration>) {
-        for lane in std::mem::take(&mut self.lanes) {
-            match lane.step(now, came, taken) {
-                Ok(lane) => self.lanes.push(lane),
-                Err(lost) => {
-                    came.connections_lost += 1;
-                    came.lost += lost as u64;
-                }
-            }
+impl Price {
+    /// Returns the possible goodput at this load, both as shares of the peak.
+    fn possible(&self, load: f64) -> f64 {
+        match self.r {
+            _ if load <= 1.0 => load,
+            r if r >= 1.0 => 0.0,
+            r => ((1.0 - load * r) / (1.0 - r)).max(0.0),
         }
     }
 }
 
-impl Lane {
-    /// Receives, cancels late calls, and sends. An error contains the number of calls lost with the connection.
-    fn step(mut self, now: Instant, came: &mut Came, taken: &mut Vec<Duration>) -> Result<Lane, usize> {
-        let end = |Sent { due, decided }: Sent, answered: bool| match answered {
-            _ if due.elapsed() > DEADLINE => came.late += 1,
-            true if decided.get() => taken.push(due.elapsed()),
-            _ => came.refused += 1,
-        };
-        let received =
-            self.connection.receive(|sent, answer| sent.decided.set(answer.get(5..7) == Some(&PASSED[..])), end);
-        while let Some((id, _)) = self.sent.front().copied().filter(|(_, due)| *due + DEADLINE <= now) {
-            self.sent.pop_front();
-            came.late += u64::from(self.connection.cancel(id).is_some());
-        }
-        match received.and_then(|()| self.connection.flush()) {
-            Ok(()) => Ok(self),
-            Err(_) => Err(self.connection.waiting()),
-        }
+impl fmt::Display for Price {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Price { decision_us, refusal_us, r, .. } = self;
+        write!(f, "a decision costs {decision_us:.2} µs and a refused call {refusal_us:.2} µs, r = {r:.2}")
     }
 }
 
@@ -368,12 +335,11 @@ struct Offer {
 }
 
 impl Offer {
-    const HEAD: &str =
-        "| offered | goodput | p50 | p99 | refused in time | given up late | never sent | memory | load late by |";
+    const HEAD: &str = "| offered | goodput | x the peak | goodput of the peak | possible | p50 | p99 \
+                        | refused in time | given up late | never sent | memory | load late by | held |";
 
-    /// In a second.
     fn goodput(&self) -> f64 {
-        self.came.taken.count() as f64 / self.run.as_secs_f64()
+        self.came.goodput(self.run)
     }
 
     /// Returns this percentile of the calls decided in time, in milliseconds; `None` if there were none.
@@ -382,24 +348,28 @@ impl Offer {
         (taken.count() > 0).then(|| taken.us(share) / 1e3)
     }
 
-    fn row(&self) -> String {
-        let Came { taken, refused, late, unsent, lost, connections_lost, lag, memory, .. } = &self.came;
-        let all = (taken.count() + refused + late + unsent + lost) as f64;
-        let share = |part: u64| format!("{:.0} %", part as f64 / all * 100.0);
+    fn row(&self, peak: f64, price: &Price) -> String {
+        let Came { refused, unsent, connections_lost, lag, memory, .. } = &self.came;
+        let share = |part: u64| format!("{:.0} %", part as f64 / self.came.all() as f64 * 100.0);
         let broken =
             if *connections_lost > 0 { format!(" ({connections_lost} connections lost)") } else { String::new() };
         let ms = |share| self.ms(share).map_or("-".into(), |ms| format!("{ms:.1} ms"));
+        let (load, reached) = (self.factor * self.capacity / peak, self.goodput() / peak);
+        let possible = price.possible(load);
+        let held = reached >= possible * KEPT && self.came.late_share() < LATE && *memory <= MEMORY_MB << 20;
         format!(
-            "| {:.2} | {:.2} ({:.0}/s) | {} | {} | {} | {}{broken} | {} | {} MB | {lag:.1?} |",
+            "| {:.2} | {:.2} ({:.0}/s) | {load:.2} | {reached:.2} | {possible:.2} | {} | {} | {} | {}{broken} | {} | \
+             {} MB | {lag:.1?} | {} |",
             self.factor,
             self.goodput() / self.capacity,
             self.goodput(),
             ms(0.5),
             ms(0.99),
             share(*refused),
-            share(late + lost),
+            share(self.came.not_in_time()),
             share(*unsent),
             memory >> 20,
+            if held { "yes" } else { "**no**" },
         )
     }
 }

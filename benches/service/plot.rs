@@ -18,7 +18,7 @@ pub struct Point {
 }
 
 /// Readable on white and on black.
-const COLOURS: [&str; 5] = ["#2f81f7", "#e8590c", "#2b9348", "#9c6ade", "#888"];
+const COLOURS: [&str; 6] = ["#2f81f7", "#e8590c", "#2b9348", "#9c6ade", "#888", "#b08800"];
 const WIDTH: f64 = 760.0;
 const LEFT: f64 = 60.0;
 const RIGHT: f64 = 20.0;

@@ -19,7 +19,8 @@ use crate::fleet;
 use crate::headers;
 use crate::http2::Server;
 use crate::idle_connections;
-use crate::load::{Call, Closed, IN_FLIGHT, RULES, Users, calls, open_loop};
+use crate::load::{Call, Closed, Deadline, IN_FLIGHT, RULES, Users, calls, open_loop};
+use crate::overload;
 use crate::redis_loop::{Pipeline, RedisLoop};
 use crate::rules;
 use crate::stage::{Place, Stage};
@@ -91,6 +92,7 @@ pub const MEASUREMENTS: &[Measurement] = &[
     Measurement { rows: beside_bare::ROWS, measure: beside_bare::measure },
     Measurement { rows: system_calls::ROWS, measure: system_calls::measure },
     Measurement { rows: idle_connections::ROWS, measure: idle_connections::measure },
+    Measurement { rows: overload::ROWS, measure: overload::measure },
     Measurement {
         rows: &[
             Row { figure: "cluster of six masters, server CPU per request", target: AtMost(1.15, "x one master") },
@@ -231,8 +233,18 @@ pub fn closed_loop(
     calls: &[Call],
     processes: &[(&'static str, u32)],
 ) -> Cost {
+    closed_loop_with(stage, (server.into(), Deadline::Ample), calls, processes)
+}
+
+/// The same with calls that have this deadline.
+pub fn closed_loop_with(
+    stage: &Stage,
+    (server, deadline): (Server, Deadline),
+    calls: &[Call],
+    processes: &[(&'static str, u32)],
+) -> Cost {
     let processes = [processes, &[("load", std::process::id())]].concat();
-    Closed::during(server, calls, |answered: &AtomicU64| {
+    Closed::during_with(deadline, server, calls, |answered: &AtomicU64| {
         Cost::of(&processes, || {
             let before = answered.load(Ordering::Relaxed);
             std::thread::sleep(stage.run);

@@ -43,7 +43,7 @@ pub enum Place {
 }
 
 impl Stage {
-    /// Takes less than ten minutes. Runs are short and numerous, because the speed of a shared machine drifts within
+    /// Takes some twelve minutes. Runs are short and numerous, because the speed of a shared machine drifts within
     /// seconds, and both sides of a comparison must be affected equally.
     pub fn full() -> Stage {
         Stage {
@@ -57,7 +57,7 @@ impl Stage {
         }
     }
 
-    /// Under two.
+    /// Takes less than three.
     pub fn quick() -> Stage {
         Stage {
             run: Duration::from_secs(1),
