@@ -14,7 +14,9 @@ use tempfile::TempDir;
 
 use crate::cost::{Cost, median};
 use crate::fleet::{self, REPLICAS};
-use crate::load::{Call, Closed, Idle, Latencies, OpenLoop, RULES, Users, calls, open_loop};
+use crate::http2::{Headers, Server};
+use crate::load::{Call, Idle, Latencies, OpenLoop, RULES, Users, calls, open_loop};
+use crate::rows::closed_loop;
 use crate::stage::{Place, Stage};
 use crate::support::drop_in::{DropIn, Given};
 use crate::support::envoy::Envoy;
@@ -25,6 +27,8 @@ use crate::support::tollgate;
 const REFERENCE: &str = "target/tools/bin/ratelimit";
 /// The rate for measuring latency: far below the capacity of both, so calls do not queue.
 const PER_SECOND: u32 = 2_000;
+/// The rates behind Envoy: of calls that are alone, and of calls that sometimes meet.
+const BEHIND_ENVOY: [u32; 2] = [500, 2_000];
 const USERS: usize = 10_000;
 /// Total request rates of the fleet.
 const FLEET_RATES: [u32; 3] = [2_000, 8_000, 16_000];
@@ -38,20 +42,34 @@ struct Peer {
     name: &'static str,
     redis: Redis,
     server: DropIn,
-    /// With the filter that asks it, and with one that asks nothing.
-    envoys: [Envoy; 2],
+    envoys: Envoys,
+}
+
+/// Envoys whose filter asks a server, by the headers of the calls, and one whose filter asks nothing.
+struct Envoys {
+    constant: Envoy,
+    new: Envoy,
+    idle: Envoy,
 }
 
 /// The result of a run.
 struct Run {
-    /// A closed loop of 10,000 users.
-    many: Cost,
+    /// Closed loops of 10,000 users, by the headers of the calls.
+    constant: Cost,
+    new: Cost,
     /// A closed loop of h2load.
     h2load: Cost,
     /// Asked directly.
     direct: Latencies,
-    /// Through an Envoy that asks it, and through one that does not.
-    envoys: [Latencies; 2],
+    /// At each of [`BEHIND_ENVOY`].
+    behind_envoy: [BehindEnvoy; 2],
+}
+
+/// Requests at one rate through each Envoy: the cost of the server and of Redis, and the latencies of the requests.
+struct BehindEnvoy {
+    constant: (Cost, Latencies),
+    new: (Cost, Latencies),
+    idle: Latencies,
 }
 
 /// Measures both, and prints the tables; only that of fleets, where `part` is that.
@@ -77,7 +95,13 @@ fn print_single(stage: &Stage) {
         let values: Vec<f64> = runs.iter().map(|runs| median(runs.iter().map(of).collect())).collect();
         line(name, unit, &values);
     }
-    let disturbed = runs.iter().flatten().filter(|run| run.many.disturbed() || run.h2load.disturbed()).count();
+    println!("\nBusy with 256 in flight and behind Envoy at 2,000/s, new headers in each call:\n");
+    for (peer, runs) in peers.iter().zip(&runs) {
+        let Run { new, behind_envoy: [.., BehindEnvoy { new: (behind_envoy, _), .. }], .. } = &runs[runs.len() - 1];
+        println!("- {}: {}; {}", peer.name, new.busy(), behind_envoy.busy());
+    }
+    let is_disturbed = |run: &&Run| [&run.constant, &run.new, &run.h2load].into_iter().any(Cost::disturbed);
+    let disturbed = runs.iter().flatten().filter(is_disturbed).count();
     println!("\nOthers were on the cores in {disturbed} of {} runs.", runs.iter().map(Vec::len).sum::<usize>());
 }
 
@@ -99,20 +123,38 @@ struct Figure {
 }
 
 const FIGURES: &[Figure] = &[
-    Figure { name: "decisions per second, 256 in flight, 10,000 users", unit: "/s", of: |run| run.many.rate() },
-    Figure { name: "server CPU per decision", unit: "µs", of: |run| run.many.each_us(0) },
-    Figure { name: "Redis CPU per decision", unit: "µs", of: |run| run.many.each_us(1) },
+    Figure { name: "decisions per second, 256 in flight, 10,000 users", unit: "/s", of: |run| run.constant.rate() },
+    Figure { name: "server CPU per decision", unit: "µs", of: |run| run.constant.each_us(0) },
+    Figure { name: "Redis CPU per decision", unit: "µs", of: |run| run.constant.each_us(1) },
+    Figure { name: "decisions per second, new headers in each call", unit: "/s", of: |run| run.new.rate() },
+    Figure { name: "server CPU per decision there", unit: "µs", of: |run| run.new.each_us(0) },
+    Figure { name: "Redis CPU per decision there", unit: "µs", of: |run| run.new.each_us(1) },
     Figure { name: "decisions per second behind h2load, one user", unit: "/s", of: |run| run.h2load.rate() },
     Figure { name: "server CPU per decision there", unit: "µs", of: |run| run.h2load.each_us(0) },
     Figure { name: "Redis CPU per decision there", unit: "µs", of: |run| run.h2load.each_us(1) },
     Figure { name: "p50 at 2,000/s", unit: "µs", of: |run| run.direct.us(0.5) },
     Figure { name: "p99 at 2,000/s", unit: "µs", of: |run| run.direct.us(0.99) },
-    Figure { name: "added to p50 by Envoy's filter at 2,000/s", unit: "µs", of: |run| added(run, 0.5) },
-    Figure { name: "added to p99 by Envoy's filter at 2,000/s", unit: "µs", of: |run| added(run, 0.99) },
+    Figure { name: "server CPU per request behind Envoy at 500/s", unit: "µs", of: |run| constant_us(run, 0) },
+    Figure { name: "the same, new headers in each call", unit: "µs", of: |run| new_us(run, 0) },
+    Figure { name: "added to p50 by Envoy's filter at 500/s", unit: "µs", of: |run| added(run, 0, 0.5) },
+    Figure { name: "added to p99 by Envoy's filter at 500/s", unit: "µs", of: |run| added(run, 0, 0.99) },
+    Figure { name: "server CPU per request behind Envoy at 2,000/s", unit: "µs", of: |run| constant_us(run, 1) },
+    Figure { name: "the same, new headers in each call", unit: "µs", of: |run| new_us(run, 1) },
+    Figure { name: "added to p50 by Envoy's filter at 2,000/s", unit: "µs", of: |run| added(run, 1, 0.5) },
+    Figure { name: "added to p99 by Envoy's filter at 2,000/s", unit: "µs", of: |run| added(run, 1, 0.99) },
 ];
 
-fn added(run: &Run, share: f64) -> f64 {
-    let [with, without] = &run.envoys;
+fn constant_us(run: &Run, rate: usize) -> f64 {
+    run.behind_envoy[rate].constant.0.each_us(0)
+}
+
+fn new_us(run: &Run, rate: usize) -> f64 {
+    run.behind_envoy[rate].new.0.each_us(0)
+}
+
+/// By calls with new headers, which are what Envoy sends.
+fn added(run: &Run, rate: usize, share: f64) -> f64 {
+    let BehindEnvoy { new: (_, with), idle: without, .. } = &run.behind_envoy[rate];
     with.us(share) - without.us(share)
 }
 
@@ -140,18 +182,25 @@ impl Bench {
     fn run(&self, stage: &Stage, peer: &Peer) -> Run {
         let (port, run) = (peer.server.ports.grpc, stage.run);
         let processes = [("server", peer.server.pid()), ("Redis", peer.redis.pid())];
-        let many = Closed::during(port, &self.calls, |answered| {
-            Cost::of(&processes, || {
-                let before = answered.load(std::sync::atomic::Ordering::Relaxed);
-                std::thread::sleep(run);
-                answered.load(std::sync::atomic::Ordering::Relaxed) - before
-            })
-        });
+        let closed = |headers| closed_loop(stage, Server::from(port).with(headers), &self.calls, &processes);
+        let (constant, new) = (closed(Headers::Constant), closed(Headers::New));
         let calls = (run.as_secs_f64() * H2LOAD_CALLS as f64) as u64;
         let h2load = Cost::of(&processes, || self.h2load_calls(port, calls));
         let direct = open_loop(port, &self.calls, PER_SECOND, run);
-        let envoys = peer.envoys.each_ref().map(|envoy| self.through(envoy, run));
-        Run { many, h2load, direct, envoys }
+        let behind_envoy = BEHIND_ENVOY.map(|per_second| {
+            let through = |envoy: &Envoy| self.through(envoy, per_second, run);
+            let asking = |envoy: &Envoy| {
+                let mut latencies = Latencies::default();
+                let cost = Cost::of(&processes, || {
+                    latencies = through(envoy);
+                    latencies.count()
+                });
+                (cost, latencies)
+            };
+            let Envoys { constant, new, idle } = &peer.envoys;
+            BehindEnvoy { constant: asking(constant), new: asking(new), idle: through(idle) }
+        });
+        Run { constant, new, h2load, direct, behind_envoy }
     }
 
     /// Measures the rate of h2load with 8 connections and 32 streams each, for this many calls.
@@ -163,13 +212,13 @@ impl Bench {
         calls
     }
 
-    /// Requests through an Envoy, so many each second, each as a user of the rules.
-    fn through(&self, envoy: &Envoy, run: Duration) -> Latencies {
-        let calls = (run.as_secs_f64() * f64::from(PER_SECOND)) as u64;
+    /// Sends requests through an Envoy at this rate, each as a user of the rules.
+    fn through(&self, envoy: &Envoy, per_second: u32, run: Duration) -> Latencies {
+        let calls = (run.as_secs_f64() * f64::from(per_second)) as u64;
         let log = self.folder.path().join("log");
         let _ = fs::remove_file(&log);
         let mut command = h2load(calls.max(1));
-        command.args(["-c", "1", "-m", "100", "-H", "x-user: ann", "--rps", &PER_SECOND.to_string(), "--log-file"]);
+        command.args(["-c", "1", "-m", "100", "-H", "x-user: ann", "--rps", &per_second.to_string(), "--log-file"]);
         succeed(command.arg(&log).arg(format!("http://127.0.0.1:{}/", envoy.port)), calls.max(1));
         // Each line: when it began, its status, and how many microseconds it took.
         let text = fs::read_to_string(&log).unwrap();
@@ -261,10 +310,15 @@ fn peer(stage: &Stage, name: &'static str, program: &Path) -> Peer {
     let domain = ("domain: shop", "domain: bench");
     let no_path = ("text: request.url_path", "text: request.headers['x-nobody']");
     let no_user = ("header_name: x-user,", "header_name: x-nobody,");
-    let envoys = [
-        Envoy::start_with(server.ports.grpc, &[Envoy::LONG_TIMEOUT, domain, no_path]),
-        Envoy::start_with(server.ports.grpc, &[Envoy::LONG_TIMEOUT, domain, no_path, no_user]),
-    ];
+    let envoy = |change| Envoy::start_with(server.ports.grpc, &[Envoy::LONG_TIMEOUT, domain, no_path, change]);
+    // Envoy makes a request ID for each request. It stands in for a trace, too, whose header has as many characters.
+    let request_id = r#"{ key: x-request-id, value: "%REQ(x-request-id)%" }"#;
+    let trace = r#"{ key: traceparent, value: "00-%REQ(x-request-id)%-00f067aa0ba9-01" }"#;
+    let envoys = Envoys {
+        constant: envoy((&format!("initial_metadata: [{request_id}]"), "")),
+        new: envoy((request_id, &format!("{request_id}, {trace}"))),
+        idle: envoy(no_user),
+    };
     Peer { name, redis, server, envoys }
 }
 
