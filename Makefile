@@ -78,17 +78,17 @@ deny: ## hold the dependencies to deny.toml: licences, where they come from, kno
 	scripts/test-tools.sh cargo-deny
 	scripts/deny.sh
 
-bench: ## measure what a request costs, beside the least that it could: docs/performance.md, under ten minutes once it is built
+bench: ## measure what a request costs, beside the least that it could: docs/performance.md, some twelve minutes once it is built
 	scripts/test-tools.sh
 	cargo bench --locked --no-run --bench service --bench allocations
 	@cargo bench --locked --quiet --bench service
 
-bench-quick: ## the same with shorter runs, under two minutes: to see where a change goes
+bench-quick: ## the same with shorter runs, under three minutes: to see where a change goes
 	scripts/test-tools.sh
 	cargo bench --locked --no-run --bench service --bench allocations
 	@cargo bench --locked --quiet --bench service -- --quick
 
-bench-overload: ## measure what becomes of three times the load that can be served, and draw docs/overload.svg: under four minutes
+bench-overload: ## measure what becomes of three times the load that can be served, and draw docs/overload.svg: under five minutes
 	scripts/test-tools.sh
 	cargo bench --locked --no-run --bench service
 	@cargo bench --locked --quiet --bench service -- --overload --quick
