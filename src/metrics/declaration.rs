@@ -113,7 +113,7 @@ pub struct Metrics {
 fn of_process() -> prometheus::Result<Registry> {
     let registry = Registry::new();
     #[cfg(target_os = "linux")]
-    registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+    registry.register(Box::new(super::process::Process::new()?))?;
     Ok(registry)
 }
 

@@ -15,6 +15,8 @@ mod names;
 mod namespace;
 mod observed;
 mod page;
+#[cfg(target_os = "linux")]
+mod process;
 mod prometheus_text;
 mod reading;
 mod record;
