@@ -68,11 +68,12 @@ msrv: ## compile with the oldest Rust that Cargo.toml allows (installs it at the
 
 MSRV = $(shell sed -n 's/^rust-version = "\([0-9.]*\)".*/\1/p' Cargo.toml)
 
-pages: ## print anew what derives from the code: the pages on settings, metrics and commands, the schema of rules, the table of options
+pages: ## print anew what derives from the code: the pages on settings, metrics and commands, the schema of rules, the table of options, the code of protocols
 	for page in settings metrics command-line; do \
 		cargo run --locked --quiet -- $$page > target/page && mv target/page docs/$$page.md || exit; done
 	cargo run --locked --quiet -- schema > target/page && mv target/page config/rules.schema.json
 	cargo run --locked --quiet --example options > target/page && mv target/page docs/rules.md
+	cargo run --locked --quiet --example wire
 
 deny: ## hold the dependencies to deny.toml: licences, where they come from, known vulnerabilities (installs cargo-deny at the first run)
 	scripts/test-tools.sh cargo-deny

@@ -1,28 +1,13 @@
-//! Compiles `proto/` into Rust, stores the descriptors of the served protocol for gRPC reflection, and records the
-//! commit and the target of the build.
+//! Records the commit and the target of the build.
 
 #[path = "build/commit.rs"]
 mod commit;
 
 use std::env;
-use std::error::Error;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use protox::prost::Message as _;
-
-fn main() -> Result<(), Box<dyn Error>> {
-    println!("cargo::rerun-if-changed=proto");
-    // Reflection shows only the served protocol; code is also generated for the protocols of other servers.
-    let served = ["envoy/service/ratelimit/v3/rls.proto"];
-    let asked = ["envoy/service/discovery/v3/ads.proto", "ratelimit/config/ratelimit/v3/rls_conf.proto"];
-    let out = PathBuf::from(env::var("OUT_DIR")?);
-    std::fs::write(out.join("descriptors.bin"), protox::compile(served, ["proto"])?.encode_to_vec())?;
-    let descriptors = protox::compile(served.into_iter().chain(asked), ["proto"])?;
-    tonic_prost_build::configure()
-        .codec_path("crate::wire::codec::Codec")
-        .include_file("wire.rs")
-        .compile_fds(descriptors)?;
-
+fn main() -> Result<(), env::VarError> {
+    println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-env=TOLLGATE_COMMIT={}", commit()?);
     println!("cargo::rustc-env=TOLLGATE_TARGET={}", env::var("TARGET")?);
     Ok(())

@@ -1,4 +1,4 @@
-//! The messages of Envoy's protocol, generated from `proto/`.
+//! The messages of Envoy's protocol, generated from `proto/` by examples/wire.rs.
 
 #![expect(missing_docs, reason = "the .proto files document the messages")]
 #![expect(clippy::doc_markdown, reason = "generated")]
@@ -8,7 +8,7 @@ pub mod details;
 pub mod json;
 mod unit;
 
-include!(concat!(env!("OUT_DIR"), "/wire.rs"));
+include!("../../proto/generated/wire.rs");
 
 pub use self::ratelimit::config::ratelimit::v3 as ratelimit_config;
 pub use envoy::config::core::v3::{HeaderValue, Node, node};
@@ -20,4 +20,4 @@ pub use envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse, rat
 pub use google::rpc::Status;
 
 /// The descriptors of the served protocol, for gRPC reflection.
-pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+pub const DESCRIPTORS: &[u8] = include_bytes!("../../proto/generated/descriptors.bin");

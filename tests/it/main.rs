@@ -78,5 +78,6 @@ mod unix;
 mod upgrades;
 mod usage;
 mod what_if;
+mod wire;
 mod wrong_port;
 mod xds;
