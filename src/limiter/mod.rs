@@ -210,7 +210,7 @@ impl<S: Store> Limiter<S> {
     }
 
     /// Returns a limiter for another worker, with another handle to the same counters.
-    pub fn with_store(&self, store: Arc<S>) -> Limiter<S> {
+    pub fn with_store<T>(&self, store: Arc<T>) -> Limiter<T> {
         Limiter { common: Arc::clone(&self.common), store, in_force: self.in_force.of_another_worker() }
     }
 

@@ -56,6 +56,7 @@ use crate::sources::files::load::Loader;
 use crate::sources::xds::Options;
 use crate::spans::{Exporting, Spans};
 use crate::store::Store;
+use crate::store::any::AnyStore;
 use crate::store::denied::{Denials, DeniedCache};
 use crate::store::health::Health;
 use crate::store::lease::Leases;
@@ -339,6 +340,8 @@ impl Parts {
         );
         let observing = observers::start(&settings, &metrics, self.decision_log, &self.instance)?;
         let store = Arc::clone(stores.first().context("there is one worker at least")?);
+        // Only the gRPC port has limiters with the type of the store; all that follows is compiled once.
+        let store = Arc::new(AnyStore::new(store));
         let limiter = options::limiter(&settings, observing.observers());
         let limiter = Arc::new(Limiter::new(limiter, Arc::clone(&store), self.memory, Arc::clone(&metrics)));
         let adjustments = Arc::new(Adjustments::new(Arc::clone(&limiter), Arc::clone(&metrics), shared.adjustments));

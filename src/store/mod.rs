@@ -1,5 +1,6 @@
 //! The stores of counters. A store decides all the checks of a request together, atomically, on its own clock.
 
+pub mod any;
 pub mod denied;
 pub mod health;
 pub mod lease;

@@ -17,6 +17,7 @@ use crate::settings::SettingsError;
 use crate::shared::adjustment::board::Command;
 use crate::shared::adjustment::redis::RedisAdjustments;
 use crate::shared::adjustment::{self, AdjustmentStore, By};
+use crate::store::any::AnyStore;
 use crate::store::memory::MemoryStore;
 use crate::store::redis;
 use crate::store::redis::topology::config::RedisConfig;
@@ -239,7 +240,7 @@ impl End {
 }
 
 /// Creates the part of the service that handles adjustments. It decides no requests here.
-fn adjustments_of(place: &Place) -> anyhow::Result<adjustment::Adjustments<MemoryStore>> {
+fn adjustments_of(place: &Place) -> anyhow::Result<adjustment::Adjustments<AnyStore>> {
     let Some(redis) = place.store.redis()? else {
         bail!(
             "no REDIS_URL: adjustments are in the service's memory; set REDIS_URL, or use the HTTP API (see ADMIN_API)"
@@ -247,8 +248,8 @@ fn adjustments_of(place: &Place) -> anyhow::Result<adjustment::Adjustments<Memor
     };
     let rules = place.rules()?;
     let metrics = Arc::new(Metrics::new(1.0)?);
-    let store = Arc::new(MemoryStore::default());
-    let local = Arc::clone(&store);
+    let local = Arc::new(MemoryStore::default());
+    let store = Arc::new(AnyStore::new(Arc::clone(&local)));
     let limiter = Limiter::new(LimiterOptions::default(), store, local, Arc::clone(&metrics));
     limiter.put_in_force(rules);
     let adjustments = AdjustmentStore::Redis(Box::new(RedisAdjustments::new(&Route::start(redis)?)));
