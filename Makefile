@@ -1,7 +1,7 @@
 # What a developer does here. CI runs the same (.ci/run).
 
 .DEFAULT_GOAL := help
-.PHONY: help run test engines simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-peers conformance conformance-reference dist image
+.PHONY: help run test test-hyper engines simulate record fuzz e2e check pages msrv deny bench bench-quick bench-overload bench-peers conformance conformance-reference dist image
 
 # docker, podman or buildah: whichever builds a Dockerfile.
 CONTAINER ?= docker
@@ -17,6 +17,11 @@ run: ## serve the example rules on this machine, in memory
 test: ## run every test, with the Redis and the Envoy they need (installed at the first run)
 	scripts/test-tools.sh
 	cargo test --locked --no-fail-fast
+
+test-hyper: ## run the tests of the gRPC port with the other server of HTTP/2 (GRPC_TRANSPORT=hyper)
+	scripts/test-tools.sh redis
+	TOLLGATE_TEST_TRANSPORT=hyper cargo test --locked --no-fail-fast --test it -- \
+		batching:: ending:: floods:: health:: overload:: rls:: room:: starting:: tls:: unix:: wrong_port::
 
 engines: ## run what asks a Redis against every engine of docs/running.md: half an hour (installs them at the first run; on x86_64)
 	scripts/test-tools.sh openssl envoy

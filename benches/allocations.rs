@@ -19,7 +19,9 @@ use http2::Connection;
 use prost::Message as _;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc;
-use tollgate::grpc::{self, Activity, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
+use tollgate::grpc::{
+    self, Activity, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions, Transport,
+};
 use tollgate::limiter::{Limiter, LimiterOptions};
 use tollgate::metrics::Metrics;
 use tollgate::sources::files::load::{LoadOptions, Sources, load};
@@ -122,6 +124,7 @@ fn serve(runtime: &Runtime, listener: &TcpListener, mut rounds: Rounds) -> u64 {
         max_age_grace: Duration::MAX,
         max_message_bytes: 64 * 1024,
         max_concurrent_streams: 1024,
+        transport: Transport::default(),
     };
     let server = Server::new(decide(), Routes::default(), options);
     let begun = runtime.block_on(async {

@@ -60,6 +60,7 @@ pub mod command;
 // Leaves, which know nothing about rate limits.
 pub mod connect;
 pub mod files;
+pub mod instant;
 pub mod probe;
 pub mod spans;
 pub mod supervise;

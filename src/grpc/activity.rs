@@ -52,6 +52,13 @@ impl Activity {
         }
     }
 
+    /// Records the number of calls in progress, and whether one has begun since the last time.
+    pub fn report(&self, calls: usize, has_begun: bool) {
+        self.calls.store(calls, Ordering::Release);
+        self.used.store(has_begun, Ordering::Relaxed);
+        self.polled();
+    }
+
     /// Returns the time since when the connection has no call, or `None` while it has one.
     pub fn idle_since(&self) -> Option<Instant> {
         let is_used = self.has_calls() || self.used.load(Ordering::Relaxed);

@@ -21,17 +21,17 @@ use super::Service;
 use super::activity::Activity;
 use super::calls::Calls;
 use super::executor::{self, CallExecutor, Handle};
+use super::front;
+use super::options::{ConnectionOptions, FAREWELL, Transport, half_received, spread};
 use super::preface;
 use super::preface::NotHttp2;
 use super::session::Session;
+use super::unsent;
 use crate::store::Store;
 use crate::wire::RateLimitServiceServer;
 
 /// Silence after which a client is pinged, and the time limit for its answer.
 const KEEPALIVE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(20));
-
-/// A client answers a GOAWAY at once. After this time the connection waits for it only while its requests are decided.
-const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Number of calls that a client may cancel before they begin. A proxy cancels all late calls at once, and hyper's
 /// default of 20 would end its connection just when the load is highest. One poll cannot read more than these: its last
@@ -44,26 +44,6 @@ const FRAME_HEADER: usize = 9;
 /// Reading them makes room for more.
 const STREAM_WINDOW: u32 = 65_535;
 const CONNECTION_WINDOW: u32 = 256 * 1024;
-/// Bytes of an answer that wait for a slow reader; the next message is produced once the client reads them.
-const MAX_UNSENT: usize = 64 * 1024;
-/// Bytes of a connection's half-received messages together, unless a single message may be larger.
-const HALF_RECEIVED: usize = 1024 * 1024;
-/// Room for the headers of the call with the largest message, and for its last frame, which may exceed the message.
-const BESIDE_THE_LARGEST: usize = 64 * 1024;
-
-/// Options of all connections.
-#[derive(Clone, Copy, Debug)]
-pub struct ConnectionOptions {
-    /// The age at which a client is asked to connect again, give or take a tenth; `Duration::MAX` for never.
-    pub max_age: Duration,
-    /// The time after that at which the connection is closed, even if calls are unanswered; `Duration::MAX` for never.
-    pub max_age_grace: Duration,
-    /// Largest request message.
-    pub max_message_bytes: usize,
-    /// Largest number of concurrent calls. Bounds the cost of a client that calls and does not read the answers.
-    pub max_concurrent_streams: u32,
-}
-
 /// A connection with its preface already received.
 pub struct Begun<C>(C);
 
@@ -77,7 +57,7 @@ pub async fn begin<C: AsyncRead + Unpin>(mut connection: C) -> Result<Begun<C>, 
 
 /// Serves the connections of one worker.
 pub struct Server<S> {
-    service: RateLimitServiceServer<Service<S>>,
+    service: Arc<Service<S>>,
     others: Routes,
     options: ConnectionOptions,
 }
@@ -85,8 +65,7 @@ pub struct Server<S> {
 impl<S: Store> Server<S> {
     /// Creates a server. Calls for the rate limit service go to `service`, all others to `others`.
     pub fn new(service: Service<S>, others: Routes, options: ConnectionOptions) -> Server<S> {
-        let service = RateLimitServiceServer::new(service).max_decoding_message_size(options.max_message_bytes);
-        Server { service, others, options }
+        Server { service: Arc::new(service), others, options }
     }
 
     /// Serves a connection until it ends, and records its use in `activity`. An old connection accepts no new calls,
@@ -98,8 +77,22 @@ impl<S: Store> Server<S> {
         activity: Arc<Activity>,
         stop: impl Future<Output = ()>,
     ) {
-        let half_received = HALF_RECEIVED.max(self.options.max_message_bytes + BESIDE_THE_LARGEST);
-        let session = Session::new(half_received, activity);
+        match self.options.transport {
+            Transport::Front => {
+                let parts = (Arc::clone(&self.service), self.others.clone(), &self.options);
+                front::serve(connection, parts, activity, stop).await;
+            }
+            Transport::Hyper => self.serve_by_hyper(connection, activity, stop).await,
+        }
+    }
+
+    async fn serve_by_hyper(
+        &self,
+        connection: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        activity: Arc<Activity>,
+        stop: impl Future<Output = ()>,
+    ) {
+        let session = Session::new(half_received(&self.options), activity);
         let stop = async {
             tokio::select! {
                 () = stop => {}
@@ -108,7 +101,8 @@ impl<S: Store> Server<S> {
         };
         let mut stop = pin!(stop.fuse());
         let calls = Arc::new(Calls {
-            service: self.service.clone(),
+            service: RateLimitServiceServer::from_arc(Arc::clone(&self.service))
+                .max_decoding_message_size(self.options.max_message_bytes),
             others: self.others.clone(),
             session: Arc::clone(&session),
             max_message_bytes: self.options.max_message_bytes,
@@ -150,7 +144,7 @@ impl<S: Store> Server<S> {
             .max_pending_accept_reset_streams(GIVEN_UP)
             .initial_stream_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
-            .max_send_buf_size(MAX_UNSENT)
+            .max_send_buf_size(unsent::MAX_UNSENT)
             .auto_date_header(false);
         http
     }
@@ -165,23 +159,4 @@ async fn drive<C: Future>(executor: &mut CallExecutor, connection: Pin<&mut C>, 
         polled.map(drop)
     })
     .await;
-}
-
-/// Returns the age, made up to a tenth shorter or longer by `chance`, a number from 0 to 1. It keeps connections that
-/// begin together, such as those of a rollout, from ending together.
-fn spread(age: Duration, chance: f64) -> Duration {
-    let spread = age.as_secs_f64() * (0.9 + 0.2 * chance);
-    Duration::try_from_secs_f64(spread).unwrap_or(Duration::MAX)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_are_spread_by_a_tenth_and_never_stays_never() {
-        let hour = Duration::from_secs(3600);
-        assert_eq!([0.0, 0.5, 1.0].map(|chance| spread(hour, chance).as_secs()), [3240, 3600, 3960]);
-        assert!(spread(Duration::MAX, 0.0) > hour * 24 * 366 * 100);
-    }
 }

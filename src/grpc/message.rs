@@ -16,9 +16,9 @@ use tonic::codegen::http::header::{HeaderMap, HeaderName, HeaderValue};
 use super::session::{Held, Session};
 
 /// Longest time from a call's headers to the end of its message.
-const MESSAGE_TIME: Duration = Duration::from_secs(10);
+pub(super) const MESSAGE_TIME: Duration = Duration::from_secs(10);
 /// Longest time to wait for the rest of a message once the process drains.
-const DRAIN_TIME: Duration = Duration::from_secs(1);
+pub(super) const DRAIN_TIME: Duration = Duration::from_secs(1);
 /// Memory of a header beyond its name and its value: its entry in a map.
 const HEADER_OVERHEAD: usize = 128;
 /// Length of gRPC's prefix of a message: a flag and the message's length.
@@ -74,10 +74,15 @@ async fn wait(parts: &mut http::request::Parts, mut message: Message, session: &
         biased;
         received = receive => received,
         () = tokio::time::sleep(MESSAGE_TIME) => {
-            Err(Status::deadline_exceeded(format!("the request did not arrive completely within {MESSAGE_TIME:?}")))
+            Err(late())
         }
         () = drained => Err(draining()),
     }
+}
+
+/// Returns the status of a call whose message is not there in time.
+pub(super) fn late() -> Status {
+    Status::deadline_exceeded(format!("the request did not arrive completely within {MESSAGE_TIME:?}"))
 }
 
 /// Returns the status of a call that ends because the process does.
@@ -94,7 +99,7 @@ pub(super) fn trailers<D>(status: &Status) -> Result<Frame<D>, Status> {
     status.add_header(&mut trailers).map(|()| Frame::trailers(trailers))
 }
 
-fn over_budget() -> Status {
+pub(super) fn over_budget() -> Status {
     Status::resource_exhausted("this connection has too many bytes of incomplete requests")
 }
 

@@ -5,10 +5,12 @@ mod connection;
 mod convert;
 mod details;
 mod dynamic_metadata;
+mod front;
 mod headers;
 mod calls;
 mod executor;
 mod message;
+mod options;
 mod preface;
 mod request_id;
 mod session;
@@ -23,9 +25,10 @@ use tonic::codegen::http::{HeaderMap, HeaderName};
 use tonic::{Request, Response, Status};
 
 pub use activity::Activity;
-pub use connection::{Begun, ConnectionOptions, Server, begin};
+pub use connection::{Begun, Server, begin};
 pub use convert::RequestLimits;
 pub use headers::{HeaderFormat, HeaderNames, Headers};
+pub use options::{ConnectionOptions, Transport};
 pub use preface::NotHttp2;
 
 use self::details::{Beside, Detail};
@@ -36,6 +39,7 @@ use crate::engine::decision::{DecidedBy, Decision, Limited};
 use crate::engine::descriptor::{self, Role};
 use crate::engine::explain;
 use crate::inspect::next_pass;
+use crate::instant;
 use crate::limiter::{Call, Deadlines, DecideError, Limiter, Snapshot};
 use crate::metrics::Metrics;
 use crate::spans::{Span, Spans};
@@ -86,11 +90,33 @@ impl<S> Service<S> {
     /// Reads the properties of the caller from a call's headers.
     pub fn caller(&self, headers: &HeaderMap) -> Caller {
         static DETAILS: HeaderName = HeaderName::from_static(REQUEST_KEY);
-        let detail = if headers.contains_key(&DETAILS) { Detail::Full } else { Detail::Unusual };
+        static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+        let timeout = headers.get(&GRPC_TIMEOUT).and_then(|value| parse_timeout(value.as_bytes()));
+        self.caller_of(timeout, headers.contains_key(&DETAILS), headers)
+    }
+
+    /// Returns the properties of a caller with this timeout, who may want details. `headers` have its trace and its ID
+    /// of the request, if they are wanted.
+    fn caller_of(&self, timeout: Option<Duration>, details: bool, headers: &HeaderMap) -> Caller {
+        let detail = if details { Detail::Full } else { Detail::Unusual };
         // Used only by observers that log it.
         let request_id = self.options.request_ids.then(|| RequestId::of(headers)).flatten();
-        Caller { timeout: timeout(headers), detail, span: self.spans.call(headers), request_id }
+        Caller { timeout, detail, span: self.spans.call(headers), request_id }
     }
+
+    /// Returns whether anybody wants a call's trace or the caller's ID of the request.
+    fn wants_traces(&self) -> bool {
+        self.options.request_ids || self.spans.are_on()
+    }
+}
+
+/// The headers of a call that its caller's properties are read from.
+#[derive(Debug)]
+struct CallerHeaders {
+    timeout: Option<Duration>,
+    details: bool,
+    /// Its trace and the ID of the request, if they are wanted and it has them.
+    headers: Option<Box<HeaderMap>>,
 }
 
 /// The properties of a call that its headers give.
@@ -160,14 +186,14 @@ impl<S: Store> Service<S> {
     /// # Errors
     /// See [`CallError`].
     pub async fn call(&self, request: RateLimitRequest, caller: Caller) -> Result<RateLimitResponse, CallError> {
-        let start = Instant::now();
+        let start = instant::now();
         let deadlines = self.deadlines(start, caller.timeout);
         let answer = match &caller.span {
             None => self.answer(request, deadlines, &caller).await,
             // Boxed, to keep the future of a call that is not sampled small.
             Some(span) => Box::pin(span.run(self.traced_answer(request, deadlines, (&caller, span)))).await,
         };
-        let took = start.elapsed();
+        let took = instant::now() - start;
         self.metrics.record_call(took);
         let (response, delay) = answer?;
         // If it is too late for the store's answer, it is too late for a failure mode's answer.
@@ -303,18 +329,19 @@ impl Caller {
 }
 
 /// Parses the caller's timeout: gRPC's `grpc-timeout`, of up to eight digits and a unit.
-fn timeout(headers: &HeaderMap) -> Option<Duration> {
-    static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-    let text = headers.get(&GRPC_TIMEOUT)?.to_str().ok()?;
-    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
-    let number: u64 = digits.parse().ok().filter(|_| digits.len() <= 8)?;
+fn parse_timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if !(1..=8).contains(&digits.len()) || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number = digits.iter().fold(0, |number, digit| 10 * number + u64::from(digit - b'0'));
     Some(match unit {
-        "H" => Duration::from_secs(number * 60 * 60),
-        "M" => Duration::from_secs(number * 60),
-        "S" => Duration::from_secs(number),
-        "m" => Duration::from_millis(number),
-        "u" => Duration::from_micros(number),
-        "n" => Duration::from_nanos(number),
+        b'H' => Duration::from_secs(number * 60 * 60),
+        b'M' => Duration::from_secs(number * 60),
+        b'S' => Duration::from_secs(number),
+        b'm' => Duration::from_millis(number),
+        b'u' => Duration::from_micros(number),
+        b'n' => Duration::from_nanos(number),
         _ => return None,
     })
 }

@@ -19,7 +19,10 @@ use super::message;
 
 /// Maximum bytes of unsent answers. A proxy may be too busy to read for a moment: all of its 1,024 calls (the default
 /// maximum) can then have answers of 2 KB, which is some forty descriptors.
-const BUDGET: usize = 2 * 1024 * 1024;
+pub(super) const BUDGET: usize = 2 * 1024 * 1024;
+
+/// Bytes of an answer that wait for a slow reader; the next message is produced once the client reads them.
+pub(super) const MAX_UNSENT: usize = 64 * 1024;
 
 /// Length of a turn. An answer belongs to the turn it was made in, and must be sent by the end of the second turn after
 /// it: within 10 to 15 seconds. Turns need no list of answers in their order.

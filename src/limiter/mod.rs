@@ -23,6 +23,7 @@ use crate::engine::descriptor::{Request, Role};
 use crate::engine::plan::{Names, Plan, PlanOptions, WithoutStore};
 use crate::engine::rules::report::escaped;
 use crate::engine::rules::{Budget, Rules};
+use crate::instant;
 use crate::metrics::Metrics;
 use crate::observe::Observers;
 use crate::observe::watch::Observed;
@@ -321,7 +322,7 @@ impl<S: Store> Limiter<S> {
         let decision = if plan.asked().is_empty() {
             plan.conclude(&Verdicts::new())
         } else {
-            let now = Instant::now();
+            let now = instant::now();
             if deadlines.caller.is_some_and(|deadline| deadline <= now) {
                 return Err(DecideError::DeadlineExceeded);
             }

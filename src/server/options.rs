@@ -94,6 +94,7 @@ pub(super) fn connection(settings: &Settings) -> ConnectionOptions {
         max_age_grace: settings.listeners.grpc_max_connection_age_grace,
         max_message_bytes: settings.requests.max_message_bytes as usize,
         max_concurrent_streams: settings.listeners.grpc_max_concurrent_streams,
+        transport: settings.listeners.grpc_transport,
     }
 }
 

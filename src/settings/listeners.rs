@@ -8,7 +8,8 @@ use clap::{ArgAction, Args};
 use super::duration;
 use super::links::port;
 use super::tolerated::{duration_or_never, streams};
-use super::{MIN_TOKEN, SettingsError, positive_duration, switch, whole};
+use super::{MIN_TOKEN, SettingsError, named, positive_duration, switch, whole};
+use crate::grpc::Transport;
 use crate::http::AdminTokens;
 
 /// Settings of the ports, and of start and shutdown.
@@ -122,6 +123,12 @@ pub struct ListenerSettings {
         help_heading = "Listeners",
         value_parser = streams)]
     pub grpc_max_concurrent_streams: u32,
+
+    /// What speaks HTTP/2 on the gRPC port. front is a server for small calls, which takes a fraction of the processor
+    /// time; hyper is the server of earlier versions, should front not get on with a client.
+    #[arg(long, env = "GRPC_TRANSPORT", value_name = "SERVER", default_value = "front", help_heading = "Listeners",
+        value_parser = named(&Transport::ALL, Transport::name))]
+    pub grpc_transport: Transport,
 
     /// Time after SIGTERM or SIGINT during which requests are still accepted. Health is NOT_SERVING meanwhile, which
     /// makes clients move to other instances.

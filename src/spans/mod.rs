@@ -86,6 +86,11 @@ impl Spans {
         Spans(Some(Arc::new(Maker { tracer, sampling, sampler: Sampler::TraceIdRatioBased(sampling.share) })))
     }
 
+    /// Returns whether calls may get spans.
+    pub fn are_on(&self) -> bool {
+        self.0.is_some()
+    }
+
     /// Starts the span of a call with these headers, as a child of the caller's span. Returns `None` if the call is not
     /// sampled.
     pub fn call(&self, headers: &HeaderMap) -> Option<Span> {

@@ -47,6 +47,7 @@ use crate::engine::algorithm::{Ask, Caller, Initial, Limit, Penalty, Verdict};
 use crate::engine::check::group::Votes;
 use crate::engine::check::{Check, CheckVerdict, Key, StoreError, Verdicts};
 use crate::engine::descriptor::Role;
+use crate::instant;
 
 /// The longest time that the cache answers from a denial while the store is available. Refunds through other processes
 /// take effect here at most this late.
@@ -114,7 +115,7 @@ impl<S> DeniedCache<S> {
 impl<S: Store> Store for DeniedCache<S> {
     async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
         let denials = &*self.denials;
-        let asked = Instant::now();
+        let asked = instant::now();
         if let Some(verdicts) = denials.fresh(checks, asked) {
             (denials.on_hit)();
             return Ok(verdicts);

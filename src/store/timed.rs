@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use super::Store;
 use crate::engine::check::{Check, CheckVerdict, StoreError, Verdicts};
+use crate::instant;
 use crate::spans::{Current, SpanKind, Spans};
 
 /// A store that reports each answer.
@@ -53,13 +54,13 @@ impl<S: Store> Timed<S> {
 
 impl<S: Store> Store for Timed<S> {
     async fn check<C: Borrow<Check> + Sync>(&self, checks: &[C], deadline: Instant) -> Result<Verdicts, StoreError> {
-        let asked = Instant::now();
+        let asked = instant::now();
         let verdicts = match self.spans.current() {
             None => self.store.check(checks, deadline).await,
             // Boxed to keep the future of a request that is not sampled small.
             Some(call) => Box::pin(self.check_traced(call, checks, deadline)).await,
         };
-        (self.on_answer)(verdicts.as_ref().err(), asked.elapsed());
+        (self.on_answer)(verdicts.as_ref().err(), instant::now() - asked);
         verdicts
     }
 

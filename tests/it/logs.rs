@@ -123,12 +123,12 @@ fn what_a_client_makes_a_library_say_is_not_logged() {
             }
         }
     };
-    let tollgate = Tollgate::start(RULES, &["LOG_LEVEL=debug"]);
+    let tollgate = Tollgate::start(RULES, &["LOG_LEVEL=debug", "GRPC_TRANSPORT=hyper"]);
     let before = tollgate.logs().len();
     flood(&tollgate);
     assert_eq!(tollgate.logs().len(), before, "{:?}", tollgate.logs().last());
 
-    let tollgate = Tollgate::start(RULES, &["LOG_LEVEL=error,tollgate=info,h2=warn"]);
+    let tollgate = Tollgate::start(RULES, &["LOG_LEVEL=error,tollgate=info,h2=warn", "GRPC_TRANSPORT=hyper"]);
     let before = tollgate.logs().len();
     flood(&tollgate);
     wait_until("h2 was asked for, and warns", || tollgate.logs().len() > before);

@@ -37,6 +37,7 @@ mod faults;
 mod floods;
 mod fuzzing;
 mod health;
+mod http2;
 mod json;
 mod leases;
 mod logs;

@@ -17,7 +17,9 @@ use tollgate::engine::adjustment::Written;
 use tollgate::engine::algorithm::{Ask, Verdict};
 use tollgate::engine::check::{Check, CheckVerdict, StoreError, Verdicts};
 use tollgate::engine::descriptor::{Descriptor, Entry, Request};
-use tollgate::grpc::{self, Activity, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions};
+use tollgate::grpc::{
+    self, Activity, ConnectionOptions, Headers, RequestLimits, Server, Service, ServiceOptions, Transport,
+};
 use tollgate::http::{self, Admin, AdminTokens, Health, Port};
 use tollgate::limiter::{Deadlines, Limiter, LimiterOptions, Overload};
 use tollgate::metrics::Metrics;
@@ -271,8 +273,13 @@ async fn a_panic_costs_its_own_call_and_no_other_on_the_connection() {
     let metrics = Arc::new(Metrics::new(0.8).unwrap());
     let service = service(limiter(Arc::new(store), &metrics), metrics);
     let hour = Duration::from_secs(60 * 60);
-    let options =
-        ConnectionOptions { max_age: hour, max_age_grace: hour, max_message_bytes: 1_000, max_concurrent_streams: 100 };
+    let options = ConnectionOptions {
+        max_age: hour,
+        max_age_grace: hour,
+        max_message_bytes: 1_000,
+        max_concurrent_streams: 100,
+        transport: Transport::default(),
+    };
     let server = Arc::new(Server::new(service, tonic::service::Routes::default(), options));
 
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -12,7 +12,7 @@ use crate::support::imports::{Imports, circles};
 /// For each room, the rooms it may import. A room is a folder of `src`, and in those of [`DIVIDED`] a folder or file
 /// below. `engine` is a separate crate: Cargo keeps it from the others, and [`FROM_BELOW`] orders its rooms.
 const MAY_USE: &[(&str, &[&str])] = &[
-    ("store", &["engine", "files", "probe", "spans", "supervise", "telemetry", "tls"]),
+    ("store", &["engine", "files", "instant", "probe", "spans", "supervise", "telemetry", "tls"]),
     ("sources/files", &["engine", "files"]),
     ("sources/xds", &["connect", "engine", "files", "sources/files", "wire"]),
     ("shared/adjustment", &["engine", "limiter", "metrics", "shared/exchange", "store"]),
@@ -46,9 +46,9 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("replay", &["engine", "evaluate", "observe/redaction"]),
     ("ledger", &["engine"]),
     ("inspect", &["engine", "limiter", "store"]),
-    ("limiter", &["delay", "engine", "metrics", "observe", "observe/watch", "store", "telemetry"]),
+    ("limiter", &["delay", "engine", "instant", "metrics", "observe", "observe/watch", "store", "telemetry"]),
     ("wire", &["engine"]),
-    ("grpc", &["delay", "engine", "inspect", "limiter", "metrics", "spans", "store", "wire"]),
+    ("grpc", &["delay", "engine", "inspect", "instant", "limiter", "metrics", "spans", "store", "wire"]),
     (
         "http",
         &[
@@ -96,6 +96,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("command", EVERYTHING),
     ("connect", &[]),
     ("files", &[]),
+    ("instant", &[]),
     ("probe", &[]),
     ("spans", &["connect", "telemetry", "version"]),
     ("supervise", &[]),

@@ -75,15 +75,20 @@ pub struct Received {
     pub payload: Vec<u8>,
 }
 
+/// The next frame. `None`: the service has closed the connection.
+pub fn any_frame(connection: &mut TcpStream) -> Option<Received> {
+    let mut head = [0; 9];
+    read(connection, &mut head)?;
+    let [a, b, c, kind, flags, stream @ ..] = head;
+    let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+    read(connection, &mut payload)?;
+    Some(Received { kind, flags, stream: u32::from_be_bytes(stream), payload })
+}
+
 /// The next frame that is neither SETTINGS nor PING, which are answered. `None`: the service has closed the connection.
 pub fn next_frame(connection: &mut TcpStream) -> Option<Received> {
     loop {
-        let mut head = [0; 9];
-        read(connection, &mut head)?;
-        let [a, b, c, kind, flags, stream @ ..] = head;
-        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
-        read(connection, &mut payload)?;
-        let stream = u32::from_be_bytes(stream);
+        let Received { kind, flags, stream, payload } = any_frame(connection)?;
         match kind {
             SETTINGS | PING if flags & ACK == 0 => {
                 let answer = if kind == PING { &payload[..] } else { &[] };

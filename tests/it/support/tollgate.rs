@@ -79,6 +79,8 @@ impl Tollgate {
             ("LOG_FORMAT", "json"),
             ("DRAIN_DELAY", "200ms"),
         ]);
+        // `make test-hyper` runs the tests of the gRPC port with the other server of HTTP/2.
+        command.envs(std::env::var_os("TOLLGATE_TEST_TRANSPORT").map(|server| ("GRPC_TRANSPORT", server)));
         command.envs(settings.iter().map(|setting| setting.split_once('=').unwrap()));
         let mut process = command.stderr(Stdio::piped()).spawn().unwrap();
         let logs = Arc::new(Mutex::new(Vec::new()));

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::queue::{Item, Waiting};
 use crate::engine::check::group::Votes;
 use crate::engine::check::{Check, Partly, StoreError, Verdicts};
+use crate::instant;
 use crate::spans::{Current, Span, SpanKind};
 use crate::store::redis::doctor::cause::Cause;
 use crate::store::redis::link::connection::{Elsewhere, Fault, reason};
@@ -106,7 +107,7 @@ impl PendingRequest {
         deadline: Instant,
     ) -> (PendingRequest, oneshot::Receiver<Answer>) {
         let (answer, answered) = oneshot::channel();
-        let now = Instant::now();
+        let now = instant::now();
         let queue_deadline = now + deadline.saturating_duration_since(now) / 2;
         let work = checks.iter().map(|check| check.borrow().work()).sum();
         let (group, travel) = (Group::new(checks), Travel::default());

@@ -1,0 +1,254 @@
+//! One connection, in one task: reads, receives, decides, and writes once what all that has brought.
+
+use std::cell::RefCell;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::task::coop::unconstrained;
+use tonic::service::Routes;
+
+use super::alarm::{self, Alarm, Due};
+use super::calls::{Call, Calls};
+use super::connection::{Bounds, Connection, Event};
+use super::frame::{HEAD, MAX_PAYLOAD};
+use crate::grpc::activity::Activity;
+use crate::grpc::{CallError, CallerHeaders};
+use crate::instant::Shared;
+use crate::wire::{RateLimitRequest, RateLimitResponse};
+
+/// Bytes read in a poll, about a hundred calls; then other connections have their turn.
+const READ: usize = 16 * 1024;
+/// Bytes of output from which on nothing is read, until the client reads.
+const MAX_OUTPUT: usize = 64 * 1024;
+/// Memory for output that a silent connection keeps.
+const KEPT_OUTPUT: usize = 1_024;
+
+/// Answers a call for the rate limit service.
+pub(super) trait Answer: Fn(RateLimitRequest, CallerHeaders) -> Self::Future + Send {
+    type Future: Future<Output = Result<RateLimitResponse, CallError>> + Send;
+}
+
+impl<A, F> Answer for A
+where
+    A: Fn(RateLimitRequest, CallerHeaders) -> F + Send,
+    F: Future<Output = Result<RateLimitResponse, CallError>> + Send,
+{
+    type Future = F;
+}
+
+/// Why a connection is driven no further.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It is closed.
+    Closed,
+    /// The client leaves answers unread for too long.
+    Unread,
+}
+
+/// A connection and its calls.
+pub(super) struct Driver<IO, A: Answer> {
+    io: IO,
+    connection: Connection<Call>,
+    calls: Calls<A>,
+    /// The beginning of a frame whose rest has not come.
+    partial: Vec<u8>,
+    /// Number of bytes of the output that are written.
+    written: usize,
+    alarm: Alarm,
+    activity: Arc<Activity>,
+    has_read: bool,
+}
+
+thread_local! {
+    /// Where the connections of a thread read to, one after the other. A connection that waits keeps no buffer.
+    static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
+    pub(super) fn new(
+        io: IO,
+        (answer, others): (A, Routes),
+        bounds: Bounds,
+        (max_message_bytes, half_received): (usize, usize),
+        activity: Arc<Activity>,
+    ) -> Self {
+        Driver {
+            io,
+            connection: Connection::new(bounds),
+            calls: Calls::new((answer, others), max_message_bytes, half_received),
+            partial: Vec::new(),
+            written: 0,
+            alarm: Alarm::new(),
+            activity,
+            has_read: false,
+        }
+    }
+
+    /// Serves the connection until it is over. May be called again after it was dropped.
+    pub(super) async fn run(&mut self) -> Ended {
+        // Each poll has a bound of its own; tokio's would waste most polls of a hundred calls.
+        unconstrained(std::future::poll_fn(|cx| {
+            let polled = self.poll(cx);
+            self.activity.report(self.calls.deciding(), self.calls.take_begun());
+            polled
+        }))
+        .await
+    }
+
+    /// Asks the client to begin no more calls. The connection is over when its calls are.
+    pub(super) fn leave(&mut self) {
+        self.connection.leave();
+    }
+
+    /// Ends all calls but those that are being decided.
+    pub(super) fn drain(&mut self) {
+        self.calls.drain(&mut self.connection, &mut self.alarm);
+    }
+
+    /// Returns whether any request is being decided.
+    pub(super) fn is_deciding(&self) -> bool {
+        self.calls.deciding() > 0
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
+        let mut time = Shared::read();
+        self.calls.register(cx);
+        self.calls.go_on(&mut self.connection);
+        while self.alarm.poll(cx).is_ready() {
+            if let Some(ended) = self.alarmed() {
+                return Poll::Ready(ended);
+            }
+        }
+        let is_open = match self.receive(cx, &mut time) {
+            Ok(is_open) => is_open,
+            Err(_) => return Poll::Ready(Ended::Closed),
+        };
+        loop {
+            self.connection.send_unsent();
+            self.calls.make_room(&mut self.connection);
+            match self.write(cx) {
+                Poll::Ready(Err(_)) => return Poll::Ready(Ended::Closed),
+                Poll::Ready(Ok(())) if self.connection.output.is_empty() => break,
+                Poll::Ready(Ok(())) => {}
+                Poll::Pending => {
+                    self.alarm.set_unsent(self.connection.output.len() - self.written);
+                    break;
+                }
+            }
+        }
+        if !is_open || self.connection.is_over() && self.connection.output.is_empty() {
+            let _ = Pin::new(&mut self.io).poll_shutdown(cx);
+            return Poll::Ready(Ended::Closed);
+        }
+        if self.connection.unsent > 0 {
+            self.alarm.set_unsent(self.connection.output.len() - self.written);
+        }
+        self.calls.set_deadlines(&mut self.connection, &mut self.alarm);
+        if self.alarm.poll_if_set(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
+        Poll::Pending
+    }
+
+    /// Does what is due.
+    fn alarmed(&mut self) -> Option<Ended> {
+        match self.alarm.due() {
+            Due::Silence if !self.connection.is_alive() => return Some(Ended::Closed),
+            Due::Silence => {
+                if !std::mem::take(&mut self.has_read) {
+                    self.connection.ask_alive();
+                    self.alarm.await_pong();
+                }
+                self.calls.shrink();
+                if self.connection.output.capacity() > KEPT_OUTPUT {
+                    self.connection.output.shrink_to(KEPT_OUTPUT);
+                }
+            }
+            Due::Unsent => {
+                let (output, unsent) = (self.connection.output.len() - self.written, self.connection.unsent);
+                let is_overdue = self.connection.next_turn(alarm::TURNS);
+                if self.alarm.next_turn(output + unsent > 0, output) || is_overdue {
+                    return Some(Ended::Unread);
+                }
+            }
+            Due::Message => self.calls.give_up_late(&mut self.connection),
+            Due::Nothing => {}
+        }
+        None
+    }
+
+    /// Reads what has come, and takes the frames in it. Returns `false` if the client has closed the connection.
+    fn receive(&mut self, cx: &mut Context<'_>, time: &mut Shared) -> io::Result<bool> {
+        let mut budget = READ;
+        while self.connection.output.len() < MAX_OUTPUT && !self.connection.has_failed() {
+            if budget == 0 {
+                cx.waker().wake_by_ref();
+                break;
+            }
+            let read = INPUT.with_borrow_mut(|input| {
+                // The largest partial frame, and as much again.
+                input.resize(HEAD + MAX_PAYLOAD + READ, 0);
+                self.receive_once(cx, (input, time))
+            });
+            match read {
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Ready(Ok(0)) => return Ok(false),
+                Poll::Ready(Ok(read)) => budget = budget.saturating_sub(read),
+            }
+        }
+        Ok(true)
+    }
+
+    fn receive_once(
+        &mut self,
+        cx: &mut Context<'_>,
+        (input, time): (&mut [u8], &mut Shared),
+    ) -> Poll<io::Result<usize>> {
+        let held = self.partial.len();
+        let (_, room) = input.split_at_mut(held);
+        let room = room.len().min(READ);
+        let mut buffer = ReadBuf::new(&mut input[held..held + room]);
+        ready!(Pin::new(&mut self.io).poll_read(cx, &mut buffer))?;
+        let read = buffer.filled().len();
+        if read == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        self.has_read = true;
+        time.read_again();
+        input[..held].copy_from_slice(&self.partial);
+        let mut rest = &input[..held + read];
+        while let Some(event) = self.connection.next(&mut rest) {
+            match event {
+                Event::Opened { stream, head, ended } => self.calls.open(&mut self.connection, stream, head, ended),
+                Event::Data { stream, bytes, ended } => self.calls.data(&mut self.connection, stream, bytes, ended),
+                Event::Reset { call } => self.calls.cancel(call),
+            }
+        }
+        self.partial.clear();
+        self.partial.extend_from_slice(rest);
+        if rest.is_empty() && self.partial.capacity() > 0 {
+            self.partial = Vec::new();
+        }
+        Poll::Ready(Ok(read))
+    }
+
+    /// Writes the output.
+    fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.written < self.connection.output.len() {
+            let rest = &self.connection.output[self.written..];
+            let written = ready!(Pin::new(&mut self.io).poll_write(cx, rest))?;
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.written += written;
+            self.alarm.note_written(written);
+        }
+        self.connection.output.clear();
+        self.written = 0;
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+}

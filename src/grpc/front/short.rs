@@ -1,0 +1,100 @@
+//! The message of a call for the rate limit service, and the frames of its answer: what a unary call needs of gRPC.
+
+use prost::Message as _;
+use tonic::Status;
+
+use super::general::status_block;
+use crate::grpc::CallError;
+use crate::wire::{RateLimitRequest, RateLimitResponse};
+
+/// Length of gRPC's prefix of a message: a flag and the message's length.
+pub(super) const PREFIX: usize = 5;
+
+/// The headers of every answer with a message: `:status: 200` and `content-type: application/grpc`, in HPACK.
+pub(super) const HEADERS: &[u8] = b"\x88\x0f\x10\x10application/grpc";
+/// Its trailers: `grpc-status: 0`.
+pub(super) const TRAILERS: &[u8] = b"\x00\x0bgrpc-status\x010";
+
+/// Reads the request in the body of a call.
+///
+/// # Errors
+/// If it is not one message of at most `most` bytes, uncompressed.
+pub(super) fn request(body: &[u8], most: usize) -> Result<RateLimitRequest, Status> {
+    let Some((&[flag, ref length @ ..], message)) = body.split_first_chunk::<PREFIX>() else {
+        return Err(Status::internal("the call has no message"));
+    };
+    let length = u32::from_be_bytes(*length) as usize;
+    if length > most {
+        return Err(Status::resource_exhausted(format!(
+            "the request has {length} bytes, more than the {most} that MAX_MESSAGE_BYTES allows"
+        )));
+    }
+    match (flag, message.len().cmp(&length)) {
+        (0, std::cmp::Ordering::Equal) => RateLimitRequest::decode(message)
+            .map_err(|error| Status::internal(format!("the message is not a RateLimitRequest: {error}"))),
+        (0, std::cmp::Ordering::Less) => Err(Status::internal(format!(
+            "the message breaks off: {} of the {length} bytes that its prefix declares",
+            message.len()
+        ))),
+        (0, std::cmp::Ordering::Greater) => Err(Status::unimplemented("a call has one message, and nothing after it")),
+        (1, _) => Err(Status::internal("the message is compressed, but the call has no grpc-encoding")),
+        (flag, _) => {
+            Err(Status::internal(format!("the message begins with the flag {flag}: only 0 and 1 have a meaning")))
+        }
+    }
+}
+
+/// Returns the status of a call with compressed messages.
+pub(super) fn compressed() -> Status {
+    Status::unimplemented("messages are not accepted with a grpc-encoding: send them uncompressed")
+}
+
+/// Writes a message with its prefix.
+pub(super) fn message(response: &RateLimitResponse, out: &mut Vec<u8>) {
+    out.clear();
+    // A message of 4 GiB cannot be made: every part of it has a bound.
+    let length = u32::try_from(response.encoded_len()).unwrap_or(u32::MAX);
+    out.push(0);
+    out.extend_from_slice(&length.to_be_bytes());
+    response.encode_raw(out);
+}
+
+/// Returns the headers that are the whole answer of a failed call.
+pub(super) fn failure(error: CallError) -> Vec<u8> {
+    status_block(&error.into(), true)
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    fn body(flag: u8, declared: usize, message: &[u8]) -> Vec<u8> {
+        [&[flag], &(declared as u32).to_be_bytes()[..], message].concat()
+    }
+
+    #[test]
+    fn a_body_is_one_message() {
+        let asked = RateLimitRequest { domain: "shop".to_owned(), ..RateLimitRequest::default() };
+        let bytes = asked.encode_to_vec();
+        assert_eq!(request(&body(0, bytes.len(), &bytes), 100).unwrap(), asked);
+        let code = |body: &[u8]| request(body, 100).unwrap_err().code();
+        assert_eq!(code(&[]), Code::Internal);
+        assert_eq!(code(&body(0, bytes.len() + 1, &bytes)), Code::Internal);
+        assert_eq!(code(&body(0, bytes.len() - 1, &bytes)), Code::Unimplemented);
+        assert_eq!(code(&body(1, bytes.len(), &bytes)), Code::Internal);
+        assert_eq!(code(&body(2, bytes.len(), &bytes)), Code::Internal);
+        assert_eq!(code(&body(0, 101, &bytes)), Code::ResourceExhausted);
+        assert_eq!(code(&body(0, 1, &[0xff])), Code::Internal);
+    }
+
+    #[test]
+    fn a_message_is_read_as_it_was_written() {
+        let response = RateLimitResponse { overall_code: 2, ..RateLimitResponse::default() };
+        let mut out = vec![7; 100];
+        message(&response, &mut out);
+        assert_eq!(out[..PREFIX], [0, 0, 0, 0, 2]);
+        assert_eq!(RateLimitResponse::decode(&out[PREFIX..]).unwrap(), response);
+    }
+}
