@@ -53,8 +53,9 @@ record: ## record anew what the management server of tests/xds says, which the t
 	scripts/test-tools.sh xds-server
 	TOLLGATE_XDS_RECORD=1 cargo test --locked --test it -- --ignored xds::real drivers::real
 
-fuzz: ## damage rules, requests, addresses, replies and counters for five minutes each (SECONDS=300), one after the other
+fuzz: ## damage frames, rules, requests, addresses, replies and counters for five minutes each (SECONDS=300), one after the other
 	scripts/test-tools.sh
+	TOLLGATE_FUZZ_SECONDS=$(SECONDS) cargo test --locked --lib damaged_frames -- --nocapture
 	TOLLGATE_FUZZ_SECONDS=$(SECONDS) cargo test --locked --test it fuzzing:: -- --test-threads 1 --nocapture
 
 # Which seeds: one is one run, and repeats.

@@ -52,10 +52,10 @@ impl Activity {
         }
     }
 
-    /// Records the number of calls in progress, and whether one has begun since the last time.
-    pub fn report(&self, calls: usize, has_begun: bool) {
+    /// Records the number of calls in progress, and whether one has begun or ended since the last time.
+    pub fn report(&self, calls: usize, is_used: bool) {
         self.calls.store(calls, Ordering::Release);
-        self.used.store(has_begun, Ordering::Relaxed);
+        self.used.store(is_used, Ordering::Relaxed);
         self.polled();
     }
 

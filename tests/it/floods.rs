@@ -128,6 +128,10 @@ const FLOODS: &[(&str, Frames)] = &[
         let stream = 2 * turn + 1;
         [frame(HEADERS, END_HEADERS, stream, &call(RATE_LIMIT)), frame(RESET, 0, stream, &8_u32.to_be_bytes())].concat()
     }),
+    ("reset of reflection", |turn| {
+        let stream = 2 * turn + 1;
+        [frame(HEADERS, END_HEADERS, stream, &call(REFLECTION)), frame(RESET, 0, stream, &8_u32.to_be_bytes())].concat()
+    }),
     ("refused", |turn| frame(HEADERS, END_HEADERS | END_STREAM, 2 * turn + 1, &call("/nowhere"))),
     // To widen a window by nothing is an error of the stream, which the server resets.
     ("stream error", |turn| {

@@ -1,7 +1,7 @@
 //! The generated code of Envoy's protocol is what `proto/` compiles to.
 
 #[path = "../../examples/wire.rs"]
-mod wire;
+mod generating;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn the_generated_code_is_current() {
     let fresh = tempfile::tempdir().unwrap();
-    wire::generate(fresh.path()).unwrap();
+    generating::generate(fresh.path()).unwrap();
     let (fresh, stored) = (files(fresh.path()), files(Path::new("proto/generated")));
     assert_eq!(fresh.keys().collect::<Vec<_>>(), stored.keys().collect::<Vec<_>>());
     for (name, content) in fresh {

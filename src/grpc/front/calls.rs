@@ -18,7 +18,7 @@ use super::alarm::Alarm;
 use super::connection::Connection;
 use super::drive::Answer;
 use super::frame::Reason;
-use super::general::{self, Incoming, Outlet, Piece, Pieces, State};
+use super::general::{self, Incoming, Inlet, Outlet, Piece, Pieces, State};
 use super::head::{Head, Method, To};
 use super::hpack;
 use super::short::{self, PREFIX};
@@ -27,10 +27,20 @@ use super::tasks::{Panicked, Tasks};
 use crate::grpc::message::{self, DRAIN_TIME, MESSAGE_TIME};
 use crate::grpc::unsent::{BUDGET, MAX_UNSENT, over_budget};
 use crate::grpc::{CallError, CallerHeaders};
+use crate::instant;
 use crate::wire::RateLimitResponse;
 
 /// Deadlines of calls that have ended which may be kept.
 const SPARE: usize = 64;
+
+/// Memory of a piece of a body beyond its bytes.
+const PIECE_OVERHEAD: usize = 64;
+
+/// Memory for the message of an answer that is kept for the next one.
+const KEPT_MESSAGE: usize = 64 * 1024;
+
+/// Number of calls that are decided by one reading of the clock. Most cost a microsecond, some a hundred times as much.
+const SAME_TIME: usize = 32;
 
 /// What is kept of a call.
 #[derive(Default)]
@@ -59,8 +69,8 @@ pub(super) struct General {
     stream: u32,
     place: usize,
     state: Arc<State>,
-    /// Its messages, if it may have any number of them.
-    incoming: Option<Incoming>,
+    /// Where its messages come in, if it may have any number of them.
+    inlet: Option<Inlet>,
     held: usize,
 }
 
@@ -83,8 +93,10 @@ pub(super) struct Calls<A: Answer> {
     late: VecDeque<(Instant, u32)>,
     /// Calls whose answers wait for room.
     full: Vec<u32>,
-    /// Whether a call has begun since that was last asked.
+    /// Whether a call has begun or was answered since that was last asked.
     has_begun: bool,
+    /// Number of calls decided since the clock was read.
+    decided: usize,
     is_draining: bool,
     /// The message of the answer that is being sent.
     message: Vec<u8>,
@@ -105,6 +117,7 @@ impl<A: Answer> Calls<A> {
             late: VecDeque::new(),
             full: Vec::new(),
             has_begun: false,
+            decided: 0,
             is_draining: false,
             message: Vec::new(),
         }
@@ -115,7 +128,7 @@ impl<A: Answer> Calls<A> {
         self.deciding.len()
     }
 
-    /// Returns whether a call has begun since the last time.
+    /// Returns whether a call has begun or was answered since the last time.
     pub(super) fn take_begun(&mut self) -> bool {
         std::mem::take(&mut self.has_begun)
     }
@@ -145,8 +158,12 @@ impl<A: Answer> Calls<A> {
             self.stream(connection, stream, head);
         } else {
             self.fresh.push(stream);
-            let receiving = Receiving { head, message: Vec::new(), held: 0 };
-            put(connection, stream, Call::Receiving(receiving));
+            let held = head.bytes;
+            self.held += held;
+            put(connection, stream, Call::Receiving(Receiving { head, message: Vec::new(), held }));
+            if self.held > self.budget {
+                self.give_up(connection, stream, &message::over_budget());
+            }
         }
     }
 
@@ -181,13 +198,14 @@ impl<A: Answer> Calls<A> {
                 }
             }
             Call::General(general) => {
-                let Some(incoming) = &general.incoming else { return };
-                general.held += bytes.len();
-                self.held += bytes.len();
+                let Some(inlet) = &general.inlet else { return };
+                let held = bytes.len() + PIECE_OVERHEAD;
+                general.held += held;
+                self.held += held;
                 if self.held > self.budget {
-                    incoming.fail(message::over_budget());
+                    inlet.fail(message::over_budget());
                 } else {
-                    incoming.push(bytes, ended);
+                    inlet.push(bytes, ended);
                 }
             }
             Call::Answered | Call::Deciding(..) => {}
@@ -329,6 +347,11 @@ impl<A: Answer> Calls<A> {
             Ok(request) => request,
             Err(status) => return fail(connection, stream, &status),
         };
+        self.decided += 1;
+        if self.decided == SAME_TIME {
+            self.decided = 0;
+            instant::share_again();
+        }
         let Head { timeout, details, headers, .. } = head;
         match self.deciding.start(stream, || (self.answer)(request, CallerHeaders { timeout, details, headers })) {
             Ok(answer) => self.answered(connection, stream, answer),
@@ -342,8 +365,12 @@ impl<A: Answer> Calls<A> {
         stream: u32,
         answer: Result<Result<RateLimitResponse, CallError>, Panicked>,
     ) {
+        self.has_begun = true;
         match answer {
             Ok(Ok(response)) => {
+                if self.message.capacity() > KEPT_MESSAGE {
+                    self.message = Vec::new();
+                }
                 short::message(&response, &mut self.message);
                 if connection.unsent + connection.output.len() + self.message.len() > BUDGET {
                     return fail(connection, stream, &over_budget());
@@ -363,14 +390,14 @@ impl<A: Answer> Calls<A> {
             return fail(connection, stream, &over_budget());
         }
         let To::Other(path) = &head.to else { return };
-        let incoming = Incoming::default();
+        let (inlet, incoming): (Inlet, Incoming) = general::incoming();
         self.held += head.bytes;
         if self.held > self.budget {
             self.held -= head.bytes;
             return fail(connection, stream, &message::over_budget());
         }
-        match general::request(path, head.headers, incoming.clone()) {
-            Ok(request) => self.forward(connection, stream, Some((incoming, head.bytes)), |routes, outlet| {
+        match general::request(path, head.headers, incoming) {
+            Ok(request) => self.forward(connection, stream, Some((inlet, head.bytes)), |routes, outlet| {
                 Box::pin(general::answer(routes, request, outlet))
             }),
             Err(status) => {
@@ -385,20 +412,20 @@ impl<A: Answer> Calls<A> {
         &mut self,
         connection: &mut Connection<Call>,
         stream: u32,
-        incoming: Option<(Incoming, usize)>,
+        inlet: Option<(Inlet, usize)>,
         answer: impl FnOnce(Routes, Outlet) -> Forwarding,
     ) {
         let state = Arc::new(State::default());
         state.is_draining.store(self.is_draining, Ordering::Relaxed);
         let outlet = Outlet { stream, pieces: Arc::clone(&self.pieces), state: Arc::clone(&state) };
-        let (incoming, held) = incoming.unzip();
+        let (inlet, held) = inlet.unzip();
         let held = held.unwrap_or(0);
         match self.general.start(stream, || answer(self.others.clone(), outlet)) {
             Ok(ended) => {
                 self.held -= held;
                 self.forwarded(connection, stream, ended);
             }
-            Err(place) => put(connection, stream, Call::General(General { stream, place, state, incoming, held })),
+            Err(place) => put(connection, stream, Call::General(General { stream, place, state, inlet, held })),
         }
         self.take_pieces(connection);
     }
@@ -420,11 +447,12 @@ impl<A: Answer> Calls<A> {
             match piece {
                 Piece::Headers(block, ended) => connection.send_headers(stream, &block, ended),
                 Piece::Data(bytes) if connection.unsent + bytes.len() > BUDGET => {
-                    let block = general::status_block(&over_budget(), false);
-                    connection.send_end(stream, End::Trailers(block));
+                    // Before its end, which may forget the stream and all that is kept for it.
                     if let Some(call) = connection.call(stream).map(std::mem::take) {
                         self.cancel(call);
                     }
+                    let block = general::status_block(&over_budget(), false);
+                    connection.send_end(stream, End::Trailers(block));
                 }
                 Piece::Data(bytes) => {
                     connection.send_data(stream, bytes);

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use super::frame::{self, HEAD, ID, MAX_PAYLOAD, Reason, flag, kind, setting};
 use super::hash::StreamHash;
 use super::head::{self, Head, Name, Reader, Trailers, WrongHead};
-use super::hpack::{self, Decoder};
+use super::hpack::{self, Decoder, HpackError};
 use super::stream::Stream;
 
 /// Bytes of the table of headers, of which RFC 9113 has clients assume 4,096.
@@ -84,6 +84,8 @@ pub(super) struct Connection<C> {
     pub(super) unsent: usize,
     /// A number that [`Connection::next_turn`] raises.
     pub(super) turn: u64,
+    /// Whether a header block was sent.
+    pub(super) has_sent_block: bool,
     /// The bytes to send.
     pub(super) output: Vec<u8>,
 }
@@ -144,6 +146,7 @@ impl<C: Default> Connection<C> {
             ready: VecDeque::new(),
             unsent: 0,
             turn: 0,
+            has_sent_block: false,
             output,
         }
     }
@@ -210,7 +213,12 @@ impl<C: Default> Connection<C> {
 
     fn fail(&mut self, reason: Reason) {
         self.has_failed = true;
-        frame::goaway(&mut self.output, self.last, reason);
+        // A later GOAWAY must not name a higher stream (RFC 9113, section 6.8).
+        let last = match self.leaving {
+            Leaving::After(last) => last,
+            Leaving::No | Leaving::Announced => self.last,
+        };
+        frame::goaway(&mut self.output, last, reason);
     }
 
     /// Resets a stream with an error in its frames.
@@ -329,14 +337,13 @@ impl<C: Default> Connection<C> {
 
     /// Takes a whole header block. It is decoded whatever becomes of it, since it may change the table.
     fn fields<'i>(&mut self, stream: u32, ended: bool, block: &[u8]) -> Taken<'i, C> {
-        const DECODING: Fault = Fault::Connection(Reason::Compression);
         if self.streams.contains_key(&stream) {
-            let mut trailers = Trailers::default();
-            self.decoder.decode(block, |field| trailers.field(&field)).map_err(|_| DECODING)?;
+            let mut trailers = Trailers::new(MAX_HEADERS);
+            self.decoder.decode(block, |field| trailers.field(&field)).map_err(decoding)?;
             return self.trailers(stream, ended, trailers);
         }
         let mut reader = Reader::new(MAX_HEADERS, self.bounds.keeps_trace);
-        self.decoder.decode(block, |field| reader.field(&field)).map_err(|_| DECODING)?;
+        self.decoder.decode(block, |field| reader.field(&field)).map_err(decoding)?;
         if stream <= self.last {
             let (from, to) = self.skipped;
             return if self.forgiven.contains(&stream) || self.is_ignored(stream) {
@@ -378,7 +385,7 @@ impl<C: Default> Connection<C> {
         if !open.is_receiving() {
             return Err(Fault::Stream(stream, Reason::StreamClosed));
         }
-        if !ended || trailers.finish(MAX_HEADERS).is_err() {
+        if !ended || trailers.finish().is_err() {
             return Err(Fault::Stream(stream, Reason::Protocol));
         }
         open.receive(0, 0, true).map_err(|reason| Fault::Stream(stream, reason))?;
@@ -498,6 +505,14 @@ impl<C: Default> Connection<C> {
         }
         Ok(())
     }
+}
+
+/// Returns the fault of a block that cannot be decoded.
+fn decoding(error: HpackError) -> Fault {
+    Fault::Connection(match error {
+        HpackError::TooLarge => Reason::EnhanceYourCalm,
+        _ => Reason::Compression,
+    })
 }
 
 /// Returns the payload without its padding.

@@ -306,6 +306,39 @@ fn headers_that_are_too_large_are_answered_and_endless_ones_end_the_connection()
 }
 
 #[test]
+fn fields_that_are_far_too_large_are_not_read_to_their_end() {
+    // One entry of the table, and then over and over its index.
+    let value = "a".repeat(4_000);
+    let indexed = written(|out| {
+        out.extend([0x40, 1, b'a', 0x7f]);
+        out.extend([0xa1, 0x1e]);
+        out.extend(value.as_bytes());
+    });
+    let again = vec![0xbe; 10_000];
+    let trailers = a_frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &again);
+    let call = a_frame(kind::HEADERS, flag::END_HEADERS, 3, &[block(), again].concat());
+    for far in [trailers, call] {
+        let mut connection = begun();
+        let first = a_frame(kind::HEADERS, flag::END_HEADERS, 1, &[block(), indexed.clone()].concat());
+        assert_eq!(sent(&mut connection, &first), [OPENED]);
+        sent(&mut connection, &far);
+        assert!(take(&mut connection).last().unwrap().ends_with(" 11"));
+    }
+}
+
+#[test]
+fn the_first_block_gives_up_the_table_for_clients_that_want_a_smaller_one() {
+    let mut connection = begun();
+    sent(&mut connection, &[open(1, flag::END_STREAM), open(3, flag::END_STREAM)].concat());
+    connection.answer(1, b"\x88", b"answer", b"\x00\x01a\x01b");
+    connection.answer(3, b"\x88", b"answer", b"\x00\x01a\x01b");
+    let output = std::mem::take(&mut connection.output);
+    assert_eq!(output[HEAD..HEAD + 2], *b"\x20\x88");
+    let second = output.windows(2).filter(|bytes| bytes == b"\x20\x88").count();
+    assert_eq!(second, 1);
+}
+
+#[test]
 fn a_client_that_is_asked_to_leave_finishes_what_it_has_begun() {
     let mut connection = begun();
     sent(&mut connection, &open(1, 0));
@@ -372,4 +405,78 @@ proptest! {
         prop_assert_eq!(&whole.output, &cut.output);
         prop_assert!(whole.streams.len() <= 3);
     }
+}
+
+/// Damages right frames, has a connection take them in pieces, and answers some of its calls. `make fuzz` goes on for
+/// as long as TOLLGATE_FUZZ_SECONDS says.
+#[test]
+fn damaged_frames_cause_no_panic_and_no_growth() {
+    const CASES: u64 = 2_000;
+    let wanted = std::env::var("TOLLGATE_FUZZ_SECONDS").ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+    let (start, wanted) = (std::time::Instant::now(), std::time::Duration::from_secs(wanted));
+    let (mut case, mut bytes) = (0, 0);
+    while case < CASES || start.elapsed() < wanted {
+        let outcome = std::panic::catch_unwind(|| damaged(case));
+        bytes += outcome.unwrap_or_else(|_| panic!("case {case}"));
+        case += 1;
+    }
+    println!("{case} connections, {bytes} bytes");
+}
+
+/// Returns the number of bytes that the connection of this case was sent.
+fn damaged(case: u64) -> usize {
+    let mut rng = fastrand::Rng::with_seed(case);
+    let mut connection = begun();
+    let mut open_streams = Vec::new();
+    let (mut next, mut sum, mut partial) = (1, 0, Vec::new());
+    for _ in 0..rng.usize(1..40) {
+        let mut frames = match rng.u8(0..8) {
+            0..3 => {
+                next += 2;
+                open(next - 2, rng.u8(0..2))
+            }
+            3 => a_frame(kind::DATA, rng.u8(0..2), rng.u32(0..next + 2), &vec![0; rng.usize(0..2_000)]),
+            4 => written(|out| frame::window_update(out, rng.u32(0..next), rng.u32(0..1 << 31))),
+            5 => written(|out| frame::settings(out, &[(rng.u16(0..8), rng.u32(0..1 << 17))])),
+            6 => a_frame(rng.u8(0..11), rng.u8(..), rng.u32(0..next + 2), &vec![rng.u8(..); rng.usize(0..50)]),
+            _ => a_frame(kind::RST_STREAM, 0, rng.u32(0..next), &[0, 0, 0, 8]),
+        };
+        if rng.u8(0..4) == 0 {
+            let at = rng.usize(0..frames.len());
+            frames[at] = rng.u8(..);
+        }
+        sum += frames.len();
+        partial.extend(frames);
+        let mut input = &partial[..partial.len() - rng.usize(0..=partial.len().min(20))];
+        let offered = input.len();
+        while let Some(event) = connection.next(&mut input) {
+            if let Event::Opened { stream, .. } = event {
+                open_streams.push(stream);
+            }
+        }
+        let taken = offered - input.len();
+        partial.drain(..taken);
+        if let Some(stream) = open_streams.pop_if(|_| rng.bool()) {
+            match rng.u8(0..4) {
+                0 => connection.answer(stream, b"\x88", &vec![7; rng.usize(0..40_000)], b"\x00\x01a\x01b"),
+                1 => connection.send_headers(stream, b"\x88", true),
+                2 => drop(connection.reset(stream, Reason::Internal)),
+                _ => {
+                    connection.send_headers(stream, b"\x88", false);
+                    connection.send_data(stream, Bytes::from(vec![7; rng.usize(0..70_000)]));
+                    connection.send_end(stream, End::Data);
+                }
+            }
+        }
+        take(&mut connection);
+        assert!(connection.streams.len() <= BOUNDS.streams as usize);
+        assert!(connection.ready.len() < 100 && connection.unsent <= 3 * 110_000);
+        let unsent: usize =
+            connection.streams.values().filter_map(|stream| stream.unsent.as_ref()).map(|one| one.bytes).sum();
+        assert_eq!(unsent, connection.unsent);
+        if connection.has_failed() {
+            break;
+        }
+    }
+    sum
 }

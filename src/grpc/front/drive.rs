@@ -16,7 +16,7 @@ use super::connection::{Bounds, Connection, Event};
 use super::frame::{HEAD, MAX_PAYLOAD};
 use crate::grpc::activity::Activity;
 use crate::grpc::{CallError, CallerHeaders};
-use crate::instant::Shared;
+use crate::instant::{self, Shared};
 use crate::wire::{RateLimitRequest, RateLimitResponse};
 
 /// Bytes read in a poll, about a hundred calls; then other connections have their turn.
@@ -57,9 +57,25 @@ pub(super) struct Driver<IO, A: Answer> {
     partial: Vec<u8>,
     /// Number of bytes of the output that are written.
     written: usize,
+    /// Whether bytes were written that the connection may hold, as TLS does.
+    is_unflushed: bool,
+    /// Whether all is sent, and only the end of the connection waits for the client.
+    is_closing: bool,
     alarm: Alarm,
     activity: Arc<Activity>,
+    /// Whether a frame has come since that was last asked.
     has_read: bool,
+}
+
+/// Why no more is read in a poll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reading {
+    /// Nothing more has come; the task is woken when it does.
+    Waiting,
+    /// Enough was read for this poll, or so much is unsent that the client must read first.
+    Stopped,
+    /// The client has closed the connection.
+    Ended,
 }
 
 thread_local! {
@@ -81,6 +97,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
             calls: Calls::new((answer, others), max_message_bytes, half_received),
             partial: Vec::new(),
             written: 0,
+            is_unflushed: false,
+            is_closing: false,
             alarm: Alarm::new(),
             activity,
             has_read: false,
@@ -114,7 +132,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Ended> {
-        let mut time = Shared::read();
+        let _time = Shared::read();
         self.calls.register(cx);
         self.calls.go_on(&mut self.connection);
         while self.alarm.poll(cx).is_ready() {
@@ -122,35 +140,37 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
                 return Poll::Ready(ended);
             }
         }
-        let is_open = match self.receive(cx, &mut time) {
-            Ok(is_open) => is_open,
-            Err(_) => return Poll::Ready(Ended::Closed),
-        };
-        loop {
-            self.connection.send_unsent();
-            self.calls.make_room(&mut self.connection);
-            match self.write(cx) {
-                Poll::Ready(Err(_)) => return Poll::Ready(Ended::Closed),
-                Poll::Ready(Ok(())) if self.connection.output.is_empty() => break,
-                Poll::Ready(Ok(())) => {}
-                Poll::Pending => {
-                    self.alarm.set_unsent(self.connection.output.len() - self.written);
-                    break;
-                }
-            }
-        }
-        if !is_open || self.connection.is_over() && self.connection.output.is_empty() {
-            let _ = Pin::new(&mut self.io).poll_shutdown(cx);
+        let Ok(reading) = self.receive(cx) else { return Poll::Ready(Ended::Closed) };
+        let sending = self.send(cx);
+        if reading == Reading::Ended || matches!(sending, Poll::Ready(Err(_))) {
             return Poll::Ready(Ended::Closed);
         }
+        if sending.is_pending() {
+            self.alarm.set_unsent(self.unwritten());
+        } else if self.connection.is_over() {
+            if Pin::new(&mut self.io).poll_shutdown(cx).is_ready() {
+                return Poll::Ready(Ended::Closed);
+            }
+            // The end of TLS may have to wait for the client, but not for long.
+            self.is_closing = true;
+            self.alarm.set_unsent(0);
+        } else if reading == Reading::Stopped {
+            // The socket was not asked, or may have more: nothing else would wake this task for it.
+            cx.waker().wake_by_ref();
+        }
         if self.connection.unsent > 0 {
-            self.alarm.set_unsent(self.connection.output.len() - self.written);
+            self.alarm.set_unsent(self.unwritten());
         }
         self.calls.set_deadlines(&mut self.connection, &mut self.alarm);
         if self.alarm.poll_if_set(cx).is_ready() {
             cx.waker().wake_by_ref();
         }
         Poll::Pending
+    }
+
+    /// Returns the number of bytes of output that are not written. Bytes that TLS holds count as one.
+    fn unwritten(&self) -> usize {
+        self.connection.output.len() - self.written + usize::from(self.is_unflushed)
     }
 
     /// Does what is due.
@@ -167,8 +187,9 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
                     self.connection.output.shrink_to(KEPT_OUTPUT);
                 }
             }
+            Due::Unsent if self.is_closing => return Some(Ended::Closed),
             Due::Unsent => {
-                let (output, unsent) = (self.connection.output.len() - self.written, self.connection.unsent);
+                let (output, unsent) = (self.unwritten(), self.connection.unsent);
                 let is_overdue = self.connection.next_turn(alarm::TURNS);
                 if self.alarm.next_turn(output + unsent > 0, output) || is_overdue {
                     return Some(Ended::Unread);
@@ -180,34 +201,29 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
         None
     }
 
-    /// Reads what has come, and takes the frames in it. Returns `false` if the client has closed the connection.
-    fn receive(&mut self, cx: &mut Context<'_>, time: &mut Shared) -> io::Result<bool> {
+    /// Reads what has come, and takes the frames in it.
+    fn receive(&mut self, cx: &mut Context<'_>) -> io::Result<Reading> {
+        if self.connection.has_failed() {
+            return Ok(Reading::Waiting);
+        }
         let mut budget = READ;
-        while self.connection.output.len() < MAX_OUTPUT && !self.connection.has_failed() {
-            if budget == 0 {
-                cx.waker().wake_by_ref();
-                break;
-            }
+        while budget > 0 && self.connection.output.len() < MAX_OUTPUT && !self.connection.has_failed() {
             let read = INPUT.with_borrow_mut(|input| {
                 // The largest partial frame, and as much again.
                 input.resize(HEAD + MAX_PAYLOAD + READ, 0);
-                self.receive_once(cx, (input, time))
+                self.receive_once(cx, input)
             });
             match read {
-                Poll::Pending => break,
+                Poll::Pending => return Ok(Reading::Waiting),
                 Poll::Ready(Err(error)) => return Err(error),
-                Poll::Ready(Ok(0)) => return Ok(false),
+                Poll::Ready(Ok(0)) => return Ok(Reading::Ended),
                 Poll::Ready(Ok(read)) => budget = budget.saturating_sub(read),
             }
         }
-        Ok(true)
+        Ok(Reading::Stopped)
     }
 
-    fn receive_once(
-        &mut self,
-        cx: &mut Context<'_>,
-        (input, time): (&mut [u8], &mut Shared),
-    ) -> Poll<io::Result<usize>> {
+    fn receive_once(&mut self, cx: &mut Context<'_>, input: &mut [u8]) -> Poll<io::Result<usize>> {
         let held = self.partial.len();
         let (_, room) = input.split_at_mut(held);
         let room = room.len().min(READ);
@@ -217,8 +233,7 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
         if read == 0 {
             return Poll::Ready(Ok(0));
         }
-        self.has_read = true;
-        time.read_again();
+        instant::share_again();
         input[..held].copy_from_slice(&self.partial);
         let mut rest = &input[..held + read];
         while let Some(event) = self.connection.next(&mut rest) {
@@ -228,6 +243,8 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
                 Event::Reset { call } => self.calls.cancel(call),
             }
         }
+        // Half a frame is no sign of life.
+        self.has_read |= rest.len() < held + read;
         self.partial.clear();
         self.partial.extend_from_slice(rest);
         if rest.is_empty() && self.partial.capacity() > 0 {
@@ -236,7 +253,18 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
         Poll::Ready(Ok(read))
     }
 
-    /// Writes the output.
+    /// Writes the output, and what the windows of the client let pass besides. Ready when nothing of that is left.
+    fn send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            self.connection.send_unsent();
+            self.calls.make_room(&mut self.connection);
+            if self.connection.output.is_empty() && !self.is_unflushed {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.write(cx))?;
+        }
+    }
+
     fn write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.connection.output.len() {
             let rest = &self.connection.output[self.written..];
@@ -245,10 +273,16 @@ impl<IO: AsyncRead + AsyncWrite + Unpin, A: Answer> Driver<IO, A> {
                 return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
             }
             self.written += written;
+            self.is_unflushed = true;
             self.alarm.note_written(written);
         }
         self.connection.output.clear();
+        if self.connection.output.capacity() > 2 * MAX_OUTPUT {
+            self.connection.output.shrink_to(MAX_OUTPUT);
+        }
         self.written = 0;
-        Pin::new(&mut self.io).poll_flush(cx)
+        ready!(Pin::new(&mut self.io).poll_flush(cx))?;
+        self.is_unflushed = false;
+        Poll::Ready(Ok(()))
     }
 }

@@ -162,8 +162,13 @@ fn headers(block: &mut Vec<u8>, headers: &HeaderMap) {
 }
 
 /// The body of a call with any number of messages, as it arrives.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Incoming(Arc<Mutex<Arrived>>);
+
+/// Where the pieces of that body come in. Dropping this before the last one breaks the body off: what waits for the
+/// next piece, such as a task of the service, would otherwise wait forever.
+#[derive(Debug)]
+pub(super) struct Inlet(Arc<Mutex<Arrived>>);
 
 #[derive(Debug, Default)]
 struct Arrived {
@@ -172,7 +177,13 @@ struct Arrived {
     waker: Option<Waker>,
 }
 
-impl Incoming {
+/// Returns a body, and where its pieces come in.
+pub(super) fn incoming() -> (Inlet, Incoming) {
+    let arrived = Arc::<Mutex<Arrived>>::default();
+    (Inlet(Arc::clone(&arrived)), Incoming(arrived))
+}
+
+impl Inlet {
     /// Adds a piece, which may be the last.
     pub(super) fn push(&self, bytes: &[u8], ended: bool) {
         let mut arrived = self.0.lock();
@@ -189,6 +200,16 @@ impl Incoming {
     pub(super) fn fail(&self, status: Status) {
         let mut arrived = self.0.lock();
         arrived.end = Some(Err(status));
+        arrived.wake();
+    }
+}
+
+impl Drop for Inlet {
+    fn drop(&mut self) {
+        let mut arrived = self.0.lock();
+        if arrived.end.is_none() {
+            arrived.end = Some(Err(Status::cancelled("the call has ended before its request")));
+        }
         arrived.wake();
     }
 }
@@ -227,5 +248,28 @@ impl Body for Incoming {
     fn is_end_stream(&self) -> bool {
         let arrived = self.0.lock();
         arrived.pieces.is_empty() && matches!(arrived.end, Some(Ok(())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_body_ends_with_its_last_piece_or_breaks_off_with_its_call() {
+        let (inlet, mut body) = incoming();
+        inlet.push(b"one", false);
+        inlet.push(b"two", true);
+        drop(inlet);
+        let whole = (&mut body).collect().await.unwrap().to_bytes();
+        assert_eq!((&whole[..], body.is_end_stream()), (&b"onetwo"[..], true));
+
+        let (inlet, mut body) = incoming();
+        let mut frame = body.frame();
+        assert!((&mut frame).now_or_never().is_none());
+        drop(inlet);
+        assert_eq!(frame.await.unwrap().unwrap_err().code(), tonic::Code::Cancelled);
     }
 }

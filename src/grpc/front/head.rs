@@ -15,6 +15,10 @@ const RATE_LIMIT: &[u8] = b"/envoy.service.ratelimit.v3.RateLimitService/ShouldR
 /// Size of a header beyond its name and value, as HTTP/2 counts it (RFC 9113, section 6.5.2).
 const OVERHEAD: usize = 32;
 
+/// How many times too large headers may be before their reading ends, and with it the connection. One octet can refer
+/// to 4 KB of the table.
+const FAR: usize = 16;
+
 /// Names of headers, as far as the front tells them apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Name {
@@ -152,13 +156,17 @@ impl Reader {
         }
     }
 
-    /// Takes the next field.
-    pub(super) fn field(&mut self, field: &Field<'_, Name>) {
-        let Field { kind, value, .. } = *field;
-        self.size = self.size.saturating_add(field.name.len() + value.len() + OVERHEAD);
-        if self.size > self.most || self.is_wrong {
-            return;
+    /// Takes the next field. Returns whether to go on: fields that are far too large are not even read to their end.
+    pub(super) fn field(&mut self, field: &Field<'_, Name>) -> bool {
+        self.size = self.size.saturating_add(field.name.len() + field.value.len() + OVERHEAD);
+        if self.size <= self.most && !self.is_wrong {
+            self.judge(field);
         }
+        self.size <= FAR * self.most
+    }
+
+    fn judge(&mut self, field: &Field<'_, Name>) {
+        let Field { kind, value, .. } = *field;
         if let Name::Method | Name::Scheme | Name::Path | Name::Authority = kind {
             self.is_wrong = self.past_pseudo || !self.pseudo(kind, value);
             return;
@@ -255,29 +263,42 @@ pub(super) fn is_grpc(content_type: &[u8]) -> bool {
 }
 
 /// Judges the fields of trailers: they have no pseudo-headers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Trailers {
+    most: usize,
     size: usize,
     is_wrong: bool,
 }
 
 impl Trailers {
-    /// Takes the next field.
-    pub(super) fn field(&mut self, field: &Field<'_, Name>) {
+    /// Returns a judge of trailers of at most this size.
+    pub(super) fn new(most: usize) -> Trailers {
+        Trailers { most, size: 0, is_wrong: false }
+    }
+
+    /// Takes the next field. Returns whether to go on.
+    pub(super) fn field(&mut self, field: &Field<'_, Name>) -> bool {
         self.size = self.size.saturating_add(field.name.len() + field.value.len() + OVERHEAD);
+        if self.size <= self.most && !self.is_wrong {
+            self.judge(field);
+        }
+        self.size <= FAR * self.most
+    }
+
+    fn judge(&mut self, field: &Field<'_, Name>) {
         let is_right = match field.kind {
             Name::Method | Name::Scheme | Name::Path | Name::Authority | Name::Wrong | Name::Connection => false,
             Name::Te => field.value == b"trailers",
             _ => is_value(field.value),
         };
-        self.is_wrong |= !is_right;
+        self.is_wrong = !is_right;
     }
 
     /// # Errors
-    /// If they are larger than `most`, or malformed.
-    pub(super) fn finish(self, most: usize) -> Result<(), WrongHead> {
+    /// If they are too large, or malformed.
+    pub(super) fn finish(self) -> Result<(), WrongHead> {
         match self {
-            Trailers { size, .. } if size > most => Err(WrongHead::TooLarge),
+            Trailers { size, most, .. } if size > most => Err(WrongHead::TooLarge),
             Trailers { is_wrong: true, .. } => Err(WrongHead::Malformed),
             Trailers { .. } => Ok(()),
         }
@@ -354,10 +375,10 @@ mod tests {
         for extra in wrong {
             assert_eq!(read(&with(extra)).unwrap_err(), WrongHead::Malformed, "{extra:?}");
         }
-        for left_out in 0..3 {
+        for (place, (name, _)) in CALL[..3].iter().enumerate() {
             let mut fields = CALL.to_vec();
-            fields.remove(left_out);
-            assert_eq!(read(&fields).unwrap_err(), WrongHead::Malformed, "without {}", CALL[left_out].0);
+            fields.remove(place);
+            assert_eq!(read(&fields).unwrap_err(), WrongHead::Malformed, "without {name}");
         }
         let (mut empty, mut unix) = (CALL.to_vec(), CALL.to_vec());
         empty[2].1 = "";
@@ -371,14 +392,14 @@ mod tests {
     #[test]
     fn trailers_have_no_pseudo_headers() {
         let read = |name: &str| {
-            let mut trailers = Trailers::default();
+            let mut trailers = Trailers::new(100);
             trailers.field(&Field {
                 kind: classify(name.as_bytes()),
                 name: name.as_bytes(),
                 value: b"a",
                 sensitive: false,
             });
-            trailers.finish(100)
+            trailers.finish()
         };
         assert_eq!(
             (read("a"), read(":path"), read("A")),

@@ -10,6 +10,8 @@ mod connection;
 #[cfg(test)]
 mod connection_tests;
 mod drive;
+#[cfg(test)]
+mod drive_tests;
 mod frame;
 mod general;
 mod hash;

@@ -9,6 +9,9 @@ use super::stream::{End, Unsent};
 /// Bytes of output from which on nothing more is framed. The rest waits at its stream until the socket has taken them.
 const MAX_OUTPUT: usize = 64 * 1024;
 
+/// The size update that sets the table of headers to nothing.
+const NO_TABLE: &[u8] = b"\x20";
+
 /// Streams that have ended which the list of those that can send may hold.
 const SPARE: usize = 64;
 
@@ -18,7 +21,7 @@ impl<C: Default> Connection<C> {
         let Some(open) = self.streams.get_mut(&stream) else { return };
         let size = message.len() as i64;
         let fits = message.len() <= MAX_PAYLOAD && size <= open.send_window && size <= self.send_window;
-        if fits && open.unsent.is_none() {
+        if fits && open.unsent.is_none() && self.has_sent_block {
             self.send_window -= size;
             let out = &mut self.output;
             frame::begin(out, headers.len(), (kind::HEADERS, flag::END_HEADERS), stream);
@@ -47,7 +50,9 @@ impl<C: Default> Connection<C> {
 
     /// Sends a piece of a message.
     pub(super) fn send_data(&mut self, stream: u32, bytes: Bytes) {
-        let Some(open) = self.streams.get_mut(&stream).filter(|_| !bytes.is_empty()) else { return };
+        let Some(open) = self.streams.get_mut(&stream).filter(|open| !bytes.is_empty() && !open.is_ended()) else {
+            return;
+        };
         let unsent = open.unsent.get_or_insert_default();
         self.unsent += bytes.len();
         unsent.bytes += bytes.len();
@@ -62,7 +67,8 @@ impl<C: Default> Connection<C> {
     pub(super) fn send_end(&mut self, stream: u32, end: End) {
         let Some(open) = self.streams.get_mut(&stream) else { return };
         match (&mut open.unsent, end) {
-            (Some(unsent), end) => unsent.end = Some(end),
+            // The first end counts.
+            (Some(unsent), end) => drop(unsent.end.get_or_insert(end)),
             (None, End::Trailers(block)) => self.send_headers(stream, &block, true),
             (None, End::Data) => {
                 frame::begin(&mut self.output, 0, (kind::DATA, flag::END_STREAM), stream);
@@ -142,7 +148,11 @@ impl<C: Default> Connection<C> {
     /// Writes a header block, in several frames if it is long.
     fn block(&mut self, stream: u32, block: &[u8], ended: bool) {
         let (mut kind, mut flags) = (kind::HEADERS, if ended { flag::END_STREAM } else { 0 });
-        let mut rest = block;
+        // A client that has made its table smaller waits for a size update in the first block (RFC 7541, section 4.2).
+        // Blocks use no table: its size is 0 from then on.
+        let first =
+            if std::mem::replace(&mut self.has_sent_block, true) { None } else { Some([NO_TABLE, block].concat()) };
+        let mut rest = first.as_deref().unwrap_or(block);
         loop {
             let (now, later) = rest.split_at(rest.len().min(MAX_PAYLOAD));
             if later.is_empty() {

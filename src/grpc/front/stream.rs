@@ -51,6 +51,11 @@ impl<C: Default> Stream<C> {
 }
 
 impl<C> Stream<C> {
+    /// Returns whether the end of the answer is there, and only waits for its window.
+    pub(super) fn is_ended(&self) -> bool {
+        self.unsent.as_ref().is_some_and(|unsent| unsent.end.is_some())
+    }
+
     /// Returns whether the client has not ended the stream.
     pub(super) fn is_receiving(&self) -> bool {
         self.is_receiving

@@ -56,6 +56,9 @@ pub(super) enum HpackError {
     /// A size update that exceeds the server's setting.
     #[error("dynamic table size update exceeds SETTINGS_HEADER_TABLE_SIZE (RFC 7541, section 6.3)")]
     SizeUpdateTooLarge,
+    /// The fields are larger than the caller takes.
+    #[error("header block has more fields than are taken (RFC 9113, section 10.5.1)")]
+    TooLarge,
     /// A size update after a field.
     #[error("dynamic table size update after the first field of a header block (RFC 7541, section 4.2)")]
     SizeUpdateTooLate,
@@ -83,16 +86,23 @@ impl<K: Copy> Decoder<K> {
     /// Decodes a whole header block, whose fragments have been joined, and passes each field to `field`. After an error
     /// the decoder must not be used again.
     ///
-    /// A block's fields may be much larger than the block, as one octet can refer to a large entry of the table. The
-    /// caller bounds them (SETTINGS_MAX_HEADER_LIST_SIZE).
-    pub(super) fn decode(&mut self, block: &[u8], mut field: impl FnMut(Field<'_, K>)) -> Result<(), HpackError> {
+    /// A block's fields may be much larger than the block, as one octet can refer to a large entry of the table.
+    /// `field` returns whether to go on.
+    pub(super) fn decode(
+        &mut self,
+        block: &[u8],
+        mut field: impl FnMut(Field<'_, K>) -> bool,
+    ) -> Result<(), HpackError> {
         let mut input = Input { rest: block };
         let mut may_resize = true;
         while let Some(first) = input.octet() {
             if first & 0x80 != 0 {
                 let index = input.integer(first, 0x7f)?;
                 let entry = self.table.get(index).ok_or(HpackError::InvalidIndex)?;
-                field(Field { kind: entry.kind, name: entry.name, value: entry.value, sensitive: false });
+                let taken = field(Field { kind: entry.kind, name: entry.name, value: entry.value, sensitive: false });
+                if !taken {
+                    return Err(HpackError::TooLarge);
+                }
             } else if first & 0x40 != 0 {
                 let index = input.integer(first, 0x3f)?;
                 self.literal(&mut input, index, Indexing::Incremental, &mut field)?;
@@ -126,7 +136,7 @@ impl<K: Copy> Decoder<K> {
         input: &mut Input<'_>,
         index: usize,
         indexing: Indexing,
-        mut field: impl FnMut(Field<'_, K>),
+        mut field: impl FnMut(Field<'_, K>) -> bool,
     ) -> Result<(), HpackError> {
         let (kind, name) = if index == 0 {
             let name = input.string(&mut self.name)?;
@@ -135,7 +145,9 @@ impl<K: Copy> Decoder<K> {
             self.table.name(index, &mut self.name).ok_or(HpackError::InvalidIndex)?
         };
         let value = input.string(&mut self.value)?;
-        field(Field { kind, name, value, sensitive: indexing == Indexing::Never });
+        if !field(Field { kind, name, value, sensitive: indexing == Indexing::Never }) {
+            return Err(HpackError::TooLarge);
+        }
         if indexing == Indexing::Incremental {
             self.table.insert(kind, name, value);
         }
@@ -207,6 +219,7 @@ mod tests {
         decoder.decode(block, |field| {
             assert_eq!(field.kind, kind(field.name));
             fields.push((field.name.to_vec(), field.value.to_vec(), field.sensitive));
+            true
         })?;
         Ok(fields)
     }
