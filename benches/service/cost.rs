@@ -1,6 +1,7 @@
 //! The CPU time of processes, as reported by the system. Unlike elapsed time, it does not depend on other processes.
 
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -25,8 +26,8 @@ pub struct Used {
     account: Account,
 }
 
-/// CPU time of a process, and the time it waited for a CPU.
-#[derive(Clone, Copy)]
+/// CPU time of threads, and the time they waited for a CPU.
+#[derive(Clone, Copy, Default)]
 struct Account {
     cpu: Duration,
     waiting: Duration,
@@ -38,13 +39,12 @@ impl Cost {
     pub fn of(processes: &[(&'static str, u32)], load: impl FnOnce() -> u64) -> Cost {
         let start = Instant::now();
         let (everybody_before, stolen_before) = (everybody(), stolen());
-        let before: Vec<Account> = processes.iter().map(|(_, pid)| Account::of(*pid)).collect();
+        let before: Vec<Accounts> = processes.iter().map(|(_, pid)| Accounts::of(*pid)).collect();
         let done = load();
         let elapsed = start.elapsed();
         let mut used: Vec<Used> = Vec::new();
         for ((name, pid), before) in processes.iter().zip(before) {
-            let now = Account::of(*pid);
-            let account = Account { cpu: now.cpu - before.cpu, waiting: now.waiting - before.waiting };
+            let account = Accounts::of(*pid).since(&before);
             match used.iter_mut().find(|used| used.name == *name) {
                 Some(used) => used.account.add(account),
                 None => used.push(Used { name, account }),
@@ -88,20 +88,40 @@ impl Cost {
     }
 }
 
-impl Account {
-    /// Reads the sums over all threads of a process, in nanoseconds.
-    fn of(pid: u32) -> Account {
-        let (mut cpu, mut waiting) = (0, 0);
-        // The process or a thread can end during this.
-        for task in fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten() {
-            let Ok(account) = fs::read_to_string(task.path().join("schedstat")) else { continue };
-            let mut figures = account.split_whitespace().map(|figure| figure.parse::<u64>().unwrap());
-            cpu += figures.next().unwrap();
-            waiting += figures.next().unwrap();
-        }
-        Account { cpu: Duration::from_nanos(cpu), waiting: Duration::from_nanos(waiting) }
+/// The accounts of a process's threads, by their names in `/proc`.
+struct Accounts(HashMap<OsString, Account>);
+
+impl Accounts {
+    /// Reads them, in nanoseconds. The process or a thread can end during this.
+    fn of(pid: u32) -> Accounts {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        let accounts = tasks.filter_map(|task| {
+            let account = fs::read_to_string(task.path().join("schedstat")).ok()?;
+            let mut figures = account.split_whitespace().map(|figure| Duration::from_nanos(figure.parse().unwrap()));
+            let account = Account { cpu: figures.next().unwrap(), waiting: figures.next().unwrap() };
+            Some((task.file_name(), account))
+        });
+        Accounts(accounts.collect())
     }
 
+    /// Returns the sum of what the threads have used since `before`. Those that have ended are left out: the system
+    /// forgets them.
+    fn since(&self, before: &Accounts) -> Account {
+        let mut sum = Account::default();
+        for (task, now) in &self.0 {
+            let before = before.0.get(task).copied().unwrap_or_default();
+            sum.cpu += now.cpu.saturating_sub(before.cpu);
+            sum.waiting += now.waiting.saturating_sub(before.waiting);
+        }
+        sum
+    }
+
+    fn cpu(&self) -> Duration {
+        self.0.values().map(|account| account.cpu).sum()
+    }
+}
+
+impl Account {
     fn add(&mut self, other: Account) {
         self.cpu += other.cpu;
         self.waiting += other.waiting;
@@ -112,7 +132,7 @@ impl Account {
 fn everybody() -> HashMap<u32, Duration> {
     let names = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().file_name());
     let pids = names.filter_map(|name| name.to_str()?.parse().ok());
-    pids.map(|pid| (pid, Account::of(pid).cpu)).collect()
+    pids.map(|pid| (pid, Accounts::of(pid).cpu())).collect()
 }
 
 /// Returns the time that the host used for itself or for other machines.
