@@ -12,7 +12,7 @@ help: ## say what there is to make
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## serve the example rules on this machine, in memory
-	cargo run --release -- --rules config/rules
+	cargo run --profile quick -- --rules config/rules
 
 test: ## run every test, with the Redis and the Envoy they need (installed at the first run)
 	scripts/test-tools.sh

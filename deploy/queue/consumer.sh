@@ -3,7 +3,7 @@
 # per line, and passes each to a command as the last argument:
 #
 #   make run                                                                        # Tollgate with config/rules, on 8081
-#   seq 30 | PATH=$PWD/target/release:$PATH deploy/queue/consumer.sh echo sending   # ten per second, also from two terminals
+#   seq 30 | PATH=$PWD/target/quick:$PATH deploy/queue/consumer.sh echo sending     # ten per second, also from two terminals
 #
 # The rule (queue=mail) of config/rules/jobs.yaml delays the answer until the job may run, so the consumer waits for
 # exactly that time and does not poll. tests/it/recipes.rs tests this file.

@@ -141,7 +141,7 @@ fn commands_in_the_text_are_known() {
         for (place, code) in page.code_spans() {
             println!("{place}: {code}"); // a trial that fails says what it tried
             match &unrun::words(code)[..] {
-                ["tollgate" | "target/release/tollgate", arguments @ ..] => unrun::tollgate_knows(arguments),
+                ["tollgate" | "target/quick/tollgate", arguments @ ..] => unrun::tollgate_knows(arguments),
                 words => {
                     if let Some(trial) = unrun::trial(code).filter(|_| words.len() > 1) {
                         trial(words);

@@ -34,7 +34,7 @@ impl Terminal {
             let copied = Command::new("cp").args(["-r", part]).arg(folder.path()).status().unwrap();
             assert!(copied.success());
         }
-        for home in ["bin", "target/release"] {
+        for home in ["bin", "target/quick"] {
             fs::create_dir_all(folder.path().join(home)).unwrap();
             symlink(BINARY, folder.path().join(home).join("tollgate")).unwrap();
         }
@@ -66,7 +66,7 @@ impl Terminal {
         let (settings, words) = words.split_at(settings);
         match words {
             ["make", "run"] => self.serve(settings, &["--rules", "config/rules"]),
-            ["tollgate" | "target/release/tollgate", arguments @ ..] if serves(arguments) => {
+            ["tollgate" | "target/quick/tollgate", arguments @ ..] if serves(arguments) => {
                 self.serve(settings, arguments);
             }
             ["export", settings @ ..] => {
